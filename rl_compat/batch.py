@@ -1,0 +1,104 @@
+"""One step's responses as tensors, and the field-by-field record of what was computed about them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from rl_compat.trajectory import Trajectory
+
+_OPTIONAL = (
+    "rollout_logprobs",
+    "old_logprobs",
+    "ref_logprobs",
+    "values",
+    "token_rewards",
+    "advantages",
+    "returns",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """B responses. Tensors live on the CPU; sequences are kept ragged, per-token fields are `[B, T]`.
+
+    T is the longest response; a field's column t belongs to response token t, and columns past a response's
+    length are padding that the mask excludes.
+    """
+
+    prompt_ids: tuple[tuple[int, ...], ...]
+    response_ids: Tensor
+    "[B, T] int64, 0 in the padding"
+    response_mask: Tensor
+    "[B, T] bool, True on tokens the policy produced and that are trained on"
+    response_lengths: Tensor
+    "[B] int64"
+    groups: Tensor
+    "[B] int64: equal for the responses of one prompt occurrence"
+    truncated: Tensor
+    "[B] bool: cut at the length limit"
+    rewards: Tensor | None = None
+    "[B] float32: the outcome reward"
+    rollout_logprobs: Tensor | None = None
+    old_logprobs: Tensor | None = None
+    ref_logprobs: Tensor | None = None
+    values: Tensor | None = None
+    token_rewards: Tensor | None = None
+    advantages: Tensor | None = None
+    returns: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        shape = self.response_ids.shape
+        assert len(shape) == 2 and shape[0] == len(self.prompt_ids)
+        assert self.response_mask.shape == shape and self.response_mask.dtype == torch.bool
+        for name in _OPTIONAL:
+            value = getattr(self, name)
+            assert value is None or value.shape == shape, f"{name} is {tuple(value.shape)}, expected {tuple(shape)}"
+
+    def __len__(self) -> int:
+        return len(self.prompt_ids)
+
+    @classmethod
+    def from_trajectories(cls, trajectories: Sequence[Trajectory]) -> Self:
+        """Pad the responses of a step on the right. The mask comes from lengths, never from token ids."""
+        lengths = torch.tensor([len(t.response_ids) for t in trajectories], dtype=torch.int64)
+        width = max(1, int(lengths.max()))
+        response_ids = torch.zeros(len(trajectories), width, dtype=torch.int64)
+        rollout_logprobs = torch.zeros(len(trajectories), width)
+        for row, trajectory in enumerate(trajectories):
+            n = len(trajectory.response_ids)
+            response_ids[row, :n] = torch.tensor(trajectory.response_ids, dtype=torch.int64)
+            rollout_logprobs[row, :n] = torch.tensor(trajectory.rollout_logprobs)
+        return cls(
+            prompt_ids=tuple(t.prompt.token_ids for t in trajectories),
+            response_ids=response_ids,
+            response_mask=torch.arange(width)[None, :] < lengths[:, None],
+            response_lengths=lengths,
+            groups=torch.tensor([t.group for t in trajectories]),
+            truncated=torch.tensor([t.finish_reason == "length" for t in trajectories]),
+            rollout_logprobs=rollout_logprobs,
+        )
+
+    def with_(self, **changes: Any) -> Self:
+        """The same batch with some fields set."""
+        return replace(self, **changes)
+
+    def select(self, rows: Sequence[int]) -> Self:
+        """The batch of the given rows, in that order, trimmed to their longest response."""
+        index = torch.as_tensor(list(rows), dtype=torch.int64)
+        width = max(1, int(self.response_lengths[index].max()))
+        changes: dict[str, Any] = {"prompt_ids": tuple(self.prompt_ids[i] for i in rows)}
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if isinstance(value, Tensor):
+                value = value[index]
+                changes[item.name] = value[:, :width] if value.dim() == 2 else value
+        return replace(self, **changes)
+
+    def sequence_lengths(self) -> list[int]:
+        """Prompt plus response tokens of each row."""
+        return [len(p) + int(n) for p, n in zip(self.prompt_ids, self.response_lengths, strict=True)]

@@ -1,0 +1,211 @@
+"""What the user asks for. No word here depends on the hardware, except in `plan`, where `auto` is the default."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+KLKind = Literal["none", "k1", "abs", "k2", "k3"]
+Auto = Literal["auto"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig:
+    path: str = "smollm2-135m"
+    "a name from `rlc models`, a local folder, a GGUF file or a hub id"
+    critic_path: str | None = None
+    "trunk of the critic; the actor's model when not set"
+    tokenizer: str | None = None
+    "folder or hub id; the model's own when not set"
+    chat_template: str | None = None
+    "`plain`, or a file with a Jinja template; the tokenizer's own when not set"
+    trust_remote_code: bool = False
+    "let the model's folder run Python code of its own"
+    lora_rank: int = 0
+    "0 trains all weights; above 0 trains adapters and uses the base as the reference"
+    lora_alpha: float = 16.0
+    "scale of the adapters: alpha / rank"
+    lora_dropout: float = 0.0
+    lora_targets: tuple[str, ...] = ("all-linear",)
+    "module names that get an adapter"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataConfig:
+    train_files: tuple[str, ...] = ("gsm8k",)
+    "`gsm8k` (shipped), `arithmetic` (generated), or paths of .parquet, .json, .jsonl"
+    val_files: tuple[str, ...] = ("gsm8k",)
+    "held-out data, in the same forms; empty for none"
+    prompt_key: str = "prompt"
+    "column with the chat messages or the prompt text"
+    max_prompt_length: int = 512
+    "tokens"
+    max_response_length: int = 256
+    "tokens"
+    overlong_prompts: Literal["filter", "error", "left", "right", "middle"] = "filter"
+    "drop rows over max_prompt_length, stop, or cut on that side"
+    max_train_samples: int | None = None
+    max_val_samples: int | None = None
+    shuffle: bool = True
+    seed: int = 1
+    "of the order of the rows"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewardConfig:
+    functions: tuple[str, ...] = ("auto",)
+    "`auto` (by the row's data_source), built-in names, or `file.py:function`; summed with the weights"
+    weights: tuple[float, ...] = ()
+    "one per function; all 1 when empty"
+    function_arguments: dict[str, str] = field(default_factory=dict)
+    "extra keyword arguments of a custom function"
+    timeout_seconds: float = 60.0
+    "per function and response"
+    on_error: Literal["stop", "zero", "skip"] = "stop"
+    "when a function fails, times out or returns None: stop the run, score 0, or leave the row out of the update"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlgorithmConfig:
+    name: Literal["ppo", "grpo"] = "ppo"
+    gamma: float = 1.0
+    gae_lambda: float = 1.0
+    whiten_advantages: bool = True
+    "PPO: zero mean, unit variance over the batch's response tokens"
+    normalize_by_std: bool = True
+    "GRPO: divide by the group's standard deviation"
+    group_size: int = 1
+    "responses per prompt"
+    clip_low: float = 0.2
+    clip_high: float = 0.2
+    clip_dual: float | None = 3.0
+    "bound on the loss of negative advantages (dual clip); none switches it off"
+    clip_value: float | None = 0.5
+    "value clipping of the critic; none switches it off"
+    entropy_coef: float = 0.0
+    loss_aggregation: Literal[
+        "token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"
+    ] = "token-mean"
+    kl_in_reward: KLKind = "none"
+    "estimator of the per-token KL penalty subtracted from the reward"
+    kl_coef: float = 0.001
+    "coefficient of the KL in the reward"
+    kl_controller: Literal["fixed", "adaptive"] = "fixed"
+    kl_target: float = 0.1
+    kl_horizon: int = 10_000
+    kl_loss: KLKind = "none"
+    "estimator of a KL term in the actor's loss"
+    kl_loss_coef: float = 0.001
+    num_epochs: int = 1
+    "passes over a batch"
+    critic_warmup_steps: int = 0
+    "steps in which only the critic learns"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutConfig:
+    engine: Literal["auto", "native", "transformers", "vllm"] = "auto"
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    "0 keeps all tokens"
+    max_num_seqs: int | None = None
+    "responses generated at once; planned when not set"
+    max_num_batched_tokens: int | None = None
+    "prompt tokens in one prefill; planned when not set"
+    gpu_memory_utilization: float | None = None
+    "share of the device's total memory the engine may hold; planned when not set"
+    seed: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerConfig:
+    name: Literal["adamw", "adamw8bit"] = "adamw"
+    actor_lr: float = 1e-6
+    critic_lr: float = 1e-5
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    weight_decay: float = 0.01
+    max_grad_norm: float = 1.0
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    warmup_steps: int = 0
+    "optimizer steps (mini-batches)"
+    min_lr_fraction: float = 0.0
+    "of the full learning rate at the end of a schedule"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerConfig:
+    batch_size: int = 32
+    "prompts per step"
+    mini_batch_size: int = 32
+    "prompts per optimizer step"
+    num_steps: int | None = None
+    "stop after so many steps; otherwise after num_epochs"
+    num_epochs: int = 1
+    "passes over the training data"
+    max_seconds: float | None = None
+    "stop, with a checkpoint, at the first step boundary after so long"
+    output_dir: str = "runs/default"
+    resume: str = "auto"
+    "`auto` (the newest complete checkpoint of output_dir), `never`, or a checkpoint folder"
+    save_every: int = 0
+    "steps between checkpoints; 0 saves only at the end"
+    keep_checkpoints: int = 2
+    validate_every: int = 0
+    "steps between validations; 0 validates only before and after"
+    validate_before: bool = True
+    validate_after: bool = True
+    validation_temperature: float = 0.0
+    "0 is greedy"
+    num_sample_generations: int = 4
+    "responses written to samples.jsonl each step"
+    loggers: tuple[str, ...] = ("console", "jsonl", "tensorboard")
+    "of console, jsonl, tensorboard, wandb"
+    project: str = "rl_compat"
+    experiment: str | None = None
+    "name in the trackers; the output folder's name when not set"
+    seed: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanConfig:
+    """Explicit settings beat the profile; what cannot work on the hardware is refused with the reason."""
+
+    profile: str = "auto"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    num_devices: int = 1
+    compute_dtype: Literal["auto", "fp32", "fp16", "bf16"] = "auto"
+    "what training multiplies in"
+    rollout_dtype: Literal["auto", "fp32", "fp16", "bf16"] = "auto"
+    "what generation multiplies in"
+    frozen_storage_dtype: Literal["auto", "fp32", "fp16", "bf16"] = "auto"
+    "what weights that are not trained are kept in"
+    attention: Literal["auto", "eager", "sdpa", "flash_attention_2"] = "auto"
+    gradient_checkpointing: bool | Auto = "auto"
+    offload_optimizer: bool | Auto = "auto"
+    "optimizer states in host memory, updated there"
+    offload_idle_models: bool | Auto = "auto"
+    "weights in host memory while a role waits for its turn"
+    micro_batch_size: int | Auto = "auto"
+    "most sequences in one forward and backward"
+    max_tokens_per_micro_batch: int | Auto = "auto"
+    "most tokens, padding included, in one forward and backward"
+    logprob_chunk_tokens: int | Auto = "auto"
+    "response tokens whose logits exist at once"
+    quantization: Literal["none", "nf4"] = "none"
+    "of frozen base weights under LoRA"
+    memory_fraction: float = 0.9
+    "of the free memory that a plan may fill"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunConfig:
+    model: ModelConfig = field(default_factory=ModelConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    reward: RewardConfig = field(default_factory=RewardConfig)
+    algorithm: AlgorithmConfig = field(default_factory=AlgorithmConfig)
+    rollout: RolloutConfig = field(default_factory=RolloutConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    trainer: TrainerConfig = field(default_factory=TrainerConfig)
+    plan: PlanConfig = field(default_factory=PlanConfig)

@@ -1,0 +1,60 @@
+"""Errors a user can fix: a fact, a hint, and the exit code of the command that met it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class RLCompatError(Exception):
+    """A problem found while running. Exit code 1."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return self.message if self.hint is None else f"{self.message}\nhint: {self.hint}"
+
+
+class AskedWrongly(RLCompatError):  # noqa: N818
+    """A request that cannot be met as it stands. Exit code 2, raised before anything expensive starts."""
+
+    exit_code = 2
+
+
+class ConfigError(AskedWrongly):
+    """An unknown key, a wrong type or a value out of range."""
+
+
+class DataError(AskedWrongly):
+    """A dataset that is missing, empty or of the wrong shape."""
+
+
+class ModelError(AskedWrongly):
+    """A model folder, file or name that cannot be loaded."""
+
+
+class HardwareError(AskedWrongly):
+    """Something asked for that this machine does not have."""
+
+
+class DoesNotFitError(AskedWrongly):
+    """A plan that needs more memory or disk than there is."""
+
+
+class CheckpointError(RLCompatError):
+    """A checkpoint that is incomplete, damaged or could not be written."""
+
+
+class RewardError(RLCompatError):
+    """A reward function that failed or returned something unusable."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name closest to a misspelled one, or None."""
+    matches = get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return matches[0] if matches else None

@@ -1,0 +1,124 @@
+"""What a machine is: plain facts, each with its source, that survive a round trip through JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """Another program that holds memory on a device."""
+
+    pid: int
+    name: str | None = None
+    used_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """One GPU or MIG slice that CUDA shows this process, in CUDA's order."""
+
+    index: int
+    "position in CUDA's order among the visible devices: `cuda:<index>`"
+    name: str
+    compute_capability: tuple[int, int]
+    memory_total_bytes: int
+    memory_free_bytes: int
+    uuid: str | None = None
+    pci_bus_id: str | None = None
+    nvml_index: int | None = None
+    "position in NVML's and nvidia-smi's order"
+    num_multiprocessors: int | None = None
+    shared_memory_optin_bytes: int | None = None
+    "largest shared memory one block may ask for"
+    mig_profile: str | None = None
+    "`1g.10gb` and the like when the device is a MIG slice"
+    bf16_native: bool | None = None
+    processes: tuple[Process, ...] | None = None
+    "None when nothing could be read"
+    sources: Mapping[str, str] = field(default_factory=dict)
+    "field name to `nvml`, `cuda`, `nvidia-smi`, `catalogue` or `rule`"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Driver:
+    version: str | None = None
+    cuda_version: str | None = None
+    "newest CUDA the driver can run, as `12.8`"
+    nvml_error: str | None = None
+    kernel_module: str | None = None
+    "`open` or `proprietary`"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    platform: str
+    kernel: str
+    cpu_name: str
+    num_cores: int
+    "cores this process may use: affinity and cgroup quota applied"
+    ram_total_bytes: int
+    "of the host"
+    ram_limit_bytes: int
+    "of this process: the cgroup limit where there is one"
+    ram_available_bytes: int
+    "what can still be taken without swapping, within the limit"
+    shm_total_bytes: int | None = None
+    shm_free_bytes: int | None = None
+    disk_free_bytes: int | None = None
+    "in the working directory"
+    cpu_features: tuple[str, ...] = ()
+    "`avx2`, `avx512f`, `avx512_bf16`, `amx_bf16` …"
+    container: str | None = None
+    "`docker`, `podman`, `kubernetes`, `lxc` … or None"
+    wsl: bool = False
+    file_descriptor_limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchBuild:
+    version: str
+    cuda: str | None = None
+    "CUDA version the wheel was built for, None for a CPU build"
+    arch_list: tuple[str, ...] = ()
+    "`sm_60`, `compute_90` … as compiled into the wheel"
+    cuda_available: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Software:
+    python: str
+    packages: Mapping[str, str] = field(default_factory=dict)
+    "installed version by distribution name; absent when not installed"
+    torch: TorchBuild | None = None
+    torch_error: str | None = None
+    "why torch could not be imported, None when it was imported or is not installed"
+    bitsandbytes_library: str | None = None
+    "`cuda`, `cpu`, or the error of loading it; None when not installed or not looked at"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hardware:
+    """A machine as this process sees it."""
+
+    devices: tuple[Device, ...]
+    hidden_devices: tuple[Device, ...] = ()
+    "present but excluded by CUDA_VISIBLE_DEVICES; `index` is NVML's"
+    driver: Driver = field(default_factory=Driver)
+    host: Host
+    software: Software
+    environment: Mapping[str, str] = field(default_factory=dict)
+    "the variables that change what CUDA and the caches do"
+    warnings: tuple[str, ...] = ()
+    "readings that contradict each other or failed"
+    recorded_at: str | None = None
+    emulated: str | None = None
+    "name of the card this hardware pretends to have"
+    schema: int = SCHEMA_VERSION
+
+    def weakest_capability(self) -> tuple[int, int] | None:
+        """The lowest compute capability among the visible devices, None without a GPU."""
+        return min((device.compute_capability for device in self.devices), default=None)

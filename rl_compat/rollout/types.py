@@ -1,0 +1,64 @@
+"""What every rollout engine can do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from rl_compat.trajectory import FinishReason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """How tokens are drawn. Nothing is ever added from a model's `generation_config`."""
+
+    max_new_tokens: int
+    temperature: float = 1.0
+    "0 is greedy; log-probabilities are then those at temperature 1"
+    top_p: float = 1.0
+    top_k: int = 0
+    "0 keeps all tokens"
+    stop_token_ids: tuple[int, ...] = ()
+    "any of them ends a response and is part of it"
+    seed: int | None = None
+    "the same seed, prompts and batch give the same tokens; None draws from torch's generator"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Response:
+    """One generated response: ids, their log-probabilities under the tempered softmax, and why it ended."""
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    finish_reason: FinishReason
+
+
+class RolloutEngine(Protocol):
+    """Generates from weights that a trainer changes."""
+
+    def generate(
+        self,
+        prompts: Sequence[Sequence[int]],
+        params: SamplingParams,
+        *,
+        group_size: int = 1,
+        on_progress: Callable[[int], None] | None = None,
+    ) -> list[list[Response]]:
+        """`group_size` responses for each prompt, in the order of the prompts.
+
+        `on_progress` receives the number of finished responses. Raises DataError for an empty prompt.
+        """
+        ...
+
+    def update_weights(self) -> None:
+        """Make the trainer's newest weights visible to the next call; free when the tensors are shared."""
+        ...
+
+    def sleep(self) -> None:
+        """Give back all device memory that is not the trainer's own."""
+        ...
+
+    def wake(self) -> None:
+        """Take back what `sleep` gave away. `generate` wakes the engine by itself."""
+        ...

@@ -1,0 +1,63 @@
+"""Bytes and seconds: read as people write them, shown as people read them."""
+
+from __future__ import annotations
+
+import re
+
+from rl_compat.errors import ConfigError
+
+KIB = 1024
+MIB = 1024**2
+GIB = 1024**3
+
+_FACTORS = {
+    "": 1,
+    "b": 1,
+    "k": KIB,
+    "m": MIB,
+    "g": GIB,
+    "t": 1024 * GIB,
+    "kb": 1000,
+    "mb": 1000**2,
+    "gb": 1000**3,
+    "tb": 1000**4,
+    "kib": KIB,
+    "mib": MIB,
+    "gib": GIB,
+    "tib": 1024 * GIB,
+}
+
+
+def parse_bytes(text: str | int) -> int:
+    """`24GiB`, `512 MB`, `3g` or a plain number, in bytes. A bare letter is a power of 1024."""
+    if isinstance(text, int):
+        return text
+    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]*)\s*", text)
+    factor = _FACTORS.get(match.group(2).lower()) if match else None
+    if match is None or factor is None:
+        raise ConfigError(f"`{text}` is not a size in bytes", hint="write for example `24GiB`, `512MB` or `1073741824`")
+    return int(float(match.group(1)) * factor)
+
+
+def format_bytes(num_bytes: float) -> str:
+    """Bytes with one decimal in the largest binary unit that keeps the number at or above one."""
+    sign = "-" if num_bytes < 0 else ""
+    size = abs(float(num_bytes))
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if size < 1024 or unit == "TiB":
+            return f"{sign}{size:.0f} {unit}" if unit == "B" else f"{sign}{size:.1f} {unit}"
+        size /= 1024
+    raise AssertionError("unreachable")
+
+
+def format_seconds(seconds: float) -> str:
+    """Seconds as `0.43 s`, `12.3 s`, `2 min 05 s` or `1 h 02 min`."""
+    if seconds < 10:
+        return f"{seconds:.2f} s"
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min"
