@@ -1,0 +1,1 @@
+"""Findings about this machine and how to mend them."""

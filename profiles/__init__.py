@@ -1,0 +1,1 @@
+"""Profiles: which choices suit which hardware, as TOML."""

@@ -1,0 +1,36 @@
+"""RL post-training for language models on the GPU you have."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rl_compat.distributed.pool import ResourcePool
+    from rl_compat.workers.actor import ActorModel
+    from rl_compat.workers.critic import CriticModel
+    from rl_compat.workers.reference import ReferenceModel
+    from rl_compat.workers.reward import RewardModel
+
+__version__ = "0.1.0"
+
+__all__ = ["ActorModel", "CriticModel", "ReferenceModel", "ResourcePool", "RewardModel", "__version__"]
+
+_HOMES = {
+    "ActorModel": "rl_compat.workers.actor",
+    "CriticModel": "rl_compat.workers.critic",
+    "ReferenceModel": "rl_compat.workers.reference",
+    "ResourcePool": "rl_compat.distributed.pool",
+    "RewardModel": "rl_compat.workers.reward",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public class when it is first used, so that `import rl_compat` stays free of torch."""
+    if name not in _HOMES:
+        raise AttributeError(f"module `rl_compat` has no attribute `{name}`")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,1 @@
+"""Pure tensor functions: masking, logprobs, KL, advantages and losses."""

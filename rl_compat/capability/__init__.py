@@ -1,0 +1,1 @@
+"""What the hardware allows, with reasons."""

@@ -1,0 +1,113 @@
+"""What commands show: data on stdout, everything else on stderr. The only importer of rich."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol, TextIO
+
+UNBOUNDED_WIDTH = 10_000
+PLAIN_INTERVAL_SECONDS = 10.0
+
+
+class Progress(Protocol):
+    """A bar that moves."""
+
+    def advance(self, steps: int = 1, *, note: str = "") -> None: ...
+
+
+def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """A table on stdout: one line a row when stdout is not a terminal."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    terminal = sys.stdout.isatty()
+    console = Console(file=sys.stdout, highlight=False, width=None if terminal else UNBOUNDED_WIDTH)
+    table = Table(
+        title=title or None, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD if terminal else None
+    )
+    for column in columns:
+        table.add_column(Text(column), overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(str(cell)) for cell in row))
+    console.print(table)
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Lines on stdout, as they are."""
+    for line in lines:
+        print(line)
+
+
+def print_json(value: Any) -> None:
+    """One JSON document on stdout."""
+    print(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def print_note(text: str) -> None:
+    """Something worth knowing, on stderr."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def print_warning(text: str) -> None:
+    """Something that may go wrong, on stderr."""
+    print(f"warning: {text}", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def progress(total: int, description: str) -> Iterator[Progress]:
+    """A bar on stderr, or a line now and then when stderr is not a terminal."""
+    if not sys.stderr.isatty():
+        yield PlainProgress(total, description, sys.stderr)
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as RichProgress
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}"),
+    )
+    console = Console(file=sys.stderr, highlight=False)
+    with RichProgress(*columns, console=console, redirect_stdout=sys.stdout.isatty()) as bar:
+        yield _Bar(bar, bar.add_task(description, total=total, note=""))
+
+
+class _Bar:
+    def __init__(self, bar: Any, task: Any) -> None:
+        self._bar = bar
+        self._task = task
+
+    def advance(self, steps: int = 1, *, note: str = "") -> None:
+        self._bar.update(self._task, advance=steps, note=note)
+
+
+class PlainProgress:
+    """Progress as lines: the first, the last, and one every few seconds between."""
+
+    def __init__(
+        self, total: int, description: str, stream: TextIO, *, interval_seconds: float = PLAIN_INTERVAL_SECONDS
+    ) -> None:
+        self._total = total
+        self._description = description
+        self._stream = stream
+        self._interval_seconds = interval_seconds
+        self._done = 0
+        self._shown_at: float | None = None
+
+    def advance(self, steps: int = 1, *, note: str = "") -> None:
+        self._done += steps
+        now = time.monotonic()
+        due = self._shown_at is None or now - self._shown_at >= self._interval_seconds
+        if due or self._done >= self._total:
+            self._shown_at = now
+            line = f"{self._description}: {self._done}/{self._total}"
+            print(f"{line} {note}".rstrip(), file=self._stream, flush=True)

@@ -1,0 +1,1 @@
+"""Resource pools and worker groups."""

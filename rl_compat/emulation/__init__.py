@@ -1,0 +1,1 @@
+"""Run on this device as if it were another card."""

@@ -1,0 +1,1 @@
+"""What this machine is: facts, each with its source."""

@@ -1,0 +1,1 @@
+"""Find, convert and load models and tokenizers."""

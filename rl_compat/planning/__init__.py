@@ -1,0 +1,1 @@
+"""Facts and wishes turned into a Plan."""

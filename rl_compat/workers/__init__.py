@@ -1,0 +1,1 @@
+"""Roles: an engine and the calls the algorithm makes on it."""
