@@ -1,1 +1,1 @@
-"""Pure tensor functions: masking, logprobs, KL, advantages and losses."""
+"""The mathematics of reinforcement learning on tokens: pure functions of tensors."""
