@@ -1,0 +1,104 @@
+"""A tokenizer with the three facts that everything after it needs: padding id, stop ids, number of ids."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rl_compat.errors import ModelError
+from rl_compat.models.folder import check_model_folder, read_json
+
+MARKER = "5f1e"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenizerBundle:
+    """The tokenizer object is never changed: padding and stopping are told apart from it."""
+
+    tokenizer: Any
+    "a transformers tokenizer"
+    pad_token_id: int
+    "filler only: masks come from lengths, so it may equal an end token"
+    stop_token_ids: tuple[int, ...]
+    "any of them ends a response"
+    num_tokens: int
+    "ids from here on have no text"
+    notes: tuple[str, ...] = ()
+
+
+def load_tokenizer(
+    folder: Path, *, model_folder: Path | None = None, trust_remote_code: bool = False
+) -> TokenizerBundle:
+    """The tokenizer of a folder. Further end tokens are read from the `generation_config.json` of the model's folder.
+
+    Raises ModelError when the folder has no tokenizer or it cannot be loaded.
+    """
+    from transformers import AutoTokenizer
+
+    check_model_folder(folder, needs=("tokenizer",))
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(
+            str(folder), local_files_only=True, trust_remote_code=trust_remote_code
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError) as error:
+        raise ModelError(
+            f"the tokenizer in `{folder}` could not be loaded: {error}",
+            hint="check that its files are whole, or set `model.tokenizer` to another folder",
+        ) from error
+    settings = (model_folder or folder) / "generation_config.json"
+    return describe_tokenizer(tokenizer, generation_config=read_json(settings) if settings.is_file() else {})
+
+
+def describe_tokenizer(tokenizer: Any, *, generation_config: Mapping[str, Any] | None = None) -> TokenizerBundle:
+    """Padding, stop ids and size of a tokenizer, which stays as it is."""
+    pad, pad_note = _padding(tokenizer)
+    stops = _stop_ids(tokenizer, generation_config or {})
+    stop_note = () if stops else ("the model has no end token: responses end only at `data.max_response_length`",)
+    return TokenizerBundle(
+        tokenizer=tokenizer,
+        pad_token_id=pad,
+        stop_token_ids=stops,
+        num_tokens=max(tokenizer.get_vocab().values()) + 1,
+        notes=(*pad_note, *stop_note),
+    )
+
+
+def _padding(tokenizer: Any) -> tuple[int, tuple[str, ...]]:
+    """The pad token's id, else the end token's, else the unknown token's, else 0."""
+    if tokenizer.pad_token_id is not None:
+        return int(tokenizer.pad_token_id), ()
+    for kind in ("eos", "unk"):
+        token_id = getattr(tokenizer, f"{kind}_token_id")
+        if token_id is not None:
+            token = getattr(tokenizer, f"{kind}_token")
+            return int(token_id), (f"the tokenizer has no pad token: `{token}` fills the padding, which is masked",)
+    return 0, ("the tokenizer has no pad token: id 0 fills the padding, which is masked",)
+
+
+def _stop_ids(tokenizer: Any, generation_config: Mapping[str, Any]) -> tuple[int, ...]:
+    """The tokenizer's end token, those of the generation config, and the one that ends a turn of the template."""
+    listed = generation_config.get("eos_token_id")
+    found = [tokenizer.eos_token_id, *(listed if isinstance(listed, list) else [listed])]
+    found += turn_end_ids(tokenizer, tokenizer.chat_template)
+    return tuple(dict.fromkeys(int(token_id) for token_id in found if token_id is not None and token_id >= 0))
+
+
+def turn_end_ids(tokenizer: Any, template: Any) -> list[int]:
+    """The special token that a chat template writes right after an assistant's text, if it writes one."""
+    from jinja2 import TemplateError
+
+    if not template:
+        return []
+    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": MARKER}]
+    try:
+        text = tokenizer.apply_chat_template(
+            messages, chat_template=template if isinstance(template, str) else None, tokenize=False
+        )
+    except (TemplateError, ValueError, TypeError, KeyError):
+        return []
+    rest = text.rpartition(MARKER)[2].lstrip()
+    special = {token_id for token_id, token in tokenizer.added_tokens_decoder.items() if token.special}
+    ids = tokenizer(rest, add_special_tokens=False)["input_ids"] if rest else []
+    return [token_id for token_id in ids[:1] if token_id in special and token_id != tokenizer.bos_token_id]
