@@ -149,8 +149,8 @@ class TrainerConfig:
     output_dir: str = "runs/default"
     resume: str = "auto"
     "`auto` (the newest complete checkpoint of output_dir), `never`, or a checkpoint folder"
-    save_every: int = 0
-    "steps between checkpoints; 0 saves only at the end"
+    save_every: int = 10
+    "steps between checkpoints; 0 saves only at the end and on an interrupt"
     keep_checkpoints: int = 2
     validate_every: int = 0
     "steps between validations; 0 validates only before and after"

@@ -56,6 +56,8 @@ class RolloutPlan:
     cuda_graphs: bool = False
     gpu_memory_utilization: float | None = None
     "vLLM's share of the device"
+    sleep_between: bool = False
+    "give the cache and graphs back after each rollout, because an update needs their room"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

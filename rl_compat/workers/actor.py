@@ -1,0 +1,227 @@
+"""The actor: generates responses, gives their log-probabilities, and learns from their advantages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from rl_compat.batch import Batch
+from rl_compat.distributed.dispatch import dispatch
+from rl_compat.distributed.pool import ResourcePool, WorkerGroup
+from rl_compat.models.chat import ChatEncoder
+from rl_compat.models.load import load_causal_lm
+from rl_compat.models.lora import LoraSettings, adapter_disabled
+from rl_compat.planning.types import RolePlan, RolloutPlan
+from rl_compat.rollout.build import build_rollout_engine
+from rl_compat.rollout.types import SamplingParams
+from rl_compat.training.engine import PolicyEngine
+from rl_compat.training.optimizers import OptimizerSettings
+from rl_compat.trajectory import Prompt, Trajectory
+from rl_compat.workers.losses import PolicyLossSettings, policy_loss
+from rl_compat.workers.means import mean_metrics
+from rl_compat.workers.mini_batches import mini_batches
+from rl_compat.workers.sequences import Sequences
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActorSettings:
+    """What an actor worker is built from."""
+
+    model_folder: Path
+    role: RolePlan
+    rollout: RolloutPlan
+    pad_token_id: int
+    num_valid_tokens: int
+    "entries of the tokenizer; token ids from there on are never drawn"
+    optimizer: OptimizerSettings | None = None
+    "None for an actor that only generates"
+    lora: LoraSettings | None = None
+    loss: PolicyLossSettings = PolicyLossSettings()
+    temperature: float = 1.0
+    "of the sampling and of every log-probability"
+    num_epochs: int = 1
+    mini_batch_size: int | None = None
+    "prompts per optimizer step; the whole batch when not set"
+    trust_remote_code: bool = False
+
+
+class ActorWorker:
+    """One device's share of the actor."""
+
+    def __init__(self, settings: ActorSettings) -> None:
+        self.settings = settings
+        model = load_causal_lm(
+            settings.model_folder,
+            role=settings.role,
+            lora=settings.lora,
+            trust_remote_code=settings.trust_remote_code,
+        )
+        self.engine = PolicyEngine(model, role=settings.role, optimizer=settings.optimizer)
+        self.rollout = build_rollout_engine(
+            model,
+            plan=settings.rollout,
+            pad_token_id=settings.pad_token_id,
+            num_valid_tokens=settings.num_valid_tokens,
+        )
+        self.policy_version = 0
+
+    @dispatch(split=("prompts", "groups"), merge="concat")
+    def generate(
+        self,
+        *,
+        prompts: Sequence[Prompt],
+        groups: Sequence[int],
+        params: SamplingParams,
+        group_size: int,
+        on_progress: Callable[[int], None] | None = None,
+    ) -> list[Trajectory]:
+        """`group_size` trajectories for each prompt, group by group."""
+        with self.engine.onloaded():
+            responses = self.rollout.generate(
+                [prompt.token_ids for prompt in prompts], params, group_size=group_size, on_progress=on_progress
+            )
+        if self.settings.rollout.sleep_between:
+            self.rollout.sleep()
+        return [
+            Trajectory(
+                prompt=prompt,
+                group=group,
+                response_ids=response.token_ids,
+                rollout_logprobs=response.logprobs,
+                finish_reason=response.finish_reason,
+                policy_version=self.policy_version,
+            )
+            for prompt, group, candidates in zip(prompts, groups, responses, strict=True)
+            for response in candidates
+        ]
+
+    @dispatch(split=("batch",), merge="concat")
+    def logprobs(self, *, batch: Batch) -> Tensor:
+        """Log-probability of each response token under the current weights, [B, T]."""
+        with self.engine.onloaded():
+            return self.engine.logprobs(batch, temperature=self.settings.temperature).logprobs
+
+    @dispatch(split=("batch",), merge="concat")
+    def reference_logprobs(self, *, batch: Batch) -> Tensor:
+        """The same with the adapters switched off: the base model, which is the reference under LoRA."""
+        with self.engine.onloaded(), adapter_disabled(self.engine.model):
+            return self.engine.logprobs(batch, temperature=self.settings.temperature).logprobs
+
+    def update(self, *, batch: Batch, seed: int) -> dict[str, float]:
+        """All epochs and mini-batches over the batch; the mean of their metrics."""
+        settings = self.settings
+        loss = partial(policy_loss, settings=settings.loss)
+        steps = []
+        with self.engine.onloaded():
+            for mini_batch in mini_batches(
+                batch,
+                prompts_per_mini_batch=settings.mini_batch_size or len(batch),
+                num_epochs=settings.num_epochs,
+                seed=seed,
+            ):
+                steps.append(
+                    self.engine.update(
+                        mini_batch,
+                        loss=loss,
+                        temperature=settings.temperature,
+                        with_entropy=settings.loss.entropy_coef != 0.0,
+                    )
+                )
+            self.rollout.update_weights()
+        self.policy_version += 1
+        return mean_metrics(steps, prefix="actor/")
+
+    def save_state(self, *, folder: Path) -> None:
+        self.engine.save_state(folder)
+
+    def load_state(self, *, folder: Path, policy_version: int) -> None:
+        self.engine.load_state(folder)
+        self.policy_version = policy_version
+        self.rollout.update_weights()
+
+    def export_state_dict(self) -> dict[str, Tensor]:
+        """Weights under their Hugging Face names, adapters merged."""
+        return self.engine.export_state_dict()
+
+    def state_bytes(self) -> int:
+        """Size of one saved state."""
+        return self.engine.state_bytes()
+
+    def take_notes(self) -> list[str]:
+        """What the engine wants said since the last call: a smaller micro-batch after an out-of-memory, say."""
+        return self.engine.take_notes()
+
+
+class ActorModel:
+    """The actor of a run, wherever its workers are."""
+
+    def __init__(self, settings: ActorSettings, *, pool: ResourcePool, chat: ChatEncoder) -> None:
+        self.settings = settings
+        self.chat = chat
+        self.group: WorkerGroup = pool.start(partial(ActorWorker, settings))
+
+    @classmethod
+    def from_pretrained(cls, path: str, *, pool: ResourcePool, **options: Any) -> ActorModel:
+        """An actor for the model `path` (a name, folder, GGUF file or hub id), planned for the pool's device.
+
+        Options: `lr`, `lora_rank`, `max_prompt_length`, `max_new_tokens`, `temperature`, `num_epochs`,
+        `mini_batch_size`, `clip_low`, `clip_high`, `entropy_coef`, `kl_loss`, `kl_loss_coef`, `rollout`,
+        `max_num_seqs`. Raises ModelError, HardwareError or DoesNotFitError.
+        """
+        from rl_compat.workers.setup import RoleOptions, actor_settings
+
+        setup = RoleOptions(path=path, **options).on(pool)
+        return cls(actor_settings(setup), pool=pool, chat=setup.chat)
+
+    def encode(self, prompts: Sequence[str | list[dict[str, str]]]) -> list[Prompt]:
+        """Texts or chat messages as prompts, template applied."""
+        encoded = [self.chat.encode(prompt) for prompt in prompts]
+        return [Prompt(token_ids=tuple(ids), text=text, row=row) for row, (text, ids) in enumerate(encoded)]
+
+    def generate(
+        self,
+        prompts: Sequence[Prompt | str | list[dict[str, str]]],
+        *,
+        max_new_tokens: int,
+        group_size: int = 1,
+        temperature: float | None = None,
+        top_p: float = 1.0,
+        top_k: int = 0,
+        seed: int | None = None,
+        on_progress: Callable[[int], None] | None = None,
+    ) -> Sequences:
+        """`group_size` responses to each prompt. The temperature is the settings' unless given (0 is greedy)."""
+        ready = [p if isinstance(p, Prompt) else self.encode([p])[0] for p in prompts]
+        params = SamplingParams(
+            max_new_tokens=max_new_tokens,
+            temperature=self.settings.temperature if temperature is None else temperature,
+            top_p=top_p,
+            top_k=top_k,
+            stop_token_ids=self.chat.stop_token_ids,
+            seed=seed,
+        )
+        trajectories = self.group.run(
+            ActorWorker.generate,
+            prompts=ready,
+            groups=list(range(len(ready))),
+            params=params,
+            group_size=group_size,
+            on_progress=on_progress,
+        ).result()
+        texts = [self.chat.decode(trajectory.response_ids) for trajectory in trajectories]
+        return Sequences.from_trajectories(trajectories, texts)
+
+    def compute_logprobs(self, sequences: Sequences) -> Future[Tensor]:
+        """Log-probability of each response token under the current weights, [B, T]."""
+        return self.group.run(ActorWorker.logprobs, batch=sequences.batch)
+
+    def update(self, batch: Batch, *, seed: int = 0) -> dict[str, float]:
+        """Learn from a batch with `old_logprobs` and `advantages`; returns the metrics."""
+        metrics: dict[str, float] = self.group.run(ActorWorker.update, batch=batch, seed=seed).result()
+        return metrics

@@ -1,0 +1,115 @@
+"""The critic: values of the states before each response token, learned from the returns."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from rl_compat.batch import Batch
+from rl_compat.distributed.dispatch import dispatch
+from rl_compat.distributed.pool import ResourcePool, WorkerGroup
+from rl_compat.models.lora import LoraSettings
+from rl_compat.models.value_model import load_value_model
+from rl_compat.planning.types import RolePlan
+from rl_compat.training.engine import ValueEngine
+from rl_compat.training.optimizers import OptimizerSettings
+from rl_compat.workers.losses import ValueLossSettings, critic_loss
+from rl_compat.workers.means import mean_metrics
+from rl_compat.workers.mini_batches import mini_batches
+from rl_compat.workers.sequences import Sequences
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CriticSettings:
+    """What a critic worker is built from."""
+
+    model_folder: Path
+    role: RolePlan
+    optimizer: OptimizerSettings
+    lora: LoraSettings | None = None
+    loss: ValueLossSettings = ValueLossSettings()
+    num_epochs: int = 1
+    mini_batch_size: int | None = None
+    "prompts per optimizer step; the whole batch when not set"
+    trust_remote_code: bool = False
+
+
+class CriticWorker:
+    """One device's share of the critic."""
+
+    def __init__(self, settings: CriticSettings) -> None:
+        self.settings = settings
+        model = load_value_model(
+            settings.model_folder,
+            role=settings.role,
+            lora=settings.lora,
+            trust_remote_code=settings.trust_remote_code,
+        )
+        self.engine = ValueEngine(model, role=settings.role, optimizer=settings.optimizer)
+
+    @dispatch(split=("batch",), merge="concat")
+    def values(self, *, batch: Batch) -> Tensor:
+        """[B, T]: column t is the value of the state before response token t."""
+        with self.engine.onloaded():
+            return self.engine.values(batch)
+
+    def update(self, *, batch: Batch, seed: int) -> dict[str, float]:
+        """All epochs and mini-batches over the batch; the mean of their metrics."""
+        loss = partial(critic_loss, settings=self.settings.loss)
+        with self.engine.onloaded():
+            steps = [
+                self.engine.update(mini_batch, loss=loss)
+                for mini_batch in mini_batches(
+                    batch,
+                    prompts_per_mini_batch=self.settings.mini_batch_size or len(batch),
+                    num_epochs=self.settings.num_epochs,
+                    seed=seed,
+                )
+            ]
+        return mean_metrics(steps, prefix="critic/")
+
+    def save_state(self, *, folder: Path) -> None:
+        self.engine.save_state(folder)
+
+    def load_state(self, *, folder: Path) -> None:
+        self.engine.load_state(folder)
+
+    def state_bytes(self) -> int:
+        """Size of one saved state."""
+        return self.engine.state_bytes()
+
+    def take_notes(self) -> list[str]:
+        return self.engine.take_notes()
+
+
+class CriticModel:
+    """The critic of a run, wherever its workers are."""
+
+    def __init__(self, settings: CriticSettings, *, pool: ResourcePool) -> None:
+        self.settings = settings
+        self.group: WorkerGroup = pool.start(partial(CriticWorker, settings))
+
+    @classmethod
+    def from_pretrained(cls, path: str, *, pool: ResourcePool, **options: Any) -> CriticModel:
+        """A critic on the trunk of the model `path`, with a new value head, planned for the pool's device.
+
+        Options: `lr`, `lora_rank`, `max_prompt_length`, `max_new_tokens`, `num_epochs`, `mini_batch_size`,
+        `clip_value`. Raises ModelError, HardwareError or DoesNotFitError.
+        """
+        from rl_compat.workers.setup import RoleOptions, critic_settings
+
+        return cls(critic_settings(RoleOptions(path=path, **options).on(pool)), pool=pool)
+
+    def compute_values(self, sequences: Sequences) -> Future[Tensor]:
+        """[B, T]: the value of the state before each response token."""
+        return self.group.run(CriticWorker.values, batch=sequences.batch)
+
+    def update(self, batch: Batch, *, seed: int = 0) -> dict[str, float]:
+        """Learn from a batch with `values` and `returns`; returns the metrics."""
+        metrics: dict[str, float] = self.group.run(CriticWorker.update, batch=batch, seed=seed).result()
+        return metrics

@@ -1,0 +1,120 @@
+"""The losses of actor and critic over one micro-batch, divided by counts of the whole mini-batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+from rl_compat.algorithms.kl import kl_estimate
+from rl_compat.algorithms.policy_losses import aggregate, ppo_clip_loss
+from rl_compat.algorithms.value_losses import value_loss
+from rl_compat.batch import Batch
+from rl_compat.training.engine import BatchTotals, TokenOutputs
+
+Aggregation = Literal[
+    "token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyLossSettings:
+    clip_low: float = 0.2
+    clip_high: float = 0.2
+    clip_dual: float | None = 3.0
+    entropy_coef: float = 0.0
+    kl_loss: Literal["none", "k1", "abs", "k2", "k3"] = "none"
+    kl_loss_coef: float = 0.001
+    loss_aggregation: Aggregation = "token-mean"
+    width: int | None = None
+    "divisor of seq-mean-token-sum-norm: the longest response allowed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValueLossSettings:
+    clip_value: float | None = 0.5
+    loss_aggregation: Aggregation = "token-mean"
+    width: int | None = None
+
+
+def policy_loss(
+    batch: Batch, outputs: TokenOutputs, totals: BatchTotals, settings: PolicyLossSettings
+) -> tuple[Tensor, dict[str, float]]:
+    """PPO's clipped surrogate, minus the entropy bonus, plus the KL to the reference. Scalar, and its parts."""
+    assert batch.old_logprobs is not None
+    assert batch.advantages is not None
+    device = outputs.logprobs.device
+    mask = batch.response_mask.to(device)
+
+    def total(per_token: Tensor) -> Tensor:
+        return aggregate(
+            per_token,
+            mask=mask,
+            mode=settings.loss_aggregation,
+            num_tokens=totals.num_tokens,
+            num_sequences=totals.num_sequences,
+            width=settings.width,
+        )
+
+    surrogate = ppo_clip_loss(
+        logprobs=outputs.logprobs,
+        old_logprobs=batch.old_logprobs.to(device),
+        advantages=batch.advantages.to(device),
+        response_mask=mask,
+        clip_low=settings.clip_low,
+        clip_high=settings.clip_high,
+        clip_dual=settings.clip_dual,
+    )
+    loss = pg_loss = total(surrogate.losses)
+    num_tokens = max(1, totals.num_tokens)
+    metrics = {
+        "actor/pg_loss": pg_loss.item(),
+        "actor/pg_clipfrac": float(surrogate.num_clipped) / num_tokens,
+        "actor/pg_clipfrac_lower": float(surrogate.num_dual_clipped) / num_tokens,
+        "actor/ppo_kl": float(surrogate.sum_kl) / num_tokens,
+    }
+    if outputs.entropy is not None:
+        entropy = total(outputs.entropy)
+        loss = loss - settings.entropy_coef * entropy
+        metrics["actor/entropy_loss"] = entropy.item()
+    if settings.kl_loss != "none":
+        assert batch.ref_logprobs is not None
+        kl = total(
+            kl_estimate(settings.kl_loss, logprobs=outputs.logprobs, ref_logprobs=batch.ref_logprobs.to(device))
+        )
+        loss = loss + settings.kl_loss_coef * kl
+        metrics["actor/kl_loss"] = kl.item()
+    metrics["actor/loss"] = loss.item()
+    return loss, metrics
+
+
+def critic_loss(
+    batch: Batch, values: Tensor, totals: BatchTotals, settings: ValueLossSettings
+) -> tuple[Tensor, dict[str, float]]:
+    """The clipped squared error of the values against the returns. Scalar, and its parts."""
+    assert batch.values is not None
+    assert batch.returns is not None
+    device = values.device
+    mask = batch.response_mask.to(device)
+    error = value_loss(
+        values=values,
+        old_values=batch.values.to(device),
+        returns=batch.returns.to(device),
+        response_mask=mask,
+        clip_value=settings.clip_value,
+    )
+    loss = aggregate(
+        error.losses,
+        mask=mask,
+        mode=settings.loss_aggregation,
+        num_tokens=totals.num_tokens,
+        num_sequences=totals.num_sequences,
+        width=settings.width,
+    )
+    num_tokens = max(1, totals.num_tokens)
+    return loss, {
+        "critic/vf_loss": loss.item(),
+        "critic/vf_clipfrac": float(error.num_clipped) / num_tokens,
+        "critic/vpred_mean": float((values.detach() * mask).sum()) / num_tokens,
+    }

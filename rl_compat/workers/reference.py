@@ -1,0 +1,82 @@
+"""The reference: the policy that the actor is kept near."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from rl_compat.batch import Batch
+from rl_compat.distributed.dispatch import dispatch
+from rl_compat.distributed.pool import ResourcePool, WorkerGroup
+from rl_compat.models.load import load_causal_lm
+from rl_compat.planning.types import RolePlan
+from rl_compat.training.engine import PolicyEngine
+from rl_compat.workers.actor import ActorModel, ActorWorker
+from rl_compat.workers.sequences import Sequences
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReferenceSettings:
+    """What a reference worker is built from."""
+
+    model_folder: Path
+    role: RolePlan
+    temperature: float = 1.0
+    trust_remote_code: bool = False
+
+
+class ReferenceWorker:
+    """One device's share of a frozen model."""
+
+    def __init__(self, settings: ReferenceSettings) -> None:
+        self.settings = settings
+        model = load_causal_lm(
+            settings.model_folder, role=settings.role, trust_remote_code=settings.trust_remote_code
+        )
+        self.engine = PolicyEngine(model, role=settings.role, optimizer=None)
+
+    @dispatch(split=("batch",), merge="concat")
+    def logprobs(self, *, batch: Batch) -> Tensor:
+        """Log-probability of each response token under the frozen weights, [B, T]."""
+        with self.engine.onloaded():
+            return self.engine.logprobs(batch, temperature=self.settings.temperature).logprobs
+
+
+class ReferenceModel:
+    """The reference of a run: a frozen model of its own, or the actor with its adapters switched off."""
+
+    def __init__(self, group: WorkerGroup, method: Callable[..., Tensor]) -> None:
+        self.group = group
+        self._method = method
+
+    @classmethod
+    def start(cls, settings: ReferenceSettings, *, pool: ResourcePool) -> ReferenceModel:
+        """A frozen model of its own."""
+        return cls(pool.start(partial(ReferenceWorker, settings)), ReferenceWorker.logprobs)
+
+    @classmethod
+    def of_adapter(cls, actor: ActorModel) -> ReferenceModel:
+        """The base of an actor that trains adapters: no weights of its own."""
+        assert actor.settings.lora is not None, "only an actor with adapters holds its own reference"
+        return cls(actor.group, ActorWorker.reference_logprobs)
+
+    @classmethod
+    def from_pretrained(cls, path: str, *, pool: ResourcePool, **options: Any) -> ReferenceModel:
+        """A frozen model `path`, planned for the pool's device.
+
+        Options: `max_prompt_length`, `max_new_tokens`, `temperature`. Raises ModelError, HardwareError or
+        DoesNotFitError.
+        """
+        from rl_compat.workers.setup import RoleOptions, reference_settings
+
+        return cls.start(reference_settings(RoleOptions(path=path, **options).on(pool)), pool=pool)
+
+    def compute_logprobs(self, sequences: Sequences) -> Future[Tensor]:
+        """Log-probability of each response token under the reference, [B, T]."""
+        return self.group.run(self._method, batch=sequences.batch)

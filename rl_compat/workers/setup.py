@@ -1,0 +1,235 @@
+"""From what a user asks for to what each role's workers are built from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from rl_compat.config.types import (
+    AlgorithmConfig,
+    DataConfig,
+    ModelConfig,
+    OptimizerConfig,
+    PlanConfig,
+    RolloutConfig,
+    RunConfig,
+    TrainerConfig,
+)
+from rl_compat.distributed.pool import ResourcePool
+from rl_compat.errors import ConfigError, nearest
+from rl_compat.hardware.types import Hardware
+from rl_compat.models.chat import ChatEncoder
+from rl_compat.models.lora import LoraSettings
+from rl_compat.models.registry import ModelSource, resolve_model
+from rl_compat.models.tokenizer import TokenizerBundle, load_tokenizer
+from rl_compat.planning.fit import make_plan
+from rl_compat.planning.model_shape import ModelShape
+from rl_compat.planning.types import Plan
+from rl_compat.training.optimizers import OptimizerSettings
+from rl_compat.workers.actor import ActorSettings
+from rl_compat.workers.critic import CriticSettings
+from rl_compat.workers.experience import ExperienceSettings
+from rl_compat.workers.losses import PolicyLossSettings, ValueLossSettings
+from rl_compat.workers.reference import ReferenceSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """A request that was checked against files and hardware; no weights are loaded yet."""
+
+    config: RunConfig
+    hardware: Hardware
+    source: ModelSource
+    critic_source: ModelSource
+    tokenizer: TokenizerBundle
+    chat: ChatEncoder
+
+    @cached_property
+    def plan(self) -> Plan:
+        """The plan for this request on this hardware. Raises HardwareError or DoesNotFitError."""
+        return make_plan(
+            self.config,
+            self.hardware,
+            ModelShape.from_folder(self.source.folder),
+            critic_shape=ModelShape.from_folder(self.critic_source.folder),
+        )
+
+
+def prepare(config: RunConfig, hardware: Hardware) -> Setup:
+    """Find the model and its tokenizer. Raises ModelError."""
+    source = resolve_model(config.model.path)
+    critic_path = config.model.critic_path
+    tokenizer_folder = Path(config.model.tokenizer) if config.model.tokenizer else source.folder
+    tokenizer = load_tokenizer(tokenizer_folder)
+    return Setup(
+        config=config,
+        hardware=hardware,
+        source=source,
+        critic_source=resolve_model(critic_path) if critic_path else source,
+        tokenizer=tokenizer,
+        chat=ChatEncoder(tokenizer, config.model.chat_template),
+    )
+
+
+def actor_settings(setup: Setup, *, total_optimizer_steps: int | None = None) -> ActorSettings:
+    """`total_optimizer_steps` is what a learning-rate schedule runs over; None for a constant rate."""
+    config, plan = setup.config, setup.plan
+    algorithm = config.algorithm
+    return ActorSettings(
+        model_folder=setup.source.folder,
+        role=plan.roles["actor"],
+        rollout=plan.rollout,
+        pad_token_id=setup.tokenizer.pad_token_id,
+        num_valid_tokens=setup.tokenizer.num_tokens,
+        optimizer=_optimizer(config.optimizer, config.optimizer.actor_lr, total_optimizer_steps),
+        lora=_lora(config.model),
+        loss=PolicyLossSettings(
+            clip_low=algorithm.clip_low,
+            clip_high=algorithm.clip_high,
+            clip_dual=algorithm.clip_dual,
+            entropy_coef=algorithm.entropy_coef,
+            kl_loss=algorithm.kl_loss,
+            kl_loss_coef=algorithm.kl_loss_coef,
+            loss_aggregation=algorithm.loss_aggregation,
+            width=config.data.max_response_length,
+        ),
+        temperature=config.rollout.temperature,
+        num_epochs=algorithm.num_epochs,
+        mini_batch_size=config.trainer.mini_batch_size,
+        trust_remote_code=config.model.trust_remote_code,
+    )
+
+
+def critic_settings(setup: Setup, *, total_optimizer_steps: int | None = None) -> CriticSettings:
+    config = setup.config
+    return CriticSettings(
+        model_folder=setup.critic_source.folder,
+        role=setup.plan.roles["critic"],
+        optimizer=_optimizer(config.optimizer, config.optimizer.critic_lr, total_optimizer_steps),
+        lora=_lora(config.model),
+        loss=ValueLossSettings(
+            clip_value=config.algorithm.clip_value,
+            loss_aggregation=config.algorithm.loss_aggregation,
+            width=config.data.max_response_length,
+        ),
+        num_epochs=config.algorithm.num_epochs,
+        mini_batch_size=config.trainer.mini_batch_size,
+        trust_remote_code=config.model.trust_remote_code,
+    )
+
+
+def reference_settings(setup: Setup) -> ReferenceSettings:
+    return ReferenceSettings(
+        model_folder=setup.source.folder,
+        role=setup.plan.roles["reference"],
+        temperature=setup.config.rollout.temperature,
+        trust_remote_code=setup.config.model.trust_remote_code,
+    )
+
+
+def experience_settings(algorithm: AlgorithmConfig) -> ExperienceSettings:
+    return ExperienceSettings(
+        algorithm=algorithm.name,
+        gamma=algorithm.gamma,
+        gae_lambda=algorithm.gae_lambda,
+        whiten=algorithm.whiten_advantages,
+        normalize_by_std=algorithm.normalize_by_std,
+        kl_in_reward=algorithm.kl_in_reward,
+    )
+
+
+def _optimizer(config: OptimizerConfig, lr: float, total_steps: int | None) -> OptimizerSettings:
+    return OptimizerSettings(
+        name=config.name,
+        lr=lr,
+        betas=config.betas,
+        eps=config.eps,
+        weight_decay=config.weight_decay,
+        max_grad_norm=config.max_grad_norm,
+        schedule=config.schedule,
+        warmup_steps=config.warmup_steps,
+        min_lr_fraction=config.min_lr_fraction,
+        total_steps=total_steps,
+    )
+
+
+def _lora(config: ModelConfig) -> LoraSettings | None:
+    if config.lora_rank == 0:
+        return None
+    return LoraSettings(
+        rank=config.lora_rank, alpha=config.lora_alpha, dropout=config.lora_dropout, targets=config.lora_targets
+    )
+
+
+_OPTIONS: dict[str, tuple[str, str]] = {
+    "algorithm": ("algorithm", "name"),
+    "lr": ("optimizer", ""),
+    "weight_decay": ("optimizer", "weight_decay"),
+    "optimizer": ("optimizer", "name"),
+    "lora_rank": ("model", "lora_rank"),
+    "lora_alpha": ("model", "lora_alpha"),
+    "chat_template": ("model", "chat_template"),
+    "max_prompt_length": ("data", "max_prompt_length"),
+    "max_new_tokens": ("data", "max_response_length"),
+    "temperature": ("rollout", "temperature"),
+    "rollout": ("rollout", "engine"),
+    "max_num_seqs": ("rollout", "max_num_seqs"),
+    "num_epochs": ("algorithm", "num_epochs"),
+    "clip_low": ("algorithm", "clip_low"),
+    "clip_high": ("algorithm", "clip_high"),
+    "clip_value": ("algorithm", "clip_value"),
+    "entropy_coef": ("algorithm", "entropy_coef"),
+    "kl_loss": ("algorithm", "kl_loss"),
+    "kl_loss_coef": ("algorithm", "kl_loss_coef"),
+    "batch_size": ("trainer", "batch_size"),
+    "mini_batch_size": ("trainer", "mini_batch_size"),
+}
+"option of `from_pretrained` to section and field of the settings"
+
+
+class RoleOptions:
+    """The options of `from_pretrained`, by the names of the settings they stand for."""
+
+    def __init__(self, *, path: str, **options: Any) -> None:
+        for name in options:
+            if name not in _OPTIONS:
+                guess = nearest(name, _OPTIONS)
+                raise ConfigError(
+                    f"`{name}` is not an option of `from_pretrained`",
+                    hint=f"did you mean `{guess}`?" if guess else f"options: {', '.join(_OPTIONS)}",
+                )
+        self._path = path
+        self._options = options
+
+    def on(self, pool: ResourcePool) -> Setup:
+        """Check and plan them for the pool's device, with room for every role of PPO beside this one."""
+        sections: dict[str, dict[str, Any]] = {"model": {"path": self._path}}
+        for name, value in self._options.items():
+            section, key = _OPTIONS[name]
+            for field in [key] if key else ["actor_lr", "critic_lr"]:
+                sections.setdefault(section, {})[field] = value
+        sections.setdefault("algorithm", {}).setdefault("kl_in_reward", "k1")
+        batch_size = sections.get("trainer", {}).get("batch_size", TrainerConfig().batch_size)
+        sections.setdefault("trainer", {}).setdefault("mini_batch_size", batch_size)
+        return prepare(_run_config(sections), pool.hardware)
+
+
+def _run_config(sections: dict[str, dict[str, Any]]) -> RunConfig:
+    classes = {
+        "model": ModelConfig,
+        "data": DataConfig,
+        "algorithm": AlgorithmConfig,
+        "rollout": RolloutConfig,
+        "optimizer": OptimizerConfig,
+        "trainer": TrainerConfig,
+        "plan": PlanConfig,
+    }
+    return replace(RunConfig(), **{name: classes[name](**fields) for name, fields in sections.items()})
+
+
+def optimizer_steps_per_batch(config: RunConfig) -> int:
+    """Optimizer steps that one training step takes."""
+    return config.algorithm.num_epochs * (config.trainer.batch_size // config.trainer.mini_batch_size)
+
