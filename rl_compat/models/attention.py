@@ -1,0 +1,69 @@
+"""Attention kernels by plan: SDPA with repeated keys where grouped-query SDPA has no memory-efficient kernel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface
+from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+
+from rl_compat.errors import ModelError
+from rl_compat.planning.types import RolePlan
+
+REPEATED_SDPA = "rlc_sdpa"
+
+
+def attn_implementation_for(role: RolePlan) -> str:
+    """The name to give to transformers as `attn_implementation`; registers our own kernel when it is asked for."""
+    if role.attention == "sdpa" and role.repeat_kv:
+        AttentionInterface.register(REPEATED_SDPA, sdpa_with_repeated_keys)
+        AttentionMaskInterface.register(REPEATED_SDPA, sdpa_mask)
+        return REPEATED_SDPA
+    return role.attention
+
+
+def sdpa_with_repeated_keys(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    is_causal: bool | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """Query [B, H, Q, D], key and value [B, G, K, D], mask [B, 1, Q, K] or None; the output is [B, Q, H, D].
+
+    Keys and values of a group are repeated before SDPA, except for a single query token, whose heads take the place
+    of query positions so that a decoding step reads the cache once. Without a mask several queries are causal.
+    """
+    if kwargs.get("softcap") is not None:
+        raise ModelError("`sdpa` attention cannot cap attention logits", hint="use `plan.attention=eager`")
+    batch, num_heads, num_queries, _ = query.shape
+    groups = num_heads // key.shape[1]
+    one_token = num_queries == 1 and (attention_mask is None or attention_mask.shape[1] == 1)
+    if one_token:
+        query = query.reshape(batch, key.shape[1], groups, query.shape[-1])
+    elif groups > 1:
+        key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
+    causal = is_causal if is_causal is not None else getattr(module, "is_causal", True)
+    causal = bool(causal) and attention_mask is None and num_queries > 1
+    if causal and key.shape[2] > num_queries:
+        key, value = key[:, :, :num_queries], value[:, :, :num_queries]
+    output = scaled_dot_product_attention(
+        query, key, value, attn_mask=attention_mask, dropout_p=dropout, scale=scaling, is_causal=causal
+    )
+    output = output.reshape(batch, num_heads, num_queries, value.shape[-1])
+    return output.transpose(1, 2).contiguous(), None
+
+
+def autocast_for(role: RolePlan) -> torch.autocast:
+    """The context in which a role multiplies: autocast to its compute dtype, or autocast off for fp32."""
+    device_type = torch.device(role.device).type
+    if role.compute_dtype == "fp32":
+        return torch.autocast(device_type, enabled=False)
+    return torch.autocast(device_type, dtype=torch.bfloat16 if role.compute_dtype == "bf16" else torch.float16)

@@ -1,0 +1,142 @@
+"""A folder of safetensors becomes a model on its device: dtypes, attention, quantization and checkpointing by plan."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from torch import nn
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
+
+from rl_compat.errors import ModelError
+from rl_compat.models.attention import attn_implementation_for
+from rl_compat.models.lora import LoraSettings, add_adapters
+from rl_compat.models.storage import keep_in_storage_dtype
+from rl_compat.planning.types import RolePlan
+
+TORCH_DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+TRAINED_ROLES = ("actor", "critic")
+
+
+def load_causal_lm(
+    folder: Path, *, role: RolePlan, lora: LoraSettings | None = None, trust_remote_code: bool = False
+) -> nn.Module:
+    """The language model of a role, in eval mode. Actors train all weights in fp32, or only adapters with `lora`.
+
+    Raises ModelError when the folder cannot be loaded completely.
+    """
+    return _load(folder, auto=AutoModelForCausalLM, role=role, lora=lora, trust_remote_code=trust_remote_code)
+
+
+def load_trunk(
+    folder: Path, *, role: RolePlan, lora: LoraSettings | None = None, trust_remote_code: bool = False
+) -> nn.Module:
+    """The same without the language-model head: `forward` ends in hidden states."""
+    return _load(folder, auto=AutoModel, role=role, lora=lora, trust_remote_code=trust_remote_code)
+
+
+def _load(folder: Path, *, auto: Any, role: RolePlan, lora: LoraSettings | None, trust_remote_code: bool) -> nn.Module:
+    trains_all = role.role in TRAINED_ROLES and lora is None
+    storage = "fp32" if trains_all else role.storage_dtype
+    if role.quantization != "none" and trains_all:
+        raise ModelError(
+            f"`{role.role}` trains all its weights, which cannot be kept in `{role.quantization}`",
+            hint="set `model.lora_rank`, or `plan.quantization=none`",
+        )
+    model = _from_folder(folder, auto=auto, role=role, storage=storage, trust_remote_code=trust_remote_code)
+    if storage != "fp32":
+        keep_in_storage_dtype(model)
+        _restore_exact_parameters(model, folder)
+    model.requires_grad_(trains_all)
+    if lora is not None:
+        add_adapters(model, lora)
+    if role.gradient_checkpointing and role.role in TRAINED_ROLES:
+        enable_checkpointing(model)
+    return model.to(role.device).eval()
+
+
+def _from_folder(folder: Path, *, auto: Any, role: RolePlan, storage: str, trust_remote_code: bool) -> nn.Module:
+    if not (folder / "config.json").is_file():
+        raise ModelError(f"`{folder}` has no `config.json`", hint="give a folder saved by `save_pretrained`")
+    options: dict[str, Any] = {"trust_remote_code": trust_remote_code, "local_files_only": True}
+    try:
+        config = AutoConfig.from_pretrained(folder, **options)
+        _switch_dropout_off(config)
+        if role.quantization != "none":
+            options |= {"quantization_config": _quantization(role), "device_map": {"": role.device}}
+        model, info = auto.from_pretrained(
+            folder,
+            config=config,
+            dtype=TORCH_DTYPES[storage],
+            attn_implementation=_supported_attention(config, role),
+            use_safetensors=True,
+            output_loading_info=True,
+            **options,
+        )
+    except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
+        raise ModelError(f"the model in `{folder}` could not be loaded: {error}") from error
+    missing = sorted(info["missing_keys"]) + sorted(str(key) for key in info.get("mismatched_keys", ()))
+    if missing:
+        raise ModelError(
+            f"the weights in `{folder}` lack {len(missing)} tensors of the model, the first is `{missing[0]}`",
+            hint="the folder's `config.json` and its safetensors files do not belong together",
+        )
+    loaded: nn.Module = model
+    return loaded
+
+
+def _switch_dropout_off(config: Any) -> None:
+    for settings in (config, config.get_text_config()):
+        for name, value in list(vars(settings).items()):
+            if ("dropout" in name or name.endswith("pdrop")) and isinstance(value, float):
+                setattr(settings, name, 0.0)
+
+
+def _supported_attention(config: Any, role: RolePlan) -> str:
+    """The plan's attention, or eager for a model that caps its attention logits, which SDPA cannot do."""
+    capped = getattr(config.get_text_config(), "attn_logit_softcapping", None) is not None
+    if capped and role.attention == "sdpa":
+        warnings.warn(
+            f"`{config.model_type}` caps its attention logits, which `sdpa` cannot do: `{role.role}` uses `eager`",
+            RuntimeWarning,
+            stacklevel=4,
+        )
+        return "eager"
+    return attn_implementation_for(role)
+
+
+def _quantization(role: RolePlan) -> Any:
+    from transformers import BitsAndBytesConfig
+
+    return BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=TORCH_DTYPES[role.compute_dtype],
+    )
+
+
+def enable_checkpointing(model: Any) -> None:
+    """Recompute each layer in backward. Takes effect in train mode only."""
+    settings = {"use_reentrant": False}
+    if hasattr(model, "activation_checkpointing_enable"):
+        model.activation_checkpointing_enable(activation_checkpointing_kwargs=settings)
+    else:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=settings)
+
+
+@torch.no_grad()
+def _restore_exact_parameters(model: nn.Module, folder: Path) -> None:
+    """Give the fp32 parameters of a half-stored model the file's own values, not values rounded on the way in."""
+    wanted = {name: p for name, p in model.named_parameters() if p.dtype == torch.float32}
+    prefix = getattr(model, "base_model_prefix", "")
+    for file in sorted(folder.glob("*.safetensors")):
+        with safe_open(file, framework="pt") as tensors:
+            stored = set(tensors.keys())
+            for name, parameter in wanted.items():
+                key = name if name in stored else f"{prefix}.{name}"
+                if key in stored and tensors.get_slice(key).get_shape() == list(parameter.shape):
+                    parameter.copy_(tensors.get_tensor(key))

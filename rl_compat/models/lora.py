@@ -1,0 +1,108 @@
+"""Low-rank adapters: put into a model, switched off to get the base back, merged for export."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from peft import LoraConfig, inject_adapter_in_model
+from peft.tuners.lora import LoraLayer
+from peft.tuners.tuners_utils import BaseTunerLayer
+from peft.utils.integrations import dequantize_module_weight
+from torch import Tensor, nn
+
+from rl_compat.errors import ModelError
+
+_ADAPTER = "default"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoraSettings:
+    rank: int
+    alpha: float = 16.0
+    "scale of the adapters: alpha / rank"
+    dropout: float = 0.0
+    targets: tuple[str, ...] = ("all-linear",)
+    "module names that get an adapter; `all-linear` is every linear layer but the head"
+
+
+def add_adapters(model: nn.Module, settings: LoraSettings) -> None:
+    """Freeze a transformers model and put fp32 adapters into it, in place; its class and names stay."""
+    all_linear = settings.targets == ("all-linear",)
+    config = LoraConfig(
+        r=settings.rank,
+        lora_alpha=settings.alpha,  # type: ignore[arg-type, unused-ignore]
+        lora_dropout=settings.dropout,
+        target_modules="all-linear" if all_linear else list(settings.targets),
+    )
+    model.requires_grad_(False)
+    try:
+        inject_adapter_in_model(config, model, adapter_name=_ADAPTER)
+    except ValueError as error:
+        raise ModelError(
+            f"no adapter could be placed on `{', '.join(settings.targets)}`: {error}",
+            hint="name linear layers of the model in `model.lora_targets`, or use `all-linear`",
+        ) from error
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_("lora_" in name)
+        if "lora_" in name:
+            parameter.data = parameter.data.float()
+
+
+def has_adapters(model: nn.Module) -> bool:
+    return any(isinstance(module, BaseTunerLayer) for module in model.modules())
+
+
+@contextmanager
+def adapter_disabled(model: nn.Module) -> Iterator[None]:
+    """Inside, the model is its frozen base: the reference of a policy that trains adapters."""
+    layers = [module for module in model.modules() if isinstance(module, BaseTunerLayer)]
+    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    for layer in layers:
+        layer.enable_adapters(False)
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.enable_adapters(True)
+        for parameter in trainable:
+            parameter.requires_grad_(True)
+
+
+def trainable_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Name to parameter for everything that learns; a tied weight appears once."""
+    return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+
+
+@torch.no_grad()
+def merge_for_export(model: nn.Module) -> dict[str, Tensor]:
+    """The weights under plain Hugging Face names, on the CPU, adapters added in, tied weights once.
+
+    The model itself is not changed. Quantized bases come out dequantized.
+    """
+    merged: dict[str, Tensor] = {}
+    adapted = {name: module for name, module in model.named_modules() if isinstance(module, LoraLayer)}
+    for name, parameter in model.named_parameters():
+        if "lora_" in name:
+            continue
+        owner_name, _, leaf = name.rpartition(".")
+        layer = adapted.get(owner_name.removesuffix(".base_layer"))
+        weight = parameter.detach()
+        if leaf == "weight":
+            weight = dequantize_module_weight(model.get_submodule(owner_name)).detach()
+        if layer is not None and leaf == "weight" and owner_name.endswith(".base_layer"):
+            delta = layer.get_delta_weight(_ADAPTER)  # type: ignore[operator, unused-ignore]
+            weight = (weight.float() + delta.float()).to(weight.dtype)
+        merged[name.replace(".base_layer.", ".")] = weight.cpu().clone()
+    for name, buffer in _persistent_buffers(model):
+        merged[name] = buffer.detach().cpu().clone()
+    return merged
+
+
+def _persistent_buffers(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    for prefix, module in model.named_modules():
+        for name, buffer in module.named_buffers(recurse=False):
+            if name not in module._non_persistent_buffers_set:
+                yield f"{prefix}.{name}" if prefix else name, buffer

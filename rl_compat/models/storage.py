@@ -1,0 +1,66 @@
+"""Frozen weights kept in half precision and multiplied in another dtype, cast layer by layer when they are used.
+
+A card without fast half arithmetic still halves the bytes of a reference model this way: matrices and embeddings stay
+in the storage dtype, one layer at a time is cast to the dtype of its input, everything else is fp32.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+
+class _CastMatmul(torch.autograd.Function):
+    """`x @ weight.T` with the weight cast to x's dtype; backward casts again instead of keeping the copy."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(weight)
+        return functional.linear(x, weight.to(x.dtype))
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None]:
+        (weight,) = ctx.saved_tensors
+        return grad_outputs[0] @ weight.to(grad_outputs[0].dtype), None
+
+
+class StoredLinear(nn.Linear):
+    """A frozen linear layer whose weight keeps its storage dtype and is cast to the compute dtype when used."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        device_type = input.device.type
+        if torch.is_autocast_enabled(device_type):
+            return functional.linear(input, self.weight, self.bias)
+        output: Tensor = _CastMatmul.apply(input, self.weight)
+        return output if self.bias is None else output + self.bias.to(output.dtype)
+
+
+def _to_float(module: nn.Module, args: Any, output: Tensor) -> Tensor:
+    return output.float()
+
+
+def keep_in_storage_dtype(model: nn.Module) -> None:
+    """Make a frozen model whose weights are in fp16 or bf16 compute in fp32 or under autocast. Changes it in place.
+
+    Linear and embedding weights stay as they are; parameters and buffers of all other layers become fp32, so that
+    norms and rotary tables match those of a trained fp32 model. Quantized weights are left alone.
+    """
+    for module in model.modules():
+        if type(module) is nn.Linear:
+            module.__class__ = StoredLinear
+        elif isinstance(module, nn.Embedding):
+            module.register_forward_hook(_to_float)
+        elif not isinstance(module, nn.Linear):
+            _own_tensors_to_float(module)
+
+
+def _own_tensors_to_float(module: nn.Module) -> None:
+    for parameter in module.parameters(recurse=False):
+        if parameter.dtype in (torch.float16, torch.bfloat16):
+            parameter.data = parameter.data.float()
+    for name, buffer in module.named_buffers(recurse=False):
+        if buffer.dtype in (torch.float16, torch.bfloat16):
+            module.register_buffer(name, buffer.float(), persistent=name not in module._non_persistent_buffers_set)

@@ -1,0 +1,73 @@
+"""The critic: a language model's trunk with one linear output per token."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from rl_compat.errors import ModelError
+from rl_compat.models.load import load_trunk
+from rl_compat.models.lora import LoraSettings, merge_for_export
+from rl_compat.planning.types import RolePlan
+
+HEAD_FILE = "value_head.safetensors"
+
+
+class ValueModel(nn.Module):
+    """Token ids [B, L] to values [B, L] in fp32. The head starts at zero, so that first values are exactly 0."""
+
+    def __init__(self, trunk: nn.Module, hidden_size: int) -> None:
+        super().__init__()
+        self.trunk = trunk
+        self.head = nn.Linear(hidden_size, 1)
+        nn.init.zeros_(self.head.weight)
+        nn.init.zeros_(self.head.bias)
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        """The value after each token, [B, L]. Padding goes on the right: causal attention keeps it unseen."""
+        hidden = self.trunk(input_ids=input_ids, use_cache=False).last_hidden_state
+        with torch.autocast(hidden.device.type, enabled=False):
+            values: Tensor = self.head(hidden.float()).squeeze(-1)
+        return values
+
+    def save_pretrained(self, folder: Path) -> None:
+        """Write the trunk as an ordinary Hugging Face folder, adapters merged, and the head beside it."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self.trunk.save_pretrained(folder, state_dict=merge_for_export(self.trunk))  # type: ignore[operator]
+        save_file({name: tensor.detach().cpu() for name, tensor in self.head.state_dict().items()}, folder / HEAD_FILE)
+
+
+def load_value_model(
+    folder: Path, *, role: RolePlan, lora: LoraSettings | None = None, trust_remote_code: bool = False
+) -> ValueModel:
+    """A critic from a language model, from a reward model (its score is the first head) or from a saved critic.
+
+    Raises ModelError when the folder cannot be loaded or its head does not fit the trunk.
+    """
+    trunk = load_trunk(folder, role=role, lora=lora, trust_remote_code=trust_remote_code)
+    hidden_size = int(trunk.config.get_text_config().hidden_size)  # type: ignore[union-attr, operator]
+    model = ValueModel(trunk, hidden_size)
+    weights = _stored_head(folder)
+    if weights is not None:
+        if weights["weight"].shape != model.head.weight.shape:
+            shape = tuple(weights["weight"].shape)
+            raise ModelError(f"the value head in `{folder}` is {shape}, the trunk needs (1, {hidden_size})")
+        model.head.load_state_dict({"bias": torch.zeros(1)} | weights)
+    model.head.to(role.device)
+    return model.eval()
+
+
+def _stored_head(folder: Path) -> dict[str, Tensor] | None:
+    """Weight [1, H] and perhaps bias [1] of a saved critic or of a reward model with one output."""
+    if (folder / HEAD_FILE).is_file():
+        head: dict[str, Tensor] = load_file(folder / HEAD_FILE)
+        return head
+    for file in sorted(folder.glob("*.safetensors")):
+        with safe_open(file, framework="pt") as tensors:
+            if "score.weight" in tensors.keys() and tensors.get_slice("score.weight").get_shape()[0] == 1:  # noqa: SIM118
+                return {"weight": tensors.get_tensor("score.weight")}
+    return None
