@@ -1,0 +1,39 @@
+"""A generated task small enough for a tiny model: sums of two numbers from 0 to 99."""
+
+from __future__ import annotations
+
+import random
+from typing import Any, Literal
+
+DATA_SOURCE = "rlc/arithmetic"
+LARGEST = 99
+NUM_HELD_OUT_PAIRS = 500
+SEED = 1
+
+
+def rows(split: Literal["train", "test"], *, limit: int | None = None, seed: int = SEED) -> list[dict[str, Any]]:
+    """Prompts `a+b=` in a random order that depends on the seed only.
+
+    The two splits share no unordered pair: `3+4=` and `4+3=` lie in the same one.
+    """
+    pairs = [(a, b) for a in range(LARGEST + 1) for b in range(a, LARGEST + 1)]
+    generator = random.Random(seed)
+    pairs = _permuted(pairs, generator)
+    chosen = pairs[:NUM_HELD_OUT_PAIRS] if split == "test" else pairs[NUM_HELD_OUT_PAIRS:]
+    ordered = _permuted([pair for a, b in chosen for pair in dict.fromkeys(((a, b), (b, a)))], generator)
+    return [_row(a, b, split=split, index=index) for index, (a, b) in enumerate(ordered[:limit])]
+
+
+def _permuted(items: list[tuple[int, int]], generator: random.Random) -> list[tuple[int, int]]:
+    keys = [generator.random() for _ in items]
+    return [items[i] for i in sorted(range(len(items)), key=keys.__getitem__)]
+
+
+def _row(a: int, b: int, *, split: str, index: int) -> dict[str, Any]:
+    return {
+        "data_source": DATA_SOURCE,
+        "prompt": [{"role": "user", "content": f"{a}+{b}="}],
+        "ability": "math",
+        "reward_model": {"style": "rule", "ground_truth": str(a + b)},
+        "extra_info": {"split": split, "index": index},
+    }
