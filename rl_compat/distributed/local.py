@@ -28,8 +28,7 @@ class LocalWorkerGroup(Generic[Worker]):
         try:
             shares = split_arguments(arguments, declaration, len(self._workers))
             results = [
-                getattr(worker, method.__name__)(**share)
-                for worker, share in zip(self._workers, shares, strict=True)
+                getattr(worker, method.__name__)(**share) for worker, share in zip(self._workers, shares, strict=True)
             ]
             future.set_result(merge_results(results, declaration.merge))
         except Exception as error:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 
-class Interrupted(BaseException):  # noqa: N818
+class Interrupted(BaseException):
     """The user or the system asked the run to stop. `exit_code` is 128 plus the signal's number."""
 
     def __init__(self, signal_number: int) -> None:

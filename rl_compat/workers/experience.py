@@ -46,9 +46,7 @@ def make_experience(
     scored = torch.tensor([reward is not None for reward in rewards])
     outcome = torch.tensor([0.0 if reward is None else float(reward) for reward in rewards])
     mask = batch.response_mask & scored[:, None]
-    token_rewards = outcome_token_rewards(
-        rewards=outcome, response_lengths=batch.response_lengths, response_mask=mask
-    )
+    token_rewards = outcome_token_rewards(rewards=outcome, response_lengths=batch.response_lengths, response_mask=mask)
     reward_kl = 0.0
     if settings.kl_in_reward != "none":
         kl = _reward_kl(batch, settings.kl_in_reward)

@@ -13,9 +13,7 @@ from rl_compat.algorithms.value_losses import value_loss
 from rl_compat.batch import Batch
 from rl_compat.training.engine import BatchTotals, TokenOutputs
 
-Aggregation = Literal[
-    "token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"
-]
+Aggregation = Literal["token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,9 +78,7 @@ def policy_loss(
         metrics["actor/entropy_loss"] = entropy.item()
     if settings.kl_loss != "none":
         assert batch.ref_logprobs is not None
-        kl = total(
-            kl_estimate(settings.kl_loss, logprobs=outputs.logprobs, ref_logprobs=batch.ref_logprobs.to(device))
-        )
+        kl = total(kl_estimate(settings.kl_loss, logprobs=outputs.logprobs, ref_logprobs=batch.ref_logprobs.to(device)))
         loss = loss + settings.kl_loss_coef * kl
         metrics["actor/kl_loss"] = kl.item()
     metrics["actor/loss"] = loss.item()

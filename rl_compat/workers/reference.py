@@ -36,9 +36,7 @@ class ReferenceWorker:
 
     def __init__(self, settings: ReferenceSettings) -> None:
         self.settings = settings
-        model = load_causal_lm(
-            settings.model_folder, role=settings.role, trust_remote_code=settings.trust_remote_code
-        )
+        model = load_causal_lm(settings.model_folder, role=settings.role, trust_remote_code=settings.trust_remote_code)
         self.engine = PolicyEngine(model, role=settings.role, optimizer=None)
 
     @dispatch(split=("batch",), merge="concat")

@@ -19,9 +19,7 @@ class Sequences:
 
     @classmethod
     def from_trajectories(cls, trajectories: Sequence[Trajectory], texts: Sequence[str]) -> Self:
-        return cls(
-            trajectories=tuple(trajectories), texts=tuple(texts), batch=Batch.from_trajectories(trajectories)
-        )
+        return cls(trajectories=tuple(trajectories), texts=tuple(texts), batch=Batch.from_trajectories(trajectories))
 
     def __len__(self) -> int:
         return len(self.trajectories)

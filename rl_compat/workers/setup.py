@@ -232,4 +232,3 @@ def _run_config(sections: dict[str, dict[str, Any]]) -> RunConfig:
 def optimizer_steps_per_batch(config: RunConfig) -> int:
     """Optimizer steps that one training step takes."""
     return config.algorithm.num_epochs * (config.trainer.batch_size // config.trainer.mini_batch_size)
-

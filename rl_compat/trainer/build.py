@@ -1,0 +1,144 @@
+"""From a request to a run that can start: everything is checked first, then the models are loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from rl_compat.algorithms.kl import KLController, make_kl_controller
+from rl_compat.algorithms.table import ALGORITHMS
+from rl_compat.config.types import AlgorithmConfig, RunConfig
+from rl_compat.data.load import load_rows
+from rl_compat.data.order import PromptOrder
+from rl_compat.data.prompts import build_prompts
+from rl_compat.distributed.pool import ResourcePool
+from rl_compat.hardware.types import Hardware
+from rl_compat.planning.types import Plan
+from rl_compat.trainer.loop import Roles, StepSettings
+from rl_compat.trainer.reporter import Reporter
+from rl_compat.trajectory import Prompt
+from rl_compat.workers.actor import ActorModel
+from rl_compat.workers.critic import CriticModel
+from rl_compat.workers.reference import ReferenceModel
+from rl_compat.workers.reward import RewardModel
+from rl_compat.workers.setup import (
+    Setup,
+    actor_settings,
+    critic_settings,
+    experience_settings,
+    optimizer_steps_per_batch,
+    prepare,
+    reference_settings,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """A run whose settings, data, rewards and plan were checked; no weights are loaded."""
+
+    setup: Setup
+    plan: Plan
+    prompts: tuple[Prompt, ...]
+    validation_prompts: tuple[Prompt, ...]
+    reward: RewardModel
+    order: PromptOrder
+    total_steps: int
+    notes: tuple[str, ...]
+
+    @property
+    def total_optimizer_steps(self) -> int:
+        return self.total_steps * optimizer_steps_per_batch(self.setup.config)
+
+
+def check_run(config: RunConfig, hardware: Hardware) -> Prepared:
+    """Everything that can be wrong before weights are loaded.
+
+    Raises ConfigError, DataError, ModelError, HardwareError or DoesNotFitError.
+    """
+    setup = prepare(config, hardware)
+    training, notes = load_prompts(setup, config.data.train_files, config.data.max_train_samples)
+    validation: tuple[Prompt, ...] = ()
+    if config.data.val_files:
+        validation, validation_notes = load_prompts(
+            setup, config.data.val_files, config.data.max_val_samples, validation=True
+        )
+        notes += validation_notes
+    order = PromptOrder(len(training), config.trainer.batch_size, shuffle=config.data.shuffle, seed=config.data.seed)
+    plan = setup.plan
+    sources = sorted({prompt.data_source for prompt in (*training, *validation)})
+    return Prepared(
+        setup=setup,
+        plan=plan,
+        prompts=training,
+        validation_prompts=validation,
+        reward=RewardModel(config.reward, data_sources=sources, pool=ResourcePool(gpus=[], hardware=hardware)),
+        order=order,
+        total_steps=config.trainer.num_steps or config.trainer.num_epochs * order.steps_per_epoch,
+        notes=(*setup.source.notes, *setup.tokenizer.notes, *setup.chat.notes, *notes, *plan.notes),
+    )
+
+
+def load_prompts(
+    setup: Setup, files: Sequence[str], max_samples: int | None, *, validation: bool = False
+) -> tuple[tuple[Prompt, ...], tuple[str, ...]]:
+    """The prompts of the files, encoded, and what was dropped or cut."""
+    data = setup.config.data
+    notes: list[str] = []
+    rows = load_rows(
+        files,
+        split="test" if validation else "train",
+        prompt_key=data.prompt_key,
+        max_samples=max_samples,
+        announce=notes.append,
+    )
+    prompts = build_prompts(
+        rows, chat=setup.chat, max_prompt_length=data.max_prompt_length, overlong=data.overlong_prompts
+    )
+    return prompts.prompts, (*notes, *prompts.notes)
+
+
+def build_roles(prepared: Prepared, reporter: Reporter) -> Roles:
+    """Load the models the algorithm needs onto the planned device."""
+    setup, plan = prepared.setup, prepared.plan
+    config = setup.config
+    if plan.num_threads is not None:
+        torch.set_num_threads(plan.num_threads)
+    torch.backends.cuda.matmul.allow_tf32 = plan.tf32
+    torch.backends.cudnn.allow_tf32 = plan.tf32
+    pool = ResourcePool(gpus=[] if plan.device == "cpu" else None, hardware=setup.hardware)
+    total = prepared.total_optimizer_steps
+    reporter.phase("loading the actor")
+    actor = ActorModel(actor_settings(setup, total_optimizer_steps=total), pool=pool, chat=setup.chat)
+    critic = reference = None
+    if ALGORITHMS[config.algorithm.name].needs_critic:
+        reporter.phase("loading the critic")
+        critic = CriticModel(critic_settings(setup, total_optimizer_steps=total), pool=pool)
+    if needs_reference(config.algorithm):
+        reporter.phase("loading the reference")
+        reference = (
+            ReferenceModel.of_adapter(actor)
+            if config.model.lora_rank
+            else ReferenceModel.start(reference_settings(setup), pool=pool)
+        )
+    return Roles(actor=actor, reward=prepared.reward, critic=critic, reference=reference)
+
+
+def needs_reference(algorithm: AlgorithmConfig) -> bool:
+    return algorithm.kl_in_reward != "none" or algorithm.kl_loss != "none"
+
+
+def step_settings(config: RunConfig) -> StepSettings:
+    return StepSettings(
+        experience=experience_settings(config.algorithm),
+        rollout=config.rollout,
+        group_size=config.algorithm.group_size,
+        max_new_tokens=config.data.max_response_length,
+    )
+
+
+def kl_controller(config: AlgorithmConfig) -> KLController:
+    return make_kl_controller(
+        config.kl_controller, coef=config.kl_coef, target=config.kl_target, horizon=config.kl_horizon
+    )

@@ -1,0 +1,273 @@
+"""A whole run: steps, validation, checkpoints, and every way it can end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from rl_compat.algorithms.kl import KLController
+from rl_compat.data.order import PromptOrder
+from rl_compat.tracking.build import Trackers, build_trackers
+from rl_compat.trainer.build import (
+    Prepared,
+    build_roles,
+    kl_controller,
+    step_settings,
+)
+from rl_compat.trainer.checkpoints import Found, check_disk, prune, write_checkpoint
+from rl_compat.trainer.interrupt import Interrupted, StopSignals
+from rl_compat.trainer.loop import Collected, Roles, collect, learn
+from rl_compat.trainer.memory import PhaseMemory
+from rl_compat.trainer.metrics import data_metrics, mismatch_metrics, timing_metrics
+from rl_compat.trainer.reporter import Reporter, Timer
+from rl_compat.trainer.run_folder import RunFolder
+from rl_compat.trainer.state import RngState, RunState, load_run_state, save_run_state, seed_everything
+from rl_compat.trainer.validate import Validation, validate
+from rl_compat.workers.actor import ActorWorker
+from rl_compat.workers.critic import CriticWorker
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How a run ended."""
+
+    step: int
+    rewards: tuple[float, ...]
+    "mean reward of each step of this process"
+    before: Validation | None
+    after: Validation | None
+    checkpoint: Path | None
+    interrupted: Interrupted | None = None
+
+
+class Run:
+    """A run from its first or resumed step to its end."""
+
+    def __init__(self, prepared: Prepared, *, resumed: Found, reporter: Reporter) -> None:
+        self.prepared = prepared
+        self.config = prepared.setup.config
+        self.folder = RunFolder(Path(self.config.trainer.output_dir))
+        self.reporter = reporter
+        self.resumed = resumed
+        self.order: PromptOrder = prepared.order
+        self.kl: KLController = kl_controller(self.config.algorithm)
+        self.timer = Timer(reporter)
+        self.signals = StopSignals(reporter.say)
+        self.started = time.monotonic()
+        self.elapsed_before = 0.0
+        self.rewards: list[float] = []
+        self.saved_step = resumed.step
+        self.roles: Roles
+        self.trackers: Trackers
+        self.boundary: RunState
+
+    def run(self) -> Outcome:
+        """Train to the end, or until a signal; either way the newest step is in a checkpoint afterwards."""
+        trainer = self.config.trainer
+        self.folder.begin(self.config, self.prepared.plan, self.prepared.setup.hardware)
+        self.trackers = build_trackers(
+            trainer.loggers,
+            folder=self.folder.path,
+            project=trainer.project,
+            experiment=trainer.experiment or self.folder.path.name,
+            resume_step=self.resumed.step,
+        )
+        try:
+            with self.signals.installed():
+                return self._run()
+        finally:
+            self.trackers.close()
+            self.prepared.reward.close()
+
+    def _run(self) -> Outcome:
+        seed_everything(self.config.trainer.seed)
+        self.roles = build_roles(self.prepared, self.reporter)
+        self.memory = PhaseMemory(self.prepared.plan)
+        self._resume()
+        self._check_disk()
+        before = after = None
+        interrupted = None
+        try:
+            if self.config.trainer.validate_before and self.boundary.step == 0:
+                before = self._validate(0)
+            self._train()
+            if self.config.trainer.validate_after and self.boundary.step > 0:
+                after = self._validate(self.boundary.step)
+        except Interrupted as stop:
+            interrupted = stop
+            self.reporter.say(f"{stop}: saving step {self.boundary.step}")
+        checkpoint = self._save() if self.boundary.step else None
+        return Outcome(
+            step=self.boundary.step,
+            rewards=tuple(self.rewards),
+            before=before,
+            after=after,
+            checkpoint=checkpoint,
+            interrupted=interrupted,
+        )
+
+    def _train(self) -> None:
+        trainer = self.config.trainer
+        while self.boundary.step < self.prepared.total_steps and not self._out_of_time():
+            step = self.boundary.step + 1
+            collected, metrics = self._step(step)
+            self.rewards.append(metrics["critic/score/mean"])
+            self.folder.write_samples(
+                step, collected.sequences, collected.scores.rewards, trainer.num_sample_generations
+            )
+            if trainer.validate_every and step % trainer.validate_every == 0 and step < self.prepared.total_steps:
+                metrics |= self._validate(step, log=False).metrics()
+            if trainer.save_every and step % trainer.save_every == 0:
+                with self.timer("save_checkpoint"):
+                    self._save()
+                metrics["timing_s/save_checkpoint"] = self.timer.take()["save_checkpoint"]
+            self.trackers.log(step, metrics)
+            self._say_notes()
+
+    def _step(self, step: int) -> tuple[Collected, dict[str, float]]:
+        """One step; the boundary moves only when all of it is done."""
+        config = self.config
+        self.reporter.phase("step", done=step - 1, total=self.prepared.total_steps)
+        prompts = [self.prepared.prompts[row] for row in next(self.order)]
+        with self.timer("step"):
+            collected = collect(
+                self.roles,
+                prompts,
+                step_settings(config),
+                kl_coef=self.kl.coef,
+                seed=config.rollout.seed * 1_000_003 + step,
+                timer=self.timer,
+                memory=self.memory,
+            )
+            with self.signals.protected(f"step {step}"):
+                update_actor = step > config.algorithm.critic_warmup_steps
+                metrics = learn(
+                    self.roles,
+                    collected.experience,
+                    update_actor=update_actor,
+                    seed=config.trainer.seed * 1_000_003 + step,
+                    timer=self.timer,
+                    memory=self.memory,
+                )
+                metrics |= self._kl_metrics(collected)
+                self.boundary = self._state(step)
+        batch = collected.experience.batch
+        metrics |= data_metrics(batch) | mismatch_metrics(batch) | collected.scores.metrics
+        metrics |= timing_metrics(self.timer.take(), batch) | self.memory.metrics()
+        metrics["training/global_step"] = float(step)
+        metrics["training/epoch"] = float(self.order.position[0])
+        return collected, metrics
+
+    def _kl_metrics(self, collected: Collected) -> dict[str, float]:
+        """Move the KL controller and say where it stood."""
+        if self.config.algorithm.kl_in_reward == "none":
+            return {}
+        coef, kl = self.kl.coef, collected.experience.reward_kl
+        self.kl.update(kl=kl, num_sequences=len(collected.sequences))
+        return {"actor/reward_kl_penalty": kl, "actor/reward_kl_penalty_coeff": coef}
+
+    def _validate(self, step: int, *, log: bool = True) -> Validation:
+        trainer = self.config.trainer
+        prompts = self.prepared.validation_prompts
+        with self.timer("testing", items=len(prompts)) as on_progress:
+            found = validate(
+                self.roles.actor,
+                self.roles.reward,
+                prompts,
+                max_new_tokens=self.config.data.max_response_length,
+                temperature=trainer.validation_temperature,
+                seed=trainer.seed,
+                on_progress=on_progress,
+            )
+        seconds = self.timer.take()["testing"]
+        for accuracy in found.accuracies:
+            self.reporter.say(f"step {step} {accuracy}")
+        if log:
+            self.trackers.log(step, found.metrics() | {"timing_s/testing": seconds})
+        return found
+
+    def _resume(self) -> None:
+        if self.resumed.path is None:
+            self.boundary = self._state(0)
+            return
+        self.reporter.phase("loading the checkpoint")
+        state = load_run_state(self.resumed.path)
+        actor_folder, critic_folder = self.resumed.path / "actor", self.resumed.path / "critic"
+        self.roles.actor.group.run(
+            ActorWorker.load_state, folder=actor_folder, policy_version=state.policy_version
+        ).result()
+        if self.roles.critic is not None:
+            self.roles.critic.group.run(CriticWorker.load_state, folder=critic_folder).result()
+        self.order.load_state_dict(state.order)
+        self.kl.load_state_dict(state.kl)
+        state.rng.restore()
+        self.elapsed_before = state.elapsed_seconds
+        self.boundary = state
+        self.folder.forget_samples_after(state.step)
+        self.reporter.say(f"resumed at step {state.step} from `{self.resumed.path}`")
+        total = self.prepared.total_optimizer_steps
+        if self.config.optimizer.schedule != "constant" and state.total_optimizer_steps != total:
+            self.reporter.say(
+                f"warning: the schedule was made for {state.total_optimizer_steps} optimizer steps and now runs over "
+                f"{total}: the learning rate continues at this step of the new schedule, without a new warm-up"
+            )
+
+    def _state(self, step: int) -> RunState:
+        return RunState(
+            step=step,
+            policy_version=step,
+            elapsed_seconds=self._elapsed(),
+            total_optimizer_steps=self.prepared.total_optimizer_steps,
+            order=self.order.state_dict(),
+            kl=dict(self.kl.state_dict()),
+            rng=RngState.take(),
+        )
+
+    def _save(self) -> Path:
+        """Checkpoint the boundary, once per step, and prune older ones."""
+        step = self.boundary.step
+        final = self.folder.checkpoints / f"step_{step}"
+        if step == self.saved_step and final.exists():
+            return final
+
+        def write(folder: Path) -> None:
+            for name, save in self._savers():
+                (folder / name).mkdir()
+                save(folder / name)
+            save_run_state(self.boundary, folder)
+
+        path = write_checkpoint(self.folder.checkpoints, step, write)
+        self.saved_step = step
+        prune(self.folder.checkpoints, self.config.trainer.keep_checkpoints)
+        return path
+
+    def _savers(self) -> list[tuple[str, Callable[[Path], None]]]:
+        actor, critic = self.roles.actor.group, None if self.roles.critic is None else self.roles.critic.group
+        savers: list[tuple[str, Callable[[Path], None]]] = [
+            ("actor", lambda folder: actor.run(ActorWorker.save_state, folder=folder).result())
+        ]
+        if critic is not None:
+            savers.append(("critic", lambda folder: critic.run(CriticWorker.save_state, folder=folder).result()))
+        return savers
+
+    def _check_disk(self) -> None:
+        total = self.roles.actor.group.run(ActorWorker.state_bytes).result()
+        if self.roles.critic is not None:
+            total += self.roles.critic.group.run(CriticWorker.state_bytes).result()
+        check_disk(self.folder.checkpoints, total, self.config.trainer.keep_checkpoints)
+
+    def _say_notes(self) -> None:
+        notes = self.roles.actor.group.run(ActorWorker.take_notes).result()
+        if self.roles.critic is not None:
+            notes = notes + self.roles.critic.group.run(CriticWorker.take_notes).result()
+        for note in notes:
+            self.reporter.say(f"warning: {note}")
+
+    def _elapsed(self) -> float:
+        return self.elapsed_before + time.monotonic() - self.started
+
+    def _out_of_time(self) -> bool:
+        limit = self.config.trainer.max_seconds
+        return limit is not None and time.monotonic() - self.started >= limit

@@ -1,0 +1,165 @@
+"""The folder of a run: its settings, plan, metrics, samples and checkpoints, and whether it may be continued."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rl_compat.config.dump import to_toml
+from rl_compat.config.load import load_config
+from rl_compat.config.types import RunConfig
+from rl_compat.errors import ConfigError, RLCompatError
+from rl_compat.hardware.recording import save_recording
+from rl_compat.hardware.types import Hardware
+from rl_compat.planning.serialize import save_plan
+from rl_compat.planning.types import Plan
+from rl_compat.trainer.checkpoints import Found, file_written_whole, find_newest, open_checkpoint
+from rl_compat.workers.sequences import Sequences
+
+_MAY_CHANGE = {
+    "trainer": {
+        "num_steps",
+        "num_epochs",
+        "max_seconds",
+        "resume",
+        "save_every",
+        "keep_checkpoints",
+        "validate_every",
+        "validate_before",
+        "validate_after",
+        "num_sample_generations",
+        "loggers",
+        "project",
+        "experiment",
+        "output_dir",
+    },
+    "rollout": {"engine", "max_num_seqs", "max_num_batched_tokens", "gpu_memory_utilization"},
+    "reward": {"timeout_seconds"},
+}
+"settings by section that a continued run may have changed, besides all of `plan`"
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    path: Path
+
+    @property
+    def settings(self) -> Path:
+        return self.path / "run.toml"
+
+    @property
+    def plan(self) -> Path:
+        return self.path / "plan.json"
+
+    @property
+    def hardware(self) -> Path:
+        return self.path / "hardware.json"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def metrics(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def samples(self) -> Path:
+        return self.path / "samples.jsonl"
+
+    def begin(self, config: RunConfig, plan: Plan, hardware: Hardware) -> None:
+        """Write what the run was asked for and what was decided."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        with file_written_whole(self.settings) as aside:
+            aside.write_text(to_toml(config), encoding="utf-8")
+        save_plan(plan, self.plan)
+        save_recording(hardware, self.hardware)
+
+    def write_samples(self, step: int, sequences: Sequences, rewards: Sequence[float | None], count: int) -> None:
+        """Append the first `count` responses of a step, with prompt and reward."""
+        with self.samples.open("a", encoding="utf-8") as file:
+            rows = zip(sequences.trajectories[:count], sequences.texts, rewards, strict=False)
+            for trajectory, text, reward in rows:
+                sample = {
+                    "step": step,
+                    "prompt": trajectory.prompt.text,
+                    "response": text,
+                    "reward": reward,
+                    "ground_truth": trajectory.prompt.ground_truth,
+                    "finish_reason": trajectory.finish_reason,
+                    "num_tokens": len(trajectory.response_ids),
+                }
+                file.write(json.dumps(sample, ensure_ascii=False, default=str) + "\n")
+
+    def forget_samples_after(self, step: int) -> None:
+        """Drop the samples of steps that a resumed run does again."""
+        if not self.samples.exists():
+            return
+        kept = [line for line in self.samples.read_text(encoding="utf-8").splitlines() if _step_of(line) <= step]
+        with file_written_whole(self.samples) as aside:
+            aside.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
+
+
+def _step_of(line: str) -> float:
+    try:
+        return float(json.loads(line)["step"])
+    except (ValueError, KeyError, TypeError):
+        return float("inf")
+
+
+def choose_checkpoint(folder: RunFolder, config: RunConfig) -> Found:
+    """The checkpoint to continue from, as `trainer.resume` asks.
+
+    Raises ConfigError when the folder belongs to another run, CheckpointError when a named checkpoint is unusable.
+    """
+    resume = config.trainer.resume
+    if folder.path.exists() and not folder.path.is_dir():
+        raise ConfigError(f"`trainer.output_dir` is `{folder.path}`, which is a file", hint="name a folder")
+    if resume not in ("auto", "never"):
+        return open_checkpoint(Path(resume).expanduser())
+    if not folder.settings.exists():
+        if folder.path.exists() and any(folder.path.iterdir()):
+            raise ConfigError(
+                f"`{folder.path}` is not empty and holds no run",
+                hint="set `trainer.output_dir` to a new folder",
+            )
+        return Found(path=None, step=0)
+    if resume == "never":
+        raise ConfigError(
+            f"`{folder.path}` already holds a run and `trainer.resume` is `never`",
+            hint="set `trainer.output_dir` to a new folder, or `trainer.resume=auto` to continue",
+        )
+    different = differences(_former_settings(folder), config)
+    if different:
+        listed = ", ".join(f"`{key}` was {old} and is {new}" for key, old, new in different[:4])
+        more = f", and {len(different) - 4} more" if len(different) > 4 else ""
+        raise ConfigError(
+            f"`{folder.path}` holds another run: {listed}{more}",
+            hint="set `trainer.output_dir` to a new folder, or give the settings of that run to continue it",
+        )
+    return find_newest(folder.checkpoints)
+
+
+def differences(before: RunConfig, now: RunConfig) -> list[tuple[str, Any, Any]]:
+    """Settings that make two configurations different runs, as key, old and new value."""
+    old, new = asdict(before), asdict(now)
+    return [
+        (f"{section}.{key}", old[section][key], value)
+        for section, values in new.items()
+        if section != "plan"
+        for key, value in values.items()
+        if key not in _MAY_CHANGE.get(section, ()) and old[section][key] != value
+    ]
+
+
+def _former_settings(folder: RunFolder) -> RunConfig:
+    try:
+        return load_config(folder.settings, []).config
+    except RLCompatError as error:
+        raise ConfigError(
+            f"`{folder.settings}` of an earlier run cannot be read: {error.message}",
+            hint="set `trainer.output_dir` to a new folder",
+        ) from error

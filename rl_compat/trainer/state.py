@@ -1,0 +1,89 @@
+"""What a run is made of besides weights, as it stands between two steps."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from rl_compat.errors import CheckpointError
+
+STATE_FILE = "trainer.json"
+RNG_FILE = "rng.pt"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunState:
+    """Taken at a step boundary, so that an interrupt in the middle of the next step can still be saved."""
+
+    step: int
+    policy_version: int
+    elapsed_seconds: float
+    total_optimizer_steps: int
+    order: dict[str, Any]
+    kl: dict[str, float]
+    rng: RngState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RngState:
+    """The generators of Python, NumPy and torch, one per device."""
+
+    python: list[Any]
+    numpy: list[Any]
+    torch_cpu: torch.Tensor
+    torch_cuda: list[torch.Tensor]
+
+    @classmethod
+    def take(cls) -> RngState:
+        name, keys, position, has_gauss, cached = np.random.get_state()
+        return cls(
+            python=list(random.getstate()),
+            numpy=[name, [int(key) for key in keys], position, has_gauss, cached],
+            torch_cpu=torch.get_rng_state(),
+            torch_cuda=torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+        )
+
+    def restore(self) -> None:
+        """Put the generators back; a device that is not there is left out."""
+        version, internal, gauss = self.python
+        random.setstate((version, tuple(internal), gauss))
+        name, keys, position, has_gauss, cached = self.numpy
+        np.random.set_state((name, np.array(keys, dtype=np.uint32), position, has_gauss, cached))
+        torch.set_rng_state(self.torch_cpu)
+        for index, state in enumerate(self.torch_cuda[: torch.cuda.device_count()]):
+            torch.cuda.set_rng_state(state, index)
+
+
+def save_run_state(state: RunState, folder: Path) -> None:
+    plain = {key: value for key, value in asdict(state).items() if key != "rng"}
+    plain["python_rng"], plain["numpy_rng"] = state.rng.python, state.rng.numpy
+    (folder / STATE_FILE).write_text(json.dumps(plain))
+    torch.save({"cpu": state.rng.torch_cpu, "cuda": state.rng.torch_cuda}, folder / RNG_FILE)
+
+
+def load_run_state(folder: Path) -> RunState:
+    """Raises CheckpointError when the files are not those of a checkpoint."""
+    try:
+        plain = json.loads((folder / STATE_FILE).read_text())
+        generators = torch.load(folder / RNG_FILE, weights_only=True)
+        rng = RngState(
+            python=plain.pop("python_rng"),
+            numpy=plain.pop("numpy_rng"),
+            torch_cpu=generators["cpu"],
+            torch_cuda=generators["cuda"],
+        )
+        return RunState(**plain, rng=rng)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"the state in `{folder}` cannot be read: {error}") from error
+
+
+def seed_everything(seed: int) -> None:
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
