@@ -1,0 +1,111 @@
+"""Limits that control groups (version 1 and 2) put on this process, the tightest of all enclosing groups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+UNLIMITED_BYTES = 1 << 60
+"version 1 writes a number near 2^63 for no limit"
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryLimit:
+    limit_bytes: int
+    available_bytes: int
+    "limit less what is used and cannot be dropped"
+
+
+def read_memory_limit(root: Path) -> MemoryLimit | None:
+    """The tightest memory limit with what is left of it, None when there is none."""
+    found = [_memory_v2(folder) for folder in _folders(root, "")]
+    found += [_memory_v1(folder) for folder in _folders(root, "memory")]
+    limits = [limit for limit in found if limit is not None]
+    if not limits:
+        return None
+    return MemoryLimit(
+        min(limit.limit_bytes for limit in limits), max(0, min(limit.available_bytes for limit in limits))
+    )
+
+
+def read_cpu_quota(root: Path) -> float | None:
+    """Cores' worth of time per period that this process may use, None when there is no quota."""
+    found = [_quota_v2(folder) for folder in _folders(root, "")]
+    found += [_quota_v1(folder) for folder in _folders(root, "cpu")]
+    return min((quota for quota in found if quota is not None), default=None)
+
+
+def _folders(root: Path, controller: str) -> Iterator[Path]:
+    """This process's group and its ancestors up to the mount; an empty controller is version 2.
+
+    The path in `/proc/self/cgroup` may be the host's while only the container's subtree is mounted: then the mount's
+    root is the group.
+    """
+    for mount in _mounts(root, controller):
+        group = _group_path(root, controller)
+        folder = mount / group.lstrip("/")
+        if not folder.is_dir():
+            folder = mount
+        while folder != mount:
+            yield folder
+            folder = folder.parent
+        yield mount
+
+
+def _mounts(root: Path, controller: str) -> list[Path]:
+    top = root / "sys/fs/cgroup"
+    if controller:
+        return [path for path in (top / controller,) if path.is_dir()]
+    return [path for path in (top, top / "unified") if (path / "cgroup.controllers").exists()]
+
+
+def _group_path(root: Path, controller: str) -> str:
+    for line in (_text(root / "proc/self/cgroup") or "").splitlines():
+        _, controllers, path = [*line.split(":", 2), "", ""][:3]
+        if controllers == controller or controller in controllers.split(","):
+            return path
+    return "/"
+
+
+def _memory_v2(folder: Path) -> MemoryLimit | None:
+    limit = _number(folder / "memory.max")
+    return None if limit is None else _left(folder, limit, "memory.current", "inactive_file")
+
+
+def _memory_v1(folder: Path) -> MemoryLimit | None:
+    limit = _number(folder / "memory.limit_in_bytes")
+    if limit is None or limit >= UNLIMITED_BYTES:
+        return None
+    return _left(folder, limit, "memory.usage_in_bytes", "total_inactive_file")
+
+
+def _left(folder: Path, limit: int, usage_file: str, droppable: str) -> MemoryLimit:
+    used = _number(folder / usage_file) or 0
+    for line in (_text(folder / "memory.stat") or "").splitlines():
+        name, _, value = line.partition(" ")
+        if name == droppable:
+            used -= int(value)
+    return MemoryLimit(limit, limit - max(used, 0))
+
+
+def _quota_v2(folder: Path) -> float | None:
+    quota, period = [*(_text(folder / "cpu.max") or "").split(), "", ""][:2]
+    return int(quota) / int(period) if quota.isdigit() and period.isdigit() else None
+
+
+def _quota_v1(folder: Path) -> float | None:
+    quota, period = _number(folder / "cpu.cfs_quota_us"), _number(folder / "cpu.cfs_period_us")
+    return quota / period if quota and period and quota > 0 else None
+
+
+def _number(path: Path) -> int | None:
+    text = (_text(path) or "").strip()
+    return int(text) if text.lstrip("-").isdigit() else None
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text()
+    except OSError:
+        return None

@@ -1,0 +1,154 @@
+"""One list of devices out of what NVML and CUDA say, joined by UUID, then PCI id, then an unambiguous name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rl_compat.hardware.catalogue import find_gpu, shared_memory_optin_bytes
+from rl_compat.hardware.matching import NvmlMatch, cuda_order, match_devices
+from rl_compat.hardware.readings import CudaDevice, NvmlDevice, NvmlReading, TorchReading
+from rl_compat.hardware.types import Device
+from rl_compat.hardware.visible import Candidate, Picked, select_visible
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinedDevices:
+    devices: tuple[Device, ...]
+    hidden: tuple[Device, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def join(nvml: NvmlReading, torch: TorchReading, environment: Mapping[str, str]) -> JoinedDevices:
+    """Visible devices in CUDA's order, hidden ones in NVML's, and what does not agree."""
+    if torch.devices:
+        return _from_cuda(nvml.devices, torch.devices, environment)
+    return _from_nvml(nvml.devices, environment)
+
+
+def _from_cuda(nvml: Sequence[NvmlDevice], cuda: Sequence[CudaDevice], environment: Mapping[str, str]) -> JoinedDevices:
+    matches = match_devices(nvml, cuda, environment)
+    devices = tuple(_merged(device, match) for device, match in zip(cuda, matches, strict=True))
+    seen = {match.device.index for match in matches if match}
+    hidden = tuple(device for unseen in nvml if unseen.index not in seen if (device := _hidden(unseen)))
+    warnings = [
+        f"cuda:{device.index} (`{device.name}`) could not be found in NVML"
+        for device, match in zip(cuda, matches, strict=True)
+        if nvml and match is None
+    ]
+    if hidden and "CUDA_VISIBLE_DEVICES" not in environment:
+        names = ", ".join(f"`{device.name}`" for device in hidden)
+        warnings.append(f"NVML lists {names}, which CUDA does not show although CUDA_VISIBLE_DEVICES is not set")
+    return JoinedDevices(devices=devices, hidden=hidden, warnings=(*warnings, *_order_warning(devices)))
+
+
+def _from_nvml(nvml: Sequence[NvmlDevice], environment: Mapping[str, str]) -> JoinedDevices:
+    """What CUDA would show, worked out from NVML alone."""
+    ordered, order_known = cuda_order(nvml, environment)
+    candidates = [
+        Candidate(uuid=gpu.uuid, slices=tuple(part.uuid for part in gpu.slices), mig_enabled=gpu.mig_enabled)
+        for gpu in ordered
+    ]
+    selection = select_visible(candidates, environment.get("CUDA_VISIBLE_DEVICES"))
+    warnings = list(selection.warnings)
+    if not order_known:
+        warnings.append("CUDA could not be asked for the order of the GPUs: the fastest is taken to be first")
+    devices: list[Device] = []
+    for choice in selection.picked:
+        device = _from_match(_match_of(ordered, choice), index=len(devices))
+        if device is None:
+            warnings.append(f"`{ordered[choice.position].name}` is left out: its capability or memory is not known")
+        else:
+            devices.append(device)
+    seen = {ordered[choice.position].index for choice in selection.picked}
+    hidden = tuple(device for gpu in nvml if gpu.index not in seen if (device := _hidden(gpu)))
+    return JoinedDevices(devices=tuple(devices), hidden=hidden, warnings=(*warnings, *_order_warning(tuple(devices))))
+
+
+def _match_of(ordered: Sequence[NvmlDevice], choice: Picked) -> NvmlMatch:
+    gpu = ordered[choice.position]
+    return NvmlMatch(gpu, gpu.slices[choice.slice_position] if choice.slice_position is not None else None)
+
+
+def _merged(cuda: CudaDevice, match: NvmlMatch | None) -> Device:
+    """CUDA's facts, with NVML's free memory (CUDA's is less the probe's own context) and identity."""
+    gpu, part = (match.device, match.slice) if match else (None, None)
+    facts = _Facts()
+    facts.take("cuda", "name", cuda.name)
+    facts.take("cuda", "compute_capability", cuda.compute_capability)
+    facts.take("cuda", "memory_total_bytes", cuda.memory_total_bytes)
+    if gpu and not gpu.mig_enabled and gpu.memory_free_bytes is not None:
+        facts.take("nvml", "memory_free_bytes", min(gpu.memory_free_bytes, cuda.memory_total_bytes))
+    facts.take("cuda", "memory_free_bytes", cuda.memory_free_bytes)
+    facts.take("rule", "memory_free_bytes", cuda.memory_total_bytes)
+    facts.take("nvml", "uuid", part.uuid if part else gpu.uuid if gpu else None)
+    facts.take("cuda", "uuid", f"GPU-{cuda.uuid.removeprefix('GPU-')}" if cuda.uuid else None)
+    facts.take("nvml", "pci_bus_id", gpu.pci_bus_id if gpu else None)
+    facts.take("cuda", "pci_bus_id", cuda.pci_bus_id)
+    facts.take("nvml", "nvml_index", gpu.index if gpu else None)
+    facts.take("cuda", "num_multiprocessors", cuda.num_multiprocessors)
+    facts.take("cuda", "shared_memory_optin_bytes", cuda.shared_memory_optin_bytes)
+    facts.take("rule", "shared_memory_optin_bytes", shared_memory_optin_bytes(cuda.compute_capability))
+    facts.take("nvml", "mig_profile", part.profile if part else None)
+    facts.take("cuda", "bf16_native", cuda.bf16_native)
+    facts.take("rule", "bf16_native", cuda.compute_capability >= (8, 0))
+    facts.take("nvml", "processes", gpu.processes if gpu else None)
+    return facts.device(index=cuda.index)
+
+
+def _from_match(match: NvmlMatch, *, index: int) -> Device | None:
+    """A device known from NVML and the catalogue; None without a capability or a memory size."""
+    gpu, part = match.device, match.slice
+    row = find_gpu(gpu.name, gpu.memory_total_bytes)
+    facts = _Facts()
+    facts.take("nvml", "name", gpu.name if part is None else f"{gpu.name} MIG {part.profile or 'slice'}")
+    facts.take("nvml", "compute_capability", gpu.compute_capability)
+    facts.take("catalogue", "compute_capability", row.compute_capability if row else None)
+    facts.take("nvml", "memory_total_bytes", (part or gpu).memory_total_bytes)
+    facts.take("nvml", "memory_free_bytes", (part or gpu).memory_free_bytes)
+    if part is None:
+        facts.take("catalogue", "memory_total_bytes", row.memory_bytes if row else None)
+        facts.take("catalogue", "num_multiprocessors", row.num_multiprocessors if row else None)
+    else:
+        facts.take("nvml", "num_multiprocessors", part.num_multiprocessors)
+        facts.take("nvml", "mig_profile", part.profile)
+    facts.take("rule", "memory_free_bytes", facts.values.get("memory_total_bytes"))
+    facts.take("nvml", "uuid", (part or gpu).uuid)
+    facts.take("nvml", "pci_bus_id", gpu.pci_bus_id)
+    facts.take("nvml", "nvml_index", gpu.index)
+    facts.take("nvml", "processes", gpu.processes)
+    capability = facts.values.get("compute_capability")
+    if capability is None or facts.values.get("memory_total_bytes") is None:
+        return None
+    facts.take("rule", "shared_memory_optin_bytes", shared_memory_optin_bytes(capability))
+    facts.take("rule", "bf16_native", capability >= (8, 0))
+    return facts.device(index=index)
+
+
+def _hidden(gpu: NvmlDevice) -> Device | None:
+    return _from_match(NvmlMatch(gpu), index=gpu.index)
+
+
+class _Facts:
+    """Field values with their source; the first source that knows a field wins."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+        self.sources: dict[str, str] = {}
+
+    def take(self, source: str, name: str, value: Any) -> None:
+        if value is not None and name not in self.values:
+            self.values[name] = value
+            self.sources[name] = source
+
+    def device(self, *, index: int) -> Device:
+        return Device(index=index, sources=dict(self.sources), **self.values)
+
+
+def _order_warning(devices: tuple[Device, ...]) -> tuple[str, ...]:
+    order = [device.nvml_index for device in devices if device.nvml_index is not None]
+    if order == sorted(order):
+        return ()
+    pairs = ", ".join(f"cuda:{device.index} is {device.nvml_index}" for device in devices)
+    return (f"nvidia-smi numbers the GPUs differently: {pairs} there",)

@@ -1,0 +1,73 @@
+"""What each source says about the GPUs, before the sources are joined."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from rl_compat.hardware.types import Driver, Process, TorchBuild
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NvmlSlice:
+    """One MIG slice of a GPU."""
+
+    uuid: str
+    profile: str | None = None
+    memory_total_bytes: int | None = None
+    memory_free_bytes: int | None = None
+    num_multiprocessors: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NvmlDevice:
+    """One GPU in NVML's order; None where the driver does not answer."""
+
+    index: int
+    name: str
+    compute_capability: tuple[int, int] | None = None
+    uuid: str | None = None
+    pci_bus_id: str | None = None
+    memory_total_bytes: int | None = None
+    memory_free_bytes: int | None = None
+    processes: tuple[Process, ...] | None = None
+    mig_enabled: bool = False
+    slices: tuple[NvmlSlice, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NvmlReading:
+    devices: tuple[NvmlDevice, ...] = ()
+    driver: Driver = field(default_factory=Driver)
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CudaDevice:
+    """One GPU as torch shows it: already restricted and ordered by CUDA."""
+
+    index: int
+    name: str
+    compute_capability: tuple[int, int]
+    memory_total_bytes: int
+    memory_free_bytes: int | None = None
+    uuid: str | None = None
+    pci_bus_id: str | None = None
+    num_multiprocessors: int | None = None
+    shared_memory_optin_bytes: int | None = None
+    bf16_native: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchReading:
+    """What the child process said about torch, CUDA and bitsandbytes."""
+
+    build: TorchBuild | None = None
+    error: str | None = None
+    "why torch could not be imported"
+    cuda_error: str | None = None
+    "why a CUDA build of torch sees no GPU, or could not read one"
+    driver_cuda_version: str | None = None
+    devices: tuple[CudaDevice, ...] = ()
+    bitsandbytes_library: str | None = None
+    looked: bool = True
+    "False when the child process was not asked for"
