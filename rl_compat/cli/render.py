@@ -111,3 +111,37 @@ class PlainProgress:
             self._shown_at = now
             line = f"{self._description}: {self._done}/{self._total}"
             print(f"{line} {note}".rstrip(), file=self._stream, flush=True)
+
+
+class LiveStatus:
+    """One line at the bottom of the terminal: the bar of steps, the phase, and how far the phase is."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+        from rich.progress import Progress as RichProgress
+
+        self._bar: Any = RichProgress(
+            TextColumn("step"),
+            MofNCompleteColumn(),
+            BarColumn(bar_width=24),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[phase]}"),
+            console=Console(file=sys.stderr, highlight=False),
+            redirect_stdout=sys.stdout.isatty(),
+        )
+        self._task = self._bar.add_task("step", total=None, phase="")
+
+    def __enter__(self) -> LiveStatus:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._bar.stop()
+
+    def show(self, step: int, num_steps: int, *, phase: str, done: int, items: int) -> None:
+        """`phase` as the timer names it; `items` 0 when it has none to count."""
+        counted = f"{phase} {done}/{items}" if items else phase
+        self._bar.update(self._task, completed=step, total=num_steps or None, phase=counted)

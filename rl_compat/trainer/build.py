@@ -101,20 +101,15 @@ def load_prompts(
 
 def build_roles(prepared: Prepared, reporter: Reporter) -> Roles:
     """Load the models the algorithm needs onto the planned device."""
-    setup, plan = prepared.setup, prepared.plan
+    setup = prepared.setup
     config = setup.config
-    if plan.num_threads is not None:
-        torch.set_num_threads(plan.num_threads)
-    torch.backends.cuda.matmul.allow_tf32 = plan.tf32
-    torch.backends.cudnn.allow_tf32 = plan.tf32
-    pool = ResourcePool(gpus=[] if plan.device == "cpu" else None, hardware=setup.hardware)
-    total = prepared.total_optimizer_steps
-    reporter.phase("loading the actor")
-    actor = ActorModel(actor_settings(setup, total_optimizer_steps=total), pool=pool, chat=setup.chat)
+    actor = load_actor(prepared, reporter)
+    pool = pool_of(prepared)
     critic = reference = None
     if ALGORITHMS[config.algorithm.name].needs_critic:
         reporter.phase("loading the critic")
-        critic = CriticModel(critic_settings(setup, total_optimizer_steps=total), pool=pool)
+        settings = critic_settings(setup, total_optimizer_steps=prepared.total_optimizer_steps)
+        critic = CriticModel(settings, pool=pool)
     if needs_reference(config.algorithm):
         reporter.phase("loading the reference")
         reference = (
@@ -123,6 +118,22 @@ def build_roles(prepared: Prepared, reporter: Reporter) -> Roles:
             else ReferenceModel.start(reference_settings(setup), pool=pool)
         )
     return Roles(actor=actor, reward=prepared.reward, critic=critic, reference=reference)
+
+
+def load_actor(prepared: Prepared, reporter: Reporter) -> ActorModel:
+    """The actor alone, with torch's threads and TF32 set as planned."""
+    setup, plan = prepared.setup, prepared.plan
+    if plan.num_threads is not None:
+        torch.set_num_threads(plan.num_threads)
+    torch.backends.cuda.matmul.allow_tf32 = plan.tf32
+    torch.backends.cudnn.allow_tf32 = plan.tf32
+    reporter.phase("loading the actor")
+    settings = actor_settings(setup, total_optimizer_steps=prepared.total_optimizer_steps)
+    return ActorModel(settings, pool=pool_of(prepared), chat=setup.chat)
+
+
+def pool_of(prepared: Prepared) -> ResourcePool:
+    return ResourcePool(gpus=[] if prepared.plan.device == "cpu" else None, hardware=prepared.setup.hardware)
 
 
 def needs_reference(algorithm: AlgorithmConfig) -> bool:

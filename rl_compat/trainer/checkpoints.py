@@ -68,7 +68,7 @@ def _cannot_write(final: Path, error: OSError) -> CheckpointError:
         reason = error.strerror or str(error)
     return CheckpointError(
         f"checkpoint `{final}` could not be written: {reason}",
-        hint="earlier checkpoints are untouched; free some space or set `trainer.output_dir`, and start again to resume",
+        hint="earlier checkpoints are untouched; free some space and start again to resume",
     )
 
 
@@ -157,7 +157,7 @@ def check_disk(root: Path, checkpoint_bytes: int, keep: int) -> None:
         raise DoesNotFitError(
             f"{keep} checkpoints and one being written need {format_bytes(needed)} in `{root}`"
             f" and the disk has {format_bytes(free)}",
-            hint="lower `trainer.keep_checkpoints`, use `model.lora_rank`, or set `trainer.output_dir` on a larger disk",
+            hint="lower `trainer.keep_checkpoints`, set `model.lora_rank`, or use another disk for `trainer.output_dir`",
         )
 
 

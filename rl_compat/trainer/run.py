@@ -119,11 +119,9 @@ class Run:
             )
             if trainer.validate_every and step % trainer.validate_every == 0 and step < self.prepared.total_steps:
                 metrics |= self._validate(step, log=False).metrics()
-            if trainer.save_every and step % trainer.save_every == 0:
-                with self.timer("save_checkpoint"):
-                    self._save()
-                metrics["timing_s/save_checkpoint"] = self.timer.take()["save_checkpoint"]
             self.trackers.log(step, metrics)
+            if trainer.save_every and step % trainer.save_every == 0:
+                self._save()
             self._say_notes()
 
     def _step(self, step: int) -> tuple[Collected, dict[str, float]]:

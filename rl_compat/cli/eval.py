@@ -1,0 +1,53 @@
+"""`rlc eval`: accuracy of a model or a run on held-out prompts."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from rl_compat.cli.common import AsCard, AsJson, HardwareFile, load_hardware, new_app
+from rl_compat.cli.render import print_json, print_table
+
+app = new_app()
+
+
+@app.command(name="eval")
+def evaluate_model(
+    target: Annotated[
+        str, typer.Argument(metavar="MODEL|RUN", help="A model, a run folder, or one of its checkpoints.")
+    ],
+    settings: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings.")] = None,
+    hardware: HardwareFile = None,
+    as_card: AsCard = None,
+    as_json: AsJson = False,
+) -> int:
+    """Answer the validation prompts once each and report accuracy with its 95 % interval.
+
+    A run is evaluated with its own settings at its newest complete checkpoint; key=value settings change them.
+
+    Example: rlc eval runs/default data.max_val_samples=200
+    """
+    from rl_compat.cli.reporter import TerminalReporter
+    from rl_compat.config.load import load_config
+    from rl_compat.emulation.device import emulate
+    from rl_compat.trainer.evaluate import checkpoint_of, evaluate, run_of
+
+    run = run_of(target)
+    checkpoint = None if run is None else checkpoint_of(target, run)
+    given = list(settings or ())
+    loaded = load_config(None, [f"model.path={target}", *given]) if run is None else load_config(run.settings, given)
+    machine = load_hardware(hardware, as_card)
+    with TerminalReporter() as reporter:
+        found = evaluate(loaded.config, machine, checkpoint=checkpoint, reporter=reporter, around=emulate)
+    if as_json:
+        print_json(asdict(found) | {"step": checkpoint.step if checkpoint else None})
+        return 0
+    title = target if checkpoint is None else f"{target} at step {checkpoint.step}"
+    rows = [
+        (a.source, a.function, f"{100 * a.mean:.1f} %", f"{100 * a.low:.1f} to {100 * a.high:.1f} %", a.num_prompts)
+        for a in found.accuracies
+    ]
+    print_table(title, ("data", "function", "mean", "95 % interval", "prompts"), rows)
+    return 0

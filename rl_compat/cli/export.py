@@ -1,0 +1,32 @@
+"""`rlc export`: a run's actor as an ordinary Hugging Face folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rl_compat.cli.common import AsJson, new_app
+from rl_compat.cli.render import print_json, print_lines
+
+app = new_app()
+
+
+@app.command()
+def export(
+    run: Annotated[str, typer.Argument(metavar="RUN|CHECKPOINT", help="A run folder or one of its checkpoints.")],
+    output: Annotated[Path, typer.Argument(metavar="FOLDER", help="A new folder for the model.")],
+    as_json: AsJson = False,
+) -> None:
+    """Write the trained actor with its tokenizer as safetensors, adapters merged.
+
+    Example: rlc export runs/default my-model
+    """
+    from rl_compat.trainer.export import export_run
+
+    folder, step = export_run(run, output)
+    if as_json:
+        print_json({"folder": str(folder), "step": step})
+        return
+    print_lines([f"step {step} written to {folder}"])

@@ -1,0 +1,100 @@
+"""`rlc train`: check, plan, then run PPO or GRPO."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rl_compat.cli.common import AsCard, AsJson, HardwareFile, Settings, load_hardware, new_app, read_settings
+from rl_compat.cli.render import print_json, print_lines, print_note, print_warning
+
+if TYPE_CHECKING:
+    from rl_compat.trainer.build import Prepared
+    from rl_compat.trainer.run import Outcome
+
+app = new_app()
+
+
+@app.command()
+def train(
+    settings: Settings = None,
+    hardware: HardwareFile = None,
+    as_card: AsCard = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check settings, data and plan, then stop before a model is loaded.")
+    ] = False,
+    as_json: AsJson = False,
+) -> int:
+    """Train a language model with reinforcement learning on this machine.
+
+    SETTINGS are a run.toml and key=value pairs; verl's keys are taken too. Without any, PPO trains SmolLM2-135M on
+    GSM8K. Starting again with the same settings resumes.
+
+    Example: rlc train algorithm.name=grpo algorithm.group_size=8 trainer.output_dir=runs/grpo
+    """
+    loaded = read_settings(settings)
+    machine = load_hardware(hardware, as_card)
+    from rl_compat.cli.reporter import TerminalReporter
+    from rl_compat.emulation.device import emulate
+    from rl_compat.trainer.build import check_run
+    from rl_compat.trainer.run import Run
+    from rl_compat.trainer.run_folder import RunFolder, choose_checkpoint
+
+    config = loaded.config
+    folder = RunFolder(Path(config.trainer.output_dir))
+    found = choose_checkpoint(folder, config)
+    prepared = check_run(config, machine)
+    for note in (*found.skipped, *prepared.notes):
+        print_note(f"note: {note}")
+    print_note(_headline(prepared))
+    if dry_run:
+        return 0
+    with TerminalReporter() as reporter, emulate(prepared.plan):
+        outcome = Run(prepared, resumed=found, reporter=reporter).run()
+    _show(outcome, folder, as_json)
+    return outcome.interrupted.exit_code if outcome.interrupted else 0
+
+
+def _headline(prepared: Prepared) -> str:
+    plan, config = prepared.plan, prepared.setup.config
+    actor = plan.roles["actor"]
+    return (
+        f"{config.algorithm.name} on {plan.device_name} with profile `{plan.profile}`: {actor.compute_dtype} training, "
+        f"{plan.rollout.compute_dtype} rollout by `{plan.rollout.engine}`, {prepared.total_steps} steps of "
+        f"{config.trainer.batch_size} prompts x {config.algorithm.group_size}; `rlc plan --explain` gives the reasons"
+    )
+
+
+def _show(outcome: Outcome, folder: object, as_json: bool) -> None:
+    from rl_compat.tracking.curve import render_curve
+    from rl_compat.trainer.run_folder import RunFolder
+
+    assert isinstance(folder, RunFolder)
+    if as_json:
+        print_json(
+            {
+                "step": outcome.step,
+                "rewards": list(outcome.rewards),
+                "checkpoint": str(outcome.checkpoint) if outcome.checkpoint else None,
+                "run": str(folder.path),
+                "interrupted": outcome.interrupted is not None,
+            }
+        )
+        return
+    if outcome.rewards:
+        print_lines(["", "mean reward by step", *render_curve(outcome.rewards, width=64, height=10), ""])
+    for label, validation in (("before", outcome.before), ("after", outcome.after)):
+        for accuracy in validation.accuracies if validation else ():
+            print_lines([f"{label:<6} {accuracy}"])
+    print_lines(
+        [
+            f"metrics     {folder.metrics}",
+            f"samples     {folder.samples}",
+            f"plan        {folder.plan}",
+            f"checkpoint  {outcome.checkpoint or 'none'}",
+        ]
+    )
+    if outcome.interrupted:
+        print_warning(f"stopped by {outcome.interrupted} after step {outcome.step}; the same command resumes")
