@@ -157,7 +157,7 @@ def check_disk(root: Path, checkpoint_bytes: int, keep: int) -> None:
         raise DoesNotFitError(
             f"{keep} checkpoints and one being written need {format_bytes(needed)} in `{root}`"
             f" and the disk has {format_bytes(free)}",
-            hint="lower `trainer.keep_checkpoints`, set `model.lora_rank`, or use another disk for `trainer.output_dir`",
+            hint="lower `trainer.keep_checkpoints`, set `model.lora_rank`, or move `trainer.output_dir`",
         )
 
 

@@ -1,0 +1,158 @@
+"""Checkpoints are complete or do not count."""
+
+from __future__ import annotations
+
+import json
+import resource
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rl_compat.errors import CheckpointError, DoesNotFitError
+from rl_compat.trainer.checkpoints import (
+    check_disk,
+    find_newest,
+    open_checkpoint,
+    problems,
+    prune,
+    write_checkpoint,
+)
+
+
+def filled(content: bytes = b"weights"):
+    def write(folder: Path) -> None:
+        (folder / "actor").mkdir()
+        (folder / "actor" / "model.safetensors").write_bytes(content)
+        (folder / "actor" / "optimizer.pt").write_bytes(b"moments")
+
+    return write
+
+
+def test_a_written_checkpoint_is_the_newest(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, 1, filled())
+    path = write_checkpoint(tmp_path, 2, filled())
+    found = find_newest(tmp_path)
+    assert (found.path, found.step, found.skipped) == (path, 2, ())
+
+
+def test_a_newer_folder_without_a_file_is_skipped_named_and_kept(tmp_path: Path) -> None:
+    """A-CKPT-01"""
+    write_checkpoint(tmp_path, 10, filled())
+    broken = write_checkpoint(tmp_path, 20, filled())
+    (broken / "actor" / "optimizer.pt").unlink()
+    found = find_newest(tmp_path)
+    assert found.step == 10
+    assert "step_20" in found.skipped[0]
+    assert "optimizer.pt" in found.skipped[0]
+    assert broken.exists()
+    with pytest.raises(CheckpointError, match=r"optimizer\.pt"):
+        open_checkpoint(broken)
+
+
+@pytest.mark.parametrize("damage", ["truncated", "changed", "no manifest", "manifest cut"])
+def test_a_damaged_checkpoint_is_not_used(tmp_path: Path, damage: str) -> None:
+    write_checkpoint(tmp_path, 1, filled())
+    newest = write_checkpoint(tmp_path, 2, filled())
+    model = newest / "actor" / "model.safetensors"
+    if damage == "truncated":
+        model.write_bytes(b"weigh")
+    elif damage == "changed":
+        model.write_bytes(b"wEights")
+    elif damage == "no manifest":
+        (newest / "manifest.json").unlink()
+    else:
+        text = (newest / "manifest.json").read_text()
+        (newest / "manifest.json").write_text(text[: len(text) // 2])
+    assert find_newest(tmp_path).step == 1
+
+
+def test_pruning_keeps_exactly_the_newest(tmp_path: Path) -> None:
+    """A-CKPT-04"""
+    for step in (1, 2, 3):
+        write_checkpoint(tmp_path, step, filled())
+        prune(tmp_path, 1)
+        assert [path.name for path in tmp_path.iterdir()] == [f"step_{step}"]
+
+
+def test_a_failed_save_leaves_the_earlier_checkpoint_and_no_leftovers(tmp_path: Path) -> None:
+    """A-CKPT-03, A-CKPT-04"""
+    write_checkpoint(tmp_path, 3, filled())
+
+    def fails(folder: Path) -> None:
+        filled()(folder)
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(CheckpointError, match="the disk is full"):
+        write_checkpoint(tmp_path, 4, fails)
+    assert [path.name for path in tmp_path.iterdir()] == ["step_3"]
+    assert find_newest(tmp_path).step == 3
+
+
+def test_a_real_write_limit_leaves_the_earlier_checkpoint(tmp_path: Path) -> None:
+    """A-CKPT-03, with the operating system refusing the write."""
+    write_checkpoint(tmp_path, 1, filled())
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+        with pytest.raises(CheckpointError, match="step_2"):
+            write_checkpoint(tmp_path, 2, filled(b"x" * 100_000))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, before)
+    assert [path.name for path in tmp_path.iterdir()] == ["step_1"]
+
+
+def test_overwriting_the_same_step_ends_in_one_complete_checkpoint(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, 5, filled(b"old"))
+    path = write_checkpoint(tmp_path, 5, filled(b"new"))
+    assert (path / "actor" / "model.safetensors").read_bytes() == b"new"
+    assert problems(path, checksums=True) == []
+
+
+KILLED = """
+import sys, time
+from pathlib import Path
+from rl_compat.trainer.checkpoints import write_checkpoint
+root = Path(sys.argv[1])
+def slow(folder):
+    (folder / "actor").mkdir()
+    for part in range(200):
+        with (folder / "actor" / "model.safetensors").open("ab") as file:
+            file.write(b"y" * 1000)
+        print("writing", flush=True)
+        time.sleep(0.02)
+write_checkpoint(root, 2, slow)
+"""
+
+
+def test_kill_9_in_the_middle_of_a_save_leaves_the_old_one_and_the_rest_is_cleaned_up(tmp_path: Path) -> None:
+    """A-CKPT-09"""
+    write_checkpoint(tmp_path, 1, filled())
+    process = subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path)], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    assert find_newest(tmp_path).step == 1
+    write_checkpoint(tmp_path, 2, filled())
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step_1", "step_2"]
+
+
+def test_too_small_a_disk_is_refused_with_both_numbers(tmp_path: Path) -> None:
+    with pytest.raises(DoesNotFitError, match=r"need 3\.0 TiB .* has "):
+        check_disk(tmp_path / "run" / "checkpoints", 1024**4, 2)
+    check_disk(tmp_path / "run" / "checkpoints", 1024, 2)
+
+
+def test_the_manifest_lists_every_file_with_size_and_sum(tmp_path: Path) -> None:
+    path = write_checkpoint(tmp_path, 7, filled())
+    manifest = json.loads((path / "manifest.json").read_text())
+    assert manifest["step"] == 7
+    assert set(manifest["files"]) == {"actor/model.safetensors", "actor/optimizer.pt"}
+    assert manifest["files"]["actor/model.safetensors"]["bytes"] == 7
+    assert len(manifest["files"]["actor/model.safetensors"]["sha256"]) == 64
