@@ -12,7 +12,7 @@ from importlib.resources import files
 from typing import Any
 
 from rl_compat.errors import HardwareError
-from rl_compat.hardware.types import Device, Hardware, TorchBuild
+from rl_compat.hardware.types import Device, Hardware
 from rl_compat.units import GIB, format_bytes
 
 USABLE_FRACTION = 15 / 16
@@ -93,24 +93,18 @@ def shared_memory_optin_bytes(capability: tuple[int, int]) -> int | None:
 
 
 def emulated_hardware(name: str, base: Hardware) -> Hardware:
-    """`base` with the named card as its only GPU, and a torch that is taken to hold code for it."""
+    """`base` with the named card as its only GPU. Raises HardwareError for an unknown card.
+
+    Everything else stays that of `base`: `software.torch.cuda_available` says whether a real GPU stands behind it.
+    """
     gpu = find_gpu(name)
     if gpu is None:
         near = ", ".join(f"`{known}`" for known in nearest_gpus(name))
         raise HardwareError(f"`{name}` is not a card of the catalogue", hint=f"the nearest names are {near}")
-    major, minor = gpu.compute_capability
-    torch = base.software.torch
-    build = TorchBuild(
-        version=torch.version if torch else base.software.packages.get("torch", "unknown"),
-        cuda=(torch.cuda if torch else None) or "12.6",
-        arch_list=(f"sm_{major}{minor}",),
-        cuda_available=True,
-    )
     return replace(
         base,
         devices=(_device_of(gpu),),
         hidden_devices=(),
-        software=replace(base.software, torch=build, torch_error=None),
         warnings=(*base.warnings, *_emulation_warnings(gpu, base)),
         emulated=gpu.name,
     )

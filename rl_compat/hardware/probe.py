@@ -79,13 +79,13 @@ def assemble(nvml: NvmlReading, torch: TorchReading, host: Host, *, environment:
         host=host,
         software=read_software(torch),
         environment={name: environment[name] for name in VARIABLES if name in environment},
-        warnings=(*nvml.warnings, *joined.warnings, *contradictions(nvml, torch)),
+        warnings=(*nvml.warnings, *joined.warnings, *contradictions(nvml, torch, len(joined.devices))),
         recorded_at=datetime.now(UTC).isoformat(timespec="seconds"),
     )
 
 
-def contradictions(nvml: NvmlReading, torch: TorchReading) -> tuple[str, ...]:
-    """What one source says and another does not."""
+def contradictions(nvml: NvmlReading, torch: TorchReading, num_devices: int) -> tuple[str, ...]:
+    """What one source says of the `num_devices` visible GPUs and another does not."""
     warnings = []
     if torch.error:
         warnings.append(f"torch could not be looked at: {torch.error}")
@@ -93,11 +93,9 @@ def contradictions(nvml: NvmlReading, torch: TorchReading) -> tuple[str, ...]:
         warnings.append(f"torch reports of CUDA: {torch.cuda_error}")
     if torch.devices and nvml.driver.nvml_error:
         warnings.append(f"NVML does not answer ({nvml.driver.nvml_error}): the facts of the GPUs come from CUDA alone")
-    if nvml.devices and torch.build and not torch.devices:
+    if num_devices and torch.build and not torch.devices:
         kind = f"built for CUDA {torch.build.cuda}" if torch.build.cuda else "a CPU build"
-        warnings.append(
-            f"the driver lists {len(nvml.devices)} GPU(s) and torch {torch.build.version} ({kind}) shows none"
-        )
+        warnings.append(f"the driver lists {num_devices} usable GPU(s), torch {torch.build.version} ({kind}) none")
     return tuple(warnings)
 
 

@@ -81,10 +81,9 @@ def bitsandbytes_library() -> str | None:
     try:
         from bitsandbytes.cextension import lib
 
-        if getattr(lib, "compiled_with_cuda", False):
-            return "cuda"
-        error = getattr(lib, "error_msg", None)
-        return "cpu" if error is None else " ".join(str(error).split())[:300]
+        if type(lib).__name__.startswith("ErrorHandler"):
+            return " ".join(str(lib.error_msg).split())[:300]
+        return "cuda" if lib.compiled_with_cuda else "cpu"
     except Exception as error:
         return last_line(error)
 

@@ -98,6 +98,9 @@ class Plan:
     sdpa_backends: tuple[str, ...] = ("flash", "efficient", "cudnn", "math")
     "kernels that scaled_dot_product_attention may use"
     emulated: str | None = None
+    "name of the card that the device pretends to be"
+    emulated_capability: tuple[int, int] | None = None
+    "compute capability of that card; given whenever `emulated` is"
     schema: int = SCHEMA_VERSION
 
     @property

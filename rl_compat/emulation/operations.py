@@ -1,0 +1,117 @@
+"""Operations and number formats that a compute capability lacks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from rl_compat.errors import HardwareError
+
+DTYPE_MINIMUM: dict[torch.dtype, tuple[int, int]] = {
+    torch.bfloat16: (8, 0),
+    torch.float8_e4m3fn: (8, 9),
+    torch.float8_e5m2: (8, 9),
+}
+"least compute capability whose hardware computes in the format"
+
+OPERATION_MINIMUM: tuple[tuple[str, tuple[int, int]], ...] = (
+    ("aten::_scaled_dot_product_flash_attention_for_cpu", (0, 0)),
+    ("aten::_scaled_dot_product_flash_attention", (8, 0)),
+    ("aten::_flash_attention", (8, 0)),
+    ("aten::_scaled_dot_product_cudnn_attention", (8, 0)),
+    ("aten::_cudnn_attention", (8, 0)),
+    ("flash_attn::", (8, 0)),
+    ("flash_attn_3::", (9, 0)),
+    ("aten::_int_mm", (7, 5)),
+    ("aten::_scaled_mm", (8, 9)),
+)
+"beginning of an operation's name, least compute capability; the first match counts"
+
+KEEPING = frozenset(
+    {
+        "aten::alias",
+        "aten::as_strided",
+        "aten::clone",
+        "aten::detach",
+        "aten::empty",
+        "aten::empty_strided",
+        "aten::expand",
+        "aten::lift_fresh",
+        "aten::narrow",
+        "aten::permute",
+        "aten::reshape",
+        "aten::select",
+        "aten::set_",
+        "aten::slice",
+        "aten::split",
+        "aten::split_with_sizes",
+        "aten::squeeze",
+        "aten::t",
+        "aten::transpose",
+        "aten::unbind",
+        "aten::unsqueeze",
+        "aten::view",
+        "aten::_unsafe_view",
+        "aten::_reshape_alias",
+    }
+)
+"operations that move or name bytes; a weights file may hold any format as long as it is cast before use"
+
+CASTING = frozenset({"aten::_to_copy", "aten::copy_"})
+"operations that a lacking format may enter and not leave"
+
+
+class ForbiddenOperations(TorchDispatchMode):
+    """Raises HardwareError, naming the operation, when one runs that a card of `capability` does not have.
+
+    A format that the card lacks may be read, kept and cast away; computing in it or casting to it is refused.
+    """
+
+    def __init__(self, *, name: str, capability: tuple[int, int]) -> None:
+        super().__init__()
+        self.name = name
+        self.capability = capability
+        self.lacking = {dtype: least for dtype, least in DTYPE_MINIMUM.items() if least > capability}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        operation = func._schema.name
+        self._check_operation(operation)
+        result = func(*args, **(kwargs or {}))
+        if self.lacking and operation not in KEEPING:
+            written = (args[:1], result) if operation == "aten::copy_" else (result,)
+            self._check_dtypes(operation, written if operation in CASTING else (args, kwargs, result))
+        return result
+
+    def _check_operation(self, operation: str) -> None:
+        for beginning, least in OPERATION_MINIMUM:
+            if operation.startswith(beginning):
+                if least > self.capability:
+                    raise self._refusal(operation, least)
+                return
+
+    def _check_dtypes(self, operation: str, values: Any) -> None:
+        for tensor in _tensors(values):
+            if tensor.dtype in self.lacking:
+                what = f"{operation}` in `{str(tensor.dtype).removeprefix('torch.')}"
+                raise self._refusal(what, self.lacking[tensor.dtype])
+
+    def _refusal(self, what: str, least: tuple[int, int]) -> HardwareError:
+        return HardwareError(
+            f"`{what}` needs compute capability {least[0]}.{least[1]}, "
+            f"the emulated `{self.name}` has {self.capability[0]}.{self.capability[1]}",
+            hint="`rlc plan --explain` shows which settings this card allows",
+        )
+
+
+def _tensors(values: Any) -> Iterator[Tensor]:
+    if isinstance(values, Tensor):
+        yield values
+    elif isinstance(values, dict):
+        yield from _tensors(tuple(values.values()))
+    elif isinstance(values, (list, tuple)):
+        for value in values:
+            yield from _tensors(value)
