@@ -38,8 +38,9 @@ def build_prompts(
     """Encode every row once; the ids are the ones that generator and trainer both use.
 
     A prompt of exactly `max_prompt_length` tokens is kept. `filter` drops longer ones; `error` stops; `left` keeps the
-    last `max_prompt_length` tokens, `right` the first, `middle` the first half (rounded down) and the rest from the end.
-    `Prompt.text` stays the whole text. Raises DataError when nothing is left, and for a row that gives no tokens.
+    last `max_prompt_length` tokens, `right` the first, `middle` half of them (rounded down) from the start and the
+    rest from the end. `Prompt.text` stays the whole text. Raises DataError when nothing is left, and for a row that
+    gives no tokens.
     """
     prompts: list[Prompt] = []
     too_long: list[tuple[int, int]] = []
@@ -122,7 +123,7 @@ def _check_lengths(too_long: Sequence[tuple[int, int]], *, num_rows: int, limit:
     if overlong == "filter" and len(too_long) == num_rows:
         shortest = min(length for _, length in too_long)
         raise DataError(
-            f"all {_count(num_rows)} dropped: too long, the shortest prompt has {shortest} tokens, the limit is {limit}",
+            f"all {_count(num_rows)} dropped: too long, the shortest has {shortest} tokens and the limit is {limit}",
             hint=f"set `data.max_prompt_length={longest}` to keep all, or `data.overlong_prompts=left` to cut them",
         )
 

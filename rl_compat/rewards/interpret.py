@@ -1,0 +1,68 @@
+"""What a custom function returned, as an Outcome of plain values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from rl_compat.rewards.types import Failure, Outcome
+
+SHOWN_CHARACTERS = 200
+
+
+def outcome_of(value: Any, *, function: str, row: int) -> Outcome:
+    """A number, or a dict with `score` whose other keys become extras and whose `acc` says whether it is correct.
+
+    None, NaN and infinity are errors of that response; a value of another kind is misuse of the interface.
+    """
+    extras: dict[str, Any] = {}
+    score = value
+    if isinstance(value, Mapping):
+        if "score" not in value:
+            keys = ", ".join(f"`{key}`" for key in value) or "no keys"
+            return failed(f"`{function}` returned a dict with {keys} for row {row}, expected `score`", kind="misuse")
+        score = value["score"]
+        extras = {str(key): plain(item) for key, item in value.items() if key != "score"}
+    number = as_number(score)
+    if number is None:
+        kind = "error" if score is None else "misuse"
+        return failed(f"`{function}` returned {shown(score)} for row {row}, expected a number", kind=kind)
+    if not math.isfinite(number):
+        return failed(f"`{function}` returned `{number}` for row {row}, expected a finite number")
+    accuracy = as_number(extras.get("acc"))
+    return Outcome(reward=number, correct=None if accuracy is None else accuracy >= 1, extras=extras)
+
+
+def failed(message: str, *, kind: Any = "error") -> Outcome:
+    """The outcome of a function that gave no reward."""
+    return Outcome(reward=None, failure=Failure(kind=kind, message=message))
+
+
+def as_number(value: Any) -> float | None:
+    """A number, boolean, or array of one element as a float, else None."""
+    if isinstance(value, (str, bytes)) or value is None:
+        return None
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError):
+        return None
+
+
+def plain(value: Any) -> Any:
+    """A value that another process can read without the user's code: unknown objects become their text."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if hasattr(value, "tolist"):
+        return plain(value.tolist())
+    return shown(value)
+
+
+def shown(value: Any) -> str:
+    """A value in a message, shortened."""
+    text = repr(value)
+    return f"`{text[:SHOWN_CHARACTERS]}{'…' if len(text) > SHOWN_CHARACTERS else ''}`"

@@ -1,0 +1,63 @@
+"""Numbers as people write them in text: signs, separators, currency, fractions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+
+LONGEST_DIGITS = 400
+"a longer run of digits is noise, not an answer"
+
+_MINUS_SIGNS = dict.fromkeys(map(ord, "\u2010\u2011\u2012\u2013\u2212\ufe63\uff0d"), "-")
+_NUMBER = re.compile(
+    r"""
+    (?P<sign>(?<![\w.)\]])[-+])?             # a sign after a digit, word or bracket is an operator
+    (?:[$€£¥]\ ?(?P<late_sign>-)?)?
+    (?P<digits>[0-9]{1,3}(?:,[0-9]{3})+(?![0-9]|,[0-9])|[0-9]+(?=[^0-9]|$)|(?=\.[0-9]))
+    (?P<decimals>\.[0-9]+)?
+    (?:/(?P<denominator>[0-9]+)(?![0-9/]))?
+    """,
+    re.VERBOSE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A number in a text: its exact value and where it ends."""
+
+    value: Fraction
+    text: str
+    end: int
+
+
+def numbers(text: str) -> Iterator[Number]:
+    """The numbers of a text from left to right, in time linear in its length.
+
+    Commas separate thousands only: `1,005` is one number, `1,8` is `1` and then `8`. A minus sign counts when it
+    touches the number or its currency sign and does not follow a digit, a word or a closing bracket, so `10-7` holds
+    `10` and `7`. `3/4` is a fraction, and a trailing full stop is not part of a number.
+    """
+    plain = text.translate(_MINUS_SIGNS)
+    for match in _NUMBER.finditer(plain):
+        value = _value(match)
+        if value is not None:
+            yield Number(value, text[match.start() : match.end()], match.end())
+
+
+def parse_number(text: str) -> Fraction | None:
+    """The value of a text that is one number, with or without units, or None."""
+    first = next(numbers(text), None)
+    return None if first is None else first.value
+
+
+def _value(match: re.Match[str]) -> Fraction | None:
+    if len(match.group()) > LONGEST_DIGITS:
+        return None
+    magnitude = Fraction((match["digits"] or "0").replace(",", "") + (match["decimals"] or ""))
+    if match["denominator"]:
+        if int(match["denominator"]) == 0:
+            return None
+        magnitude /= int(match["denominator"])
+    return -magnitude if match["sign"] == "-" or match["late_sign"] else magnitude
