@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
@@ -59,11 +58,3 @@ def sdpa_with_repeated_keys(
     )
     output = output.reshape(batch, num_heads, num_queries, value.shape[-1])
     return output.transpose(1, 2).contiguous(), None
-
-
-def autocast_for(role: RolePlan) -> torch.autocast:
-    """The context in which a role multiplies: autocast to its compute dtype, or autocast off for fp32."""
-    device_type = torch.device(role.device).type
-    if role.compute_dtype == "fp32":
-        return torch.autocast(device_type, enabled=False)
-    return torch.autocast(device_type, dtype=torch.bfloat16 if role.compute_dtype == "bf16" else torch.float16)

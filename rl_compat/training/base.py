@@ -1,0 +1,259 @@
+"""What all engines that learn share: micro-batches that add up to a batch, one optimizer step, and its state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from rl_compat.batch import Batch
+from rl_compat.errors import RLCompatError
+from rl_compat.models.lora import merge_for_export, trainable_parameters
+from rl_compat.planning.types import RolePlan
+from rl_compat.training import memory
+from rl_compat.training.loss_scaling import LossScaler
+from rl_compat.training.micro_batches import MicroBatchLimits, TokenMatrix, on_device, split_by_length
+from rl_compat.training.offload import HostWeights, OffloadedOptimizer
+from rl_compat.training.optimizers import OptimizerSettings, build_optimizer, set_learning_rate
+from rl_compat.training.precision import autocast_for
+from rl_compat.training.state import load_training_state, save_training_state
+from rl_compat.training.types import BatchTotals, LossFunction
+
+MAX_SKIPS_IN_A_ROW = 5
+Outputs = TypeVar("Outputs")
+Result = TypeVar("Result")
+Metrics = Mapping[str, float | Tensor]
+
+
+class TrainEngine:
+    """One model on one device, with the optimizer of its trainable weights unless it is frozen.
+
+    The optimizer is the plan's; its numbers are the settings'. Batches go in and results come out on the CPU.
+    """
+
+    def __init__(self, model: nn.Module, *, role: RolePlan, optimizer: OptimizerSettings | None) -> None:
+        self.model = model
+        self.role = role
+        self.limits = MicroBatchLimits(max_rows=role.micro_batch_size, max_tokens=role.max_tokens_per_micro_batch)
+        self.parameters = trainable_parameters(model) if optimizer is not None else {}
+        self.settings = replace(optimizer, name=role.optimizer) if optimizer is not None else None
+        self.optimizer = self._make_optimizer()
+        self.scaler = LossScaler(enabled=role.loss_scaling)
+        self.num_updates = 0
+        "mini-batches seen, skipped ones included: the step of the learning-rate schedule"
+        self.skips_in_a_row = 0
+        self.notes: list[str] = []
+        on_gpu = torch.device(role.device).type != "cpu"
+        self._host_weights = HostWeights(model, role.device) if role.offload_idle and on_gpu else None
+        self._running_rows: list[int] = []
+
+    def _make_optimizer(self) -> torch.optim.Optimizer | OffloadedOptimizer | None:
+        if self.settings is None:
+            return None
+        build = partial(build_optimizer, settings=self.settings)
+        if self.role.offload_optimizer and torch.device(self.role.device).type != "cpu":
+            return OffloadedOptimizer(self.parameters, build)
+        return build(self.parameters)
+
+    def offload(self) -> None:
+        """Weights to host memory, where the plan says so."""
+        if self._host_weights is not None:
+            self._host_weights.offload()
+
+    def onload(self) -> None:
+        """Weights back on the device."""
+        if self._host_weights is not None:
+            self._host_weights.onload()
+
+    @contextmanager
+    def onloaded(self) -> Iterator[None]:
+        """Inside, the weights are on the device; afterwards they are where the plan keeps idle ones."""
+        self.onload()
+        try:
+            yield
+        finally:
+            self.offload()
+
+    def take_notes(self) -> list[str]:
+        """What is to be said to the user since the last call."""
+        taken, self.notes = self.notes, []
+        return taken
+
+    def reset_peak(self) -> None:
+        memory.reset_peak(self.role.device)
+
+    def peak_bytes(self) -> int | None:
+        """Most bytes held on the device since `reset_peak`; None on the CPU."""
+        return memory.peak_bytes(self.role.device)
+
+    def save_state(self, folder: Path) -> None:
+        """Trained weights, optimizer, schedule step and loss scale."""
+        progress = {
+            "num_updates": self.num_updates,
+            "skips_in_a_row": self.skips_in_a_row,
+            "scaler": self.scaler.state(),
+            "limits": (self.limits.max_rows, self.limits.max_tokens),
+            "planned_limits": (self.role.micro_batch_size, self.role.max_tokens_per_micro_batch),
+        }
+        save_training_state(folder, parameters=self.parameters, optimizer=self.optimizer, progress=progress)
+
+    def load_state(self, folder: Path) -> None:
+        """Continue from a saved state: the next steps are those of a run that never stopped.
+
+        Raises CheckpointError for files that are missing, damaged or of another model.
+        """
+        progress = load_training_state(folder, parameters=self.parameters, optimizer=self.optimizer)
+        if isinstance(self.optimizer, OffloadedOptimizer):
+            self.optimizer.read_parameters()
+        self.num_updates = progress["num_updates"]
+        self.skips_in_a_row = progress["skips_in_a_row"]
+        self.scaler.load(progress["scaler"])
+        planned = (self.role.micro_batch_size, self.role.max_tokens_per_micro_batch)
+        if tuple(progress["planned_limits"]) == planned:
+            max_rows, max_tokens = progress["limits"]
+            self.limits = MicroBatchLimits(max_rows=max_rows, max_tokens=max_tokens)
+
+    def state_bytes(self) -> int:
+        """Size of a saved state on disk, about."""
+        moments = 2 if self.role.optimizer == "adamw8bit" else 8
+        return sum(p.nbytes + moments * p.numel() for p in self.parameters.values())
+
+    def export_state_dict(self) -> dict[str, Tensor]:
+        """The weights under plain Hugging Face names on the CPU, adapters merged, tied weights once."""
+        return merge_for_export(self.model)
+
+    def _evaluate(self, batch: Batch, compute: Callable[[TokenMatrix], list[Tensor]]) -> list[Tensor]:
+        """`compute` gives `[b, t]` tensors for each micro-batch; they come back as `[B, T]`, fp32, on the CPU."""
+
+        def attempt(pieces: list[list[int]]) -> list[Tensor]:
+            columns: list[Tensor] = []
+            for rows, micro_batch in self._micro_batches(batch, pieces):
+                with torch.no_grad(), autocast_for(self.role):
+                    outputs = compute(TokenMatrix.from_batch(micro_batch, device=self.role.device))
+                columns = columns or [torch.zeros(batch.response_ids.shape) for _ in outputs]
+                for column, output in zip(columns, outputs, strict=True):
+                    column[rows, : output.shape[1]] = output.float().cpu()
+            return columns
+
+        return self._within_memory(batch, attempt)
+
+    def _update(
+        self, batch: Batch, *, loss: LossFunction[Outputs], compute: Callable[[TokenMatrix], Outputs]
+    ) -> dict[str, float]:
+        """One optimizer step over the whole batch; returns the summed metrics of the loss and the step's own."""
+        assert self.settings is not None, f"`{self.role.role}` is frozen"
+        mask = batch.response_mask
+        totals = BatchTotals(num_tokens=int(mask.sum()), num_sequences=int(mask.any(dim=1).sum()))
+        rate = self.settings.lr_at(self.num_updates)
+        self.num_updates += 1
+        if totals.num_tokens == 0:
+            self._note(f"`{self.role.role}`: a mini-batch has no token to train on, its step is skipped")
+            return {"skipped_steps": 1.0, "lr": rate}
+
+        def attempt(pieces: list[list[int]]) -> dict[str, float]:
+            self._zero_grad()
+            metrics: dict[str, float | Tensor] = {}
+            for _, micro_batch in self._micro_batches(batch, pieces):
+                for name, value in self._backward(micro_batch, totals, loss, compute).items():
+                    metrics[name] = metrics.get(name, 0.0) + value
+            return {name: float(value) for name, value in metrics.items()} | {"num_micro_batches": float(len(pieces))}
+
+        self.model.train()
+        try:
+            metrics = self._within_memory(batch, attempt)
+        finally:
+            self.model.eval()
+        return self._step(metrics, rate)
+
+    def _backward(
+        self,
+        micro_batch: Batch,
+        totals: BatchTotals,
+        loss: LossFunction[Outputs],
+        compute: Callable[[TokenMatrix], Outputs],
+    ) -> Metrics:
+        with autocast_for(self.role):
+            outputs = compute(TokenMatrix.from_batch(micro_batch, device=self.role.device))
+        value, metrics = loss(on_device(micro_batch, self.role.device), outputs, totals)
+        (value * self.scaler.scale).backward()
+        return {name: part.detach() if isinstance(part, Tensor) else part for name, part in metrics.items()}
+
+    def _step(self, metrics: dict[str, float], rate: float) -> dict[str, float]:
+        assert self.settings is not None
+        assert self.optimizer is not None
+        grads = [p.grad for p in self.parameters.values() if p.grad is not None]
+        assert grads, "the loss does not depend on any trained weight"
+        if self.scaler.scale != 1.0:
+            for grad in grads:
+                grad.mul_(1.0 / self.scaler.scale)
+        limit = self.settings.max_grad_norm or float("inf")
+        grad_norm = float(nn.utils.clip_grad_norm_(self.parameters.values(), limit))
+        finite = grad_norm < float("inf")
+        own = {"lr": rate, "skipped_steps": float(not finite)}
+        if self.scaler.enabled:
+            own["loss_scale"] = self.scaler.scale
+        self.scaler.update(overflowed=not finite)
+        if not finite:
+            self._zero_grad()
+            self._count_skip()
+            return own
+        self.skips_in_a_row = 0
+        set_learning_rate(self.optimizer, rate)  # type: ignore[arg-type]
+        if memory.unless_out_of_memory(self.optimizer.step) is None:
+            raise RLCompatError(
+                f"`{self.role.role}`: the optimizer's states do not fit on `{self.role.device}`",
+                hint="use `optimizer.name=adamw8bit`, `plan.offload_optimizer=true` or `model.lora_rank=16`",
+            )
+        self._zero_grad()
+        return metrics | own | {"grad_norm": grad_norm}
+
+    def _count_skip(self) -> None:
+        self.skips_in_a_row += 1
+        if self.skips_in_a_row >= MAX_SKIPS_IN_A_ROW:
+            raise RLCompatError(
+                f"`{self.role.role}` had {self.skips_in_a_row} optimizer steps in a row whose gradient is not finite "
+                f"in `{self.role.compute_dtype}`",
+                hint="use `plan.compute_dtype=fp32`, or a smaller learning rate; the weights are those before them",
+            )
+
+    def _zero_grad(self) -> None:
+        for parameter in self.parameters.values():
+            parameter.grad = None
+
+    def _micro_batches(self, batch: Batch, pieces: list[list[int]]) -> Iterator[tuple[list[int], Batch]]:
+        for rows in pieces:
+            self._running_rows = rows
+            yield rows, batch.select(rows)
+
+    def _within_memory(self, batch: Batch, attempt: Callable[[list[list[int]]], Result]) -> Result:
+        """Run `attempt` on the batch in pieces; when they do not fit, again from the start in smaller ones."""
+        lengths = batch.sequence_lengths()
+        while True:
+            done = memory.unless_out_of_memory(partial(attempt, split_by_length(lengths, self.limits)))
+            if done is not None:
+                return done.value
+            self._shrink(rows=len(self._running_rows), longest=max(lengths[row] for row in self._running_rows))
+
+    def _shrink(self, *, rows: int, longest: int) -> None:
+        if rows == 1:
+            raise RLCompatError(
+                f"`{self.role.role}`: one sequence of {longest} tokens does not fit on `{self.role.device}`",
+                hint="use `plan.gradient_checkpointing=true`, a smaller `plan.logprob_chunk_tokens`, "
+                "or a shorter `data.max_response_length`",
+            )
+        self._zero_grad()
+        self.limits = self.limits.halved(rows, rows * longest)
+        self._note(
+            f"`{self.role.role}` ran out of memory with {rows} sequences of up to {longest} tokens: the same step is "
+            f"done again, from now on with at most {self.limits.max_rows} sequences and {self.limits.max_tokens} "
+            "tokens in a micro-batch"
+        )
+
+    def _note(self, text: str) -> None:
+        self.notes.append(text)

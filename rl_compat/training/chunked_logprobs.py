@@ -1,0 +1,166 @@
+"""Log-probabilities of chosen tokens without the logits of all of them: `[chunk, V]` at a time, forward and backward.
+
+With z = logits / temperature, the log-probability of token y is z_y - logsumexp(z) and the entropy is
+logsumexp(z) - sum(softmax(z) * z). Backward computes a chunk's logits a second time instead of keeping them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rl_compat.training.precision import multiply_dtype
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogitRule:
+    """What a model does to the head's output before it is a logit, and the sampling temperature."""
+
+    temperature: float = 1.0
+    scale: float = 1.0
+    "factor on the head's output (Granite, Cohere)"
+    softcap: float | None = None
+    "logits are `softcap * tanh(logits / softcap)` (Gemma)"
+    num_valid_tokens: int | None = None
+    "token ids from there on are never drawn and have no probability; None is the whole vocabulary"
+
+    def apply(self, output: Tensor) -> Tensor:
+        """The head's output [n, V] as tempered logits in fp32; float64 stays."""
+        logits = output if output.dtype == torch.float64 else output.float()
+        if self.scale != 1.0:
+            logits = logits * self.scale
+        if self.softcap is not None:
+            logits = self.softcap * torch.tanh(logits / self.softcap)
+        return logits if self.temperature == 1.0 else logits / self.temperature
+
+    def backward(self, grad: Tensor, logits: Tensor) -> Tensor:
+        """Gradient of the head's output from that of the tempered logits, in place."""
+        grad.div_(self.temperature)
+        if self.softcap is not None:
+            grad.mul_(1 - (logits * (self.temperature / self.softcap)).square_())
+        return grad if self.scale == 1.0 else grad.mul_(self.scale)
+
+
+def chunked_logprobs(
+    hidden: Tensor,
+    weight: Tensor,
+    token_ids: Tensor,
+    *,
+    bias: Tensor | None = None,
+    rule: LogitRule,
+    chunk_tokens: int,
+    with_entropy: bool = False,
+) -> tuple[Tensor, Tensor | None]:
+    """Hidden [N, H], head weight [V, H] and bias [V], token ids [N] to log-probabilities [N] and entropy [N], fp32.
+
+    Products are in autocast's dtype, or in that of `hidden`; softmax statistics are fp32 (float64 in float64).
+    """
+    dtype = multiply_dtype(hidden)
+    with torch.autocast(hidden.device.type, enabled=False):
+        logprobs, entropy = _ChunkedLogprobs.apply(
+            hidden, weight, bias, token_ids, rule, chunk_tokens, with_entropy, dtype
+        )
+    return logprobs, entropy if with_entropy else None
+
+
+def token_statistics(logits: Tensor, token_ids: Tensor, *, with_entropy: bool) -> tuple[Tensor, Tensor]:
+    """Tempered logits [n, V] and token ids [n] to log-probabilities and entropy [n] (zeros when not asked for)."""
+    log_normalizer = torch.logsumexp(logits, dim=-1)
+    logprobs = logits.gather(-1, token_ids[:, None]).squeeze(-1) - log_normalizer
+    if not with_entropy:
+        return logprobs, torch.zeros_like(logprobs)
+    mean_logit = (torch.softmax(logits, dim=-1) * logits).sum(-1)
+    return logprobs, log_normalizer - mean_logit
+
+
+class _ChunkedLogprobs(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        token_ids: Tensor,
+        rule: LogitRule,
+        chunk_tokens: int,
+        with_entropy: bool,
+        dtype: torch.dtype,
+    ) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(hidden, weight, bias, token_ids)
+        ctx.options = (rule, chunk_tokens, with_entropy, dtype)
+        head = _Head(weight, bias, dtype, rule.num_valid_tokens)
+        statistics_dtype = torch.float64 if dtype == torch.float64 else torch.float32
+        logprobs, entropy = torch.empty(2, len(token_ids), dtype=statistics_dtype, device=hidden.device)
+        for part in _chunks(len(token_ids), chunk_tokens):
+            logits = rule.apply(head.output(hidden[part]))
+            logprobs[part], entropy[part] = token_statistics(logits, token_ids[part], with_entropy=with_entropy)
+        return logprobs, entropy
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        hidden, weight, bias, token_ids = ctx.saved_tensors
+        rule, chunk_tokens, with_entropy, dtype = ctx.options
+        needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
+        with torch.autocast(hidden.device.type, enabled=False):
+            head = _Head(weight, bias, dtype, rule.num_valid_tokens)
+            grad_hidden = torch.empty_like(hidden) if needs_hidden else None
+            grad_weight = torch.zeros_like(weight, dtype=_sum_dtype(weight)) if needs_weight else None
+            grad_bias = torch.zeros_like(bias, dtype=_sum_dtype(bias)) if needs_bias else None
+            for part in _chunks(len(token_ids), chunk_tokens):
+                logits = rule.apply(head.output(hidden[part]))
+                entropy_grads = grads[1][part] if with_entropy else None
+                grad = _grad_logits(logits, token_ids[part], grads[0][part], entropy_grads)
+                grad = rule.backward(grad, logits)
+                if grad_bias is not None:
+                    grad_bias[: grad.shape[1]] += grad.sum(0)
+                grad = grad.to(dtype)
+                if grad_hidden is not None:
+                    grad_hidden[part] = grad @ head.weight
+                if grad_weight is not None:
+                    _add_product(grad_weight[: grad.shape[1]], grad.T, hidden[part].to(dtype))
+        return (
+            grad_hidden,
+            None if grad_weight is None else grad_weight.to(weight.dtype),
+            None if grad_bias is None else grad_bias.to(bias.dtype),
+            *(None,) * 5,
+        )
+
+
+class _Head:
+    """The rows of the output matrix that count, in the dtype of the products."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, dtype: torch.dtype, num_rows: int | None) -> None:
+        self.weight = weight[:num_rows].to(dtype)
+        self.bias = None if bias is None else bias[:num_rows].to(dtype)
+
+    def output(self, hidden: Tensor) -> Tensor:
+        return torch.nn.functional.linear(hidden.to(self.weight.dtype), self.weight, self.bias)
+
+
+def _chunks(num_tokens: int, chunk_tokens: int) -> list[slice]:
+    return [slice(start, start + chunk_tokens) for start in range(0, num_tokens, chunk_tokens)]
+
+
+def _grad_logits(logits: Tensor, token_ids: Tensor, grad_logprobs: Tensor, grad_entropy: Tensor | None) -> Tensor:
+    """Gradient [n, V] of the tempered logits: g * (onehot - p) - h * p * (z - sum(p * z))."""
+    probabilities = torch.softmax(logits, dim=-1)
+    coefficient = -grad_logprobs[:, None]
+    if grad_entropy is not None:
+        mean_logit = (probabilities * logits).sum(-1, keepdim=True)
+        coefficient = coefficient - grad_entropy[:, None] * (logits - mean_logit)
+    grad = probabilities.mul_(coefficient)
+    return grad.scatter_add_(-1, token_ids[:, None], grad_logprobs[:, None].to(grad.dtype))
+
+
+def _sum_dtype(tensor: Tensor) -> torch.dtype:
+    return torch.float64 if tensor.dtype == torch.float64 else torch.float32
+
+
+def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
+    if total.dtype == left.dtype:
+        total.addmm_(left, right)
+    else:
+        total.add_(left @ right)

@@ -1,0 +1,105 @@
+"""The engines of the roles: a policy gives log-probabilities, a critic gives values, and both learn."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from rl_compat.batch import Batch
+from rl_compat.planning.types import RolePlan
+from rl_compat.training.base import TrainEngine
+from rl_compat.training.micro_batches import TokenMatrix
+from rl_compat.training.optimizers import OptimizerSettings
+from rl_compat.training.output_head import SplitModel
+from rl_compat.training.precision import autocast_for
+from rl_compat.training.types import BatchTotals, LossFunction, TokenOutputs
+
+__all__ = [
+    "BatchTotals",
+    "LossFunction",
+    "OptimizerSettings",
+    "PolicyEngine",
+    "TokenOutputs",
+    "TrainEngine",
+    "ValueEngine",
+]
+
+
+class PolicyEngine(TrainEngine):
+    """A causal language model as a policy: the actor, or with `optimizer=None` the reference.
+
+    Token ids from `num_valid_tokens` on have no probability, as in a rollout that never draws them. Raises ModelError
+    for a model whose logits are made in an unknown way.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        role: RolePlan,
+        optimizer: OptimizerSettings | None,
+        num_valid_tokens: int | None = None,
+    ) -> None:
+        super().__init__(model, role=role, optimizer=optimizer)
+        self._split = SplitModel(model, num_valid_tokens=num_valid_tokens)
+        with autocast_for(role):
+            self._split.check(model, role.device)
+
+    def logprobs(self, batch: Batch, *, temperature: float, with_entropy: bool = False) -> TokenOutputs:
+        """Log-probability (and entropy) of each response token, [B, T] on the CPU, without gradient.
+
+        Those of the tempered softmax; a temperature of 0 (greedy) counts as 1.
+        """
+
+        def compute(matrix: TokenMatrix) -> list[Tensor]:
+            outputs = self._outputs(matrix, temperature=temperature, with_entropy=with_entropy)
+            return [outputs.logprobs] if outputs.entropy is None else [outputs.logprobs, outputs.entropy]
+
+        columns = self._evaluate(batch, compute)
+        return TokenOutputs(logprobs=columns[0], entropy=columns[1] if with_entropy else None)
+
+    def update(
+        self, batch: Batch, *, loss: LossFunction[TokenOutputs], temperature: float, with_entropy: bool = False
+    ) -> dict[str, float]:
+        """One optimizer step over the mini-batch. The loss sees `TokenOutputs` of each micro-batch.
+
+        Returns the loss's summed metrics with `grad_norm`, `lr`, `skipped_steps` and `num_micro_batches`; a skipped
+        step returns `lr` and `skipped_steps` only. Raises RLCompatError after five non-finite gradients in a row.
+        """
+
+        def compute(matrix: TokenMatrix) -> TokenOutputs:
+            return self._outputs(matrix, temperature=temperature, with_entropy=with_entropy)
+
+        return self._update(batch, loss=loss, compute=compute)
+
+    def _outputs(self, matrix: TokenMatrix, *, temperature: float, with_entropy: bool) -> TokenOutputs:
+        hidden: Any = matrix.at_predictors(self._split.hidden(matrix.input_ids))
+        logprobs, entropy = self._split.logprobs(
+            hidden,
+            matrix.targets,
+            temperature=temperature or 1.0,
+            chunk_tokens=self.role.logprob_chunk_tokens,
+            with_entropy=with_entropy,
+        )
+        return TokenOutputs(
+            logprobs=matrix.to_columns(logprobs), entropy=None if entropy is None else matrix.to_columns(entropy)
+        )
+
+
+class ValueEngine(TrainEngine):
+    """A value model: the critic."""
+
+    def values(self, batch: Batch) -> Tensor:
+        """[B, T] on the CPU: column t is the value of the state before response token t."""
+        return self._evaluate(batch, lambda matrix: [self._outputs(matrix)])[0]
+
+    def update(self, batch: Batch, *, loss: LossFunction[Tensor]) -> dict[str, float]:
+        """One optimizer step over the mini-batch. The loss sees the values [b, t] of each micro-batch.
+
+        Returns and raises what `PolicyEngine.update` does.
+        """
+        return self._update(batch, loss=loss, compute=self._outputs)
+
+    def _outputs(self, matrix: TokenMatrix) -> Tensor:
+        return matrix.to_columns(matrix.at_predictors(self.model(matrix.input_ids)))

@@ -1,0 +1,88 @@
+"""Optimizers by name: AdamW, its 8-bit form, and either of them on the host with parameters on a device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from rl_compat.errors import HardwareError, nearest
+from rl_compat.training.schedules import Schedule, learning_rate
+
+NAMES = ("adamw", "adamw8bit")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerSettings:
+    name: str = "adamw"
+    "`adamw` or `adamw8bit`"
+    lr: float = 1e-6
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    weight_decay: float = 0.01
+    "of matrices; norms and biases have none"
+    max_grad_norm: float = 1.0
+    "longer gradients are cut to it; 0 cuts nothing"
+    schedule: Schedule = "constant"
+    warmup_steps: int = 0
+    min_lr_fraction: float = 0.0
+    total_steps: int | None = None
+    "optimizer steps of the whole run, which `linear` and `cosine` need"
+
+    def lr_at(self, step: int) -> float:
+        """The learning rate of optimizer step `step`, counted from 0."""
+        return learning_rate(
+            step,
+            lr=self.lr,
+            schedule=self.schedule,
+            warmup_steps=self.warmup_steps,
+            total_steps=self.total_steps,
+            min_lr_fraction=self.min_lr_fraction,
+        )
+
+
+def parameter_groups(parameters: Mapping[str, nn.Parameter], *, weight_decay: float) -> list[dict[str, Any]]:
+    """Two groups: matrices with weight decay; norms, biases and other vectors without."""
+    matrices = [parameter for parameter in parameters.values() if parameter.dim() >= 2]
+    vectors = [parameter for parameter in parameters.values() if parameter.dim() < 2]
+    groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": vectors, "weight_decay": 0.0}]
+    return [group for group in groups if group["params"]]
+
+
+def build_optimizer(parameters: Mapping[str, nn.Parameter], settings: OptimizerSettings) -> torch.optim.Optimizer:
+    """The optimizer of named parameters, on the device where they are. Raises HardwareError without bitsandbytes."""
+    groups = parameter_groups(parameters, weight_decay=settings.weight_decay)
+    options: dict[str, Any] = {"lr": settings.lr_at(0), "betas": settings.betas, "eps": settings.eps}
+    if settings.name == "adamw":
+        return torch.optim.AdamW(groups, **options, **_kernel(parameters.values()))
+    if settings.name == "adamw8bit":
+        eight_bit: torch.optim.Optimizer = _bitsandbytes().optim.AdamW8bit(groups, **options)
+        return eight_bit
+    raise HardwareError(
+        f"`{settings.name}` is not an optimizer", hint=f"did you mean `{nearest(settings.name, NAMES) or NAMES[0]}`"
+    )
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+
+
+def _kernel(parameters: Iterable[nn.Parameter]) -> dict[str, Literal[True]] | dict[str, bool]:
+    """One fused pass over memory where torch has it: fp32 parameters on the CPU or on CUDA."""
+    fused = all(p.dtype == torch.float32 and p.device.type in ("cpu", "cuda") for p in parameters)
+    return {"fused": True} if fused else {"foreach": False}
+
+
+def _bitsandbytes() -> Any:
+    try:
+        import bitsandbytes
+    except ImportError as error:
+        raise HardwareError(
+            "`optimizer.name=adamw8bit` needs the package `bitsandbytes`, which is not installed",
+            hint="install `rl_compat[quant]`, or use `optimizer.name=adamw`",
+        ) from error
+    return bitsandbytes

@@ -1,0 +1,98 @@
+"""A language model in two parts: the trunk that ends in hidden states, and the head that scores the vocabulary."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from rl_compat.errors import ModelError
+from rl_compat.models.storage import StoredLinear
+from rl_compat.training.chunked_logprobs import LogitRule, chunked_logprobs, token_statistics
+
+_PLAIN_HEADS = (nn.Linear, StoredLinear)
+
+
+class SplitModel:
+    """Trunk and head of a transformers causal language model, used one after the other.
+
+    Raises ModelError for a model whose own forward does something else to the logits.
+    """
+
+    def __init__(self, model: Any, *, num_valid_tokens: int | None = None) -> None:
+        self.trunk: nn.Module = model.base_model
+        self.head: nn.Module = model.get_output_embeddings()
+        self.rule = _logit_rule(model, num_valid_tokens)
+        if self.head is None or self.trunk is model:
+            raise ModelError(f"`{type(model).__name__}` has no separate trunk and output head")
+
+    def hidden(self, input_ids: Tensor) -> Tensor:
+        """Token ids [B, L], padded on the right where causal attention never sees it, to hidden states [B, L, H]."""
+        output: Tensor = self.trunk(input_ids=input_ids, use_cache=False).last_hidden_state
+        return output
+
+    def logprobs(
+        self, hidden: Tensor, token_ids: Tensor, *, temperature: float, chunk_tokens: int, with_entropy: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """Hidden states [N, H] and the tokens after them [N] to log-probabilities [N] and entropy [N], fp32."""
+        rule = replace(self.rule, temperature=temperature)
+        if type(self.head) in _PLAIN_HEADS:
+            weight, bias = self.head.weight, self.head.bias
+            return chunked_logprobs(
+                hidden,
+                weight,  # type: ignore[arg-type]
+                token_ids,
+                bias=bias,  # type: ignore[arg-type]
+                rule=rule,
+                chunk_tokens=chunk_tokens,
+                with_entropy=with_entropy,
+            )
+        return _module_logprobs(
+            self.head, hidden, token_ids, rule=rule, chunk_tokens=chunk_tokens, with_entropy=with_entropy
+        )
+
+    @torch.no_grad()
+    def check(self, model: Any, device: str) -> None:
+        """Compare trunk and head with the model's own logits on two tokens. Raises ModelError when they differ."""
+        ids = torch.tensor([[1, 2]], device=device)
+        expected = model(input_ids=ids, use_cache=False).logits[0].float()
+        ours = self.rule.apply(self.head(self.hidden(ids)[0]))
+        if not torch.allclose(ours, expected, rtol=0.05, atol=0.05 * float(expected.abs().max()) + 1e-6):
+            raise ModelError(
+                f"`{type(model).__name__}` changes its logits in a way that training does not know",
+                hint="use a model of a common family: llama, qwen, mistral, gemma, phi, granite, cohere",
+            )
+
+
+def _module_logprobs(
+    head: nn.Module, hidden: Tensor, token_ids: Tensor, *, rule: LogitRule, chunk_tokens: int, with_entropy: bool
+) -> tuple[Tensor, Tensor | None]:
+    """The same for a head that is more than one matrix (adapters, quantized): each chunk is a checkpoint."""
+
+    def chunk(part_hidden: Tensor, part_ids: Tensor) -> tuple[Tensor, Tensor]:
+        return token_statistics(
+            rule.apply(head(part_hidden)[:, : rule.num_valid_tokens]), part_ids, with_entropy=with_entropy
+        )
+
+    pieces = [
+        checkpoint(chunk, part_hidden, part_ids, use_reentrant=False)
+        for part_hidden, part_ids in zip(hidden.split(chunk_tokens), token_ids.split(chunk_tokens), strict=True)
+    ]
+    logprobs, entropy = (torch.cat(column) for column in zip(*pieces, strict=True))
+    return logprobs, entropy if with_entropy else None
+
+
+def _logit_rule(model: Any, num_valid_tokens: int | None) -> LogitRule:
+    """The factor and the softcap that the model's family puts on the head's output."""
+    settings = model.config.get_text_config()
+    softcap = getattr(settings, "final_logit_softcapping", None)
+    factor = float(getattr(settings, "logit_scale", None) or 1.0)
+    divisor = float(getattr(settings, "logits_scaling", None) or 1.0)
+    return LogitRule(
+        scale=factor / divisor,
+        softcap=None if softcap is None else float(softcap),
+        num_valid_tokens=num_valid_tokens,
+    )
