@@ -1,0 +1,32 @@
+"""From a RolloutPlan to an engine, falling back to `transformers` with the reason said."""
+
+from __future__ import annotations
+
+import logging
+
+from torch import nn
+
+from rl_compat.planning.types import RolloutPlan
+from rl_compat.rollout.native import NativeEngine
+from rl_compat.rollout.support import native_unsupported_reason
+from rl_compat.rollout.transformers import TransformersEngine
+from rl_compat.rollout.types import RolloutEngine
+
+_logger = logging.getLogger(__name__)
+
+
+def build_rollout_engine(
+    model: nn.Module, *, plan: RolloutPlan, pad_token_id: int, num_valid_tokens: int | None = None
+) -> RolloutEngine:
+    """The engine that the plan names, around the trainer's model.
+
+    Ids from `num_valid_tokens` on, which the tokenizer does not have, are never drawn. A model that the native engine
+    cannot run gets `transformers`, and a warning says why.
+    """
+    assert plan.engine in ("native", "transformers"), f"no rollout engine `{plan.engine}`"
+    if plan.engine == "native":
+        reason = native_unsupported_reason(model)
+        if reason is None:
+            return NativeEngine(model, plan=plan, num_valid_tokens=num_valid_tokens)
+        _logger.warning("rollout engine `native` cannot run this model: %s; using `transformers`", reason)
+    return TransformersEngine(model, plan=plan, pad_token_id=pad_token_id, num_valid_tokens=num_valid_tokens)

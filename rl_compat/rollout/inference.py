@@ -1,0 +1,67 @@
+"""What every engine does around a model: look inside adapters, check prompts, switch to generation and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from rl_compat.errors import DataError
+
+DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+
+
+def hugging_face_model(model: nn.Module) -> Any:
+    """The Hugging Face model inside an adapter model, adapters still applied, or the model itself."""
+    inner: Any = model
+    return inner.get_base_model() if hasattr(inner, "get_base_model") else inner
+
+
+def num_embeddings(model: nn.Module) -> int:
+    """Rows of the input embedding: token ids below it can be fed."""
+    return int(hugging_face_model(model).get_input_embeddings().weight.shape[0])
+
+
+def check_prompts(prompts: Sequence[Sequence[int]], *, num_ids: int) -> None:
+    """DataError for a prompt without tokens or with an id that the model has no embedding for."""
+    for row, prompt in enumerate(prompts):
+        if len(prompt) == 0:
+            raise DataError(f"prompt {row} has no tokens", hint="generation needs at least one token to start from")
+        if min(prompt) < 0 or max(prompt) >= num_ids:
+            bad = next(i for i in prompt if not 0 <= i < num_ids)
+            raise DataError(
+                f"prompt {row} holds token id {bad} and the model has {num_ids} embeddings",
+                hint="use the tokenizer that belongs to the model",
+            )
+
+
+@contextmanager
+def generating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode without gradients; each module's training flag is put back at the end."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+@contextmanager
+def attention_set_to(config: Any, name: str | None) -> Iterator[None]:
+    """The attention function of a Hugging Face configuration replaced by `name`; None leaves it alone."""
+    if name is None:
+        yield
+        return
+    configs = [config, *(getattr(config, key) for key in getattr(config, "sub_configs", {}))]
+    before = [item._attn_implementation for item in configs if item is not None]
+    config._attn_implementation = name
+    try:
+        yield
+    finally:
+        for item, value in zip((item for item in configs if item is not None), before, strict=True):
+            item._attn_implementation = value

@@ -1,0 +1,192 @@
+"""The engine of this project: the model's own forward over a fixed cache, slots refilled as responses end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import nn
+
+from rl_compat.planning.types import RolloutPlan
+from rl_compat.rollout.attention import attention_name, register
+from rl_compat.rollout.cuda_graphs import StepGraphs
+from rl_compat.rollout.decoder import SlotDecoder
+from rl_compat.rollout.inference import attention_set_to, check_prompts, generating, num_embeddings
+from rl_compat.rollout.sampling import make_generator
+from rl_compat.rollout.scheduler import Running, Scheduler
+from rl_compat.rollout.types import Response, SamplingParams
+from rl_compat.rollout.weights import RolloutWeights, rollout_weights
+
+_CAPACITY_STEP = 128
+_GRAPH_LENGTH_STEP = 128
+_GRAPH_CHECK_EVERY = 8
+_LENGTH_STEP = 16
+
+
+class NativeEngine:
+    """Generates with plain PyTorch. Needs no compiler, no Triton and no attention package.
+
+    A prompt's last token is not prefilled: it is the first input of decoding, so that every response token comes
+    from the same step, and the responses of a group share one prefill.
+    """
+
+    def __init__(self, model: nn.Module, *, plan: RolloutPlan, num_valid_tokens: int | None = None) -> None:
+        self._source = model
+        self._plan = plan
+        self._num_valid_tokens = num_valid_tokens
+        self._weights: RolloutWeights | None = None
+        self._decoder: SlotDecoder | None = None
+        self._graphs = StepGraphs() if plan.cuda_graphs else None
+        self._graphed_weights: tuple[int, ...] = ()
+        register()
+
+    def generate(
+        self,
+        prompts: Sequence[Sequence[int]],
+        params: SamplingParams,
+        *,
+        group_size: int = 1,
+        on_progress: Callable[[int], None] | None = None,
+    ) -> list[list[Response]]:
+        """`group_size` responses for each prompt, in the order of the prompts; DataError for an empty prompt."""
+        assert params.max_new_tokens > 0 and group_size > 0
+        check_prompts(prompts, num_ids=num_embeddings(self._source))
+        if not prompts:
+            return []
+        weights = self._awake()
+        with generating(weights.model), attention_set_to(weights.model.config, attention_name(weights.model)):
+            decoder = self._decoder_for(prompts, params, group_size=group_size)
+            scheduler = Scheduler(
+                prompts,
+                group_size=group_size,
+                num_slots=decoder.num_slots,
+                max_new_tokens=params.max_new_tokens,
+                stop_token_ids=params.stop_token_ids,
+            )
+            self._run(decoder, scheduler, params, on_progress)
+        return scheduler.responses(len(prompts))
+
+    def update_weights(self) -> None:
+        """Refresh the copy that computes in a lower dtype; nothing to do when the tensors are shared."""
+        if self._weights is not None:
+            self._weights.refresh()
+
+    def sleep(self) -> None:
+        """Give back the cache, the graphs and the copy of the weights."""
+        self._decoder = self._weights = None
+        if self._graphs is not None:
+            self._graphs.drop()
+        if next(self._source.parameters()).is_cuda:
+            torch.cuda.empty_cache()
+
+    def wake(self) -> None:
+        """Take the weights again; the cache comes with the first call."""
+        self._awake()
+
+    def _awake(self) -> RolloutWeights:
+        if self._weights is None:
+            self._weights = rollout_weights(self._source, compute_dtype=self._plan.compute_dtype)
+        return self._weights
+
+    def _run(
+        self,
+        decoder: SlotDecoder,
+        scheduler: Scheduler,
+        params: SamplingParams,
+        on_progress: Callable[[int], None] | None,
+    ) -> None:
+        generator = make_generator(params.seed, decoder.device)
+        while not scheduler.done:
+            self._prefill(decoder, scheduler.admit())
+            decoder.move(scheduler.compact(), length=self._longest(scheduler))
+            finished_before = scheduler.num_finished
+            self._decode(decoder, scheduler, params, generator)
+            if on_progress is not None and scheduler.num_finished > finished_before:
+                on_progress(scheduler.num_finished)
+
+    def _decode(
+        self, decoder: SlotDecoder, scheduler: Scheduler, params: SamplingParams, generator: torch.Generator
+    ) -> None:
+        running = scheduler.running()
+        decoder.set_state([s.next_input for s in running], [s.next_position for s in running])
+        count, active, step = 1, len(running), _LENGTH_STEP
+        if self._graphs is not None:
+            count = min(_GRAPH_CHECK_EVERY, scheduler.steps_left())
+            active, step = graph_width(active, decoder.num_slots), _GRAPH_LENGTH_STEP
+        length = min(_round_up(self._longest(scheduler) + count, step), decoder.capacity)
+        tokens, logprobs = decoder.steps(active, count=count, length=length, params=params, generator=generator)
+        scheduler.record(tokens.tolist(), logprobs.tolist())
+
+    def _prefill(self, decoder: SlotDecoder, admitted: Mapping[int, Running]) -> None:
+        """All prompt tokens but the last of newly admitted sequences, in forwards of bounded size."""
+        slots: dict[int, list[int]] = {}
+        prompts: dict[int, Sequence[int]] = {}
+        for slot, sequence in admitted.items():
+            if len(sequence.prompt_ids) > 1:
+                slots.setdefault(sequence.prompt, []).append(slot)
+                prompts[sequence.prompt] = sequence.prompt_ids[:-1]
+        lengths = {prompt: len(ids) for prompt, ids in prompts.items()}
+        for chunk in pack(lengths, max_tokens=self._plan.max_prefill_tokens):
+            decoder.prefill([prompts[prompt] for prompt in chunk], [slots[prompt] for prompt in chunk])
+
+    def _decoder_for(self, prompts: Sequence[Sequence[int]], params: SamplingParams, *, group_size: int) -> SlotDecoder:
+        """The decoder of the last call when it is large enough, else a larger one."""
+        weights = self._awake()
+        device = weights.model.get_input_embeddings().weight.device
+        num_slots = min(self._plan.max_num_seqs, len(prompts) * group_size)
+        capacity = _round_up(max(len(prompt) for prompt in prompts) + params.max_new_tokens, _CAPACITY_STEP)
+        old = self._decoder
+        self._drop_stale_graphs(weights.model)
+        if old is None or old.device != device or old.num_slots < num_slots or old.capacity < capacity:
+            if old is not None:
+                num_slots, capacity = max(num_slots, old.num_slots), max(capacity, old.capacity)
+            self._decoder = old = None
+            if self._graphs is not None:
+                self._graphs.drop()
+            self._decoder = SlotDecoder(
+                weights.model,
+                num_slots=num_slots,
+                capacity=capacity,
+                num_valid_tokens=self._num_valid_tokens,
+                autocast_dtype=weights.autocast_dtype,
+                graphs=self._graphs,
+            )
+            return self._decoder
+        old.clear()
+        return old
+
+    def _drop_stale_graphs(self, model: nn.Module) -> None:
+        """Graphs read weights at fixed addresses: weights that were moved away and back need new ones."""
+        if self._graphs is None:
+            return
+        addresses = tuple(parameter.data_ptr() for parameter in model.parameters())
+        if addresses != self._graphed_weights:
+            self._graphs.drop()
+            self._graphed_weights = addresses
+
+    def _longest(self, scheduler: Scheduler) -> int:
+        return max((sequence.next_position for sequence in scheduler.active if sequence is not None), default=0)
+
+
+def pack(lengths: Mapping[int, int], *, max_tokens: int) -> list[list[int]]:
+    """Keys in groups of similar length whose padded size `count * longest` stays within `max_tokens`.
+
+    A key longer than `max_tokens` gets a group of its own.
+    """
+    groups: list[list[int]] = []
+    for key in sorted(lengths, key=lambda key: -lengths[key]):
+        if groups and (len(groups[-1]) + 1) * lengths[groups[-1][0]] <= max_tokens:
+            groups[-1].append(key)
+        else:
+            groups.append([key])
+    return groups
+
+
+def graph_width(active: int, num_slots: int) -> int:
+    """Slots a captured step runs over: the next power of two up to 16, then the next multiple of 16."""
+    width = 1 << (active - 1).bit_length() if active <= 16 else _round_up(active, 16)
+    return min(width, num_slots)
+
+
+def _round_up(number: int, step: int) -> int:
+    return -(-number // step) * step

@@ -1,0 +1,90 @@
+"""Drawing the next token: tempered softmax, top-k and top-p, and the log-probability that training will see."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+_BLOCK = 256
+_BELOW_ONE = 1.0 - 2.0**-50
+
+
+def make_generator(seed: int | None, device: torch.device) -> torch.Generator:
+    """A generator for one call, seeded with `seed` or, when that is None, from torch's own generator."""
+    if seed is None:
+        seed = int(torch.randint(2**62, (1,)))
+    return torch.Generator(device=device).manual_seed(seed)
+
+
+def draw(
+    logits: Tensor,
+    uniform: Tensor | None,
+    *,
+    temperature: float,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    num_valid_tokens: int | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Logits [B, V] and uniform numbers [B] float64 in [0, 1) to token ids [B] int64 and log-probabilities [B] float32.
+
+    The log-probability is that of the softmax of `logits / temperature` over the whole vocabulary: top-k, top-p and
+    `num_valid_tokens` decide which token is drawn and never change it. At temperature 0 the token is the argmax, its
+    log-probability that at temperature 1, and `uniform` may be None. Ids from `num_valid_tokens` on are never drawn.
+    """
+    scaled = logits.float()
+    if temperature > 0 and temperature != 1.0:
+        scaled = scaled / temperature
+    candidates = scaled[:, :num_valid_tokens]
+    if temperature > 0:
+        assert uniform is not None
+        tokens = _inverse_cdf(keep_top(candidates, top_k=top_k, top_p=top_p).softmax(dim=-1), uniform)
+    else:
+        tokens = candidates.argmax(dim=-1)
+    chosen = scaled.gather(1, tokens[:, None]).squeeze(1)
+    return tokens, chosen - scaled.logsumexp(dim=-1)
+
+
+def keep_top(scaled: Tensor, *, top_k: int, top_p: float) -> Tensor:
+    """Logits [B, V] with everything outside the top k, and then outside the nucleus of mass `top_p`, at -inf.
+
+    Ties with the last kept token are kept too. The most likely token always stays. The nucleus (Holtzman et al.,
+    2020) is the shortest prefix of the sorted tokens, after top-k, whose probabilities reach `top_p`.
+    """
+    if 0 < top_k < scaled.shape[1]:
+        threshold = scaled.topk(top_k, dim=-1).values[:, -1:]
+        scaled = scaled.masked_fill(scaled < threshold, -torch.inf)
+    if top_p < 1.0:
+        ordered = scaled.sort(dim=-1, descending=True).values
+        probabilities = ordered.softmax(dim=-1)
+        outside = probabilities.cumsum(dim=-1) - probabilities >= top_p
+        outside[:, 0] = False
+        threshold = ordered.masked_fill(outside, torch.inf).amin(dim=-1, keepdim=True)
+        scaled = scaled.masked_fill(scaled < threshold, -torch.inf)
+    return scaled
+
+
+def _inverse_cdf(probabilities: Tensor, uniform: Tensor) -> Tensor:
+    """The first index whose cumulative probability exceeds `uniform`: probabilities [B, V], uniform [B], index [B].
+
+    Searches sums of blocks first and then one block, in float64, so that no running sum over the vocabulary is kept
+    and rare tokens keep their probability. Nothing waits for the device.
+    """
+    padded = F.pad(probabilities, (0, -probabilities.shape[1] % _BLOCK))
+    blocks = padded.unflatten(1, (-1, _BLOCK))
+    sums = blocks.sum(dim=-1, dtype=torch.float64)
+    block, rest = _search(sums, uniform[:, None] * sums.sum(dim=-1, keepdim=True))
+    inside = blocks.gather(1, block[:, :, None].expand(-1, -1, _BLOCK)).squeeze(1)
+    offset, _ = _search(inside.double(), rest)
+    return (block * _BLOCK + offset).squeeze(1)
+
+
+def _search(weights: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """Where the running sum of weights [B, N] first exceeds target [B, 1], and what of the target is left there.
+
+    The target is kept below the total, so that rounding never picks a weight of zero.
+    """
+    cumulative = weights.cumsum(dim=-1)
+    target = torch.minimum(target, cumulative[:, -1:] * _BELOW_ONE)
+    index = torch.searchsorted(cumulative, target, right=True).clamp(max=weights.shape[1] - 1)
+    return index, target - (cumulative.gather(1, index) - weights.gather(1, index))

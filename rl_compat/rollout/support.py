@@ -1,0 +1,78 @@
+"""Whether the native engine can run a model: read from its configuration, then tried on a few tokens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rl_compat.rollout.attention import LAYER_TYPES, AttentionLayout, attention_name, register
+from rl_compat.rollout.decoder import SlotDecoder
+from rl_compat.rollout.inference import attention_set_to, generating, hugging_face_model
+from rl_compat.rollout.types import SamplingParams
+
+_PROBE_PROMPTS = ((5, 3, 4, 6, 2), (2, 7))
+_PROBE_STEPS = 3
+_TOLERANCE = {torch.float32: 0.01}
+_HALF_TOLERANCE = 0.3
+
+
+def native_unsupported_reason(model: nn.Module) -> str | None:
+    """Why the native engine cannot generate with the model, None when it can."""
+    inner = hugging_face_model(model)
+    return _reason_in_config(inner) or _reason_in_numbers(inner)
+
+
+def _reason_in_config(model: Any) -> str | None:
+    config = model.config.get_text_config()
+    if getattr(config, "is_encoder_decoder", False):
+        return "it is an encoder-decoder model"
+    strange = [kind for kind in AttentionLayout.of(config).windows if kind not in LAYER_TYPES]
+    if strange:
+        return f"it has layers of kind `{strange[0]}`"
+    if getattr(config, "num_kv_shared_layers", 0):
+        return "its layers share keys and values"
+    return None
+
+
+def _reason_in_numbers(model: Any) -> str | None:
+    """Greedy decoding of a few tokens, compared with one plain forward over the same tokens."""
+    try:
+        ours, plain = _decoded_and_plain(model)
+    except (RuntimeError, ValueError, TypeError, KeyError, AttributeError, AssertionError) as error:
+        return f"its forward refuses the slot cache ({type(error).__name__}: {error})"
+    gap = float((ours - plain).abs().max())
+    if not gap <= _TOLERANCE.get(model.get_input_embeddings().weight.dtype, _HALF_TOLERANCE):
+        return f"its log-probabilities over the slot cache are off by {gap:.2g}"
+    return None
+
+
+def _decoded_and_plain(model: Any) -> tuple[Tensor, Tensor]:
+    """Log-probabilities [prompts, steps] of greedily decoded tokens, over the slot cache and by a plain forward."""
+    register()
+    count, longest = len(_PROBE_PROMPTS), max(len(prompt) for prompt in _PROBE_PROMPTS) + _PROBE_STEPS
+    decoder = SlotDecoder(model, num_slots=count, capacity=longest, num_valid_tokens=None)
+    params = SamplingParams(max_new_tokens=_PROBE_STEPS, temperature=0.0)
+    with generating(model):
+        with attention_set_to(model.config, attention_name(model)):
+            decoder.prefill([prompt[:-1] for prompt in _PROBE_PROMPTS], [[slot] for slot in range(count)])
+            decoder.set_state([p[-1] for p in _PROBE_PROMPTS], [len(p) - 1 for p in _PROBE_PROMPTS])
+            tokens, ours = decoder.steps(
+                count,
+                count=_PROBE_STEPS,
+                length=longest,
+                params=params,
+                generator=torch.Generator(device=decoder.device),
+            )
+        plain = [
+            _plain_logprobs(model, prompt, row) for prompt, row in zip(_PROBE_PROMPTS, tokens.T.tolist(), strict=True)
+        ]
+    return ours.T, torch.stack(plain)
+
+
+def _plain_logprobs(model: Any, prompt: tuple[int, ...], response: list[int]) -> Tensor:
+    ids = torch.tensor([[*prompt, *response]], device=model.get_input_embeddings().weight.device)
+    logits = model(input_ids=ids, use_cache=False).logits[0, len(prompt) - 1 : -1].float()
+    logprobs: Tensor = logits.log_softmax(dim=-1).gather(1, ids[0, len(prompt) :, None]).squeeze(1)
+    return logprobs

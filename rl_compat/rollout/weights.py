@@ -1,0 +1,93 @@
+"""The weights that generation multiplies with: the trainer's own tensors, or a copy in a lower dtype."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from rl_compat.planning.types import DType
+from rl_compat.rollout.inference import DTYPES, hugging_face_model
+
+
+class RolloutWeights(Protocol):
+    """A Hugging Face model to generate with."""
+
+    model: Any
+    autocast_dtype: torch.dtype | None
+    "what matrix products are cast to on the fly, None when the weights have the dtype to compute in"
+
+    def refresh(self) -> None:
+        """Bring the model up to date with the trainer's weights, in place."""
+        ...
+
+
+class SharedWeights:
+    """The trainer's model itself: always up to date, no memory of its own."""
+
+    def __init__(self, model: nn.Module, *, autocast_dtype: torch.dtype | None = None) -> None:
+        self.model = hugging_face_model(model)
+        self.autocast_dtype = autocast_dtype
+
+    def refresh(self) -> None:
+        """Nothing to do."""
+
+
+class CopiedWeights:
+    """A copy of the model in a lower dtype, adapters merged into it. Buffers keep their dtype."""
+
+    def __init__(self, model: nn.Module, *, dtype: torch.dtype) -> None:
+        self.autocast_dtype: torch.dtype | None = None
+        source = hugging_face_model(model)
+        memo: dict[int, Any] = {}
+        self._pairs = [(parameter, _lowered(parameter, dtype, memo)) for parameter in _base_parameters(source)]
+        self._merged = []
+        for layer in _adapter_layers(source):
+            plain = memo[id(layer)] = copy.deepcopy(layer.base_layer, memo)
+            self._merged.append((layer, plain.weight))
+        self.model = copy.deepcopy(source, memo)
+        self.model.requires_grad_(False)
+        self.refresh()
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """Copy every weight, then lay the adapters' products over the weights that have them."""
+        for source, target in self._pairs:
+            target.copy_(source)
+        for layer, target in self._merged:
+            if not layer.merged:
+                for adapter in layer.active_adapters:
+                    target.copy_(layer.base_layer.weight + layer.get_delta_weight(adapter))
+
+
+def rollout_weights(model: nn.Module, *, compute_dtype: DType) -> RolloutWeights:
+    """A copy when fp32 weights are to be multiplied in half precision; else the trainer's tensors, shared.
+
+    Weights that are kept in half precision or quantized while adapters are fp32 are shared under autocast.
+    """
+    wanted = DTYPES[compute_dtype]
+    kept = hugging_face_model(model).get_input_embeddings().weight.dtype
+    if wanted == torch.float32:
+        return SharedWeights(model)
+    if kept == torch.float32 and not any(p.dtype == torch.uint8 for p in model.parameters()):
+        return CopiedWeights(model, dtype=wanted)
+    mixed = any(p.dtype != wanted for p in model.parameters())
+    return SharedWeights(model, autocast_dtype=wanted if mixed else None)
+
+
+def _adapter_layers(model: nn.Module) -> list[Any]:
+    return [module for module in model.modules() if hasattr(module, "base_layer") and hasattr(module, "lora_A")]
+
+
+def _base_parameters(model: nn.Module) -> list[nn.Parameter]:
+    """Every parameter once, without those of adapters."""
+    return [parameter for name, parameter in model.named_parameters() if "lora_" not in name]
+
+
+def _lowered(parameter: nn.Parameter, dtype: torch.dtype, memo: dict[int, Any]) -> Tensor:
+    """A parameter in `dtype`, remembered in `memo` so that deepcopy uses it wherever the original stands."""
+    target = nn.Parameter(torch.empty_like(parameter, dtype=dtype), requires_grad=False)
+    memo[id(parameter)] = target
+    return target
