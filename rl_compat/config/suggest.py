@@ -1,0 +1,109 @@
+"""The valid setting that someone meant when they wrote one that does not exist."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rl_compat.config.settings import sections, settings
+from rl_compat.errors import nearest
+
+OTHER_NAMES = {
+    "actor.lr": ("optimizer.actor_lr",),
+    "critic.lr": ("optimizer.critic_lr",),
+    "attn_implementation": ("plan.attention",),
+    "beta": ("algorithm.kl_coef", "algorithm.kl_loss_coef"),
+    "bf16": ("plan.compute_dtype",),
+    "cliprange": ("algorithm.clip_low", "algorithm.clip_high"),
+    "clip_range": ("algorithm.clip_low", "algorithm.clip_high"),
+    "cliprange_value": ("algorithm.clip_value",),
+    "dtype": ("plan.compute_dtype", "plan.rollout_dtype"),
+    "epochs": ("trainer.num_epochs",),
+    "fp16": ("plan.compute_dtype",),
+    "lam": ("algorithm.gae_lambda",),
+    "learning_rate": ("optimizer.actor_lr", "optimizer.critic_lr"),
+    "logger": ("trainer.loggers",),
+    "lr": ("optimizer.actor_lr", "optimizer.critic_lr"),
+    "max_grad": ("optimizer.max_grad_norm",),
+    "max_new_tokens": ("data.max_response_length",),
+    "max_steps": ("trainer.num_steps",),
+    "model_name_or_path": ("model.path",),
+    "num_generations": ("algorithm.group_size",),
+    "num_train_epochs": ("trainer.num_epochs",),
+    "output": ("trainer.output_dir",),
+    "precision": ("plan.compute_dtype",),
+    "report_to": ("trainer.loggers",),
+    "save_steps": ("trainer.save_every",),
+    "steps": ("trainer.num_steps",),
+    "total_steps": ("trainer.num_steps",),
+    "train_batch_size": ("trainer.batch_size",),
+}
+"what other programs call a setting, to the keys here"
+
+
+def suggestion(key: str) -> str | None:
+    """A sentence with the nearest valid key and its section, or None when nothing is near."""
+    section, _, name = normalize(key).rpartition(".")
+    return (
+        _same_name_elsewhere(section, name)
+        or _other_name(f"{section}.{name}")
+        or _other_name(name)
+        or _near_in_section(section, name)
+        or _near_anywhere(name)
+        or _section_hint(section)
+    )
+
+
+def normalize(key: str) -> str:
+    """A key in lower case with underscores."""
+    return key.strip().lower().replace("-", "_")
+
+
+def keys_named(name: str) -> tuple[str, ...]:
+    """Every key whose last part is this name."""
+    return tuple(key for key, setting in settings().items() if setting.name == name)
+
+
+def _same_name_elsewhere(section: str, name: str) -> str | None:
+    keys = keys_named(name)
+    if not keys:
+        return None
+    if f"{section}.{name}" in keys:
+        return _did_you_mean((f"{section}.{name}",))
+    homes = " or ".join(f"[{key.split('.')[0]}]" for key in keys)
+    return f"`{name}` belongs in {homes}: {_quoted(keys)}"
+
+
+def _other_name(key: str) -> str | None:
+    if key in OTHER_NAMES:
+        return _did_you_mean(OTHER_NAMES[key])
+    ours = [setting.name for setting in settings().values()]
+    close = nearest(key, [*OTHER_NAMES, *ours])
+    return _did_you_mean(OTHER_NAMES[close]) if close in OTHER_NAMES else None
+
+
+def _near_in_section(section: str, name: str) -> str | None:
+    section = section if section in sections() else nearest(section, sections()) or ""
+    close = nearest(name, [setting.name for setting in settings().values() if setting.section == section])
+    return _did_you_mean((f"{section}.{close}",)) if close else None
+
+
+def _near_anywhere(name: str) -> str | None:
+    close = nearest(name, [setting.name for setting in settings().values()])
+    return _did_you_mean(keys_named(close)) if close else None
+
+
+def _section_hint(section: str) -> str | None:
+    close = section if section in sections() else nearest(section, sections())
+    if close is None:
+        return None
+    names = ", ".join(setting.name for setting in settings().values() if setting.section == close)
+    return f"[{close}] has {names}"
+
+
+def _did_you_mean(keys: Sequence[str]) -> str:
+    homes = " and ".join(dict.fromkeys(f"[{key.split('.')[0]}]" for key in keys))
+    return f"did you mean {_quoted(keys)}, in section {homes}"
+
+
+def _quoted(keys: Sequence[str]) -> str:
+    return " or ".join(f"`{key}`" for key in keys)

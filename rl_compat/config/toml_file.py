@@ -1,0 +1,129 @@
+"""A settings file: TOML whose sections are those of RunConfig, read into dotted keys with their line numbers."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rl_compat.config.settings import sections, settings
+from rl_compat.config.suggest import normalize, suggestion
+from rl_compat.config.values import Mismatch, coerce
+from rl_compat.errors import ConfigError, nearest
+
+VERL_SECTIONS = ("actor_rollout_ref", "critic", "reward_model", "custom_reward_function")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileValue:
+    """A value and where it was written."""
+
+    value: Any
+    origin: str
+
+
+def read_toml(path: Path) -> dict[str, FileValue]:
+    """The settings of a file by dotted key. Raises ConfigError for a wrong file, key or type."""
+    text = _read_text(path)
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        fact = str(error)[:1].lower() + str(error)[1:]
+        raise ConfigError(f"`{path}` is not valid TOML: {fact}", hint=_syntax_hint(path)) from error
+    lines = key_lines(text)
+    return {
+        key: FileValue(value=_typed(path, lines, key, value), origin=_place(path, lines, key))
+        for key, value in _flatten(path, lines, data)
+    }
+
+
+def key_lines(text: str) -> dict[str, int]:
+    """Dotted key, or section, to the line it is written on, counted from 1."""
+    found: dict[str, int] = {}
+    section = ""
+    for number, line in enumerate(text.splitlines(), start=1):
+        header = re.match(r"\s*\[\s*([^\[\]]+?)\s*\]", line)
+        pair = re.match(r"""\s*((?:[\w-]+|"[^"]*"|'[^']*')(?:\s*\.\s*[\w-]+)*)\s*=""", line)
+        if header:
+            section = header.group(1)
+            found.setdefault(section, number)
+        elif pair:
+            name = re.sub(r"[\s\"']", "", pair.group(1))
+            found.setdefault(f"{section}.{name}" if section else name, number)
+    return found
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise ConfigError(f"there is no settings file `{path}`", hint=_missing_hint(path)) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"`{path}` is not text in UTF-8", hint="settings files are TOML") from error
+    except OSError as error:
+        raise ConfigError(f"`{path}` cannot be read: {error.strerror}") from error
+
+
+def _missing_hint(path: Path) -> str:
+    folder = path.parent
+    close = nearest(path.name, [file.name for file in folder.glob("*.toml")]) if folder.is_dir() else None
+    return f"did you mean `{folder / close}`" if close else "leave the file out to run with the defaults"
+
+
+def _syntax_hint(path: Path) -> str:
+    if path.suffix in (".yaml", ".yml", ".json"):
+        return "settings files are TOML: `[section]` on a line of its own, then `key = value`"
+    return 'text needs quotes, as in `path = "folder"`; lists are `[1, 2]`'
+
+
+def _flatten(path: Path, lines: Mapping[str, int], data: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for section, table in data.items():
+        if section not in sections() or not isinstance(table, Mapping):
+            raise _unknown_section(path, lines, section, table)
+        for name, value in table.items():
+            key = f"{section}.{name}"
+            if key not in settings():
+                raise ConfigError(f"{_place(path, lines, key)}: there is no setting `{key}`", hint=suggestion(key))
+            yield key, value
+
+
+def _unknown_section(path: Path, lines: Mapping[str, int], section: str, table: Any) -> ConfigError:
+    place = _place(path, lines, section)
+    if not isinstance(table, Mapping):
+        return ConfigError(f"{place}: `{section}` stands outside of a section", hint=suggestion(section))
+    if section in VERL_SECTIONS:
+        hint = "verl's keys are taken on the command line: `rlc train actor_rollout_ref.model.path=…`"
+        return ConfigError(f"{place}: there is no section [{section}]", hint=hint)
+    close = nearest(normalize(section), sections())
+    found = next((suggestion(f"{section}.{name}") for name in table), None)
+    hint = (
+        f"did you mean [{close}]" if close else found or f"the sections are {', '.join(f'[{s}]' for s in sections())}"
+    )
+    return ConfigError(f"{place}: there is no section [{section}]", hint=hint)
+
+
+def _typed(path: Path, lines: Mapping[str, int], key: str, value: Any) -> Any:
+    try:
+        return coerce(value, settings()[key].hint)
+    except Mismatch as error:
+        fact = f"{_place(path, lines, key)}: `{key}` takes {error.expected}, not {toml_words(value)}"
+        raise ConfigError(fact, hint=error.hint) from error
+
+
+def toml_words(value: Any) -> str:
+    """A value of a TOML file as a reader would name it."""
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    if isinstance(value, str):
+        return f'the text `"{value}"`'
+    if isinstance(value, Mapping):
+        return "a section"
+    return f"`{value}`"
+
+
+def _place(path: Path, lines: Mapping[str, int], key: str) -> str:
+    number = lines.get(key, lines.get(key.partition(".")[2]))
+    return f"`{path}`" if number is None else f"`{path}` line {number}"

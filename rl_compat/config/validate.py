@@ -1,0 +1,218 @@
+"""Which values of the settings make sense, alone and together, whatever the hardware."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rl_compat.config.settings import values_of
+from rl_compat.config.types import RunConfig
+from rl_compat.errors import ConfigError, nearest
+
+LOGGERS = ("console", "jsonl", "tensorboard", "wandb")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """A setting whose value cannot be used, and what can be done."""
+
+    key: str
+    message: str
+    hint: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Range:
+    """A condition on a number and its words."""
+
+    holds: Callable[[float], bool]
+    words: str
+
+
+AT_LEAST_ONE = Range(holds=lambda value: value >= 1, words="at least 1")
+NOT_NEGATIVE = Range(holds=lambda value: value >= 0, words="at least 0")
+POSITIVE = Range(holds=lambda value: value > 0, words="above 0")
+ABOVE_ONE = Range(holds=lambda value: value > 1, words="above 1")
+FRACTION = Range(holds=lambda value: 0 < value <= 1, words="above 0 and at most 1")
+ZERO_TO_ONE = Range(holds=lambda value: 0 <= value <= 1, words="between 0 and 1")
+BELOW_ONE = Range(holds=lambda value: 0 <= value < 1, words="at least 0 and below 1")
+
+RANGES: Mapping[str, Range] = {
+    "model.lora_rank": NOT_NEGATIVE,
+    "model.lora_alpha": POSITIVE,
+    "model.lora_dropout": BELOW_ONE,
+    "data.max_prompt_length": AT_LEAST_ONE,
+    "data.max_response_length": AT_LEAST_ONE,
+    "data.max_train_samples": AT_LEAST_ONE,
+    "data.max_val_samples": AT_LEAST_ONE,
+    "data.seed": NOT_NEGATIVE,
+    "reward.timeout_seconds": POSITIVE,
+    "algorithm.gamma": ZERO_TO_ONE,
+    "algorithm.gae_lambda": ZERO_TO_ONE,
+    "algorithm.group_size": AT_LEAST_ONE,
+    "algorithm.clip_low": FRACTION,
+    "algorithm.clip_high": POSITIVE,
+    "algorithm.clip_dual": ABOVE_ONE,
+    "algorithm.clip_value": POSITIVE,
+    "algorithm.kl_coef": NOT_NEGATIVE,
+    "algorithm.kl_target": POSITIVE,
+    "algorithm.kl_horizon": AT_LEAST_ONE,
+    "algorithm.kl_loss_coef": NOT_NEGATIVE,
+    "algorithm.num_epochs": AT_LEAST_ONE,
+    "algorithm.critic_warmup_steps": NOT_NEGATIVE,
+    "rollout.temperature": POSITIVE,
+    "rollout.top_p": FRACTION,
+    "rollout.top_k": NOT_NEGATIVE,
+    "rollout.max_num_seqs": AT_LEAST_ONE,
+    "rollout.max_num_batched_tokens": AT_LEAST_ONE,
+    "rollout.gpu_memory_utilization": FRACTION,
+    "rollout.seed": NOT_NEGATIVE,
+    "optimizer.actor_lr": NOT_NEGATIVE,
+    "optimizer.critic_lr": NOT_NEGATIVE,
+    "optimizer.betas": BELOW_ONE,
+    "optimizer.eps": POSITIVE,
+    "optimizer.weight_decay": NOT_NEGATIVE,
+    "optimizer.max_grad_norm": POSITIVE,
+    "optimizer.warmup_steps": NOT_NEGATIVE,
+    "optimizer.min_lr_fraction": ZERO_TO_ONE,
+    "trainer.batch_size": AT_LEAST_ONE,
+    "trainer.mini_batch_size": AT_LEAST_ONE,
+    "trainer.num_steps": AT_LEAST_ONE,
+    "trainer.num_epochs": AT_LEAST_ONE,
+    "trainer.max_seconds": POSITIVE,
+    "trainer.save_every": NOT_NEGATIVE,
+    "trainer.keep_checkpoints": AT_LEAST_ONE,
+    "trainer.validate_every": NOT_NEGATIVE,
+    "trainer.validation_temperature": NOT_NEGATIVE,
+    "trainer.num_sample_generations": NOT_NEGATIVE,
+    "trainer.seed": NOT_NEGATIVE,
+    "plan.num_devices": AT_LEAST_ONE,
+    "plan.micro_batch_size": AT_LEAST_ONE,
+    "plan.max_tokens_per_micro_batch": AT_LEAST_ONE,
+    "plan.logprob_chunk_tokens": AT_LEAST_ONE,
+    "plan.memory_fraction": FRACTION,
+}
+"every number must be finite; these also lie in a range. None and `auto` always pass"
+
+NOT_EMPTY = (
+    "model.path",
+    "model.lora_targets",
+    "data.train_files",
+    "data.prompt_key",
+    "reward.functions",
+    "trainer.output_dir",
+)
+
+
+def validate(config: RunConfig, origins: Mapping[str, str] | None = None) -> None:
+    """Raise ConfigError for the first setting that cannot be used. `origins` says where a key was set."""
+    for problem in problems(config):
+        origin = (origins or {}).get(problem.key)
+        message = f"{origin}: {problem.message}" if origin else problem.message
+        raise ConfigError(message, hint=problem.hint)
+
+
+def problems(config: RunConfig) -> Iterator[Problem]:
+    """Everything wrong with a configuration, in the order of the settings."""
+    for key, value in values_of(config).items():
+        yield from _alone(key, value)
+    for check in TOGETHER:
+        yield from check(config)
+
+
+def _alone(key: str, value: Any) -> Iterator[Problem]:
+    if key in NOT_EMPTY and not value:
+        yield Problem(key=key, message=f"`{key}` is empty")
+    for number in value if isinstance(value, tuple) else (value,):
+        if isinstance(number, bool) or not isinstance(number, int | float):
+            continue
+        allowed = RANGES.get(key)
+        if not math.isfinite(number):
+            yield Problem(key=key, message=f"`{key}` is {number} and must be finite")
+        elif allowed is not None and not allowed.holds(number):
+            yield Problem(key=key, message=f"`{key}` is {number} and must be {allowed.words}")
+
+
+def batch_sizes(config: RunConfig) -> Iterator[Problem]:
+    """Mini-batches divide the batch; both count prompts."""
+    batch, mini, group = config.trainer.batch_size, config.trainer.mini_batch_size, config.algorithm.group_size
+    if batch < 1 or mini < 1 or batch % mini == 0:
+        return
+    fitting = [size for size in range(1, batch + 1) if batch % size == 0]
+    near = sorted(fitting, key=lambda size: (abs(size - mini), size))[:2]
+    message = (
+        f"`trainer.mini_batch_size` is {_prompts(mini, group)} "
+        f"and does not divide `trainer.batch_size`, {_prompts(batch, group)}"
+    )
+    hint = "set `trainer.mini_batch_size` to " + " or ".join(str(size) for size in sorted(near))
+    if group > 1 and mini % group == 0 and batch % (mini // group) == 0:
+        hint = f"it counts prompts: {mini} responses are `trainer.mini_batch_size={mini // group}`"
+    yield Problem(key="trainer.mini_batch_size", message=message, hint=hint)
+
+
+def _prompts(count: int, group_size: int) -> str:
+    return f"{count} prompts" + (f" ({count * group_size} responses)" if group_size > 1 else "")
+
+
+def groups(config: RunConfig) -> Iterator[Problem]:
+    """GRPO compares the responses of one prompt, so it needs two."""
+    if config.algorithm.name == "grpo" and config.algorithm.group_size == 1:
+        yield Problem(
+            key="algorithm.group_size",
+            message="`algorithm.name=grpo` compares the responses of one prompt and `algorithm.group_size` is 1",
+            hint="set `algorithm.group_size=8`, or any number from 2",
+        )
+
+
+def reward_weights(config: RunConfig) -> Iterator[Problem]:
+    """One weight per reward function, or none."""
+    num_functions, num_weights = len(config.reward.functions), len(config.reward.weights)
+    if num_weights not in (0, num_functions):
+        yield Problem(
+            key="reward.weights",
+            message=f"`reward.weights` has {num_weights} numbers and `reward.functions` has {num_functions} functions",
+            hint="give one weight per function, or none for equal weights",
+        )
+
+
+def loggers(config: RunConfig) -> Iterator[Problem]:
+    """Only trackers that exist."""
+    for name in config.trainer.loggers:
+        if name not in LOGGERS:
+            close = nearest(name, LOGGERS)
+            hint = f"did you mean `{close}`" if close else f"use some of {', '.join(f'`{known}`' for known in LOGGERS)}"
+            yield Problem(key="trainer.loggers", message=f"`trainer.loggers` has no tracker `{name}`", hint=hint)
+
+
+def quantized_base(config: RunConfig) -> Iterator[Problem]:
+    """A 4-bit base cannot be trained itself."""
+    if config.plan.quantization != "none" and config.model.lora_rank == 0:
+        yield Problem(
+            key="plan.quantization",
+            message=f"`plan.quantization={config.plan.quantization}` freezes the base and `model.lora_rank` is 0",
+            hint="set `model.lora_rank=16`, or `plan.quantization=none`",
+        )
+
+
+def token_budget(config: RunConfig) -> Iterator[Problem]:
+    """The longest sequence fits into one micro-batch."""
+    longest = config.data.max_prompt_length + config.data.max_response_length
+    budget = config.plan.max_tokens_per_micro_batch
+    if isinstance(budget, int) and 1 <= budget < longest:
+        yield Problem(
+            key="plan.max_tokens_per_micro_batch",
+            message=f"`plan.max_tokens_per_micro_batch` is {budget} and the longest sequence has {longest} tokens",
+            hint=f"set it to {longest} or more, or shorten `data.max_prompt_length` or `data.max_response_length`",
+        )
+
+
+TOGETHER: tuple[Callable[[RunConfig], Iterator[Problem]], ...] = (
+    batch_sizes,
+    groups,
+    reward_weights,
+    loggers,
+    quantized_base,
+    token_budget,
+)

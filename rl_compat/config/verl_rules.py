@@ -1,0 +1,97 @@
+"""What can become of one of verl's keys: a rule takes the key, its value and the other keys, and gives an outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import NoneType
+from typing import Any
+
+from rl_compat.config.report import Verdict
+from rl_compat.config.settings import settings, values_of
+from rl_compat.config.types import RunConfig
+from rl_compat.config.values import alternatives
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """Every key of verl's in the command, by name, and the configuration beneath them."""
+
+    values: Mapping[str, Any]
+    base: RunConfig
+
+    def get(self, key: str, native_key: str | None = None) -> Any:
+        """The value of one of verl's keys; when not given, of a native one."""
+        value = self.values.get(key)
+        return value if value is not None or native_key is None else values_of(self.base)[native_key]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """The verdict on one key and the native values it sets."""
+
+    verdict: Verdict
+    native: Mapping[str, Any] = field(default_factory=dict)
+    reason: str = ""
+    warn: bool = False
+
+
+Rule = Callable[[str, Any, Given], Outcome]
+
+
+def honoured(native_key: str, value: Any, reason: str = "") -> Outcome:
+    return Outcome(verdict="honoured", native={native_key: value}, reason=reason)
+
+
+def translated(native: Mapping[str, Any], reason: str, *, warn: bool = False) -> Outcome:
+    return Outcome(verdict="translated", native=native, reason=reason, warn=warn)
+
+
+def no_effect(reason: str, *, warn: bool = False) -> Outcome:
+    return Outcome(verdict="without effect", reason=reason, warn=warn)
+
+
+def refused(reason: str) -> Outcome:
+    return Outcome(verdict="refused", reason=reason)
+
+
+def same(native_key: str, *, reason: str = "") -> Rule:
+    """The same setting under another name."""
+
+    def rule(key: str, value: Any, given: Given) -> Outcome:
+        if value is None and NoneType not in alternatives(settings()[native_key].hint):
+            return no_effect("null leaves our default")
+        return honoured(native_key, value, reason)
+
+    return rule
+
+
+def renamed(native_key: str, names: Mapping[Any, Any], *, reason: str, known: str | None = None) -> Rule:
+    """The same setting with other names for its values; a value without a name here is refused."""
+
+    def rule(key: str, value: Any, given: Given) -> Outcome:
+        if value not in names:
+            words = known or ", ".join(f"`{name}`" for name in dict.fromkeys(names) if isinstance(name, str))
+            return refused(f"only {words} exist here")
+        native = names[value]
+        return honoured(native_key, native) if native == value else translated({native_key: native}, reason)
+
+    return rule
+
+
+def inert(reason: str, *, warn: bool = False) -> Rule:
+    """A key that has nothing to act on here."""
+    return lambda key, value, given: no_effect(reason, warn=warn)
+
+
+def only(allowed: tuple[Any, ...], reason: str, *, otherwise: str) -> Rule:
+    """Values that describe what happens anyway; every other is refused."""
+
+    def rule(key: str, value: Any, given: Given) -> Outcome:
+        return no_effect(reason) if any(_equal(value, item) for item in allowed) else refused(otherwise)
+
+    return rule
+
+
+def _equal(value: Any, item: Any) -> bool:
+    return bool(value == item) and isinstance(value, bool) == isinstance(item, bool)
