@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -117,7 +118,5 @@ def _triton_entries() -> list[tuple[Any, str]]:
     """Where compiled kernels start: torch.compile, and Triton's launcher when it is installed."""
     entries: list[tuple[Any, str]] = [(torch, "compile")]
     if importlib.util.find_spec("triton") is not None:
-        from triton.runtime.jit import JITFunction
-
-        entries.append((JITFunction, "run"))
+        entries.append((importlib.import_module("triton.runtime.jit").JITFunction, "run"))
     return entries

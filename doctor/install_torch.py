@@ -1,0 +1,167 @@
+"""Install the torch build that suits this machine into the Python that runs this file.
+
+Standard library alone, from a bare checkout: `.venv/bin/python doctor/install_torch.py`. `RLC_TORCH` overrides the
+choice with any pip requirement or wheel path.
+"""
+
+from __future__ import annotations
+
+import sys
+
+if not __package__:
+    sys.path[0] = __file__.rpartition("/")[0] + "/.."
+
+import os
+import platform
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from rl_compat.doctor.torch_tables import BEYOND, OLDEST
+from rl_compat.doctor.wheels import NoTorchBuildError, TorchInstall, builds_for, describe
+from rl_compat.hardware.binaries import parse_version, wheel_supports
+from rl_compat.hardware.cuda import read_torch
+from rl_compat.hardware.readings import TorchReading
+from rl_compat.hardware.smi import Detected, detect
+
+GIB = 1024**3
+DISK_BYTES = {"cpu": 2 * GIB, "cuda": 10 * GIB}
+"room for the download, its copy and the unpacked wheels"
+
+Lister = Callable[[str | None], list[str]]
+"the torch versions that pip finds at an index, or where it is configured to look for None"
+
+
+def main() -> int:
+    """Install, or say why nothing was installed; exit code 1 when no build can be had."""
+    asked = os.environ.get("RLC_TORCH")
+    if asked:
+        say(f"RLC_TORCH asks for `{asked}`")
+        return install(shlex.split(asked))
+    found = detect()
+    for line in describe(found):
+        say(line)
+    present = read_torch(environment=os.environ, timeout_seconds=300)
+    if present.build is not None and not (faults := why_unusable(present, found)):
+        say(f"torch {present.build.version} is installed and suits this machine: left alone")
+        return 0
+    for fault in faults if present.build is not None else filter(None, [present.error]):
+        say(f"the torch that is installed cannot stay: {fault}")
+    try:
+        builds = builds_for(found, python=platform.python_version())
+        arguments, wanted = find_source(builds, list_versions)
+    except NoTorchBuildError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    say(f"installing torch {wanted.version} ({wanted.variant}): {wanted.reason}")
+    needed, free = DISK_BYTES["cpu" if wanted.variant == "cpu" else "cuda"], shutil.disk_usage(sys.prefix).free
+    if free < needed:
+        print(
+            f"error: {free / GIB:.1f} GiB free in `{sys.prefix}`, this torch needs {needed / GIB:.0f} GiB",
+            file=sys.stderr,
+        )
+        return 1
+    return install(arguments)
+
+
+def why_unusable(torch: TorchReading, found: Detected) -> list[str]:
+    """What speaks against keeping an installed torch."""
+    build = torch.build
+    assert build is not None
+    if not OLDEST <= parse_version(build.version)[:2] < BEYOND:
+        bounds = f"{'.'.join(map(str, OLDEST))} up to but not including {'.'.join(map(str, BEYOND))}"
+        return [f"torch {build.version} is outside of {bounds}"]
+    if not found.cards:
+        return []
+    if build.cuda is None:
+        return [f"torch {build.version} is a CPU build and there is a GPU"]
+    lacking = [
+        f"torch {build.version} has no code for `{card.name}`"
+        for card in found.cards
+        if build.arch_list and not wheel_supports(build.arch_list, card.compute_capability, cuda=build.cuda)
+    ]
+    served = len(lacking) < len(found.cards)
+    unreachable = [] if build.cuda_available or lacking else [f"torch {build.version} sees no GPU: {torch.cuda_error}"]
+    return unreachable if served else lacking
+
+
+def find_source(builds: Sequence[TorchInstall], lister: Lister) -> tuple[list[str], TorchInstall]:
+    """pip's arguments for the best build that can be had, and that build.
+
+    PyTorch's index is asked first. Where it does not answer, the indexes and folders pip is configured with are
+    searched for a version with the right local part, then for the package index's own build where that is the wanted
+    variant. Raises NoTorchBuildError when none has it.
+    """
+    seen: dict[str, list[str]] = {}
+    for build in builds:
+        if build.index_url not in seen:
+            seen[build.index_url] = lister(build.index_url)
+        version = _newest(seen[build.index_url], build, local=build.variant)
+        if version is not None:
+            return ["--index-url", build.index_url, f"torch=={version}"], build
+    configured = lister(None)
+    for build in builds:
+        version = _newest(configured, build, local=build.variant)
+        if version is not None:
+            return [f"torch=={version}"], build
+    for build in builds:
+        plain = build.on_pypi or (build.variant == "cpu" and platform.system() == "Darwin")
+        version = _newest(configured, build, local=None) if plain else None
+        if version is not None:
+            return [f"torch=={version}"], build
+    best = builds[0]
+    raise NoTorchBuildError(
+        f"torch {best.version}+{best.variant} was found neither at {best.index_url} nor where pip is configured to "
+        f"look: check the network, put a wheel into a folder named by PIP_FIND_LINKS, or set RLC_TORCH to a "
+        f"requirement or a wheel file"
+    )
+
+
+def _newest(versions: Iterable[str], build: TorchInstall, *, local: str | None) -> str | None:
+    """The newest patch release of the build's minor release with that local part."""
+    minor = parse_version(build.version)[:2]
+    fitting = [
+        version
+        for version in versions
+        if parse_version(version)[:2] == minor and (version.partition("+")[2] or None) == local
+    ]
+    return max(fitting, key=parse_version, default=None)
+
+
+def list_versions(index_url: str | None) -> list[str]:
+    """Versions of torch for this Python; none when the index does not answer within a few seconds."""
+    command = [sys.executable, "-m", "pip", "index", "versions", "torch", "--timeout", "10", "--retries", "1"]
+    if index_url is not None:
+        command += ["--index-url", index_url]
+    listed = subprocess.run(command, capture_output=True, text=True, env=_pip_environment(os.environ))
+    return parse_versions(listed.stdout)
+
+
+def parse_versions(text: str) -> list[str]:
+    """The versions in the output of `pip index versions`."""
+    match = re.search(r"^Available versions:(.*)$", text, re.MULTILINE)
+    return [version.strip() for version in match.group(1).split(",") if version.strip()] if match else []
+
+
+def install(arguments: Sequence[str]) -> int:
+    """Run `pip install` with its output shown."""
+    command = [sys.executable, "-m", "pip", "install", *arguments]
+    code = subprocess.run(command, env=_pip_environment(os.environ)).returncode
+    if code != 0:
+        print(f"error: `pip install {shlex.join(arguments)}` failed, its message is above", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _pip_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    return {**environment, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1"}
+
+
+def say(text: str) -> None:
+    print(f"install_torch: {text}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

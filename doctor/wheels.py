@@ -1,0 +1,230 @@
+"""Which torch build suits a card, a driver and a Python: decided from tables before torch is installed.
+
+Runs from a bare checkout with the standard library alone: `python3 doctor/wheels.py` prints pip's arguments.
+"""
+
+from __future__ import annotations
+
+import sys
+
+if not __package__:
+    sys.path[0] = __file__.rpartition("/")[0] + "/.."
+
+import argparse
+import json
+import platform
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rl_compat.doctor.torch_tables import (
+    OLDEST,
+    cuda_of,
+    driver_runs,
+    index_url,
+    minor_compatible_driver,
+    python_fits,
+    releases,
+    variants,
+)
+from rl_compat.hardware.binaries import needs_ptx, parse_version, wheel_supports
+from rl_compat.hardware.smi import Detected, detect
+
+Capability = tuple[int, int]
+
+
+class NoTorchBuildError(LookupError):
+    """No published build fits; the message says why and what to change."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchInstall:
+    """One published build and why it was picked."""
+
+    version: str
+    "`2.14.1`"
+    variant: str
+    "`cu126` or `cpu`"
+    index_url: str
+    reason: str
+    on_pypi: bool = False
+    "the package index has the same build, without the local version"
+
+    @property
+    def requirement(self) -> str:
+        """For the index of its variant, which names every Linux build with a local version."""
+        return f"torch=={self.version}+{self.variant}"
+
+
+def choose_torch(
+    capability: Capability | Sequence[Capability] | None,
+    driver_version: str | None,
+    python: str,
+    *,
+    machine: str = "x86_64",
+) -> TorchInstall:
+    """The newest build for the cards, the driver and the Python. NoTorchBuildError when the tables list none.
+
+    The compute capability decides first and the driver second. Of several cards all are served if one build has code
+    for all, otherwise the weakest that any build serves; the reason says so. None, or no card, is a CPU build.
+    """
+    return rank_torch(capability, driver_version, python, machine=machine)[0]
+
+
+def rank_torch(
+    capability: Capability | Sequence[Capability] | None,
+    driver_version: str | None,
+    python: str,
+    *,
+    machine: str = "x86_64",
+) -> tuple[TorchInstall, ...]:
+    """Every listed build that fits, best first; never empty."""
+    cards = sorted(set(_as_cards(capability)))
+    if not cards:
+        return tuple(_cpu_builds(python))
+    together = tuple(_cuda_builds(cards, driver_version, python, machine, note=_weakest_note(cards)))
+    if together:
+        return together
+    for weakest in cards:
+        left_out = ", ".join(_text(card) for card in cards if card != weakest)
+        note = f"; no build also serves the cards with compute capability {left_out}" if left_out else ""
+        alone = tuple(_cuda_builds([weakest], driver_version, python, machine, note=note))
+        if alone:
+            return alone
+    raise NoTorchBuildError(_why_none(cards, driver_version, python, machine))
+
+
+def _as_cards(capability: Capability | Sequence[Capability] | None) -> list[Capability]:
+    if capability is None:
+        return []
+    if len(capability) == 2 and isinstance(capability[0], int) and isinstance(capability[1], int):
+        return [(capability[0], capability[1])]
+    return [card for card in capability if isinstance(card, tuple)]
+
+
+def _cuda_builds(
+    cards: list[Capability], driver_version: str | None, python: str, machine: str, *, note: str
+) -> Iterator[TorchInstall]:
+    for release in releases(python):
+        for variant, arch_list in variants(release, machine):
+            cuda = cuda_of(variant)
+            if not all(wheel_supports(arch_list, card, cuda=cuda) for card in cards):
+                continue
+            full = any(needs_ptx(arch_list, card, cuda=cuda) for card in cards)
+            if driver_version is not None and not driver_runs(driver_version, cuda, full=full):
+                continue
+            driver = f"driver {driver_version}" if driver_version else "a driver of unknown version"
+            yield TorchInstall(
+                version=release["newest"],
+                variant=variant,
+                index_url=index_url(variant),
+                reason=f"newest build with code for compute capability {', '.join(map(_text, cards))} "
+                f"that {driver} and Python {python} run{note}",
+                on_pypi=machine == "x86_64" and variant == release["pypi_default"],
+            )
+
+
+def _cpu_builds(python: str) -> Iterator[TorchInstall]:
+    found = False
+    for release in releases(python):
+        found = True
+        yield TorchInstall(
+            version=release["newest"],
+            variant="cpu",
+            index_url=index_url("cpu"),
+            reason=f"no GPU: the newest CPU build for Python {python}",
+        )
+    if not found:
+        raise NoTorchBuildError(_python_refusal(python))
+
+
+def _weakest_note(cards: list[Capability]) -> str:
+    return f"; the weakest card, {_text(cards[0])}, decides" if len(cards) > 1 else ""
+
+
+def _why_none(cards: list[Capability], driver_version: str | None, python: str, machine: str) -> str:
+    """The first of Python, card, driver that no listed build goes with."""
+    weakest = cards[0]
+    if not releases(python):
+        return _python_refusal(python)
+    serving = [
+        (release, variant)
+        for release in releases()
+        for variant, archs in variants(release, machine)
+        if wheel_supports(archs, weakest, cuda=cuda_of(variant))
+    ]
+    if not serving:
+        return (
+            f"no torch from {'.'.join(map(str, OLDEST))} on has code for compute capability {_text(weakest)} "
+            f"on {machine}: this card cannot be used, hide it with CUDA_VISIBLE_DEVICES"
+        )
+    for_python = [(release, variant) for release, variant in serving if python_fits(release["python"], python)]
+    if not for_python:
+        bounds = serving[0][0]["python"]
+        return f"torch with code for compute capability {_text(weakest)} needs Python {bounds}, this is {python}"
+    least = min((minor_compatible_driver(cuda_of(variant)) for _, variant in for_python), key=parse_version)
+    return (
+        f"driver {driver_version} is too old: torch with code for compute capability {_text(weakest)} "
+        f"and Python {python} needs {least} or newer"
+    )
+
+
+def _python_refusal(python: str) -> str:
+    bounds = [row["python"].partition("(")[0].strip() for row in releases()]
+    return (
+        f"no torch from {'.'.join(map(str, OLDEST))} on is listed for Python {python}: "
+        f"the newest takes {bounds[0]}, the oldest {bounds[-1]}"
+    )
+
+
+def _text(capability: Capability) -> str:
+    return f"{capability[0]}.{capability[1]}"
+
+
+def pip_arguments(install: TorchInstall, *, from_pypi: bool = False) -> list[str]:
+    """What follows `pip install`."""
+    if from_pypi:
+        return [f"torch=={install.version}"]
+    return ["--index-url", install.index_url, install.requirement]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the choice for this machine, its reason on stderr; exit code 1 when no build fits."""
+    parser = argparse.ArgumentParser(prog="wheels.py", description="Which torch build suits this machine.")
+    parser.add_argument("--json", action="store_true", help="print what was found and every fitting build")
+    parser.add_argument("--python", default=platform.python_version(), help="Python to install for")
+    options = parser.parse_args(arguments)
+    found = detect()
+    try:
+        fitting = builds_for(found, python=options.python)
+    except NoTorchBuildError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    for line in (*describe(found), f"{fitting[0].requirement}: {fitting[0].reason}"):
+        print(line, file=sys.stderr)
+    print(json.dumps(_as_json(found, fitting), indent=1) if options.json else " ".join(pip_arguments(fitting[0])))
+    return 0
+
+
+def builds_for(found: Detected, *, python: str, machine: str | None = None) -> tuple[TorchInstall, ...]:
+    """Every build that fits what was detected, best first. NoTorchBuildError when there is none."""
+    machine = (machine or platform.machine()).lower().replace("amd64", "x86_64").replace("arm64", "aarch64")
+    minor_python = ".".join(python.split(".")[:2])
+    capabilities = [card.compute_capability for card in found.cards]
+    return rank_torch(capabilities, found.driver_version, minor_python, machine=machine)
+
+
+def describe(found: Detected) -> list[str]:
+    """The cards and the driver, and what was left out."""
+    cards = [f"{card.name} (compute capability {_text(card.compute_capability)})" for card in found.cards]
+    line = f"found {', '.join(cards)}, driver {found.driver_version}" if cards else "found no usable NVIDIA GPU"
+    return [line, *(found.notes if found.source else ())]
+
+
+def _as_json(found: Detected, fitting: Sequence[TorchInstall]) -> dict[str, Any]:
+    builds = [{**asdict(build), "requirement": build.requirement} for build in fitting]
+    return {"found": asdict(found), "builds": builds}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
