@@ -16,7 +16,12 @@ from collections.abc import Sequence
 import rl_compat
 from rl_compat.errors import AskedWrongly, RLCompatError, nearest
 
-COMMANDS: tuple[tuple[str, str, str], ...] = ()
+COMMANDS: tuple[tuple[str, str, str], ...] = (
+    ("train", "rl_compat.cli.train", "train a language model with PPO or GRPO"),
+    ("eval", "rl_compat.cli.eval", "accuracy of a model or a run on held-out prompts"),
+    ("export", "rl_compat.cli.export", "write a run's actor as a Hugging Face folder"),
+    ("data", "rl_compat.cli.data", "write the shipped data sets as parquet"),
+)
 "name, module with `app`, what it does in one line"
 
 INTERRUPTED = 130

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rl_compat.errors import ConfigError
+
 if TYPE_CHECKING:
     from rl_compat.config.load import LoadedConfig
     from rl_compat.hardware.types import Hardware
@@ -35,12 +37,20 @@ def new_app() -> typer.Typer:
 
 
 def read_settings(arguments: list[str] | None) -> LoadedConfig:
-    """The configuration from the arguments: a .toml file first, if any, then settings. Raises ConfigError."""
+    """The configuration from the arguments: at most one file, and settings. Raises ConfigError."""
     from rl_compat.config.load import load_config
 
     given = list(arguments or ())
-    file = Path(given.pop(0)) if given and given[0].endswith(".toml") and "=" not in given[0] else None
-    return load_config(file, given)
+    files = [text for text in given if is_file_argument(text)]
+    if len(files) > 1:
+        raise ConfigError(f"`{files[0]}` and `{files[1]}` are both settings files", hint="give one, then `key=value`")
+    file = Path(files[0]) if files else None
+    return load_config(file, [text for text in given if text not in files])
+
+
+def is_file_argument(text: str) -> bool:
+    """Whether an argument names a file rather than a setting `key=value` or a deletion `~key`."""
+    return "=" not in text and not (text.startswith("~") and "/" not in text)
 
 
 def load_hardware(file: Path | None = None, as_card: str | None = None) -> Hardware:

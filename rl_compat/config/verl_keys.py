@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rl_compat.config.verl_meanings import (
-    DTYPES,
     critic_warmup,
     custom_reward,
     estimator,
@@ -27,7 +26,7 @@ from rl_compat.config.verl_meanings import (
     validation_temperature,
 )
 from rl_compat.config.verl_role_keys import BATCHES, PROFILER, ROLES
-from rl_compat.config.verl_rules import Rule, inert, only, renamed, same
+from rl_compat.config.verl_rules import DTYPES, Rule, inert, only, renamed, same
 
 TEXT_ONLY = inert("models are text only")
 OF_VLLM = inert("the rollout engine decides it from the plan")

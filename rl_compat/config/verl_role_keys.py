@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rl_compat.config.verl_meanings import (
+from rl_compat.config.verl_role_meanings import (
     attention,
     clip_ratio,
     compute_dtype,
