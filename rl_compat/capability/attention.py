@@ -1,0 +1,56 @@
+"""Which attention a machine runs, and with which kernels.
+
+Gates of `scaled_dot_product_attention`: flash and cuDNN from 8.0 in half precision; memory-efficient from 5.0 in fp32
+and fp16, from 8.0 in bf16 too; math anywhere, with a score matrix that grows with the square of the length. Before
+torch 2.14 the memory-efficient kernel takes no grouped keys, and a grouped call that flash cannot serve falls to math.
+"""
+
+from __future__ import annotations
+
+from rl_compat.capability.choose import capability
+from rl_compat.capability.devices import below, on_cpu, torch_version
+from rl_compat.capability.types import Capability
+from rl_compat.hardware.binaries import parse_version
+from rl_compat.hardware.types import Hardware
+
+ATTENTIONS = ("flash_attention_2", "sdpa", "eager")
+FLASH_MINIMUM = (8, 0)
+EFFICIENT_MINIMUM = (5, 0)
+GROUPED_EFFICIENT_TORCH = (2, 14)
+ALL_BACKENDS = ("flash", "efficient", "cudnn", "math")
+
+
+def attention(hardware: Hardware, name: str, *, compute_dtype: str) -> Capability:
+    """Whether an attention implementation runs in a compute dtype."""
+    if name != "flash_attention_2":
+        return capability(name)
+    if on_cpu(hardware):
+        return capability(name, ("needs a CUDA device",))
+    return capability(
+        name,
+        below(hardware, FLASH_MINIMUM),
+        ()
+        if "flash-attn" in hardware.software.packages
+        else ("needs the package `flash-attn`, which is not installed",),
+        (f"multiplies in half precision only, not in {compute_dtype}",) if compute_dtype == "fp32" else (),
+    )
+
+
+def sdpa_backends(hardware: Hardware) -> tuple[str, ...]:
+    """The kernels of scaled_dot_product_attention that every selected device has."""
+    weakest = hardware.weakest_capability()
+    if weakest is None or weakest >= FLASH_MINIMUM:
+        return ALL_BACKENDS
+    return ("efficient", "math") if weakest >= EFFICIENT_MINIMUM else ("math",)
+
+
+def repeated_keys(hardware: Hardware, *, compute_dtype: str) -> Capability:
+    """Whether grouped keys and values must be repeated before scaled_dot_product_attention."""
+    weakest = hardware.weakest_capability()
+    if weakest is None:
+        return capability("repeat_kv", ("the CPU kernels take grouped keys",))
+    if parse_version(torch_version(hardware) or "") >= GROUPED_EFFICIENT_TORCH:
+        return capability("repeat_kv", ("the memory-efficient kernel takes grouped keys from torch 2.14",))
+    if weakest >= FLASH_MINIMUM and compute_dtype != "fp32":
+        return capability("repeat_kv", ("the flash kernel takes grouped keys",))
+    return capability("repeat_kv")

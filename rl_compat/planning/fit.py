@@ -1,0 +1,53 @@
+"""Facts and a request become a plan: the cheapest way of working whose every phase fits in memory."""
+
+from __future__ import annotations
+
+from rl_compat.config.types import RunConfig
+from rl_compat.errors import DoesNotFitError
+from rl_compat.hardware.types import Hardware
+from rl_compat.planning.alternatives import nearest_that_fits
+from rl_compat.planning.decide import Decided, decide
+from rl_compat.planning.ladder import Found, search, shortage_text
+from rl_compat.planning.model_shape import ModelShape
+from rl_compat.planning.resolve import resolve
+from rl_compat.planning.sizing import Shortage
+from rl_compat.planning.types import Plan
+from rl_compat.units import format_bytes
+
+
+def make_plan(config: RunConfig, hardware: Hardware, shape: ModelShape, critic_shape: ModelShape | None = None) -> Plan:
+    """Everything resolved for one run on one machine; `critic_shape` is the actor's when not given.
+
+    Raises HardwareError for a setting that the hardware cannot honour, ConfigError for one that contradicts another,
+    and DoesNotFitError, with the nearest request that fits, when no way of working does.
+    """
+    decided = decide(config, hardware, shape, critic_shape or shape)
+    outcome = _search(decided)
+    if isinstance(outcome, Found):
+        return resolve(decided, outcome)
+    raise DoesNotFitError(
+        f"{shortage_text(outcome)} ({_where(decided, outcome)})",
+        hint=nearest_that_fits(decided, _search, critic_shape=critic_shape),
+    )
+
+
+def _search(decided: Decided) -> Found | Shortage:
+    return search(
+        decided.request,
+        decided.levels,
+        wanted=decided.wanted,
+        limits=decided.profile.limits,
+        room=decided.room,
+        host_budget_bytes=decided.host_budget_bytes,
+    )
+
+
+def _where(decided: Decided, short: Shortage) -> str:
+    host = decided.hardware.host
+    if short.phase == "host memory" or not decided.hardware.devices:
+        limit = format_bytes(host.ram_limit_bytes)
+        return f"{format_bytes(host.ram_available_bytes)} of host memory available, limit {limit}"
+    device = decided.hardware.devices[0]
+    return (
+        f"{format_bytes(device.memory_free_bytes)} of {format_bytes(device.memory_total_bytes)} free on {device.name}"
+    )

@@ -1,0 +1,296 @@
+"""Peak bytes on the device in each phase of a step, item by item.
+
+A phase holds the weights of every role that is not sent away, optimizer states, what the rollout engine keeps, and what
+its own work needs. Three moments of an update compete for the same room: the logits of a chunk, the backward pass of
+one block, and the gradient of the embedding; only the largest counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rl_compat.capability.precision import DTYPE_BYTES
+from rl_compat.capability.quantization import NF4_BYTES
+from rl_compat.planning import activations
+from rl_compat.planning.activations import FP32_BYTES, Arithmetic
+from rl_compat.planning.model_shape import ModelShape
+from rl_compat.planning.types import DType, PhaseBudget
+
+HOST_BYTES_PER_OFFLOADED_PARAMETER = 16
+"two moments, the master weight and its gradient in fp32"
+TRAINED_ROLES = ("actor", "critic")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryRequest:
+    """What has to be done, before any size is chosen."""
+
+    actor: ModelShape
+    critic: ModelShape | None
+    has_reference: bool
+    "a reference with weights of its own"
+    reference_pass: bool
+    "log-probabilities under a reference, with weights of its own or with the adapters off"
+    lora_rank: int
+    lora_targets: tuple[str, ...]
+    quantization: str
+    max_prompt_length: int
+    max_response_length: int
+    compute_dtype: DType
+    rollout_dtype: DType
+    repeat_kv: bool
+    eager_attention: bool
+    optimizer_state_bytes: int
+    "per trained parameter"
+    engine: str
+    cuda_graphs: bool
+    with_entropy: bool
+    sorts_vocabulary: bool
+    "top-k or top-p is on"
+    context_bytes: int
+    allocator_factor: float
+
+    @property
+    def length(self) -> int:
+        """Tokens of the longest sequence."""
+        return self.max_prompt_length + self.max_response_length
+
+    @property
+    def roles(self) -> dict[str, ModelShape]:
+        roles = {"actor": self.actor}
+        if self.critic is not None:
+            roles["critic"] = self.critic
+        if self.has_reference:
+            roles["reference"] = self.actor
+        return roles
+
+    @property
+    def arithmetic(self) -> Arithmetic:
+        return Arithmetic(
+            compute_bytes=DTYPE_BYTES[self.compute_dtype],
+            repeat_kv=self.repeat_kv,
+            eager_attention=self.eager_attention,
+        )
+
+    def trained_parameters(self, role: str) -> int:
+        """Parameters of a role that learn: all of them, adapters and value head, or none."""
+        if role not in TRAINED_ROLES:
+            return 0
+        shape = self.roles[role]
+        head = shape.hidden_size + 1 if role == "critic" else 0
+        if self.lora_rank > 0:
+            return shape.lora_parameters(self.lora_rank, self.lora_targets) + head
+        return (shape.trunk_parameters + head) if role == "critic" else shape.num_parameters
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Levers:
+    """Ways of saving memory that cost time."""
+
+    sleep_between: bool = False
+    gradient_checkpointing: bool = False
+    frozen_dtype: DType = "fp32"
+    offload_idle: bool = False
+    offload_optimizer: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """How much is done at once."""
+
+    micro_batch_tokens: int
+    logprob_chunk_tokens: int
+    max_num_seqs: int
+    max_prefill_tokens: int
+
+
+def phase_budgets(request: MemoryRequest, levers: Levers, sizes: Sizes) -> tuple[PhaseBudget, ...]:
+    """One budget for each phase that the algorithm has, in the order of a step."""
+    phases = {"rollout": ("actor", _rollout_items(request, levers, sizes)), "logprobs": ("actor", {})}
+    phases["logprobs"] = ("actor", _logprob_items(request, levers, sizes))
+    if request.reference_pass:
+        role = "reference" if request.has_reference else "actor"
+        phases["reference"] = (role, _logprob_items(request, levers, sizes, role=role))
+    if request.critic is not None:
+        phases["values"] = ("critic", _forward_items(request, levers, sizes, role="critic"))
+        phases["critic_update"] = ("critic", _update_items(request, levers, sizes, role="critic"))
+    phases["actor_update"] = ("actor", _update_items(request, levers, sizes, role="actor"))
+    return tuple(
+        PhaseBudget(phase=phase, items=_with_slack(request, _resident(request, levers, sizes, phase, role) | items))
+        for phase, (role, items) in phases.items()
+    )
+
+
+def weights_bytes(request: MemoryRequest, levers: Levers, role: str) -> int:
+    """Of one role as it is kept: trained weights in fp32, frozen ones in their storage dtype or quantized."""
+    shape, trained = request.roles[role], request.trained_parameters(role)
+    if role in TRAINED_ROLES and request.lora_rank == 0:
+        return trained * FP32_BYTES
+    frozen_bytes = DTYPE_BYTES[levers.frozen_dtype]
+    linear_bytes = NF4_BYTES if request.quantization == "nf4" and role in TRAINED_ROLES else frozen_bytes
+    whole = shape.trunk_parameters if role == "critic" else shape.num_parameters
+    embeddings = whole - shape.linear_parameters - shape.norm_parameters
+    frozen = shape.linear_parameters * linear_bytes + embeddings * frozen_bytes + shape.norm_parameters * FP32_BYTES
+    return int(frozen) + trained * FP32_BYTES
+
+
+def host_bytes(request: MemoryRequest, levers: Levers) -> int:
+    """Host memory that offload takes: optimizer states with their weights and gradients, and waiting weights."""
+    total = 0
+    for role in request.roles:
+        if levers.offload_optimizer:
+            total += request.trained_parameters(role) * HOST_BYTES_PER_OFFLOADED_PARAMETER
+        if levers.offload_idle:
+            total += weights_bytes(request, levers, role)
+    return total
+
+
+def rollout_engine_bytes(request: MemoryRequest, levers: Levers, sizes: Sizes) -> dict[str, int]:
+    """What the engine holds from one rollout to the next: its cache, its copy of the weights, recorded graphs."""
+    element = DTYPE_BYTES[request.rollout_dtype]
+    cache = activations.kv_cache_bytes(
+        request.actor, num_seqs=sizes.max_num_seqs, length=request.length, element_bytes=element
+    )
+    items = {"kv cache": cache}
+    if _copies_weights(request, levers):
+        items["rollout weights"] = request.actor.num_parameters * element
+    if request.cuda_graphs:
+        items["cuda graphs"] = _step_bytes(request, sizes)
+    return items
+
+
+def _copies_weights(request: MemoryRequest, levers: Levers) -> bool:
+    kept = levers.frozen_dtype if request.lora_rank > 0 and request.quantization == "none" else "fp32"
+    return request.engine == "vllm" or request.rollout_dtype != kept
+
+
+def _step_bytes(request: MemoryRequest, sizes: Sizes) -> int:
+    """One decode step: a token of every sequence through one block, and the logits it is drawn from."""
+    copies = activations.SAMPLING_COPIES + (activations.SORTING_COPIES if request.sorts_vocabulary else 0)
+    logits = activations.logits_bytes(request.actor.vocab_size, tokens=sizes.max_num_seqs, copies=copies)
+    block = activations.forward_bytes(request.actor, request.arithmetic, tokens=sizes.max_num_seqs, length=1)
+    return logits + block
+
+
+def _rollout_items(request: MemoryRequest, levers: Levers, sizes: Sizes) -> dict[str, int]:
+    arithmetic = Arithmetic(
+        compute_bytes=DTYPE_BYTES[request.rollout_dtype],
+        repeat_kv=request.repeat_kv,
+        eager_attention=request.eager_attention,
+    )
+    prefill = activations.forward_bytes(
+        request.actor, arithmetic, tokens=sizes.max_prefill_tokens, length=request.max_prompt_length
+    )
+    return rollout_engine_bytes(request, levers, sizes) | {
+        "prefill": prefill,
+        "last-token logits": _step_bytes(request, sizes),
+    }
+
+
+def _logprob_items(request: MemoryRequest, levers: Levers, sizes: Sizes, *, role: str = "actor") -> dict[str, int]:
+    copies = activations.LOGIT_COPIES
+    chunk = _chunk_tokens(request, sizes)
+    return _forward_items(request, levers, sizes, role=role) | {
+        "logits": activations.logits_bytes(request.actor.vocab_size, tokens=chunk, copies=copies)
+        + _head_copy_bytes(request, levers, role)
+    }
+
+
+def _forward_items(request: MemoryRequest, levers: Levers, sizes: Sizes, *, role: str) -> dict[str, int]:
+    shape = request.roles[role]
+    alive = activations.forward_bytes(shape, request.arithmetic, tokens=sizes.micro_batch_tokens, length=request.length)
+    return {"activations": alive} | _cast_items(request, levers, role)
+
+
+def _update_items(request: MemoryRequest, levers: Levers, sizes: Sizes, *, role: str) -> dict[str, int]:
+    shape, trained = request.roles[role], request.trained_parameters(role)
+    saved = activations.saved_bytes(
+        shape,
+        request.arithmetic,
+        tokens=sizes.micro_batch_tokens,
+        length=request.length,
+        checkpointing=levers.gradient_checkpointing,
+    )
+    logits = _logits_moment(request, levers, sizes) if role == "actor" else 0
+    later = max(_block_moment(request, levers, sizes, role), _embedding_moment(request, role) - saved)
+    items = {"gradients": trained * FP32_BYTES, "activations": saved}
+    items |= {"logits": logits} if role == "actor" else {}
+    return items | {"backward": max(0, later - logits)} | _cast_items(request, levers, role)
+
+
+def _logits_moment(request: MemoryRequest, levers: Levers, sizes: Sizes) -> int:
+    """The chunk's logits, the hidden states of response tokens with their gradient, and the head's gradient."""
+    copies = activations.LOGIT_COPIES + (activations.ENTROPY_COPIES if request.with_entropy else 0)
+    chunk = activations.logits_bytes(request.actor.vocab_size, tokens=_chunk_tokens(request, sizes), copies=copies)
+    hidden = 2 * FP32_BYTES * request.actor.hidden_size * sizes.micro_batch_tokens
+    head_gradient = 0
+    if request.lora_rank == 0:
+        product = DTYPE_BYTES[request.compute_dtype] if request.arithmetic.half else 0
+        head_gradient = request.actor.embedding_parameters * (FP32_BYTES + product)
+    return chunk + hidden + head_gradient + _head_copy_bytes(request, levers, "actor")
+
+
+def _block_moment(request: MemoryRequest, levers: Levers, sizes: Sizes, role: str) -> int:
+    """One block's backward, recomputed first when checkpointed, while a tied head's gradient waits."""
+    shape, arithmetic, tokens = request.roles[role], request.arithmetic, sizes.micro_batch_tokens
+    moment = activations.backward_layer_bytes(shape, arithmetic, tokens=tokens, length=request.length)
+    if levers.gradient_checkpointing:
+        moment += activations.saved_layer_bytes(shape, arithmetic, tokens=tokens, length=request.length)
+    if role == "actor" and request.lora_rank == 0 and shape.tie_word_embeddings:
+        moment += shape.embedding_parameters * FP32_BYTES
+    return moment
+
+
+def _embedding_moment(request: MemoryRequest, role: str) -> int:
+    """The embedding's dense gradient, that of a tied head, and their sum; or the temporaries of an optimizer step."""
+    shape = request.roles[role]
+    if request.lora_rank > 0:
+        return 0
+    tied = role == "actor" and shape.tie_word_embeddings
+    return shape.embedding_parameters * FP32_BYTES * (3 if tied else 2)
+
+
+def _chunk_tokens(request: MemoryRequest, sizes: Sizes) -> int:
+    """Response tokens whose logits exist at once: never more than a micro-batch has."""
+    responses = max(1, sizes.micro_batch_tokens // request.length) * request.max_response_length
+    return min(sizes.logprob_chunk_tokens, responses)
+
+
+def _head_copy_bytes(request: MemoryRequest, levers: Levers, role: str) -> int:
+    """The output matrix in the dtype of the products, when it is kept in another one."""
+    kept = levers.frozen_dtype if role == "reference" or request.lora_rank > 0 else "fp32"
+    if kept == request.compute_dtype:
+        return 0
+    return request.actor.embedding_parameters * DTYPE_BYTES[request.compute_dtype]
+
+
+def _cast_items(request: MemoryRequest, levers: Levers, role: str) -> dict[str, int]:
+    """Block weights in the compute dtype: autocast keeps all copies of trained weights, one of frozen ones."""
+    shape, width = request.roles[role], DTYPE_BYTES[request.compute_dtype]
+    frozen = role == "reference" or request.lora_rank > 0
+    if (levers.frozen_dtype if frozen else "fp32") == request.compute_dtype:
+        return {}
+    largest = max(linear.num_parameters for linear in shape.linears)
+    return {"weight copies": width * (largest if frozen else shape.linear_parameters)}
+
+
+def _resident(request: MemoryRequest, levers: Levers, sizes: Sizes, phase: str, active: str) -> dict[str, int]:
+    items = {"context": request.context_bytes}
+    for role in request.roles:
+        if role == active or not levers.offload_idle:
+            items[f"{role} weights"] = weights_bytes(request, levers, role)
+        trained = request.trained_parameters(role)
+        if trained and not levers.offload_optimizer:
+            items[f"{role} optimizer"] = trained * request.optimizer_state_bytes
+    if phase != "rollout" and not levers.sleep_between:
+        items |= rollout_engine_bytes(request, levers, sizes)
+    return items
+
+
+def _with_slack(request: MemoryRequest, items: Mapping[str, int]) -> dict[str, int]:
+    """The items and what the allocator reserves beyond them."""
+    tensors = sum(items.values()) - request.context_bytes
+    return {name: size for name, size in items.items() if size} | {
+        "allocator slack": int(tensors * (request.allocator_factor - 1))
+    }

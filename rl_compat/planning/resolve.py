@@ -1,0 +1,138 @@
+"""What was decided and found becomes the Plan that the compute tower obeys."""
+
+from __future__ import annotations
+
+import math
+from typing import cast
+
+from rl_compat.capability.attention import sdpa_backends
+from rl_compat.capability.devices import on_cpu
+from rl_compat.capability.types import Choice
+from rl_compat.planning.decide import Decided
+from rl_compat.planning.ladder import Found
+from rl_compat.planning.memory import host_bytes, phase_budgets, rollout_engine_bytes
+from rl_compat.planning.types import Plan, RoleName, RolePlan, RolloutPlan
+from rl_compat.units import format_bytes
+
+LEVER_CHOICES = {
+    "sleep_between": ("sleep_between", ""),
+    "gradient_checkpointing": ("gradient_checkpointing", "gradient_checkpointing"),
+    "offload_idle": ("offload_idle_models", "offload_idle_models"),
+    "offload_optimizer": ("offload_optimizer", "offload_optimizer"),
+}
+"lever: concern, and the setting under `plan` that fixes it"
+
+
+def resolve(decided: Decided, found: Found) -> Plan:
+    """The plan, with a choice recorded for every lever."""
+    request, hardware = decided.request, decided.hardware
+    budgets = phase_budgets(request, found.levers, found.sizes)
+    cpu = on_cpu(hardware)
+    peak = max(budget.total_bytes for budget in budgets)
+    return Plan(
+        profile=decided.profile.name,
+        device=device_of(decided),
+        device_name=hardware.host.cpu_name if cpu else hardware.devices[0].name,
+        roles={role: _role(decided, found, cast(RoleName, role)) for role in request.roles},
+        rollout=_rollout(decided, found),
+        budgets=budgets,
+        memory_available_bytes=decided.room.available_bytes,
+        host_bytes=peak if cpu else host_bytes(request, found.levers),
+        choices=dict(decided.choices) | _lever_choices(decided, found),
+        notes=_notes(decided),
+        tf32=decided.choices["tf32"].value == "on" and hardware.emulated is None,
+        num_threads=_num_threads(decided),
+        memory_cap_bytes=None if hardware.emulated is None or cpu else hardware.devices[0].memory_total_bytes,
+        sdpa_backends=sdpa_backends(hardware),
+        emulated=hardware.emulated,
+    )
+
+
+def device_of(decided: Decided) -> str:
+    """torch's name of the device. An emulated card is the CPU on a machine whose torch reaches no GPU."""
+    hardware = decided.hardware
+    if on_cpu(hardware):
+        return "cpu"
+    torch = hardware.software.torch
+    if hardware.emulated is not None and torch is not None and not torch.cuda_available:
+        return "cpu"
+    return f"cuda:{hardware.devices[0].index}"
+
+
+def _role(decided: Decided, found: Found, role: RoleName) -> RolePlan:
+    choices, request, wanted = decided.choices, decided.request, decided.wanted
+    trained = request.trained_parameters(role) > 0
+    all_trained = trained and request.lora_rank == 0
+    limits = decided.profile.limits
+    rows = wanted.micro_batch_size or max(1, min(limits.max_micro_batch_size, wanted.mini_batch_sequences))
+    return RolePlan(
+        role=role,
+        device=device_of(decided),
+        storage_dtype="fp32" if all_trained else found.levers.frozen_dtype,
+        compute_dtype=request.compute_dtype,
+        attention=choices["attention"].value,
+        repeat_kv=request.repeat_kv,
+        loss_scaling=trained and choices["loss_scaling"].value == "on",
+        gradient_checkpointing=trained and found.levers.gradient_checkpointing,
+        offload_optimizer=trained and found.levers.offload_optimizer,
+        offload_idle=found.levers.offload_idle,
+        optimizer=choices["optimizer"].value,
+        quantization=request.quantization if trained else "none",
+        micro_batch_size=rows,
+        max_tokens_per_micro_batch=found.sizes.micro_batch_tokens,
+        logprob_chunk_tokens=found.sizes.logprob_chunk_tokens,
+    )
+
+
+def _rollout(decided: Decided, found: Found) -> RolloutPlan:
+    request, choices = decided.request, decided.choices
+    share = decided.config.rollout.gpu_memory_utilization
+    if share is None and request.engine == "vllm" and decided.hardware.devices:
+        held = sum(rollout_engine_bytes(request, found.levers, found.sizes).values())
+        share = math.ceil(100 * held / decided.hardware.devices[0].memory_total_bytes) / 100
+    return RolloutPlan(
+        engine=request.engine,
+        compute_dtype=request.rollout_dtype,
+        max_num_seqs=found.sizes.max_num_seqs,
+        max_prefill_tokens=found.sizes.max_prefill_tokens,
+        cuda_graphs=choices["cuda_graphs"].value == "on" and device_of(decided) != "cpu",
+        gpu_memory_utilization=share,
+        sleep_between=found.levers.sleep_between,
+    )
+
+
+def _lever_choices(decided: Decided, found: Found) -> dict[str, Choice]:
+    recorded = {}
+    for lever, (concern, key) in LEVER_CHOICES.items():
+        on = getattr(found.levers, lever)
+        asked = bool(key) and getattr(decided.config.plan, key) != "auto"
+        reason = found.because.get(lever) or ("asked for" if asked else "every phase fits without it")
+        recorded[concern] = Choice(value="on" if on else "off", reason=reason, asked=asked)
+    frozen = decided.choices["frozen_storage_dtype"]
+    if found.levers.frozen_dtype != frozen.value:
+        reason = found.because["frozen_dtype"]
+        recorded["frozen_storage_dtype"] = Choice(value=found.levers.frozen_dtype, reason=reason)
+    return recorded
+
+
+def _num_threads(decided: Decided) -> int | None:
+    if device_of(decided) != "cpu" or "OMP_NUM_THREADS" in decided.hardware.environment:
+        return None
+    return decided.hardware.host.num_cores
+
+
+def _notes(decided: Decided) -> tuple[str, ...]:
+    notes = []
+    for device in decided.hardware.devices:
+        taken = device.memory_total_bytes - device.memory_free_bytes
+        if decided.hardware.emulated is None and taken > device.memory_total_bytes // 10:
+            notes.append(
+                f"{format_bytes(taken)} of {device.name} is in use by others: planned for the "
+                f"{format_bytes(device.memory_free_bytes)} that are free"
+            )
+    if not decided.request.actor.exact:
+        notes.append(f"`{decided.request.actor.model_type}` is not a known family: memory is counted as for llama")
+    plan = decided.config.plan
+    if on_cpu(decided.hardware) and True in (plan.offload_optimizer, plan.offload_idle_models):
+        notes.append("offload has no effect: the device is the CPU and its memory is the host's")
+    return tuple(notes)
