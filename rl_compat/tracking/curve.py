@@ -1,0 +1,88 @@
+"""A curve drawn with characters, for the end of a run on a terminal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+BLOCKS = "▁▂▃▄▅▆▇█"
+ASCII = ".:#"
+
+LABEL_WIDTH = 9
+_AXIS_LINES = 2
+
+
+def marks_for(encoding: str | None) -> str:
+    """Eighths of a block where the encoding has them, else ASCII."""
+    try:
+        BLOCKS.encode(encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return ASCII
+    return BLOCKS
+
+
+def render_curve(
+    values: Sequence[float], width: int, height: int, *, first_step: int = 1, marks: str = BLOCKS
+) -> list[str]:
+    """Lines that draw the values over their steps, at most width characters and exactly height lines.
+
+    The scale runs from the lowest to the highest value shown and both are written at the side. More values than columns
+    are averaged; NaN and infinities leave a gap. Without any finite value there is one line that says so.
+    """
+    columns = _columns(values, max(1, width - LABEL_WIDTH - 2))
+    shown = [value for value in columns if not math.isnan(value)]
+    if not shown:
+        return ["no values"]
+    low, high = min(shown), max(shown)
+    num_rows = max(1, height - _AXIS_LINES)
+    levels = [_level(value, low, high, num_rows * len(marks)) for value in columns]
+    rows = []
+    for row in range(num_rows):
+        label = _label(row, num_rows, low, high)
+        rows.append(f"{label:>{LABEL_WIDTH}} |{_row_marks(levels, num_rows - 1 - row, marks)}".rstrip())
+    axis = f"{'':{LABEL_WIDTH}} +{'-' * len(columns)}"
+    return [*rows, axis, _step_labels(first_step, first_step + len(values) - 1, len(columns))]
+
+
+def _columns(values: Sequence[float], num_columns: int) -> list[float]:
+    """One value per column: each repeated to fill the width, or neighbours averaged; NaN where there is none."""
+    if not values:
+        return []
+    if len(values) <= num_columns:
+        return [
+            value if math.isfinite(value) else math.nan for value in values for _ in range(num_columns // len(values))
+        ]
+    edges = [column * len(values) // num_columns for column in range(num_columns + 1)]
+    return [_mean(values[start:end]) for start, end in pairwise(edges)]
+
+
+def _mean(values: Sequence[float]) -> float:
+    finite = [value for value in values if math.isfinite(value)]
+    return sum(finite) / len(finite) if finite else math.nan
+
+
+def _level(value: float, low: float, high: float, num_levels: int) -> int:
+    """How many marks high a column is: 1 for the lowest value, all for the highest, half where all are equal."""
+    if math.isnan(value):
+        return 0
+    if high == low:
+        return (num_levels + 1) // 2
+    return 1 + round((value - low) / (high - low) * (num_levels - 1))
+
+
+def _row_marks(levels: Sequence[int], rows_below: int, marks: str) -> str:
+    base = rows_below * len(marks)
+    return "".join((" " + marks)[min(max(level - base, 0), len(marks))] for level in levels)
+
+
+def _label(row: int, num_rows: int, low: float, high: float) -> str:
+    if low == high:
+        return f"{low:.3g}" if row == num_rows // 2 else ""
+    return f"{high:.3g}" if row == 0 else f"{low:.3g}" if row == num_rows - 1 else ""
+
+
+def _step_labels(first: int, last: int, num_columns: int) -> str:
+    left, right = str(first), str(last) if last > first else ""
+    gap = max(1, num_columns - len(left) - len(right))
+    return f"{'':{LABEL_WIDTH}}  {left}{' ' * gap}{right}".rstrip()

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import io
+import math
+
+import pytest
+
+from rl_compat.tracking.console import ConsoleTracker, format_line
+
+
+def test_a_step_is_one_line_of_names_and_values():
+    line = format_line(3, {"actor/pg_loss": -0.0123456789, "critic/rewards/mean": 0.25, "response_length/max": 256})
+
+    assert line == "step:3 - actor/pg_loss:-0.012346 - critic/rewards/mean:0.25 - response_length/max:256"
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0, -2.5, 1e-6, 3.3e-12, 123456.78, 1e20, 7, -3.14159265, 99999.96])
+def test_a_script_that_splits_the_line_reads_the_values_back(value):
+    line = format_line(12, {"perf/throughput": value, "timing_s/gen": 1.5})
+
+    fields = dict(field.rsplit(":", 1) for field in line.split(" - "))
+    assert list(fields) == ["step", "perf/throughput", "timing_s/gen"]
+    assert int(fields["step"]) == 12
+    assert float(fields["perf/throughput"]) == pytest.approx(value, rel=1e-4)
+
+
+def test_values_that_are_not_finite_are_printed_as_such():
+    assert format_line(1, {"a": math.nan, "b": math.inf, "c": -math.inf}) == "step:1 - a:nan - b:inf - c:-inf"
+
+
+def test_lines_go_to_stdout_and_nothing_else_does(capsys):
+    tracker = ConsoleTracker()
+
+    tracker.log(1, {"a": 0.5})
+    tracker.log(2, {})
+    tracker.close()
+
+    assert capsys.readouterr() == ("step:1 - a:0.5\nstep:2\n", "")
+
+
+def test_lines_go_to_a_given_stream():
+    stream = io.StringIO()
+
+    ConsoleTracker(stream).log(1, {"a": 2.0})
+
+    assert stream.getvalue() == "step:1 - a:2.0\n"
