@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rl_compat.cli.render import print_table, print_warning
 from rl_compat.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -37,7 +39,10 @@ def new_app() -> typer.Typer:
 
 
 def read_settings(arguments: list[str] | None) -> LoadedConfig:
-    """The configuration from the arguments: at most one file, and settings. Raises ConfigError."""
+    """The configuration from the arguments: at most one file, and settings. Raises ConfigError.
+
+    Says on stderr what became of verl's keys, and which settings change nothing.
+    """
     from rl_compat.config.load import load_config
 
     given = list(arguments or ())
@@ -45,7 +50,19 @@ def read_settings(arguments: list[str] | None) -> LoadedConfig:
     if len(files) > 1:
         raise ConfigError(f"`{files[0]}` and `{files[1]}` are both settings files", hint="give one, then `key=value`")
     file = Path(files[0]) if files else None
-    return load_config(file, [text for text in given if text not in files])
+    loaded = load_config(file, [text for text in given if text not in files])
+    show_report(loaded)
+    return loaded
+
+
+def show_report(loaded: LoadedConfig) -> None:
+    """Every key of a command with verl's keys as a table; otherwise only what should not be missed."""
+    from rl_compat.config.report import COLUMNS, render_report, warnings_of
+
+    if "verl" in loaded.sources.values():
+        print_table("settings given as verl's keys", COLUMNS, render_report(loaded.report), stream=sys.stderr)
+    for sentence in warnings_of(loaded.report):
+        print_warning(sentence)
 
 
 def is_file_argument(text: str) -> bool:

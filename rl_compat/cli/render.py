@@ -19,23 +19,26 @@ class Progress(Protocol):
     def advance(self, steps: int = 1, *, note: str = "") -> None: ...
 
 
-def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """A table on stdout: one line a row when stdout is not a terminal."""
+def print_table(
+    title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], *, stream: TextIO | None = None
+) -> None:
+    """A table on stdout, or another stream: one line a row when that is not a terminal."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    terminal = sys.stdout.isatty()
-    console = Console(file=sys.stdout, highlight=False, width=None if terminal else UNBOUNDED_WIDTH)
-    table = Table(
-        title=title or None, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD if terminal else None
-    )
+    stream = stream or sys.stdout
+    terminal = stream.isatty()
+    console = Console(file=stream, highlight=False, width=None if terminal else UNBOUNDED_WIDTH)
+    table = Table(title=title or None, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
     for column in columns:
         table.add_column(Text(column), overflow="fold")
     for row in rows:
         table.add_row(*(Text(str(cell)) for cell in row))
-    console.print(table)
+    with console.capture() as capture:
+        console.print(table)
+    print("\n".join(line.rstrip() for line in capture.get().splitlines()), file=stream)
 
 
 def print_lines(lines: Iterable[str]) -> None:
