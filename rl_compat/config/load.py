@@ -11,8 +11,8 @@ from typing import Any, Literal
 from rl_compat.config.arguments import Argument, last_of_each, split_arguments
 from rl_compat.config.inert import inert_settings
 from rl_compat.config.report import KeyVerdict
-from rl_compat.config.settings import build, sections, settings
-from rl_compat.config.suggest import suggestion
+from rl_compat.config.settings import build, settings
+from rl_compat.config.suggest import means_ours, suggestion
 from rl_compat.config.toml_file import read_toml
 from rl_compat.config.types import RunConfig
 from rl_compat.config.validate import validate
@@ -136,8 +136,7 @@ def _replaced(earlier: Argument, later: Argument) -> KeyVerdict:
 
 
 def _unknown_key(argument: Argument, origin: str) -> ConfigError:
-    section = argument.key.partition(".")[0]
-    close = nearest_verl_key(argument.key) if section not in sections() else None
+    close = None if means_ours(argument.key) else nearest_verl_key(argument.key)
     hint = f"did you mean `{close}`" if close else suggestion(argument.key)
     return ConfigError(f"{origin}: there is no setting `{argument.key}`", hint=hint)
 

@@ -40,9 +40,11 @@ OTHER_NAMES = {
 "what other programs call a setting, to the keys here"
 
 
-def suggestion(key: str) -> str | None:
-    """A sentence with the nearest valid key and its section, or None when nothing is near."""
+def suggestion(key: str) -> str:
+    """A sentence with the nearest valid key and its section, or what there is."""
     section, _, name = normalize(key).rpartition(".")
+    if not section and name in sections():
+        return _section_hint(name) or ""
     return (
         _same_name_elsewhere(section, name)
         or _other_name(f"{section}.{name}")
@@ -50,7 +52,17 @@ def suggestion(key: str) -> str | None:
         or _near_in_section(section, name)
         or _near_anywhere(name)
         or _section_hint(section)
+        or f"the sections are {', '.join(f'[{name}]' for name in sections())}"
     )
+
+
+def means_ours(key: str) -> bool:
+    """Whether an unknown key is nearer to a setting of ours than to any key of verl's."""
+    section, _, name = normalize(key).rpartition(".")
+    ours = {setting.name for setting in settings().values()}
+    if section in ("", *sections()):
+        return name in ours or name in OTHER_NAMES or not section or nearest(name, ours) is not None
+    return f"{section}.{name}" in OTHER_NAMES
 
 
 def normalize(key: str) -> str:

@@ -32,6 +32,7 @@ def read_toml(path: Path) -> dict[str, FileValue]:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         fact = str(error)[:1].lower() + str(error)[1:]
+        fact = fact.replace("at end of document", f"at line {len(text.splitlines())}, the end of the file")
         raise ConfigError(f"`{path}` is not valid TOML: {fact}", hint=_syntax_hint(path)) from error
     lines = key_lines(text)
     return {

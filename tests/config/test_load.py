@@ -1,0 +1,156 @@
+"""A configuration from a file and arguments."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rl_compat.config.load import load_config
+from rl_compat.config.settings import settings, values_of
+from rl_compat.config.types import RunConfig
+from rl_compat.errors import ConfigError
+
+
+def write(folder: Path, text: str, name: str = "run.toml") -> Path:
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_nothing_given_is_the_defaults() -> None:
+    loaded = load_config(None, [])
+
+    assert loaded.config == RunConfig()
+    assert loaded.report == ()
+    assert set(loaded.sources) == set(settings())
+    assert set(loaded.sources.values()) == {"default"}
+
+
+def test_arguments_win_over_the_file_and_the_file_over_the_defaults(tmp_path: Path) -> None:
+    path = write(tmp_path, "[trainer]\nnum_steps = 5\nproject = 'mine'\n")
+
+    loaded = load_config(path, ["trainer.num_steps=7"])
+
+    assert loaded.config.trainer.num_steps == 7
+    assert loaded.config.trainer.project == "mine"
+    assert loaded.sources["trainer.num_steps"] == "command line"
+    assert loaded.sources["trainer.project"] == "file"
+    assert loaded.sources["trainer.seed"] == "default"
+
+
+def test_every_section_is_read_from_a_file(tmp_path: Path) -> None:
+    text = """
+model = { path = "m" }
+data.train_files = ["a.parquet", "b.parquet"]
+[reward]
+functions = ["gsm8k", "own.py:score"]
+weights = [1, 0.5]
+function_arguments = { bonus = 0.1 }
+[algorithm]
+name = "grpo"
+group_size = 4
+clip_dual = "none"
+[rollout]
+max_num_seqs = 8
+[optimizer]
+betas = [0.9, 0.95]
+[trainer]
+max_seconds = 60
+[plan]
+gradient_checkpointing = true
+micro_batch_size = "auto"
+"""
+    config = load_config(write(tmp_path, text)).config
+
+    assert config.model.path == "m"
+    assert config.data.train_files == ("a.parquet", "b.parquet")
+    assert config.reward.weights == (1.0, 0.5)
+    assert config.reward.function_arguments == {"bonus": "0.1"}
+    assert config.algorithm.clip_dual is None
+    assert config.rollout.max_num_seqs == 8
+    assert config.optimizer.betas == (0.9, 0.95)
+    assert config.trainer.max_seconds == 60.0
+    assert config.plan.gradient_checkpointing is True
+    assert config.plan.micro_batch_size == "auto"
+
+
+def test_every_setting_takes_its_own_default_as_an_argument() -> None:
+    def text(value: object) -> str:
+        if isinstance(value, tuple):
+            return f"[{','.join(str(item) for item in value)}]"
+        return "{}" if value == {} else str(value)
+
+    arguments = [f"{key}={text(value)}" for key, value in values_of(RunConfig()).items()]
+
+    assert load_config(None, arguments).config == RunConfig()
+
+
+def test_one_entry_of_a_dictionary_is_added_to_those_of_the_file(tmp_path: Path) -> None:
+    path = write(tmp_path, "[reward.function_arguments]\nbonus = '1'\n")
+
+    config = load_config(path, ["reward.function_arguments.unit=km"]).config
+
+    assert config.reward.function_arguments == {"bonus": "1", "unit": "km"}
+
+
+def test_a_deletion_brings_the_default_back(tmp_path: Path) -> None:
+    path = write(tmp_path, "[trainer]\nnum_steps = 5\n")
+
+    assert load_config(path, ["~trainer.num_steps"]).config.trainer.num_steps is None
+
+
+def test_the_mini_batch_follows_the_batch_unless_given() -> None:
+    assert load_config(None, ["trainer.batch_size=6"]).config.trainer.mini_batch_size == 6
+    assert load_config(None, ["trainer.batch_size=6", "trainer.mini_batch_size=3"]).config.trainer.mini_batch_size == 3
+
+
+def test_the_home_folder_is_filled_in() -> None:
+    config = load_config(None, ["data.train_files=[~/a.parquet,gsm8k]", "model.path=~/m"]).config
+
+    assert config.data.train_files == (str(Path.home() / "a.parquet"), "gsm8k")
+    assert config.model.path == str(Path.home() / "m")
+
+
+def test_a_key_given_twice_counts_the_last_time_and_says_so() -> None:
+    loaded = load_config(None, ["trainer.num_steps=5", "trainer.num_steps=7"])
+
+    assert loaded.config.trainer.num_steps == 7
+    (line,) = loaded.report
+    assert (line.key, line.value, line.verdict, line.warn) == ("trainer.num_steps", "5", "without effect", True)
+
+
+def test_a_setting_that_changes_nothing_is_reported() -> None:
+    loaded = load_config(None, ["algorithm.name=grpo", "algorithm.group_size=4", "algorithm.clip_value=0.3"])
+
+    (line,) = loaded.report
+    assert line.key == "algorithm.clip_value"
+    assert line.sentence == "`algorithm.clip_value=0.3` without effect: `algorithm.name=grpo` has no critic"
+
+
+@pytest.mark.parametrize(
+    ("argument", "message", "hint"),
+    [
+        ("optimizer.lerning_rate=1e-6", "no setting `optimizer.lerning_rate`", "`optimizer.actor_lr`"),
+        ("trainer.num-epochs=2", "no setting `trainer.num-epochs`", "`trainer.num_epochs`, in section [trainer]"),
+        ("num-epochs=2", "no setting `num-epochs`", "`trainer.num_epochs`"),
+        ("rollout.group_size=4", "no setting `rollout.group_size`", "belongs in [algorithm]: `algorithm.group_size`"),
+        ("trainer.batch_sise=4", "no setting", "`trainer.batch_size`"),
+        ("actor.lr=1e-6", "no setting", "`optimizer.actor_lr`"),
+        ("trainer=3", "no setting", "[trainer] has batch_size"),
+        ("model.path.x=3", "no setting", None),
+        ("trainer.batch_size=many", "`trainer.batch_size` takes a whole number, not `many`", None),
+        ("plan.compute_dtype=bf61", "`plan.compute_dtype` takes one of `auto`", "did you mean `bf16`"),
+        ("plan.offload_optimizer=perhaps", "takes `true` or `false` or `auto`", None),
+        ("optimizer.betas=0.9", "takes 2 numbers", None),
+    ],
+)
+def test_a_wrong_argument_names_the_key_and_the_nearest(argument: str, message: str, hint: str | None) -> None:
+    """A-UX-05."""
+    with pytest.raises(ConfigError) as caught:
+        load_config(None, [argument])
+
+    assert caught.value.exit_code == 2
+    assert caught.value.message.startswith(f"argument `{argument}`: ")
+    assert message in caught.value.message
+    assert hint is None or hint in str(caught.value.hint)

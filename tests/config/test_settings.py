@@ -1,0 +1,30 @@
+"""The settings are read from the dataclasses."""
+
+from __future__ import annotations
+
+from rl_compat.config.settings import describe_fields, settings, values_of
+from rl_compat.config.types import RunConfig
+from rl_compat.config.validate import NOT_EMPTY, RANGES, problems
+
+
+def test_every_field_is_a_setting_with_its_sentence() -> None:
+    assert settings()["trainer.batch_size"].default == 32
+    assert settings()["trainer.batch_size"].sentence == "prompts per step"
+    assert describe_fields()["model.lora_dropout"] == ""
+    assert list(values_of(RunConfig())) == list(settings())
+
+
+def test_there_are_at_most_a_hundred_settings() -> None:
+    assert len(settings()) <= 100
+
+
+def test_the_defaults_are_valid() -> None:
+    assert list(problems(RunConfig())) == []
+
+
+def test_every_number_has_a_range() -> None:
+    unranged = {"algorithm.entropy_coef", "reward.weights"}
+    numbers = {key for key, setting in settings().items() if "int" in str(setting.hint) or "float" in str(setting.hint)}
+
+    assert numbers - set(RANGES) == unranged
+    assert set(RANGES) | set(NOT_EMPTY) <= set(settings())

@@ -1,0 +1,105 @@
+"""Values that make no sense are refused, alone and together."""
+
+from __future__ import annotations
+
+import pytest
+
+from rl_compat.config.load import load_config
+from rl_compat.errors import ConfigError
+
+
+def error_of(*arguments: str) -> ConfigError:
+    with pytest.raises(ConfigError) as caught:
+        load_config(None, arguments)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("argument", "words"),
+    [
+        ("trainer.batch_size=0", "at least 1"),
+        ("trainer.num_steps=-3", "at least 1"),
+        ("data.max_response_length=0", "at least 1"),
+        ("rollout.temperature=0", "above 0"),
+        ("trainer.validation_temperature=-0.1", "at least 0"),
+        ("rollout.top_p=1.5", "above 0 and at most 1"),
+        ("plan.memory_fraction=0", "above 0 and at most 1"),
+        ("rollout.gpu_memory_utilization=90", "above 0 and at most 1"),
+        ("algorithm.clip_high=0", "above 0"),
+        ("algorithm.clip_low=1.5", "at most 1"),
+        ("algorithm.clip_dual=1", "above 1"),
+        ("algorithm.gamma=1.01", "between 0 and 1"),
+        ("optimizer.betas=0.9,1", "below 1"),
+        ("optimizer.actor_lr=nan", "finite"),
+        ("algorithm.entropy_coef=inf", "finite"),
+        ("plan.micro_batch_size=0", "at least 1"),
+    ],
+)
+def test_a_number_out_of_range_is_refused(argument: str, words: str) -> None:
+    error = error_of(argument)
+
+    assert error.message.startswith(f"argument `{argument}`: `{argument.split('=')[0]}` is ")
+    assert words in error.message
+
+
+@pytest.mark.parametrize("key", ["model.path", "data.train_files", "reward.functions", "trainer.output_dir"])
+def test_what_a_run_needs_cannot_be_empty(key: str) -> None:
+    assert f"`{key}` is empty" in error_of(f"{key}=").message
+
+
+def test_a_mini_batch_that_does_not_divide_the_batch_gets_the_nearest_that_do() -> None:
+    error = error_of("trainer.batch_size=32", "trainer.mini_batch_size=12")
+
+    assert "`trainer.mini_batch_size` is 12 prompts" in error.message
+    assert "`trainer.batch_size`, 32 prompts" in error.message
+    assert error.hint == "set `trainer.mini_batch_size` to 8 or 16"
+
+
+def test_a_mini_batch_counted_in_responses_is_recognized() -> None:
+    """A-MEM-04: both units are shown and the one meant is named."""
+    error = error_of(
+        "algorithm.name=grpo", "algorithm.group_size=8", "trainer.batch_size=32", "trainer.mini_batch_size=64"
+    )
+
+    assert "64 prompts (512 responses)" in error.message
+    assert "32 prompts (256 responses)" in error.message
+    assert "`trainer.mini_batch_size=8`" in str(error.hint)
+
+
+def test_a_mini_batch_of_eight_prompts_times_eight_responses_is_fine() -> None:
+    """A-MEM-04: 32 prompts, 8 responses each, 64 responses in a mini-batch."""
+    config = load_config(
+        None, ["algorithm.name=grpo", "algorithm.group_size=8", "trainer.batch_size=32", "trainer.mini_batch_size=8"]
+    ).config
+
+    assert config.trainer.batch_size // config.trainer.mini_batch_size == 4
+
+
+def test_grpo_needs_groups() -> None:
+    error = error_of("algorithm.name=grpo")
+
+    assert "`algorithm.group_size` is 1" in error.message
+    assert "algorithm.group_size=8" in str(error.hint)
+
+
+def test_weights_belong_to_functions() -> None:
+    error = error_of("reward.functions=gsm8k,format", "reward.weights=1")
+
+    assert "`reward.weights` has 1 numbers and `reward.functions` has 2 functions" in error.message
+
+
+def test_an_unknown_tracker_gets_the_nearest() -> None:
+    error = error_of("trainer.loggers=console,tensorbord")
+
+    assert "no tracker `tensorbord`" in error.message
+    assert error.hint == "did you mean `tensorboard`"
+
+
+def test_a_quantized_base_needs_adapters() -> None:
+    assert "`model.lora_rank` is 0" in error_of("plan.quantization=nf4").message
+
+
+def test_the_token_budget_holds_the_longest_sequence() -> None:
+    error = error_of("plan.max_tokens_per_micro_batch=500")
+
+    assert "is 500 and the longest sequence has 768 tokens" in error.message
