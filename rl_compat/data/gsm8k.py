@@ -97,10 +97,20 @@ def write(folder: Path) -> dict[Split, tuple[Path, int]]:
         for split in splits:
             path = folder / f"{split}.parquet"
             table = pyarrow.Table.from_pylist(rows(split), schema=SCHEMA)
-            unfinished = path.with_suffix(".parquet.tmp")
-            pyarrow.parquet.write_table(table, unfinished)
-            unfinished.replace(path)
+            _write_whole(table, path)
             written[split] = (path, table.num_rows)
     except OSError as error:
-        raise DataError(f"cannot write to `{folder}`: {error}", hint="name another folder with `--output`") from error
+        raise DataError(
+            f"cannot write to `{folder}`: {error.strerror or error}", hint="name another folder with `--output`"
+        ) from error
     return written
+
+
+def _write_whole(table: pyarrow.Table, path: Path) -> None:
+    """Write beside the path and rename, so that no half file ever has the name."""
+    unfinished = path.with_name(path.name + ".tmp")
+    try:
+        pyarrow.parquet.write_table(table, unfinished)
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections import deque
 from typing import Any
 
 from rl_compat.errors import RewardError
-from rl_compat.rewards.numbers import Number, numbers, parse_number
+from rl_compat.rewards.numbers import Number, last_number, numbers, parse_number
 from rl_compat.rewards.types import Outcome
 
 MARKER = "####"
@@ -43,7 +42,7 @@ def gsm8k(response: str, ground_truth: Any) -> Outcome:
 def find_answer(response: str) -> Number | None:
     """The number that the response gives as its answer."""
     if MARKER not in response:
-        return _last(response)
+        return last_number(response)
     for part in reversed(_MARKERS.split(response)[1:]):
         first = next(numbers(part), None)
         if first is not None:
@@ -85,8 +84,3 @@ def _leading(part: str) -> Number | None:
         return None
     offset = len(part) - len(part.lstrip())
     return Number(first.value, first.text, first.end + offset)
-
-
-def _last(text: str) -> Number | None:
-    last = deque(numbers(text), maxlen=1)
-    return last[0] if last else None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 from rl_compat.rewards.types import Failure, Outcome
@@ -40,13 +42,11 @@ def failed(message: str, *, kind: Any = "error") -> Outcome:
 
 
 def as_number(value: Any) -> float | None:
-    """A number, boolean, or array of one element as a float, else None."""
-    if isinstance(value, (str, bytes)) or value is None:
-        return None
-    try:
+    """A number, boolean, or array without dimensions as a float, else None."""
+    value = value.tolist() if hasattr(value, "tolist") else value
+    if isinstance(value, (int, float, Decimal, Fraction)):
         return float(value)
-    except (TypeError, ValueError, RuntimeError):
-        return None
+    return None
 
 
 def plain(value: Any) -> Any:

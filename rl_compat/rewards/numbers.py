@@ -41,15 +41,30 @@ def numbers(text: str) -> Iterator[Number]:
     """
     plain = text.translate(_MINUS_SIGNS)
     for match in _NUMBER.finditer(plain):
-        value = _value(match)
-        if value is not None:
-            yield Number(value, text[match.start() : match.end()], match.end())
+        number = _number(match, text)
+        if number is not None:
+            yield number
+
+
+def last_number(text: str) -> Number | None:
+    """The last of the numbers of a text."""
+    plain = text.translate(_MINUS_SIGNS)
+    for match in reversed(list(_NUMBER.finditer(plain))):
+        number = _number(match, text)
+        if number is not None:
+            return number
+    return None
 
 
 def parse_number(text: str) -> Fraction | None:
     """The value of a text that is one number, with or without units, or None."""
     first = next(numbers(text), None)
     return None if first is None else first.value
+
+
+def _number(match: re.Match[str], text: str) -> Number | None:
+    value = _value(match)
+    return None if value is None else Number(value, text[match.start() : match.end()], match.end())
 
 
 def _value(match: re.Match[str]) -> Fraction | None:

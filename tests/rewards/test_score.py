@@ -1,0 +1,216 @@
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rl_compat.config.types import RewardConfig
+from rl_compat.errors import ConfigError, DataError, RewardError
+from rl_compat.rewards.score import Scorer, ScoreRequest, build_scorer
+from rl_compat.trajectory import Prompt
+
+Build = Callable[..., Scorer]
+
+SOURCE = """
+import time
+
+def one(solution_str): return 1.0
+def info(solution_str): return {"score": 0.5, "acc": 0, "length": len(solution_str)}
+def mixed(solution_str, data_source): return 1.0 if data_source == "a" else {"score": 0.0, "acc": 0}
+def keyless(solution_str): return {"acc": 1}
+def none_for_b(solution_str): return None if solution_str == "b" else 1.0
+def nan(solution_str): return float("nan")
+def text(solution_str): return "1.0"
+def short(solution_strs): return [1.0]
+short.batched = True
+def hang(solution_str):
+    if "hang" in solution_str:
+        time.sleep(60)
+    return 1.0
+def scaled(solution_str, scale): return float(scale)
+"""
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> str:
+    (tmp_path / "mine.py").write_text(SOURCE)
+    return str(tmp_path / "mine.py")
+
+
+@pytest.fixture
+def build() -> Iterator[Build]:
+    built: list[Scorer] = []
+
+    def build_one(*functions: str, data_sources: tuple[str, ...] = ("openai/gsm8k",), **settings: Any) -> Scorer:
+        built.append(build_scorer(RewardConfig(functions=functions, **settings), data_sources=data_sources))
+        return built[-1]
+
+    yield build_one
+    for scorer in built:
+        scorer.close()
+
+
+def _requests(*texts: str, source: str = "openai/gsm8k", truth: str = "42") -> list[ScoreRequest]:
+    return [
+        ScoreRequest(
+            response_text=text,
+            prompt=Prompt(token_ids=(1,), text="p", data_source=source, ground_truth=truth, row=10 + i),
+        )
+        for i, text in enumerate(texts)
+    ]
+
+
+def test_rewards_are_the_weighted_sum_of_the_functions(build: Build) -> None:
+    scores = build("gsm8k", "gsm8k_format", weights=(1.0, 0.2)).score(_requests("#### 42", "it is 42", "#### 41", "no"))
+    assert scores.rewards == pytest.approx((1.2, 1.0, 0.2, 0.0))
+    assert scores.components == {"gsm8k": (1.0, 1.0, 0.0, 0.0), "gsm8k_format": (1.0, 0.0, 1.0, 0.0)}
+    assert scores.correct == (True, True, False, False)
+    assert scores.extras["answer"] == ("42", "42", "41", None)
+    assert scores.metrics == {
+        "reward/timeouts": 0.0,
+        "reward/errors": 0.0,
+        "reward/unscored": 0.0,
+        "reward/gsm8k": 0.5,
+        "reward/gsm8k_format": 0.5,
+        "reward/no_answer_fraction": 0.25,
+    }
+
+
+def test_auto_follows_the_data_source_of_each_row(build: Build) -> None:
+    scorer = build("auto", data_sources=("openai/gsm8k", "rlc/arithmetic"))
+    requests = _requests("it is 42") + _requests("it is 42", "42", source="rlc/arithmetic")
+    assert scorer.score(requests).rewards == (1.0, 0.0, 1.0)
+
+
+def test_an_unknown_data_source_is_refused_before_the_run_and_in_it(build: Build) -> None:
+    """A-DATA-04"""
+    with pytest.raises(DataError, match="no reward belongs to the data source `/data/gsm8k`"):
+        build("auto", data_sources=("openai/gsm8k", "/data/gsm8k"))
+    scorer = build("auto", data_sources=())
+    with pytest.raises(DataError, match=r"data source `elsewhere` \(1 rows, counted from 0: 10\)"):
+        scorer.score(_requests("x", source="elsewhere"))
+
+
+@pytest.mark.parametrize(
+    ("functions", "settings", "fact"),
+    [
+        (("gsm8k_strct",), {}, "there is no reward `gsm8k_strct`"),
+        (("nothing.py:f",), {}, "file `nothing.py` .* does not exist"),
+        ((), {}, "`reward.functions` is empty"),
+        (("gsm8k",), {"weights": (1.0, 2.0)}, "`reward.weights` has 2 values and `reward.functions` has 1"),
+        (("gsm8k", "gsm8k"), {}, "`gsm8k` is named twice"),
+        (("gsm8k",), {"function_arguments": {"x": "1"}}, "no function in `reward.functions` takes `x`"),
+    ],
+)
+def test_what_cannot_work_is_refused_when_built(
+    build: Build, functions: tuple[str, ...], settings: dict[str, Any], fact: str
+) -> None:
+    with pytest.raises(ConfigError, match=fact):
+        build(*functions, **settings)
+
+
+def test_extra_arguments_reach_the_function_and_never_replace_ours(build: Build, mine: str) -> None:
+    assert build(f"{mine}:scaled", function_arguments={"scale": "3"}).score(_requests("x")).rewards == (3.0,)
+    with pytest.raises(ConfigError, match="would replace what the run gives"):
+        build(f"{mine}:one", function_arguments={"solution_str": "3"})
+
+
+def test_numbers_and_dicts_may_mix_and_missing_extras_are_blank(build: Build, mine: str) -> None:
+    """A-REW-12"""
+    requests = _requests("x", source="a") + _requests("x", source="b")
+    scores = build(f"{mine}:mixed").score(requests)
+    assert scores.rewards == (1.0, 0.0)
+    assert scores.extras == {"acc": (None, 0)}
+    assert scores.correct == (None, False)
+
+
+@pytest.mark.parametrize("on_error", ["stop", "zero", "skip"])
+@pytest.mark.parametrize(
+    ("function", "fact"),
+    [
+        ("keyless", "returned a dict with `acc` for row 10, expected `score`"),
+        ("text", "returned `'1.0'` for row 10, expected a number"),
+        ("short", "returned 1 rewards, expected 4"),
+    ],
+)
+def test_misuse_stops_the_run_whatever_the_policy(
+    build: Build, mine: str, function: str, fact: str, on_error: str
+) -> None:
+    """A-REW-08, A-REW-12"""
+    with pytest.raises(RewardError, match=f"`{function}` {fact}"):
+        build(f"{mine}:{function}", on_error=on_error).score(_requests(*"abcd"))
+
+
+def test_none_stops_the_run_by_default_naming_function_and_row(build: Build, mine: str) -> None:
+    """A-REW-07"""
+    with pytest.raises(RewardError, match="`none_for_b` returned `None` for row 11") as error:
+        build(f"{mine}:none_for_b").score(_requests("a", "b", "c"))
+    assert "reward.on_error=skip" in str(error.value.hint)
+
+
+def test_none_is_left_out_or_scored_zero_only_when_asked_and_is_said(build: Build, mine: str) -> None:
+    """A-REW-07"""
+    requests = _requests("a", "b", "c")
+    skipped = build(f"{mine}:none_for_b", on_error="skip").score(requests)
+    assert skipped.rewards == (1.0, None, 1.0)
+    assert (skipped.metrics["reward/unscored"], skipped.metrics["reward/none_for_b"]) == (1.0, 1.0)
+    assert skipped.notes[0].startswith("a reward function failed 1 time, left out of the update: `none_for_b`")
+    zero = build(f"{mine}:none_for_b", on_error="zero").score(requests)
+    assert zero.rewards == (1.0, 0.0, 1.0)
+    assert (zero.metrics["reward/errors"], zero.metrics["reward/unscored"]) == (1.0, 0.0)
+
+
+def test_nan_is_an_error(build: Build, mine: str) -> None:
+    with pytest.raises(RewardError, match="`nan` returned `nan` for row 10, expected a finite number"):
+        build(f"{mine}:nan").score(_requests("a"))
+
+
+def test_a_hanging_function_costs_its_own_row_only(build: Build, mine: str) -> None:
+    """A-REW-10"""
+    scorer = build(f"{mine}:hang", "gsm8k_format", on_error="zero", timeout_seconds=1.0)
+    begin = time.monotonic()
+    scores = scorer.score(_requests("a", "hang", "b", "c"))
+    assert time.monotonic() - begin < 5
+    assert scores.rewards == (1.0, 0.0, 1.0, 1.0)
+    assert scores.metrics["reward/timeouts"] == 1.0
+    assert scores.metrics["reward/errors"] == 0.0
+
+
+def test_scoring_from_another_thread_gives_the_same(build: Build) -> None:
+    """A-REW-09"""
+    scorer = build("gsm8k")
+    requests = _requests("#### 42", "#### 41")
+    with ThreadPoolExecutor(1) as threads:
+        assert threads.submit(scorer.score, requests).result() == scorer.score(requests)
+
+
+def test_a_strict_rule_that_finds_nothing_is_said_once_with_the_way_out(build: Build) -> None:
+    """A-REW-13"""
+    scorer = build("gsm8k_strict")
+    requests = _requests(*["The answer is 42."] * 8)
+    first, second = scorer.score(requests), scorer.score(requests)
+    assert first.rewards == (0.0,) * 8
+    assert first.metrics["reward/no_answer_fraction"] == 1.0
+    assert len(first.notes) == 1
+    assert "found no answer `#### <number>` in 8 of 8 responses" in first.notes[0]
+    assert "reward.functions=gsm8k" in first.notes[0]
+    assert second.notes == ()
+    assert build("gsm8k").score(requests).rewards == (1.0,) * 8
+
+
+def test_functions_of_one_name_in_two_files_are_told_apart(build: Build, mine: str, tmp_path: Path) -> None:
+    (tmp_path / "other.py").write_text("def one(solution_str): return 2.0\n")
+    specs = (f"{mine}:one", f"{tmp_path / 'other.py'}:one")
+    scores = build(*specs).score(_requests("x"))
+    assert scores.components == {specs[0]: (1.0,), specs[1]: (2.0,)}
+    assert scores.rewards == (3.0,)
+
+
+def test_extras_of_one_name_are_told_apart_by_their_function(build: Build, mine: str, tmp_path: Path) -> None:
+    (tmp_path / "other.py").write_text("def two(solution_str): return {'score': 1, 'length': -1}\n")
+    scores = build(f"{mine}:info", f"{tmp_path / 'other.py'}:two").score(_requests("xyz"))
+    assert scores.extras == {"acc": (0,), "length": (3,), "two.length": (-1,)}
