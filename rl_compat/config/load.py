@@ -17,7 +17,7 @@ from rl_compat.config.toml_file import read_toml
 from rl_compat.config.types import RunConfig
 from rl_compat.config.validate import validate
 from rl_compat.config.values import NONE_WORDS, Mismatch, alternatives, parse_text, unquote
-from rl_compat.config.verl import is_verl_key, nearest_verl_key, translate
+from rl_compat.config.verl import expand, is_verl_key, nearest_verl_key, translate
 from rl_compat.errors import ConfigError
 
 Source = Literal["default", "file", "command line", "verl"]
@@ -66,7 +66,7 @@ class _Given:
 
 def load_config(toml_path: Path | None = None, overrides: Sequence[str] = ()) -> LoadedConfig:
     """Defaults, then the file, then verl's keys, then native arguments: the later wins. Raises ConfigError."""
-    arguments, replaced = last_of_each(split_arguments(overrides))
+    arguments, replaced = last_of_each(expand(split_arguments(overrides)))
     given = _Given()
     for key, read in (read_toml(toml_path) if toml_path is not None else {}).items():
         given.put(key, read.value, "file", read.origin)

@@ -44,7 +44,7 @@ def suggestion(key: str) -> str:
     """A sentence with the nearest valid key and its section, or what there is."""
     section, _, name = normalize(key).rpartition(".")
     if not section and name in sections():
-        return _section_hint(name) or ""
+        return _names_in(name)
     return (
         _same_name_elsewhere(section, name)
         or _other_name(f"{section}.{name}")
@@ -106,10 +106,12 @@ def _near_anywhere(name: str) -> str | None:
 
 def _section_hint(section: str) -> str | None:
     close = section if section in sections() else nearest(section, sections())
-    if close is None:
-        return None
-    names = ", ".join(setting.name for setting in settings().values() if setting.section == close)
-    return f"[{close}] has {names}"
+    return _names_in(close) if close else None
+
+
+def _names_in(section: str) -> str:
+    names = ", ".join(setting.name for setting in settings().values() if setting.section == section)
+    return f"[{section}] has {names}"
 
 
 def _did_you_mean(keys: Sequence[str]) -> str:

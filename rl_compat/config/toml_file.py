@@ -99,10 +99,8 @@ def _unknown_section(path: Path, lines: Mapping[str, int], section: str, table: 
         hint = "verl's keys are taken on the command line: `rlc train actor_rollout_ref.model.path=…`"
         return ConfigError(f"{place}: there is no section [{section}]", hint=hint)
     close = nearest(normalize(section), sections())
-    found = next((suggestion(f"{section}.{name}") for name in table), None)
-    hint = (
-        f"did you mean [{close}]" if close else found or f"the sections are {', '.join(f'[{s}]' for s in sections())}"
-    )
+    names = list(table) or [""]
+    hint = f"did you mean [{close}]" if close else suggestion(f"{section}.{names[0]}")
     return ConfigError(f"{place}: there is no section [{section}]", hint=hint)
 
 

@@ -26,8 +26,8 @@ COMBINE: Mapping[str, Callable[..., Any]] = {
 }
 "what becomes of different values that verl has for each role and we have once; other settings must agree"
 
-DICTS = ("actor_rollout_ref.model.override_config", "critic.model.override_config")
-"keys whose `{a: b}` is the same as giving `key.a=b`"
+GROUPS = ("actor_rollout_ref.model.override_config", "critic.model.override_config")
+"known keys of which `key={a: b}` is the same as `key.a=b`; so it is for every key that is not known itself"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class _Result:
 
 def translate_verl(texts: Sequence[str]) -> tuple[dict[str, Any], tuple[KeyVerdict, ...]]:
     """Native values by dotted key for arguments with verl's keys, and a verdict on each. Raises ConfigError."""
-    translation = translate(split_arguments(texts), base=RunConfig())
+    translation = translate(expand(split_arguments(texts)), base=RunConfig())
     return dict(translation.values), translation.verdicts
 
 
@@ -75,7 +75,6 @@ def nearest_verl_key(key: str) -> str | None:
 
 def translate(arguments: Sequence[Argument], *, base: RunConfig, given_natively: Collection[str] = ()) -> Translation:
     """Arguments with known keys, over a configuration. Native keys that are given themselves win."""
-    arguments = [entry for argument in arguments for entry in _entries(argument)]
     literals = {argument.key: parse_literal(argument.value) for argument in arguments if not argument.deletes}
     given = Given(values=literals, base=base)
     result = _Result()
@@ -85,6 +84,20 @@ def translate(arguments: Sequence[Argument], *, base: RunConfig, given_natively:
     _raise_if_refused(result.verdicts)
     defaults = _defaults_that_differ(given, {*result.values, *given_natively}, base)
     return Translation(values=result.values, origins=result.origins, verdicts=(*result.verdicts, *defaults))
+
+
+def expand(arguments: Sequence[Argument]) -> list[Argument]:
+    """Arguments with `group={a: b}` written as `group.a=b`."""
+    expanded = []
+    for argument in arguments:
+        group = argument.key in GROUPS or (argument.key not in settings() and not is_verl_key(argument.key))
+        value = parse_literal(argument.value) if group else None
+        if isinstance(value, dict) and value:
+            entries = [replace(argument, key=f"{argument.key}.{name}", value=str(item)) for name, item in value.items()]
+            expanded += expand(entries)
+        else:
+            expanded.append(argument)
+    return expanded
 
 
 def parse_literal(text: str) -> Any:
@@ -105,14 +118,6 @@ def parse_literal(text: str) -> Any:
         except ValueError:
             continue
     return unquote(text)
-
-
-def _entries(argument: Argument) -> list[Argument]:
-    """`key={a: b}` as `key.a=b`, for the keys that mean this."""
-    value = parse_literal(argument.value) if argument.key in DICTS and not argument.deletes else None
-    if not isinstance(value, dict) or not value:
-        return [argument]
-    return [replace(argument, key=f"{argument.key}.{name}", value=str(item)) for name, item in value.items()]
 
 
 def _outcome(argument: Argument, given: Given) -> Outcome:

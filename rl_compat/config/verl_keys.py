@@ -80,6 +80,8 @@ DATA: Mapping[str, Rule] = {
         (None,), "no sampler of its own", otherwise="rows are drawn in order or shuffled by `data.seed`"
     ),
     "data.datagen.*": only((None,), "no data generation", otherwise="there is no data generation"),
+    "data.continuous_token.enable": only((False,), "off", otherwise="single turns have nothing to continue"),
+    "data.continuous_token.*": inert("single turns have nothing to continue"),
     "data.tool_config_path": only((None,), "no tools", otherwise=NO_TOOLS),
     "data.function_tool_path": only((None,), "no tools", otherwise=NO_TOOLS),
     "data.apply_chat_template_kwargs": only(
@@ -141,12 +143,22 @@ _ROLLOUT: Mapping[str, Rule] = {
     "val_kwargs.n": only((1,), "one response per question", otherwise="validation takes one response per question"),
     "val_kwargs.top_k": only((-1,), "all tokens", otherwise="validation samples from all tokens"),
     "val_kwargs.top_p": only((1,), "all tokens", otherwise="validation samples from all tokens"),
+    "disable_log_stats": OF_VLLM,
+    "full_determinism": inert("`trainer.seed` seeds the run; the kernels stay as they are"),
+    "mtp*": inert("there is no multi-token prediction"),
+    "qat*": inert("there is no quantization-aware training"),
+    "enable_rollout_routing_replay": only((False,), "off", otherwise="expert routing is not replayed"),
+    "moe_load_balance_metrics_interval": inert("experts are not measured"),
+    "disaggregation.enabled": only((False,), "off", otherwise="prefill and decoding share the device"),
+    "disaggregation.*": inert("prefill and decoding share the device"),
     "multi_turn.enable": only((False,), "single turns", otherwise=NO_TOOLS),
     "multi_turn.*": inert(NO_TOOLS),
     "agent.*": inert(NO_TOOLS),
     "trace.*": inert("samples.jsonl has the responses"),
     "prometheus.*": inert("metrics go to `trainer.loggers`"),
-    "skip*": only((False, None), "every step generates", otherwise="every step generates"),
+    "skip.enable": only((False,), "every step generates", otherwise="every step generates"),
+    "skip_rollout": only((False,), "every step generates", otherwise="every step generates"),
+    "skip*": inert("every step generates"),
     "profiler.*": PROFILER,
 }
 
@@ -230,6 +242,7 @@ TRAINER: Mapping[str, Rule] = {
     "trainer.ray_wait_register_center_timeout": NO_RAY,
     "trainer.use_v1": inert("there is one trainer"),
     "trainer.use_legacy_worker_impl": inert("there is one trainer"),
+    "trainer.remote_backend": inert("there is one trainer"),
     "trainer.v1.trainer_mode": only(
         ("sync",), "generation takes turns with training", otherwise="only `sync` exists here"
     ),
@@ -245,6 +258,8 @@ OTHERS: Mapping[str, Rule] = {
     "ray_init.*": NO_RAY,
     "transfer_queue.*": NO_RAY,
     "global_profiler.*": PROFILER,
+    "distillation.enabled": only((False,), "off", otherwise="there is no distillation"),
+    "distillation.*": inert("there is no distillation"),
     "skip.*.enable": only((False,), "every step generates", otherwise="every step generates"),
     "skip.*": inert("every step generates"),
     "hydra.*": inert("there is no Hydra; `trainer.output_dir` is where a run writes"),

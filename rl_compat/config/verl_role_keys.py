@@ -54,6 +54,9 @@ ENGINE: Mapping[str, Rule] = {
     "forward_only": inert("a role that is not trained has no gradients"),
     "seed": inert("`trainer.seed` seeds the run"),
     "full_determinism": inert("`trainer.seed` seeds the run; the kernels stay as they are"),
+    "qat.enable": only((False,), "off", otherwise="there is no quantization-aware training"),
+    "qat.*": inert("there is no quantization-aware training"),
+    "turbo_config.*": inert("only the strategy `fsdp_turbo` reads it"),
     "wrap_policy.*": SHARDING,
     "reshard_after_forward": SHARDING,
     "fsdp_size": SHARDING,
@@ -119,7 +122,10 @@ MODEL: Mapping[str, Rule] = {
     ),
     "tiled_mlp.enabled": only((False,), "off", otherwise="there is no tiled MLP; use `plan.gradient_checkpointing`"),
     "tiled_mlp.num_shards": inert("there is no tiled MLP"),
-    "mtp.enable": only((False,), "off", otherwise="there is no multi-token prediction"),
+    "lora.merge": inert("the rollout shares the trained weights"),
+    "lora.*": inert("only Megatron reads it"),
+    "mtp.enable*": only((False,), "off", otherwise="there is no multi-token prediction"),
+    "mtp.*": inert("there is no multi-token prediction"),
 }
 
 CHECKPOINT: Mapping[str, Rule] = {
@@ -128,6 +134,7 @@ CHECKPOINT: Mapping[str, Rule] = {
     "contents": inert("checkpoints are always whole"),
     "async_save": inert("checkpoints are written before the next step"),
     "strict": inert("a checkpoint must match the model"),
+    "mbridge_config": inert("only Megatron reads it"),
 }
 
 BATCHES: Mapping[str, Rule] = {
@@ -164,6 +171,12 @@ LEARNER: Mapping[str, Rule] = {
     "entropy_from_logits_with_chunking": CHUNKED,
     "entropy_from_logits_chunk_size": CHUNKED,
     "entropy_checkpointing": CHUNKED,
+    "sum_pi_squared_checkpointing": CHUNKED,
+    "qat.enable": ENGINE["qat.enable"],
+    "qat.*": ENGINE["qat.*"],
+    "router_replay.mode": only(("disabled",), "off", otherwise="expert routing is not replayed"),
+    "router_replay.*": inert("expert routing is not replayed"),
+    "megatron.*": inert("only the strategy `megatron` reads it"),
     "profiler.*": PROFILER,
 }
 
@@ -212,7 +225,13 @@ ROLES: Mapping[str, Rule] = {
     **_under("actor_rollout_ref.actor.fsdp_config", ENGINE),
     **_under("actor_rollout_ref.actor.checkpoint", CHECKPOINT),
     **_under("actor_rollout_ref.ref", LEARNER),
+    "actor_rollout_ref.ref.model": only(
+        (None,), "the actor before training", otherwise="the reference is the actor before training"
+    ),
     **_under("actor_rollout_ref.ref.fsdp_config", ENGINE),
+    "critic.enable": only(
+        (None, True), "`adv_estimator=gae` has a critic", otherwise="`adv_estimator=gae` needs a critic"
+    ),
     **_under("critic", LEARNER, {"cliprange_value": same("algorithm.clip_value")}),
     "critic.model.path": same("model.critic_path"),
     "actor_rollout_ref.model.path": same("model.path"),
