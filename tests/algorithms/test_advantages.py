@@ -257,6 +257,13 @@ class TestTokenRewards:
 
         assert token_rewards.tolist() == [[0, 0, 1, 0], [0, 0, 0, 0]]
 
+    def test_a_length_shorter_than_the_mask_decides(self):
+        token_rewards = outcome_token_rewards(
+            rewards=torch.tensor([1.0]), response_lengths=torch.tensor([2]), response_mask=every_token(1, 4)
+        )
+
+        assert token_rewards.tolist() == [[0, 1, 0, 0]]
+
     def test_the_kl_penalty_is_taken_off_inside_the_mask_only(self):
         penalized = add_kl_penalty(
             torch.tensor([[0.0, 1.0, 0.0]]),
