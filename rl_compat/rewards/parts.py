@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from rl_compat.config.types import RewardConfig
-from rl_compat.data.records import plain
 from rl_compat.errors import ConfigError, nearest
 from rl_compat.rewards.builtin import AUTO, BUILTIN_BY_SOURCE, BUILTINS, unknown_source
 from rl_compat.rewards.custom import KEYWORDS, Call, split_spec
@@ -118,6 +117,6 @@ def _call(request: ScoreRequest) -> Call:
         row=prompt.row,
         data_source=prompt.data_source,
         solution_str=request.response_text,
-        ground_truth=plain(prompt.ground_truth),
-        extra_info=plain(prompt.extra_info),
+        ground_truth=prompt.ground_truth,
+        extra_info=dict(prompt.extra_info),
     )
