@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import nn
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 
@@ -55,7 +55,11 @@ def _load(folder: Path, *, auto: Any, role: RolePlan, lora: LoraSettings | None,
         add_adapters(model, lora)
     if role.gradient_checkpointing and role.role in TRAINED_ROLES:
         enable_checkpointing(model)
-    return model.to(role.device).eval()
+    if role.quantization == "none":
+        model.to(role.device)
+    else:
+        _keep_differentiable(model)
+    return model.eval()
 
 
 def _from_folder(folder: Path, *, auto: Any, role: RolePlan, storage: str, trust_remote_code: bool) -> nn.Module:
@@ -76,7 +80,7 @@ def _from_folder(folder: Path, *, auto: Any, role: RolePlan, storage: str, trust
             output_loading_info=True,
             **options,
         )
-    except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
+    except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
         raise ModelError(f"the model in `{folder}` could not be loaded: {error}") from error
     missing = sorted(info["missing_keys"]) + sorted(str(key) for key in info.get("mismatched_keys", ()))
     if missing:
@@ -117,6 +121,14 @@ def _quantization(role: RolePlan) -> Any:
         bnb_4bit_use_double_quant=True,
         bnb_4bit_compute_dtype=TORCH_DTYPES[role.compute_dtype],
     )
+
+
+def _keep_differentiable(model: nn.Module) -> None:
+    """Stop bitsandbytes from repacking weights on CPUs with avx512_bf16: the repacked product has no gradient."""
+    module: Any
+    for module in model.modules():
+        if hasattr(module, "support_avx512bf16_for_cpu"):
+            module.support_avx512bf16_for_cpu = False
 
 
 def enable_checkpointing(model: Any) -> None:

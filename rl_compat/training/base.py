@@ -101,14 +101,22 @@ class TrainEngine:
             "limits": (self.limits.max_rows, self.limits.max_tokens),
             "planned_limits": (self.role.micro_batch_size, self.role.max_tokens_per_micro_batch),
         }
-        save_training_state(folder, parameters=self.parameters, optimizer=self.optimizer, progress=progress)
+        save_training_state(
+            folder,
+            parameters=self.parameters,
+            optimizer_name=self.role.optimizer,
+            optimizer=self.optimizer,
+            progress=progress,
+        )
 
     def load_state(self, folder: Path) -> None:
         """Continue from a saved state: the next steps are those of a run that never stopped.
 
         Raises CheckpointError for files that are missing, damaged or of another model.
         """
-        progress = load_training_state(folder, parameters=self.parameters, optimizer=self.optimizer)
+        progress = load_training_state(
+            folder, parameters=self.parameters, optimizer_name=self.role.optimizer, optimizer=self.optimizer
+        )
         if isinstance(self.optimizer, OffloadedOptimizer):
             self.optimizer.read_parameters()
         self.num_updates = progress["num_updates"]

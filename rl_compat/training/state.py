@@ -19,28 +19,39 @@ TRAINING_FILE = "training.pt"
 
 
 def save_training_state(
-    folder: Path, *, parameters: Mapping[str, nn.Parameter], optimizer: Any, progress: dict[str, Any]
+    folder: Path,
+    *,
+    parameters: Mapping[str, nn.Parameter],
+    optimizer_name: str,
+    optimizer: Any,
+    progress: dict[str, Any],
 ) -> None:
     """Write the trained weights (tied ones once), the optimizer's state and plain numbers."""
     folder.mkdir(parents=True, exist_ok=True)
     weights = {name: parameter.detach().to("cpu").contiguous() for name, parameter in parameters.items()}
     save_file(weights, folder / WEIGHTS_FILE)
-    torch.save({"optimizer": optimizer.state_dict(), "progress": progress}, folder / TRAINING_FILE)
+    training = {"optimizer_name": optimizer_name, "optimizer": optimizer.state_dict(), "progress": progress}
+    torch.save(training, folder / TRAINING_FILE)
 
 
-def load_training_state(folder: Path, *, parameters: Mapping[str, nn.Parameter], optimizer: Any) -> dict[str, Any]:
+def load_training_state(
+    folder: Path, *, parameters: Mapping[str, nn.Parameter], optimizer_name: str, optimizer: Any
+) -> dict[str, Any]:
     """Copy the weights into the parameters and the state into the optimizer; returns the plain numbers.
 
     Hyperparameters stay those of the optimizer, not of the file. Raises CheckpointError, before anything is changed,
     for files that are missing, damaged or of another model.
     """
     saved = _read_training_file(folder)
+    if saved["optimizer_name"] != optimizer_name:
+        raise CheckpointError(
+            f"`{folder / TRAINING_FILE}` holds the state of `{saved['optimizer_name']}`, "
+            f"the plan is `{optimizer_name}`",
+            hint=f"resume with `optimizer.name={saved['optimizer_name']}`",
+        )
     _load_weights(folder / WEIGHTS_FILE, parameters)
     hyperparameters = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
-    try:
-        optimizer.load_state_dict(saved["optimizer"])
-    except (ValueError, KeyError) as error:
-        raise CheckpointError(f"`{folder / TRAINING_FILE}` holds the state of another optimizer: {error}") from error
+    optimizer.load_state_dict(saved["optimizer"])
     for group, own in zip(optimizer.param_groups, hyperparameters, strict=True):
         group.update(own)
     progress: dict[str, Any] = saved["progress"]
@@ -55,7 +66,7 @@ def _read_training_file(folder: Path) -> dict[str, Any]:
         raise CheckpointError(f"`{file}` is missing") from error
     except (RuntimeError, EOFError, pickle.UnpicklingError, OSError) as error:
         raise CheckpointError(f"`{file}` cannot be read: {error}") from error
-    if not isinstance(saved, dict) or saved.keys() != {"optimizer", "progress"}:
+    if not isinstance(saved, dict) or saved.keys() != {"optimizer_name", "optimizer", "progress"}:
         raise CheckpointError(f"`{file}` is not the state of a training engine")
     return saved
 

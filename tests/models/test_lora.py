@@ -1,0 +1,123 @@
+"""Adapters: where they sit, what they train, and how they leave."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from fakes.engines import role_plan
+from fakes.models import save_random_model
+from torch import nn
+
+from rl_compat.errors import ModelError
+from rl_compat.models.load import load_causal_lm
+from rl_compat.models.lora import (
+    LoraSettings,
+    adapter_disabled,
+    has_adapters,
+    merge_for_export,
+    trainable_parameters,
+)
+
+IDS = torch.arange(6, 30)[None]
+
+
+def _with_adapters(folder: Path, *, settings: LoraSettings | None = None, **plan) -> nn.Module:
+    """A model whose adapters were moved away from zero."""
+    torch.manual_seed(0)
+    model = load_causal_lm(folder, role=role_plan(**plan), lora=settings or LoraSettings(rank=4, alpha=8.0))
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "lora_B" in name:
+                parameter.normal_(std=0.2)
+    return model
+
+
+def test_new_adapters_change_nothing(llama_folder: Path) -> None:
+    base = load_causal_lm(llama_folder, role=role_plan())
+    adapted = load_causal_lm(llama_folder, role=role_plan(), lora=LoraSettings(rank=4))
+    assert torch.equal(base(IDS).logits, adapted(IDS).logits)
+
+
+def test_switched_off_adapters_give_the_base(llama_folder: Path) -> None:
+    base, adapted = load_causal_lm(llama_folder, role=role_plan()), _with_adapters(llama_folder)
+    trained = set(trainable_parameters(adapted))
+    with adapter_disabled(adapted):
+        assert torch.equal(adapted(IDS).logits, base(IDS).logits)
+    assert not torch.allclose(adapted(IDS).logits, base(IDS).logits, atol=1e-2)
+    assert set(trainable_parameters(adapted)) == trained
+
+
+def test_adapters_come_back_on_after_an_error(llama_folder: Path) -> None:
+    adapted = _with_adapters(llama_folder)
+    before = adapted(IDS).logits
+    with pytest.raises(KeyboardInterrupt), adapter_disabled(adapted):
+        raise KeyboardInterrupt
+    assert torch.equal(adapted(IDS).logits, before)
+
+
+def test_all_linear_is_every_layer_but_the_head_and_only_adapters_train(llama_folder: Path) -> None:
+    """A-CKPT-07."""
+    model = _with_adapters(llama_folder)
+    names = set(trainable_parameters(model))
+    assert len(names) == 2 * 7 * 2
+    assert all("lora_" in name and "lm_head" not in name for name in names)
+    assert has_adapters(model)
+    assert not has_adapters(load_causal_lm(llama_folder, role=role_plan()))
+
+
+def test_named_targets_get_the_adapters(llama_folder: Path) -> None:
+    model = _with_adapters(llama_folder, settings=LoraSettings(rank=2, targets=("q_proj", "v_proj")))
+    assert {name.split(".")[4] for name in trainable_parameters(model)} == {"q_proj", "v_proj"}
+
+
+def test_targets_that_the_model_lacks_are_refused(llama_folder: Path) -> None:
+    with pytest.raises(ModelError, match="no adapter could be placed on `query`"):
+        _with_adapters(llama_folder, settings=LoraSettings(rank=2, targets=("query",)))
+
+
+@pytest.mark.parametrize("storage", ["fp32", "fp16"])
+@pytest.mark.parametrize("tied", [True, False])
+def test_merged_weights_give_the_adapted_logits_under_plain_names(tmp_path: Path, storage: str, tied: bool) -> None:
+    """A-CKPT-05: also after a merge, one copy of tied weights, tied after load."""
+    folder = save_random_model(tmp_path / "base", tie_word_embeddings=tied)
+    adapted = _with_adapters(folder, storage_dtype=storage)
+    expected = adapted(IDS).logits
+    plain = load_causal_lm(folder, role=role_plan())
+    merged = merge_for_export(adapted)
+    assert ("lm_head.weight" in merged) is not tied
+    assert set(merged) == {name for name, _ in plain.named_parameters()}
+    plain.save_pretrained(tmp_path / "merged", state_dict=merged)
+    exported = load_causal_lm(tmp_path / "merged", role=role_plan())
+    assert (exported.lm_head.weight is exported.model.embed_tokens.weight) is tied
+    torch.testing.assert_close(exported(IDS).logits, expected, atol=1e-4 if storage == "fp32" else 0.05, rtol=1e-3)
+    assert torch.equal(adapted(IDS).logits, expected)
+
+
+def test_adapters_over_a_4_bit_base_train_and_merge(tmp_path: Path) -> None:
+    pytest.importorskip("bitsandbytes")
+    folder = save_random_model(tmp_path, hidden_size=64)
+    base = load_causal_lm(folder, role=role_plan())
+    model = _with_adapters(folder, quantization="nf4")
+    with adapter_disabled(model):
+        distance = (model(IDS).logits - base(IDS).logits).abs().mean()
+        assert 0 < distance < 0.5 * base(IDS).logits.abs().mean()
+    parameter = trainable_parameters(model)["model.layers.0.self_attn.q_proj.lora_B.default.weight"]
+    model(IDS).logits.square().mean().backward()
+    numeric = []
+    for step in (1e-2, -1e-2):
+        with torch.no_grad():
+            parameter[0, 0] += step
+            numeric.append(model(IDS).logits.square().mean().item() / (2 * step))
+            parameter[0, 0] -= step
+    assert parameter.grad[0, 0].item() == pytest.approx(sum(numeric), rel=0.05)
+    merged = merge_for_export(model)
+    assert set(merged) == {name for name, _ in base.named_parameters()}
+    base.load_state_dict(merged, strict=False)
+    torch.testing.assert_close(base(IDS).logits, model(IDS).logits, atol=1e-3, rtol=1e-3)
+
+
+def test_full_training_cannot_be_quantized(llama_folder: Path) -> None:
+    with pytest.raises(ModelError, match="trains all its weights"):
+        load_causal_lm(llama_folder, role=role_plan(quantization="nf4"))

@@ -1,0 +1,133 @@
+"""Chunked log-probabilities against the plain computation."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from rl_compat.training.chunked_logprobs import LogitRule, chunked_logprobs
+
+NUM_TOKENS, HIDDEN, VOCABULARY = 23, 8, 50
+
+
+def _inputs(dtype: torch.dtype = torch.float64) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    torch.manual_seed(0)
+    hidden = torch.randn(NUM_TOKENS, HIDDEN, dtype=dtype, requires_grad=True)
+    weight = torch.randn(VOCABULARY, HIDDEN, dtype=dtype, requires_grad=True)
+    bias = torch.randn(VOCABULARY, dtype=dtype, requires_grad=True)
+    return hidden, weight, bias, torch.randint(0, 40, (NUM_TOKENS,))
+
+
+def _plain(hidden, weight, bias, token_ids, rule):
+    logits = (hidden @ weight.T + bias) * rule.scale
+    if rule.softcap is not None:
+        logits = rule.softcap * torch.tanh(logits / rule.softcap)
+    distribution = torch.distributions.Categorical(logits=logits[:, : rule.num_valid_tokens] / rule.temperature)
+    return distribution.log_prob(token_ids), distribution.entropy()
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        LogitRule(),
+        LogitRule(temperature=0.7),
+        LogitRule(temperature=1.3, softcap=2.0),
+        LogitRule(temperature=0.5, scale=0.25, softcap=3.0),
+        LogitRule(num_valid_tokens=41),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("chunk_tokens", [1, 7, 23, 100])
+def test_values_and_gradients_equal_the_plain_computation(rule: LogitRule, chunk_tokens: int) -> None:
+    hidden, weight, bias, token_ids = _inputs()
+    coefficients = torch.randn(2, NUM_TOKENS, dtype=torch.float64)
+    expected = _plain(hidden, weight, bias, token_ids, rule)
+    expected_grads = torch.autograd.grad((torch.stack(expected) * coefficients).sum(), (hidden, weight, bias))
+    logprobs, entropy = chunked_logprobs(
+        hidden, weight, token_ids, bias=bias, rule=rule, chunk_tokens=chunk_tokens, with_entropy=True
+    )
+    assert entropy is not None
+    grads = torch.autograd.grad((torch.stack((logprobs, entropy)) * coefficients).sum(), (hidden, weight, bias))
+    torch.testing.assert_close((logprobs, entropy), expected)
+    torch.testing.assert_close(grads, expected_grads)
+
+
+def test_temperature_divides_the_logits() -> None:
+    """A-ALG-06: logits [2, 0], token 0, T = 0.5."""
+    logprobs, _ = chunked_logprobs(
+        torch.tensor([[1.0]]),
+        torch.tensor([[2.0], [0.0]]),
+        torch.tensor([0]),
+        rule=LogitRule(temperature=0.5),
+        chunk_tokens=8,
+    )
+    assert logprobs.item() == pytest.approx(-0.0181, abs=1e-4)
+
+
+def test_a_frozen_head_gets_no_gradient() -> None:
+    hidden, weight, _, token_ids = _inputs()
+    logprobs, _ = chunked_logprobs(hidden, weight.detach(), token_ids, rule=LogitRule(), chunk_tokens=4)
+    logprobs.sum().backward()
+    assert hidden.grad is not None
+    assert weight.grad is None
+
+
+def test_no_tokens_give_nothing_and_stay_connected() -> None:
+    hidden, weight, _, _ = _inputs()
+    none = torch.zeros(0, dtype=torch.int64)
+    logprobs, _ = chunked_logprobs(hidden[:0], weight, none, rule=LogitRule(), chunk_tokens=4)
+    logprobs.sum().backward()
+    assert weight.grad is not None
+    assert weight.grad.abs().sum() == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_products_keep_fp32_statistics(dtype: torch.dtype) -> None:
+    hidden, weight, _, token_ids = _inputs(torch.float32)
+    exact, _ = chunked_logprobs(hidden, weight, token_ids, rule=LogitRule(), chunk_tokens=5)
+    exact_grad = torch.autograd.grad(exact.sum(), weight)[0]
+    with torch.autocast("cpu", dtype=dtype):
+        half, _ = chunked_logprobs(hidden, weight, token_ids, rule=LogitRule(), chunk_tokens=5)
+    grad = torch.autograd.grad(half.sum(), weight)[0]
+    assert half.dtype == grad.dtype == torch.float32
+    torch.testing.assert_close(half, exact, atol=0.05, rtol=0.02)
+    torch.testing.assert_close(grad, exact_grad, atol=0.1, rtol=0.02)
+    assert not torch.equal(half, exact)
+
+
+def test_weights_stored_in_half_are_multiplied_in_the_dtype_of_the_hidden_states() -> None:
+    hidden, weight, _, token_ids = _inputs(torch.float32)
+    stored = weight.detach().half()
+    logprobs, _ = chunked_logprobs(hidden, stored, token_ids, rule=LogitRule(), chunk_tokens=5)
+    expected, _ = chunked_logprobs(hidden, stored.float(), token_ids, rule=LogitRule(), chunk_tokens=5)
+    assert torch.equal(logprobs, expected)
+
+
+class _LargestTensor(TorchDispatchMode):
+    """Remembers the most elements that any operation returned."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.elements = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        output = func(*args, **(kwargs or {}))
+        for tensor in output if isinstance(output, tuple | list) else (output,):
+            if isinstance(tensor, torch.Tensor):
+                self.elements = max(self.elements, tensor.numel())
+        return output
+
+
+def test_no_tensor_is_larger_than_a_chunk_of_logits() -> None:
+    num_tokens, vocabulary, chunk_tokens = 400, 300, 20
+    hidden = torch.randn(num_tokens, HIDDEN, requires_grad=True)
+    weight = torch.randn(vocabulary, HIDDEN, requires_grad=True)
+    token_ids = torch.randint(0, vocabulary, (num_tokens,))
+    with _LargestTensor() as largest:
+        logprobs, entropy = chunked_logprobs(
+            hidden, weight, token_ids, rule=LogitRule(temperature=0.9), chunk_tokens=chunk_tokens, with_entropy=True
+        )
+        assert entropy is not None
+        (logprobs + entropy).sum().backward()
+    assert largest.elements == chunk_tokens * vocabulary

@@ -1,0 +1,193 @@
+"""Saving and resuming an engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from fakes.engines import random_batch, role_plan, token_mean_loss, value_mean_loss
+from safetensors.torch import load_file
+
+from rl_compat.errors import CheckpointError
+from rl_compat.models.load import load_causal_lm
+from rl_compat.models.lora import LoraSettings
+from rl_compat.models.value_model import load_value_model
+from rl_compat.training.engine import OptimizerSettings, PolicyEngine, ValueEngine
+
+SETTINGS = OptimizerSettings(lr=1e-2, schedule="cosine", warmup_steps=1, total_steps=8)
+
+
+def _policy(folder: Path, *, lora: LoraSettings | None = None, settings=SETTINGS, seed=0, **plan) -> PolicyEngine:
+    role = role_plan(**plan)
+    torch.manual_seed(seed)
+    return PolicyEngine(load_causal_lm(folder, role=role, lora=lora), role=role, optimizer=settings)
+
+
+def _steps(engine: PolicyEngine, numbers: range) -> list[dict[str, float]]:
+    return [engine.update(random_batch(seed=n), loss=token_mean_loss, temperature=1.0) for n in numbers]
+
+
+@pytest.mark.parametrize("lora", [None, LoraSettings(rank=4)], ids=["all weights", "adapters"])
+@pytest.mark.parametrize("plan", [{}, {"compute_dtype": "fp16", "loss_scaling": True}], ids=["fp32", "fp16"])
+def test_resuming_gives_what_an_uninterrupted_run_gives(
+    llama_folder: Path, tmp_path: Path, lora: LoraSettings | None, plan: dict
+) -> None:
+    """A-CKPT-02: bitwise on the CPU; two steps, save, two more in a new engine."""
+    uninterrupted = _policy(llama_folder, lora=lora, **plan)
+    expected = _steps(uninterrupted, range(4))
+    stopped = _policy(llama_folder, lora=lora, **plan)
+    _steps(stopped, range(2))
+    stopped.save_state(tmp_path)
+    resumed = _policy(llama_folder, lora=lora, seed=1, **plan)
+    resumed.load_state(tmp_path)
+    assert _steps(resumed, range(2, 4)) == expected[2:]
+    for name, parameter in uninterrupted.parameters.items():
+        assert torch.equal(parameter, resumed.parameters[name])
+
+
+def test_a_critic_resumes_with_its_head(llama_folder: Path, tmp_path: Path) -> None:
+    role = role_plan("critic")
+    engines = [ValueEngine(load_value_model(llama_folder, role=role), role=role, optimizer=SETTINGS) for _ in range(2)]
+    engines[0].update(random_batch(), loss=value_mean_loss)
+    engines[0].save_state(tmp_path)
+    engines[1].load_state(tmp_path)
+    assert torch.equal(engines[0].values(random_batch()), engines[1].values(random_batch()))
+    assert engines[1].values(random_batch()).abs().sum() > 0
+
+
+def test_tied_weights_are_saved_once_and_stay_tied(llama_folder: Path, tmp_path: Path) -> None:
+    """A-CKPT-05."""
+    engine = _policy(llama_folder)
+    _steps(engine, range(1))
+    engine.save_state(tmp_path)
+    assert "lm_head.weight" not in load_file(tmp_path / "weights.safetensors")
+    resumed = _policy(llama_folder)
+    resumed.load_state(tmp_path)
+    assert resumed.model.lm_head.weight is resumed.model.model.embed_tokens.weight
+    batch = random_batch()
+    assert torch.equal(*(e.logprobs(batch, temperature=1.0).logprobs for e in (engine, resumed)))
+
+
+def test_adapters_alone_are_saved_and_resume_trains_the_same_names(llama_folder: Path, tmp_path: Path) -> None:
+    """A-CKPT-07."""
+    engine = _policy(llama_folder, lora=LoraSettings(rank=4))
+    _steps(engine, range(1))
+    engine.save_state(tmp_path)
+    resumed = _policy(llama_folder, lora=LoraSettings(rank=4))
+    resumed.load_state(tmp_path)
+    saved = load_file(tmp_path / "weights.safetensors")
+    assert set(saved) == set(resumed.parameters) == set(engine.parameters)
+    assert all("lora_" in name for name in saved)
+
+
+def test_loading_keeps_the_tensors_that_others_share(llama_folder: Path, tmp_path: Path) -> None:
+    engine = _policy(llama_folder)
+    shared = engine.model.model.norm.weight.data
+    before = shared.clone()
+    engine.save_state(tmp_path)
+    _steps(engine, range(1))
+    assert not torch.equal(shared, before)
+    engine.load_state(tmp_path)
+    assert torch.equal(shared, before)
+
+
+def test_a_changed_setting_is_not_overruled_by_the_checkpoint(llama_folder: Path, tmp_path: Path) -> None:
+    engine = _policy(llama_folder)
+    _steps(engine, range(2))
+    engine.save_state(tmp_path)
+    resumed = _policy(llama_folder, settings=OptimizerSettings(lr=5e-3, weight_decay=0.5, betas=(0.8, 0.9)))
+    resumed.load_state(tmp_path)
+    assert resumed.optimizer is not None
+    assert {group["weight_decay"] for group in resumed.optimizer.param_groups} == {0.5, 0.0}
+    assert {group["betas"] for group in resumed.optimizer.param_groups} == {(0.8, 0.9)}
+    assert _steps(resumed, range(1))[0]["lr"] == 5e-3
+
+
+def test_another_total_continues_the_schedule(llama_folder: Path, tmp_path: Path) -> None:
+    """A-CKPT-08: no second warm-up."""
+    engine = _policy(llama_folder)
+    rates = [metrics["lr"] for metrics in _steps(engine, range(4))]
+    engine.save_state(tmp_path)
+    longer = _policy(
+        llama_folder, settings=OptimizerSettings(lr=1e-2, schedule="cosine", warmup_steps=1, total_steps=20)
+    )
+    longer.load_state(tmp_path)
+    assert rates[-1] < _steps(longer, range(1))[0]["lr"] < 1e-2
+
+
+def test_limits_found_after_an_out_of_memory_are_kept(llama_folder: Path, tmp_path: Path) -> None:
+    engine = _policy(llama_folder)
+    engine.limits = engine.limits.halved(5, 100)
+    engine.save_state(tmp_path)
+    same, replanned = _policy(llama_folder), _policy(llama_folder, micro_batch_size=3)
+    same.load_state(tmp_path)
+    replanned.load_state(tmp_path)
+    assert same.limits == engine.limits
+    assert replanned.limits.max_rows == 3
+
+
+def test_the_announced_size_is_about_the_saved_size(llama_folder: Path, tmp_path: Path) -> None:
+    engine = _policy(llama_folder)
+    _steps(engine, range(1))
+    engine.save_state(tmp_path)
+    saved = sum(file.stat().st_size for file in tmp_path.iterdir())
+    assert engine.state_bytes() == pytest.approx(saved, rel=0.1)
+
+
+@pytest.mark.parametrize("name", ["weights.safetensors", "training.pt"])
+def test_a_missing_file_is_named(llama_folder: Path, tmp_path: Path, name: str) -> None:
+    """A-CKPT-01."""
+    engine = _policy(llama_folder)
+    engine.save_state(tmp_path)
+    (tmp_path / name).unlink()
+    with pytest.raises(CheckpointError, match=f"{name}` is missing"):
+        engine.load_state(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["weights.safetensors", "training.pt"])
+def test_a_damaged_file_is_named_and_changes_nothing(llama_folder: Path, tmp_path: Path, name: str) -> None:
+    engine = _policy(llama_folder)
+    engine.save_state(tmp_path)
+    _steps(engine, range(1))
+    before = engine.model.model.norm.weight.clone()
+    (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:100])
+    with pytest.raises(CheckpointError, match=f"{name}` cannot be read"):
+        engine.load_state(tmp_path)
+    assert torch.equal(engine.model.model.norm.weight, before)
+
+
+def test_a_state_that_runs_code_when_read_is_refused(llama_folder: Path, tmp_path: Path) -> None:
+    engine = _policy(llama_folder)
+    engine.save_state(tmp_path)
+    torch.save({"optimizer": print, "progress": {}}, tmp_path / "training.pt")
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        engine.load_state(tmp_path)
+
+
+def test_the_state_of_another_model_is_refused(llama_folder: Path, qwen2_folder: Path, tmp_path: Path) -> None:
+    _policy(qwen2_folder).save_state(tmp_path)
+    with pytest.raises(CheckpointError, match="is in only one of them"):
+        _policy(llama_folder).load_state(tmp_path)
+
+
+def test_adapters_of_another_rank_are_refused(llama_folder: Path, tmp_path: Path) -> None:
+    _policy(llama_folder, lora=LoraSettings(rank=4)).save_state(tmp_path)
+    with pytest.raises(CheckpointError, match=r"is \[4, 32\] in .* and \[8, 32\] in the model"):
+        _policy(llama_folder, lora=LoraSettings(rank=8)).load_state(tmp_path)
+
+
+def test_the_state_of_another_optimizer_is_refused(llama_folder: Path, tmp_path: Path) -> None:
+    pytest.importorskip("bitsandbytes")
+    _policy(llama_folder).save_state(tmp_path)
+    with pytest.raises(CheckpointError, match="holds the state of `adamw`, the plan is `adamw8bit`"):
+        _policy(llama_folder, optimizer="adamw8bit").load_state(tmp_path)
+
+
+def test_an_8_bit_optimizer_resumes(llama_folder: Path, tmp_path: Path) -> None:
+    pytest.importorskip("bitsandbytes")
+    engine, resumed = _policy(llama_folder, optimizer="adamw8bit"), _policy(llama_folder, optimizer="adamw8bit")
+    _steps(engine, range(1))
+    engine.save_state(tmp_path)
+    resumed.load_state(tmp_path)
+    assert _steps(engine, range(1, 3)) == _steps(resumed, range(1, 3))
