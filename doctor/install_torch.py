@@ -90,22 +90,22 @@ def why_unusable(torch: TorchReading, found: Detected) -> list[str]:
 def find_source(builds: Sequence[TorchInstall], lister: Lister) -> tuple[list[str], TorchInstall]:
     """pip's arguments for the best build that can be had, and that build.
 
-    PyTorch's index is asked first. Where it does not answer, the indexes and folders pip is configured with are
-    searched for a version with the right local part, then for the package index's own build where that is the wanted
-    variant. Raises NoTorchBuildError when none has it.
+    Each build is looked for where pip is configured to look, by its local version (`+cpu`, `+cu126`), and at PyTorch's
+    index while that answers; at last the package index's own build is taken where that is the wanted variant. Raises
+    NoTorchBuildError when none has it.
     """
-    seen: dict[str, list[str]] = {}
-    for build in builds:
-        if build.index_url not in seen:
-            seen[build.index_url] = lister(build.index_url)
-        version = _newest(seen[build.index_url], build, local=build.variant)
-        if version is not None:
-            return ["--index-url", build.index_url, f"torch=={version}"], build
     configured = lister(None)
+    indexes: dict[str, list[str]] = {}
     for build in builds:
         version = _newest(configured, build, local=build.variant)
         if version is not None:
             return [f"torch=={version}"], build
+        answered = all(set(versions) - set(configured) for versions in indexes.values())
+        if answered and build.index_url not in indexes:
+            indexes[build.index_url] = lister(build.index_url)
+        version = _newest(indexes.get(build.index_url, ()), build, local=build.variant)
+        if version is not None:
+            return ["--index-url", build.index_url, f"torch=={version}"], build
     for build in builds:
         plain = build.on_pypi or (build.variant == "cpu" and platform.system() == "Darwin")
         version = _newest(configured, build, local=None) if plain else None

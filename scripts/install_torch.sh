@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# Installs the torch build that suits this machine's cards and driver into a virtual environment.
+set -euo pipefail
+
+usage() {
+    cat <<'TEXT'
+usage: scripts/install_torch.sh [PYTHON]
+
+Installs torch into the environment of PYTHON (default: .venv/bin/python of this checkout). The build is chosen by the
+cards' compute capability first and the driver second; without a GPU it is a CPU build. A torch that already suits the
+machine is left alone.
+
+  RLC_TORCH   what to install instead: a pip requirement or a wheel file, such as "torch==2.13.0"
+TEXT
+}
+
+if [[ ${1:-} == --help || ${1:-} == -h ]]; then
+    usage
+    exit 0
+fi
+
+root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
+python=${1:-$root/.venv/bin/python}
+if ! command -v "$python" >/dev/null; then
+    echo "error: \`$python\` is no Python; make the environment first: python3 -m venv $root/.venv" >&2
+    exit 2
+fi
+exec "$python" "$root/doctor/install_torch.py"

@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# From a fresh clone to a trained model: environment, torch for this machine, model, PPO on GSM8K.
+set -euo pipefail
+
+usage() {
+    cat <<'TEXT'
+usage: scripts/quickstart.sh [RUN.TOML] [KEY=VALUE]...
+
+Makes .venv, installs the torch build that suits this machine and rl_compat, fetches SmolLM2-135M, and trains it with
+PPO on GSM8K. Arguments are handed to `rlc train`. Running it again resumes the run and installs nothing anew.
+
+  RLC_TORCH    torch to install instead of the chosen build, such as "torch==2.13.0"
+  RLC_PYTHON   Python 3.11 or newer to make .venv with
+TEXT
+}
+
+if [[ ${1:-} == --help || ${1:-} == -h ]]; then
+    usage
+    exit 0
+fi
+
+# shellcheck source=scripts/environment.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/environment.sh"
+
+prepare_environment ""
+"$venv/bin/rlc" models get smollm2-135m
+echo "training; the results are in the folder that \`trainer.output_dir\` names, by default $PWD/runs/default"
+exec "$venv/bin/rlc" train "$@"
