@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
@@ -48,7 +49,7 @@ def sdpa_with_repeated_keys(
     if one_token:
         query = query.reshape(batch, key.shape[1], groups, query.shape[-1])
     elif groups > 1:
-        key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
+        key, value = (_lowered(part).repeat_interleave(groups, dim=1) for part in (key, value))
     causal = is_causal if is_causal is not None else getattr(module, "is_causal", True)
     causal = bool(causal) and attention_mask is None and num_queries > 1
     if causal and key.shape[2] > num_queries:
@@ -58,3 +59,9 @@ def sdpa_with_repeated_keys(
     )
     output = output.reshape(batch, num_heads, num_queries, value.shape[-1])
     return output.transpose(1, 2).contiguous(), None
+
+
+def _lowered(tensor: Tensor) -> Tensor:
+    """In the dtype that autocast gives SDPA anyway, so that what is repeated is the smaller one."""
+    device_type = tensor.device.type
+    return tensor.to(torch.get_autocast_dtype(device_type)) if torch.is_autocast_enabled(device_type) else tensor

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -14,18 +13,16 @@ from torch import Tensor, nn
 
 from rl_compat.batch import Batch
 from rl_compat.errors import RLCompatError
-from rl_compat.models.lora import merge_for_export, trainable_parameters
+from rl_compat.models.lora import merge_for_export
 from rl_compat.planning.types import RolePlan
 from rl_compat.training import memory
-from rl_compat.training.loss_scaling import LossScaler
 from rl_compat.training.micro_batches import MicroBatchLimits, TokenMatrix, on_device, split_by_length
-from rl_compat.training.offload import HostWeights, OffloadedOptimizer
-from rl_compat.training.optimizers import OptimizerSettings, build_optimizer, set_learning_rate
+from rl_compat.training.offload import HostWeights
+from rl_compat.training.optimizers import OptimizerSettings
 from rl_compat.training.precision import autocast_for
-from rl_compat.training.state import load_training_state, save_training_state
+from rl_compat.training.step import OptimizerStep
 from rl_compat.training.types import BatchTotals, LossFunction
 
-MAX_SKIPS_IN_A_ROW = 5
 Outputs = TypeVar("Outputs")
 Result = TypeVar("Result")
 Metrics = Mapping[str, float | Tensor]
@@ -41,25 +38,16 @@ class TrainEngine:
         self.model = model
         self.role = role
         self.limits = MicroBatchLimits(max_rows=role.micro_batch_size, max_tokens=role.max_tokens_per_micro_batch)
-        self.parameters = trainable_parameters(model) if optimizer is not None else {}
-        self.settings = replace(optimizer, name=role.optimizer) if optimizer is not None else None
-        self.optimizer = self._make_optimizer()
-        self.scaler = LossScaler(enabled=role.loss_scaling)
-        self.num_updates = 0
-        "mini-batches seen, skipped ones included: the step of the learning-rate schedule"
-        self.skips_in_a_row = 0
+        self.step = None if optimizer is None else OptimizerStep(model, role=role, settings=optimizer)
         self.notes: list[str] = []
         on_gpu = torch.device(role.device).type != "cpu"
         self._host_weights = HostWeights(model, role.device) if role.offload_idle and on_gpu else None
         self._running_rows: list[int] = []
 
-    def _make_optimizer(self) -> torch.optim.Optimizer | OffloadedOptimizer | None:
-        if self.settings is None:
-            return None
-        build = partial(build_optimizer, settings=self.settings)
-        if self.role.offload_optimizer and torch.device(self.role.device).type != "cpu":
-            return OffloadedOptimizer(self.parameters, build)
-        return build(self.parameters)
+    @property
+    def parameters(self) -> dict[str, nn.Parameter]:
+        """The weights that learn, by name; tied ones once, none of a frozen model."""
+        return {} if self.step is None else self.step.parameters
 
     def offload(self) -> None:
         """Weights to host memory, where the plan says so."""
@@ -94,43 +82,19 @@ class TrainEngine:
 
     def save_state(self, folder: Path) -> None:
         """Trained weights, optimizer, schedule step and loss scale."""
-        progress = {
-            "num_updates": self.num_updates,
-            "skips_in_a_row": self.skips_in_a_row,
-            "scaler": self.scaler.state(),
-            "limits": (self.limits.max_rows, self.limits.max_tokens),
-            "planned_limits": (self.role.micro_batch_size, self.role.max_tokens_per_micro_batch),
-        }
-        save_training_state(
-            folder,
-            parameters=self.parameters,
-            optimizer_name=self.role.optimizer,
-            optimizer=self.optimizer,
-            progress=progress,
-        )
+        self._trained().save(folder, limits=(self.limits.max_rows, self.limits.max_tokens))
 
     def load_state(self, folder: Path) -> None:
         """Continue from a saved state: the next steps are those of a run that never stopped.
 
         Raises CheckpointError for files that are missing, damaged or of another model.
         """
-        progress = load_training_state(
-            folder, parameters=self.parameters, optimizer_name=self.role.optimizer, optimizer=self.optimizer
-        )
-        if isinstance(self.optimizer, OffloadedOptimizer):
-            self.optimizer.read_parameters()
-        self.num_updates = progress["num_updates"]
-        self.skips_in_a_row = progress["skips_in_a_row"]
-        self.scaler.load(progress["scaler"])
-        planned = (self.role.micro_batch_size, self.role.max_tokens_per_micro_batch)
-        if tuple(progress["planned_limits"]) == planned:
-            max_rows, max_tokens = progress["limits"]
-            self.limits = MicroBatchLimits(max_rows=max_rows, max_tokens=max_tokens)
+        max_rows, max_tokens = self._trained().load(folder)
+        self.limits = MicroBatchLimits(max_rows=max_rows, max_tokens=max_tokens)
 
     def state_bytes(self) -> int:
         """Size of a saved state on disk, about."""
-        moments = 2 if self.role.optimizer == "adamw8bit" else 8
-        return sum(p.nbytes + moments * p.numel() for p in self.parameters.values())
+        return 0 if self.step is None else self.step.state_bytes()
 
     def export_state_dict(self) -> dict[str, Tensor]:
         """The weights under plain Hugging Face names on the CPU, adapters merged, tied weights once."""
@@ -155,17 +119,15 @@ class TrainEngine:
         self, batch: Batch, *, loss: LossFunction[Outputs], compute: Callable[[TokenMatrix], Outputs]
     ) -> dict[str, float]:
         """One optimizer step over the whole batch; returns the summed metrics of the loss and the step's own."""
-        assert self.settings is not None, f"`{self.role.role}` is frozen"
+        step = self._trained()
         mask = batch.response_mask
         totals = BatchTotals(num_tokens=int(mask.sum()), num_sequences=int(mask.any(dim=1).sum()))
-        rate = self.settings.lr_at(self.num_updates)
-        self.num_updates += 1
         if totals.num_tokens == 0:
-            self._note(f"`{self.role.role}`: a mini-batch has no token to train on, its step is skipped")
-            return {"skipped_steps": 1.0, "lr": rate}
+            self.notes.append(f"`{self.role.role}`: a mini-batch has no token to train on, its step is skipped")
+            return step.pass_over()
 
         def attempt(pieces: list[list[int]]) -> dict[str, float]:
-            self._zero_grad()
+            step.zero_grad()
             metrics: dict[str, float | Tensor] = {}
             for _, micro_batch in self._micro_batches(batch, pieces):
                 for name, value in self._backward(micro_batch, totals, loss, compute).items():
@@ -177,7 +139,8 @@ class TrainEngine:
             metrics = self._within_memory(batch, attempt)
         finally:
             self.model.eval()
-        return self._step(metrics, rate)
+        taken = step.take()
+        return taken if taken["skipped_steps"] else metrics | taken
 
     def _backward(
         self,
@@ -189,50 +152,8 @@ class TrainEngine:
         with autocast_for(self.role):
             outputs = compute(TokenMatrix.from_batch(micro_batch, device=self.role.device))
         value, metrics = loss(on_device(micro_batch, self.role.device), outputs, totals)
-        (value * self.scaler.scale).backward()
+        (value * self._trained().scaler.scale).backward()
         return {name: part.detach() if isinstance(part, Tensor) else part for name, part in metrics.items()}
-
-    def _step(self, metrics: dict[str, float], rate: float) -> dict[str, float]:
-        assert self.settings is not None
-        assert self.optimizer is not None
-        grads = [p.grad for p in self.parameters.values() if p.grad is not None]
-        assert grads, "the loss does not depend on any trained weight"
-        if self.scaler.scale != 1.0:
-            for grad in grads:
-                grad.mul_(1.0 / self.scaler.scale)
-        limit = self.settings.max_grad_norm or float("inf")
-        grad_norm = float(nn.utils.clip_grad_norm_(self.parameters.values(), limit))
-        finite = grad_norm < float("inf")
-        own = {"lr": rate, "skipped_steps": float(not finite)}
-        if self.scaler.enabled:
-            own["loss_scale"] = self.scaler.scale
-        self.scaler.update(overflowed=not finite)
-        if not finite:
-            self._zero_grad()
-            self._count_skip()
-            return own
-        self.skips_in_a_row = 0
-        set_learning_rate(self.optimizer, rate)  # type: ignore[arg-type]
-        if memory.unless_out_of_memory(self.optimizer.step) is None:
-            raise RLCompatError(
-                f"`{self.role.role}`: the optimizer's states do not fit on `{self.role.device}`",
-                hint="use `optimizer.name=adamw8bit`, `plan.offload_optimizer=true` or `model.lora_rank=16`",
-            )
-        self._zero_grad()
-        return metrics | own | {"grad_norm": grad_norm}
-
-    def _count_skip(self) -> None:
-        self.skips_in_a_row += 1
-        if self.skips_in_a_row >= MAX_SKIPS_IN_A_ROW:
-            raise RLCompatError(
-                f"`{self.role.role}` had {self.skips_in_a_row} optimizer steps in a row whose gradient is not finite "
-                f"in `{self.role.compute_dtype}`",
-                hint="use `plan.compute_dtype=fp32`, or a smaller learning rate; the weights are those before them",
-            )
-
-    def _zero_grad(self) -> None:
-        for parameter in self.parameters.values():
-            parameter.grad = None
 
     def _micro_batches(self, batch: Batch, pieces: list[list[int]]) -> Iterator[tuple[list[int], Batch]]:
         for rows in pieces:
@@ -255,13 +176,15 @@ class TrainEngine:
                 hint="use `plan.gradient_checkpointing=true`, a smaller `plan.logprob_chunk_tokens`, "
                 "or a shorter `data.max_response_length`",
             )
-        self._zero_grad()
+        if self.step is not None:
+            self.step.zero_grad()
         self.limits = self.limits.halved(rows, rows * longest)
-        self._note(
+        self.notes.append(
             f"`{self.role.role}` ran out of memory with {rows} sequences of up to {longest} tokens: the same step is "
             f"done again, from now on with at most {self.limits.max_rows} sequences and {self.limits.max_tokens} "
             "tokens in a micro-batch"
         )
 
-    def _note(self, text: str) -> None:
-        self.notes.append(text)
+    def _trained(self) -> OptimizerStep:
+        assert self.step is not None, f"`{self.role.role}` is frozen"
+        return self.step

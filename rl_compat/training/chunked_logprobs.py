@@ -24,8 +24,6 @@ class LogitRule:
     "factor on the head's output (Granite, Cohere)"
     softcap: float | None = None
     "logits are `softcap * tanh(logits / softcap)` (Gemma)"
-    num_valid_tokens: int | None = None
-    "token ids from there on are never drawn and have no probability; None is the whole vocabulary"
 
     def apply(self, output: Tensor) -> Tensor:
         """The head's output [n, V] as tempered logits in fp32; float64 stays."""
@@ -91,7 +89,7 @@ class _ChunkedLogprobs(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         ctx.save_for_backward(hidden, weight, bias, token_ids)
         ctx.options = (rule, chunk_tokens, with_entropy, dtype)
-        head = _Head(weight, bias, dtype, rule.num_valid_tokens)
+        head = _Head(weight, bias, dtype)
         statistics_dtype = torch.float64 if dtype == torch.float64 else torch.float32
         logprobs, entropy = torch.empty(2, len(token_ids), dtype=statistics_dtype, device=hidden.device)
         for part in _chunks(len(token_ids), chunk_tokens):
@@ -105,7 +103,7 @@ class _ChunkedLogprobs(torch.autograd.Function):
         rule, chunk_tokens, with_entropy, dtype = ctx.options
         needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
         with torch.autocast(hidden.device.type, enabled=False):
-            head = _Head(weight, bias, dtype, rule.num_valid_tokens)
+            head = _Head(weight, bias, dtype)
             grad_hidden = torch.empty_like(hidden) if needs_hidden else None
             grad_weight = torch.zeros_like(weight, dtype=_sum_dtype(weight)) if needs_weight else None
             grad_bias = torch.zeros_like(bias, dtype=_sum_dtype(bias)) if needs_bias else None
@@ -115,12 +113,12 @@ class _ChunkedLogprobs(torch.autograd.Function):
                 grad = _grad_logits(logits, token_ids[part], grads[0][part], entropy_grads)
                 grad = rule.backward(grad, logits)
                 if grad_bias is not None:
-                    grad_bias[: grad.shape[1]] += grad.sum(0)
+                    grad_bias += grad.sum(0)
                 grad = grad.to(dtype)
                 if grad_hidden is not None:
                     grad_hidden[part] = grad @ head.weight
                 if grad_weight is not None:
-                    _add_product(grad_weight[: grad.shape[1]], grad.T, hidden[part].to(dtype))
+                    _add_product(grad_weight, grad.T, hidden[part].to(dtype))
         return (
             grad_hidden,
             None if grad_weight is None else grad_weight.to(weight.dtype),
@@ -130,11 +128,11 @@ class _ChunkedLogprobs(torch.autograd.Function):
 
 
 class _Head:
-    """The rows of the output matrix that count, in the dtype of the products."""
+    """The output matrix in the dtype of the products."""
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, dtype: torch.dtype, num_rows: int | None) -> None:
-        self.weight = weight[:num_rows].to(dtype)
-        self.bias = None if bias is None else bias[:num_rows].to(dtype)
+    def __init__(self, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> None:
+        self.weight = weight.to(dtype)
+        self.bias = None if bias is None else bias.to(dtype)
 
     def output(self, hidden: Tensor) -> Tensor:
         return torch.nn.functional.linear(hidden.to(self.weight.dtype), self.weight, self.bias)
@@ -147,11 +145,12 @@ def _chunks(num_tokens: int, chunk_tokens: int) -> list[slice]:
 def _grad_logits(logits: Tensor, token_ids: Tensor, grad_logprobs: Tensor, grad_entropy: Tensor | None) -> Tensor:
     """Gradient [n, V] of the tempered logits: g * (onehot - p) - h * p * (z - sum(p * z))."""
     probabilities = torch.softmax(logits, dim=-1)
-    coefficient = -grad_logprobs[:, None]
-    if grad_entropy is not None:
+    if grad_entropy is None:
+        grad = probabilities.mul_(-grad_logprobs[:, None])
+    else:
         mean_logit = (probabilities * logits).sum(-1, keepdim=True)
-        coefficient = coefficient - grad_entropy[:, None] * (logits - mean_logit)
-    grad = probabilities.mul_(coefficient)
+        factor = (logits - mean_logit).mul_(grad_entropy[:, None]).add_(grad_logprobs[:, None]).neg_()
+        grad = probabilities.mul_(factor)
     return grad.scatter_add_(-1, token_ids[:, None], grad_logprobs[:, None].to(grad.dtype))
 
 

@@ -29,20 +29,13 @@ __all__ = [
 class PolicyEngine(TrainEngine):
     """A causal language model as a policy: the actor, or with `optimizer=None` the reference.
 
-    Token ids from `num_valid_tokens` on have no probability, as in a rollout that never draws them. Raises ModelError
-    for a model whose logits are made in an unknown way.
+    Probabilities are over all rows of the output matrix. Raises ModelError for a model whose logits are made in an
+    unknown way.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        *,
-        role: RolePlan,
-        optimizer: OptimizerSettings | None,
-        num_valid_tokens: int | None = None,
-    ) -> None:
+    def __init__(self, model: nn.Module, *, role: RolePlan, optimizer: OptimizerSettings | None) -> None:
         super().__init__(model, role=role, optimizer=optimizer)
-        self._split = SplitModel(model, num_valid_tokens=num_valid_tokens)
+        self._split = SplitModel(model)
         with autocast_for(role):
             self._split.check(model, role.device)
 

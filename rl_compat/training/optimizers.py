@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import nn
@@ -66,7 +66,12 @@ def build_optimizer(parameters: Mapping[str, nn.Parameter], settings: OptimizerS
     )
 
 
-def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+class HasGroups(Protocol):
+    @property
+    def param_groups(self) -> list[dict[str, Any]]: ...
+
+
+def set_learning_rate(optimizer: HasGroups, rate: float) -> None:
     for group in optimizer.param_groups:
         group["lr"] = rate
 

@@ -22,10 +22,10 @@ class SplitModel:
     Raises ModelError for a model whose own forward does something else to the logits.
     """
 
-    def __init__(self, model: Any, *, num_valid_tokens: int | None = None) -> None:
+    def __init__(self, model: Any) -> None:
         self.trunk: nn.Module = model.base_model
         self.head: nn.Module = model.get_output_embeddings()
-        self.rule = _logit_rule(model, num_valid_tokens)
+        self.rule = _logit_rule(model)
         if self.head is None or self.trunk is model:
             raise ModelError(f"`{type(model).__name__}` has no separate trunk and output head")
 
@@ -73,9 +73,7 @@ def _module_logprobs(
     """The same for a head that is more than one matrix (adapters, quantized): each chunk is a checkpoint."""
 
     def chunk(part_hidden: Tensor, part_ids: Tensor) -> tuple[Tensor, Tensor]:
-        return token_statistics(
-            rule.apply(head(part_hidden)[:, : rule.num_valid_tokens]), part_ids, with_entropy=with_entropy
-        )
+        return token_statistics(rule.apply(head(part_hidden)), part_ids, with_entropy=with_entropy)
 
     pieces = [
         checkpoint(chunk, part_hidden, part_ids, use_reentrant=False)
@@ -85,14 +83,10 @@ def _module_logprobs(
     return logprobs, entropy if with_entropy else None
 
 
-def _logit_rule(model: Any, num_valid_tokens: int | None) -> LogitRule:
+def _logit_rule(model: Any) -> LogitRule:
     """The factor and the softcap that the model's family puts on the head's output."""
     settings = model.config.get_text_config()
     softcap = getattr(settings, "final_logit_softcapping", None)
     factor = float(getattr(settings, "logit_scale", None) or 1.0)
     divisor = float(getattr(settings, "logits_scaling", None) or 1.0)
-    return LogitRule(
-        scale=factor / divisor,
-        softcap=None if softcap is None else float(softcap),
-        num_valid_tokens=num_valid_tokens,
-    )
+    return LogitRule(scale=factor / divisor, softcap=None if softcap is None else float(softcap))

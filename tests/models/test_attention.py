@@ -59,7 +59,7 @@ class _RecordAttention(TorchFunctionMode):
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         if func is scaled_dot_product_attention:
-            self.calls.append({"num_key_heads": args[1].shape[1]} | kwargs)
+            self.calls.append({"num_key_heads": args[1].shape[1], "dtype": args[1].dtype} | kwargs)
         return func(*args, **(kwargs or {}))
 
 
@@ -78,6 +78,18 @@ def test_keys_are_repeated_and_grouped_attention_is_never_asked_for(llama_folder
     with _RecordAttention() as recorded:
         model(torch.randint(6, 60, (1, 5)))
     assert all(call["num_key_heads"] == 4 and not call.get("enable_gqa") for call in recorded.calls)
+
+
+def test_under_autocast_repeated_keys_are_already_in_its_dtype() -> None:
+    torch.manual_seed(0)
+    query, key, value = torch.randn(1, 4, 3, 8), torch.randn(1, 2, 3, 8), torch.randn(1, 2, 3, 8)
+    with torch.autocast("cpu", dtype=torch.bfloat16), _RecordAttention() as recorded:
+        output, _ = sdpa_with_repeated_keys(Module(), query, key, value, None)
+        expected = scaled_dot_product_attention(
+            query, key.repeat_interleave(2, 1), value.repeat_interleave(2, 1), is_causal=True
+        )
+    assert recorded.calls[0]["dtype"] == torch.bfloat16
+    assert torch.equal(output, expected.transpose(1, 2))
 
 
 def test_a_single_query_reads_the_cache_without_repeating_it() -> None:

@@ -16,14 +16,14 @@ def _inputs(dtype: torch.dtype = torch.float64) -> tuple[torch.Tensor, torch.Ten
     hidden = torch.randn(NUM_TOKENS, HIDDEN, dtype=dtype, requires_grad=True)
     weight = torch.randn(VOCABULARY, HIDDEN, dtype=dtype, requires_grad=True)
     bias = torch.randn(VOCABULARY, dtype=dtype, requires_grad=True)
-    return hidden, weight, bias, torch.randint(0, 40, (NUM_TOKENS,))
+    return hidden, weight, bias, torch.randint(0, VOCABULARY, (NUM_TOKENS,))
 
 
 def _plain(hidden, weight, bias, token_ids, rule):
     logits = (hidden @ weight.T + bias) * rule.scale
     if rule.softcap is not None:
         logits = rule.softcap * torch.tanh(logits / rule.softcap)
-    distribution = torch.distributions.Categorical(logits=logits[:, : rule.num_valid_tokens] / rule.temperature)
+    distribution = torch.distributions.Categorical(logits=logits / rule.temperature)
     return distribution.log_prob(token_ids), distribution.entropy()
 
 
@@ -34,7 +34,6 @@ def _plain(hidden, weight, bias, token_ids, rule):
         LogitRule(temperature=0.7),
         LogitRule(temperature=1.3, softcap=2.0),
         LogitRule(temperature=0.5, scale=0.25, softcap=3.0),
-        LogitRule(num_valid_tokens=41),
     ],
     ids=str,
 )

@@ -58,7 +58,7 @@ def test_an_overflow_skips_the_step_and_halves_the_scale(llama_folder: Path) -> 
     engine = _engine(llama_folder, compute_dtype="fp16", loss_scaling=True)
     batch = random_batch()
     assert engine.update(batch, loss=token_mean_loss, temperature=1.0)["skipped_steps"] == 0
-    scale = engine.scaler.scale
+    scale = engine.step.scaler.scale
     weight = engine.model.model.layers[0].mlp.down_proj.weight
     with torch.no_grad():
         weight.mul_(1e6)
@@ -66,7 +66,7 @@ def test_an_overflow_skips_the_step_and_halves_the_scale(llama_folder: Path) -> 
     metrics = engine.update(batch, loss=token_mean_loss, temperature=1.0)
     assert metrics["skipped_steps"] == 1
     assert "loss" not in metrics
-    assert engine.scaler.scale == scale / 2
+    assert engine.step.scaler.scale == scale / 2
     assert _unchanged(engine, before)
     with torch.no_grad():
         weight.mul_(1e-6)

@@ -98,9 +98,9 @@ def test_a_changed_setting_is_not_overruled_by_the_checkpoint(llama_folder: Path
     engine.save_state(tmp_path)
     resumed = _policy(llama_folder, settings=OptimizerSettings(lr=5e-3, weight_decay=0.5, betas=(0.8, 0.9)))
     resumed.load_state(tmp_path)
-    assert resumed.optimizer is not None
-    assert {group["weight_decay"] for group in resumed.optimizer.param_groups} == {0.5, 0.0}
-    assert {group["betas"] for group in resumed.optimizer.param_groups} == {(0.8, 0.9)}
+    assert resumed.step is not None
+    assert {group["weight_decay"] for group in resumed.step.optimizer.param_groups} == {0.5, 0.0}
+    assert {group["betas"] for group in resumed.step.optimizer.param_groups} == {(0.8, 0.9)}
     assert _steps(resumed, range(1))[0]["lr"] == 5e-3
 
 
