@@ -17,6 +17,7 @@ import rl_compat
 from rl_compat.errors import AskedWrongly, RLCompatError, nearest
 
 COMMANDS: tuple[tuple[str, str, str], ...] = (
+    ("probe", "rl_compat.cli.probe", "what this machine is"),
     ("train", "rl_compat.cli.train", "train a language model with PPO or GRPO"),
     ("eval", "rl_compat.cli.eval", "accuracy of a model or a run on held-out prompts"),
     ("export", "rl_compat.cli.export", "write a run's actor as a Hugging Face folder"),

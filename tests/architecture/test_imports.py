@@ -1,0 +1,165 @@
+"""Who may import whom: two towers that meet in plain data, and one home for each foreign package."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Collection
+
+from architecture.source_tree import Source, imports, sources
+
+CONTROL = ("errors", "units", "hardware", "capability", "config", "planning", "doctor", "profiles", "cli")
+COMPUTE = (
+    "algorithms",
+    "trajectory",
+    "batch",
+    "data",
+    "rewards",
+    "models",
+    "distributed",
+    "rollout",
+    "training",
+    "workers",
+    "trainer",
+)
+
+MAY_IMPORT: dict[str, set[str]] = {
+    "errors": set(),
+    "units": {"errors"},
+    "hardware": {"errors", "units"},
+    "capability": {"errors", "units", "hardware"},
+    "config": {"errors", "units"},
+    "planning": {"errors", "units", "hardware", "capability", "config", "profiles"},
+    "profiles": set(),
+    "doctor": {"errors", "units", "hardware", "capability", "config", "planning", "profiles"},
+    "algorithms": set(),
+    "trajectory": {"errors"},
+    "batch": {"errors", "trajectory"},
+    "data": {"errors", "units", "trajectory", "batch"},
+    "rewards": {"errors", "trajectory", "config.types"},
+    "models": {"errors", "units", "planning.types"},
+    "distributed": {"errors", "batch", "trajectory", "hardware.types", "hardware.probe"},
+    "rollout": {"errors", "units", "algorithms", "trajectory", "models", "planning.types"},
+    "training": {"errors", "units", "algorithms", "trajectory", "batch", "models", "planning.types"},
+    "emulation": {"errors", "units", "planning.types"},
+    "tracking": {"errors", "units"},
+    "workers": {
+        "errors",
+        "units",
+        "algorithms",
+        "trajectory",
+        "batch",
+        "data",
+        "rewards",
+        "models",
+        "distributed",
+        "rollout",
+        "training",
+        "config.types",
+        "hardware.types",
+        "planning",
+    },
+    "trainer": {*COMPUTE, "errors", "units", "config", "planning", "hardware.types", "hardware.recording", "tracking"},
+    "cli": {*CONTROL, "data", "models", "trainer", "emulation", "tracking"},
+    "__main__": {"cli"},
+    "__init__": {"distributed", "workers"},
+}
+"area, to areas or single modules; an area may always import itself"
+
+HOMES: dict[str, tuple[str, ...]] = {
+    "pynvml": ("hardware/nvml",),
+    "psutil": ("hardware/host",),
+    "vllm": ("rollout/vllm",),
+    "ray": ("distributed/ray",),
+    "bitsandbytes": ("training/optimizers", "models/", "hardware/torch_child"),
+    "peft": ("models/",),
+    "gguf": ("models/",),
+    "tokenizers": ("models/",),
+    "huggingface_hub": ("models/",),
+    "jinja2": ("models/",),
+    "datasets": ("data/",),
+    "pyarrow": ("data/",),
+    "pandas": (),
+    "tensorboard": ("tracking/",),
+    "wandb": ("tracking/",),
+    "typer": ("cli/",),
+    "click": (),
+    "rich": ("cli/render",),
+}
+"foreign package, to the files or folders that may import it"
+
+HEAVY = ("torch", "transformers", "numpy", "safetensors", *HOMES)
+SOURCES = sources()
+
+
+def faults(find: Callable[[Source], set[str]], areas: Collection[str] = tuple(MAY_IMPORT)) -> dict[str, set[str]]:
+    """What a search finds, by file, where it finds something."""
+    found = {source.name: find(source) for source in SOURCES if source.area in areas}
+    return {name: what for name, what in found.items() if what}
+
+
+def test_a_file_imports_only_what_its_area_may() -> None:
+    def strangers(source: Source) -> set[str]:
+        allowed = MAY_IMPORT[source.area] | {source.area}
+        ours = {found.ours for found in imports(source.tree) if found.top == "rl_compat" and found.ours}
+        return {name for name in ours if not any(f"{name}.".startswith(f"{module}.") for module in allowed)}
+
+    assert faults(strangers) == {}
+
+
+def test_a_foreign_package_has_one_home() -> None:
+    def strangers(source: Source) -> set[str]:
+        foreign = {found.top for found in imports(source.tree)} & set(HOMES)
+        return {name for name in foreign if not any(source.name.startswith(home) for home in HOMES[name])}
+
+    assert faults(strangers) == {}
+
+
+def test_the_control_tower_imports_nothing_heavy_when_imported() -> None:
+    def heavy(source: Source) -> set[str]:
+        allowed = {"typer"} if source.area == "cli" else set()
+        return {found.top for found in imports(source.tree) if found.at_import} & set(HEAVY) - allowed
+
+    assert faults(heavy, CONTROL) == {}
+
+
+def test_torch_is_looked_at_from_a_child_process_only() -> None:
+    def torch(source: Source) -> set[str]:
+        return {found.top for found in imports(source.tree)} & {"torch", "transformers"}
+
+    assert set(faults(torch, CONTROL)) <= {"hardware/torch_child"}
+
+
+def test_the_compute_tower_does_not_ask_what_the_hardware_is() -> None:
+    questions = {"get_device_capability", "get_device_properties", "get_device_name", "is_bf16_supported"}
+
+    def asked(source: Source) -> set[str]:
+        return {node.attr for node in ast.walk(source.tree) if isinstance(node, ast.Attribute)} & questions
+
+    assert faults(asked, COMPUTE) == {}
+
+
+def test_every_file_says_what_it_is() -> None:
+    def silent(source: Source) -> set[str]:
+        docstring = ast.get_docstring(source.tree) or ""
+        first = docstring.split("\n\n")[0].rstrip()
+        return set() if first.endswith((".", ":", "?")) else {first or "no docstring"}
+
+    assert faults(silent) == {}
+
+
+def test_nothing_untrusted_is_unpickled() -> None:
+    def unsafe(source: Source) -> set[str]:
+        calls = [node for node in ast.walk(source.tree) if isinstance(node, ast.Call)]
+        return {ast.unparse(call) for call in calls if _unpickles(call)}
+
+    assert faults(unsafe) == {}
+
+
+def _unpickles(call: ast.Call) -> bool:
+    name = ast.unparse(call.func)
+    given = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
+    return name in ("pickle.load", "pickle.loads") or (name == "torch.load" and given.get("weights_only") != "True")
+
+
+def test_every_area_has_its_rule() -> None:
+    assert {source.area for source in SOURCES} <= set(MAY_IMPORT)
