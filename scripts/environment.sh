@@ -1,7 +1,7 @@
-# Shared by quickstart.sh and test.sh: the virtual environment .venv of this checkout. Sourced, not run.
+# Shared by quickstart.sh and test.sh: the virtual environment of this checkout, .venv or RLC_VENV. Sourced, not run.
 
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
-venv=$root/.venv
+venv=${RLC_VENV:-$root/.venv}
 needed_gib=5
 export PIP_DISABLE_PIP_VERSION_CHECK=1
 

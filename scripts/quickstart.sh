@@ -11,6 +11,7 @@ PPO on GSM8K. Arguments are handed to `rlc train`. Running it again resumes the 
 
   RLC_TORCH    torch to install instead of the chosen build, such as "torch==2.13.0"
   RLC_PYTHON   Python 3.11 or newer to make .venv with
+  RLC_VENV     folder of the environment instead of .venv
 TEXT
 }
 
