@@ -9,19 +9,31 @@ if TYPE_CHECKING:
     from rl_compat.distributed.pool import ResourcePool
     from rl_compat.workers.actor import ActorModel
     from rl_compat.workers.critic import CriticModel
+    from rl_compat.workers.experience import ExperienceSettings, make_experience
     from rl_compat.workers.reference import ReferenceModel
     from rl_compat.workers.reward import RewardModel
 
 __version__ = "0.1.0"
 
-__all__ = ["ActorModel", "CriticModel", "ReferenceModel", "ResourcePool", "RewardModel", "__version__"]
+__all__ = [
+    "ActorModel",
+    "CriticModel",
+    "ExperienceSettings",
+    "ReferenceModel",
+    "ResourcePool",
+    "RewardModel",
+    "__version__",
+    "make_experience",
+]
 
 _HOMES = {
     "ActorModel": "rl_compat.workers.actor",
     "CriticModel": "rl_compat.workers.critic",
+    "ExperienceSettings": "rl_compat.workers.experience",
     "ReferenceModel": "rl_compat.workers.reference",
     "ResourcePool": "rl_compat.distributed.pool",
     "RewardModel": "rl_compat.workers.reward",
+    "make_experience": "rl_compat.workers.experience",
 }
 
 

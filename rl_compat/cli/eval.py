@@ -46,8 +46,8 @@ def evaluate_model(
         return 0
     title = target if checkpoint is None else f"{target} at step {checkpoint.step}"
     rows = [
-        (a.source, a.function, f"{100 * a.mean:.1f} %", f"{100 * a.low:.1f} to {100 * a.high:.1f} %", a.num_prompts)
+        (a.source, a.measure, f"{100 * a.mean:.1f} %", f"{100 * a.low:.1f} to {100 * a.high:.1f} %", a.num_prompts)
         for a in found.accuracies
     ]
-    print_table(title, ("data", "function", "mean", "95 % interval", "prompts"), rows)
+    print_table(title, ("data", "measure", "mean", "95 % interval", "prompts"), rows)
     return 0

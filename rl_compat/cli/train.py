@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -68,7 +69,7 @@ def _headline(prepared: Prepared) -> str:
 
 
 def _show(outcome: Outcome, folder: object, as_json: bool) -> None:
-    from rl_compat.tracking.curve import render_curve
+    from rl_compat.tracking.curve import marks_for, render_curve
     from rl_compat.trainer.run_folder import RunFolder
 
     assert isinstance(folder, RunFolder)
@@ -84,9 +85,12 @@ def _show(outcome: Outcome, folder: object, as_json: bool) -> None:
         )
         return
     if outcome.rewards:
-        print_lines(["", "mean reward by step", *render_curve(outcome.rewards, width=64, height=10), ""])
+        first_step = outcome.step - len(outcome.rewards) + 1
+        marks = marks_for(sys.stdout.encoding)
+        curve = render_curve(outcome.rewards, width=64, height=10, first_step=first_step, marks=marks)
+        print_lines(["", "mean reward by step", *curve, ""])
     for label, validation in (("before", outcome.before), ("after", outcome.after)):
-        for accuracy in validation.accuracies if validation else ():
+        for accuracy in validation.headline if validation else ():
             print_lines([f"{label:<6} {accuracy}"])
     print_lines(
         [

@@ -16,6 +16,7 @@ from rl_compat.data.prompts import build_prompts
 from rl_compat.distributed.pool import ResourcePool
 from rl_compat.hardware.types import Hardware
 from rl_compat.planning.types import Plan
+from rl_compat.rewards.builtin import check_rows
 from rl_compat.trainer.loop import Roles, StepSettings
 from rl_compat.trainer.reporter import Reporter
 from rl_compat.trajectory import Prompt
@@ -66,6 +67,7 @@ def check_run(config: RunConfig, hardware: Hardware) -> Prepared:
         )
         notes += validation_notes
     order = PromptOrder(len(training), config.trainer.batch_size, shuffle=config.data.shuffle, seed=config.data.seed)
+    check_rows([*training, *validation], config.reward.functions)
     plan = setup.plan
     sources = sorted({prompt.data_source for prompt in (*training, *validation)})
     return Prepared(
@@ -121,12 +123,10 @@ def build_roles(prepared: Prepared, reporter: Reporter) -> Roles:
 
 
 def load_actor(prepared: Prepared, reporter: Reporter) -> ActorModel:
-    """The actor alone, with torch's threads and TF32 set as planned."""
+    """The actor alone, with torch's threads as planned."""
     setup, plan = prepared.setup, prepared.plan
     if plan.num_threads is not None:
         torch.set_num_threads(plan.num_threads)
-    torch.backends.cuda.matmul.allow_tf32 = plan.tf32
-    torch.backends.cudnn.allow_tf32 = plan.tf32
     reporter.phase("loading the actor")
     settings = actor_settings(setup, total_optimizer_steps=prepared.total_optimizer_steps)
     return ActorModel(settings, pool=pool_of(prepared), chat=setup.chat)

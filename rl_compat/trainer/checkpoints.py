@@ -108,7 +108,7 @@ def problems(folder: Path, *, checksums: bool) -> list[str]:
 
 def find_newest(root: Path) -> Found:
     """The complete checkpoint with the highest step; newer incomplete folders are left alone and named."""
-    skipped = []
+    skipped: list[str] = []
     for step, folder in sorted(_steps(root), reverse=True):
         reasons = problems(folder, checksums=True)
         if not reasons:

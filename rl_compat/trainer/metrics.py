@@ -13,26 +13,28 @@ from rl_compat.algorithms.value_losses import explained_variance
 from rl_compat.batch import Batch
 
 
-def data_metrics(batch: Batch) -> dict[str, float]:
-    """Rewards, advantages, values and lengths of a step's experience."""
+def data_metrics(batch: Batch, *, scored: Tensor) -> dict[str, float]:
+    """Rewards, advantages, values and lengths of a step's experience. `scored` [B] is False on rows left out."""
     assert batch.rewards is not None
     assert batch.token_rewards is not None
     assert batch.advantages is not None
     assert batch.returns is not None
     mask = batch.response_mask
     metrics = {
-        **_spread("critic/score", batch.rewards),
+        **_spread("critic/score", batch.rewards[scored]),
         **_spread("critic/rewards", (batch.token_rewards * mask).sum(1)),
         **_spread("critic/advantages", batch.advantages[mask]),
         **_spread("critic/returns", batch.returns[mask]),
         **_spread("response_length", batch.response_lengths.float()),
         **_spread("prompt_length", torch.tensor([float(len(ids)) for ids in batch.prompt_ids])),
         "response_length/clip_ratio": float(batch.truncated.float().mean()),
-        "training/zero_spread_groups": zero_spread_fraction(rewards=batch.rewards, groups=batch.groups),
+        "training/zero_spread_groups": zero_spread_fraction(rewards=batch.rewards, groups=batch.groups, scored=scored),
     }
     if batch.values is not None:
         metrics |= _spread("critic/values", batch.values[mask])
-        metrics["critic/vf_explained_var"] = float(explained_variance(batch.values, batch.returns, mask=mask))
+        metrics["critic/vf_explained_var"] = float(
+            explained_variance(values=batch.values, returns=batch.returns, mask=mask)
+        )
     return metrics
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -73,6 +74,7 @@ class Run:
             project=trainer.project,
             experiment=trainer.experiment or self.folder.path.name,
             resume_step=self.resumed.step,
+            warn=lambda text: self.reporter.say(f"warning: {text}"),
         )
         try:
             with self.signals.installed():
@@ -113,7 +115,7 @@ class Run:
         while self.boundary.step < self.prepared.total_steps and not self._out_of_time():
             step = self.boundary.step + 1
             collected, metrics = self._step(step)
-            self.rewards.append(metrics["critic/score/mean"])
+            self.rewards.append(metrics.get("critic/score/mean", math.nan))
             self.folder.write_samples(
                 step, collected.sequences, collected.scores.rewards, trainer.num_sample_generations
             )
@@ -122,7 +124,7 @@ class Run:
             self.trackers.log(step, metrics)
             if trainer.save_every and step % trainer.save_every == 0:
                 self._save()
-            self._say_notes()
+            self._say_notes(collected)
 
     def _step(self, step: int) -> tuple[Collected, dict[str, float]]:
         """One step; the boundary moves only when all of it is done."""
@@ -152,7 +154,11 @@ class Run:
                 metrics |= self._kl_metrics(collected)
                 self.boundary = self._state(step)
         batch = collected.experience.batch
-        metrics |= data_metrics(batch) | mismatch_metrics(batch) | collected.scores.metrics
+        metrics |= (
+            data_metrics(batch, scored=collected.experience.scored)
+            | mismatch_metrics(batch)
+            | dict(collected.scores.metrics)
+        )
         metrics |= timing_metrics(self.timer.take(), batch) | self.memory.metrics()
         metrics["training/global_step"] = float(step)
         metrics["training/epoch"] = float(self.order.position[0])
@@ -180,7 +186,7 @@ class Run:
                 on_progress=on_progress,
             )
         seconds = self.timer.take()["testing"]
-        for accuracy in found.accuracies:
+        for accuracy in found.headline:
             self.reporter.say(f"step {step} {accuracy}")
         if log:
             self.trackers.log(step, found.metrics() | {"timing_s/testing": seconds})
@@ -256,10 +262,11 @@ class Run:
             total += self.roles.critic.group.run(CriticWorker.state_bytes).result()
         check_disk(self.folder.checkpoints, total, self.config.trainer.keep_checkpoints)
 
-    def _say_notes(self) -> None:
-        notes = self.roles.actor.group.run(ActorWorker.take_notes).result()
+    def _say_notes(self, collected: Collected) -> None:
+        notes = [*collected.scores.notes]
+        notes += self.roles.actor.group.run(ActorWorker.take_notes).result()
         if self.roles.critic is not None:
-            notes = notes + self.roles.critic.group.run(CriticWorker.take_notes).result()
+            notes += self.roles.critic.group.run(CriticWorker.take_notes).result()
         for note in notes:
             self.reporter.say(f"warning: {note}")
 

@@ -6,18 +6,22 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from rl_compat.rewards.score import Scores
 from rl_compat.trainer.metrics import mean_interval
 from rl_compat.trajectory import Prompt
 from rl_compat.workers.actor import ActorModel
 from rl_compat.workers.reward import RewardModel
+from rl_compat.workers.sequences import Sequences
+
+ACCURACY = "accuracy"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accuracy:
-    """The mean of one reward function over the prompts of one source."""
+    """The share of right answers (`accuracy`) or the mean of a reward function over the prompts of one source."""
 
     source: str
-    function: str
+    measure: str
     mean: float
     low: float
     high: float
@@ -25,7 +29,7 @@ class Accuracy:
 
     def __str__(self) -> str:
         return (
-            f"{self.source} {self.function}: {100 * self.mean:.1f} % "
+            f"{self.source} {self.measure}: {100 * self.mean:.1f} % "
             f"(95 % interval {100 * self.low:.1f} to {100 * self.high:.1f}, {self.num_prompts} prompts)"
         )
 
@@ -36,18 +40,21 @@ class Validation:
     mean_response_length: float
     truncated_fraction: float
 
+    @property
+    def headline(self) -> tuple[Accuracy, ...]:
+        """Accuracy by source, and the reward functions where no function judges correctness."""
+        judged = {accuracy.source for accuracy in self.accuracies if accuracy.measure == ACCURACY}
+        return tuple(a for a in self.accuracies if a.measure == ACCURACY or a.source not in judged)
+
     def metrics(self) -> dict[str, float]:
-        """Under the usual names: the first function of a source is `val-core`, the others `val-aux`."""
+        """Under the usual names: accuracy is `val-core/<source>/acc`, reward functions are `val-aux`."""
         metrics = {
             "val-aux/response_length/mean": self.mean_response_length,
             "val-aux/response_length/clip_ratio": self.truncated_fraction,
         }
-        seen: set[str] = set()
         for accuracy in self.accuracies:
-            name = accuracy.function if accuracy.source in seen else "acc"
-            group = "val-aux" if accuracy.source in seen else "val-core"
-            seen.add(accuracy.source)
-            prefix = f"{group}/{accuracy.source}/{name}"
+            core = accuracy.measure == ACCURACY
+            prefix = f"{'val-core' if core else 'val-aux'}/{accuracy.source}/{'acc' if core else accuracy.measure}"
             metrics[f"{prefix}/mean@1"] = accuracy.mean
             metrics[f"{prefix}/low95@1"] = accuracy.low
             metrics[f"{prefix}/high95@1"] = accuracy.high
@@ -69,27 +76,34 @@ def validate(
         prompts, max_new_tokens=max_new_tokens, temperature=temperature, seed=seed, on_progress=on_progress
     )
     scores = reward.compute_rewards(sequences).result()
-    by_source: dict[tuple[str, str], list[float]] = defaultdict(list)
-    for function, values in scores.components.items():
-        for trajectory, value in zip(sequences.trajectories, values, strict=True):
-            if value is not None:
-                by_source[trajectory.prompt.data_source, function].append(value)
-    accuracies = []
-    for (source, function), values in by_source.items():
-        low, high = mean_interval(values)
-        accuracies.append(
-            Accuracy(
-                source=source,
-                function=function,
-                mean=sum(values) / len(values),
-                low=low,
-                high=high,
-                num_prompts=len(values),
-            )
-        )
     batch = sequences.batch
     return Validation(
-        accuracies=tuple(accuracies),
+        accuracies=tuple(
+            _accuracy(source, measure, values) for (source, measure), values in _by_source(sequences, scores).items()
+        ),
         mean_response_length=float(batch.response_lengths.float().mean()),
         truncated_fraction=float(batch.truncated.float().mean()),
+    )
+
+
+def _by_source(sequences: Sequences, scores: Scores) -> dict[tuple[str, str], list[float]]:
+    """Values that are known, by data source and measure."""
+    measures: dict[str, Sequence[float | bool | None]] = {ACCURACY: scores.correct, **scores.components}
+    found: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for measure, values in measures.items():
+        for trajectory, value in zip(sequences.trajectories, values, strict=True):
+            if value is not None:
+                found[trajectory.prompt.data_source, measure].append(float(value))
+    return found
+
+
+def _accuracy(source: str, measure: str, values: Sequence[float]) -> Accuracy:
+    low, high = mean_interval(values)
+    return Accuracy(
+        source=source,
+        measure=measure,
+        mean=sum(values) / len(values),
+        low=low,
+        high=high,
+        num_prompts=len(values),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,7 @@ class ActorSettings:
     optimizer: OptimizerSettings | None = None
     "None for an actor that only generates"
     lora: LoraSettings | None = None
-    loss: PolicyLossSettings = PolicyLossSettings()
+    loss: PolicyLossSettings = field(default_factory=PolicyLossSettings)
     temperature: float = 1.0
     "of the sampling and of every log-probability"
     num_epochs: int = 1
@@ -179,10 +179,20 @@ class ActorModel:
         setup = RoleOptions(path=path, **options).on(pool)
         return cls(actor_settings(setup), pool=pool, chat=setup.chat)
 
-    def encode(self, prompts: Sequence[str | list[dict[str, str]]]) -> list[Prompt]:
-        """Texts or chat messages as prompts, template applied."""
+    def encode(
+        self,
+        prompts: Sequence[str | list[dict[str, str]]],
+        *,
+        ground_truths: Sequence[Any] | None = None,
+        data_source: str = "",
+    ) -> list[Prompt]:
+        """Texts or chat messages as prompts, template applied; `ground_truths` are what a reward compares with."""
+        truths = [None] * len(prompts) if ground_truths is None else ground_truths
         encoded = [self.chat.encode(prompt) for prompt in prompts]
-        return [Prompt(token_ids=tuple(ids), text=text, row=row) for row, (text, ids) in enumerate(encoded)]
+        return [
+            Prompt(token_ids=tuple(ids), text=text, data_source=data_source, ground_truth=truth, row=row)
+            for row, ((text, ids), truth) in enumerate(zip(encoded, truths, strict=True))
+        ]
 
     def generate(
         self,

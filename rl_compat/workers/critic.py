@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ class CriticSettings:
     role: RolePlan
     optimizer: OptimizerSettings
     lora: LoraSettings | None = None
-    loss: ValueLossSettings = ValueLossSettings()
+    loss: ValueLossSettings = field(default_factory=ValueLossSettings)
     num_epochs: int = 1
     mini_batch_size: int | None = None
     "prompts per optimizer step; the whole batch when not set"

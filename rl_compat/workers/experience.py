@@ -31,6 +31,8 @@ class ExperienceSettings:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experience:
     batch: Batch
+    scored: Tensor
+    "[B] bool: False on responses that had no reward"
     reward_kl: float
     "mean KL per token between the policy and the reference, 0 without one in the reward"
 
@@ -74,11 +76,12 @@ def make_experience(
             advantages=estimate.advantages,
             returns=estimate.returns,
         ),
+        scored=scored,
         reward_kl=reward_kl,
     )
 
 
-def _reward_kl(batch: Batch, kind: str) -> Tensor:
+def _reward_kl(batch: Batch, kind: Literal["k1", "abs", "k2", "k3"]) -> Tensor:
     assert batch.old_logprobs is not None, "the KL in the reward needs the policy's log-probabilities"
     assert batch.ref_logprobs is not None, "the KL in the reward needs the reference's log-probabilities"
     return kl_estimate(kind, logprobs=batch.old_logprobs, ref_logprobs=batch.ref_logprobs)

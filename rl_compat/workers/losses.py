@@ -38,7 +38,7 @@ class ValueLossSettings:
 
 def policy_loss(
     batch: Batch, outputs: TokenOutputs, totals: BatchTotals, settings: PolicyLossSettings
-) -> tuple[Tensor, dict[str, float]]:
+) -> tuple[Tensor, dict[str, Tensor]]:
     """PPO's clipped surrogate, minus the entropy bonus, plus the KL to the reference. Scalar, and its parts."""
     assert batch.old_logprobs is not None
     assert batch.advantages is not None
@@ -67,27 +67,27 @@ def policy_loss(
     loss = pg_loss = total(surrogate.losses)
     num_tokens = max(1, totals.num_tokens)
     metrics = {
-        "actor/pg_loss": pg_loss.item(),
-        "actor/pg_clipfrac": float(surrogate.num_clipped) / num_tokens,
-        "actor/pg_clipfrac_lower": float(surrogate.num_dual_clipped) / num_tokens,
-        "actor/ppo_kl": float(surrogate.sum_kl) / num_tokens,
+        "actor/pg_loss": pg_loss.detach(),
+        "actor/pg_clipfrac": surrogate.num_clipped / num_tokens,
+        "actor/pg_clipfrac_lower": surrogate.num_dual_clipped / num_tokens,
+        "actor/ppo_kl": surrogate.sum_kl / num_tokens,
     }
     if outputs.entropy is not None:
         entropy = total(outputs.entropy)
         loss = loss - settings.entropy_coef * entropy
-        metrics["actor/entropy_loss"] = entropy.item()
+        metrics["actor/entropy_loss"] = entropy.detach()
     if settings.kl_loss != "none":
         assert batch.ref_logprobs is not None
         kl = total(kl_estimate(settings.kl_loss, logprobs=outputs.logprobs, ref_logprobs=batch.ref_logprobs.to(device)))
         loss = loss + settings.kl_loss_coef * kl
-        metrics["actor/kl_loss"] = kl.item()
-    metrics["actor/loss"] = loss.item()
+        metrics["actor/kl_loss"] = kl.detach()
+    metrics["actor/loss"] = loss.detach()
     return loss, metrics
 
 
 def critic_loss(
     batch: Batch, values: Tensor, totals: BatchTotals, settings: ValueLossSettings
-) -> tuple[Tensor, dict[str, float]]:
+) -> tuple[Tensor, dict[str, Tensor]]:
     """The clipped squared error of the values against the returns. Scalar, and its parts."""
     assert batch.values is not None
     assert batch.returns is not None
@@ -110,7 +110,7 @@ def critic_loss(
     )
     num_tokens = max(1, totals.num_tokens)
     return loss, {
-        "critic/vf_loss": loss.item(),
-        "critic/vf_clipfrac": float(error.num_clipped) / num_tokens,
-        "critic/vpred_mean": float((values.detach() * mask).sum()) / num_tokens,
+        "critic/vf_loss": loss.detach(),
+        "critic/vf_clipfrac": error.num_clipped / num_tokens,
+        "critic/vpred_mean": (values.detach() * mask).sum() / num_tokens,
     }
