@@ -1,0 +1,115 @@
+"""What only a GPU shows: memory that offload frees, kernels that attention takes, and a real out-of-memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from fakes.engines import random_batch, role_plan, token_mean_loss
+from fakes.models import save_random_model
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from rl_compat.models.load import load_causal_lm
+from rl_compat.training.engine import OptimizerSettings, PolicyEngine
+
+pytestmark = pytest.mark.gpu
+DEVICE = "cuda:0"
+
+
+@pytest.fixture(scope="module")
+def wide_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """About 2 million parameters: 8 MiB in fp32."""
+    return save_random_model(tmp_path_factory.mktemp("wide"), num_layers=4, hidden_size=256)
+
+
+def _engine(folder: Path, **plan) -> PolicyEngine:
+    role = role_plan(device=DEVICE, **plan)
+    return PolicyEngine(load_causal_lm(folder, role=role), role=role, optimizer=OptimizerSettings(lr=1e-3))
+
+
+def test_a_step_on_the_gpu_is_that_on_the_cpu(wide_folder: Path) -> None:
+    role = role_plan()
+    on_cpu = PolicyEngine(load_causal_lm(wide_folder, role=role), role=role, optimizer=OptimizerSettings(lr=1e-3))
+    on_gpu = _engine(wide_folder)
+    batch = random_batch()
+    one, other = (engine.update(batch, loss=token_mean_loss, temperature=0.9) for engine in (on_cpu, on_gpu))
+    assert other["loss"] == pytest.approx(one["loss"], rel=1e-4)
+    assert other["grad_norm"] == pytest.approx(one["grad_norm"], rel=1e-3)
+    assert other["skipped_steps"] == 0
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+def test_half_precision_steps_are_taken(wide_folder: Path, dtype: str) -> None:
+    engine = _engine(wide_folder, compute_dtype=dtype, loss_scaling=dtype == "fp16", gradient_checkpointing=True)
+    losses = [engine.update(random_batch(), loss=token_mean_loss, temperature=1.0)["loss"] for _ in range(5)]
+    assert losses[-1] < losses[0]
+
+
+@pytest.mark.parametrize("plan", [{"repeat_kv": True}, {}], ids=["repeated keys", "grouped keys"])
+def test_attention_needs_no_quadratic_kernel(wide_folder: Path, plan: dict) -> None:
+    engine = _engine(wide_folder, compute_dtype="bf16", **plan)
+    backends = [SDPBackend.EFFICIENT_ATTENTION] if plan else [SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION]
+    with sdpa_kernel(backends):
+        assert engine.update(random_batch(), loss=token_mean_loss, temperature=1.0)["skipped_steps"] == 0
+
+
+def test_idle_weights_leave_the_device_and_come_back_to_the_same_parameters(wide_folder: Path) -> None:
+    engine = _engine(wide_folder, offload_idle=True)
+    batch = random_batch()
+    engine.update(batch, loss=token_mean_loss, temperature=1.0)
+    parameter = engine.model.model.embed_tokens.weight
+    expected = engine.logprobs(batch, temperature=1.0).logprobs
+    before = torch.cuda.memory_allocated(DEVICE)
+    engine.offload()
+    weights_bytes = sum(p.nbytes for p in engine.parameters.values())
+    assert before - torch.cuda.memory_allocated(DEVICE) >= weights_bytes
+    assert parameter.device.type == "cpu"
+    with engine.onloaded():
+        assert engine.model.model.embed_tokens.weight is engine.model.lm_head.weight is parameter
+        assert torch.equal(engine.logprobs(batch, temperature=1.0).logprobs, expected)
+
+
+def test_an_optimizer_on_the_host_takes_the_same_steps_and_no_device_memory(wide_folder: Path) -> None:
+    plain, offloaded = _engine(wide_folder), _engine(wide_folder, offload_optimizer=True)
+    before = torch.cuda.memory_allocated(DEVICE)
+    for _ in range(3):
+        offloaded.update(random_batch(), loss=token_mean_loss, temperature=1.0)
+    assert torch.cuda.memory_allocated(DEVICE) - before < 0.1 * sum(p.nbytes for p in offloaded.parameters.values())
+    for _ in range(3):
+        plain.update(random_batch(), loss=token_mean_loss, temperature=1.0)
+    for name, parameter in plain.parameters.items():
+        torch.testing.assert_close(parameter, offloaded.parameters[name], atol=1e-5, rtol=1e-4)
+
+
+def test_an_offloaded_state_resumes(wide_folder: Path, tmp_path: Path) -> None:
+    engine, resumed = _engine(wide_folder, offload_optimizer=True), _engine(wide_folder, offload_optimizer=True)
+    engine.update(random_batch(), loss=token_mean_loss, temperature=1.0)
+    engine.save_state(tmp_path)
+    resumed.load_state(tmp_path)
+    one, other = (e.update(random_batch(seed=1), loss=token_mean_loss, temperature=1.0) for e in (engine, resumed))
+    assert other["loss"] == pytest.approx(one["loss"], rel=1e-5)
+
+
+def test_a_real_out_of_memory_is_survived(wide_folder: Path) -> None:
+    engine = _engine(wide_folder, micro_batch_size=64)
+    batch = random_batch([(200, 400)] * 64)
+    engine.update(random_batch(), loss=token_mean_loss, temperature=1.0)
+    torch.cuda.empty_cache()
+    total = torch.cuda.get_device_properties(DEVICE).total_memory
+    room = torch.cuda.memory_reserved(DEVICE) + 512 * 1024**2
+    torch.cuda.set_per_process_memory_fraction(room / total, DEVICE)
+    try:
+        metrics = engine.update(batch, loss=token_mean_loss, temperature=1.0)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0, DEVICE)
+    assert metrics["skipped_steps"] == 0
+    assert engine.limits.max_rows < 64
+    assert "ran out of memory" in engine.take_notes()[0]
+
+
+def test_an_8_bit_optimizer_learns(wide_folder: Path) -> None:
+    pytest.importorskip("bitsandbytes")
+    engine = _engine(wide_folder, optimizer="adamw8bit")
+    losses = [engine.update(random_batch(), loss=token_mean_loss, temperature=1.0)["loss"] for _ in range(5)]
+    assert losses[-1] < losses[0]

@@ -1,0 +1,66 @@
+"""Log-probabilities of the rollout are those of training, for every way an actor keeps its weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from fakes.engines import role_plan, token_mean_loss
+
+from rl_compat.batch import Batch
+from rl_compat.models.load import load_causal_lm
+from rl_compat.models.lora import LoraSettings
+from rl_compat.planning.types import RolloutPlan
+from rl_compat.rollout.build import build_rollout_engine
+from rl_compat.rollout.types import SamplingParams
+from rl_compat.training.engine import OptimizerSettings, PolicyEngine
+from rl_compat.trajectory import Prompt, Trajectory
+
+PROMPTS = ((7, 8, 9), (10, 11, 12, 13, 14, 15), (20,))
+WAYS = {
+    "all weights": {},
+    "repeated keys, checkpointed": {"repeat_kv": True, "gradient_checkpointing": True},
+    "eager attention": {"attention": "eager"},
+    "adapters": {"lora": True},
+    "adapters on a base stored in fp16": {"lora": True, "storage_dtype": "fp16"},
+    "adapters on a 4-bit base": {"lora": True, "quantization": "nf4"},
+}
+
+
+@pytest.mark.parametrize("rollout", ["native", "transformers"])
+@pytest.mark.parametrize("way", WAYS)
+def test_rollout_and_training_agree_before_and_after_a_step(qwen2_folder: Path, way: str, rollout: str) -> None:
+    """A-ALG-06: at the same temperature, and with weights that a step has changed."""
+    plan = dict(WAYS[way])
+    if plan.get("quantization") == "nf4":
+        pytest.importorskip("bitsandbytes")
+    lora = LoraSettings(rank=4) if plan.pop("lora", False) else None
+    role = role_plan(**plan)
+    torch.manual_seed(0)
+    model = load_causal_lm(qwen2_folder, role=role, lora=lora)
+    engine = PolicyEngine(model, role=role, optimizer=OptimizerSettings(lr=1e-2))
+    sampler = build_rollout_engine(
+        model,
+        plan=RolloutPlan(engine=rollout, compute_dtype="fp32", max_num_seqs=3, max_prefill_tokens=64),
+        pad_token_id=0,
+    )
+    for seed in range(2):
+        params = SamplingParams(max_new_tokens=6, temperature=0.7, stop_token_ids=(1,), seed=seed)
+        responses = [group[0] for group in sampler.generate(PROMPTS, params)]
+        batch = Batch.from_trajectories(
+            [
+                Trajectory(
+                    prompt=Prompt(token_ids=prompt, text=""),
+                    group=row,
+                    response_ids=response.token_ids,
+                    rollout_logprobs=response.logprobs,
+                    finish_reason=response.finish_reason,
+                )
+                for row, (prompt, response) in enumerate(zip(PROMPTS, responses, strict=True))
+            ]
+        )
+        logprobs = engine.logprobs(batch, temperature=0.7).logprobs
+        torch.testing.assert_close(logprobs, batch.rollout_logprobs, atol=2e-5, rtol=1e-4)
+        engine.update(batch.with_(advantages=torch.ones_like(logprobs)), loss=token_mean_loss, temperature=0.7)
+        sampler.update_weights()
