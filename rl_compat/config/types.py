@@ -139,7 +139,7 @@ class TrainerConfig:
     batch_size: int = 32
     "prompts per step"
     mini_batch_size: int = 32
-    "prompts per optimizer step"
+    "prompts per optimizer step; follows batch_size when only that is given"
     num_steps: int | None = None
     "stop after so many steps; otherwise after num_epochs"
     num_epochs: int = 1

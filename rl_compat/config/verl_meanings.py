@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from rl_compat.config.verl_rules import (
-    KL_NAMES,
     Given,
     Outcome,
     Rule,
     honoured,
+    kl_term,
     no_effect,
     refused,
     translated,
@@ -29,11 +29,7 @@ def estimator(key: str, value: Any, given: Given) -> Outcome:
 def use_kl_in_reward(key: str, value: Any, given: Given) -> Outcome:
     """A KL penalty in the reward, with the estimator of `kl_penalty`."""
     kind = str(given.get("algorithm.kl_penalty") or "kl").removesuffix("+")
-    if not value:
-        return translated({"algorithm.kl_in_reward": "none"}, "no KL penalty in the reward")
-    if kind not in KL_NAMES:
-        return refused(f"`kl_penalty={kind}` is not among {', '.join(KL_NAMES)}")
-    return translated({"algorithm.kl_in_reward": KL_NAMES[kind]}, f"`{kind}` is the estimator `{KL_NAMES[kind]}`")
+    return kl_term("algorithm.kl_in_reward", kind if value else "none")
 
 
 def kl_penalty(key: str, value: Any, given: Given) -> Outcome:

@@ -6,11 +6,11 @@ from typing import Any
 
 from rl_compat.config.verl_rules import (
     DTYPES,
-    KL_NAMES,
     Given,
     Outcome,
     Rule,
     honoured,
+    kl_term,
     no_effect,
     refused,
     renamed,
@@ -76,11 +76,7 @@ def clip_ratio(key: str, value: Any, given: Given) -> Outcome:
 def use_kl_loss(key: str, value: Any, given: Given) -> Outcome:
     """A KL term in the loss, with the estimator of `kl_loss_type`."""
     kind = given.get(f"{ACTOR}.kl_loss_type") or "low_var_kl"
-    if not value:
-        return translated({"algorithm.kl_loss": "none"}, "no KL term in the loss")
-    if kind not in KL_NAMES:
-        return refused(f"`kl_loss_type={kind}` is not among {', '.join(KL_NAMES)}")
-    return translated({"algorithm.kl_loss": KL_NAMES[kind]}, f"`{kind}` is the estimator `{KL_NAMES[kind]}`")
+    return kl_term("algorithm.kl_loss", kind if value else "none")
 
 
 def kl_loss_type(key: str, value: Any, given: Given) -> Outcome:

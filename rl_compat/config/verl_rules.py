@@ -76,6 +76,15 @@ def refused(reason: str) -> Outcome:
     return Outcome(verdict="refused", reason=reason)
 
 
+def kl_term(native_key: str, kind: str) -> Outcome:
+    """A KL term with verl's name of its estimator, or `none`."""
+    if kind == "none":
+        return translated({native_key: "none"}, "no KL term")
+    if kind not in KL_NAMES:
+        return refused(f"`{kind}` is not among the estimators {', '.join(KL_NAMES)}")
+    return translated({native_key: KL_NAMES[kind]}, f"`{kind}` is the estimator `{KL_NAMES[kind]}`")
+
+
 def same(native_key: str, *, reason: str = "") -> Rule:
     """The same setting under another name."""
 

@@ -164,7 +164,7 @@ def test_a_key_becomes_the_setting_that_it_means(arguments: list[str], expected:
         ([f"{R}.name=mine"], "the engines are"),
         ([f"{A}.strategy=megatron"], "only fsdp and fsdp2"),
         ([f"{A}.policy_loss.loss_mode=gspo"], "only `vanilla`"),
-        ([f"{A}.use_kl_loss=True", f"{A}.kl_loss_type=full"], "`kl_loss_type=full` is not among"),
+        ([f"{A}.use_kl_loss=True", f"{A}.kl_loss_type=full"], "`full` is not among the estimators"),
         ([f"{A}.optim.lr_warmup_steps_ratio=0.1"], "the number of steps is open"),
         ([f"{A}.optim.weight_decay=0.1", "critic.optim.weight_decay=0.2"], "sets `optimizer.weight_decay` too"),
         ([f"{M}.override_config.attn_implementation=xformers"], "`flash_attention_2` exist here"),
