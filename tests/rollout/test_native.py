@@ -1,0 +1,146 @@
+"""The native engine's own parts: packing, memory, lower-precision copies and adapters."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from rollout.conftest import PROMPTS, build, forward_logprobs, plain_generate
+from torch import nn
+
+from rl_compat.rollout.native import graph_width, pack
+from rl_compat.rollout.types import SamplingParams
+
+GREEDY = SamplingParams(max_new_tokens=12, temperature=0.0)
+
+
+def with_adapters(model: nn.Module) -> nn.Module:
+    torch.manual_seed(4)
+    adapted = get_peft_model(model, LoraConfig(r=4, lora_alpha=16, target_modules="all-linear", task_type="CAUSAL_LM"))
+    for name, parameter in adapted.named_parameters():
+        if "lora_B" in name:
+            nn.init.normal_(parameter, std=0.1)
+    return adapted
+
+
+def test_prompts_are_packed_by_length_within_the_token_budget() -> None:
+    lengths = {0: 3, 1: 9, 2: 4, 3: 8, 4: 40}
+    assert pack(lengths, max_tokens=18) == [[4], [1, 3], [2, 0]]
+    assert pack({}, max_tokens=18) == []
+
+
+def test_captured_widths_are_few_and_never_above_the_slots() -> None:
+    assert [graph_width(n, 64) for n in (1, 2, 3, 5, 9, 16, 17, 33, 64)] == [1, 2, 4, 8, 16, 16, 32, 48, 64]
+    assert graph_width(23, 24) == 24
+
+
+def test_the_cache_is_kept_between_calls_and_given_back_by_sleep(llama: nn.Module) -> None:
+    engine = build("native", llama)
+    engine.generate(PROMPTS, GREEDY)
+    decoder = engine._decoder
+    engine.generate(PROMPTS[:2], GREEDY)
+    assert engine._decoder is decoder
+    engine.sleep()
+    assert engine._decoder is None
+
+
+def test_fp32_shares_the_trainers_tensors(llama: nn.Module) -> None:
+    engine = build("native", llama)
+    engine.wake()
+    assert engine._weights.model is llama
+
+
+@pytest.mark.parametrize("name", ["native", "transformers"])
+def test_a_bf16_copy_keeps_ties_and_its_addresses_and_follows_the_weights(name: str, llama: nn.Module) -> None:
+    engine = build(name, llama, compute_dtype="bf16")
+    first = engine.generate(PROMPTS, GREEDY)
+    copied = engine._weights.model
+    assert copied is not llama
+    assert {p.dtype for p in copied.parameters()} == {torch.bfloat16}
+    assert copied.get_input_embeddings().weight is copied.get_output_embeddings().weight
+    addresses = [p.data_ptr() for p in copied.parameters()]
+    with torch.no_grad():
+        for parameter in llama.parameters():
+            parameter.add_(0.05 * torch.randn_like(parameter))
+    assert engine.generate(PROMPTS, GREEDY) == first
+    engine.update_weights()
+    second = engine.generate(PROMPTS, GREEDY)
+    assert second != first
+    assert [p.data_ptr() for p in copied.parameters()] == addresses
+    assert {p.dtype for p in llama.parameters()} == {torch.float32}
+
+
+def test_logprobs_of_a_bf16_copy_are_near_those_of_the_fp32_weights(llama: nn.Module) -> None:
+    response = build("native", llama, compute_dtype="bf16").generate(PROMPTS[:1], GREEDY)[0][0]
+    expected = forward_logprobs(llama, PROMPTS[0], response.token_ids, 1.0)
+    torch.testing.assert_close(torch.tensor(response.logprobs), expected, atol=0.2, rtol=0)
+
+
+@pytest.mark.parametrize("name", ["native", "transformers"])
+def test_adapters_are_applied_and_seen_when_they_change(name: str, llama: nn.Module) -> None:
+    base = [plain_generate(llama, prompt, 12) for prompt in PROMPTS]
+    adapted = with_adapters(llama)
+    engine = build(name, adapted)
+    for _ in range(2):
+        expected = [plain_generate(adapted.get_base_model(), prompt, 12) for prompt in PROMPTS]
+        tokens = [list(g[0].token_ids) for g in engine.generate(PROMPTS, GREEDY)]
+        assert tokens == expected != base
+        with torch.no_grad():
+            for parameter in adapted.parameters():
+                if parameter.requires_grad:
+                    parameter.mul_(-1.5)
+        engine.update_weights()
+
+
+@pytest.mark.parametrize("name", ["native", "transformers"])
+def test_a_lower_copy_of_an_adapted_model_has_the_adapters_merged(name: str, llama: nn.Module) -> None:
+    adapted = with_adapters(llama)
+    engine = build(name, adapted, compute_dtype="bf16")
+    engine.wake()
+    copied = engine._weights.model
+    assert not [n for n, _ in copied.named_parameters() if "lora" in n]
+    merged = adapted.merge_and_unload()
+    for (name_, weight), expected in zip(copied.named_parameters(), merged.parameters(), strict=True):
+        torch.testing.assert_close(weight, expected.to(torch.bfloat16), msg=name_)
+
+
+def test_a_row_that_went_to_nan_does_not_reach_the_next_call(llama: nn.Module) -> None:
+    engine = build("native", llama)
+    expected = engine.generate(PROMPTS, GREEDY)
+    with torch.no_grad():
+        layer = llama.model.layers[0].self_attn.v_proj.weight
+        kept = layer.clone()
+        layer.fill_(torch.nan)
+        engine.generate([list(range(10, 30))] * 4, GREEDY)
+        layer.copy_(kept)
+    assert engine.generate(PROMPTS, GREEDY) == expected
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_captured_steps_give_the_tokens_of_ungraphed_ones(llama: nn.Module, temperature: float) -> None:
+    llama.to("cuda")
+    params = SamplingParams(max_new_tokens=40, temperature=temperature, stop_token_ids=(1, 5, 9), seed=3)
+    prompts = [[11 + i, 12, 13 + i] * (1 + i % 3) for i in range(12)]
+    graphed = build("native", llama, cuda_graphs=True)
+    for _ in range(2):
+        first = graphed.generate(prompts, params, group_size=2)
+        assert first == graphed.generate(prompts, params, group_size=2)
+        if temperature == 0:
+            plain = build("native", llama).generate(prompts, params, group_size=2)
+            assert [[r.token_ids for r in g] for g in first] == [[r.token_ids for r in g] for g in plain]
+        with torch.no_grad():
+            for parameter in llama.parameters():
+                parameter.add_(0.05 * torch.randn_like(parameter))
+
+
+@pytest.mark.gpu
+def test_weights_moved_away_and_back_are_captured_anew(llama: nn.Module) -> None:
+    llama.to("cuda")
+    engine = build("native", llama, cuda_graphs=True)
+    before = engine.generate(PROMPTS, GREEDY)
+    llama.to("cpu")
+    hold = [torch.full_like(parameter, 7.0, device="cuda") for parameter in llama.parameters()]
+    llama.to("cuda")
+    assert engine.generate(PROMPTS, GREEDY) == before
+    assert len(hold) > 0
