@@ -70,7 +70,7 @@ def describe(machine: Hardware) -> list[str]:
         ("torch", _torch(machine)),
         ("bitsandbytes", _bitsandbytes(machine)),
         *((name, version) for name, version in software.packages.items() if name not in ("torch", "bitsandbytes")),
-        *machine.environment.items(),
+        *((name, value or "(empty)") for name, value in machine.environment.items()),
     ]
     shown = [(name, value) for name, value in facts if value]
     width = max(len(name) for name, _ in shown)

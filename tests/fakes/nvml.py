@@ -1,0 +1,101 @@
+"""A driver library with the functions of pynvml that the probe calls."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+
+class NVMLError(Exception):
+    """What the library raises when it does not know."""
+
+
+@dataclass
+class FakeGpu:
+    name: str
+    capability: tuple[int, int] | None = (8, 0)
+    uuid: str = "GPU-1"
+    total: int | None = 1000
+    free: int = 900
+    processes: Sequence[tuple[int, str, int | None]] | None = ()
+    slices: Sequence[FakeGpu] = ()
+    mig: bool | None = None
+    broken: bool = False
+
+
+@dataclass
+class FakeNvml:
+    gpus: Sequence[FakeGpu] = ()
+    driver: str = "535.274.02"
+    cuda: int = 12020
+    error: str | None = None
+    closed: bool = field(default=False)
+
+    NVMLError = NVMLError
+
+    def nvmlInit(self) -> None:  # noqa: N802
+        if self.error:
+            raise NVMLError(self.error)
+
+    def nvmlShutdown(self) -> None:  # noqa: N802
+        self.closed = True
+
+    def nvmlSystemGetDriverVersion(self) -> bytes:  # noqa: N802
+        return self.driver.encode()
+
+    def nvmlSystemGetCudaDriverVersion_v2(self) -> int:  # noqa: N802
+        return self.cuda
+
+    def nvmlSystemGetProcessName(self, pid: int) -> str:  # noqa: N802
+        return next(name for gpu in self.gpus for known, name, _ in gpu.processes or () if known == pid)
+
+    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
+        return len(self.gpus)
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> FakeGpu:  # noqa: N802
+        if self.gpus[index].broken:
+            raise NVMLError("GPU is lost")
+        return self.gpus[index]
+
+    def nvmlDeviceGetName(self, gpu: FakeGpu) -> str:  # noqa: N802
+        return gpu.name
+
+    def nvmlDeviceGetUUID(self, gpu: FakeGpu) -> str:  # noqa: N802
+        return gpu.uuid
+
+    def nvmlDeviceGetPciInfo(self, gpu: FakeGpu) -> Any:  # noqa: N802
+        return SimpleNamespace(busId=b"00000000:01:00.0")
+
+    def nvmlDeviceGetCudaComputeCapability(self, gpu: FakeGpu) -> tuple[int, int]:  # noqa: N802
+        return _known(gpu.capability)
+
+    def nvmlDeviceGetMemoryInfo(self, gpu: FakeGpu) -> Any:  # noqa: N802
+        return SimpleNamespace(total=_known(gpu.total), free=gpu.free)
+
+    def nvmlDeviceGetComputeRunningProcesses(self, gpu: FakeGpu) -> list[Any]:  # noqa: N802
+        return [SimpleNamespace(pid=pid, usedGpuMemory=used) for pid, _, used in _known(gpu.processes)]
+
+    def nvmlDeviceGetGraphicsRunningProcesses(self, gpu: FakeGpu) -> list[Any]:  # noqa: N802
+        raise NVMLError("Not Supported")
+
+    def nvmlDeviceGetMigMode(self, gpu: FakeGpu) -> list[int]:  # noqa: N802
+        return [int(_known(gpu.mig)), 0]
+
+    def nvmlDeviceGetMaxMigDeviceCount(self, gpu: FakeGpu) -> int:  # noqa: N802
+        return 7
+
+    def nvmlDeviceGetMigDeviceHandleByIndex(self, gpu: FakeGpu, index: int) -> FakeGpu:  # noqa: N802
+        if index >= len(gpu.slices):
+            raise NVMLError("Not Found")
+        return gpu.slices[index]
+
+    def nvmlDeviceGetAttributes(self, gpu: FakeGpu) -> Any:  # noqa: N802
+        return SimpleNamespace(multiprocessorCount=14)
+
+
+def _known(value: Any) -> Any:
+    if value is None:
+        raise NVMLError("Not Supported")
+    return value
