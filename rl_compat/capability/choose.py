@@ -46,10 +46,14 @@ def _asked(key: str, asked: str, candidates: Sequence[str], against: Reasons, un
     if reasons:
         possible = [value for value in candidates if value != asked and not against(value)]
         offer = nearest(asked, possible) or (possible[0] if possible else None)
-        hint = f"set `{key}={offer}`, or `{key}=auto`" if offer else f"set `{key}=auto`"
+        hint = f"set `{key}={offer}`" if offer else None
         raise HardwareError(f"`{key}={asked}` {'; '.join(reasons)}", hint=hint)
-    doubts = unwise(asked)
-    return Choice(value=asked, reason="; ".join(("asked for", *doubts)), asked=True)
+    others = tuple(
+        Rejected(value=value, reasons=against(value) + unwise(value) or (f"`{asked}` is asked for",))
+        for value in candidates
+        if value != asked
+    )
+    return Choice(value=asked, reason="; ".join(("asked for", *unwise(asked))), rejected=others, asked=True)
 
 
 def capability(name: str, *reasons: tuple[str, ...]) -> Capability:

@@ -56,6 +56,12 @@ def on_cpu(hardware: Hardware) -> bool:
     return not hardware.devices
 
 
+def emulated_on_cpu(hardware: Hardware) -> bool:
+    """Whether the device is a card that the CPU pretends to be, because torch reaches no GPU."""
+    torch = hardware.software.torch
+    return hardware.emulated is not None and bool(hardware.devices) and torch is not None and not torch.cuda_available
+
+
 def torch_version(hardware: Hardware) -> str | None:
     """The torch that will run: what a probe imported, else what is installed."""
     software = hardware.software

@@ -11,25 +11,27 @@ from functools import cache
 from importlib.resources import files
 
 from rl_compat.capability.choose import capability
-from rl_compat.capability.devices import below, on_cpu
+from rl_compat.capability.devices import below
 from rl_compat.capability.types import Capability
 from rl_compat.hardware.binaries import parse_version
 from rl_compat.hardware.types import Hardware
 
 ENGINES = ("native", "vllm", "transformers")
+BUILT = ("native", "transformers")
+"those that this version of the program can drive"
 VLLM_FLOOR = (7, 0)
 
 
-def rollout_engine(hardware: Hardware, name: str, *, compute_dtype: str) -> Capability:
-    """Whether an engine generates here in a compute dtype."""
+def rollout_engine(hardware: Hardware, name: str) -> Capability:
+    """Whether an engine generates here."""
     if name != "vllm":
         return capability(name)
+    unbuilt = () if name in BUILT else (f"is not driven by this version, which has {' and '.join(BUILT)}",)
     version = hardware.software.packages.get("vllm")
     if version is None:
-        return capability(name, ("needs the package `vllm`, which is not installed",), below(hardware, VLLM_FLOOR))
-    if on_cpu(hardware):
-        return capability(name, () if "cpu" in version else (f"vllm {version} is a GPU build",))
-    return capability(name, below(hardware, max(VLLM_FLOOR, vllm_minimum(version))))
+        missing = ("needs the package `vllm`, which is not installed",)
+        return capability(name, below(hardware, VLLM_FLOOR), missing, unbuilt)
+    return capability(name, below(hardware, vllm_minimum(version)), unbuilt)
 
 
 def vllm_minimum(version: str) -> tuple[int, int]:

@@ -9,6 +9,7 @@ from typing import Any
 from rl_compat.config.types import RunConfig
 from rl_compat.errors import RLCompatError
 from rl_compat.planning.decide import Decided, decide
+from rl_compat.planning.known_shapes import SMOLLM2_135M
 from rl_compat.planning.ladder import Found
 from rl_compat.planning.memory import phase_budgets
 from rl_compat.planning.model_shape import ModelShape
@@ -17,20 +18,6 @@ from rl_compat.units import format_bytes
 
 Search = Callable[[Decided], Found | Shortage]
 MOST_OFFERED = 3
-
-SMALL_MODEL = ModelShape.from_config(
-    {
-        "model_type": "llama",
-        "hidden_size": 576,
-        "intermediate_size": 1536,
-        "num_hidden_layers": 30,
-        "num_attention_heads": 9,
-        "num_key_value_heads": 3,
-        "vocab_size": 49152,
-        "tie_word_embeddings": True,
-    }
-)
-"SmolLM2-135M, the smallest model that `rlc models` offers for language"
 
 
 def nearest_that_fits(decided: Decided, search: Search, *, critic_shape: ModelShape | None) -> str:
@@ -53,9 +40,9 @@ def _changes(
 ) -> Iterator[tuple[str, RunConfig, ModelShape, ModelShape]]:
     """Changed requests in the order of how little they change what is learned."""
     yield from ((words, changed, shape, critic) for words, changed in _gentle_changes(config))
-    if SMALL_MODEL.num_parameters < shape.num_parameters:
+    if SMOLLM2_135M.num_parameters < shape.num_parameters:
         model = replace(config.model, path="smollm2-135m", critic_path=None)
-        yield "`model.path=smollm2-135m`", replace(config, model=model), SMALL_MODEL, SMALL_MODEL
+        yield "`model.path=smollm2-135m`", replace(config, model=model), SMOLLM2_135M, SMOLLM2_135M
 
 
 def _gentle_changes(config: RunConfig) -> Iterator[tuple[str, RunConfig]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from rl_compat.capability import attention, kernels, optimizers, precision, quantization, rollout_engines
@@ -67,7 +67,7 @@ class Chooser:
         return {"attention": chosen, "repeat_kv": _switch(repeated, reason)}
 
     def _engine(self, found: Mapping[str, Choice]) -> dict[str, Choice]:
-        check = partial(rollout_engines.rollout_engine, self.hardware, compute_dtype=found["rollout_dtype"].value)
+        check = partial(rollout_engines.rollout_engine, self.hardware)
         engine = self._preferred("rollout_engine", "rollout.engine", self.config.rollout.engine, check)
         graphs = kernels.cuda_graphs(self.hardware, engine=engine.value)
         return {
@@ -77,22 +77,12 @@ class Chooser:
 
     def _optimizer(self, found: Mapping[str, Choice]) -> dict[str, Choice]:
         config, offloaded = self.config, self.config.plan.offload_optimizer is True
-        optimizer = choose(
-            "optimizer.name",
-            optimizers.OPTIMIZERS,
-            because="asked for",
-            against=_against(partial(optimizers.optimizer, self.hardware, offloaded=offloaded)),
-            asked=config.optimizer.name,
-        )
-        check = partial(quantization.quantization, self.hardware, lora_rank=config.model.lora_rank)
-        quantized = choose(
-            "plan.quantization",
-            ("none", "nf4"),
-            because="asked for",
-            against=_against(check),
-            asked=config.plan.quantization,
-        )
-        return {"optimizer": optimizer, "quantization": quantized}
+        steps = partial(optimizers.optimizer, self.hardware, offloaded=offloaded)
+        keeps = partial(quantization.quantization, self.hardware, lora_rank=config.model.lora_rank)
+        return {
+            "optimizer": _set("optimizer.name", optimizers.OPTIMIZERS, steps, config.optimizer.name),
+            "quantization": _set("plan.quantization", ("none", "nf4"), keeps, config.plan.quantization),
+        }
 
     def _kernels(self, found: Mapping[str, Choice]) -> dict[str, Choice]:
         fast = kernels.tf32(self.hardware, compute_dtype=found["compute_dtype"].value)
@@ -120,6 +110,12 @@ class Chooser:
             unwise=unwise,
             asked=None if asked == "auto" else asked,
         )
+
+
+def _set(key: str, values: tuple[str, ...], check: Check, value: str) -> Choice:
+    """A setting that has a value of its own and no `auto`. Raises HardwareError when it cannot work here."""
+    chosen = choose(key, values, because="", against=_against(check), asked=value)
+    return replace(chosen, reason=f"`{key}` says so", asked=value != values[0])
 
 
 def _against(check: Check) -> Callable[[str], tuple[str, ...]]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import cast
 
-from rl_compat.capability.devices import on_cpu, select_devices
+from rl_compat.capability.devices import emulated_on_cpu, on_cpu, select_devices
 from rl_compat.capability.offload import host_budget_bytes
 from rl_compat.capability.optimizers import STATE_BYTES
 from rl_compat.capability.torch_build import torch_build
@@ -23,8 +23,8 @@ from rl_compat.planning.share import engine_room_bytes
 from rl_compat.planning.sizing import Room, Wanted
 from rl_compat.planning.types import DType
 
-VALIDATION_SEQS = 64
-"responses that a validation has to generate at least, so that slots for them are not wasted"
+VALIDATION_SEQS = 128
+"responses that a validation can use at once, however small a training batch is"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,9 +88,11 @@ def selected_hardware(config: RunConfig, hardware: Hardware) -> Hardware:
 
 def available_bytes(hardware: Hardware, fraction: float) -> int:
     """What the phases may fill: free memory of the device, or of the host when the CPU computes."""
+    host = host_budget_bytes(hardware, fraction=fraction)
     if on_cpu(hardware):
-        return host_budget_bytes(hardware, fraction=fraction)
-    return int(min(device.memory_free_bytes for device in hardware.devices) * fraction)
+        return host
+    free = int(min(device.memory_free_bytes for device in hardware.devices) * fraction)
+    return min(free, host) if emulated_on_cpu(hardware) else free
 
 
 def memory_request(

@@ -62,9 +62,28 @@ def search(
             break
         why = f"only {outcome.micro_batch_tokens} tokens fit in a micro-batch and {outcome.max_num_seqs} in a rollout"
     if best is not None:
-        return best
+        return _released(request, best, levels, wanted, limits, room, host_budget_bytes)
     assert short is not None
     return short
+
+
+def _released(
+    request: MemoryRequest, found: Found, levels: Levels, wanted: Wanted, limits: Limits, room: Room, host_budget: int
+) -> Found:
+    """The same without the levers that turned out not to be needed beside the last ones, the costliest first."""
+    for name in reversed(LEVERS):
+        first = getattr(levels, name)[0]
+        if getattr(found.levers, name) == first:
+            continue
+        levers = replace(found.levers, **{name: first})
+        outcome = _try(request, levers, wanted, limits, room, host_budget)
+        if isinstance(outcome, Shortage) or (
+            _better(found.sizes, outcome) and not is_enough(request, outcome, wanted, limits)
+        ):
+            continue
+        because = {key: why for key, why in found.because.items() if key != name}
+        found = Found(levers=levers, sizes=outcome, because=because)
+    return found
 
 
 def steps(levels: Levels) -> Iterator[tuple[str, Levers]]:

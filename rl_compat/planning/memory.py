@@ -16,9 +16,16 @@ from rl_compat.planning import activations
 from rl_compat.planning.activations import FP32_BYTES, Arithmetic
 from rl_compat.planning.model_shape import ModelShape
 from rl_compat.planning.types import DType, PhaseBudget
+from rl_compat.units import MIB
 
-HOST_BYTES_PER_OFFLOADED_PARAMETER = 16
-"two moments, the master weight and its gradient in fp32"
+HOST_BYTES_PER_OFFLOADED_PARAMETER = 12
+"two moments and the master weight in fp32"
+HOST_GRADIENT_BYTES = 512 * MIB
+"gradients on their way to an offloaded optimizer: a bucket and the largest matrix"
+CACHE_STEP = 128
+"the rollout cache holds a multiple of so many tokens a sequence"
+MASK_BYTES = 13
+"per query and key of a prefill: the distance, whether it is seen, and the additive mask"
 TRAINED_ROLES = ("actor", "critic")
 
 
@@ -139,30 +146,44 @@ def host_bytes(request: MemoryRequest, levers: Levers) -> int:
     """Host memory that offload takes: optimizer states with their weights and gradients, and waiting weights."""
     total = 0
     for role in request.roles:
-        if levers.offload_optimizer:
-            total += request.trained_parameters(role) * HOST_BYTES_PER_OFFLOADED_PARAMETER
+        if levers.offload_optimizer and request.trained_parameters(role):
+            total += request.trained_parameters(role) * HOST_BYTES_PER_OFFLOADED_PARAMETER + HOST_GRADIENT_BYTES
         if levers.offload_idle:
             total += weights_bytes(request, levers, role)
     return total
 
 
 def rollout_engine_bytes(request: MemoryRequest, levers: Levers, sizes: Sizes) -> dict[str, int]:
-    """What the engine holds from one rollout to the next: its cache, its copy of the weights, recorded graphs."""
-    element = DTYPE_BYTES[request.rollout_dtype]
-    cache = activations.kv_cache_bytes(
-        request.actor, num_seqs=sizes.max_num_seqs, length=request.length, element_bytes=element
-    )
-    items = {"kv cache": cache}
+    """What the engine keeps from one rollout to the next: its copy of the weights, its cache and recorded graphs.
+
+    The `transformers` engine makes a cache for every call and keeps none.
+    """
+    items = {}
     if _copies_weights(request, levers):
-        items["rollout weights"] = request.actor.num_parameters * element
+        items["rollout weights"] = request.actor.num_parameters * DTYPE_BYTES[request.rollout_dtype]
+    if request.engine == "native":
+        items["kv cache"] = _cache_bytes(request, levers, sizes)
     if request.cuda_graphs:
         items["cuda graphs"] = _step_bytes(request, sizes)
     return items
 
 
+def _cache_bytes(request: MemoryRequest, levers: Levers, sizes: Sizes) -> int:
+    """Of all slots. Weights that are shared under autocast leave keys in fp32, the dtype of the rotary tables."""
+    copied = _copies_weights(request, levers)
+    length = -(-request.length // CACHE_STEP) * CACHE_STEP
+    return activations.kv_cache_bytes(
+        request.actor,
+        num_seqs=sizes.max_num_seqs,
+        length=length,
+        element_bytes=DTYPE_BYTES[request.rollout_dtype] if copied else FP32_BYTES,
+    )
+
+
 def _copies_weights(request: MemoryRequest, levers: Levers) -> bool:
-    kept = levers.frozen_dtype if request.lora_rank > 0 and request.quantization == "none" else "fp32"
-    return request.engine == "vllm" or request.rollout_dtype != kept
+    """Only fp32 weights are copied to be multiplied in half precision; others are shared."""
+    half_kept = request.lora_rank > 0 and levers.frozen_dtype != "fp32"
+    return request.rollout_dtype != "fp32" and not half_kept and request.quantization == "none"
 
 
 def _step_bytes(request: MemoryRequest, sizes: Sizes) -> int:
@@ -179,13 +200,18 @@ def _rollout_items(request: MemoryRequest, levers: Levers, sizes: Sizes) -> dict
         repeat_kv=request.repeat_kv,
         eager_attention=request.eager_attention,
     )
-    prefill = activations.forward_bytes(
-        request.actor, arithmetic, tokens=sizes.max_prefill_tokens, length=request.max_prompt_length
-    )
-    return rollout_engine_bytes(request, levers, sizes) | {
-        "prefill": prefill,
+    prompt = request.max_prompt_length
+    at_once = request.engine != "native"
+    tokens = sizes.max_num_seqs * prompt if at_once else sizes.max_prefill_tokens
+    prefill = activations.forward_bytes(request.actor, arithmetic, tokens=tokens, length=prompt)
+    working = {
+        "prefill": prefill + tokens * prompt * MASK_BYTES,
         "last-token logits": _step_bytes(request, sizes),
     }
+    if at_once:
+        cache = _cache_bytes(request, levers, sizes)
+        working["kv cache"] = cache + cache // request.actor.num_layers
+    return rollout_engine_bytes(request, levers, sizes) | working
 
 
 def _logprob_items(request: MemoryRequest, levers: Levers, sizes: Sizes, *, role: str = "actor") -> dict[str, int]:

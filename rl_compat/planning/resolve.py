@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from typing import cast
 
 from rl_compat.capability.attention import sdpa_backends
-from rl_compat.capability.devices import on_cpu
+from rl_compat.capability.devices import emulated_on_cpu, on_cpu
 from rl_compat.capability.types import Choice
 from rl_compat.planning.decide import Decided
 from rl_compat.planning.ladder import Found
-from rl_compat.planning.memory import host_bytes, phase_budgets, rollout_engine_bytes
+from rl_compat.planning.memory import host_bytes, phase_budgets
 from rl_compat.planning.types import Plan, RoleName, RolePlan, RolloutPlan
 from rl_compat.units import format_bytes
 
@@ -28,6 +27,7 @@ def resolve(decided: Decided, found: Found) -> Plan:
     request, hardware = decided.request, decided.hardware
     budgets = phase_budgets(request, found.levers, found.sizes)
     cpu = on_cpu(hardware)
+    emulated = hardware.emulated is not None and not cpu
     peak = max(budget.total_bytes for budget in budgets)
     return Plan(
         profile=decided.profile.name,
@@ -40,23 +40,19 @@ def resolve(decided: Decided, found: Found) -> Plan:
         host_bytes=peak if cpu else host_bytes(request, found.levers),
         choices=dict(decided.choices) | _lever_choices(decided, found),
         notes=_notes(decided),
-        tf32=decided.choices["tf32"].value == "on" and hardware.emulated is None,
+        tf32=decided.choices["tf32"].value == "on",
         num_threads=_num_threads(decided),
-        memory_cap_bytes=None if hardware.emulated is None or cpu else hardware.devices[0].memory_total_bytes,
+        memory_cap_bytes=hardware.devices[0].memory_total_bytes if emulated else None,
         sdpa_backends=sdpa_backends(hardware),
-        emulated=hardware.emulated,
+        emulated=hardware.emulated if emulated else None,
+        emulated_capability=hardware.weakest_capability() if emulated else None,
     )
 
 
 def device_of(decided: Decided) -> str:
-    """torch's name of the device. An emulated card is the CPU on a machine whose torch reaches no GPU."""
+    """torch's name of the device."""
     hardware = decided.hardware
-    if on_cpu(hardware):
-        return "cpu"
-    torch = hardware.software.torch
-    if hardware.emulated is not None and torch is not None and not torch.cuda_available:
-        return "cpu"
-    return f"cuda:{hardware.devices[0].index}"
+    return "cpu" if on_cpu(hardware) or emulated_on_cpu(hardware) else f"cuda:{hardware.devices[0].index}"
 
 
 def _role(decided: Decided, found: Found, role: RoleName) -> RolePlan:
@@ -86,17 +82,13 @@ def _role(decided: Decided, found: Found, role: RoleName) -> RolePlan:
 
 def _rollout(decided: Decided, found: Found) -> RolloutPlan:
     request, choices = decided.request, decided.choices
-    share = decided.config.rollout.gpu_memory_utilization
-    if share is None and request.engine == "vllm" and decided.hardware.devices:
-        held = sum(rollout_engine_bytes(request, found.levers, found.sizes).values())
-        share = math.ceil(100 * held / decided.hardware.devices[0].memory_total_bytes) / 100
     return RolloutPlan(
         engine=request.engine,
         compute_dtype=request.rollout_dtype,
         max_num_seqs=found.sizes.max_num_seqs,
         max_prefill_tokens=found.sizes.max_prefill_tokens,
         cuda_graphs=choices["cuda_graphs"].value == "on" and device_of(decided) != "cpu",
-        gpu_memory_utilization=share,
+        gpu_memory_utilization=decided.config.rollout.gpu_memory_utilization,
         sleep_between=found.levers.sleep_between,
     )
 

@@ -43,7 +43,7 @@ def engine_room_bytes(config: RunConfig, hardware: Hardware, request: MemoryRequ
     if share is None:
         return None
     total = hardware.devices[0].memory_total_bytes if hardware.devices else hardware.host.ram_limit_bytes
-    copy = request.actor.num_parameters * 2 if request.engine == "vllm" or request.rollout_dtype != "fp32" else 0
+    copy = request.actor.num_parameters * 2 if request.rollout_dtype != "fp32" else 0
     resident = sum(weights_bytes(request, Levers(), role) for role in request.roles)
     room = kv_room_bytes(total_bytes=total, resident_bytes=resident, weights_bytes=copy, overhead_bytes=0, share=share)
     return room + copy

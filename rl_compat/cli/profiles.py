@@ -1,0 +1,80 @@
+"""`rlc profiles`: the families of hardware that are known, and what is preferred on each."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rl_compat.cli.common import AsJson, new_app
+from rl_compat.cli.render import print_json, print_lines, print_table
+from rl_compat.units import format_bytes
+
+if TYPE_CHECKING:
+    from rl_compat.planning.profile import Profile
+
+app = new_app()
+
+
+@app.callback(invoke_without_command=True)
+def profiles(context: typer.Context, as_json: AsJson = False) -> None:
+    """List the profiles, oldest hardware first.
+
+    Example: rlc profiles show pascal
+    """
+    if context.invoked_subcommand is not None:
+        return
+    from rl_compat.planning.profile import load_profiles
+
+    known = load_profiles()
+    if as_json:
+        print_json([as_dictionary(profile) for profile in known])
+        return
+    rows = [
+        (profile.name, profile.summary, _first(profile, "compute_dtype"), _first(profile, "rollout_engine"))
+        for profile in known
+    ]
+    print_table("profiles", ("name", "for", "training", "rollout"), rows)
+
+
+@app.command()
+def show(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A profile's name.")], as_json: AsJson = False
+) -> None:
+    """Show one profile: its conditions, preferences and limits.
+
+    Example: rlc profiles show pascal
+    """
+    from rl_compat.planning.profile import find_profile
+
+    profile = find_profile(name)
+    if as_json:
+        print_json(as_dictionary(profile))
+        return
+    print_lines([f"{profile.name}: {profile.summary}", ""])
+    rows = [(concern, ", ".join(item.order), item.because) for concern, item in profile.prefer.items()]
+    print_table("preferences, first that works", ("concern", "order", "why"), rows)
+    print_lines([""])
+    print_table("limits", ("limit", "value"), _limit_rows(profile))
+
+
+def as_dictionary(profile: Profile) -> dict[str, Any]:
+    """The profile as JSON values, capabilities as `6.1`."""
+    from dataclasses import asdict
+
+    values = asdict(profile)
+    for key in ("min_capability", "max_capability"):
+        pair = values["match"][key]
+        values["match"][key] = None if pair is None else f"{pair[0]}.{pair[1]}"
+    return values
+
+
+def _first(profile: Profile, concern: str) -> str:
+    return profile.prefer[concern].order[0]
+
+
+def _limit_rows(profile: Profile) -> list[tuple[str, str]]:
+    from dataclasses import asdict
+
+    limits = asdict(profile.limits)
+    return [(key, format_bytes(value) if key.endswith("_bytes") else str(value)) for key, value in limits.items()]

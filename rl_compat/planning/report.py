@@ -1,0 +1,93 @@
+"""A plan in words: the rows and sentences that `rlc plan` shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rl_compat.config.types import RunConfig
+from rl_compat.planning.types import Plan
+from rl_compat.units import format_bytes
+
+CHOICE_COLUMNS = ("concern", "choice", "why")
+PHASE_COLUMNS = ("phase", "needs", "of", "largest items")
+ITEM_COLUMNS = ("phase", "item", "bytes", "size")
+REJECTED_COLUMNS = ("concern", "not", "because")
+ITEMS_SHOWN = 4
+
+
+def headline(plan: Plan) -> list[str]:
+    """The device, the profile and why it was taken."""
+    where = f"emulated on {plan.device}" if plan.emulated else plan.device
+    return [
+        f"device   {plan.device_name} ({where})",
+        f"profile  {plan.profile}: {plan.choices['profile'].reason}",
+    ]
+
+
+def choice_rows(plan: Plan) -> list[tuple[str, str, str]]:
+    """Concern, value and reason, in the order in which they were decided."""
+    return [
+        (concern, choice.value + (" (asked)" if choice.asked else ""), choice.reason)
+        for concern, choice in plan.choices.items()
+        if concern != "profile"
+    ]
+
+
+def rejected_rows(plan: Plan) -> list[tuple[str, str, str]]:
+    """Every value that was passed over, with all reasons."""
+    return [
+        (concern, rejected.value, "; ".join(rejected.reasons))
+        for concern, choice in plan.choices.items()
+        for rejected in choice.rejected
+    ]
+
+
+def size_lines(plan: Plan, config: RunConfig) -> Iterator[str]:
+    """Batch, micro-batch and rollout sizes, prompts and sequences told apart."""
+    group, trainer = config.algorithm.group_size, config.trainer
+    actor, rollout = plan.roles["actor"], plan.rollout
+    mini_batches = trainer.batch_size // trainer.mini_batch_size
+    mini = f"{trainer.mini_batch_size} prompts = {trainer.mini_batch_size * group} sequences"
+    yield (
+        f"step         {trainer.batch_size} prompts x {group} = {trainer.batch_size * group} sequences, "
+        f"{mini_batches} mini-batch{'es' if mini_batches > 1 else ''} of {mini}"
+    )
+    yield (
+        f"micro-batch  at most {actor.micro_batch_size} sequences and {actor.max_tokens_per_micro_batch} tokens, "
+        f"logits of {actor.logprob_chunk_tokens} tokens at once"
+    )
+    yield (
+        f"rollout      {rollout.max_num_seqs} sequences at once, prefill of {rollout.max_prefill_tokens} tokens"
+        + (", memory given back after each" if rollout.sleep_between else "")
+    )
+
+
+def phase_rows(plan: Plan) -> list[tuple[str, str, str, str]]:
+    """Phase, what it needs, what there is, and its largest items."""
+    rows = []
+    for budget in plan.budgets:
+        largest = sorted(budget.items.items(), key=lambda item: -item[1])[:ITEMS_SHOWN]
+        items = ", ".join(f"{name} {format_bytes(size)}" for name, size in largest)
+        available = format_bytes(plan.memory_available_bytes)
+        rows.append((budget.phase, format_bytes(budget.total_bytes), available, items))
+    return rows
+
+
+def item_rows(plan: Plan) -> list[tuple[str, str, str, str]]:
+    """Every item of every phase, in bytes."""
+    return [
+        (budget.phase, name, str(size), format_bytes(size))
+        for budget in plan.budgets
+        for name, size in budget.items.items()
+    ]
+
+
+def verdict(plan: Plan) -> str:
+    """Whether and how well the plan fits, in one line."""
+    worst = max(plan.budgets, key=lambda budget: budget.total_bytes)
+    share = 100 * worst.total_bytes / plan.memory_available_bytes
+    host = f", {format_bytes(plan.host_bytes)} of host memory" if plan.host_bytes and plan.device != "cpu" else ""
+    return (
+        f"fits: `{worst.phase}` is the largest phase with {format_bytes(worst.total_bytes)} of "
+        f"{format_bytes(plan.memory_available_bytes)} ({share:.0f} %){host}"
+    )
