@@ -67,9 +67,9 @@ class PackagedModel:
 BUILTIN = (
     BuiltinModel(
         name="tiny",
-        description="character-level addition model for tests and first runs",
+        description="character-level addition model for first runs and tests",
         licence="Apache-2.0",
-        num_parameters=0,
+        num_parameters=308_608,
     ),
 )
 PACKAGED = (
@@ -96,6 +96,7 @@ def resolve_model(path: str, *, needs: tuple[Part, ...] = ALL_PARTS, download: b
     """
     for builtin in BUILTIN:
         if path == builtin.name:
+            check_model_folder(builtin.folder)
             return ModelSource(folder=builtin.folder, name=builtin.name, kind="builtin")
     for packaged in PACKAGED:
         if path == packaged.name:

