@@ -208,12 +208,12 @@ def test_ids_beyond_the_tokenizer_are_never_drawn_and_logprobs_stay_whole(engine
 
 
 def test_training_mode_and_gradients_are_left_as_they_were(engine: RolloutEngine, llama: nn.Module) -> None:
+    expected = [plain_generate(llama, prompt, 12) for prompt in PROMPTS]
     llama.train()
     llama.model.layers[0].eval()
     getattr(llama, "activation_checkpointing_enable", llama.gradient_checkpointing_enable)()
     llama.config.use_cache = False
     attention = llama.config._attn_implementation
-    expected = [plain_generate(llama, prompt, 12) for prompt in PROMPTS]
     groups = engine.generate(PROMPTS, GREEDY)
     assert [list(g[0].token_ids) for g in groups] == expected
     assert llama.training and llama.model.layers[1].training and not llama.model.layers[0].training
