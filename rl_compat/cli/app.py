@@ -18,6 +18,8 @@ from rl_compat.errors import AskedWrongly, RLCompatError, nearest
 
 COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("probe", "rl_compat.cli.probe", "what this machine is"),
+    ("plan", "rl_compat.cli.plan", "what would run here, with reasons, and whether it fits"),
+    ("profiles", "rl_compat.cli.profiles", "the hardware profiles and what they prefer"),
     ("train", "rl_compat.cli.train", "train a language model with PPO or GRPO"),
     ("eval", "rl_compat.cli.eval", "accuracy of a model or a run on held-out prompts"),
     ("export", "rl_compat.cli.export", "write a run's actor as a Hugging Face folder"),
