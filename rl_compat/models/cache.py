@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import errno
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from rl_compat.errors import ModelError
+from rl_compat.models.atomic import fill_folder, no_space_left
 
 
 def cache_folder() -> Path:
@@ -31,23 +30,18 @@ def build_once(name: str, build: Callable[[Path], None]) -> Path:
     Processes wait for one another. What an interrupted build left is removed by the next one.
     Raises ModelError when the cache cannot be written.
     """
+    from safetensors import SafetensorError
+
     target = models_folder() / name
     if target.is_dir():
         return target
-    partial = target.with_name(f".partial-{name}")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with _locked(target.with_name(f".{name}.lock")):
             if not target.is_dir():
-                shutil.rmtree(partial, ignore_errors=True)
-                partial.mkdir()
-                build(partial)
-                _flush(partial)
-                partial.rename(target)
-    except OSError as error:
+                fill_folder(target, build)
+    except (OSError, SafetensorError) as error:
         raise _cannot_write(target.parent, error) from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
     return target
 
 
@@ -60,15 +54,8 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
-def _flush(folder: Path) -> None:
-    for path in sorted(folder.rglob("*")):
-        if path.is_file():
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
-
-
-def _cannot_write(folder: Path, error: OSError) -> ModelError:
+def _cannot_write(folder: Path, error: Exception) -> ModelError:
     hint = "`RLC_CACHE` names another folder for downloaded and converted models"
-    if error.errno == errno.ENOSPC:
+    if no_space_left(error):
         return ModelError(f"no space left for a model in `{folder}`", hint=hint)
     return ModelError(f"`{folder}` could not be used: {error}", hint=hint)

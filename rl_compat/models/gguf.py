@@ -50,7 +50,9 @@ def convert_gguf(file: Path, folder: Path) -> None:
         reader = GGUFFacts(file)
         model = _load_model(file, reader.storage_dtype())
         tokenizer = _load_tokenizer(file, reader)
-    except (ValueError, KeyError, TypeError, NotImplementedError, ImportError, IndexError, RuntimeError) as error:
+    except (ValueError, KeyError, TypeError, ImportError, IndexError, RuntimeError, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
         raise ModelError(
             f"`{file}` could not be converted: {type(error).__name__}: {error}",
             hint="take the model as a folder with safetensors instead",

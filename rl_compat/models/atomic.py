@@ -1,0 +1,40 @@
+"""A folder that appears whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+
+def fill_folder(target: Path, fill: Callable[[Path], None]) -> None:
+    """Let `fill` write into an empty folder beside the target, flush it to disk, and give it the target's name.
+
+    The target must be absent or empty. When `fill` raises, nothing is left; what a killed process left is replaced.
+    """
+    partial = target.with_name(f".partial-{target.name}")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    try:
+        fill(partial)
+        for path in (*sorted(partial.rglob("*")), partial):
+            _flush(path)
+        partial.rename(target)
+        _flush(target.parent)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def no_space_left(error: Exception) -> bool:
+    """Whether a full disk caused the error; safetensors reports it in words only."""
+    return getattr(error, "errno", None) == errno.ENOSPC or f"os error {errno.ENOSPC}" in str(error)
