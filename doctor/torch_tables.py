@@ -25,13 +25,18 @@ def read_knowledge(name: str) -> dict[str, Any]:
 def releases(python: str | None = None) -> list[dict[str, Any]]:
     """The rows of the release table that rl_compat runs with, and that Python too when given; newest first."""
     rows = [row for row in read_knowledge("torch")["releases"] if OLDEST <= parse_version(row["torch"]) < BEYOND]
-    fitting = [row for row in rows if python is None or python_fits(row["python"], python)]
+    fitting = [row for row in rows if python is None or python_fits(python_bounds(row), python)]
     return sorted(fitting, key=lambda row: parse_version(row["torch"]), reverse=True)
 
 
+def python_bounds(release: dict[str, Any]) -> str:
+    """`>=3.10,<=3.14`; experimental versions, in brackets in the table, do not count."""
+    return str(release["python"]).partition("(")[0].strip()
+
+
 def python_fits(bounds: str, python: str) -> bool:
-    """Whether `3.12` lies within `>=3.10,<=3.14`; experimental versions in brackets do not count."""
-    lower, upper = (parse_version(bound.lstrip("<>= ")) for bound in bounds.partition("(")[0].split(","))
+    """Whether `3.12` lies within `>=3.10,<=3.14`."""
+    lower, upper = (parse_version(bound.lstrip("<>= ")) for bound in bounds.split(","))
     return lower <= parse_version(python)[:2] <= upper
 
 

@@ -23,6 +23,7 @@ from rl_compat.doctor.torch_tables import (
     driver_runs,
     index_url,
     minor_compatible_driver,
+    python_bounds,
     python_fits,
     releases,
     variants,
@@ -158,9 +159,9 @@ def _why_none(cards: list[Capability], driver_version: str | None, python: str, 
             f"no torch from {'.'.join(map(str, OLDEST))} on has code for compute capability {_text(weakest)} "
             f"on {machine}: this card cannot be used, hide it with CUDA_VISIBLE_DEVICES"
         )
-    for_python = [(release, variant) for release, variant in serving if python_fits(release["python"], python)]
+    for_python = [(release, variant) for release, variant in serving if python_fits(python_bounds(release), python)]
     if not for_python:
-        bounds = serving[0][0]["python"]
+        bounds = python_bounds(serving[0][0])
         return f"torch with code for compute capability {_text(weakest)} needs Python {bounds}, this is {python}"
     least = min((minor_compatible_driver(cuda_of(variant)) for _, variant in for_python), key=parse_version)
     return (
@@ -170,7 +171,7 @@ def _why_none(cards: list[Capability], driver_version: str | None, python: str, 
 
 
 def _python_refusal(python: str) -> str:
-    bounds = [row["python"].partition("(")[0].strip() for row in releases()]
+    bounds = [python_bounds(row) for row in releases()]
     return (
         f"no torch from {'.'.join(map(str, OLDEST))} on is listed for Python {python}: "
         f"the newest takes {bounds[0]}, the oldest {bounds[-1]}"

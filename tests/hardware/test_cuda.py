@@ -42,16 +42,6 @@ def test_the_stages_become_a_reading() -> None:
     assert (reading.driver_cuda_version, reading.bitsandbytes_library) == ("12.2", "cuda")
 
 
-def test_torch_of_this_environment_is_read() -> None:
-    import torch
-
-    reading = read_torch(environment=os.environ, timeout_seconds=120)
-    assert reading.error is None
-    assert reading.build is not None
-    assert reading.build.version == str(torch.__version__)
-    assert reading.build.cuda_available == torch.cuda.is_available()
-
-
 def test_torch_that_is_not_installed_is_no_error() -> None:
     reading = parse_child_output(lines({"stage": "absent"}), failure=None)
     assert (reading.build, reading.error) == (None, None)

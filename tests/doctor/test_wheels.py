@@ -1,0 +1,200 @@
+"""The build of torch for a card, a driver and a Python."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rl_compat.doctor.torch_tables import (
+    cuda_of,
+    driver_runs,
+    python_bounds,
+    python_fits,
+    read_knowledge,
+    releases,
+    variants,
+)
+from rl_compat.doctor.wheels import NoTorchBuildError, TorchInstall, choose_torch, main, pip_arguments, rank_torch
+from rl_compat.hardware.binaries import parse_version, wheel_supports
+from rl_compat.hardware.catalogue import all_gpus
+
+ROOT = Path(__file__).parents[2]
+PYTHONS = ("3.9", "3.10", "3.11", "3.12", "3.13", "3.14", "3.15")
+DRIVERS = ("390.157", "450.80.02", "470.86", "525.60.13", "535.274.02", "550.54", "570.26", "580.65.06", "595.58", None)
+
+
+@pytest.mark.parametrize(
+    ("capability", "driver", "python", "requirement"),
+    [
+        ((6, 1), "535.274.02", "3.12", "torch==2.14.1+cu126"),
+        ((6, 1), "580.95.05", "3.14", "torch==2.14.1+cu126"),
+        ((6, 0), "525.60.13", "3.11", "torch==2.14.1+cu126"),
+        ((7, 0), "550.163.01", "3.12", "torch==2.14.1+cu126"),
+        ((6, 1), "470.86", "3.12", "torch==2.7.1+cu118"),
+        ((7, 5), "580.95.05", "3.12", "torch==2.15.0+cu132"),
+        ((7, 5), "550.163.01", "3.12", "torch==2.14.1+cu126"),
+        ((9, 0), "580.159.04", "3.11", "torch==2.15.0+cu132"),
+        ((9, 0), "580.159.04", "3.10", "torch==2.14.1+cu130"),
+        ((12, 0), "570.26", "3.12", "torch==2.11.0+cu128"),
+        ((12, 0), "595.58.03", "3.15", "torch==2.15.0+cu132"),
+        (None, None, "3.13", "torch==2.15.0+cpu"),
+        ([], "580.95.05", "3.10", "torch==2.14.1+cpu"),
+    ],
+)
+def test_the_capability_decides_before_the_driver(
+    capability: tuple[int, int] | None, driver: str | None, python: str, requirement: str
+) -> None:
+    """A-ENV-01, A-ENV-09: a new driver does not take a P40 to CUDA 13, an old one leaves no card without torch."""
+    assert choose_torch(capability, driver, python).requirement == requirement
+
+
+@pytest.mark.parametrize(
+    ("capability", "driver", "python", "reason"),
+    [
+        ((3, 7), "470.86", "3.11", "no torch from 2.6 on has code for compute capability 3.7"),
+        ((8, 6), "390.157", "3.11", "driver 390.157 is too old"),
+        ((6, 1), "470.86", "3.14", "and Python 3.14 needs 525.60.13 or newer"),
+        ((6, 1), "580.95", "3.15", "needs Python >=3.10,<=3.14, this is 3.15"),
+        (None, None, "3.8", "no torch from 2.6 on is listed for Python 3.8"),
+        ((9, 0), "580.95", "3.16", "listed for Python 3.16"),
+    ],
+)
+def test_what_no_build_serves_is_refused_with_the_reason(
+    capability: tuple[int, int] | None, driver: str, python: str, reason: str
+) -> None:
+    with pytest.raises(NoTorchBuildError, match=reason.replace(".", r"\.").replace("(", r"\(")):
+        choose_torch(capability, driver, python)
+
+
+def is_listed(build: TorchInstall, python: str) -> bool:
+    return any(
+        release["newest"] == build.version
+        and python_fits(python_bounds(release), python)
+        and (build.variant == "cpu" or build.variant in release["x86_64_wheels"])
+        for release in releases()
+    )
+
+
+def arch_list(build: TorchInstall) -> list[str]:
+    release = next(row for row in releases() if row["newest"] == build.version)
+    return dict(variants(release, "x86_64"))[build.variant]
+
+
+def test_no_card_driver_and_python_gets_a_build_that_is_not_listed_or_does_not_run() -> None:
+    """All 122 cards, every driver and Python: each build fits all three, and is within the range of rl_compat."""
+    served = 0
+    for capability in sorted({gpu.compute_capability for gpu in all_gpus()}):
+        for driver in DRIVERS:
+            for python in PYTHONS:
+                try:
+                    builds = rank_torch(capability, driver, python)
+                except NoTorchBuildError:
+                    continue
+                served += 1
+                for build in builds:
+                    cuda = cuda_of(build.variant)
+                    assert is_listed(build, python)
+                    assert (2, 6) <= parse_version(build.version)[:2] < (2, 16)
+                    assert wheel_supports(arch_list(build), capability, cuda=cuda)
+                    assert driver is None or driver_runs(driver, cuda)
+    assert served > 400
+
+
+def test_every_listed_build_that_fits_is_offered_newest_first() -> None:
+    builds = rank_torch((6, 1), "580.95.05", "3.12")
+    versions = [parse_version(build.version) for build in builds]
+    assert versions == sorted(versions, reverse=True)
+    assert {build.variant for build in builds} == {"cu126", "cu124", "cu118"}
+
+
+def test_pascal_never_gets_a_build_of_cuda_13() -> None:
+    for driver in DRIVERS[3:]:
+        assert {cuda_of(build.variant).split(".")[0] for build in rank_torch((6, 1), driver, "3.12")} <= {"11", "12"}
+
+
+def test_an_uncertain_architecture_does_not_count_as_listed() -> None:
+    with pytest.raises(NoTorchBuildError):
+        choose_torch((3, 7), "520.61.05", "3.11")
+
+
+def test_mixed_cards_get_a_build_that_serves_all() -> None:
+    build = choose_torch([(8, 0), (6, 1)], "580.95.05", "3.12")
+    assert build.requirement == "torch==2.14.1+cu126"
+    assert "the weakest card, 6.1, decides" in build.reason
+    assert choose_torch([(7, 0), (12, 0)], "580.95.05", "3.12").requirement == "torch==2.10.0+cu128"
+
+
+def test_where_no_build_serves_all_the_weakest_that_can_be_served_decides() -> None:
+    with_kepler = choose_torch([(3, 7), (8, 0)], "580.95.05", "3.12")
+    assert with_kepler.requirement == "torch==2.15.0+cu132"
+    assert "no build also serves the cards with compute capability 3.7" in with_kepler.reason
+    pascal_and_blackwell = choose_torch([(12, 0), (6, 1)], "580.95.05", "3.12")
+    assert pascal_and_blackwell.requirement == "torch==2.14.1+cu126"
+    assert "12.0" in pascal_and_blackwell.reason
+
+
+def test_arm_servers_have_builds_of_their_own() -> None:
+    assert choose_torch((9, 0), "580.95.05", "3.12", machine="aarch64").requirement == "torch==2.15.0+cu132"
+    assert choose_torch((9, 0), "560.28.03", "3.12", machine="aarch64").requirement == "torch==2.14.1+cu126"
+    with pytest.raises(NoTorchBuildError, match="on aarch64"):
+        choose_torch((7, 0), "580.95.05", "3.12", machine="aarch64")
+
+
+def test_a_card_newer_than_the_tables_needs_a_driver_that_compiles_ptx() -> None:
+    assert choose_torch((13, 0), "595.58.03", "3.12").requirement == "torch==2.14.1+cu132"
+    assert choose_torch((13, 0), "580.65.06", "3.12").requirement == "torch==2.10.0+cu130"
+
+
+def test_the_package_indexs_own_build_is_known() -> None:
+    assert choose_torch((9, 0), "580.95.05", "3.12").on_pypi
+    assert not choose_torch((6, 1), "580.95.05", "3.12").on_pypi
+
+
+def test_pip_gets_the_index_and_the_exact_build() -> None:
+    build = choose_torch((6, 1), "535.274.02", "3.12")
+    assert pip_arguments(build) == ["--index-url", "https://download.pytorch.org/whl/cu126", "torch==2.14.1+cu126"]
+
+
+def test_every_newest_release_is_of_its_own_row() -> None:
+    for row in read_knowledge("torch")["releases"]:
+        assert row["newest"].startswith(f"{row['torch']}.")
+
+
+SMI = """#!/bin/sh
+echo "Tesla P40, 6.1, 535.274.02, GPU-11111111-2222-3333-4444-555555555555"
+"""
+
+
+@pytest.fixture
+def machine_with_p40(tmp_path: Path) -> dict[str, str]:
+    """An environment whose nvidia-smi shows one P40."""
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text(SMI)
+    smi.chmod(0o755)
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("CUDA_")}
+    return {**variables, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+
+
+def test_it_runs_from_a_bare_checkout_with_the_standard_library_alone(machine_with_p40: dict[str, str]) -> None:
+    command = [sys.executable, "-I", "-S", str(ROOT / "doctor/wheels.py"), "--python", "3.12.4"]
+    done = subprocess.run(command, env=machine_with_p40, capture_output=True, text=True, cwd="/", check=True)
+    assert done.stdout.strip() == "--index-url https://download.pytorch.org/whl/cu126 torch==2.14.1+cu126"
+    assert "Tesla P40 (compute capability 6.1), driver 535.274.02" in done.stderr
+
+
+def test_json_says_what_was_found_and_every_fitting_build(machine_with_p40: dict[str, str]) -> None:
+    command = [sys.executable, "-m", "rl_compat.doctor.wheels", "--json"]
+    done = subprocess.run(command, env=machine_with_p40, capture_output=True, text=True, cwd=ROOT, check=True)
+    said = json.loads(done.stdout)
+    assert said["found"]["cards"][0]["compute_capability"] == [6, 1]
+    assert said["builds"][0]["variant"] == "cu126"
+
+
+def test_a_python_without_builds_is_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--python", "3.8"]) == 1
+    assert "is listed for Python 3.8" in capsys.readouterr().err
