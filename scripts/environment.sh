@@ -68,7 +68,7 @@ install_project() {
         return
     fi
     echo "installing rl_compat$extras"
-    "$venv/bin/python" -m pip install --quiet --constraint "$held" --editable "$root$extras" || {
+    "$venv/bin/python" -m pip install --constraint "$held" --editable "$root$extras" || {
         rm -f "$held"
         die "pip could not install rl_compat$extras, its message is above" \
             "check the network, or point pip at an index or folder that can be reached (PIP_INDEX_URL, PIP_FIND_LINKS)"

@@ -79,19 +79,21 @@ class ForbiddenOperations(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         operation = func._schema.name
-        self._check_operation(operation)
+        least = self.least_for(operation)
+        if least is not None:
+            raise self._refusal(operation, least)
         result = func(*args, **(kwargs or {}))
         if self.lacking and operation not in KEEPING:
             written = (args[:1], result) if operation == "aten::copy_" else (result,)
             self._check_dtypes(operation, written if operation in CASTING else (args, kwargs, result))
         return result
 
-    def _check_operation(self, operation: str) -> None:
+    def least_for(self, operation: str) -> tuple[int, int] | None:
+        """The capability an operation needs when this card's is below it, else None."""
         for beginning, least in OPERATION_MINIMUM:
             if operation.startswith(beginning):
-                if least > self.capability:
-                    raise self._refusal(operation, least)
-                return
+                return least if least > self.capability else None
+        return None
 
     def _check_dtypes(self, operation: str, values: Any) -> None:
         for tensor in _tensors(values):

@@ -1,0 +1,122 @@
+"""A plan's card holds for as long as the context is open."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional
+
+from rl_compat.emulation.device import emulate, lacking, refused, sdpa_backends, tf32
+from rl_compat.errors import HardwareError
+from rl_compat.planning.types import Plan, RolloutPlan
+
+
+def plan(**changes: object) -> Plan:
+    values: dict[str, object] = {
+        "profile": "pascal",
+        "device": "cpu",
+        "device_name": "Tesla P40",
+        "roles": {},
+        "rollout": RolloutPlan(engine="native", compute_dtype="fp32", max_num_seqs=1, max_prefill_tokens=1),
+        "budgets": (),
+        "memory_available_bytes": 0,
+        **changes,
+    }
+    return Plan(**values)  # type: ignore[arg-type]
+
+
+def enabled() -> tuple[bool, bool, bool, bool]:
+    backends = torch.backends.cuda
+    return (
+        backends.flash_sdp_enabled(),
+        backends.mem_efficient_sdp_enabled(),
+        backends.cudnn_sdp_enabled(),
+        backends.math_sdp_enabled(),
+    )
+
+
+def test_an_emulated_plan_refuses_what_its_card_lacks_and_only_inside() -> None:
+    product = torch.ones(2, 2, dtype=torch.bfloat16)
+    with emulate(plan(emulated="Tesla P40", emulated_capability=(6, 1))), pytest.raises(HardwareError, match="P40"):
+        product @ product
+    assert (product @ product)[0, 0] == 2
+
+
+def test_a_plan_for_the_real_device_refuses_nothing() -> None:
+    product = torch.ones(2, 2, dtype=torch.bfloat16)
+    with emulate(plan()):
+        assert (product @ product)[0, 0] == 2
+
+
+def test_sdpa_keeps_to_the_named_kernels_and_they_come_back() -> None:
+    before = enabled()
+    query = torch.ones(1, 1, 2, 8)
+    with sdpa_backends(("efficient", "math")):
+        assert enabled() == (False, True, False, True)
+        inside = functional.scaled_dot_product_attention(query, query, query)
+    assert enabled() == before
+    torch.testing.assert_close(inside, torch.ones_like(inside))
+
+
+def test_the_kernels_come_back_after_an_error() -> None:
+    before = enabled()
+    with pytest.raises(ValueError, match="inside"), sdpa_backends(("math",)):
+        raise ValueError("inside")
+    assert enabled() == before
+
+
+def test_tf32_is_off_inside_and_as_before_afterwards() -> None:
+    before = (torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32)
+    with tf32(True):
+        assert torch.get_float32_matmul_precision() == "high"
+        with tf32(False):
+            assert torch.get_float32_matmul_precision() == "highest"
+            assert not torch.backends.cudnn.allow_tf32
+        assert torch.get_float32_matmul_precision() == "high"
+    assert (torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32) == before
+
+
+def test_compiling_is_refused_below_7_0_and_only_there() -> None:
+    """A-ENV-12."""
+    original = torch.compile
+    with lacking(name="Tesla P40", capability=(6, 1)), pytest.raises(HardwareError) as caught:
+        torch.compile(torch.nn.Linear(1, 1))
+    assert caught.value.message == ("`torch.compile` needs compute capability 7.0, the emulated `Tesla P40` has 6.1")
+    with lacking(name="Tesla V100-SXM2-32GB", capability=(7, 0)):
+        assert torch.compile is original
+    assert torch.compile is original
+
+
+def test_a_launcher_is_refused_while_the_context_is_open() -> None:
+    class Launcher:
+        def run(self) -> str:
+            return "ran"
+
+    with (
+        refused(Launcher, "run", name="Tesla P40", capability=(6, 1)),
+        pytest.raises(HardwareError, match=r"Launcher\.run"),
+    ):
+        Launcher().run()
+    assert Launcher().run() == "ran"
+
+
+@pytest.mark.gpu
+def test_the_memory_of_a_cuda_device_is_capped() -> None:
+    with emulate(plan(device="cuda:0", memory_cap_bytes=1 << 30)):
+        with pytest.raises(torch.OutOfMemoryError):
+            torch.empty(3 << 30, dtype=torch.uint8, device="cuda:0")
+        assert torch.empty(1 << 28, dtype=torch.uint8, device="cuda:0").numel() == 1 << 28
+
+
+@pytest.mark.gpu
+def test_attention_of_an_emulated_p40_runs_without_flash_forward_and_backward() -> None:
+    card = plan(
+        device="cuda:0",
+        emulated="Tesla P40",
+        emulated_capability=(6, 1),
+        sdpa_backends=("efficient", "math"),
+    )
+    query = torch.randn(1, 2, 16, 64, device="cuda:0", requires_grad=True)
+    with emulate(card):
+        functional.scaled_dot_product_attention(query, query, query, is_causal=True).sum().backward()
+    assert query.grad is not None
