@@ -59,15 +59,17 @@ def show_report(loaded: LoadedConfig) -> None:
     """Every key of a command with verl's keys as a table; otherwise only what should not be missed."""
     from rl_compat.config.report import COLUMNS, render_report, warnings_of
 
-    if "verl" in loaded.sources.values():
+    if any(line.verdict in ("honoured", "translated", "not given") for line in loaded.report):
         print_table("settings given as verl's keys", COLUMNS, render_report(loaded.report), stream=sys.stderr)
     for sentence in warnings_of(loaded.report):
         print_warning(sentence)
 
 
 def is_file_argument(text: str) -> bool:
-    """Whether an argument names a file rather than a setting `key=value` or a deletion `~key`."""
-    return "=" not in text and not (text.startswith("~") and "/" not in text)
+    """Whether an argument names a file rather than a setting `key=value`, a key without value or a deletion `~key`."""
+    from rl_compat.config.settings import settings
+
+    return "=" not in text and text not in settings() and not (text.startswith("~") and "/" not in text)
 
 
 def load_hardware(file: Path | None = None, as_card: str | None = None) -> Hardware:

@@ -68,7 +68,7 @@ def mismatch(value: Any, hint: Any) -> Mismatch:
 
 
 def split_items(text: str) -> list[str]:
-    """The comma-separated items of `a,b`, `[a,b]` or `(a,b)`, split outside quotes and brackets."""
+    """The comma-separated items of `a,b`, `[a,b]` or `(a,b)`, split outside quotes and brackets. Raises Mismatch."""
     text = text.strip()
     if len(text) >= 2 and text[0] + text[-1] in ("[]", "()"):
         text = text[1:-1]
@@ -85,6 +85,8 @@ def split_items(text: str) -> list[str]:
         elif character == "," and depth == 0:
             items.append(text[start:position].strip())
             start = position + 1
+    if depth or quote:
+        raise Mismatch("matching brackets and quotes")
     last = text[start:].strip()
     return [*items, last] if last else items
 

@@ -75,7 +75,7 @@ def nearest_verl_key(key: str) -> str | None:
 
 def translate(arguments: Sequence[Argument], *, base: RunConfig, given_natively: Collection[str] = ()) -> Translation:
     """Arguments with known keys, over a configuration. Native keys that are given themselves win."""
-    literals = {argument.key: parse_literal(argument.value) for argument in arguments if not argument.deletes}
+    literals = {argument.key: _literal(argument) for argument in arguments if not argument.deletes}
     given = Given(values=literals, base=base)
     result = _Result()
     for argument in arguments:
@@ -91,7 +91,7 @@ def expand(arguments: Sequence[Argument]) -> list[Argument]:
     expanded = []
     for argument in arguments:
         group = argument.key in GROUPS or (argument.key not in settings() and not is_verl_key(argument.key))
-        value = parse_literal(argument.value) if group else None
+        value = _literal(argument) if group else None
         if isinstance(value, dict) and value:
             entries = [replace(argument, key=f"{argument.key}.{name}", value=str(item)) for name, item in value.items()]
             expanded += expand(entries)
@@ -101,7 +101,7 @@ def expand(arguments: Sequence[Argument]) -> list[Argument]:
 
 
 def parse_literal(text: str) -> Any:
-    """A value as Hydra reads it: null, booleans, numbers, lists, dicts, quoted or bare text."""
+    """A value as Hydra reads it: null, booleans, numbers, lists, dicts, quoted or bare text. Raises Mismatch."""
     text = text.strip()
     if text in NONE_WORDS:
         return None
@@ -118,6 +118,13 @@ def parse_literal(text: str) -> Any:
         except ValueError:
             continue
     return unquote(text)
+
+
+def _literal(argument: Argument) -> Any:
+    try:
+        return parse_literal(argument.value)
+    except Mismatch as error:
+        raise ConfigError(f"argument `{argument.text}`: the value needs {error.expected}") from error
 
 
 def _outcome(argument: Argument, given: Given) -> Outcome:

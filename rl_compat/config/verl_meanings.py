@@ -49,7 +49,7 @@ def kl_control(native_key: str) -> Rule:
 
 
 def _no_kl_in_reward() -> Outcome:
-    reason = "`use_kl_in_reward` is not true, in verl neither; add `algorithm.use_kl_in_reward=true` for a KL penalty"
+    reason = "as in verl, only a KL in the reward reads it; add `algorithm.use_kl_in_reward=true` for one"
     return no_effect(reason, warn=True)
 
 

@@ -55,6 +55,7 @@ def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
             "error: argument `optimizer.lerning_rate=1e-6`: there is no setting `optimizer.lerning_rate`",
             "hint: did you mean `optimizer.actor_lr`",
         ),
+        (["train", "trainer.seed"], "error: `trainer.seed` is not of the form `key=value`", "hint: write for example"),
         (["train", "nothing.toml"], "error: there is no settings file `nothing.toml`", "hint: "),
         (["train", "a.toml", "b.toml"], "error: `a.toml` and `b.toml` are both settings files", "hint: give one"),
     ],

@@ -38,7 +38,14 @@ def test_nothing_given_is_the_defaults(capsys: pytest.CaptureFixture[str]) -> No
 
 @pytest.mark.parametrize(
     ("text", "is_file"),
-    [("run.toml", True), ("a/run", True), ("~/run.toml", True), ("a.b=c.toml", False), ("~a.b", False)],
+    [
+        ("run.toml", True),
+        ("a/run", True),
+        ("~/run.toml", True),
+        ("a.b=c.toml", False),
+        ("~a.b", False),
+        ("trainer.seed", False),
+    ],
 )
 def test_files_and_settings_are_told_apart(text: str, is_file: bool) -> None:
     assert is_file_argument(text) is is_file

@@ -62,6 +62,8 @@ def test_text_is_read_as_its_type(text: str, hint: Any, value: Any) -> None:
         ("x", int | None, "a whole number or `none`"),
         ("x", int | Literal["auto"], "a whole number or `auto`"),
         ("0.9", tuple[float, float], "2 numbers"),
+        ("[a,b", tuple[str, ...], "a list of texts"),
+        ("'a,b", tuple[str, ...], "a list of texts"),
         ("a,1", tuple[float, ...], "a number"),
         ("a=1", dict[str, str], "names and values as `{name: value, …}`"),
     ],

@@ -119,7 +119,13 @@ def test_an_unknown_key_of_verl_gets_the_nearest(argument: str, close: str) -> N
 
 @pytest.mark.parametrize(
     "argument",
-    ["data.train_batch_size=many", f"{A}.optim.lr=fast", f"{A}.optim.lr_warmup_steps=few", "trainer.nnodes=one"],
+    [
+        "data.train_batch_size=many",
+        f"{A}.optim.lr=fast",
+        f"{A}.optim.lr_warmup_steps=few",
+        "trainer.nnodes=one",
+        "trainer.logger=[[a]",
+    ],
 )
 def test_a_value_of_the_wrong_kind_names_the_argument(argument: str) -> None:
     assert argument in refusal(argument)
