@@ -20,7 +20,7 @@ if [[ ${1:-} == --help || ${1:-} == -h ]]; then
 fi
 
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
-python=${1:-$root/.venv/bin/python}
+python=${1:-${RLC_VENV:-$root/.venv}/bin/python}
 if ! command -v "$python" >/dev/null; then
     echo "error: \`$python\` is no Python; make the environment first: python3 -m venv $root/.venv" >&2
     exit 2

@@ -10,7 +10,7 @@ Makes .venv, installs the torch build that suits this machine and rl_compat, fet
 PPO on GSM8K. Arguments are handed to `rlc train`. Running it again resumes the run and installs nothing anew.
 
   RLC_TORCH    torch to install instead of the chosen build, such as "torch==2.13.0"
-  RLC_PYTHON   Python 3.11 or newer to make .venv with
+  RLC_PYTHON   Python 3.11 or newer to make the environment with
   RLC_VENV     folder of the environment instead of .venv
 TEXT
 }

@@ -9,7 +9,7 @@ usage: scripts/test.sh [PYTEST ARGUMENT]...
 Makes .venv if need be, installs rl_compat with what the tests need, and runs pytest with the given arguments.
 
   RLC_TORCH    torch to install instead of the chosen build, such as "torch==2.13.0"
-  RLC_PYTHON   Python 3.11 or newer to make .venv with
+  RLC_PYTHON   Python 3.11 or newer to make the environment with
   RLC_VENV     folder of the environment instead of .venv
 TEXT
 }

@@ -53,7 +53,7 @@ def run(script: Path, *arguments: str, **environment: str) -> subprocess.Complet
 
 def ran(checkout: Path) -> list[str]:
     lines = (checkout / "log").read_text().splitlines()
-    return [line for line in lines if " -c " not in line]
+    return [line.rstrip() for line in lines if " -c " not in line]
 
 
 @pytest.mark.parametrize("name", ["quickstart.sh", "test.sh", "install_torch.sh"])
@@ -84,7 +84,7 @@ def test_a_second_quickstart_installs_nothing_anew(prepared: Path) -> None:
     run(prepared / "scripts/quickstart.sh")
     (prepared / "log").unlink()
     run(prepared / "scripts/quickstart.sh")
-    assert ran(prepared)[1:] == ["rlc models get smollm2-135m", "rlc train "]
+    assert ran(prepared)[1:] == ["rlc models get smollm2-135m", "rlc train"]
 
 
 def test_a_changed_project_is_installed_again(prepared: Path) -> None:
@@ -153,6 +153,15 @@ def test_a_full_disk_is_said_with_both_sizes(checkout: Path) -> None:
     assert "error: 1024 MiB free" in done.stderr
     assert "need 5 GiB" in done.stderr
     assert not (checkout / ".venv").exists()
+
+
+def test_the_environment_may_be_elsewhere(prepared: Path) -> None:
+    elsewhere = prepared / "elsewhere"
+    (prepared / ".venv").rename(elsewhere)
+    done = run(prepared / "scripts/test.sh", "--version", RLC_VENV=str(elsewhere))
+    assert done.returncode == 0, done.stderr
+    assert ran(prepared)[-1] == "python -m pytest --version"
+    assert not (prepared / ".venv").exists()
 
 
 def test_a_broken_environment_is_named(checkout: Path) -> None:
