@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -47,15 +48,19 @@ def train(
     folder = RunFolder(Path(config.trainer.output_dir))
     found = choose_checkpoint(folder, config)
     prepared = check_run(config, machine)
-    for note in (*found.skipped, *prepared.notes):
-        print_note(f"note: {note}")
-    print_note(_headline(prepared))
-    if dry_run:
-        return 0
-    with TerminalReporter() as reporter, emulate(prepared.plan):
-        outcome = Run(prepared, resumed=found, reporter=reporter).run()
+    with closing(prepared.reward):
+        for note in (*found.skipped, *prepared.notes):
+            print_note(f"note: {note}")
+        print_note(_headline(prepared))
+        if dry_run:
+            return 0
+        with TerminalReporter() as reporter, emulate(prepared.plan):
+            outcome = Run(prepared, resumed=found, reporter=reporter).run()
     _show(outcome, folder, as_json)
-    return outcome.interrupted.exit_code if outcome.interrupted else 0
+    if outcome.interrupted is None:
+        return 0
+    print_warning(f"stopped by {outcome.interrupted} after step {outcome.step}; the same command resumes")
+    return outcome.interrupted.exit_code
 
 
 def _headline(prepared: Prepared) -> str:
@@ -100,5 +105,3 @@ def _show(outcome: Outcome, folder: object, as_json: bool) -> None:
             f"checkpoint  {outcome.checkpoint or 'none'}",
         ]
     )
-    if outcome.interrupted:
-        print_warning(f"stopped by {outcome.interrupted} after step {outcome.step}; the same command resumes")

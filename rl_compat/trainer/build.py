@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 
@@ -15,10 +16,13 @@ from rl_compat.data.order import PromptOrder
 from rl_compat.data.prompts import build_prompts
 from rl_compat.distributed.pool import ResourcePool
 from rl_compat.hardware.types import Hardware
+from rl_compat.planning.checkpoint_size import checkpoint_bytes
 from rl_compat.planning.types import Plan
 from rl_compat.rewards.builtin import check_rows
+from rl_compat.trainer.checkpoints import check_disk
 from rl_compat.trainer.loop import Roles, StepSettings
 from rl_compat.trainer.reporter import Reporter
+from rl_compat.trainer.run_folder import RunFolder
 from rl_compat.trajectory import Prompt
 from rl_compat.workers.actor import ActorModel
 from rl_compat.workers.critic import CriticModel
@@ -37,7 +41,7 @@ from rl_compat.workers.setup import (
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """A run whose settings, data, rewards and plan were checked; no weights are loaded."""
+    """A run whose settings, data, rewards, plan and disk were checked; no weights are loaded."""
 
     setup: Setup
     plan: Plan
@@ -59,27 +63,41 @@ def check_run(config: RunConfig, hardware: Hardware) -> Prepared:
     Raises ConfigError, DataError, ModelError, HardwareError or DoesNotFitError.
     """
     setup = prepare(config, hardware)
-    training, notes = load_prompts(setup, config.data.train_files, config.data.max_train_samples)
-    validation: tuple[Prompt, ...] = ()
-    if config.data.val_files:
-        validation, validation_notes = load_prompts(
-            setup, config.data.val_files, config.data.max_val_samples, validation=True
-        )
-        notes += validation_notes
-    order = PromptOrder(len(training), config.trainer.batch_size, shuffle=config.data.shuffle, seed=config.data.seed)
-    check_rows([*training, *validation], config.reward.functions)
     plan = setup.plan
-    sources = sorted({prompt.data_source for prompt in (*training, *validation)})
+    size = checkpoint_bytes(plan, config.model, shape=setup.shape, critic_shape=setup.critic_shape)
+    check_disk(RunFolder(Path(config.trainer.output_dir)).checkpoints, size, config.trainer.keep_checkpoints)
+    training, notes = load_training_prompts(setup)
+    validation, validation_notes = load_validation_prompts(setup)
+    order = PromptOrder(len(training), config.trainer.batch_size, shuffle=config.data.shuffle, seed=config.data.seed)
     return Prepared(
         setup=setup,
         plan=plan,
         prompts=training,
         validation_prompts=validation,
-        reward=RewardModel(config.reward, data_sources=sources, pool=ResourcePool(gpus=[], hardware=hardware)),
+        reward=start_reward(setup, [*training, *validation]),
         order=order,
         total_steps=config.trainer.num_steps or config.trainer.num_epochs * order.steps_per_epoch,
-        notes=(*setup.source.notes, *setup.tokenizer.notes, *setup.chat.notes, *notes, *plan.notes),
+        notes=(*setup.notes, *notes, *validation_notes, *plan.notes),
     )
+
+
+def start_reward(setup: Setup, prompts: Sequence[Prompt]) -> RewardModel:
+    """The reward of the settings, checked against the prompts. Raises DataError or ConfigError."""
+    config = setup.config.reward
+    check_rows(prompts, config.functions)
+    sources = sorted({prompt.data_source for prompt in prompts})
+    return RewardModel(config, data_sources=sources, pool=ResourcePool(gpus=[], hardware=setup.hardware))
+
+
+def load_training_prompts(setup: Setup) -> tuple[tuple[Prompt, ...], tuple[str, ...]]:
+    data = setup.config.data
+    return load_prompts(setup, data.train_files, data.max_train_samples)
+
+
+def load_validation_prompts(setup: Setup) -> tuple[tuple[Prompt, ...], tuple[str, ...]]:
+    """None when the settings name no held-out data."""
+    data = setup.config.data
+    return load_prompts(setup, data.val_files, data.max_val_samples, validation=True) if data.val_files else ((), ())
 
 
 def load_prompts(
@@ -105,8 +123,8 @@ def build_roles(prepared: Prepared, reporter: Reporter) -> Roles:
     """Load the models the algorithm needs onto the planned device."""
     setup = prepared.setup
     config = setup.config
-    actor = load_actor(prepared, reporter)
-    pool = pool_of(prepared)
+    actor = load_actor(setup, reporter, total_optimizer_steps=prepared.total_optimizer_steps)
+    pool = pool_of(setup)
     critic = reference = None
     if ALGORITHMS[config.algorithm.name].needs_critic:
         reporter.phase("loading the critic")
@@ -122,18 +140,20 @@ def build_roles(prepared: Prepared, reporter: Reporter) -> Roles:
     return Roles(actor=actor, reward=prepared.reward, critic=critic, reference=reference)
 
 
-def load_actor(prepared: Prepared, reporter: Reporter) -> ActorModel:
-    """The actor alone, with torch's threads as planned."""
-    setup, plan = prepared.setup, prepared.plan
-    if plan.num_threads is not None:
-        torch.set_num_threads(plan.num_threads)
+def load_actor(
+    setup: Setup, reporter: Reporter, *, total_optimizer_steps: int | None = None, trains: bool = True
+) -> ActorModel:
+    """The actor alone, with torch's threads as planned; without an optimizer when it only generates."""
+    if setup.plan.num_threads is not None:
+        torch.set_num_threads(setup.plan.num_threads)
     reporter.phase("loading the actor")
-    settings = actor_settings(setup, total_optimizer_steps=prepared.total_optimizer_steps)
-    return ActorModel(settings, pool=pool_of(prepared), chat=setup.chat)
+    settings = actor_settings(setup, total_optimizer_steps=total_optimizer_steps)
+    settings = settings if trains else replace(settings, optimizer=None)
+    return ActorModel(settings, pool=pool_of(setup), chat=setup.chat)
 
 
-def pool_of(prepared: Prepared) -> ResourcePool:
-    return ResourcePool(gpus=[] if prepared.plan.device == "cpu" else None, hardware=prepared.setup.hardware)
+def pool_of(setup: Setup) -> ResourcePool:
+    return ResourcePool(gpus=[] if setup.plan.device == "cpu" else None, hardware=setup.hardware)
 
 
 def needs_reference(algorithm: AlgorithmConfig) -> bool:

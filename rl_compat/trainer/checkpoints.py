@@ -17,12 +17,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from rl_compat.errors import CheckpointError, DoesNotFitError
-from rl_compat.units import format_bytes
+from safetensors import SafetensorError
+
+from rl_compat.errors import CheckpointError, ConfigError, DoesNotFitError
+from rl_compat.units import MIB, format_bytes
 
 MANIFEST = "manifest.json"
 _NAME = re.compile(r"step_(\d+)")
 _ASIDE = ".writing-"
+_OLD = ".old-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,35 +44,49 @@ def write_checkpoint(root: Path, step: int, write: Callable[[Path], None]) -> Pa
     """
     root.mkdir(parents=True, exist_ok=True)
     remove_leftovers(root)
-    aside = root / f"{_ASIDE}step_{step}"
-    aside.mkdir()
-    final = root / f"step_{step}"
+    aside, final = root / f"{_ASIDE}step_{step}", root / f"step_{step}"
     try:
+        aside.mkdir()
         write(aside)
         _seal(aside, step)
-        if final.exists():
-            shutil.rmtree(final)
-        aside.rename(final)
-        _sync_folder(root)
-    except OSError as error:
+        _put_in_place(aside, final)
+    except (OSError, RuntimeError, SafetensorError) as error:  # the last two: how torch and safetensors fail to write
+        failure = _cannot_write(final, error, written=_size_of(aside))
         shutil.rmtree(aside, ignore_errors=True)
-        raise _cannot_write(final, error) from error
+        raise failure from error
     except BaseException:
         shutil.rmtree(aside, ignore_errors=True)
         raise
     return final
 
 
-def _cannot_write(final: Path, error: OSError) -> CheckpointError:
+def _put_in_place(aside: Path, final: Path) -> None:
+    """Rename, with what was there before kept under another name until then."""
+    old = final.with_name(f"{_OLD}{final.name}")
+    if final.exists():
+        final.rename(old)
+    aside.rename(final)
+    _sync_folder(final.parent)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _cannot_write(final: Path, error: Exception, *, written: int) -> CheckpointError:
     free = shutil.disk_usage(final.parent).free
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        reason = f"the disk is full ({format_bytes(free)} free)"
-    else:
-        reason = error.strerror or str(error)
     return CheckpointError(
-        f"checkpoint `{final}` could not be written: {reason}",
+        f"checkpoint `{final}` could not be written: {_reason(error, free)}"
+        f" ({format_bytes(written)} were written, {format_bytes(free)} are free)",
         hint="earlier checkpoints are untouched; free some space and start again to resume",
     )
+
+
+def _reason(error: Exception, free: int) -> str:
+    """In words: safetensors gives the system's number only in its text, torch not at all."""
+    number = error.errno if isinstance(error, OSError) else None
+    found = re.search(r"os error (\d+)", str(error))
+    number = int(found.group(1)) if number is None and found else number
+    if number in (errno.ENOSPC, errno.EDQUOT) or (number is None and free < MIB):
+        return "the disk is full"
+    return os.strerror(number).lower() if number is not None else str(error).splitlines()[0]
 
 
 def _seal(folder: Path, step: int) -> None:
@@ -108,6 +125,7 @@ def problems(folder: Path, *, checksums: bool) -> list[str]:
 
 def find_newest(root: Path) -> Found:
     """The complete checkpoint with the highest step; newer incomplete folders are left alone and named."""
+    _restore_replaced(root)
     skipped: list[str] = []
     for step, folder in sorted(_steps(root), reverse=True):
         reasons = problems(folder, checksums=True)
@@ -133,32 +151,50 @@ def prune(root: Path, keep: int) -> list[Path]:
     complete = [folder for _, folder in sorted(_steps(root)) if not problems(folder, checksums=False)]
     old = complete[: max(0, len(complete) - max(1, keep))]
     for folder in old:
-        # the manifest goes first, so that a crash half way leaves no folder that looks complete
-        (folder / MANIFEST).unlink()
-        shutil.rmtree(folder)
+        aside = folder.with_name(f"{_ASIDE}{folder.name}")  # so that a crash half way leaves a leftover
+        folder.rename(aside)
+        shutil.rmtree(aside)
     return old
 
 
 def remove_leftovers(root: Path) -> None:
-    """Remove what a crash left half written."""
-    for folder in root.glob(f"{_ASIDE}*"):
+    """Remove what a crash left half written or half removed."""
+    _restore_replaced(root)
+    for folder in [*root.glob(f"{_ASIDE}*"), *root.glob(f"{_OLD}*")]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def _restore_replaced(root: Path) -> None:
+    """Give a checkpoint its name back when a crash came between taking it away and putting the new one there."""
+    for old in root.glob(f"{_OLD}*"):
+        final = old.with_name(old.name.removeprefix(_OLD))
+        if not final.exists():
+            old.rename(final)
+
+
 def check_disk(root: Path, checkpoint_bytes: int, keep: int) -> None:
-    """Raise DoesNotFitError unless the kept checkpoints and the one being written fit beside what is there."""
+    """Whether the kept checkpoints and the one being written fit beside what is there.
+
+    Raises DoesNotFitError, and ConfigError when the folder cannot be made.
+    """
     existing = root
     while not existing.exists():
         existing = existing.parent
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        why = "may not be written to" if existing.is_dir() else "is a file"
+        raise ConfigError(f"`{root}` cannot be made: `{existing}` {why}", hint="set `trainer.output_dir`")
     needed = checkpoint_bytes * (keep + 1)
-    present = sum(path.stat().st_size for path in root.rglob("*") if path.is_file()) if root.exists() else 0
-    free = shutil.disk_usage(existing).free + present
+    free = shutil.disk_usage(existing).free + _size_of(root)
     if needed > free:
         raise DoesNotFitError(
             f"{keep} checkpoints and one being written need {format_bytes(needed)} in `{root}`"
             f" and the disk has {format_bytes(free)}",
             hint="lower `trainer.keep_checkpoints`, set `model.lora_rank`, or move `trainer.output_dir`",
         )
+
+
+def _size_of(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 def _steps(root: Path) -> Iterator[tuple[int, Path]]:

@@ -9,15 +9,16 @@ from pathlib import Path
 
 from rl_compat.config.load import load_config
 from rl_compat.config.types import RunConfig
-from rl_compat.errors import CheckpointError
+from rl_compat.errors import CheckpointError, ConfigError
 from rl_compat.hardware.types import Hardware
 from rl_compat.planning.types import Plan
-from rl_compat.trainer.build import check_run, load_actor
+from rl_compat.trainer.build import load_actor, load_validation_prompts, start_reward
 from rl_compat.trainer.checkpoints import Found, find_newest, open_checkpoint
 from rl_compat.trainer.reporter import Reporter, Timer
 from rl_compat.trainer.run_folder import RunFolder
 from rl_compat.trainer.validate import Validation, validate
 from rl_compat.workers.actor import ActorModel, ActorWorker
+from rl_compat.workers.setup import prepare
 
 
 def run_of(path: str) -> RunFolder | None:
@@ -48,7 +49,8 @@ def settings_of(run: RunFolder) -> RunConfig:
 
 def restore_actor(actor: ActorModel, checkpoint: Found) -> None:
     assert checkpoint.path is not None
-    actor.group.run(ActorWorker.load_state, folder=checkpoint.path / "actor", policy_version=checkpoint.step).result()
+    folder = checkpoint.path / "actor"
+    actor.group.run(ActorWorker.load_weights, folder=folder, policy_version=checkpoint.step).result()
 
 
 def evaluate(
@@ -63,17 +65,23 @@ def evaluate(
 
     Raises ConfigError, DataError, ModelError, HardwareError or DoesNotFitError before weights are loaded.
     """
-    prepared = check_run(generation_only(config), hardware)
+    setup = prepare(generation_only(config), hardware)
+    plan = setup.plan
+    prompts, notes = load_validation_prompts(setup)
+    if not prompts:
+        raise ConfigError("`data.val_files` is empty: there is nothing to evaluate on", hint="set `data.val_files`")
+    for note in (*setup.notes, *notes, *plan.notes):
+        reporter.say(f"note: {note}")
     timer = Timer(reporter)
-    with around(prepared.plan), closing(prepared.reward):
-        actor = load_actor(prepared, reporter)
+    with around(plan), closing(start_reward(setup, prompts)) as reward:
+        actor = load_actor(setup, reporter, trains=False)
         if checkpoint is not None:
             restore_actor(actor, checkpoint)
-        with timer("testing", items=len(prepared.validation_prompts)) as on_progress:
+        with timer("testing", items=len(prompts)) as on_progress:
             return validate(
                 actor,
-                prepared.reward,
-                prepared.validation_prompts,
+                reward,
+                prompts,
                 max_new_tokens=config.data.max_response_length,
                 temperature=config.trainer.validation_temperature,
                 seed=config.trainer.seed,
@@ -83,6 +91,10 @@ def evaluate(
 
 def generation_only(config: RunConfig) -> RunConfig:
     """The same settings planned for the smallest training there is: no critic, no reference, one group."""
-    algorithm = replace(config.algorithm, name="grpo", group_size=2, kl_in_reward="none", kl_loss="none")
-    trainer = replace(config.trainer, batch_size=1, mini_batch_size=1)
-    return replace(config, algorithm=algorithm, trainer=trainer)
+    return replace(
+        config,
+        model=replace(config.model, critic_path=None),
+        algorithm=replace(config.algorithm, name="grpo", group_size=2, kl_in_reward="none", kl_loss="none"),
+        optimizer=replace(config.optimizer, name="adamw"),
+        trainer=replace(config.trainer, batch_size=1, mini_batch_size=1, validate_after=True),
+    )

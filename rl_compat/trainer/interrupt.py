@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 
@@ -54,6 +54,7 @@ class StopSignals:
         first = self._pending is None
         self._pending = signal_number
         if first and self._protected:
-            self._say(f"stopping after {self._what}; the same signal again stops at once")
+            with suppress(RuntimeError):  # the signal came in the middle of another print
+                self._say(f"stopping after {self._what}; the same signal again stops at once")
             return
         raise Interrupted(signal_number)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from rl_compat.algorithms.kl import KLController
 from rl_compat.data.order import PromptOrder
+from rl_compat.errors import RewardError, RLCompatError
 from rl_compat.tracking.build import Trackers, build_trackers
 from rl_compat.trainer.build import (
     Prepared,
@@ -17,7 +18,7 @@ from rl_compat.trainer.build import (
     kl_controller,
     step_settings,
 )
-from rl_compat.trainer.checkpoints import Found, check_disk, prune, write_checkpoint
+from rl_compat.trainer.checkpoints import Found, prune, write_checkpoint
 from rl_compat.trainer.interrupt import Interrupted, StopSignals
 from rl_compat.trainer.loop import Collected, Roles, collect, learn
 from rl_compat.trainer.memory import PhaseMemory
@@ -35,6 +36,7 @@ class Outcome:
     """How a run ended."""
 
     step: int
+    "the one that the newest checkpoint holds"
     rewards: tuple[float, ...]
     "mean reward of each step of this process"
     before: Validation | None
@@ -60,12 +62,20 @@ class Run:
         self.elapsed_before = 0.0
         self.rewards: list[float] = []
         self.saved_step = resumed.step
+        self.saved = resumed.path
+        self.before: Validation | None = None
+        self.after: Validation | None = None
+        self.updating = False
+        "the weights are between two steps"
         self.roles: Roles
         self.trackers: Trackers
         self.boundary: RunState
 
     def run(self) -> Outcome:
-        """Train to the end, or until a signal; either way the newest step is in a checkpoint afterwards."""
+        """Train to the end, or until a signal; either way the newest step is in a checkpoint afterwards.
+
+        A second signal stops at once: the newest checkpoint is then an earlier one.
+        """
         trainer = self.config.trainer
         self.folder.begin(self.config, self.prepared.plan, self.prepared.setup.hardware)
         self.trackers = build_trackers(
@@ -76,93 +86,119 @@ class Run:
             resume_step=self.resumed.step,
             warn=lambda text: self.reporter.say(f"warning: {text}"),
         )
+        interrupted = None
         try:
             with self.signals.installed():
-                return self._run()
+                interrupted = self._run()
+        except Interrupted as stop:
+            interrupted = stop
         finally:
             self.trackers.close()
             self.prepared.reward.close()
-
-    def _run(self) -> Outcome:
-        seed_everything(self.config.trainer.seed)
-        self.roles = build_roles(self.prepared, self.reporter)
-        self.memory = PhaseMemory(self.prepared.plan)
-        self._resume()
-        self._check_disk()
-        before = after = None
-        interrupted = None
-        try:
-            if self.config.trainer.validate_before and self.boundary.step == 0:
-                before = self._validate(0)
-            self._train()
-            if self.config.trainer.validate_after and self.boundary.step > 0:
-                after = self._validate(self.boundary.step)
-        except Interrupted as stop:
-            interrupted = stop
-            self.reporter.say(f"{stop}: saving step {self.boundary.step}")
-        checkpoint = self._save() if self.boundary.step else None
         return Outcome(
-            step=self.boundary.step,
+            step=self.saved_step,
             rewards=tuple(self.rewards),
-            before=before,
-            after=after,
-            checkpoint=checkpoint,
+            before=self.before,
+            after=self.after,
+            checkpoint=self.saved,
             interrupted=interrupted,
         )
 
+    def _run(self) -> Interrupted | None:
+        self._load()
+        interrupted = None
+        try:
+            if self.config.trainer.validate_before and self.boundary.step == 0:
+                self.before = self._validate(0)
+            self._train()
+            if self.config.trainer.validate_after and self.boundary.step > 0:
+                self.after = self._validate(self.boundary.step)
+        except Interrupted as stop:
+            interrupted = stop
+            self.reporter.say(f"{stop}: {self._what_becomes_of_the_step()}")
+        except RewardError:
+            self._save()
+            raise
+        if not self.updating:
+            self._save()
+        return interrupted
+
+    def _what_becomes_of_the_step(self) -> str:
+        if self.updating:
+            return f"step {self.boundary.step + 1} is lost in the middle of its update"
+        if self.boundary.step == self.saved_step:
+            return f"step {self.saved_step} is saved already" if self.saved_step else "no step is done yet"
+        return f"saving step {self.boundary.step}"
+
     def _train(self) -> None:
-        trainer = self.config.trainer
-        while self.boundary.step < self.prepared.total_steps and not self._out_of_time():
+        trainer, total = self.config.trainer, self.prepared.total_steps
+        while self.boundary.step < total and not self._out_of_time():
             step = self.boundary.step + 1
-            collected, metrics = self._step(step)
-            self.rewards.append(metrics.get("critic/score/mean", math.nan))
-            self.folder.write_samples(
-                step, collected.sequences, collected.scores.rewards, trainer.num_sample_generations
-            )
-            if trainer.validate_every and step % trainer.validate_every == 0 and step < self.prepared.total_steps:
-                metrics |= self._validate(step, log=False).metrics()
-            self.trackers.log(step, metrics)
+            self._step(step)
+            if trainer.validate_every and step % trainer.validate_every == 0 and step < total:
+                self._validate(step)
             if trainer.save_every and step % trainer.save_every == 0:
                 self._save()
-            self._say_notes(collected)
 
-    def _step(self, step: int) -> tuple[Collected, dict[str, float]]:
-        """One step; the boundary moves only when all of it is done."""
+    def _step(self, step: int) -> None:
+        """One step with its record. The first signal waits from the first changed weight to the end of the record."""
         config = self.config
         self.reporter.phase("step", done=step - 1, total=self.prepared.total_steps)
         prompts = [self.prepared.prompts[row] for row in next(self.order)]
-        with self.timer("step"):
-            collected = collect(
-                self.roles,
-                prompts,
-                step_settings(config),
-                kl_coef=self.kl.coef,
-                seed=config.rollout.seed * 1_000_003 + step,
-                timer=self.timer,
-                memory=self.memory,
-            )
-            with self.signals.protected(f"step {step}"):
-                update_actor = step > config.algorithm.critic_warmup_steps
-                metrics = learn(
-                    self.roles,
-                    collected.experience,
-                    update_actor=update_actor,
-                    seed=config.trainer.seed * 1_000_003 + step,
-                    timer=self.timer,
-                    memory=self.memory,
-                )
-                metrics |= self._kl_metrics(collected)
-                self.boundary = self._state(step)
+        started = time.perf_counter()
+        collected = collect(
+            self.roles,
+            prompts,
+            step_settings(config),
+            kl_coef=self.kl.coef,
+            seed=config.rollout.seed * 1_000_003 + step,
+            timer=self.timer,
+            memory=self.memory,
+        )
+        with self.signals.protected(f"step {step}"):
+            metrics = self._learn(step, collected)
+            seconds = self.timer.take() | {"step": time.perf_counter() - started}
+            self._record(step, collected, metrics, seconds)
+
+    def _learn(self, step: int, collected: Collected) -> dict[str, float]:
+        """Update the models and move the boundary."""
+        self.updating = True
+        metrics = learn(
+            self.roles,
+            collected.experience,
+            update_actor=step > self.config.algorithm.critic_warmup_steps,
+            seed=self.config.trainer.seed * 1_000_003 + step,
+            timer=self.timer,
+            memory=self.memory,
+        )
+        metrics |= self._kl_metrics(collected)
+        self.boundary = self._state(step)
+        self.updating = False
+        return metrics
+
+    def _record(self, step: int, collected: Collected, metrics: dict[str, float], seconds: dict[str, float]) -> None:
+        """Write the step's metrics and samples, and say what its roles noticed. Raises RLCompatError."""
         batch = collected.experience.batch
         metrics |= (
             data_metrics(batch, scored=collected.experience.scored)
             | mismatch_metrics(batch)
             | dict(collected.scores.metrics)
+            | timing_metrics(seconds, batch)
+            | self.memory.metrics()
         )
-        metrics |= timing_metrics(self.timer.take(), batch) | self.memory.metrics()
         metrics["training/global_step"] = float(step)
         metrics["training/epoch"] = float(self.order.position[0])
-        return collected, metrics
+        self.rewards.append(metrics.get("critic/score/mean", math.nan))
+        count = self.config.trainer.num_sample_generations
+        try:
+            self.folder.write_samples(step, collected.sequences, collected.scores.rewards, count)
+            self.trackers.log(step, metrics)
+        except OSError as error:
+            raise RLCompatError(
+                f"step {step} could not be written to `{self.folder.path}`: {error.strerror or error}",
+                hint="earlier checkpoints are untouched; free some space and start again to resume",
+            ) from error
+        self._say_notes(collected)
 
     def _kl_metrics(self, collected: Collected) -> dict[str, float]:
         """Move the KL controller and say where it stood."""
@@ -172,9 +208,12 @@ class Run:
         self.kl.update(kl=kl, num_sequences=len(collected.sequences))
         return {"actor/reward_kl_penalty": kl, "actor/reward_kl_penalty_coeff": coef}
 
-    def _validate(self, step: int, *, log: bool = True) -> Validation:
+    def _validate(self, step: int) -> Validation | None:
+        """Test the actor and log what was found, under the step's number; None without held-out prompts."""
         trainer = self.config.trainer
         prompts = self.prepared.validation_prompts
+        if not prompts:
+            return None
         with self.timer("testing", items=len(prompts)) as on_progress:
             found = validate(
                 self.roles.actor,
@@ -188,29 +227,37 @@ class Run:
         seconds = self.timer.take()["testing"]
         for accuracy in found.headline:
             self.reporter.say(f"step {step} {accuracy}")
-        if log:
-            self.trackers.log(step, found.metrics() | {"timing_s/testing": seconds})
+        self.trackers.log(step, found.metrics() | {"timing_s/testing": seconds})
         return found
 
-    def _resume(self) -> None:
-        if self.resumed.path is None:
+    def _load(self) -> None:
+        """The models, as they were at the start or at the resumed step."""
+        checkpoint = self.resumed.path
+        state = None if checkpoint is None else load_run_state(checkpoint)
+        if state is not None:
+            self.order.load_state_dict(state.order)
+        seed_everything(self.config.trainer.seed)
+        self.roles = build_roles(self.prepared, self.reporter)
+        self.memory = PhaseMemory(self.prepared.plan)
+        if checkpoint is None or state is None:
             self.boundary = self._state(0)
-            return
+        else:
+            self._resume(state, checkpoint)
+
+    def _resume(self, state: RunState, checkpoint: Path) -> None:
         self.reporter.phase("loading the checkpoint")
-        state = load_run_state(self.resumed.path)
-        actor_folder, critic_folder = self.resumed.path / "actor", self.resumed.path / "critic"
-        self.roles.actor.group.run(
-            ActorWorker.load_state, folder=actor_folder, policy_version=state.policy_version
+        actor, critic = self.roles.actor, self.roles.critic
+        actor.group.run(
+            ActorWorker.load_state, folder=checkpoint / "actor", policy_version=state.policy_version
         ).result()
-        if self.roles.critic is not None:
-            self.roles.critic.group.run(CriticWorker.load_state, folder=critic_folder).result()
-        self.order.load_state_dict(state.order)
+        if critic is not None:
+            critic.group.run(CriticWorker.load_state, folder=checkpoint / "critic").result()
         self.kl.load_state_dict(state.kl)
         state.rng.restore()
         self.elapsed_before = state.elapsed_seconds
         self.boundary = state
         self.folder.forget_samples_after(state.step)
-        self.reporter.say(f"resumed at step {state.step} from `{self.resumed.path}`")
+        self.reporter.say(f"resumed at step {state.step} from `{checkpoint}`")
         total = self.prepared.total_optimizer_steps
         if self.config.optimizer.schedule != "constant" and state.total_optimizer_steps != total:
             self.reporter.say(
@@ -229,12 +276,11 @@ class Run:
             rng=RngState.take(),
         )
 
-    def _save(self) -> Path:
+    def _save(self) -> None:
         """Checkpoint the boundary, once per step, and prune older ones."""
         step = self.boundary.step
-        final = self.folder.checkpoints / f"step_{step}"
-        if step == self.saved_step and final.exists():
-            return final
+        if step == self.saved_step:
+            return
 
         def write(folder: Path) -> None:
             for name, save in self._savers():
@@ -242,10 +288,10 @@ class Run:
                 save(folder / name)
             save_run_state(self.boundary, folder)
 
-        path = write_checkpoint(self.folder.checkpoints, step, write)
+        self.reporter.phase(f"saving step {step}")
+        self.saved = write_checkpoint(self.folder.checkpoints, step, write)
         self.saved_step = step
         prune(self.folder.checkpoints, self.config.trainer.keep_checkpoints)
-        return path
 
     def _savers(self) -> list[tuple[str, Callable[[Path], None]]]:
         actor, critic = self.roles.actor.group, None if self.roles.critic is None else self.roles.critic.group
@@ -255,12 +301,6 @@ class Run:
         if critic is not None:
             savers.append(("critic", lambda folder: critic.run(CriticWorker.save_state, folder=folder).result()))
         return savers
-
-    def _check_disk(self) -> None:
-        total = self.roles.actor.group.run(ActorWorker.state_bytes).result()
-        if self.roles.critic is not None:
-            total += self.roles.critic.group.run(CriticWorker.state_bytes).result()
-        check_disk(self.folder.checkpoints, total, self.config.trainer.keep_checkpoints)
 
     def _say_notes(self, collected: Collected) -> None:
         notes = [*collected.scores.notes]

@@ -113,21 +113,37 @@ def _step_of(line: str) -> float:
 def choose_checkpoint(folder: RunFolder, config: RunConfig) -> Found:
     """The checkpoint to continue from, as `trainer.resume` asks.
 
-    Raises ConfigError when the folder belongs to another run, CheckpointError when a named checkpoint is unusable.
+    A checkpoint of another folder is where a new run starts; once that has checkpoints of its own, it continues from
+    them. Raises ConfigError when the folder belongs to another run or holds checkpoints that are newer than the one
+    asked for, CheckpointError when a named checkpoint is unusable.
     """
     resume = config.trainer.resume
     if folder.path.exists() and not folder.path.is_dir():
         raise ConfigError(f"`trainer.output_dir` is `{folder.path}`, which is a file", hint="name a folder")
-    if resume not in ("auto", "never"):
-        return open_checkpoint(Path(resume).expanduser())
+    if resume in ("auto", "never"):
+        return _newest_of(folder, config)
+    named = open_checkpoint(Path(resume).expanduser())
+    newest = _newest_of(folder, config)
+    assert named.path is not None
+    if named.path.resolve().parent != folder.checkpoints.resolve():
+        return named if newest.path is None else newest
+    if newest.step > named.step:
+        raise ConfigError(
+            f"`{folder.checkpoints}` holds step {newest.step} and `trainer.resume` names step {named.step}",
+            hint="set `trainer.output_dir` to a new folder to go on from there, or remove the newer checkpoints",
+        )
+    return named
+
+
+def _newest_of(folder: RunFolder, config: RunConfig) -> Found:
     if not folder.settings.exists():
-        if folder.path.exists() and any(folder.path.iterdir()):
+        if folder.path.exists() and any(not path.name.startswith(".") for path in folder.path.iterdir()):
             raise ConfigError(
                 f"`{folder.path}` is not empty and holds no run",
                 hint="set `trainer.output_dir` to a new folder",
             )
         return Found(path=None, step=0)
-    if resume == "never":
+    if config.trainer.resume == "never":
         raise ConfigError(
             f"`{folder.path}` already holds a run and `trainer.resume` is `never`",
             hint="set `trainer.output_dir` to a new folder, or `trainer.resume=auto` to continue",

@@ -13,13 +13,14 @@ from torch import Tensor, nn
 
 from rl_compat.batch import Batch
 from rl_compat.errors import RLCompatError
-from rl_compat.models.lora import merge_for_export
+from rl_compat.models.lora import merge_for_export, trainable_parameters
 from rl_compat.planning.types import RolePlan
 from rl_compat.training import memory
 from rl_compat.training.micro_batches import MicroBatchLimits, TokenMatrix, on_device, split_by_length
 from rl_compat.training.offload import HostWeights
 from rl_compat.training.optimizers import OptimizerSettings
 from rl_compat.training.precision import autocast_for
+from rl_compat.training.state import load_trained_weights
 from rl_compat.training.step import OptimizerStep
 from rl_compat.training.types import BatchTotals, LossFunction
 
@@ -92,9 +93,12 @@ class TrainEngine:
         max_rows, max_tokens = self._trained().load(folder)
         self.limits = MicroBatchLimits(max_rows=max_rows, max_tokens=max_tokens)
 
-    def state_bytes(self) -> int:
-        """Size of a saved state on disk, about."""
-        return 0 if self.step is None else self.step.state_bytes()
+    def load_weights(self, folder: Path) -> None:
+        """The trained weights of a saved state without the rest, for an engine that has no optimizer.
+
+        Raises what `load_state` does.
+        """
+        load_trained_weights(folder, trainable_parameters(self.model))
 
     def export_state_dict(self) -> dict[str, Tensor]:
         """The weights under plain Hugging Face names on the CPU, adapters merged, tied weights once."""

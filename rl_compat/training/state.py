@@ -49,7 +49,7 @@ def load_training_state(
             f"the plan is `{optimizer_name}`",
             hint=f"resume with `optimizer.name={saved['optimizer_name']}`",
         )
-    _load_weights(folder / WEIGHTS_FILE, parameters)
+    load_trained_weights(folder, parameters)
     hyperparameters = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
     optimizer.load_state_dict(saved["optimizer"])
     for group, own in zip(optimizer.param_groups, hyperparameters, strict=True):
@@ -72,7 +72,9 @@ def _read_training_file(folder: Path) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def _load_weights(file: Path, parameters: Mapping[str, nn.Parameter]) -> None:
+def load_trained_weights(folder: Path, parameters: Mapping[str, nn.Parameter]) -> None:
+    """Copy the weights of a saved state into the parameters. Raises CheckpointError, before anything is changed."""
+    file = folder / WEIGHTS_FILE
     try:
         with safe_open(file, framework="pt") as tensors:
             _check_names(file, saved=set(tensors.keys()), wanted=set(parameters))

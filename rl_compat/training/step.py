@@ -131,8 +131,3 @@ class OptimizerStep:
 
     def _planned_limits(self) -> Limits:
         return self.role.micro_batch_size, self.role.max_tokens_per_micro_batch
-
-    def state_bytes(self) -> int:
-        """Size of a saved state on disk, about."""
-        moments = 2 if self.settings.name == "adamw8bit" else 8
-        return sum(p.nbytes + moments * p.numel() for p in self.parameters.values())

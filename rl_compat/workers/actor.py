@@ -145,13 +145,15 @@ class ActorWorker:
         self.policy_version = policy_version
         self.rollout.update_weights()
 
+    def load_weights(self, *, folder: Path, policy_version: int) -> None:
+        """The weights of a saved state alone, for an actor that only generates."""
+        self.engine.load_weights(folder)
+        self.policy_version = policy_version
+        self.rollout.update_weights()
+
     def export_state_dict(self) -> dict[str, Tensor]:
         """Weights under their Hugging Face names, adapters merged."""
         return self.engine.export_state_dict()
-
-    def state_bytes(self) -> int:
-        """Size of one saved state."""
-        return self.engine.state_bytes()
 
     def take_notes(self) -> list[str]:
         """What the engine wants said since the last call: a smaller micro-batch after an out-of-memory, say."""

@@ -79,10 +79,6 @@ class CriticWorker:
     def load_state(self, *, folder: Path) -> None:
         self.engine.load_state(folder)
 
-    def state_bytes(self) -> int:
-        """Size of one saved state."""
-        return self.engine.state_bytes()
-
     def take_notes(self) -> list[str]:
         return self.engine.take_notes()
 

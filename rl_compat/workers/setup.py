@@ -46,15 +46,23 @@ class Setup:
     tokenizer: TokenizerBundle
     chat: ChatEncoder
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is worth knowing about the model and its tokenizer."""
+        return (*self.source.notes, *self.tokenizer.notes, *self.chat.notes)
+
+    @cached_property
+    def shape(self) -> ModelShape:
+        return ModelShape.from_folder(self.source.folder)
+
+    @cached_property
+    def critic_shape(self) -> ModelShape:
+        return ModelShape.from_folder(self.critic_source.folder)
+
     @cached_property
     def plan(self) -> Plan:
         """The plan for this request on this hardware. Raises HardwareError or DoesNotFitError."""
-        return make_plan(
-            self.config,
-            self.hardware,
-            ModelShape.from_folder(self.source.folder),
-            critic_shape=ModelShape.from_folder(self.critic_source.folder),
-        )
+        return make_plan(self.config, self.hardware, self.shape, critic_shape=self.critic_shape)
 
 
 def prepare(config: RunConfig, hardware: Hardware) -> Setup:
