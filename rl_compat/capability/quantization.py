@@ -7,7 +7,6 @@ from rl_compat.capability.choose import capability
 from rl_compat.capability.types import Capability
 from rl_compat.hardware.types import Hardware
 
-QUANTIZATIONS = ("none", "nf4", "int8")
 _MINIMUM = {"nf4": (6, 0), "int8": (7, 5)}
 NF4_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)
 "per weight: 4 bits, an 8-bit scale for every 64 and an fp32 scale for every 256 of those (double quantization)"

@@ -60,8 +60,8 @@ def _scores(shape: ModelShape, arithmetic: Arithmetic, tokens: int, length: int)
 
 def backward_layer_bytes(shape: ModelShape, arithmetic: Arithmetic, *, tokens: int, length: int) -> int:
     """Gradients that exist only while one block's backward runs."""
-    feed_forward = 4 * arithmetic.compute_bytes * shape.intermediate_size
-    attention = 5 * arithmetic.compute_bytes * shape.query_width
+    feed_forward = 3 * arithmetic.compute_bytes * shape.intermediate_size
+    attention = 4 * arithmetic.compute_bytes * shape.query_width
     stream = 2 * FP32_BYTES * shape.hidden_size
     return tokens * (max(feed_forward, attention) + stream) + _scores(shape, arithmetic, tokens, length)
 

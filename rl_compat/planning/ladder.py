@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from rl_compat.planning.memory import Levers, MemoryRequest, host_bytes
+from rl_compat.planning.memory import host_bytes
 from rl_compat.planning.profile import Limits
-from rl_compat.planning.sizing import Room, Shortage, Sizes, Wanted, largest_sizes
+from rl_compat.planning.sizing import Room, Shortage, Wanted, largest_sizes
 from rl_compat.planning.types import DType
+from rl_compat.planning.work import Levers, MemoryRequest, Sizes
 from rl_compat.units import format_bytes
 
 CHEAP = ("sleep_between", "gradient_checkpointing", "frozen_dtype")

@@ -67,8 +67,8 @@ class ModelShape:
         tied = config.get("tie_word_embeddings", text.get("tie_word_embeddings", family in TIED_BY_DEFAULT))
         hidden = _number(text, "hidden_size", source)
         num_heads = _number(text, "num_attention_heads", source)
-        num_kv_heads = int(text.get("num_key_value_heads") or num_heads)
-        head_dim = int(text.get("head_dim") or hidden // num_heads)
+        num_kv_heads = _number(text, "num_key_value_heads", source, otherwise=num_heads)
+        head_dim = _number(text, "head_dim", source, otherwise=max(1, hidden // num_heads))
         intermediate = _number(text, "intermediate_size", source)
         return cls(
             model_type=family,
@@ -156,8 +156,10 @@ def _linears(
     )
 
 
-def _number(config: dict[str, Any], key: str, source: str) -> int:
+def _number(config: dict[str, Any], key: str, source: str, *, otherwise: int | None = None) -> int:
     value = config.get(key)
+    if value is None and otherwise is not None:
+        return otherwise
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         found = "is missing" if value is None else f"is `{value}`, not a positive whole number"
         raise ModelError(

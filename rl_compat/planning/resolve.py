@@ -6,6 +6,7 @@ from typing import cast
 
 from rl_compat.capability.attention import sdpa_backends
 from rl_compat.capability.devices import emulated_on_cpu, on_cpu
+from rl_compat.capability.offload import offload
 from rl_compat.capability.types import Choice
 from rl_compat.planning.decide import Decided
 from rl_compat.planning.ladder import Found
@@ -95,10 +96,13 @@ def _rollout(decided: Decided, found: Found) -> RolloutPlan:
 
 def _lever_choices(decided: Decided, found: Found) -> dict[str, Choice]:
     recorded = {}
+    away = offload(decided.hardware, num_bytes=0, fraction=1.0).reasons_against
     for lever, (concern, key) in LEVER_CHOICES.items():
         on = getattr(found.levers, lever)
         asked = bool(key) and getattr(decided.config.plan, key) != "auto"
-        reason = found.because.get(lever) or ("asked for" if asked else "every phase fits without it")
+        impossible = "; ".join(away) if lever.startswith("offload") else ""
+        otherwise = impossible or ("asked for" if asked else "every phase fits without it")
+        reason = found.because.get(lever) or otherwise
         recorded[concern] = Choice(value="on" if on else "off", reason=reason, asked=asked)
     frozen = decided.choices["frozen_storage_dtype"]
     if found.levers.frozen_dtype != frozen.value:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from rl_compat.config.types import RunConfig
 from rl_compat.errors import DoesNotFitError
 from rl_compat.hardware.types import Hardware
-from rl_compat.planning.memory import Levers, MemoryRequest, weights_bytes
+from rl_compat.planning.memory import weights_bytes
+from rl_compat.planning.work import Levers, MemoryRequest
 from rl_compat.units import format_bytes
 
 

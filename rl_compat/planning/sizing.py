@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from rl_compat.planning import activations
-from rl_compat.planning.memory import Levers, MemoryRequest, Sizes, phase_budgets, rollout_engine_bytes
+from rl_compat.planning.memory import phase_budgets, rollout_engine_bytes
 from rl_compat.planning.profile import Limits
-from rl_compat.planning.types import PhaseBudget
+from rl_compat.planning.work import Levers, MemoryRequest, Sizes
 
 SMALLEST_CHUNK = 64
 LOGITS_FRACTION = 0.1
@@ -82,10 +82,6 @@ def shortage(request: MemoryRequest, levers: Levers, sizes: Sizes, room: Room) -
     if worst.total_bytes <= room.available_bytes:
         return None
     return Shortage(phase=worst.phase, needed_bytes=worst.total_bytes, available_bytes=room.available_bytes)
-
-
-def worst_phase(budgets: tuple[PhaseBudget, ...]) -> PhaseBudget:
-    return max(budgets, key=lambda budget: budget.total_bytes)
 
 
 def _smallest(request: MemoryRequest, wanted: Wanted, limits: Limits, room: Room) -> Sizes:

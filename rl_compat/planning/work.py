@@ -1,0 +1,95 @@
+"""What has to fit in memory: the request, the levers that save it, and the sizes that use it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rl_compat.capability.precision import DTYPE_BYTES
+from rl_compat.planning.activations import Arithmetic
+from rl_compat.planning.model_shape import ModelShape
+from rl_compat.planning.types import DType
+
+TRAINED_ROLES = ("actor", "critic")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryRequest:
+    """What has to be done, before any size is chosen."""
+
+    actor: ModelShape
+    critic: ModelShape | None
+    has_reference: bool
+    "a reference with weights of its own"
+    reference_pass: bool
+    "log-probabilities under a reference, with weights of its own or with the adapters off"
+    lora_rank: int
+    lora_targets: tuple[str, ...]
+    quantization: str
+    max_prompt_length: int
+    max_response_length: int
+    compute_dtype: DType
+    rollout_dtype: DType
+    repeat_kv: bool
+    eager_attention: bool
+    optimizer_state_bytes: int
+    "per trained parameter"
+    engine: str
+    cuda_graphs: bool
+    with_entropy: bool
+    sorts_vocabulary: bool
+    "top-k or top-p is on"
+    context_bytes: int
+    allocator_factor: float
+
+    @property
+    def length(self) -> int:
+        """Tokens of the longest sequence."""
+        return self.max_prompt_length + self.max_response_length
+
+    @property
+    def roles(self) -> dict[str, ModelShape]:
+        roles = {"actor": self.actor}
+        if self.critic is not None:
+            roles["critic"] = self.critic
+        if self.has_reference:
+            roles["reference"] = self.actor
+        return roles
+
+    @property
+    def arithmetic(self) -> Arithmetic:
+        return Arithmetic(
+            compute_bytes=DTYPE_BYTES[self.compute_dtype],
+            repeat_kv=self.repeat_kv,
+            eager_attention=self.eager_attention,
+        )
+
+    def trained_parameters(self, role: str) -> int:
+        """Parameters of a role that learn: all of them, adapters and value head, or none."""
+        if role not in TRAINED_ROLES:
+            return 0
+        shape = self.roles[role]
+        head = shape.hidden_size + 1 if role == "critic" else 0
+        if self.lora_rank > 0:
+            return shape.lora_parameters(self.lora_rank, self.lora_targets) + head
+        return (shape.trunk_parameters + head) if role == "critic" else shape.num_parameters
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Levers:
+    """Ways of saving memory that cost time."""
+
+    sleep_between: bool = False
+    gradient_checkpointing: bool = False
+    frozen_dtype: DType = "fp32"
+    offload_idle: bool = False
+    offload_optimizer: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """How much is done at once."""
+
+    micro_batch_tokens: int
+    logprob_chunk_tokens: int
+    max_num_seqs: int
+    max_prefill_tokens: int

@@ -1,0 +1,88 @@
+"""`rlc plan` as its user meets it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from fakes.machines import RECORDINGS
+
+from rl_compat.cli.app import main
+
+P40 = ("--hardware", str(RECORDINGS / "p40.json"))
+
+
+def test_the_choices_the_phases_and_the_verdict_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", *P40, "algorithm.kl_in_reward=k1"]) == 0
+
+    text = capsys.readouterr().out
+    assert text.startswith("device   Tesla P40 (cuda:0)\nprofile  pascal: ")
+    for word in ("compute_dtype", "sdpa", "native", "actor_update", "critic_update", "reference", "kv cache"):
+        assert word in text
+    assert "32 prompts x 1 = 32 sequences, 1 mini-batch of 32 prompts = 32 sequences" in text
+    assert text.splitlines()[-1].startswith("fits: `")
+    assert "\x1b[" not in text
+
+
+def test_explain_adds_every_item_and_every_rejected_value(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["plan", *P40])
+    plain = capsys.readouterr().out
+    main(["plan", *P40, "--explain"])
+    explained = capsys.readouterr().out
+
+    for word in ("flash_attention_2", "needs the package `vllm`", "last-token logits"):
+        assert word in explained
+        assert word not in plain
+
+
+def test_json_is_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", *P40, "--json"]) == 0
+
+    plan = json.loads(capsys.readouterr().out)
+    assert (plan["profile"], plan["device"]) == ("pascal", "cuda:0")
+    assert plan["roles"]["actor"]["compute_dtype"] == "fp32"
+    assert {row["phase"] for row in plan["budgets"]} == {
+        "rollout",
+        "logprobs",
+        "values",
+        "critic_update",
+        "actor_update",
+    }
+    assert plan["peak_bytes"] == max(row["total_bytes"] for row in plan["budgets"])
+
+
+def test_another_card_can_be_tried(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", *P40, "--as", "NVIDIA A100-SXM4-80GB", "--json"]) == 0
+
+    plan = json.loads(capsys.readouterr().out)
+    assert (plan["profile"], plan["emulated"]) == ("ampere", "NVIDIA A100-SXM4-80GB")
+
+
+def test_a_model_folder_is_read_from_its_configuration_alone(
+    llama_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.json").write_text((llama_folder / "config.json").read_text())
+
+    assert main(["plan", *P40, f"model.path={tmp_path}"]) == 0
+    assert "fits: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "hint"),
+    [
+        (["plan.compute_dtype=bf16"], "error: `plan.compute_dtype=bf16` needs compute capability 8.0", "hint: set "),
+        (["plan.num_devices=3"], "error: asked for 3 devices and 1 are visible", "hint: set `plan.num_devices=1`"),
+        (["plan.profile=pascl"], "error: there is no profile `pascl`", "hint: did you mean `pascal`"),
+        (["data.max_prompt_length=200000"], "error: `", "hint: "),
+    ],
+)
+def test_what_cannot_be_done_exits_with_2(
+    arguments: list[str], error: str, hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", *P40, *arguments]) == 2
+
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.startswith(error)
+    assert output.err.splitlines()[1].startswith(hint)

@@ -1,0 +1,421 @@
+"""Whole plans, for recorded machines and for requests that cannot be met."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from fakes.machines import A100, GTX_1660, LLAMA_7B, P40, QWEN_05B, T4, V100, gpu, host, machine, recorded
+
+from rl_compat.config.types import (
+    AlgorithmConfig,
+    DataConfig,
+    ModelConfig,
+    OptimizerConfig,
+    PlanConfig,
+    RolloutConfig,
+    RunConfig,
+    TrainerConfig,
+)
+from rl_compat.errors import ConfigError, DoesNotFitError, HardwareError
+from rl_compat.planning.fit import make_plan
+from rl_compat.planning.known_shapes import SMOLLM2_135M
+from rl_compat.planning.serialize import from_json, load_plan, save_plan, to_json
+from rl_compat.planning.types import Plan
+from rl_compat.units import GIB
+
+PPO = RunConfig(algorithm=AlgorithmConfig(kl_in_reward="k1"))
+
+
+def with_plan(**settings: object) -> RunConfig:
+    return replace(PPO, plan=PlanConfig(**settings))  # type: ignore[arg-type]
+
+
+def fits(plan: Plan) -> bool:
+    return all(budget.total_bytes <= plan.memory_available_bytes for budget in plan.budgets)
+
+
+@pytest.mark.parametrize("shape", [SMOLLM2_135M, QWEN_05B])
+def test_a_p40_trains_in_fp32_with_fused_attention_and_graphs_and_without_triton(shape) -> None:
+    """A-ENV-12."""
+    plan = make_plan(PPO, recorded("p40"), shape)
+
+    actor = plan.roles["actor"]
+    assert (plan.profile, plan.device, plan.device_name) == ("pascal", "cuda:0", "Tesla P40")
+    assert set(plan.roles) == {"actor", "critic", "reference"}
+    assert {role.compute_dtype for role in plan.roles.values()} == {"fp32"}
+    assert (actor.attention, plan.sdpa_backends) == ("sdpa", ("efficient", "math"))
+    assert (plan.rollout.engine, plan.rollout.compute_dtype, plan.rollout.cuda_graphs) == ("native", "fp32", True)
+    assert (plan.choices["triton"].value, plan.choices["torch_compile"].value) == ("off", "off")
+    assert not actor.loss_scaling
+    assert not plan.tf32
+    assert fits(plan)
+
+
+@pytest.mark.parametrize(("version", "repeats"), [("2.13.0+cu126", True), ("2.14.1+cu126", False)])
+def test_a_p40_repeats_grouped_keys_before_torch_2_14(version, repeats) -> None:
+    hardware = recorded("p40")
+    torch = replace(hardware.software.torch, version=version)
+    plan = make_plan(PPO, replace(hardware, software=replace(hardware.software, torch=torch)), SMOLLM2_135M)
+
+    assert {role.repeat_kv for role in plan.roles.values()} == {repeats}
+
+
+def test_a_model_without_grouped_keys_repeats_none() -> None:
+    shape = replace(SMOLLM2_135M, num_kv_heads=SMOLLM2_135M.num_heads)
+
+    assert not make_plan(PPO, machine(P40), shape).roles["actor"].repeat_kv
+
+
+@pytest.mark.parametrize("name", ["v100", "t4"])
+def test_cards_of_7_x_with_tensor_cores_train_in_scaled_fp16(name) -> None:
+    """A-ENV-03."""
+    plan = make_plan(PPO, recorded(name), SMOLLM2_135M)
+
+    assert {role.compute_dtype for role in plan.roles.values()} == {"fp16"}
+    assert (plan.roles["actor"].loss_scaling, plan.roles["critic"].loss_scaling) == (True, True)
+    assert not plan.roles["reference"].loss_scaling
+    assert plan.roles["actor"].storage_dtype == "fp32"
+    assert plan.rollout.compute_dtype == "fp16"
+    assert fits(plan)
+
+
+def test_a_gtx_1660_trains_in_fp32_and_saves_memory() -> None:
+    plan = make_plan(PPO, recorded("gtx1660"), SMOLLM2_135M)
+
+    assert plan.profile == "turing16"
+    assert plan.roles["actor"].compute_dtype == "fp32"
+    assert plan.roles["actor"].gradient_checkpointing
+    assert fits(plan)
+
+
+@pytest.mark.parametrize(("name", "profile"), [("rtx3090", "ampere"), ("a100", "ampere"), ("h200", "hopper")])
+def test_cards_from_8_0_train_in_bf16_with_fp32_masters(name, profile) -> None:
+    plan = make_plan(PPO, recorded(name), QWEN_05B)
+
+    actor = plan.roles["actor"]
+    assert plan.profile == profile
+    assert (actor.compute_dtype, actor.storage_dtype, actor.loss_scaling) == ("bf16", "fp32", False)
+    assert plan.rollout.compute_dtype == "bf16"
+    assert plan.tf32
+    assert fits(plan)
+
+
+def test_an_h200_needs_no_lever() -> None:
+    plan = make_plan(PPO, recorded("h200"), SMOLLM2_135M)
+
+    assert not plan.roles["actor"].gradient_checkpointing
+    assert not plan.rollout.sleep_between
+    assert plan.roles["reference"].storage_dtype == "fp32"
+    assert plan.host_bytes == 0
+
+
+def test_a_laptop_without_gpu_trains_in_fp32_on_the_cpu() -> None:
+    """A-ENV-15."""
+    plan = make_plan(PPO, recorded("laptop_no_gpu"), SMOLLM2_135M)
+
+    assert (plan.profile, plan.device) == ("cpu", "cpu")
+    assert (plan.roles["actor"].compute_dtype, plan.rollout.compute_dtype) == ("fp32", "fp32")
+    assert not plan.rollout.cuda_graphs
+    assert plan.num_threads == recorded("laptop_no_gpu").host.num_cores
+    assert plan.host_bytes == plan.peak_bytes
+    assert fits(plan)
+
+
+def test_bf16_on_a_cpu_is_taken_when_asked_for() -> None:
+    plan = make_plan(with_plan(compute_dtype="bf16", rollout_dtype="bf16"), machine(), SMOLLM2_135M)
+
+    assert (plan.roles["actor"].compute_dtype, plan.rollout.compute_dtype) == ("bf16", "bf16")
+    assert plan.choices["compute_dtype"].asked
+
+
+def test_threads_that_the_environment_sets_are_left_alone() -> None:
+    hardware = replace(machine(), environment={"OMP_NUM_THREADS": "1"})
+
+    assert make_plan(PPO, hardware, SMOLLM2_135M).num_threads is None
+
+
+@pytest.mark.parametrize(
+    ("hardware", "settings", "message"),
+    [
+        (machine(P40), {"compute_dtype": "bf16"}, "`plan.compute_dtype=bf16` needs compute capability 8.0, device 0"),
+        (machine(T4), {"rollout_dtype": "bf16"}, "`plan.rollout_dtype=bf16` needs compute capability 8.0"),
+        (machine(P40), {"frozen_storage_dtype": "bf16"}, "`plan.frozen_storage_dtype=bf16` needs"),
+        (machine(V100), {"attention": "flash_attention_2"}, "has 7.0"),
+        (machine(), {"attention": "flash_attention_2"}, "`plan.attention=flash_attention_2` needs a CUDA device"),
+        (machine(A100), {"num_devices": 4}, "asked for 4 devices and 1 are visible"),
+        (machine(A100, A100), {"num_devices": 2}, "asked for 2 devices and a run trains on one"),
+        (machine(), {"device": "cuda"}, "asked for 1 devices and 0 are visible"),
+        (machine(P40), {"profile": "hopper"}, "profile `hopper` is for compute capability 9.0 to 9.0"),
+        (recorded("p40_cu128_wheel"), {}, "has no code for device 0 (Tesla P40)"),
+        (recorded("rtx3060_cpu_torch"), {}, "torch 2.6.0+cpu is a CPU build"),
+    ],
+)
+def test_what_the_hardware_cannot_do_is_refused_with_the_fact(hardware, settings, message) -> None:
+    """A-ENV-01, A-ENV-03, A-ENV-10."""
+    with pytest.raises(HardwareError) as caught:
+        make_plan(with_plan(**settings), hardware, SMOLLM2_135M)
+
+    assert message in caught.value.message
+    assert caught.value.hint
+    assert caught.value.exit_code == 2
+
+
+def test_an_8_bit_optimizer_without_gpu_library_is_refused() -> None:
+    """A-ENV-08."""
+    hardware = recorded("p40")
+    without = replace(hardware, software=replace(hardware.software, bitsandbytes_library="cpu"))
+    config = replace(PPO, optimizer=OptimizerConfig(name="adamw8bit"))
+
+    with pytest.raises(HardwareError, match="installed without a GPU library"):
+        make_plan(config, without, SMOLLM2_135M)
+    assert make_plan(config, hardware, SMOLLM2_135M).roles["actor"].optimizer == "adamw8bit"
+
+
+def test_an_unusable_gpu_can_be_left_aside() -> None:
+    assert make_plan(with_plan(device="cpu"), recorded("rtx3060_cpu_torch"), SMOLLM2_135M).device == "cpu"
+
+
+def test_explicit_settings_beat_the_profile_and_are_recorded_as_asked() -> None:
+    config = with_plan(
+        compute_dtype="fp32",
+        rollout_dtype="fp32",
+        attention="eager",
+        gradient_checkpointing=True,
+        offload_optimizer=True,
+        offload_idle_models=True,
+        frozen_storage_dtype="bf16",
+        micro_batch_size=2,
+        max_tokens_per_micro_batch=2000,
+        logprob_chunk_tokens=100,
+    )
+    plan = make_plan(
+        replace(config, rollout=RolloutConfig(max_num_seqs=7, max_num_batched_tokens=600)),
+        recorded("h200"),
+        SMOLLM2_135M,
+    )
+
+    actor = plan.roles["actor"]
+    assert (actor.compute_dtype, actor.attention, plan.rollout.compute_dtype) == ("fp32", "eager", "fp32")
+    assert (actor.gradient_checkpointing, actor.offload_optimizer, actor.offload_idle) == (True, True, True)
+    assert plan.roles["reference"].storage_dtype == "bf16"
+    assert (actor.micro_batch_size, actor.max_tokens_per_micro_batch, actor.logprob_chunk_tokens) == (2, 2000, 100)
+    assert (plan.rollout.max_num_seqs, plan.rollout.max_prefill_tokens) == (7, 600)
+    for concern in ("compute_dtype", "attention", "gradient_checkpointing", "offload_optimizer"):
+        assert plan.choices[concern].asked
+
+
+def test_a_fixed_micro_batch_gets_room_for_its_longest_sequences() -> None:
+    actor = make_plan(with_plan(micro_batch_size=3), recorded("h200"), SMOLLM2_135M).roles["actor"]
+
+    assert (actor.micro_batch_size, actor.max_tokens_per_micro_batch) == (3, 3 * (512 + 256))
+
+
+def test_a_prefill_smaller_than_a_prompt_is_refused() -> None:
+    config = replace(PPO, rollout=RolloutConfig(max_num_batched_tokens=100))
+
+    with pytest.raises(ConfigError, match=r"`rollout\.max_num_batched_tokens` is 100 and a prompt may have 512 tokens"):
+        make_plan(config, machine(), SMOLLM2_135M)
+
+
+def test_only_free_memory_is_planned_with_and_that_is_said() -> None:
+    """A-ENV-14."""
+    hardware = recorded("rtx3090_shared")
+    config = replace(PPO, data=DataConfig(max_prompt_length=128, max_response_length=64))
+
+    plan = make_plan(replace(config, model=ModelConfig(lora_rank=8)), hardware, SMOLLM2_135M)
+
+    assert plan.memory_available_bytes == int(0.9 * 3 * GIB)
+    assert "21.0 GiB of NVIDIA GeForce RTX 3090 is in use by others" in plan.notes[0]
+    with pytest.raises(DoesNotFitError, match=r"3\.0 GiB of 24\.0 GiB free"):
+        make_plan(config, hardware, QWEN_05B)
+
+
+def test_a_mixed_machine_plans_for_the_device_that_torch_calls_0() -> None:
+    plan = make_plan(PPO, recorded("mixed_p40_a100"), SMOLLM2_135M)
+
+    assert (plan.device, plan.device_name, plan.profile) == ("cuda:0", "NVIDIA A100-PCIE-40GB", "ampere")
+
+
+def test_ppo_without_kl_has_no_reference_and_grpo_no_critic() -> None:
+    ppo = make_plan(RunConfig(), recorded("h200"), SMOLLM2_135M)
+    grpo = make_plan(
+        RunConfig(algorithm=AlgorithmConfig(name="grpo", group_size=4, kl_loss="k3")), recorded("h200"), SMOLLM2_135M
+    )
+
+    assert set(ppo.roles) == {"actor", "critic"}
+    assert [budget.phase for budget in ppo.budgets] == [
+        "rollout",
+        "logprobs",
+        "values",
+        "critic_update",
+        "actor_update",
+    ]
+    assert set(grpo.roles) == {"actor", "reference"}
+    assert [budget.phase for budget in grpo.budgets] == ["rollout", "logprobs", "reference", "actor_update"]
+
+
+def test_with_adapters_the_reference_is_the_actor_with_them_off() -> None:
+    config = replace(PPO, model=ModelConfig(lora_rank=16))
+    plan = make_plan(config, recorded("p40"), QWEN_05B)
+
+    assert set(plan.roles) == {"actor", "critic"}
+    phases = {budget.phase: budget.items for budget in plan.budgets}
+    assert "reference" in phases
+    assert "reference weights" not in phases["reference"]
+    assert phases["actor_update"]["actor optimizer"] == 8 * QWEN_05B.lora_parameters(16)
+
+
+def test_another_critic_is_counted_with_its_own_shape() -> None:
+    plan = make_plan(PPO, recorded("h200"), QWEN_05B, SMOLLM2_135M)
+
+    items = plan.budgets[0].items
+    assert items["critic weights"] == 4 * (SMOLLM2_135M.trunk_parameters + SMOLLM2_135M.hidden_size + 1)
+
+
+def test_an_emulated_card_caps_memory_and_kernels() -> None:
+    from rl_compat.hardware.catalogue import emulated_hardware
+
+    on_gpu = make_plan(PPO, emulated_hardware("Tesla P40", recorded("h200")), SMOLLM2_135M)
+    on_cpu = make_plan(PPO, emulated_hardware("Tesla P40", recorded("laptop_no_gpu")), SMOLLM2_135M)
+
+    for plan in (on_gpu, on_cpu):
+        assert (plan.profile, plan.emulated, plan.emulated_capability) == ("pascal", "Tesla P40", (6, 1))
+        assert plan.memory_cap_bytes == 24 * GIB
+        assert plan.sdpa_backends == ("efficient", "math")
+        assert not plan.tf32
+    assert (on_gpu.device, on_gpu.rollout.cuda_graphs) == ("cuda:0", True)
+    assert (on_cpu.device, on_cpu.rollout.cuda_graphs) == ("cpu", False)
+    assert on_cpu.memory_available_bytes <= recorded("laptop_no_gpu").host.ram_available_bytes
+
+
+def test_a_recording_of_a_gpu_machine_keeps_its_device_and_has_no_cap() -> None:
+    plan = make_plan(PPO, recorded("p40"), SMOLLM2_135M)
+
+    assert (plan.device, plan.emulated, plan.memory_cap_bytes) == ("cuda:0", None, None)
+
+
+def test_levers_are_pulled_in_the_order_of_their_cost() -> None:
+    """Sleep and checkpointing before offload; what is not needed stays off."""
+    roomy = make_plan(PPO, machine(gpu("Tesla P40", (6, 1), memory_bytes=48 * GIB)), QWEN_05B)
+    tight = make_plan(PPO, machine(P40), QWEN_05B)
+    small = make_plan(PPO, machine(gpu("Tesla P40", (6, 1), memory_bytes=14 * GIB)), QWEN_05B)
+
+    assert not roomy.roles["actor"].offload_optimizer
+    assert tight.roles["actor"].gradient_checkpointing
+    assert (tight.roles["actor"].offload_idle, tight.roles["actor"].offload_optimizer) == (False, False)
+    assert small.roles["actor"].gradient_checkpointing
+    assert small.roles["actor"].offload_optimizer
+    assert small.host_bytes > 0
+    assert "may be used" in small.choices["offload_optimizer"].reason
+    assert all(fits(plan) for plan in (roomy, tight, small))
+
+
+def test_what_does_not_fit_is_refused_with_both_numbers_and_changes_that_do() -> None:
+    with pytest.raises(DoesNotFitError) as caught:
+        make_plan(PPO, machine(GTX_1660), QWEN_05B)
+
+    assert "GiB and 5.4 GiB may be used (6.0 GiB of 6.0 GiB free on NVIDIA GeForce GTX 1660 Ti)" in caught.value.message
+    assert caught.value.hint is not None
+    assert "`model.lora_rank=16` (" in caught.value.hint
+    assert "`model.path=smollm2-135m` (" in caught.value.hint
+
+
+def test_a_change_that_is_offered_really_fits() -> None:
+    config = replace(PPO, model=ModelConfig(lora_rank=16))
+
+    assert fits(make_plan(config, machine(GTX_1660), QWEN_05B))
+    assert fits(make_plan(PPO, machine(GTX_1660), SMOLLM2_135M))
+
+
+def test_settings_that_waste_memory_are_named_first() -> None:
+    config = with_plan(gradient_checkpointing=False, micro_batch_size=32)
+
+    with pytest.raises(DoesNotFitError) as caught:
+        make_plan(config, machine(T4), SMOLLM2_135M)
+
+    assert caught.value.hint is not None
+    assert caught.value.hint.startswith("use `plan.gradient_checkpointing=auto plan.micro_batch_size=auto` (")
+
+
+def test_optimizer_offload_beyond_the_containers_limit_is_refused_with_both_numbers() -> None:
+    """A-MEM-05: 12 bytes for each of 7e9 parameters, 32 GiB in the container."""
+    hardware = machine(gpu("NVIDIA H100", (9, 0), memory_bytes=80 * GIB))
+    container = host(1024 * GIB, ram_limit_bytes=32 * GIB, ram_available_bytes=32 * GIB)
+    config = RunConfig(
+        algorithm=AlgorithmConfig(name="grpo", group_size=4), plan=PlanConfig(offload_optimizer=True, memory_fraction=1)
+    )
+
+    with pytest.raises(DoesNotFitError) as caught:
+        make_plan(config, replace(hardware, host=container), LLAMA_7B)
+
+    assert caught.value.message.startswith("`host memory` needs 75.8 GiB and 32.0 GiB may be used")
+    assert caught.value.hint is not None
+    assert "`model.lora_rank=16`" in caught.value.hint
+
+
+def test_group_size_multiplies_the_sequences() -> None:
+    """A-MEM-04: 32 prompts of 8 responses are 256 sequences; memory follows sequences."""
+    config = RunConfig(
+        algorithm=AlgorithmConfig(name="grpo", group_size=8),
+        trainer=TrainerConfig(batch_size=32, mini_batch_size=8, validate_before=False, validate_after=False),
+    )
+    plan = make_plan(config, recorded("h200"), SMOLLM2_135M)
+    alone = make_plan(
+        replace(config, algorithm=AlgorithmConfig(name="grpo", group_size=2)), recorded("h200"), SMOLLM2_135M
+    )
+
+    assert (plan.rollout.max_num_seqs, alone.rollout.max_num_seqs) == (256, 64)
+    assert plan.budgets[0].items["kv cache"] == 4 * alone.budgets[0].items["kv cache"]
+
+
+def test_every_choice_has_a_reason_and_every_rejected_value_too() -> None:
+    plan = make_plan(PPO, recorded("p40"), SMOLLM2_135M)
+
+    for choice in plan.choices.values():
+        assert choice.value
+        assert choice.reason
+        assert all(rejected.reasons for rejected in choice.rejected)
+    rejected = {item.value: item.reasons for item in plan.choices["attention"].rejected}
+    assert rejected["flash_attention_2"][0] == "needs compute capability 8.0, device 0 (Tesla P40) has 6.1"
+
+
+def test_an_unknown_family_is_planned_for_with_a_note() -> None:
+    plan = make_plan(PPO, recorded("h200"), replace(SMOLLM2_135M, model_type="novel", exact=False))
+
+    assert plan.notes == ("`novel` is not a known family: memory is counted as for llama",)
+
+
+def test_offload_on_a_cpu_is_off_and_says_why() -> None:
+    plan = make_plan(with_plan(offload_optimizer=True), machine(), SMOLLM2_135M)
+
+    assert not plan.roles["actor"].offload_optimizer
+    assert plan.notes == ("offload has no effect: the device is the CPU and its memory is the host's",)
+
+
+def test_a_plan_survives_json(tmp_path) -> None:
+    plan = make_plan(PPO, recorded("p40"), QWEN_05B)
+
+    assert from_json(to_json(plan)) == plan
+    save_plan(plan, tmp_path / "plan.json")
+    assert load_plan(tmp_path / "plan.json") == plan
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "cannot read the plan"),
+        ("{", "is not JSON"),
+        ('{"schema": 99}', "has schema `99`, this version reads 1"),
+        ('{"schema": 1}', "is not a plan"),
+    ],
+)
+def test_a_damaged_plan_is_refused_by_file(text, message, tmp_path) -> None:
+    path = tmp_path / "plan.json"
+    if text is not None:
+        path.write_text(text)
+
+    with pytest.raises(ConfigError, match=message) as caught:
+        load_plan(path)
+
+    assert "plan.json" in caught.value.message
