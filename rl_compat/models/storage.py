@@ -38,6 +38,26 @@ class StoredLinear(nn.Linear):
         return output if self.bias is None else output + self.bias.to(output.dtype)
 
 
+class ExactHead(StoredLinear):
+    """An output layer whose logits are not rounded to bf16: under bf16 autocast it multiplies in fp32.
+
+    A logit near 20 rounded to bf16 is off by up to 0.06, and so is the log-probability of every token.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        device_type = input.device.type
+        if not rounds_logits(device_type):
+            return super().forward(input)
+        with torch.autocast(device_type, enabled=False):
+            bias = None if self.bias is None else self.bias.float()
+            return functional.linear(input.float(), self.weight.float(), bias)
+
+
+def rounds_logits(device_type: str) -> bool:
+    """Whether a product under the present autocast would come out in bf16."""
+    return torch.is_autocast_enabled(device_type) and torch.get_autocast_dtype(device_type) == torch.bfloat16
+
+
 def _to_float(module: nn.Module, args: Any, output: Tensor) -> Tensor:
     return output.float()
 
@@ -48,9 +68,10 @@ def keep_in_storage_dtype(model: nn.Module) -> None:
     Linear and embedding weights stay as they are; parameters and buffers of all other layers become fp32, so that
     norms and rotary tables match those of a trained fp32 model. Quantized weights are left alone.
     """
+    head = getattr(model, "get_output_embeddings", lambda: None)()
     for module in model.modules():
         if type(module) is nn.Linear:
-            module.__class__ = StoredLinear
+            module.__class__ = ExactHead if module is head else StoredLinear
         elif isinstance(module, nn.Embedding):
             module.register_forward_hook(_to_float)
         elif not isinstance(module, nn.Linear):

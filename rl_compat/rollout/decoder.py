@@ -45,7 +45,7 @@ class SlotDecoder:
         self._num_valid_tokens = num_valid_tokens
         self._graphs = graphs
         self._layout = AttentionLayout.of(model.config.get_text_config())
-        self._cache = SlotCache(num_slots=num_slots, capacity=capacity)
+        self._cache = SlotCache(num_slots=num_slots, capacity=capacity, dtype=autocast_dtype)
         self._cache_argument = cache_argument(model)
         self._slots = torch.arange(num_slots, device=self.device)
         self._keys = torch.arange(capacity, device=self.device)

@@ -35,8 +35,10 @@ class SlotCache(Cache):
     holds finite numbers, which a mask of -inf hides.
     """
 
-    def __init__(self, *, num_slots: int, capacity: int) -> None:
+    def __init__(self, *, num_slots: int, capacity: int, dtype: torch.dtype | None = None) -> None:
+        """`dtype` is what keys and values are kept in; None keeps theirs."""
         super().__init__(layers=[])
+        self.dtype = dtype
         self.num_slots = num_slots
         self.capacity = capacity
         self.access: Prefill | Decode | None = None
@@ -50,12 +52,12 @@ class SlotCache(Cache):
         access = self.access
         if isinstance(access, Prefill):
             length = key_states.shape[2]
-            keys[access.slots, :, :length] = key_states[access.rows]
-            values[access.slots, :, :length] = value_states[access.rows]
+            keys[access.slots, :, :length] = key_states[access.rows].to(keys.dtype)
+            values[access.slots, :, :length] = value_states[access.rows].to(values.dtype)
             return key_states, value_states
         assert access is not None
-        keys[access.slots, :, access.positions] = key_states[:, :, 0]
-        values[access.slots, :, access.positions] = value_states[:, :, 0]
+        keys[access.slots, :, access.positions] = key_states[:, :, 0].to(keys.dtype)
+        values[access.slots, :, access.positions] = value_states[:, :, 0].to(values.dtype)
         active = key_states.shape[0]
         return keys[:active, :, : access.length], values[:active, :, : access.length]
 
@@ -79,4 +81,4 @@ class SlotCache(Cache):
 
     def _allocate(self, states: Tensor) -> Tensor:
         shape = (self.num_slots, states.shape[1], self.capacity, states.shape[3])
-        return torch.zeros(shape, dtype=states.dtype, device=states.device)
+        return torch.zeros(shape, dtype=self.dtype or states.dtype, device=states.device)

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from rl_compat.models.storage import keep_in_storage_dtype
 from rl_compat.planning.types import DType
 from rl_compat.rollout.inference import DTYPES, hugging_face_model
 
@@ -36,19 +37,27 @@ class SharedWeights:
 
 
 class CopiedWeights:
-    """A copy of the model in a lower dtype, adapters merged into it. Buffers keep their dtype."""
+    """A copy whose matrices are in a lower dtype, adapters merged into them; all else is fp32, as under autocast.
+
+    The residual stream stays fp32 and bf16 logits are not rounded, so that log-probabilities are those of a training
+    forward under autocast. Embedding and output layer stay the trainer's own tensors.
+    """
 
     def __init__(self, model: nn.Module, *, dtype: torch.dtype) -> None:
-        self.autocast_dtype: torch.dtype | None = None
+        self.autocast_dtype: torch.dtype | None = dtype
         source = hugging_face_model(model)
-        memo: dict[int, Any] = {}
-        self._pairs = [(parameter, _lowered(parameter, dtype, memo)) for parameter in _base_parameters(source)]
+        memo: dict[int, Any] = {id(parameter): parameter for parameter in _outer_parameters(source)}
+        self._pairs = [
+            (parameter, _lowered(parameter, dtype, memo))
+            for parameter in _base_parameters(source)
+            if id(parameter) not in memo
+        ]
         self._merged = []
         for layer in _adapter_layers(source):
             plain = memo[id(layer)] = copy.deepcopy(layer.base_layer, memo)
             self._merged.append((layer, plain.weight))
         self.model = copy.deepcopy(source, memo)
-        self.model.requires_grad_(False)
+        keep_in_storage_dtype(self.model)
         self.refresh()
 
     @torch.no_grad()
@@ -84,6 +93,12 @@ def _adapter_layers(model: nn.Module) -> list[Any]:
 def _base_parameters(model: nn.Module) -> list[nn.Parameter]:
     """Every parameter once, without those of adapters."""
     return [parameter for name, parameter in model.named_parameters() if "lora_" not in name]
+
+
+def _outer_parameters(model: Any) -> list[nn.Parameter]:
+    """The weights of the embedding and of the output layer, when they have no adapter."""
+    layers = (model.get_input_embeddings(), model.get_output_embeddings())
+    return [layer.weight for layer in layers if layer is not None and not hasattr(layer, "base_layer")]
 
 
 def _lowered(parameter: nn.Parameter, dtype: torch.dtype, memo: dict[int, Any]) -> Tensor:

@@ -54,7 +54,7 @@ def chunked_logprobs(
 ) -> tuple[Tensor, Tensor | None]:
     """Hidden [N, H], head weight [V, H] and bias [V], token ids [N] to log-probabilities [N] and entropy [N], fp32.
 
-    Products are in autocast's dtype, or in that of `hidden`; softmax statistics are fp32 (float64 in float64).
+    Products are in autocast's dtype (fp32 under bf16), or in that of `hidden`; softmax statistics are fp32 (float64 in float64).
     """
     dtype = multiply_dtype(hidden)
     with torch.autocast(hidden.device.type, enabled=False):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from rl_compat.models.load import TORCH_DTYPES
+from rl_compat.models.storage import rounds_logits
 from rl_compat.planning.types import RolePlan
 
 
@@ -17,8 +18,10 @@ def autocast_for(role: RolePlan) -> torch.autocast:
 
 
 def multiply_dtype(hidden: torch.Tensor) -> torch.dtype:
-    """What a matrix product with `hidden` is computed in here: autocast's dtype, or its own."""
+    """What logits are computed in from `hidden`: autocast's dtype, or its own; never bf16, which rounds too much."""
     device_type = hidden.device.type
+    if rounds_logits(device_type):
+        return torch.float32
     if torch.is_autocast_enabled(device_type):
         return torch.get_autocast_dtype(device_type)
     return hidden.dtype

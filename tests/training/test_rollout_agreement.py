@@ -25,6 +25,8 @@ WAYS = {
     "adapters": {"lora": True},
     "adapters on a base stored in fp16": {"lora": True, "storage_dtype": "fp16"},
     "adapters on a 4-bit base": {"lora": True, "quantization": "nf4"},
+    "bf16 products": {"compute_dtype": "bf16"},
+    "adapters, bf16 products": {"lora": True, "compute_dtype": "bf16"},
 }
 
 
@@ -42,7 +44,7 @@ def test_rollout_and_training_agree_before_and_after_a_step(qwen2_folder: Path, 
     engine = PolicyEngine(model, role=role, optimizer=OptimizerSettings(lr=1e-2))
     sampler = build_rollout_engine(
         model,
-        plan=RolloutPlan(engine=rollout, compute_dtype="fp32", max_num_seqs=3, max_prefill_tokens=64),
+        plan=RolloutPlan(engine=rollout, compute_dtype=role.compute_dtype, max_num_seqs=3, max_prefill_tokens=64),
         pad_token_id=0,
     )
     for seed in range(2):
@@ -61,6 +63,9 @@ def test_rollout_and_training_agree_before_and_after_a_step(qwen2_folder: Path, 
             ]
         )
         logprobs = engine.logprobs(batch, temperature=0.7).logprobs
-        torch.testing.assert_close(logprobs, batch.rollout_logprobs, atol=2e-5, rtol=1e-4)
+        exact = role.compute_dtype == "fp32"
+        gap = (logprobs - batch.rollout_logprobs).abs()[batch.response_mask]
+        assert gap.max() < (2e-4 if exact else 0.06)
+        assert gap.mean() < (2e-5 if exact else 0.015)
         engine.update(batch.with_(advantages=torch.ones_like(logprobs)), loss=token_mean_loss, temperature=0.7)
         sampler.update_weights()
