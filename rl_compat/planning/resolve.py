@@ -7,7 +7,7 @@ from typing import cast
 from rl_compat.capability.attention import sdpa_backends
 from rl_compat.capability.devices import emulated_on_cpu, on_cpu
 from rl_compat.capability.offload import offload
-from rl_compat.capability.types import Choice
+from rl_compat.capability.types import Choice, Rejected
 from rl_compat.planning.decide import Decided
 from rl_compat.planning.ladder import Found
 from rl_compat.planning.memory import host_bytes, phase_budgets
@@ -107,7 +107,11 @@ def _lever_choices(decided: Decided, found: Found) -> dict[str, Choice]:
     frozen = decided.choices["frozen_storage_dtype"]
     if found.levers.frozen_dtype != frozen.value:
         reason = found.because["frozen_dtype"]
-        recorded["frozen_storage_dtype"] = Choice(value=found.levers.frozen_dtype, reason=reason)
+        others = tuple(item for item in frozen.rejected if item.value != found.levers.frozen_dtype)
+        passed_over = Rejected(value=frozen.value, reasons=(reason,))
+        recorded["frozen_storage_dtype"] = Choice(
+            value=found.levers.frozen_dtype, reason=reason, rejected=(passed_over, *others)
+        )
     return recorded
 
 
@@ -128,6 +132,12 @@ def _notes(decided: Decided) -> tuple[str, ...]:
             )
     if not decided.request.actor.exact:
         notes.append(f"`{decided.request.actor.model_type}` is not a known family: memory is counted as for llama")
+    limit = decided.request.actor.max_positions
+    if limit is not None and decided.request.length > limit:
+        notes.append(
+            f"a sequence may have {decided.request.length} tokens and the model was made for {limit}: shorten "
+            "`data.max_prompt_length` or `data.max_response_length`"
+        )
     plan = decided.config.plan
     if on_cpu(decided.hardware) and True in (plan.offload_optimizer, plan.offload_idle_models):
         notes.append("offload has no effect: the device is the CPU and its memory is the host's")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from fakes.machines import A100, GTX_1660, LLAMA_7B, P40, QWEN_05B, T4, V100, gpu, host, machine, recorded
+from fakes.machines import A100, GTX_1660, LLAMA_7B, P40, QWEN_05B, RECORDINGS, T4, V100, gpu, host, machine, recorded
 
 from rl_compat.config.types import (
     AlgorithmConfig,
@@ -391,6 +391,36 @@ def test_offload_on_a_cpu_is_off_and_says_why() -> None:
 
     assert not plan.roles["actor"].offload_optimizer
     assert plan.notes == ("offload has no effect: the device is the CPU and its memory is the host's",)
+
+
+def test_sequences_longer_than_the_model_was_made_for_are_noted() -> None:
+    shape = replace(SMOLLM2_135M, max_positions=700)
+
+    notes = make_plan(PPO, recorded("h200"), shape).notes
+
+    assert len(notes) == 1
+    assert notes[0].startswith("a sequence may have 768 tokens and the model was made for 700")
+
+
+WITHOUT_A_USABLE_TORCH = {"p40_cu128_wheel", "rtx3060_cpu_torch", "rtx3090_old_driver", "rtx3090_library_conflict"}
+
+
+@pytest.mark.parametrize("name", sorted({path.stem for path in RECORDINGS.glob("*.json")} - WITHOUT_A_USABLE_TORCH))
+def test_every_recorded_machine_gets_a_plan_that_fits(name) -> None:
+    """A-ENV-06 and others; the shared card has 3 GiB free, too little for all weights but not for adapters."""
+    config = replace(PPO, model=ModelConfig(lora_rank=8)) if name == "rtx3090_shared" else PPO
+
+    assert fits(make_plan(config, recorded(name), SMOLLM2_135M))
+
+
+@pytest.mark.parametrize("name", sorted(WITHOUT_A_USABLE_TORCH))
+def test_a_torch_that_cannot_use_the_gpu_is_refused_before_anything_else(name) -> None:
+    """A-ENV-01, A-ENV-09, A-ENV-10, A-ENV-13."""
+    with pytest.raises(HardwareError, match="torch") as caught:
+        make_plan(PPO, recorded(name), SMOLLM2_135M)
+
+    assert caught.value.hint is not None
+    assert "rlc doctor" in caught.value.hint
 
 
 def test_a_plan_survives_json(tmp_path) -> None:
