@@ -1,0 +1,180 @@
+"""Our side of the TRL comparison: steps of a workload through the classes that `rlc train` uses.
+
+    python scripts/bench_trl_ours.py WORKLOAD.json
+
+A step is what `rlc train` does between two checkpoints, with its metrics and without writing them anywhere.
+`bench_trl.py` starts it.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+import transformers
+from bench_trl_common import WorkCounter, Workload, report, set_threads
+
+import rl_compat
+from rl_compat.config.types import (
+    AlgorithmConfig,
+    DataConfig,
+    ModelConfig,
+    OptimizerConfig,
+    PlanConfig,
+    RewardConfig,
+    RunConfig,
+    TrainerConfig,
+)
+from rl_compat.data.order import PromptOrder
+from rl_compat.distributed.pool import ResourcePool
+from rl_compat.trainer.build import Prepared, build_roles, kl_controller, step_settings
+from rl_compat.trainer.loop import collect, learn
+from rl_compat.trainer.memory import PhaseMemory
+from rl_compat.trainer.metrics import data_metrics, mismatch_metrics, timing_metrics
+from rl_compat.trainer.reporter import SilentReporter, Timer
+from rl_compat.trajectory import Prompt
+from rl_compat.workers.reward import RewardModel
+from rl_compat.workers.setup import prepare
+
+REWARD = f"{Path(__file__).with_name('bench_trl_common.py')}:digit_reward"
+
+
+def run_config(workload: Workload) -> RunConfig:
+    """The workload as settings; whatever the peer cannot choose is set to what it does."""
+    ppo = workload.algorithm == "ppo"
+    with_kl_loss = not ppo and workload.kl_coef > 0
+    num_prompts = len(workload.prompts[0])
+    micro_batch_size = workload.responses_per_step if ppo else workload.mini_batch_responses
+    return RunConfig(
+        model=ModelConfig(path=workload.model),
+        data=DataConfig(max_response_length=workload.new_tokens, shuffle=False, val_files=()),
+        reward=RewardConfig(functions=(REWARD,)),
+        algorithm=AlgorithmConfig(
+            name="ppo" if ppo else "grpo",
+            gae_lambda=0.95,
+            group_size=workload.group,
+            clip_dual=None,
+            clip_value=0.2,
+            kl_in_reward="k1" if ppo else "none",
+            kl_coef=workload.kl_coef,
+            kl_loss="k3" if with_kl_loss else "none",
+            kl_loss_coef=workload.kl_coef,
+            num_epochs=workload.epochs,
+        ),
+        optimizer=OptimizerConfig(
+            actor_lr=workload.learning_rate,
+            critic_lr=workload.learning_rate,
+            weight_decay=0.0,
+            max_grad_norm=0.0 if ppo else 1.0,
+        ),
+        trainer=TrainerConfig(batch_size=num_prompts, mini_batch_size=num_prompts // workload.mini_batches),
+        plan=PlanConfig(
+            device="cpu",
+            compute_dtype="fp32",
+            rollout_dtype="fp32",
+            frozen_storage_dtype="fp32",
+            attention="sdpa",
+            gradient_checkpointing=False,
+            micro_batch_size=micro_batch_size,
+            max_tokens_per_micro_batch=micro_batch_size * 4096,
+        ),
+    )
+
+
+def prepared_run(workload: Workload) -> Prepared:
+    """What `rlc train` prepares, with the workload's prompts in place of a data file's."""
+    config = run_config(workload)
+    pool = ResourcePool(gpus=[])
+    setup = prepare(config, pool.hardware)
+    tokenizer = setup.tokenizer.tokenizer
+    prompts = tuple(
+        Prompt(token_ids=tuple(tokenizer(text)["input_ids"]), text=text) for step in workload.prompts for text in step
+    )
+    return Prepared(
+        setup=setup,
+        plan=setup.plan,
+        prompts=prompts,
+        validation_prompts=(),
+        reward=RewardModel(config.reward, data_sources=(), pool=pool),
+        order=PromptOrder(len(prompts), config.trainer.batch_size, shuffle=False, seed=0),
+        total_steps=len(workload.prompts),
+        notes=(),
+    )
+
+
+class Steps:
+    """Runs steps, one after the other."""
+
+    def __init__(self, workload: Workload) -> None:
+        self.prepared = prepared_run(workload)
+        self.config = self.prepared.setup.config
+        reporter = SilentReporter()
+        self.roles = build_roles(self.prepared, reporter)
+        self.roles.actor.chat.stop_token_ids = ()
+        self.timer = Timer(reporter)
+        self.memory = PhaseMemory(self.prepared.plan)
+        self.kl = kl_controller(self.config.algorithm)
+        self.counter = WorkCounter()
+        set_threads(workload.threads)
+
+    def step(self, number: int) -> dict[str, float]:
+        """One step; returns its metrics."""
+        prompts = [self.prepared.prompts[row] for row in next(self.prepared.order)]
+        with self.timer("step"):
+            collected = collect(
+                self.roles,
+                prompts,
+                step_settings(self.config),
+                kl_coef=self.kl.coef,
+                seed=number,
+                timer=self.timer,
+                memory=self.memory,
+            )
+            batch = collected.experience.batch
+            metrics: dict[str, float] = learn(
+                self.roles,
+                collected.experience,
+                update_actor=True,
+                seed=number,
+                timer=self.timer,
+                memory=self.memory,
+            )
+            self.kl.update(kl=collected.experience.reward_kl, num_sequences=len(batch))
+        metrics |= data_metrics(batch, scored=collected.experience.scored) | mismatch_metrics(batch)
+        metrics |= timing_metrics(self.timer.take(), batch)
+        if number == 0:
+            self.counter.counts["prompt_tokens"] += sum(len(ids) for ids in batch.prompt_ids)
+            self.counter.counts["response_tokens"] += int(batch.response_lengths.sum())
+        return metrics
+
+    def run(self, count: int) -> tuple[list[float], list[float]]:
+        """Seconds of each step and of its rollout; the first is counted and no use as a time."""
+        seconds, rollout = [], []
+        self.counter.start()
+        for number in range(count):
+            start = time.perf_counter()
+            metrics = self.step(number)
+            seconds.append(time.perf_counter() - start)
+            rollout.append(metrics["timing_s/gen"])
+            self.counter.stop()
+        return seconds, rollout
+
+
+def main(arguments: Sequence[str]) -> None:
+    workload = Workload.load(Path(arguments[0]))
+    steps = Steps(workload)
+    seconds, rollout = steps.run(len(workload.prompts))
+    steps.prepared.reward.close()
+    versions = {
+        "rl_compat": rl_compat.__version__,
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+    }
+    report(versions=versions, step_seconds=seconds, rollout_seconds=rollout, work=steps.counter.counts)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
