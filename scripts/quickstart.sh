@@ -25,5 +25,5 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/environment.sh"
 
 prepare_environment ""
 "$venv/bin/rlc" models get smollm2-135m
-echo "training; the results are in the folder that \`trainer.output_dir\` names, by default $PWD/runs/default"
+echo "training; the results are in the folder that \`trainer.output_dir\` names, by default ${PWD%/}/runs/default"
 exec "$venv/bin/rlc" train "$@"
