@@ -46,8 +46,7 @@ def export_model(
     exists and is not empty, CheckpointError when it cannot be written.
     """
     output = output.expanduser().absolute()
-    if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise ModelError(f"`{output}` exists and is not empty", hint="give a new folder")
+    check_output(output)
     state = merge_for_export(weights) if isinstance(weights, nn.Module) else dict(weights)
     assert state
 
@@ -64,6 +63,13 @@ def export_model(
         raise CheckpointError(f"the model could not be written to `{output}`: {cause}") from error
     check_model_folder(output)
     return output
+
+
+def check_output(output: Path) -> None:
+    """Raise ModelError unless a model can be written to the folder."""
+    output = output.expanduser()
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise ModelError(f"`{output}` exists and is not empty", hint="give a new folder")
 
 
 def _config(source_folder: Path, state: Mapping[str, Tensor]) -> dict[str, Any]:

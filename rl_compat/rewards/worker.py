@@ -7,7 +7,10 @@ import faulthandler
 import inspect
 import math
 import os
+import signal
 import sys
+import threading
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,7 +25,9 @@ from rl_compat.rewards.types import Outcome
 
 MAX_CONCURRENT = 64
 ORPHAN_SECONDS = 10.0
-"how much longer than its limit a call may run when nobody is left to stop it"
+"how much longer than its limit a call that holds the interpreter lock may run when nobody is left to stop it"
+PARENT_SECONDS = 1.0
+"between two looks at whether the parent still lives"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +61,7 @@ class Work:
 def main(file_descriptor: int) -> None:
     """Serve until the other end of the socket closes. What the user's code prints goes to stderr."""
     os.dup2(2, 1)
+    threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
     with Connection(file_descriptor) as connection, suppress(EOFError, ConnectionError):
         load: Load = connection.recv()
         try:
@@ -87,6 +93,13 @@ def serve(connection: Connection, function: CustomFunction, timeout_seconds: flo
                 with _Deadline(timeout_seconds):
                     outcome = _single(function, call)
                 connection.send((position, outcome))
+
+
+def _end_with_parent(parent: int) -> None:
+    """End this process, and what it started, when the parent is gone: killed, it could not do so itself."""
+    while os.getppid() == parent:
+        time.sleep(PARENT_SECONDS)
+    os.killpg(0, signal.SIGKILL)
 
 
 class _Deadline:

@@ -15,6 +15,7 @@ from rl_compat.data.load import load_rows
 from rl_compat.data.order import PromptOrder
 from rl_compat.data.prompts import build_prompts
 from rl_compat.distributed.pool import ResourcePool
+from rl_compat.errors import ModelError
 from rl_compat.hardware.types import Hardware
 from rl_compat.planning.checkpoint_size import checkpoint_bytes
 from rl_compat.planning.types import Plan
@@ -64,6 +65,8 @@ def check_run(config: RunConfig, hardware: Hardware) -> Prepared:
     """
     setup = prepare(config, hardware)
     plan = setup.plan
+    if "critic" in plan.roles:
+        check_critic_ids(setup)
     size = checkpoint_bytes(plan, config.model, shape=setup.shape, critic_shape=setup.critic_shape)
     check_disk(RunFolder(Path(config.trainer.output_dir)).checkpoints, size, config.trainer.keep_checkpoints)
     training, notes = load_training_prompts(setup)
@@ -116,7 +119,28 @@ def load_prompts(
     prompts = build_prompts(
         rows, chat=setup.chat, max_prompt_length=data.max_prompt_length, overlong=data.overlong_prompts
     )
+    check_token_ids(prompts.prompts, setup.shape.vocab_size)
     return prompts.prompts, (*notes, *prompts.notes)
+
+
+def check_critic_ids(setup: Setup) -> None:
+    """Raise ModelError for a critic that cannot read the actor's tokens."""
+    sampled = min(setup.shape.vocab_size, setup.tokenizer.num_tokens)
+    if setup.critic_shape.vocab_size < sampled:
+        raise ModelError(
+            f"the critic knows {setup.critic_shape.vocab_size} token ids and the actor samples from {sampled}",
+            hint="set `model.critic_path` to a model with the actor's tokenizer",
+        )
+
+
+def check_token_ids(prompts: Sequence[Prompt], vocab_size: int) -> None:
+    """Raise ModelError for a token that the model has no embedding for."""
+    largest = max(max(prompt.token_ids) for prompt in prompts)
+    if largest >= vocab_size:
+        raise ModelError(
+            f"the tokenizer gives the id {largest} and the model knows the ids below {vocab_size}",
+            hint="set `model.tokenizer` to the tokenizer that the model was trained with",
+        )
 
 
 def build_roles(prepared: Prepared, reporter: Reporter) -> Roles:

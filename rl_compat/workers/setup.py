@@ -21,6 +21,7 @@ from rl_compat.distributed.pool import ResourcePool
 from rl_compat.errors import ConfigError, nearest
 from rl_compat.hardware.types import Hardware
 from rl_compat.models.chat import ChatEncoder
+from rl_compat.models.folder import ALL_PARTS, Part
 from rl_compat.models.lora import LoraSettings
 from rl_compat.models.registry import ModelSource, resolve_model
 from rl_compat.models.tokenizer import TokenizerBundle, load_tokenizer
@@ -33,6 +34,8 @@ from rl_compat.workers.critic import CriticSettings
 from rl_compat.workers.experience import ExperienceSettings
 from rl_compat.workers.losses import PolicyLossSettings, ValueLossSettings
 from rl_compat.workers.reference import ReferenceSettings
+
+WITHOUT_TOKENIZER: tuple[Part, ...] = ("config", "weights")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,18 +70,26 @@ class Setup:
 
 def prepare(config: RunConfig, hardware: Hardware) -> Setup:
     """Find the model and its tokenizer. Raises ModelError."""
-    source = resolve_model(config.model.path)
-    critic_path = config.model.critic_path
-    tokenizer_folder = Path(config.model.tokenizer) if config.model.tokenizer else source.folder
-    tokenizer = load_tokenizer(tokenizer_folder)
+    model = config.model
+    source = resolve_model(model.path, needs=WITHOUT_TOKENIZER if model.tokenizer else ALL_PARTS)
+    tokenizer = load_tokenizer(
+        tokenizer_folder(model, source.folder),
+        model_folder=source.folder,
+        trust_remote_code=model.trust_remote_code,
+    )
     return Setup(
         config=config,
         hardware=hardware,
         source=source,
-        critic_source=resolve_model(critic_path) if critic_path else source,
+        critic_source=resolve_model(model.critic_path, needs=WITHOUT_TOKENIZER) if model.critic_path else source,
         tokenizer=tokenizer,
-        chat=ChatEncoder(tokenizer, config.model.chat_template),
+        chat=ChatEncoder(tokenizer, model.chat_template),
     )
+
+
+def tokenizer_folder(model: ModelConfig, model_folder: Path) -> Path:
+    """The model's own folder unless another was asked for."""
+    return resolve_model(model.tokenizer, needs=("tokenizer",)).folder if model.tokenizer else model_folder
 
 
 def actor_settings(setup: Setup, *, total_optimizer_steps: int | None = None) -> ActorSettings:
@@ -92,7 +103,7 @@ def actor_settings(setup: Setup, *, total_optimizer_steps: int | None = None) ->
         pad_token_id=setup.tokenizer.pad_token_id,
         num_valid_tokens=setup.tokenizer.num_tokens,
         optimizer=_optimizer(config.optimizer, config.optimizer.actor_lr, total_optimizer_steps),
-        lora=_lora(config.model),
+        lora=lora_settings(config.model),
         loss=PolicyLossSettings(
             clip_low=algorithm.clip_low,
             clip_high=algorithm.clip_high,
@@ -116,7 +127,7 @@ def critic_settings(setup: Setup, *, total_optimizer_steps: int | None = None) -
         model_folder=setup.critic_source.folder,
         role=setup.plan.roles["critic"],
         optimizer=_optimizer(config.optimizer, config.optimizer.critic_lr, total_optimizer_steps),
-        lora=_lora(config.model),
+        lora=lora_settings(config.model),
         loss=ValueLossSettings(
             clip_value=config.algorithm.clip_value,
             loss_aggregation=config.algorithm.loss_aggregation,
@@ -163,7 +174,7 @@ def _optimizer(config: OptimizerConfig, lr: float, total_steps: int | None) -> O
     )
 
 
-def _lora(config: ModelConfig) -> LoraSettings | None:
+def lora_settings(config: ModelConfig) -> LoraSettings | None:
     if config.lora_rank == 0:
         return None
     return LoraSettings(

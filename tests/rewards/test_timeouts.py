@@ -177,14 +177,19 @@ def test_a_file_that_cannot_be_imported_is_refused_and_leaves_no_process(tmp_pat
     assert len(psutil.Process().children()) == before
 
 
-def test_the_worker_ends_when_its_parent_does(tmp_path: Path) -> None:
+@pytest.mark.parametrize("text", ["yes", "hang", "busy"])
+def test_the_worker_ends_when_its_parent_does_in_the_middle_of_a_call_too(tmp_path: Path, text: str) -> None:
     (tmp_path / "mine.py").write_text(SOURCE)
     parent = (
-        "import os, pathlib, psutil\n"
+        "import os, pathlib, psutil, threading, time\n"
+        "from rl_compat.rewards.custom import Call\n"
         "from rl_compat.rewards.timeouts import TimedFunction\n"
         f"file = pathlib.Path({str(tmp_path / 'mine.py')!r})\n"
-        "function = TimedFunction(file, 'score', arguments={}, timeout_seconds=1)\n"
+        "function = TimedFunction(file, 'score', arguments={}, timeout_seconds=60)\n"
         "print(psutil.Process().children()[0].pid, flush=True)\n"
+        f"call = Call(row=0, data_source='', solution_str={text!r}, ground_truth='', extra_info={{}})\n"
+        "threading.Thread(target=function.outcomes, args=([call],), daemon=True).start()\n"
+        "time.sleep(0.3)\n"
         "os.kill(os.getpid(), 9)\n"
     )
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}

@@ -1,0 +1,22 @@
+"""A reward that a random model can move: the share of digits. It can also signal the run that calls it."""
+
+from __future__ import annotations
+
+import os
+import time
+
+_calls = 0
+
+
+def compute_scores(
+    solution_strs: list[str], signal: str = "", at_call: str = "0", none_at: str = "0"
+) -> list[float | None]:
+    """One reward per response; call `at_call` sends the run that signal first, call `none_at` scores nothing."""
+    global _calls
+    _calls += 1
+    if _calls == int(at_call):
+        os.kill(os.getppid(), int(signal))
+        time.sleep(30)
+    if _calls == int(none_at):
+        return [None for _ in solution_strs]
+    return [sum(c.isdigit() for c in text) / 8 + len(text) / 100 for text in solution_strs]

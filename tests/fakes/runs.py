@@ -1,0 +1,89 @@
+"""Whole runs on the CPU: a tiny model, sums, and a reward that random answers differ in."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rl_compat.config.load import load_config
+from rl_compat.hardware.recording import load_recording
+from rl_compat.hardware.types import Hardware
+from rl_compat.trainer.build import check_run
+from rl_compat.trainer.reporter import Reporter, SilentReporter
+from rl_compat.trainer.run import Outcome, Run
+from rl_compat.trainer.run_folder import RunFolder, choose_checkpoint
+
+RECORDINGS = Path(__file__).parents[1] / "recordings"
+REWARD = f"{Path(__file__).with_name('digit_reward.py')}:compute_scores"
+SMALL = {
+    "data.train_files": "arithmetic",
+    "data.val_files": "arithmetic",
+    "data.max_train_samples": 16,
+    "data.max_val_samples": 8,
+    "data.max_prompt_length": 16,
+    "data.max_response_length": 8,
+    "reward.functions": REWARD,
+    "optimizer.actor_lr": 1e-3,
+    "optimizer.critic_lr": 1e-3,
+    "trainer.batch_size": 8,
+    "trainer.mini_batch_size": 4,
+    "trainer.save_every": 1,
+    "trainer.loggers": "jsonl",
+}
+PPO = {
+    "algorithm.gae_lambda": 0.95,
+    "algorithm.kl_in_reward": "k1",
+    "algorithm.kl_controller": "adaptive",
+    "algorithm.kl_coef": 0.05,
+    "algorithm.kl_horizon": 50,
+    "algorithm.entropy_coef": 0.01,
+    "algorithm.num_epochs": 2,
+    "optimizer.schedule": "cosine",
+    "optimizer.warmup_steps": 2,
+}
+GRPO_LORA = {
+    "algorithm.name": "grpo",
+    "algorithm.group_size": 4,
+    "algorithm.kl_loss": "k3",
+    "model.lora_rank": 4,
+    "model.lora_dropout": 0.1,
+    "trainer.batch_size": 4,
+    "trainer.mini_batch_size": 2,
+}
+
+
+def settings(model: Path, output: Path, *parts: dict[str, Any], **trainer: Any) -> list[str]:
+    """Arguments of `rlc train`; later parts win, and keywords are settings of the trainer."""
+    values = {"model.path": model, "trainer.output_dir": output} | SMALL
+    for part in (*parts, {f"trainer.{key}": value for key, value in trainer.items()}):
+        values |= part
+    return [f"{key}={value}" for key, value in values.items()]
+
+
+def cpu() -> Hardware:
+    """A machine with one core and no GPU."""
+    laptop = load_recording(RECORDINGS / "laptop_no_gpu.json")
+    return replace(laptop, host=replace(laptop.host, num_cores=1))
+
+
+def train(arguments: list[str], *, reporter: Reporter | None = None) -> Outcome:
+    """What `rlc train` does, with a reporter of the caller's."""
+    config = load_config(None, arguments).config
+    found = choose_checkpoint(RunFolder(Path(config.trainer.output_dir)), config)
+    return Run(check_run(config, cpu()), resumed=found, reporter=reporter or SilentReporter()).run()
+
+
+def records(run: Path) -> list[dict[str, Any]]:
+    """The lines of a run's metrics."""
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def steps(run: Path) -> dict[int, dict[str, Any]]:
+    """The metrics of each training step, without those that measure time."""
+    return {
+        record["step"]: {key: value for key, value in record.items() if not key.startswith(("timing_s/", "perf/"))}
+        for record in records(run)
+        if "training/global_step" in record
+    }
