@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -39,13 +41,25 @@ def _reason_in_config(model: Any) -> str | None:
 def _reason_in_numbers(model: Any) -> str | None:
     """Greedy decoding of a few tokens, compared with one plain forward over the same tokens."""
     try:
-        ours, plain = _decoded_and_plain(model)
+        with _exact_products():
+            ours, plain = _decoded_and_plain(model)
     except (RuntimeError, ValueError, TypeError, KeyError, AttributeError, AssertionError) as error:
         return f"its forward refuses the slot cache ({type(error).__name__}: {error})"
     gap = float((ours - plain).abs().max())
     if not gap <= _TOLERANCE.get(model.get_input_embeddings().weight.dtype, _HALF_TOLERANCE):
         return f"its log-probabilities over the slot cache are off by {gap:.2g}"
     return None
+
+
+@contextmanager
+def _exact_products() -> Iterator[None]:
+    """No TF32: its rounding would drown what the comparison looks for."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def _decoded_and_plain(model: Any) -> tuple[Tensor, Tensor]:

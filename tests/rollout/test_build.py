@@ -58,3 +58,14 @@ def test_asking_leaves_the_model_as_it_was(llama: nn.Module) -> None:
     assert llama.training
     assert llama.config._attn_implementation == attention
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_the_trial_of_a_model_is_exact_whatever_the_matmul_precision(llama: nn.Module) -> None:
+    """TF32 is on in the profiles of new cards; its rounding says nothing about the engine."""
+    before = torch.get_float32_matmul_precision()
+    try:
+        torch.set_float32_matmul_precision("high")
+        assert native_unsupported_reason(llama) is None
+        assert torch.get_float32_matmul_precision() == "high"
+    finally:
+        torch.set_float32_matmul_precision(before)
