@@ -21,6 +21,7 @@ _CAPACITY_STEP = 128
 _GRAPH_LENGTH_STEP = 128
 _GRAPH_CHECK_EVERY = 8
 _LENGTH_STEP = 16
+_BUSY_TOKENS = 512
 
 
 class NativeEngine:
@@ -54,7 +55,8 @@ class NativeEngine:
         if not prompts:
             return []
         weights = self._awake()
-        with generating(weights.model), attention_set_to(weights.model.config, attention_name(weights.model)):
+        attention = attention_set_to(weights.model.config, attention_name(weights.model))
+        with generating(weights.model), weights.applied(), attention:
             decoder = self._decoder_for(prompts, params, group_size=group_size)
             scheduler = Scheduler(
                 prompts,
@@ -85,7 +87,11 @@ class NativeEngine:
 
     def _awake(self) -> RolloutWeights:
         if self._weights is None:
-            self._weights = rollout_weights(self._source, compute_dtype=self._plan.compute_dtype)
+            self._weights = rollout_weights(
+                self._source,
+                compute_dtype=self._plan.compute_dtype,
+                packed_linears=self._plan.packed_linears,
+            )
         return self._weights
 
     def _run(
@@ -171,14 +177,20 @@ class NativeEngine:
 def pack(lengths: Mapping[int, int], *, max_tokens: int) -> list[list[int]]:
     """Keys in groups of similar length whose padded size `count * longest` stays within `max_tokens`.
 
-    A key longer than `max_tokens` gets a group of its own.
+    A group that is large enough to keep a device busy takes no key that would make padding more than an eighth of
+    it. A key longer than `max_tokens` gets a group of its own.
     """
     groups: list[list[int]] = []
+    longest = total = 0
     for key in sorted(lengths, key=lambda key: -lengths[key]):
-        if groups and (len(groups[-1]) + 1) * lengths[groups[-1][0]] <= max_tokens:
+        padded = (len(groups[-1]) + 1) * longest if groups else 0
+        wasteful = padded > _BUSY_TOKENS and 8 * (padded - total - lengths[key]) > padded
+        if groups and padded <= max_tokens and not wasteful:
             groups[-1].append(key)
         else:
             groups.append([key])
+            longest, total = lengths[key], 0
+        total += lengths[key]
     return groups
 
 

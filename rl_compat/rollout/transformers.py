@@ -144,7 +144,11 @@ class TransformersEngine:
 
     def _awake(self) -> RolloutWeights:
         if self._weights is None:
-            self._weights = rollout_weights(self._source, compute_dtype=self._plan.compute_dtype)
+            self._weights = rollout_weights(
+                self._source,
+                compute_dtype=self._plan.compute_dtype,
+                packed_linears=self._plan.packed_linears,
+            )
         return self._weights
 
     def _generate_batch(
@@ -165,7 +169,7 @@ class TransformersEngine:
         )
         dtype = weights.autocast_dtype
         autocast = nullcontext() if dtype is None else torch.autocast(model.device.type, dtype=dtype)
-        with generating(model), neutral_generation_config(model), autocast:
+        with generating(model), weights.applied(), neutral_generation_config(model), autocast:
             model.generate(
                 input_ids=ids.to(model.device),
                 attention_mask=mask.to(model.device),

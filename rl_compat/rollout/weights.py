@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import logging
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 import torch
@@ -11,6 +13,9 @@ from torch import Tensor, nn
 from rl_compat.models.storage import keep_in_storage_dtype
 from rl_compat.planning.types import DType
 from rl_compat.rollout.inference import DTYPES, hugging_face_model
+from rl_compat.rollout.packed_linears import PackedLinears, packing_unavailable_reason
+
+_logger = logging.getLogger(__name__)
 
 
 class RolloutWeights(Protocol):
@@ -24,6 +29,10 @@ class RolloutWeights(Protocol):
         """Bring the model up to date with the trainer's weights, in place."""
         ...
 
+    def applied(self) -> AbstractContextManager[None]:
+        """Inside it the model may be called."""
+        ...
+
 
 class SharedWeights:
     """The trainer's model itself: always up to date, no memory of its own."""
@@ -34,6 +43,24 @@ class SharedWeights:
 
     def refresh(self) -> None:
         """Nothing to do."""
+
+    def applied(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+
+class PackedWeights(SharedWeights):
+    """The trainer's model itself, with a packed copy of its linear weights to multiply with."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__(model)
+        self._linears = PackedLinears(self.model)
+
+    def refresh(self) -> None:
+        """Pack the linear weights anew; the other weights are shared."""
+        self._linears.refresh()
+
+    def applied(self) -> AbstractContextManager[None]:
+        return self._linears.applied()
 
 
 class CopiedWeights:
@@ -70,15 +97,24 @@ class CopiedWeights:
                 for adapter in layer.active_adapters:
                     target.copy_(layer.base_layer.weight + layer.get_delta_weight(adapter))
 
+    def applied(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
-def rollout_weights(model: nn.Module, *, compute_dtype: DType) -> RolloutWeights:
+
+def rollout_weights(model: nn.Module, *, compute_dtype: DType, packed_linears: bool = False) -> RolloutWeights:
     """A copy when fp32 weights are to be multiplied in half precision; else the trainer's tensors, shared.
 
     Weights that are kept in half precision or quantized while adapters are fp32 are shared under autocast.
+    `packed_linears` adds a packed copy to shared fp32 weights; where torch cannot pack, a warning says so.
     """
     wanted = DTYPES[compute_dtype]
     kept = hugging_face_model(model).get_input_embeddings().weight.dtype
     if wanted == torch.float32:
+        if packed_linears and kept == torch.float32:
+            reason = packing_unavailable_reason()
+            if reason is None:
+                return PackedWeights(model)
+            _logger.warning("rollout does not pack linear weights: %s", reason)
         return SharedWeights(model)
     if kept == torch.float32 and not any(p.dtype == torch.uint8 for p in model.parameters()):
         return CopiedWeights(model, dtype=wanted)

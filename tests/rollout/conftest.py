@@ -75,6 +75,12 @@ def llama(llama_folder: Path) -> nn.Module:
     return AutoModelForCausalLM.from_pretrained(llama_folder, dtype=torch.float32)
 
 
+@pytest.fixture
+def qwen2(qwen2_folder: Path) -> nn.Module:
+    """Has biases in its projections."""
+    return AutoModelForCausalLM.from_pretrained(qwen2_folder, dtype=torch.float32)
+
+
 @pytest.fixture(params=["native", "transformers"])
 def engine_name(request: pytest.FixtureRequest) -> str:
     return request.param

@@ -29,6 +29,11 @@ def test_prompts_are_packed_by_length_within_the_token_budget() -> None:
     assert pack({}, max_tokens=18) == []
 
 
+def test_large_packs_are_closed_before_padding_exceeds_an_eighth() -> None:
+    groups = pack(dict(enumerate([200, 190, 180, 170, 100, 90, 80, 10])), max_tokens=10_000)
+    assert groups == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
 def test_captured_widths_are_few_and_never_above_the_slots() -> None:
     assert [graph_width(n, 64) for n in (1, 2, 3, 5, 9, 16, 17, 33, 64)] == [1, 2, 4, 8, 16, 16, 32, 48, 64]
     assert graph_width(23, 24) == 24
@@ -105,6 +110,33 @@ def test_a_lower_copy_of_an_adapted_model_has_the_adapters_merged(name: str, lla
     merged = adapted.merge_and_unload()
     for (name_, weight), expected in zip(copied.named_parameters(), merged.parameters(), strict=True):
         torch.testing.assert_close(weight, expected.to(weight.dtype), msg=name_)
+
+
+@pytest.mark.parametrize("name", ["native", "transformers"])
+def test_packed_linears_change_no_token_and_follow_the_weights(name: str, qwen2: nn.Module) -> None:
+    engine = build(name, qwen2, packed_linears=True)
+    for _ in range(2):
+        groups = engine.generate(PROMPTS, GREEDY)
+        assert [list(g[0].token_ids) for g in groups] == [plain_generate(qwen2, prompt, 12) for prompt in PROMPTS]
+        expected = forward_logprobs(qwen2, PROMPTS[0], groups[0][0].token_ids, 1.0)
+        torch.testing.assert_close(torch.tensor(groups[0][0].logprobs), expected, atol=1e-4, rtol=0)
+        with torch.no_grad():
+            for parameter in qwen2.parameters():
+                parameter.add_(0.05 * torch.randn_like(parameter))
+        engine.update_weights()
+
+
+def test_packed_linears_leave_the_layers_to_training(qwen2: nn.Module) -> None:
+    build("native", qwen2, packed_linears=True).generate(PROMPTS, GREEDY)
+    qwen2(input_ids=torch.tensor([[11, 12]])).logits.sum().backward()
+    assert all(parameter.grad is not None for parameter in qwen2.parameters())
+
+
+def test_packed_linears_apply_adapters(llama: nn.Module) -> None:
+    adapted = with_adapters(llama)
+    groups = build("native", adapted, packed_linears=True).generate(PROMPTS, GREEDY)
+    expected = [plain_generate(adapted.get_base_model(), prompt, 12) for prompt in PROMPTS]
+    assert [list(g[0].token_ids) for g in groups] == expected
 
 
 def test_a_row_that_went_to_nan_does_not_reach_the_next_call(llama: nn.Module) -> None:
