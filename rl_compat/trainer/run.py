@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -77,7 +78,8 @@ class Run:
         A second signal stops at once: the newest checkpoint is then an earlier one.
         """
         trainer = self.config.trainer
-        self.folder.begin(self.config, self.prepared.plan, self.prepared.setup.hardware)
+        with self._writing("the settings of the run"):
+            self.folder.begin(self.config, self.prepared.plan, self.prepared.setup.hardware)
         self.trackers = build_trackers(
             trainer.loggers,
             folder=self.folder.path,
@@ -177,7 +179,7 @@ class Run:
         return metrics
 
     def _record(self, step: int, collected: Collected, metrics: dict[str, float], seconds: dict[str, float]) -> None:
-        """Write the step's metrics and samples, and say what its roles noticed. Raises RLCompatError."""
+        """Write the step's metrics and samples, and say what its roles noticed."""
         batch = collected.experience.batch
         metrics |= (
             data_metrics(batch, scored=collected.experience.scored)
@@ -190,15 +192,21 @@ class Run:
         metrics["training/epoch"] = float(self.order.position[0])
         self.rewards.append(metrics.get("critic/score/mean", math.nan))
         count = self.config.trainer.num_sample_generations
-        try:
+        with self._writing(f"step {step}"):
             self.folder.write_samples(step, collected.sequences, collected.scores.rewards, count)
             self.trackers.log(step, metrics)
+        self._say_notes(collected)
+
+    @contextmanager
+    def _writing(self, what: str) -> Iterator[None]:
+        """Turns the system's refusal to write into an error that names the folder."""
+        try:
+            yield
         except OSError as error:
             raise RLCompatError(
-                f"step {step} could not be written to `{self.folder.path}`: {error.strerror or error}",
-                hint="earlier checkpoints are untouched; free some space and start again to resume",
+                f"{what} could not be written to `{self.folder.path}`: {(error.strerror or str(error)).lower()}",
+                hint="checkpoints are untouched; free some space and start again",
             ) from error
-        self._say_notes(collected)
 
     def _kl_metrics(self, collected: Collected) -> dict[str, float]:
         """Move the KL controller and say where it stood."""
@@ -227,7 +235,8 @@ class Run:
         seconds = self.timer.take()["testing"]
         for accuracy in found.headline:
             self.reporter.say(f"step {step} {accuracy}")
-        self.trackers.log(step, found.metrics() | {"timing_s/testing": seconds})
+        with self._writing(f"the validation of step {step}"):
+            self.trackers.log(step, found.metrics() | {"timing_s/testing": seconds})
         return found
 
     def _load(self) -> None:

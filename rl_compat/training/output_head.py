@@ -56,9 +56,17 @@ class SplitModel:
 
     @torch.no_grad()
     def check(self, model: Any, device: str) -> None:
-        """Compare trunk and head with the model's own logits on two tokens. Raises ModelError when they differ."""
+        """Compare trunk and head with the model's own logits on two tokens.
+
+        Raises ModelError when they differ, and when they are not finite: fp16 overflows in some models.
+        """
         ids = torch.tensor([[1, 2]], device=device)
         expected = model(input_ids=ids, use_cache=False).logits[0].float()
+        if not bool(expected.isfinite().all()):
+            raise ModelError(
+                f"the logits of `{type(model).__name__}` are not finite",
+                hint="use `plan.compute_dtype=fp32`, or other weights",
+            )
         ours = self.rule.apply(self.head(self.hidden(ids)[0]))
         if not torch.allclose(ours, expected, rtol=0.05, atol=0.05 * float(expected.abs().max()) + 1e-6):
             raise ModelError(
