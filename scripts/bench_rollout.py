@@ -15,7 +15,7 @@ from rl_compat.planning.types import RolloutPlan
 from rl_compat.rollout.build import build_rollout_engine
 from rl_compat.rollout.types import RolloutEngine, SamplingParams
 
-ENGINES = ("transformers", "native", "native-graphs")
+ENGINES = ("transformers", "native", "native-packed", "native-graphs")
 
 
 def parse() -> argparse.Namespace:
@@ -43,6 +43,7 @@ def build(name: str, model: torch.nn.Module, options: argparse.Namespace) -> Rol
         max_num_seqs=options.max_num_seqs,
         max_prefill_tokens=8192,
         cuda_graphs=name == "native-graphs",
+        packed_linears=name == "native-packed",
     )
     return build_rollout_engine(model, plan=plan, pad_token_id=0)
 

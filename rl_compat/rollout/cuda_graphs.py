@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
@@ -9,15 +10,18 @@ import torch
 from torch import Tensor
 
 _WARM_UPS = 2
+_logger = logging.getLogger(__name__)
 
 
 class StepGraphs:
     """Graphs by shape key, sharing one memory pool: they never run at the same time and keep no result of their own.
 
-    A captured body may touch only tensors that stay where they are, and must not wait for the device.
+    A captured body may touch only tensors that stay where they are, and must not wait for the device. A model whose
+    forward does wait cannot be captured: a warning says so, and from then on bodies just run.
     """
 
     def __init__(self) -> None:
+        self.refused = False
         self._graphs: dict[Hashable, Any] = {}
         self._pool: Any = None
 
@@ -25,27 +29,46 @@ class StepGraphs:
         return len(self._graphs)
 
     def run(self, key: Hashable, body: Callable[[], None], *, state: Sequence[Tensor]) -> None:
-        """Run `body` once. `state` is what it advances: the warm-up before a capture must leave it as it was."""
-        if key not in self._graphs:
-            self._warm_up(body, state)
-            self._graphs[key] = self._capture(body)
-        self._graphs[key].replay()
+        """Run `body` once. `state` is what it advances: preparing a graph must leave it as it was."""
+        if key not in self._graphs and not self.refused:
+            self._prepare(key, body, state)
+        if self.refused:
+            body()
+        else:
+            self._graphs[key].replay()
 
     def drop(self) -> None:
         """Forget all graphs and give their memory back."""
         self._graphs.clear()
         self._pool = None
 
-    def _warm_up(self, body: Callable[[], None], state: Sequence[Tensor]) -> None:
+    def _prepare(self, key: Hashable, body: Callable[[], None], state: Sequence[Tensor]) -> None:
+        if not all(tensor.is_cuda for tensor in state):
+            self._refuse("the model is not on a CUDA device")
+            return
         before = [tensor.clone() for tensor in state]
+        try:
+            self._warm_up(body)
+            self._graphs[key] = self._capture(body)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            self._refuse(str(error).splitlines()[0])
+        for tensor, value in zip(state, before, strict=True):
+            tensor.copy_(value)
+
+    def _refuse(self, reason: str) -> None:
+        _logger.warning("rollout goes on without CUDA graphs: %s", reason)
+        self.refused = True
+        self.drop()
+
+    def _warm_up(self, body: Callable[[], None]) -> None:
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(_WARM_UPS):
                 body()
         torch.cuda.current_stream().wait_stream(stream)
-        for tensor, value in zip(state, before, strict=True):
-            tensor.copy_(value)
 
     def _capture(self, body: Callable[[], None]) -> Any:
         if self._pool is None:

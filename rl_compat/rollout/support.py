@@ -43,6 +43,8 @@ def _reason_in_numbers(model: Any) -> str | None:
     try:
         with _exact_products():
             ours, plain = _decoded_and_plain(model)
+    except torch.OutOfMemoryError:
+        raise
     except (RuntimeError, ValueError, TypeError, KeyError, AttributeError, AssertionError) as error:
         return f"its forward refuses the slot cache ({type(error).__name__}: {error})"
     gap = float((ours - plain).abs().max())

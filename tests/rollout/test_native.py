@@ -151,6 +151,18 @@ def test_a_row_that_went_to_nan_does_not_reach_the_next_call(llama: nn.Module) -
     assert engine.generate(PROMPTS, GREEDY) == expected
 
 
+def test_a_device_without_cuda_graphs_goes_on_without_them_and_says_so(
+    llama: nn.Module, caplog: pytest.LogCaptureFixture
+) -> None:
+    prompts = [[11 + i, 12, 13 + i] * (1 + i % 3) for i in range(12)]
+    params = SamplingParams(max_new_tokens=20, temperature=0.0, stop_token_ids=tuple(range(0, 90, 9)))
+    plain = build("native", llama, max_num_seqs=5).generate(prompts, params)
+    engine = build("native", llama, max_num_seqs=5, cuda_graphs=True)
+    groups = engine.generate(prompts, params)
+    assert [g[0].token_ids for g in groups] == [g[0].token_ids for g in plain]
+    assert caplog.text.count("rollout goes on without CUDA graphs") == 1
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_captured_steps_give_the_tokens_of_ungraphed_ones(llama: nn.Module, temperature: float) -> None:
