@@ -45,9 +45,6 @@ def evaluate_model(
         print_json(asdict(found) | {"step": checkpoint.step if checkpoint else None})
         return 0
     title = target if checkpoint is None else f"{target} at step {checkpoint.step}"
-    rows = [
-        (a.source, a.measure, f"{100 * a.mean:.1f} %", f"{100 * a.low:.1f} to {100 * a.high:.1f} %", a.num_prompts)
-        for a in found.accuracies
-    ]
+    rows = [(a.source, a.measure, a.shown(a.mean), a.interval, a.num_prompts) for a in found.accuracies]
     print_table(title, ("data", "measure", "mean", "95 % interval", "prompts"), rows)
     return 0

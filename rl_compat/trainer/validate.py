@@ -29,9 +29,17 @@ class Accuracy:
 
     def __str__(self) -> str:
         return (
-            f"{self.source} {self.measure}: {100 * self.mean:.1f} % "
-            f"(95 % interval {100 * self.low:.1f} to {100 * self.high:.1f}, {self.num_prompts} prompts)"
+            f"{self.source} {self.measure}: {self.shown(self.mean)} "
+            f"(95 % interval {self.interval}, {self.num_prompts} prompts)"
         )
+
+    @property
+    def interval(self) -> str:
+        return f"{self.shown(self.low)} to {self.shown(self.high)}"
+
+    def shown(self, value: float) -> str:
+        """Accuracy in percent; a reward, which may lie anywhere, as it is."""
+        return f"{100 * value:.1f} %" if self.measure == ACCURACY else f"{value:.3f}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from safetensors import SafetensorError
 
 from rl_compat.errors import CheckpointError, DoesNotFitError
 from rl_compat.trainer.checkpoints import (
@@ -141,6 +142,48 @@ def test_kill_9_in_the_middle_of_a_save_leaves_the_old_one_and_the_rest_is_clean
     assert find_newest(tmp_path).step == 1
     write_checkpoint(tmp_path, 2, filled())
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step_1", "step_2"]
+
+
+def test_a_crash_between_the_two_renames_of_a_replacement_loses_nothing(tmp_path: Path) -> None:
+    """A-CKPT-09: the old one was taken away and the new one not yet put there."""
+    old = write_checkpoint(tmp_path, 5, filled(b"old"))
+    old.rename(tmp_path / ".old-step_5")
+    (tmp_path / ".writing-step_5").mkdir()
+    assert find_newest(tmp_path).step == 5
+    path = write_checkpoint(tmp_path, 6, filled(b"new"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step_5", "step_6"]
+    assert find_newest(tmp_path).path == path
+
+
+def test_a_crash_while_pruning_leaves_nothing_for_long(tmp_path: Path) -> None:
+    """A-CKPT-04"""
+    half_removed = write_checkpoint(tmp_path, 1, filled()).rename(tmp_path / ".writing-step_1")
+    (half_removed / "manifest.json").unlink()
+    write_checkpoint(tmp_path, 2, filled())
+    assert [path.name for path in tmp_path.iterdir()] == ["step_2"]
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (OSError(28, "No space left on device"), "the disk is full"),
+        (OSError(5, "Input/output error"), "input/output error"),
+        (SafetensorError("Error while serializing: I/O error: No space left (os error 28)"), "the disk is full"),
+        (SafetensorError("Error while serializing: I/O error: File too large (os error 27)"), "file too large"),
+        (RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 576 vs 534"), "unexpected pos"),
+    ],
+)
+def test_every_library_that_cannot_write_is_understood(tmp_path: Path, error: Exception, reason: str) -> None:
+    """A-CKPT-03"""
+
+    def fails(folder: Path) -> None:
+        (folder / "half").write_bytes(b"x" * 2048)
+        raise error
+
+    with pytest.raises(CheckpointError, match=reason) as stop:
+        write_checkpoint(tmp_path, 1, fails)
+    assert "(2.0 KiB were written, " in stop.value.message
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_too_small_a_disk_is_refused_with_both_numbers(tmp_path: Path) -> None:
