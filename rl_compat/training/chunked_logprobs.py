@@ -1,7 +1,8 @@
 """Log-probabilities of chosen tokens without the logits of all of them: `[chunk, V]` at a time, forward and backward.
 
 With z = logits / temperature, the log-probability of token y is z_y - logsumexp(z) and the entropy is
-logsumexp(z) - sum(softmax(z) * z). Backward computes a chunk's logits a second time instead of keeping them.
+logsumexp(z) - sum(softmax(z) * z). Only the last chunk's logits are kept for backward, which takes that chunk first and
+computes those of the others a second time, so that no two chunks' logits exist at once.
 """
 
 from __future__ import annotations
@@ -54,7 +55,8 @@ def chunked_logprobs(
 ) -> tuple[Tensor, Tensor | None]:
     """Hidden [N, H], head weight [V, H] and bias [V], token ids [N] to log-probabilities [N] and entropy [N], fp32.
 
-    Products are in autocast's dtype (fp32 under bf16), or in that of `hidden`; softmax statistics are fp32 (float64 in float64).
+    Products are in autocast's dtype (fp32 under bf16), or in that of `hidden`; softmax statistics are fp32 (float64 in
+    float64).
     """
     dtype = multiply_dtype(hidden)
     with torch.autocast(hidden.device.type, enabled=False):
@@ -92,9 +94,12 @@ class _ChunkedLogprobs(torch.autograd.Function):
         head = _Head(weight, bias, dtype)
         statistics_dtype = torch.float64 if dtype == torch.float64 else torch.float32
         logprobs, entropy = torch.empty(2, len(token_ids), dtype=statistics_dtype, device=hidden.device)
+        logits = None
         for part in _chunks(len(token_ids), chunk_tokens):
+            logits = None  # free it before the next exists
             logits = rule.apply(head.output(hidden[part]))
             logprobs[part], entropy[part] = token_statistics(logits, token_ids[part], with_entropy=with_entropy)
+        ctx.last_logits = logits
         return logprobs, entropy
 
     @staticmethod
@@ -102,13 +107,15 @@ class _ChunkedLogprobs(torch.autograd.Function):
         hidden, weight, bias, token_ids = ctx.saved_tensors
         rule, chunk_tokens, with_entropy, dtype = ctx.options
         needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
+        kept, ctx.last_logits = ctx.last_logits, None
         with torch.autocast(hidden.device.type, enabled=False):
             head = _Head(weight, bias, dtype)
             grad_hidden = torch.empty_like(hidden) if needs_hidden else None
             grad_weight = torch.zeros_like(weight, dtype=_sum_dtype(weight)) if needs_weight else None
             grad_bias = torch.zeros_like(bias, dtype=_sum_dtype(bias)) if needs_bias else None
-            for part in _chunks(len(token_ids), chunk_tokens):
-                logits = rule.apply(head.output(hidden[part]))
+            for part in reversed(_chunks(len(token_ids), chunk_tokens)):
+                logits = rule.apply(head.output(hidden[part])) if kept is None else kept
+                kept = None
                 entropy_grads = grads[1][part] if with_entropy else None
                 grad = _grad_logits(logits, token_ids[part], grads[0][part], entropy_grads)
                 grad = rule.backward(grad, logits)
@@ -119,6 +126,7 @@ class _ChunkedLogprobs(torch.autograd.Function):
                     grad_hidden[part] = grad @ head.weight
                 if grad_weight is not None:
                     _add_product(grad_weight, grad.T, hidden[part].to(dtype))
+                del logits, grad
         return (
             grad_hidden,
             None if grad_weight is None else grad_weight.to(weight.dtype),

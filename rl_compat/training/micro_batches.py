@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rl_compat.algorithms.masking import length_mask
 from rl_compat.batch import Batch
 
 
@@ -63,22 +64,22 @@ class TokenMatrix:
     @classmethod
     def from_batch(cls, batch: Batch, *, device: str) -> TokenMatrix:
         """Built on the CPU, then moved. Every row needs a prompt: its last token predicts the first of the response."""
-        lengths = batch.sequence_lengths()
-        input_ids = torch.zeros(len(batch), max(lengths), dtype=torch.int64)
-        predictors, slots = [], []
-        for row, prompt in enumerate(batch.prompt_ids):
-            assert prompt, "a prompt is empty"
-            start, n = len(prompt), int(batch.response_lengths[row])
-            input_ids[row, :start] = torch.tensor(prompt, dtype=torch.int64)
-            input_ids[row, start : start + n] = batch.response_ids[row, :n]
-            predictors.append(torch.arange(start - 1, start - 1 + n) + row * input_ids.shape[1])
-            slots.append(torch.arange(n) + row * batch.response_ids.shape[1])
-        flat_slots = torch.cat(slots)
+        num_prompt = torch.tensor([len(prompt) for prompt in batch.prompt_ids])
+        assert bool((num_prompt > 0).all()), "a prompt is empty"
+        ends = num_prompt + batch.response_lengths
+        columns = torch.arange(int(ends.max()))
+        is_prompt = columns < num_prompt[:, None]
+        is_response = ~is_prompt & (columns < ends[:, None])
+        in_batch = length_mask(batch.response_lengths, batch.response_ids.shape[1])
+        targets = batch.response_ids[in_batch]
+        input_ids = torch.zeros(is_prompt.shape, dtype=torch.int64)
+        input_ids[is_prompt] = torch.tensor([token_id for prompt in batch.prompt_ids for token_id in prompt])
+        input_ids[is_response] = targets
         return cls(
             input_ids=input_ids.to(device),
-            predictors=torch.cat(predictors).to(device),
-            targets=batch.response_ids.reshape(-1)[flat_slots].to(device),
-            slots=flat_slots.to(device),
+            predictors=(is_response.flatten().nonzero().flatten() - 1).to(device),
+            targets=targets.to(device),
+            slots=in_batch.flatten().nonzero().flatten().to(device),
             shape=(len(batch), batch.response_ids.shape[1]),
         )
 

@@ -130,3 +130,34 @@ def test_no_tensor_is_larger_than_a_chunk_of_logits() -> None:
         assert entropy is not None
         (logprobs + entropy).sum().backward()
     assert largest.elements == chunk_tokens * vocabulary
+
+
+class _Products(TorchDispatchMode):
+    """Counts matrix products."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        names = ("mm", "addmm", "addmm_", "linear")
+        self.count += func.overloadpacket.__name__ in names
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(("chunk_tokens", "computed_twice"), [(NUM_TOKENS, 0), (10, 2)])
+def test_logits_of_the_last_chunk_are_computed_once(chunk_tokens: int, computed_twice: int) -> None:
+    hidden, weight, _, token_ids = _inputs(torch.float32)
+    num_chunks = 1 + computed_twice
+    with _Products() as products:
+        logprobs, _ = chunked_logprobs(hidden, weight, token_ids, rule=LogitRule(), chunk_tokens=chunk_tokens)
+        logprobs.sum().backward()
+    assert products.count == 3 * num_chunks + computed_twice
+
+
+def test_a_second_backward_through_the_same_graph_gives_the_same_gradients() -> None:
+    hidden, weight, _, token_ids = _inputs()
+    logprobs, _ = chunked_logprobs(hidden, weight, token_ids, rule=LogitRule(), chunk_tokens=10)
+    first = torch.autograd.grad(logprobs.sum(), (hidden, weight), retain_graph=True)
+    second = torch.autograd.grad(logprobs.sum(), (hidden, weight))
+    assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
