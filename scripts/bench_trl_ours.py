@@ -30,6 +30,7 @@ from rl_compat.config.types import (
 )
 from rl_compat.data.order import PromptOrder
 from rl_compat.distributed.pool import ResourcePool
+from rl_compat.models.tokenizer import load_tokenizer
 from rl_compat.trainer.build import Prepared, build_roles, kl_controller, step_settings
 from rl_compat.trainer.loop import collect, learn
 from rl_compat.trainer.memory import PhaseMemory
@@ -42,7 +43,7 @@ from rl_compat.workers.setup import prepare
 REWARD = f"{Path(__file__).with_name('bench_trl_common.py')}:digit_reward"
 
 
-def run_config(workload: Workload) -> RunConfig:
+def run_config(workload: Workload, *, longest_prompt: int) -> RunConfig:
     """The workload as settings; whatever the peer cannot choose is set to what it does."""
     ppo = workload.algorithm == "ppo"
     with_kl_loss = not ppo and workload.kl_coef > 0
@@ -50,7 +51,9 @@ def run_config(workload: Workload) -> RunConfig:
     micro_batch_size = workload.responses_per_step if ppo else workload.mini_batch_responses
     return RunConfig(
         model=ModelConfig(path=workload.model),
-        data=DataConfig(max_response_length=workload.new_tokens, shuffle=False, val_files=()),
+        data=DataConfig(
+            max_prompt_length=longest_prompt, max_response_length=workload.new_tokens, shuffle=False, val_files=()
+        ),
         reward=RewardConfig(functions=(REWARD,)),
         algorithm=AlgorithmConfig(
             name="ppo" if ppo else "grpo",
@@ -79,20 +82,20 @@ def run_config(workload: Workload) -> RunConfig:
             attention="sdpa",
             gradient_checkpointing=False,
             micro_batch_size=micro_batch_size,
-            max_tokens_per_micro_batch=micro_batch_size * 4096,
+            max_tokens_per_micro_batch=micro_batch_size * (longest_prompt + workload.new_tokens),
         ),
     )
 
 
 def prepared_run(workload: Workload) -> Prepared:
     """What `rlc train` prepares, with the workload's prompts in place of a data file's."""
-    config = run_config(workload)
-    pool = ResourcePool(gpus=[])
-    setup = prepare(config, pool.hardware)
-    tokenizer = setup.tokenizer.tokenizer
+    tokenizer = load_tokenizer(Path(workload.model)).tokenizer
     prompts = tuple(
         Prompt(token_ids=tuple(tokenizer(text)["input_ids"]), text=text) for step in workload.prompts for text in step
     )
+    config = run_config(workload, longest_prompt=max(len(prompt.token_ids) for prompt in prompts))
+    pool = ResourcePool(gpus=[])
+    setup = prepare(config, pool.hardware)
     return Prepared(
         setup=setup,
         plan=setup.plan,
