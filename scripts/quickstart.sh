@@ -23,7 +23,10 @@ fi
 # shellcheck source=scripts/environment.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/environment.sh"
 
-prepare_environment ""
+prepare_environment "[track]"
 "$venv/bin/rlc" models get smollm2-135m
-echo "training; the results are in the folder that \`trainer.output_dir\` names, by default ${PWD%/}/runs/default"
+if (($# == 0)); then
+    set -- "$("$venv/bin/python" -c 'import torch; print("gsm8k" if torch.cuda.is_available() else "gsm8k-cpu")')"
+    echo "training with the shipped settings \`$1\`; the results are in ${PWD%/}/runs/$1"
+fi
 exec "$venv/bin/rlc" train "$@"

@@ -8,6 +8,7 @@ may return an exit code; `None` is 0.
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 import sys
 import traceback
@@ -66,6 +67,9 @@ def dispatch(arguments: list[str], program: str) -> int:
 def run_command(module: str, arguments: list[str], program: str) -> int:
     """Parse the arguments with the module's typer app and call the function they name."""
     import typer
+
+    # bitsandbytes says at import that a kernel for CPUs, which nothing here uses, could not be fetched
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
 
     usage_error = typer.BadParameter.__base__
     assert usage_error is not None

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 Settings = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[RUN.TOML] [KEY=VALUE]...", help="A settings file and settings, later ones win."),
+    typer.Argument(
+        metavar="[RUN.TOML] [KEY=VALUE]...",
+        help="A settings file or the name of a shipped one (gsm8k, gsm8k-cpu), and settings; later ones win.",
+    ),
 ]
 
 HardwareFile = Annotated[
@@ -39,20 +42,29 @@ def new_app() -> typer.Typer:
 
 
 def read_settings(arguments: list[str] | None) -> LoadedConfig:
-    """The configuration from the arguments: at most one file, and settings. Raises ConfigError.
+    """The configuration from the arguments: at most one file, and settings; the shipped `gsm8k` when there are none.
 
-    Says on stderr what became of verl's keys, and which settings change nothing.
+    Raises ConfigError. Says on stderr what became of verl's keys, and which settings change nothing.
     """
+    from rl_compat.config.embedded import DEFAULT, embedded_runs
     from rl_compat.config.load import load_config
 
     given = list(arguments or ())
     files = [text for text in given if is_file_argument(text)]
     if len(files) > 1:
         raise ConfigError(f"`{files[0]}` and `{files[1]}` are both settings files", hint="give one, then `key=value`")
-    file = Path(files[0]) if files else None
+    file = _settings_file(files[0]) if files else None if given else embedded_runs()[DEFAULT]
     loaded = load_config(file, [text for text in given if text not in files])
     show_report(loaded)
     return loaded
+
+
+def _settings_file(text: str) -> Path:
+    """A path, or the shipped file of that name where there is no such path."""
+    from rl_compat.config.embedded import embedded_runs
+
+    path = Path(text)
+    return path if path.exists() else embedded_runs().get(text, path)
 
 
 def show_report(loaded: LoadedConfig) -> None:

@@ -14,6 +14,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 from rl_compat.errors import ModelError
 from rl_compat.models.attention import attn_implementation_for
 from rl_compat.models.lora import LoraSettings, add_adapters
+from rl_compat.models.quiet import without_progress_bars
 from rl_compat.models.storage import keep_in_storage_dtype
 from rl_compat.planning.types import RolePlan
 
@@ -71,15 +72,16 @@ def _from_folder(folder: Path, *, auto: Any, role: RolePlan, storage: str, trust
         _switch_dropout_off(config)
         if role.quantization != "none":
             options |= {"quantization_config": _quantization(role), "device_map": {"": role.device}}
-        model, info = auto.from_pretrained(
-            folder,
-            config=config,
-            dtype=TORCH_DTYPES[storage],
-            attn_implementation=_supported_attention(config, role),
-            use_safetensors=True,
-            output_loading_info=True,
-            **options,
-        )
+        with without_progress_bars():
+            model, info = auto.from_pretrained(
+                folder,
+                config=config,
+                dtype=TORCH_DTYPES[storage],
+                attn_implementation=_supported_attention(config, role),
+                use_safetensors=True,
+                output_loading_info=True,
+                **options,
+            )
     except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
         raise ModelError(f"the model in `{folder}` could not be loaded: {error}") from error
     missing = sorted(info["missing_keys"]) + sorted(str(key) for key in info.get("mismatched_keys", ()))
