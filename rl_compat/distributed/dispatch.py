@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -42,7 +43,7 @@ def split_rows(value: Any, num_parts: int) -> list[Any]:
     """A batch, tensor or sequence in contiguous parts whose sizes differ by at most one."""
     total = len(value)
     bounds = [total * part // num_parts for part in range(num_parts + 1)]
-    parts = list(zip(bounds, bounds[1:], strict=False))
+    parts = list(pairwise(bounds))
     if isinstance(value, Batch):
         return [value.select(range(start, end)) for start, end in parts]
     return [value[start:end] for start, end in parts]
