@@ -49,7 +49,9 @@ def decide(config: RunConfig, hardware: Hardware, shape: ModelShape, critic_shap
     profile, why = match_profile(selected, config.plan.profile)
     choices = {"profile": Choice(value=profile.name, reason=why, asked=config.plan.profile != "auto")}
     choices |= Chooser(config=config, hardware=selected, profile=profile).everything()
-    request = memory_request(config, profile, choices, shape, critic_shape)
+    request = memory_request(
+        config, profile, choices, shape, critic_shape, on_cpu=on_cpu(selected) or emulated_on_cpu(selected)
+    )
     available = available_bytes(selected, config.plan.memory_fraction)
     return Decided(
         config=config,
@@ -96,7 +98,13 @@ def available_bytes(hardware: Hardware, fraction: float) -> int:
 
 
 def memory_request(
-    config: RunConfig, profile: Profile, choices: Mapping[str, Choice], shape: ModelShape, critic_shape: ModelShape
+    config: RunConfig,
+    profile: Profile,
+    choices: Mapping[str, Choice],
+    shape: ModelShape,
+    critic_shape: ModelShape,
+    *,
+    on_cpu: bool,
 ) -> MemoryRequest:
     """What the algorithm needs in memory, without sizes."""
     algorithm, lora = config.algorithm, config.model.lora_rank > 0
@@ -119,6 +127,7 @@ def memory_request(
         eager_attention=choices["attention"].value == "eager",
         optimizer_state_bytes=STATE_BYTES[choices["optimizer"].value],
         engine=choices["rollout_engine"].value,
+        on_cpu=on_cpu,
         cuda_graphs=choices["cuda_graphs"].value == "on",
         with_entropy=algorithm.entropy_coef != 0.0,
         sorts_vocabulary=config.rollout.top_p < 1.0 or config.rollout.top_k > 0,

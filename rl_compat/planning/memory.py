@@ -71,11 +71,15 @@ def host_bytes(request: MemoryRequest, levers: Levers) -> int:
 def rollout_engine_bytes(request: MemoryRequest, levers: Levers, sizes: Sizes) -> dict[str, int]:
     """What the engine keeps from one rollout to the next: its copy of the weights, its cache and recorded graphs.
 
+    A copy in half precision leaves embedding and output layer with the trainer.
+
     The `transformers` engine makes a cache for every call and keeps none.
     """
     items = {}
     if _copies_weights(request, levers):
-        items["rollout weights"] = request.actor.num_parameters * DTYPE_BYTES[request.rollout_dtype]
+        items["rollout weights"] = request.actor.linear_parameters * DTYPE_BYTES[request.rollout_dtype]
+    if request.packs_linears:
+        items["packed weights"] = request.actor.num_parameters * FP32_BYTES
     if request.engine == "native":
         items["kv cache"] = _cache_bytes(request, levers, sizes)
     if request.cuda_graphs:

@@ -91,6 +91,7 @@ def _rollout(decided: Decided, found: Found) -> RolloutPlan:
         cuda_graphs=choices["cuda_graphs"].value == "on" and device_of(decided) != "cpu",
         gpu_memory_utilization=decided.config.rollout.gpu_memory_utilization,
         sleep_between=found.levers.sleep_between,
+        packed_linears=request.packs_linears,
     )
 
 

@@ -34,12 +34,18 @@ class MemoryRequest:
     optimizer_state_bytes: int
     "per trained parameter"
     engine: str
+    on_cpu: bool
     cuda_graphs: bool
     with_entropy: bool
     sorts_vocabulary: bool
     "top-k or top-p is on"
     context_bytes: int
     allocator_factor: float
+
+    @property
+    def packs_linears(self) -> bool:
+        """The native engine decodes faster on a CPU over a packed copy of fp32 weights."""
+        return self.on_cpu and self.engine == "native" and self.rollout_dtype == "fp32" and self.quantization == "none"
 
     @property
     def length(self) -> int:

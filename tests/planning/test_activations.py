@@ -157,6 +157,7 @@ def update_request(shape: ModelShape, **changes: object) -> MemoryRequest:
         "eager_attention": False,
         "optimizer_state_bytes": 8,
         "engine": "native",
+        "on_cpu": False,
         "cuda_graphs": False,
         "with_entropy": False,
         "sorts_vocabulary": False,

@@ -9,7 +9,7 @@ from fakes.machines import QWEN_05B
 
 from rl_compat.errors import DoesNotFitError
 from rl_compat.planning.known_shapes import SMOLLM2_135M
-from rl_compat.planning.memory import host_bytes, phase_budgets, weights_bytes
+from rl_compat.planning.memory import host_bytes, phase_budgets, rollout_engine_bytes, weights_bytes
 from rl_compat.planning.model_shape import ModelShape
 from rl_compat.planning.share import kv_room_bytes
 from rl_compat.planning.work import Levers, MemoryRequest, Sizes
@@ -31,6 +31,7 @@ REQUEST = MemoryRequest(
     eager_attention=False,
     optimizer_state_bytes=8,
     engine="native",
+    on_cpu=False,
     cuda_graphs=True,
     with_entropy=False,
     sorts_vocabulary=False,
@@ -139,7 +140,7 @@ def test_offload_moves_bytes_to_the_host() -> None:
 def test_half_precision_rollout_from_fp32_weights_needs_a_copy() -> None:
     half = replace(REQUEST, rollout_dtype="bf16", compute_dtype="bf16")
 
-    assert phase("rollout", half)["rollout weights"] == 2 * 494_032_768
+    assert phase("rollout", half)["rollout weights"] == 2 * 357_854_208, "embedding, head and norms stay shared"
     assert "rollout weights" not in phase("rollout")
     assert phase("rollout", half)["kv cache"] == phase("rollout")["kv cache"] // 2
 
@@ -217,3 +218,10 @@ def test_a_tiny_share_bounds_the_cache_of_the_native_engine() -> None:
     items = bounded.budgets[0].items
     assert items["kv cache"] + items["rollout weights"] <= 0.02 * 80 * GIB
     assert bounded.rollout.gpu_memory_utilization == 0.02
+
+
+def test_a_cpu_keeps_a_packed_copy_of_the_weights_it_decodes_with() -> None:
+    request = replace(REQUEST, on_cpu=True, cuda_graphs=False)
+    items = rollout_engine_bytes(request, Levers(), SIZES)
+    assert items["packed weights"] == 4 * QWEN_05B.num_parameters
+    assert "packed weights" not in rollout_engine_bytes(replace(request, rollout_dtype="bf16"), Levers(), SIZES)
