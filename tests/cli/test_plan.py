@@ -45,6 +45,7 @@ def test_json_is_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
     assert {row["phase"] for row in plan["budgets"]} == {
         "rollout",
         "logprobs",
+        "reference",
         "values",
         "critic_update",
         "actor_update",
