@@ -7,7 +7,7 @@ usage() {
 usage: scripts/quickstart.sh [RUN.TOML] [KEY=VALUE]...
 
 Makes .venv, installs the torch build that suits this machine and rl_compat, fetches SmolLM2-135M, and trains it with
-PPO on GSM8K. Arguments are handed to `rlc train`. Running it again resumes the run and installs nothing anew.
+PPO on GSM8K; without a GPU in a short run, after a minute of sums on a tiny model. Arguments are handed to `rlc train`. Running it again resumes the run and installs nothing anew.
 
   RLC_TORCH    torch to install instead of the chosen build, such as "torch==2.13.0"
   RLC_PYTHON   Python 3.11 or newer to make the environment with
@@ -26,7 +26,13 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/environment.sh"
 prepare_environment "[track]"
 "$venv/bin/rlc" models get smollm2-135m
 if (($# == 0)); then
-    set -- "$("$venv/bin/python" -c 'import torch; print("gsm8k" if torch.cuda.is_available() else "gsm8k-cpu")')"
-    echo "training with the shipped settings \`$1\`; the results are in ${PWD%/}/runs/$1"
+    if "$venv/bin/python" -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then
+        set -- gsm8k
+    else
+        echo "no GPU: first a minute of sums on the built-in tiny model, where learning can be seen; results in ${PWD%/}/runs/sums"
+        "$venv/bin/rlc" train sums
+        set -- gsm8k-cpu
+    fi
+    echo "SmolLM2-135M on GSM8K with the shipped settings \`$1\`; results in ${PWD%/}/runs/$1"
 fi
 exec "$venv/bin/rlc" train "$@"

@@ -19,7 +19,7 @@ Settings = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[RUN.TOML] [KEY=VALUE]...",
-        help="A settings file or the name of a shipped one (gsm8k, gsm8k-cpu), and settings; later ones win.",
+        help="A settings file or the name of a shipped one (sums, gsm8k, gsm8k-cpu), and settings; later ones win.",
     ),
 ]
 

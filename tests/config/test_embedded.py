@@ -16,6 +16,11 @@ def test_a_shipped_run_loads_and_is_ppo_on_gsm8k(name: str) -> None:
     assert config.trainer.output_dir == f"runs/{name}"
 
 
+def test_the_shipped_sums_train_the_tiny_model() -> None:
+    config = load_config(embedded_runs()["sums"]).config
+    assert (config.model.path, config.data.train_files) == ("tiny", ("arithmetic",))
+
+
 def test_nothing_asked_for_is_the_shipped_gsm8k_run() -> None:
     assert read_settings([]).config == load_config(embedded_runs()["gsm8k"]).config
 
