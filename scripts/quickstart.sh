@@ -34,5 +34,7 @@ if (($# == 0)); then
         set -- gsm8k-cpu
     fi
     echo "SmolLM2-135M on GSM8K with the shipped settings \`$1\`; results in ${PWD%/}/runs/$1"
+else
+    echo "training; the results are in the folder that \`trainer.output_dir\` names, by default ${PWD%/}/runs/default"
 fi
 exec "$venv/bin/rlc" train "$@"

@@ -71,7 +71,7 @@ def test_quickstart_installs_torch_first_and_holds_it(prepared: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert lines[0] == f"python {prepared}/doctor/install_torch.py"
     assert lines[1].startswith("python -m pip install --constraint ")
-    assert lines[1].endswith(f" --editable {prepared}")
+    assert lines[1].endswith(f" --editable {prepared}[track]")
     assert lines[2:] == [
         "torch==2.13.0+cpu",
         "rlc models get smollm2-135m",
@@ -84,7 +84,7 @@ def test_a_second_quickstart_installs_nothing_anew(prepared: Path) -> None:
     run(prepared / "scripts/quickstart.sh")
     (prepared / "log").unlink()
     run(prepared / "scripts/quickstart.sh")
-    assert ran(prepared)[1:] == ["rlc models get smollm2-135m", "rlc train"]
+    assert ran(prepared)[1:] == ["rlc models get smollm2-135m", "rlc train gsm8k"]
 
 
 def test_a_changed_project_is_installed_again(prepared: Path) -> None:
