@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from rl_compat.capability.types import Capability, Choice, Rejected
-from rl_compat.errors import HardwareError, nearest
+from rl_compat.errors import HardwareError
 
 Reasons = Callable[[str], tuple[str, ...]]
 
@@ -45,7 +45,7 @@ def _asked(key: str, asked: str, candidates: Sequence[str], against: Reasons, un
     reasons = against(asked)
     if reasons:
         possible = [value for value in candidates if value != asked and not against(value)]
-        offer = nearest(asked, possible) or (possible[0] if possible else None)
+        offer = next((value for value in possible if not unwise(value)), possible[0] if possible else None)
         hint = f"set `{key}={offer}`" if offer else None
         raise HardwareError(f"`{key}={asked}` {'; '.join(reasons)}", hint=hint)
     others = tuple(

@@ -24,7 +24,7 @@ def select_devices(hardware: Hardware, num_devices: int) -> Hardware:
         hidden = len(hardware.hidden_devices)
         aside = f" and {hidden} hidden by `CUDA_VISIBLE_DEVICES`" if hidden else ""
         raise HardwareError(
-            f"asked for {num_devices} devices and {visible} are visible{aside}",
+            f"devices asked for: {num_devices}, visible: {visible}{aside}",
             hint=f"set `plan.num_devices={visible}`" if visible else "set `plan.device=cpu` and `plan.num_devices=1`",
         )
     return replace(hardware, devices=hardware.devices[:num_devices])

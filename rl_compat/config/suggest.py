@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from difflib import get_close_matches
 
 from rl_compat.config.settings import sections, settings
 from rl_compat.errors import nearest
@@ -43,6 +44,7 @@ OTHER_NAMES = {
 def suggestion(key: str) -> str:
     """A sentence with the nearest valid key and its section, or what there is."""
     section, _, name = normalize(key).rpartition(".")
+    section = _mended(section)
     if not section and name in sections():
         return _names_in(name)
     return (
@@ -60,9 +62,15 @@ def means_ours(key: str) -> bool:
     """Whether an unknown key is nearer to a setting of ours than to any key of verl's."""
     section, _, name = normalize(key).rpartition(".")
     ours = {setting.name for setting in settings().values()}
+    section = _mended(section)
     if section in ("", *sections()):
         return name in ours or name in OTHER_NAMES or not section or nearest(name, ours) is not None
     return f"{section}.{name}" in OTHER_NAMES
+
+
+def _mended(section: str) -> str:
+    """A misspelled section of ours as it is spelled; any other as it is."""
+    return next(iter(get_close_matches(section, list(sections()), n=1, cutoff=0.8)), section)
 
 
 def normalize(key: str) -> str:

@@ -143,9 +143,9 @@ def test_threads_that_the_environment_sets_are_left_alone() -> None:
         (machine(P40), {"frozen_storage_dtype": "bf16"}, "`plan.frozen_storage_dtype=bf16` needs"),
         (machine(V100), {"attention": "flash_attention_2"}, "has 7.0"),
         (machine(), {"attention": "flash_attention_2"}, "`plan.attention=flash_attention_2` needs a CUDA device"),
-        (machine(A100), {"num_devices": 4}, "asked for 4 devices and 1 are visible"),
+        (machine(A100), {"num_devices": 4}, "devices asked for: 4, visible: 1"),
         (machine(A100, A100), {"num_devices": 2}, "asked for 2 devices and a run trains on one"),
-        (machine(), {"device": "cuda"}, "asked for 1 devices and 0 are visible"),
+        (machine(), {"device": "cuda"}, "devices asked for: 1, visible: 0"),
         (machine(P40), {"profile": "hopper"}, "profile `hopper` is for compute capability 9.0 to 9.0"),
         (recorded("p40_cu128_wheel"), {}, "has no code for device 0 (Tesla P40)"),
         (recorded("rtx3060_cpu_torch"), {}, "torch 2.6.0+cpu is a CPU build"),
@@ -420,7 +420,7 @@ def test_a_torch_that_cannot_use_the_gpu_is_refused_before_anything_else(name) -
         make_plan(PPO, recorded(name), SMOLLM2_135M)
 
     assert caught.value.hint is not None
-    assert "rlc doctor" in caught.value.hint
+    assert "rl_compat.doctor.wheels" in caught.value.hint
 
 
 def test_a_plan_survives_json(tmp_path) -> None:
