@@ -15,12 +15,12 @@ tokens a response at temperature 1 without filters, rewards from digits, clip ra
 micro-batch a mini-batch, fused AdamW without weight decay at a constant rate, no gradient checkpointing, PPO with
 critic, reference and k1 KL in the reward, GRPO with k3 KL in the loss or no reference.
 
-Different, because each side does it by itself: we compute old log-probabilities with a forward of their own, which both
-TRL trainers take from elsewhere (PPO from the sampler's logits, GRPO from the update while it is on-policy); our
-prompts are padded on the right and their last token is decoded, not prefilled; TRL's PPO makes logits of prompts too, has one
-optimizer for both models, neither clips nor measures gradients, and computes the entropy for its metrics, as its GRPO
-does; our reward function runs in a process of its own; we record the sampler's log-probabilities and their distance to
-the trainer's.
+Different, because each side does it by itself: we compute old log-probabilities with a forward of their own, which
+both TRL trainers take from elsewhere (PPO from the sampler's logits, GRPO from the update while it is on-policy); our
+prompts are padded on the right and their last token is decoded, not prefilled; TRL's PPO makes logits of prompts too,
+has one optimizer for both models, neither clips nor measures gradients, and computes the entropy for its metrics, as
+its GRPO does; our reward function runs in a process of its own; we record the sampler's log-probabilities and their
+distance to the trainer's.
 """
 
 from __future__ import annotations
