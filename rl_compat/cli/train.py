@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,8 +14,10 @@ from rl_compat.cli.common import AsCard, AsJson, HardwareFile, Settings, load_ha
 from rl_compat.cli.render import print_json, print_lines, print_note, print_warning
 
 if TYPE_CHECKING:
+    from rl_compat.config.types import RunConfig
     from rl_compat.trainer.build import Prepared
     from rl_compat.trainer.run import Outcome
+    from rl_compat.trainer.run_folder import RunFolder
 
 app = new_app()
 
@@ -44,7 +47,7 @@ def train(
     from rl_compat.trainer.run import Run
     from rl_compat.trainer.run_folder import RunFolder, choose_checkpoint
 
-    config = loaded.config
+    config = _without_console(loaded.config) if as_json else loaded.config
     folder = RunFolder(Path(config.trainer.output_dir))
     found = choose_checkpoint(folder, config)
     prepared = check_run(config, machine)
@@ -52,6 +55,8 @@ def train(
         for note in (*found.skipped, *prepared.notes):
             print_note(f"note: {note}")
         print_note(_headline(prepared))
+        if not settings and prepared.plan.device == "cpu":
+            print_note("note: this run is sized for a GPU; `rlc train gsm8k-cpu` is the same in the size of a CPU")
         if dry_run:
             return 0
         with TerminalReporter() as reporter, emulate(prepared.plan):
@@ -73,11 +78,15 @@ def _headline(prepared: Prepared) -> str:
     )
 
 
-def _show(outcome: Outcome, folder: object, as_json: bool) -> None:
-    from rl_compat.tracking.curve import marks_for, render_curve
-    from rl_compat.trainer.run_folder import RunFolder
+def _without_console(config: RunConfig) -> RunConfig:
+    """The same run with nothing but JSON on stdout."""
+    loggers = tuple(name for name in config.trainer.loggers if name != "console")
+    return replace(config, trainer=replace(config.trainer, loggers=loggers))
 
-    assert isinstance(folder, RunFolder)
+
+def _show(outcome: Outcome, folder: RunFolder, as_json: bool) -> None:
+    from rl_compat.tracking.curve import marks_for, render_curve
+
     if as_json:
         print_json(
             {
