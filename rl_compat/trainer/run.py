@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -195,7 +195,7 @@ class Run:
         with self._writing(f"step {step}"):
             self.folder.write_samples(step, collected.sequences, collected.scores.rewards, count)
             self.trackers.log(step, metrics)
-        self._say_notes(collected)
+        self._say_notes(collected.scores.notes)
 
     @contextmanager
     def _writing(self, what: str) -> Iterator[None]:
@@ -248,6 +248,7 @@ class Run:
         seed_everything(self.config.trainer.seed)
         self.roles = build_roles(self.prepared, self.reporter)
         self.memory = PhaseMemory(self.prepared.plan)
+        self._say_notes()
         if checkpoint is None or state is None:
             self.boundary = self._state(0)
         else:
@@ -311,8 +312,9 @@ class Run:
             savers.append(("critic", lambda folder: critic.run(CriticWorker.save_state, folder=folder).result()))
         return savers
 
-    def _say_notes(self, collected: Collected) -> None:
-        notes = [*collected.scores.notes]
+    def _say_notes(self, more: Sequence[str] = ()) -> None:
+        """Say what the roles noticed since the last time, after what others did."""
+        notes = list(more)
         notes += self.roles.actor.group.run(ActorWorker.take_notes).result()
         if self.roles.critic is not None:
             notes += self.roles.critic.group.run(CriticWorker.take_notes).result()

@@ -19,6 +19,7 @@ from rl_compat.models.load import load_causal_lm
 from rl_compat.models.lora import LoraSettings, adapter_disabled
 from rl_compat.planning.types import RolePlan, RolloutPlan
 from rl_compat.rollout.build import build_rollout_engine
+from rl_compat.rollout.generation_config import ignored_generation_settings
 from rl_compat.rollout.types import SamplingParams
 from rl_compat.training.engine import PolicyEngine
 from rl_compat.training.optimizers import OptimizerSettings
@@ -70,6 +71,10 @@ class ActorWorker:
             num_valid_tokens=settings.num_valid_tokens,
         )
         self.policy_version = 0
+        ignored = ignored_generation_settings(model)
+        if ignored:
+            listed = ", ".join(f"`{name}={value}`" for name, value in ignored.items())
+            self.engine.notes.append(f"the model's generation_config is not used for sampling: {listed}")
 
     @dispatch(split=("prompts", "groups"), merge="concat")
     def generate(

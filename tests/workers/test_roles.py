@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from fakes.models import save_random_model
 from fakes.runs import REWARD, cpu
 
 from rl_compat import (
@@ -20,6 +21,7 @@ from rl_compat import (
     make_experience,
 )
 from rl_compat.errors import ConfigError, HardwareError, ModelError
+from rl_compat.workers.actor import ActorWorker
 from rl_compat.workers.sequences import Sequences
 
 LENGTHS: dict[str, Any] = {"max_prompt_length": 16, "max_new_tokens": 8}
@@ -173,3 +175,14 @@ def test_a_pool_has_only_gpus_that_are_there(llama_folder: Path) -> None:
         ActorModel.from_pretrained(str(llama_folder), pool=ResourcePool(gpus=[0], hardware=cpu()), **LENGTHS)
     machine = cpu()
     assert ResourcePool(hardware=replace(machine, devices=())).hardware.devices == ()
+
+
+def test_what_a_model_would_have_sampled_with_is_said_once(tmp_path: Path, pool: ResourcePool) -> None:
+    """A-GEN-01"""
+    folder = save_random_model(
+        tmp_path / "model", generation_config={"eos_token_id": 1, "repetition_penalty": 1.1, "top_k": 20}
+    )
+    actor = ActorModel.from_pretrained(str(folder), pool=pool, **LENGTHS)
+    said = actor.group.run(ActorWorker.take_notes).result()
+    assert said == ["the model's generation_config is not used for sampling: `top_k=20`, `repetition_penalty=1.1`"]
+    assert actor.group.run(ActorWorker.take_notes).result() == []
