@@ -180,7 +180,8 @@ def test_a_pool_has_only_gpus_that_are_there(llama_folder: Path) -> None:
 def test_what_a_model_would_have_sampled_with_is_said_once(tmp_path: Path, pool: ResourcePool) -> None:
     """A-GEN-01"""
     folder = save_random_model(
-        tmp_path / "model", generation_config={"eos_token_id": 1, "repetition_penalty": 1.1, "top_k": 20}
+        tmp_path / "model",
+        generation_config={"eos_token_id": 1, "do_sample": True, "repetition_penalty": 1.1, "top_k": 20},
     )
     actor = ActorModel.from_pretrained(str(folder), pool=pool, **LENGTHS)
     said = actor.group.run(ActorWorker.take_notes).result()
