@@ -6,14 +6,13 @@ table in the doctor's knowledge.
 
 from __future__ import annotations
 
-import json
 from functools import cache
-from importlib.resources import files
 
 from rl_compat.capability.choose import capability
 from rl_compat.capability.devices import below
 from rl_compat.capability.types import Capability
 from rl_compat.hardware.binaries import parse_version
+from rl_compat.hardware.catalogue import read_table
 from rl_compat.hardware.types import Hardware
 
 ENGINES = ("native", "vllm", "transformers")
@@ -45,7 +44,7 @@ def vllm_minimum(version: str) -> tuple[int, int]:
 
 @cache
 def _vllm_floors() -> tuple[tuple[tuple[int, ...], tuple[int, int]], ...]:
-    table = json.loads(files("rl_compat.doctor").joinpath("knowledge/vllm.json").read_text())
+    table = read_table("vllm")
     rows = []
     for row in table["releases"]:
         major, minor = parse_version(row["wheel_min_cc"])[:2]
