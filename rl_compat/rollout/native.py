@@ -15,7 +15,7 @@ from rl_compat.rollout.inference import attention_set_to, check_prompts, generat
 from rl_compat.rollout.sampling import make_generator
 from rl_compat.rollout.scheduler import Running, Scheduler
 from rl_compat.rollout.types import Response, SamplingParams
-from rl_compat.rollout.weights import RolloutWeights, rollout_weights
+from rl_compat.rollout.weights import HoldsWeights
 
 _CAPACITY_STEP = 128
 _GRAPH_LENGTH_STEP = 128
@@ -24,7 +24,7 @@ _LENGTH_STEP = 16
 _BUSY_TOKENS = 512
 
 
-class NativeEngine:
+class NativeEngine(HoldsWeights):
     """Generates with plain PyTorch. Needs no compiler, no Triton and no attention package.
 
     A prompt's last token is not prefilled: it is the first input of decoding, so that every response token comes
@@ -32,10 +32,8 @@ class NativeEngine:
     """
 
     def __init__(self, model: nn.Module, *, plan: RolloutPlan, num_valid_tokens: int | None = None) -> None:
-        self._source = model
-        self._plan = plan
+        super().__init__(model, plan)
         self._num_valid_tokens = num_valid_tokens
-        self._weights: RolloutWeights | None = None
         self._decoder: SlotDecoder | None = None
         self._graphs = StepGraphs() if plan.cuda_graphs else None
         self._graphed_weights: tuple[int, ...] = ()
@@ -68,31 +66,12 @@ class NativeEngine:
             self._run(decoder, scheduler, params, on_progress)
         return scheduler.responses(len(prompts))
 
-    def update_weights(self) -> None:
-        """Refresh the copy that computes in a lower dtype; nothing to do when the tensors are shared."""
-        if self._weights is not None:
-            self._weights.refresh()
-
     def sleep(self) -> None:
         """Give back the cache, the graphs and the copy of the weights."""
-        self._decoder = self._weights = None
+        self._decoder = None
         if self._graphs is not None:
             self._graphs.drop()
-        if next(self._source.parameters()).is_cuda:
-            torch.cuda.empty_cache()
-
-    def wake(self) -> None:
-        """Take the weights again; the cache comes with the first call."""
-        self._awake()
-
-    def _awake(self) -> RolloutWeights:
-        if self._weights is None:
-            self._weights = rollout_weights(
-                self._source,
-                compute_dtype=self._plan.compute_dtype,
-                packed_linears=self._plan.packed_linears,
-            )
-        return self._weights
+        super().sleep()
 
     def _run(
         self,

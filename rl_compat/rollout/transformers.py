@@ -15,7 +15,7 @@ from rl_compat.rollout.generation_config import neutral_generation_config
 from rl_compat.rollout.inference import check_prompts, generating, num_embeddings
 from rl_compat.rollout.sampling import draw, make_generator
 from rl_compat.rollout.types import Response, SamplingParams
-from rl_compat.rollout.weights import RolloutWeights, rollout_weights
+from rl_compat.rollout.weights import HoldsWeights, RolloutWeights
 
 
 class DrawAndRecord(LogitsProcessor):
@@ -86,17 +86,15 @@ class DrawAndRecord(LogitsProcessor):
             self._on_finished(num_finished)
 
 
-class TransformersEngine:
+class TransformersEngine(HoldsWeights):
     """Generates with `model.generate`, in batches of `max_num_seqs` rows padded on the left by the engine."""
 
     def __init__(
         self, model: nn.Module, *, plan: RolloutPlan, pad_token_id: int, num_valid_tokens: int | None = None
     ) -> None:
-        self._source = model
-        self._plan = plan
+        super().__init__(model, plan)
         self._num_valid_tokens = num_valid_tokens
         self._filler_id = pad_token_id if pad_token_id < num_embeddings(model) else 0
-        self._weights: RolloutWeights | None = None
 
     def generate(
         self,
@@ -126,30 +124,6 @@ class TransformersEngine:
             self._generate_batch(weights, [prompts[rows[row]] for row in chunk], params, recorder)
             done.update(zip(chunk, recorder.responses(), strict=True))
         return [[done[index * group_size + i] for i in range(group_size)] for index in range(len(prompts))]
-
-    def update_weights(self) -> None:
-        """Refresh the copy that computes in a lower dtype; nothing to do when the tensors are shared."""
-        if self._weights is not None:
-            self._weights.refresh()
-
-    def sleep(self) -> None:
-        """Give back the copy of the weights; the cache lives only within a call."""
-        self._weights = None
-        if next(self._source.parameters()).is_cuda:
-            torch.cuda.empty_cache()
-
-    def wake(self) -> None:
-        """Take the weights again."""
-        self._awake()
-
-    def _awake(self) -> RolloutWeights:
-        if self._weights is None:
-            self._weights = rollout_weights(
-                self._source,
-                compute_dtype=self._plan.compute_dtype,
-                packed_linears=self._plan.packed_linears,
-            )
-        return self._weights
 
     def _generate_batch(
         self,

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_compat.models.storage import keep_in_storage_dtype
-from rl_compat.planning.types import DType
+from rl_compat.planning.types import DType, RolloutPlan
 from rl_compat.rollout.inference import DTYPES, hugging_face_model
 from rl_compat.rollout.packed_linears import PackedLinears, packing_unavailable_reason
 
@@ -120,6 +120,39 @@ def rollout_weights(model: nn.Module, *, compute_dtype: DType, packed_linears: b
         return CopiedWeights(model, dtype=wanted)
     mixed = any(p.dtype != wanted for p in model.parameters())
     return SharedWeights(model, autocast_dtype=wanted if mixed else None)
+
+
+class HoldsWeights:
+    """The part of an engine that takes weights when it wakes, keeps them up to date, and gives them back."""
+
+    def __init__(self, model: nn.Module, plan: RolloutPlan) -> None:
+        self._source = model
+        self._plan = plan
+        self._weights: RolloutWeights | None = None
+
+    def update_weights(self) -> None:
+        """Refresh a copy of the weights; nothing to do when the trainer's tensors are shared."""
+        if self._weights is not None:
+            self._weights.refresh()
+
+    def sleep(self) -> None:
+        """Give back a copy of the weights, and the memory that torch keeps in reserve."""
+        self._weights = None
+        if next(self._source.parameters()).is_cuda:
+            torch.cuda.empty_cache()
+
+    def wake(self) -> None:
+        """Take the weights again; a cache comes with the first call."""
+        self._awake()
+
+    def _awake(self) -> RolloutWeights:
+        if self._weights is None:
+            self._weights = rollout_weights(
+                self._source,
+                compute_dtype=self._plan.compute_dtype,
+                packed_linears=self._plan.packed_linears,
+            )
+        return self._weights
 
 
 def _adapter_layers(model: nn.Module) -> list[Any]:
