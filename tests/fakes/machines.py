@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from rl_compat.config.types import AlgorithmConfig, PlanConfig, RunConfig
 from rl_compat.hardware.recording import load_recording
 from rl_compat.hardware.types import Device, Hardware, Host, Software, TorchBuild
 from rl_compat.planning.model_shape import ModelShape
+from rl_compat.planning.types import Plan
 from rl_compat.units import GIB
 
 RECORDINGS = Path(__file__).parent.parent / "recordings"
@@ -35,6 +37,17 @@ LLAMA_7B = ModelShape.from_config(
         "tie_word_embeddings": False,
     }
 )
+
+PPO = RunConfig(algorithm=AlgorithmConfig(kl_in_reward="k1"))
+
+
+def with_plan(**settings: object) -> RunConfig:
+    """PPO with explicit settings of the plan."""
+    return replace(PPO, plan=PlanConfig(**settings))  # type: ignore[arg-type]
+
+
+def fits(plan: Plan) -> bool:
+    return all(budget.total_bytes <= plan.memory_available_bytes for budget in plan.budgets)
 
 
 def recorded(name: str) -> Hardware:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from fakes.machines import A100, GTX_1660, LLAMA_7B, P40, QWEN_05B, RECORDINGS, T4, V100, gpu, host, machine, recorded
+from fakes.machines import A100, P40, PPO, QWEN_05B, RECORDINGS, T4, V100, fits, machine, recorded, with_plan
 
 from rl_compat.config.types import (
     AlgorithmConfig,
     DataConfig,
     ModelConfig,
     OptimizerConfig,
-    PlanConfig,
     RolloutConfig,
     RunConfig,
     TrainerConfig,
@@ -20,19 +19,7 @@ from rl_compat.config.types import (
 from rl_compat.errors import ConfigError, DoesNotFitError, HardwareError
 from rl_compat.planning.fit import make_plan
 from rl_compat.planning.known_shapes import SMOLLM2_135M
-from rl_compat.planning.serialize import from_json, load_plan, save_plan, to_json
-from rl_compat.planning.types import Plan
 from rl_compat.units import GIB
-
-PPO = RunConfig(algorithm=AlgorithmConfig(kl_in_reward="k1"))
-
-
-def with_plan(**settings: object) -> RunConfig:
-    return replace(PPO, plan=PlanConfig(**settings))  # type: ignore[arg-type]
-
-
-def fits(plan: Plan) -> bool:
-    return all(budget.total_bytes <= plan.memory_available_bytes for budget in plan.budgets)
 
 
 @pytest.mark.parametrize("shape", [SMOLLM2_135M, QWEN_05B])
@@ -295,65 +282,6 @@ def test_a_recording_of_a_gpu_machine_keeps_its_device_and_has_no_cap() -> None:
     assert (plan.device, plan.emulated, plan.memory_cap_bytes) == ("cuda:0", None, None)
 
 
-def test_levers_are_pulled_in_the_order_of_their_cost() -> None:
-    """Sleep and checkpointing before offload; what is not needed stays off."""
-    roomy = make_plan(PPO, machine(gpu("Tesla P40", (6, 1), memory_bytes=48 * GIB)), QWEN_05B)
-    tight = make_plan(PPO, machine(P40), QWEN_05B)
-    small = make_plan(PPO, machine(gpu("Tesla P40", (6, 1), memory_bytes=14 * GIB)), QWEN_05B)
-
-    assert not roomy.roles["actor"].offload_optimizer
-    assert tight.roles["actor"].gradient_checkpointing
-    assert (tight.roles["actor"].offload_idle, tight.roles["actor"].offload_optimizer) == (False, False)
-    assert small.roles["actor"].gradient_checkpointing
-    assert small.roles["actor"].offload_optimizer
-    assert small.host_bytes > 0
-    assert "may be used" in small.choices["offload_optimizer"].reason
-    assert all(fits(plan) for plan in (roomy, tight, small))
-
-
-def test_what_does_not_fit_is_refused_with_both_numbers_and_changes_that_do() -> None:
-    with pytest.raises(DoesNotFitError) as caught:
-        make_plan(PPO, machine(GTX_1660), QWEN_05B)
-
-    assert "GiB and 5.4 GiB may be used (6.0 GiB of 6.0 GiB free on NVIDIA GeForce GTX 1660 Ti)" in caught.value.message
-    assert caught.value.hint is not None
-    assert "`model.lora_rank=16` (" in caught.value.hint
-    assert "`model.path=smollm2-135m` (" in caught.value.hint
-
-
-def test_a_change_that_is_offered_really_fits() -> None:
-    config = replace(PPO, model=ModelConfig(lora_rank=16))
-
-    assert fits(make_plan(config, machine(GTX_1660), QWEN_05B))
-    assert fits(make_plan(PPO, machine(GTX_1660), SMOLLM2_135M))
-
-
-def test_settings_that_waste_memory_are_named_first() -> None:
-    config = with_plan(gradient_checkpointing=False, micro_batch_size=32)
-
-    with pytest.raises(DoesNotFitError) as caught:
-        make_plan(config, machine(T4), SMOLLM2_135M)
-
-    assert caught.value.hint is not None
-    assert caught.value.hint.startswith("use `plan.gradient_checkpointing=auto plan.micro_batch_size=auto` (")
-
-
-def test_optimizer_offload_beyond_the_containers_limit_is_refused_with_both_numbers() -> None:
-    """A-MEM-05: 12 bytes for each of 7e9 parameters, 32 GiB in the container."""
-    hardware = machine(gpu("NVIDIA H100", (9, 0), memory_bytes=80 * GIB))
-    container = host(1024 * GIB, ram_limit_bytes=32 * GIB, ram_available_bytes=32 * GIB)
-    config = RunConfig(
-        algorithm=AlgorithmConfig(name="grpo", group_size=4), plan=PlanConfig(offload_optimizer=True, memory_fraction=1)
-    )
-
-    with pytest.raises(DoesNotFitError) as caught:
-        make_plan(config, replace(hardware, host=container), LLAMA_7B)
-
-    assert caught.value.message.startswith("`host memory` needs 75.8 GiB and 32.0 GiB may be used")
-    assert caught.value.hint is not None
-    assert "`model.lora_rank=16`" in caught.value.hint
-
-
 def test_group_size_multiplies_the_sequences() -> None:
     """A-MEM-04: 32 prompts of 8 responses are 256 sequences; memory follows sequences."""
     config = RunConfig(
@@ -421,31 +349,3 @@ def test_a_torch_that_cannot_use_the_gpu_is_refused_before_anything_else(name) -
 
     assert caught.value.hint is not None
     assert "rl_compat.doctor.wheels" in caught.value.hint
-
-
-def test_a_plan_survives_json(tmp_path) -> None:
-    plan = make_plan(PPO, recorded("p40"), QWEN_05B)
-
-    assert from_json(to_json(plan)) == plan
-    save_plan(plan, tmp_path / "plan.json")
-    assert load_plan(tmp_path / "plan.json") == plan
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (None, "cannot read the plan"),
-        ("{", "is not JSON"),
-        ('{"schema": 99}', "has schema `99`, this version reads 1"),
-        ('{"schema": 1}', "is not a plan"),
-    ],
-)
-def test_a_damaged_plan_is_refused_by_file(text, message, tmp_path) -> None:
-    path = tmp_path / "plan.json"
-    if text is not None:
-        path.write_text(text)
-
-    with pytest.raises(ConfigError, match=message) as caught:
-        load_plan(path)
-
-    assert "plan.json" in caught.value.message

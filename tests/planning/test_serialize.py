@@ -1,0 +1,38 @@
+"""Plans as files."""
+
+from __future__ import annotations
+
+import pytest
+from fakes.machines import PPO, QWEN_05B, recorded
+
+from rl_compat.errors import ConfigError
+from rl_compat.planning.fit import make_plan
+from rl_compat.planning.serialize import from_json, load_plan, save_plan, to_json
+
+
+def test_a_plan_survives_json(tmp_path) -> None:
+    plan = make_plan(PPO, recorded("p40"), QWEN_05B)
+
+    assert from_json(to_json(plan)) == plan
+    save_plan(plan, tmp_path / "plan.json")
+    assert load_plan(tmp_path / "plan.json") == plan
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "cannot read the plan"),
+        ("{", "is not JSON"),
+        ('{"schema": 99}', "has schema `99`, this version reads 1"),
+        ('{"schema": 1}', "is not a plan"),
+    ],
+)
+def test_a_damaged_plan_is_refused_by_file(text, message, tmp_path) -> None:
+    path = tmp_path / "plan.json"
+    if text is not None:
+        path.write_text(text)
+
+    with pytest.raises(ConfigError, match=message) as caught:
+        load_plan(path)
+
+    assert "plan.json" in caught.value.message
