@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from rl_compat.cli.common import AsCard, AsJson, HardwareFile, load_hardware, new_app
+from rl_compat.cli.common import AsCard, AsJson, HardwareFile, load_hardware, new_app, show_report
 from rl_compat.cli.render import print_json, print_table
 
 app = new_app()
@@ -38,6 +38,7 @@ def evaluate_model(
     checkpoint = None if run is None else checkpoint_of(target, run)
     given = list(settings or ())
     loaded = load_config(None, [f"model.path={target}", *given]) if run is None else load_config(run.settings, given)
+    show_report(loaded)
     machine = load_hardware(hardware, as_card)
     with TerminalReporter() as reporter:
         found = evaluate(loaded.config, machine, checkpoint=checkpoint, reporter=reporter, around=emulate)

@@ -21,6 +21,7 @@ LEVER_CHOICES = {
     "offload_optimizer": ("offload_optimizer", "offload_optimizer"),
 }
 "lever: concern, and the setting under `plan` that fixes it"
+THREADS_BESIDE_A_GPU = 8
 
 
 def resolve(decided: Decided, found: Found) -> Plan:
@@ -42,7 +43,7 @@ def resolve(decided: Decided, found: Found) -> Plan:
         choices=dict(decided.choices) | _lever_choices(decided, found),
         notes=_notes(decided),
         tf32=decided.choices["tf32"].value == "on",
-        num_threads=_num_threads(decided),
+        num_threads=_num_threads(decided, found),
         memory_cap_bytes=hardware.devices[0].memory_total_bytes if emulated else None,
         sdpa_backends=sdpa_backends(hardware),
         emulated=hardware.emulated if emulated else None,
@@ -116,10 +117,12 @@ def _lever_choices(decided: Decided, found: Found) -> dict[str, Choice]:
     return recorded
 
 
-def _num_threads(decided: Decided) -> int | None:
-    if device_of(decided) != "cpu" or "OMP_NUM_THREADS" in decided.hardware.environment:
+def _num_threads(decided: Decided, found: Found) -> int | None:
+    """All cores where the CPU does the arithmetic; beside a GPU no more than its small tensors have use for."""
+    if "OMP_NUM_THREADS" in decided.hardware.environment:
         return None
-    return decided.hardware.host.num_cores
+    cores = decided.hardware.host.num_cores
+    return cores if device_of(decided) == "cpu" or found.levers.offload_optimizer else min(cores, THREADS_BESIDE_A_GPU)
 
 
 def _notes(decided: Decided) -> tuple[str, ...]:

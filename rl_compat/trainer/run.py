@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -77,6 +77,12 @@ class Run:
 
         A second signal stops at once: the newest checkpoint is then an earlier one.
         """
+        with self._writing("the settings of the run"):
+            lock = self.folder.lock()
+        with closing(lock):
+            return self._run_alone()
+
+    def _run_alone(self) -> Outcome:
         trainer = self.config.trainer
         with self._writing("the settings of the run"):
             self.folder.begin(self.config, self.prepared.plan, self.prepared.setup.hardware)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from rl_compat.config.dump import to_toml
 from rl_compat.config.load import load_config
@@ -41,6 +42,8 @@ _MAY_CHANGE = {
 }
 "settings by section that a continued run may have changed, besides all of `plan`"
 
+LOCK = ".lock"
+
 
 @dataclass(frozen=True, slots=True)
 class RunFolder:
@@ -69,6 +72,20 @@ class RunFolder:
     @property
     def samples(self) -> Path:
         return self.path / "samples.jsonl"
+
+    def lock(self) -> TextIO:
+        """Hold the folder until the returned file is closed. Raises ConfigError when another process has it."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        file = (self.path / LOCK).open("w")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+            raise ConfigError(
+                f"another process trains in `{self.path}`",
+                hint="wait for it, or set `trainer.output_dir` to a new folder",
+            ) from None
+        return file
 
     def begin(self, config: RunConfig, plan: Plan, hardware: Hardware) -> None:
         """Write what the run was asked for and what was decided."""

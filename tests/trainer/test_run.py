@@ -8,7 +8,7 @@ import re
 import resource
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -19,11 +19,12 @@ from transformers import AutoModelForCausalLM
 
 from rl_compat.cli.app import main
 from rl_compat.config.load import load_config
-from rl_compat.errors import ModelError, RewardError, RLCompatError
+from rl_compat.errors import ConfigError, ModelError, RewardError, RLCompatError
 from rl_compat.planning.checkpoint_size import checkpoint_bytes
 from rl_compat.planning.model_shape import ModelShape
 from rl_compat.planning.serialize import load_plan
 from rl_compat.trainer.checkpoints import find_newest
+from rl_compat.trainer.run_folder import RunFolder
 
 QUICK = {"data.val_files": ""}
 HALF = {"plan.compute_dtype": "fp16", "plan.rollout_dtype": "fp32"}
@@ -300,3 +301,11 @@ def test_an_emulated_p40_trains_with_its_own_choices(
     assert plan.profile == "pascal"
     assert plan.roles["actor"].compute_dtype == "fp32"
     assert list(steps(run)) == [1]
+
+
+def test_two_processes_do_not_train_in_one_folder(llama_folder: Path, tmp_path: Path) -> None:
+    arguments = settings(llama_folder, tmp_path / "run", PPO, QUICK, num_steps=1)
+    with closing(RunFolder(tmp_path / "run").lock()), pytest.raises(ConfigError, match="another process trains in"):
+        train(arguments)
+    assert not (tmp_path / "run" / "run.toml").exists()
+    assert train(arguments).step == 1
