@@ -190,6 +190,16 @@ def step_settings(config: RunConfig) -> StepSettings:
         rollout=config.rollout,
         group_size=config.algorithm.group_size,
         max_new_tokens=config.data.max_response_length,
+        one_update=one_update(config),
+    )
+
+
+def one_update(config: RunConfig) -> bool:
+    """Whether the weights that the update starts from are those of every log-probability that a step needs."""
+    return (
+        optimizer_steps_per_batch(config) == 1
+        and config.algorithm.kl_in_reward == "none"
+        and config.model.lora_dropout == 0.0
     )
 
 

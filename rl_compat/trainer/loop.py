@@ -34,6 +34,8 @@ class StepSettings:
     rollout: RolloutConfig
     group_size: int
     max_new_tokens: int
+    one_update: bool = False
+    "a step is one optimizer step and no KL is in the reward: the update's own log-probabilities are the old ones"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,8 +71,9 @@ def collect(
     with timer("reward"):
         scores = roles.reward.compute_rewards(sequences).result()
     batch = sequences.batch
-    with memory("old_log_prob"), timer("old_log_prob"):
-        batch = batch.with_(old_logprobs=roles.actor.compute_logprobs(sequences).result())
+    if not settings.one_update:
+        with memory("old_log_prob"), timer("old_log_prob"):
+            batch = batch.with_(old_logprobs=roles.actor.compute_logprobs(sequences).result())
     if roles.reference is not None:
         with memory("ref"), timer("ref"):
             batch = batch.with_(ref_logprobs=roles.reference.compute_logprobs(sequences).result())

@@ -39,9 +39,10 @@ def data_metrics(batch: Batch, *, scored: Tensor) -> dict[str, float]:
 
 
 def mismatch_metrics(batch: Batch) -> dict[str, float]:
-    """How far the sampler's log-probabilities are from the trainer's."""
+    """How far the sampler's log-probabilities are from the trainer's; the update says it where it computes them."""
     assert batch.rollout_logprobs is not None
-    assert batch.old_logprobs is not None
+    if batch.old_logprobs is None:
+        return {}
     mask = batch.response_mask
     rollout, trained = batch.rollout_logprobs[mask], batch.old_logprobs[mask]
     if rollout.numel() == 0:

@@ -14,6 +14,7 @@ from torch import Tensor
 from rl_compat.batch import Batch
 from rl_compat.distributed.dispatch import dispatch
 from rl_compat.distributed.pool import ResourcePool, WorkerGroup
+from rl_compat.errors import ConfigError
 from rl_compat.models.chat import ChatEncoder
 from rl_compat.models.load import load_causal_lm
 from rl_compat.models.lora import LoraSettings, adapter_disabled
@@ -119,8 +120,16 @@ class ActorWorker:
             return self.engine.logprobs(batch, temperature=self.settings.temperature).logprobs
 
     def update(self, *, batch: Batch, seed: int) -> dict[str, float]:
-        """All epochs and mini-batches over the batch; the mean of their metrics."""
+        """All epochs and mini-batches over the batch; the mean of their metrics.
+
+        A batch without `old_logprobs` can be learned from in one optimizer step only; ConfigError for more.
+        """
         settings = self.settings
+        if batch.old_logprobs is None and not self._takes_one_step(batch):
+            raise ConfigError(
+                "the batch has no `old_logprobs`, and the update takes more than one optimizer step",
+                hint="set them: `batch.with_(old_logprobs=actor.compute_logprobs(sequences).result())`",
+            )
         loss = partial(policy_loss, settings=settings.loss)
         steps = []
         with self.engine.onloaded():
@@ -141,6 +150,10 @@ class ActorWorker:
             self.rollout.update_weights()
         self.policy_version += 1
         return mean_metrics(steps, prefix="actor/")
+
+    def _takes_one_step(self, batch: Batch) -> bool:
+        num_groups = len(batch.groups.unique())
+        return self.settings.num_epochs == 1 and num_groups <= (self.settings.mini_batch_size or num_groups)
 
     def save_state(self, *, folder: Path) -> None:
         self.engine.save_state(folder)
@@ -239,6 +252,6 @@ class ActorModel:
         return self.group.run(ActorWorker.logprobs, batch=sequences.batch)
 
     def update(self, batch: Batch, *, seed: int = 0) -> dict[str, float]:
-        """Learn from a batch with `old_logprobs` and `advantages`; returns the metrics."""
+        """Learn from a batch with `advantages` and, for several steps, `old_logprobs`; returns the metrics."""
         metrics: dict[str, float] = self.group.run(ActorWorker.update, batch=batch, seed=seed).result()
         return metrics

@@ -43,7 +43,7 @@ def make_experience(
     """The batch with rewards, token rewards, advantages and returns.
 
     `rewards` holds one outcome per response. A response without one (None) is left out: its mask is cleared, and no
-    group statistic counts it. `old_logprobs` must be set, `ref_logprobs` for a KL in the reward, `values` for PPO.
+    group statistic counts it. A KL in the reward needs `old_logprobs` and `ref_logprobs`, PPO needs `values`.
     """
     scored = torch.tensor([reward is not None for reward in rewards])
     outcome = torch.tensor([0.0 if reward is None else float(reward) for reward in rewards])

@@ -39,11 +39,14 @@ class ValueLossSettings:
 def policy_loss(
     batch: Batch, outputs: TokenOutputs, totals: BatchTotals, settings: PolicyLossSettings
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """PPO's clipped surrogate, minus the entropy bonus, plus the KL to the reference. Scalar, and its parts."""
-    assert batch.old_logprobs is not None
+    """PPO's clipped surrogate, minus the entropy bonus, plus the KL to the reference. Scalar, and its parts.
+
+    A batch without `old_logprobs` is updated once: the policy that is differentiated is the old one.
+    """
     assert batch.advantages is not None
     device = outputs.logprobs.device
     mask = batch.response_mask.to(device)
+    old_logprobs = outputs.logprobs.detach() if batch.old_logprobs is None else batch.old_logprobs.to(device)
 
     def total(per_token: Tensor) -> Tensor:
         return aggregate(
@@ -57,7 +60,7 @@ def policy_loss(
 
     surrogate = ppo_clip_loss(
         logprobs=outputs.logprobs,
-        old_logprobs=batch.old_logprobs.to(device),
+        old_logprobs=old_logprobs,
         advantages=batch.advantages.to(device),
         response_mask=mask,
         clip_low=settings.clip_low,
@@ -72,6 +75,9 @@ def policy_loss(
         "actor/pg_clipfrac_lower": surrogate.num_dual_clipped / num_tokens,
         "actor/ppo_kl": surrogate.sum_kl / num_tokens,
     }
+    if batch.old_logprobs is None and batch.rollout_logprobs is not None:
+        gap = (old_logprobs - batch.rollout_logprobs.to(device)).abs() * mask
+        metrics["training/rollout_logprobs_diff_mean"] = gap.sum() / num_tokens
     if outputs.entropy is not None:
         entropy = total(outputs.entropy)
         loss = loss - settings.entropy_coef * entropy

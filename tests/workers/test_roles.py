@@ -187,3 +187,10 @@ def test_what_a_model_would_have_sampled_with_is_said_once(tmp_path: Path, pool:
     said = actor.group.run(ActorWorker.take_notes).result()
     assert said == ["the model's generation_config is not used for sampling: `top_k=20`, `repetition_penalty=1.1`"]
     assert actor.group.run(ActorWorker.take_notes).result() == []
+
+
+def test_several_optimizer_steps_need_old_logprobs(llama_folder: Path, pool: ResourcePool) -> None:
+    actor = ActorModel.from_pretrained(str(llama_folder), pool=pool, num_epochs=2, batch_size=4, **LENGTHS)
+    batch = generate(actor).batch
+    with pytest.raises(ConfigError, match="more than one optimizer step"):
+        actor.update(batch.with_(advantages=torch.ones(batch.response_ids.shape)))

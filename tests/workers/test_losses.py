@@ -1,0 +1,40 @@
+"""The actor's loss over a batch with and without separate old log-probabilities."""
+
+from __future__ import annotations
+
+import torch
+from fakes.engines import random_batch
+
+from rl_compat.training.engine import BatchTotals, TokenOutputs
+from rl_compat.workers.losses import PolicyLossSettings, policy_loss
+
+
+def gradient(old_logprobs: torch.Tensor | None, settings: PolicyLossSettings) -> tuple[torch.Tensor, dict[str, float]]:
+    batch = random_batch()
+    torch.manual_seed(1)
+    logprobs = (-3 * torch.rand(batch.response_ids.shape)).requires_grad_()
+    batch = batch.with_(
+        advantages=torch.randn(batch.response_ids.shape),
+        rollout_logprobs=logprobs.detach() + 0.25,
+        ref_logprobs=logprobs.detach() - 0.5,
+        old_logprobs=None if old_logprobs is None else logprobs.detach(),
+    )
+    totals = BatchTotals(num_tokens=int(batch.response_mask.sum()), num_sequences=len(batch))
+    loss, metrics = policy_loss(batch, TokenOutputs(logprobs=logprobs), totals, settings)
+    loss.backward()
+    assert logprobs.grad is not None
+    return logprobs.grad, {name: float(value) for name, value in metrics.items()}
+
+
+def test_one_update_needs_no_old_logprobs() -> None:
+    settings = PolicyLossSettings(kl_loss="k3", kl_loss_coef=0.1)
+    given, with_old = gradient(torch.zeros(1), settings)
+    absent, without_old = gradient(None, settings)
+    assert given.abs().sum() > 0
+    assert torch.equal(given, absent)
+    assert with_old.items() <= without_old.items()
+
+
+def test_an_update_without_old_logprobs_says_how_far_the_sampler_was() -> None:
+    _, metrics = gradient(None, PolicyLossSettings())
+    torch.testing.assert_close(metrics["training/rollout_logprobs_diff_mean"], 0.25, rtol=1e-4, atol=0)
