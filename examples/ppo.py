@@ -17,8 +17,8 @@ from rl_compat import (
 
 pool = ResourcePool.auto()
 lengths = {"max_prompt_length": 16, "max_new_tokens": 4}
-actor = ActorModel.from_pretrained("tiny", pool=pool, lr=1e-3, **lengths)
-critic = CriticModel.from_pretrained("tiny", pool=pool, lr=1e-3, **lengths)
+actor = ActorModel.from_pretrained("tiny", pool=pool, lr=5e-4, **lengths)
+critic = CriticModel.from_pretrained("tiny", pool=pool, lr=5e-4, **lengths)
 reference = ReferenceModel.from_pretrained("tiny", pool=pool, **lengths)
 reward = RewardModel.from_functions("arithmetic")
 settings = ExperienceSettings(algorithm="ppo", gae_lambda=0.95, kl_in_reward="k1")
