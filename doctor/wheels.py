@@ -191,7 +191,11 @@ def pip_arguments(install: TorchInstall, *, from_pypi: bool = False) -> list[str
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the choice for this machine, its reason on stderr; exit code 1 when no build fits."""
-    parser = argparse.ArgumentParser(prog="wheels.py", description="Which torch build suits this machine.")
+    parser = argparse.ArgumentParser(
+        prog="wheels.py",
+        description="Which torch build suits this machine.",
+        epilog="example: python3 doctor/wheels.py --json",
+    )
     parser.add_argument("--json", action="store_true", help="print what was found and every fitting build")
     parser.add_argument("--python", default=platform.python_version(), help="Python to install for")
     options = parser.parse_args(arguments)
