@@ -1,4 +1,4 @@
-"""Bytes and seconds: read as people write them, shown as people read them."""
+"""Bytes: read as people write them, shown as people read them."""
 
 from __future__ import annotations
 
@@ -48,16 +48,3 @@ def format_bytes(num_bytes: float) -> str:
             return f"{sign}{size:.0f} {unit}" if unit == "B" else f"{sign}{size:.1f} {unit}"
         size /= 1024
     raise AssertionError("unreachable")
-
-
-def format_seconds(seconds: float) -> str:
-    """Seconds as `0.43 s`, `12.3 s`, `2 min 05 s` or `1 h 02 min`."""
-    if seconds < 10:
-        return f"{seconds:.2f} s"
-    if seconds < 120:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest:02d} s"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02d} min"

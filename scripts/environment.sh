@@ -11,6 +11,22 @@ die() {
     exit 2
 }
 
+# help_if_asked TEXT ARGUMENT...: shows the text, and the variables that every script reads, when the first is --help.
+help_if_asked() {
+    local text=$1 first=${2:-}
+    if [[ $first != --help && $first != -h ]]; then
+        return
+    fi
+    printf '%s\n' "$text"
+    cat <<'TEXT'
+
+  RLC_TORCH    torch to install instead of the chosen build, such as "torch==2.13.0"
+  RLC_PYTHON   Python 3.11 or newer to make the environment with
+  RLC_VENV     folder of the environment instead of .venv
+TEXT
+    exit 0
+}
+
 is_new_enough() {
     "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1
 }

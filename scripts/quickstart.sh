@@ -2,26 +2,14 @@
 # From a fresh clone to a trained model: environment, torch for this machine, model, PPO on GSM8K.
 set -euo pipefail
 
-usage() {
-    cat <<'TEXT'
-usage: scripts/quickstart.sh [RUN.TOML] [KEY=VALUE]...
-
-Makes .venv, installs the torch build that suits this machine and rl_compat, fetches SmolLM2-135M, and trains it with
-PPO on GSM8K; without a GPU in a short run, after a minute of sums on a tiny model. Arguments are handed to `rlc train`. Running it again resumes the run and installs nothing anew.
-
-  RLC_TORCH    torch to install instead of the chosen build, such as "torch==2.13.0"
-  RLC_PYTHON   Python 3.11 or newer to make the environment with
-  RLC_VENV     folder of the environment instead of .venv
-TEXT
-}
-
-if [[ ${1:-} == --help || ${1:-} == -h ]]; then
-    usage
-    exit 0
-fi
-
 # shellcheck source=scripts/environment.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/environment.sh"
+
+help_if_asked 'usage: scripts/quickstart.sh [RUN.TOML] [KEY=VALUE]...
+
+Makes .venv, installs the torch build that suits this machine and rl_compat, fetches SmolLM2-135M, and trains it with
+PPO on GSM8K; without a GPU in a short run, after a minute of sums on a tiny model. Arguments are handed to `rlc train`.
+Running it again resumes the run and installs nothing anew.' "$@"
 
 prepare_environment "[track]"
 "$venv/bin/rlc" models get smollm2-135m

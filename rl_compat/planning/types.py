@@ -75,11 +75,6 @@ class PhaseBudget:
     def total_bytes(self) -> int:
         return sum(self.items.values())
 
-    @property
-    def tensor_bytes(self) -> int:
-        """Without the context and the allocator's slack: what `torch.cuda.max_memory_allocated` would read."""
-        return self.total_bytes - self.items.get("context", 0) - self.items.get("allocator slack", 0)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:

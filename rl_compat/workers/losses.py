@@ -1,4 +1,7 @@
-"""The losses of actor and critic over one micro-batch, divided by counts of the whole mini-batch."""
+"""The losses of actor and critic over one micro-batch, divided by counts of the whole mini-batch.
+
+The engine hands batch and outputs over on one device.
+"""
 
 from __future__ import annotations
 
@@ -44,9 +47,8 @@ def policy_loss(
     A batch without `old_logprobs` is updated once: the policy that is differentiated is the old one.
     """
     assert batch.advantages is not None
-    device = outputs.logprobs.device
-    mask = batch.response_mask.to(device)
-    old_logprobs = outputs.logprobs.detach() if batch.old_logprobs is None else batch.old_logprobs.to(device)
+    mask = batch.response_mask
+    old_logprobs = outputs.logprobs.detach() if batch.old_logprobs is None else batch.old_logprobs
 
     def total(per_token: Tensor) -> Tensor:
         return aggregate(
@@ -61,7 +63,7 @@ def policy_loss(
     surrogate = ppo_clip_loss(
         logprobs=outputs.logprobs,
         old_logprobs=old_logprobs,
-        advantages=batch.advantages.to(device),
+        advantages=batch.advantages,
         response_mask=mask,
         clip_low=settings.clip_low,
         clip_high=settings.clip_high,
@@ -76,7 +78,7 @@ def policy_loss(
         "actor/ppo_kl": surrogate.sum_kl / num_tokens,
     }
     if batch.old_logprobs is None and batch.rollout_logprobs is not None:
-        gap = (old_logprobs - batch.rollout_logprobs.to(device)).abs() * mask
+        gap = (old_logprobs - batch.rollout_logprobs).abs() * mask
         metrics["training/rollout_logprobs_diff_mean"] = gap.sum() / num_tokens
     if outputs.entropy is not None:
         entropy = total(outputs.entropy)
@@ -84,7 +86,7 @@ def policy_loss(
         metrics["actor/entropy_loss"] = entropy.detach()
     if settings.kl_loss != "none":
         assert batch.ref_logprobs is not None
-        kl = total(kl_estimate(settings.kl_loss, logprobs=outputs.logprobs, ref_logprobs=batch.ref_logprobs.to(device)))
+        kl = total(kl_estimate(settings.kl_loss, logprobs=outputs.logprobs, ref_logprobs=batch.ref_logprobs))
         loss = loss + settings.kl_loss_coef * kl
         metrics["actor/kl_loss"] = kl.detach()
     metrics["actor/loss"] = loss.detach()
@@ -97,12 +99,11 @@ def critic_loss(
     """The clipped squared error of the values against the returns. Scalar, and its parts."""
     assert batch.values is not None
     assert batch.returns is not None
-    device = values.device
-    mask = batch.response_mask.to(device)
+    mask = batch.response_mask
     error = value_loss(
         values=values,
-        old_values=batch.values.to(device),
-        returns=batch.returns.to(device),
+        old_values=batch.values,
+        returns=batch.returns,
         response_mask=mask,
         clip_value=settings.clip_value,
     )
