@@ -39,8 +39,66 @@ class Device:
     bf16_native: bool | None = None
     processes: tuple[Process, ...] | None = None
     "None when nothing could be read"
+    compute_mode: str | None = None
+    "`default`, `exclusive_process` or `prohibited`"
+    pcie_width: int | None = None
+    "lanes in use now"
+    pcie_width_max: int | None = None
+    "lanes that card and slot could use"
+    bar1_total_bytes: int | None = None
     sources: Mapping[str, str] = field(default_factory=dict)
     "field name to `nvml`, `cuda`, `nvidia-smi`, `catalogue` or `rule`"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PciGpu:
+    """An NVIDIA display or 3D controller on the PCI bus, whether or not a driver serves it."""
+
+    bus_id: str
+    device_id: str
+    "four hexadecimal digits, `1b38` for a Tesla P40"
+    kernel_driver: str | None = None
+    "`nvidia`, `nouveau`, `vfio-pci` …; None when none is bound"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """What lies between two visible devices."""
+
+    first: int
+    second: int
+    kind: str | None = None
+    "`nvlink`, `pcie_switch`, `pcie_host_bridge`, `numa_node` or `system` (across sockets)"
+    peer_access: bool | None = None
+    "whether CUDA lets one read the other's memory"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Folder:
+    """A folder that training writes to, or its nearest existing parent."""
+
+    role: str
+    "`run`, `temporary`, `hub_cache`, `model_cache` or `packages`"
+    path: str
+    writable: bool
+    free_bytes: int | None = None
+    file_system: str | None = None
+    "`ext4`, `nfs4`, `overlay`, `tmpfs`, `9p` …"
+    error: str | None = None
+    "why a test file could not be written"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """A server that installation or models come from."""
+
+    role: str
+    "`hub`, `torch_index` or `package_index`"
+    url: str
+    "without user name, password and query"
+    reachable: bool
+    seconds: float | None = None
+    error: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +109,14 @@ class Driver:
     nvml_error: str | None = None
     kernel_module: str | None = None
     "`open` or `proprietary`"
+    module_version: str | None = None
+    "of the kernel module that is loaded; `version` is that of the library"
+    device_nodes: tuple[str, ...] | None = None
+    "`/dev/nvidia*` (under WSL `/dev/dxg`) that this process may open"
+    closed_device_nodes: tuple[str, ...] = ()
+    "those that exist and it may not open"
+    cuda_library: str | None = None
+    "where `libcuda.so.1` was found"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +142,9 @@ class Host:
     "`docker`, `podman`, `kubernetes`, `lxc` … or None"
     wsl: bool = False
     file_descriptor_limit: int | None = None
+    locale_encoding: str | None = None
+    "what Python writes text in by default, `utf-8` or else"
+    folders: tuple[Folder, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +155,8 @@ class TorchBuild:
     arch_list: tuple[str, ...] = ()
     "`sm_60`, `compute_90` … as compiled into the wheel"
     cuda_available: bool = False
+    cuda_error: str | None = None
+    "the first thing that went wrong when CUDA was asked for its devices"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +169,20 @@ class Software:
     "why torch could not be imported, None when it was imported or is not installed"
     bitsandbytes_library: str | None = None
     "`cuda`, `cpu`, or the error of loading it; None when not installed or not looked at"
+    import_errors: Mapping[str, str] = field(default_factory=dict)
+    "why an installed package could not be imported, by distribution name; torch and bitsandbytes have their own field"
+    executable: str | None = None
+    "this Python"
+    environment_kind: str | None = None
+    "`venv`, `conda` or `system`"
+    externally_managed: bool = False
+    "pip refuses to install here, by PEP 668"
+    locations: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    "folders on the path that hold a package, first one imported; only for torch and packages found more than once"
+    shadowing_libraries: tuple[str, ...] = ()
+    "CUDA libraries in folders of LD_LIBRARY_PATH, which come before those that torch brings"
+    torch_seconds: float | None = None
+    "time that importing torch took"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,11 +192,17 @@ class Hardware:
     devices: tuple[Device, ...]
     hidden_devices: tuple[Device, ...] = ()
     "present but excluded by CUDA_VISIBLE_DEVICES; `index` is NVML's"
+    links: tuple[Link, ...] = ()
+    "between visible devices"
+    pci_gpus: tuple[PciGpu, ...] | None = None
+    "None where the bus could not be read"
     driver: Driver = field(default_factory=Driver)
     host: Host
     software: Software
     environment: Mapping[str, str] = field(default_factory=dict)
-    "the variables that change what CUDA and the caches do"
+    "the variables that change what CUDA and the caches do; of secrets only `(set)`"
+    network: tuple[Endpoint, ...] | None = None
+    "None when not looked at"
     warnings: tuple[str, ...] = ()
     "readings that contradict each other or failed"
     recorded_at: str | None = None

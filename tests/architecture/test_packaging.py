@@ -13,6 +13,7 @@ from rl_compat.cli.app import COMMANDS
 
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
 SETUPTOOLS = PROJECT["tool"]["setuptools"]
+ROOTS = ("rl_compat", "doctor", "profiles")
 
 
 def folder_of(package: str) -> str:
@@ -20,10 +21,12 @@ def folder_of(package: str) -> str:
 
 
 def test_every_package_is_listed() -> None:
-    inside = {path.parent for path in (REPOSITORY / "rl_compat").rglob("__init__.py")}
+    inside = {path.parent for root in ROOTS for path in (REPOSITORY / root).rglob("__init__.py")}
     found = {path.relative_to(REPOSITORY).as_posix().replace("/", ".") for path in inside}
 
-    assert found | {"rl_compat.doctor", "rl_compat.profiles"} == set(SETUPTOOLS["packages"])
+    assert {name if name.startswith("rl_compat") else f"rl_compat.{name}" for name in found} == set(
+        SETUPTOOLS["packages"]
+    )
 
 
 def test_every_listed_package_exists_and_says_what_it_is() -> None:
@@ -33,7 +36,7 @@ def test_every_listed_package_exists_and_says_what_it_is() -> None:
 
 
 def test_every_folder_with_modules_is_a_package() -> None:
-    folders = {path.parent for path in (REPOSITORY / "rl_compat").rglob("*.py")}
+    folders = {path.parent for root in ROOTS for path in (REPOSITORY / root).rglob("*.py")}
 
     assert {folder for folder in folders if not (folder / "__init__.py").exists()} == set()
 

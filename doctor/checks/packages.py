@@ -1,0 +1,7 @@
+"""Checks of packages."""
+
+from __future__ import annotations
+
+from rl_compat.doctor.types import Check
+
+CHECKS: tuple[Check, ...] = ()

@@ -1,0 +1,1 @@
+"""Naming the cause behind an error message."""
