@@ -8,7 +8,7 @@ from typing import Any
 
 from rl_compat.hardware.catalogue import find_gpu, shared_memory_optin_bytes
 from rl_compat.hardware.matching import NvmlMatch, cuda_order, match_devices
-from rl_compat.hardware.readings import CudaDevice, NvmlDevice, NvmlReading, TorchReading
+from rl_compat.hardware.readings import CudaDevice, NvmlDevice, NvmlReading, NvmlSlice, TorchReading
 from rl_compat.hardware.types import Device
 from rl_compat.hardware.visible import Candidate, Picked, select_visible
 
@@ -91,10 +91,18 @@ def _merged(cuda: CudaDevice, match: NvmlMatch | None) -> Device:
     facts.take("cuda", "shared_memory_optin_bytes", cuda.shared_memory_optin_bytes)
     facts.take("rule", "shared_memory_optin_bytes", shared_memory_optin_bytes(cuda.compute_capability))
     facts.take("nvml", "mig_profile", part.profile if part else None)
+    facts.take("nvml", "mig_slices", len(gpu.slices) if gpu and gpu.mig_enabled else None)
+    facts.take("nvml", "nvml_memory_total_bytes", _disagreeing(part or gpu, cuda.memory_total_bytes))
     facts.take("cuda", "bf16_native", cuda.bf16_native)
     facts.take("rule", "bf16_native", cuda.compute_capability >= (8, 0))
     facts.take("nvml", "processes", gpu.processes if gpu else None)
     return facts.device(index=cuda.index)
+
+
+def _disagreeing(nvml: NvmlDevice | NvmlSlice | None, cuda_bytes: int) -> int | None:
+    """NVML's total where it is not within a tenth of CUDA's: one of the two is of another card."""
+    total = nvml.memory_total_bytes if nvml else None
+    return total if total is not None and abs(total - cuda_bytes) * 10 > cuda_bytes else None
 
 
 def _from_match(match: NvmlMatch, *, index: int) -> Device | None:
@@ -118,6 +126,7 @@ def _from_match(match: NvmlMatch, *, index: int) -> Device | None:
     facts.take("nvml", "pci_bus_id", gpu.pci_bus_id)
     facts.take("nvml", "nvml_index", gpu.index)
     facts.take("nvml", "processes", gpu.processes)
+    facts.take("nvml", "mig_slices", len(gpu.slices) if gpu.mig_enabled else None)
     capability = facts.values.get("compute_capability")
     if capability is None or facts.values.get("memory_total_bytes") is None:
         return None

@@ -46,6 +46,10 @@ class Device:
     pcie_width_max: int | None = None
     "lanes that card and slot could use"
     bar1_total_bytes: int | None = None
+    mig_slices: int | None = None
+    "slices that the whole GPU is cut into, 0 in MIG mode before any is made; None outside MIG mode"
+    nvml_memory_total_bytes: int | None = None
+    "NVML's figure, where it is not within a tenth of CUDA's"
     sources: Mapping[str, str] = field(default_factory=dict)
     "field name to `nvml`, `cuda`, `nvidia-smi`, `catalogue` or `rule`"
 

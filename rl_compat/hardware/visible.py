@@ -42,7 +42,7 @@ def select_visible(candidates: Sequence[Candidate], value: str | None) -> Select
     picked: list[Picked] = []
     warnings: list[str] = []
     for entry in (part.strip() for part in value.split(",")):
-        match = _resolve(candidates, entry)
+        match = resolve_entry(candidates, entry)
         if isinstance(match, str):
             if entry and not re.match(r"-[0-9]", entry):
                 warnings.append(f"CUDA_VISIBLE_DEVICES: `{entry}` {match}; it and what follows is ignored")
@@ -53,8 +53,8 @@ def select_visible(candidates: Sequence[Candidate], value: str | None) -> Select
     return _apply_mig(candidates, picked, tuple(warnings))
 
 
-def _resolve(candidates: Sequence[Candidate], entry: str) -> Picked | str:
-    """The device an entry names, or why it names none."""
+def resolve_entry(candidates: Sequence[Candidate], entry: str) -> Picked | str:
+    """The device that one entry of CUDA_VISIBLE_DEVICES names, or why it names none."""
     number = re.match(r"[+-]?[0-9]+", entry)
     if number is not None:
         position = int(number.group())
