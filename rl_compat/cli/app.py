@@ -19,6 +19,7 @@ from rl_compat.errors import AskedWrongly, RLCompatError, nearest
 
 COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("probe", "rl_compat.cli.probe", "what this machine is"),
+    ("doctor", "rl_compat.cli.doctor", "what is wrong here, why it matters, and the commands that mend it"),
     ("plan", "rl_compat.cli.plan", "what would run here, with reasons, and whether it fits"),
     ("profiles", "rl_compat.cli.profiles", "the hardware profiles and what they prefer"),
     ("train", "rl_compat.cli.train", "train a language model with PPO or GRPO"),

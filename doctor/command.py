@@ -1,0 +1,124 @@
+"""The doctor's command line, the same for `python3 doctor` and `rlc doctor`."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from rl_compat.doctor.diagnosis import Diagnosis
+from rl_compat.doctor.mend import mending, script
+from rl_compat.doctor.options import Options, parse
+from rl_compat.doctor.report import as_json
+from rl_compat.doctor.runner import run_checks, select_checks
+from rl_compat.doctor.screen import paper_of, render, render_checks
+from rl_compat.doctor.types import Check
+from rl_compat.errors import AskedWrongly, RLCompatError
+from rl_compat.hardware.types import Hardware
+
+INTERRUPTED = 130
+PIPE_CLOSED = 141
+
+
+def main(arguments: Sequence[str] | None = None, *, program: str = "python3 doctor") -> int:
+    """Run the command and return its exit code: 0 nothing worse than a warning, 1 a failure, 2 asked wrongly."""
+    try:
+        code = run(list(sys.argv[1:] if arguments is None else arguments), program)
+        sys.stdout.flush()
+        return code
+    except RLCompatError as error:
+        print(f"error: {error.message}", file=sys.stderr)
+        if error.hint:
+            print(f"hint: {error.hint}", file=sys.stderr)
+        return error.exit_code
+    except SystemExit as stop:
+        return int(stop.code or 0)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return PIPE_CLOSED
+
+
+def run(arguments: Sequence[str], program: str) -> int:
+    """The exit code of what the arguments ask for. Raises RLCompatError."""
+    from rl_compat.doctor.table import CHECKS
+
+    options = parse(arguments, program)
+    checks = select_checks(CHECKS, options.only)
+    if options.listed:
+        print("\n".join(render_checks(checks, paper_of(sys.stdout))))
+        return 0
+    diagnosis = diagnose(options, checks)
+    show(diagnosis, options)
+    return diagnosis.exit_code
+
+
+def diagnose(options: Options, checks: Sequence[Check]) -> Diagnosis:
+    """Read the machine, as far as the checks need it, and ask them."""
+    started = time.perf_counter()
+    left_out = tuple((check, option) for check in checks if (option := reason_left_out(check, options)))
+    if left_out and options.only:
+        check, option = left_out[0]
+        raise AskedWrongly(
+            f"`--only {check.id}` and `{option}` exclude each other", hint=f"leave out `{option}`, or the check"
+        )
+    asked = [check for check in checks if check not in [check for check, _ in left_out]]
+    hardware = read_machine(options, asked)
+    results = run_checks(asked, hardware)
+    seconds = time.perf_counter() - started
+    findings = [finding for result in results for finding in result.findings]
+    return Diagnosis(
+        hardware=hardware,
+        results=results,
+        left_out=left_out,
+        seconds=seconds,
+        mending=mending(findings, hardware),
+    )
+
+
+def reason_left_out(check: Check, options: Options) -> str | None:
+    """The option that leaves a check out; a recording has its facts, whatever they cost to read."""
+    if options.hardware is not None:
+        return None
+    if check.needs_torch and not options.torch:
+        return "--no-torch"
+    return "--no-network" if check.needs_network and not options.network else None
+
+
+def read_machine(options: Options, checks: Sequence[Check]) -> Hardware:
+    """The recording, or this machine: torch and servers are asked only when a check needs their answer."""
+    if options.hardware is not None:
+        from rl_compat.hardware.recording import load_recording
+
+        return load_recording(options.hardware)
+    from rl_compat.hardware.probe import probe
+
+    torch_seconds = options.torch_seconds if any(check.needs_torch for check in checks) else None
+    with waiting("looking at torch" if torch_seconds else ""):
+        return probe(torch_timeout_seconds=torch_seconds)
+
+
+@contextmanager
+def waiting(words: str) -> Iterator[None]:
+    """A line on the terminal while something takes its time, gone afterwards."""
+    shown = f"{words} …" if words and sys.stderr.isatty() else ""
+    print(shown, end="", file=sys.stderr, flush=True)
+    try:
+        yield
+    finally:
+        if shown:
+            print(f"\r{' ' * len(shown)}\r", end="", file=sys.stderr, flush=True)
+
+
+def show(diagnosis: Diagnosis, options: Options) -> None:
+    """On stdout: JSON, the script or the report."""
+    if options.as_json:
+        print(json.dumps(as_json(diagnosis), indent=2))
+    elif options.fix:
+        print("\n".join(script(diagnosis.mending)))
+    else:
+        print("\n".join(render(diagnosis, paper_of(sys.stdout), show_all=options.show_all)))

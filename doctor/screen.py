@@ -1,0 +1,151 @@
+"""A diagnosis as plain text: the verdict, what is wrong, what mends it, and one line that sums up."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import textwrap
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TextIO
+
+from rl_compat.doctor.diagnosis import Diagnosis
+from rl_compat.doctor.mend import script
+from rl_compat.doctor.report import severity_name
+from rl_compat.doctor.types import Check, Finding, Remedy, Severity
+
+NARROWEST, USUAL, WIDEST = 60, 100, 120
+COLOURS = {Severity.OK: "32", Severity.NOTE: "36", Severity.WARNING: "33", Severity.FAILURE: "1;31"}
+BOLD, DIM = "1", "2"
+ASCII = str.maketrans(
+    {"…": "...", "–": "-", "—": "-", "≥": ">=", "≤": "<=", "×": "x", "·": "-", "→": "->", "°": " deg"}
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Paper:
+    """What is written on."""
+
+    width: int = USUAL
+    coloured: bool = False
+    encoding: str = "utf-8"
+
+    def paint(self, text: str, colour: str) -> str:
+        return f"\033[{colour}m{text}\033[0m" if self.coloured and text else text
+
+    def wrap(self, text: str, *, first: str = "", rest: str | None = None) -> list[str]:
+        """Lines no wider than the paper; paths and commands are not broken."""
+        return textwrap.wrap(
+            text,
+            self.width,
+            initial_indent=first,
+            subsequent_indent=first if rest is None else rest,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+
+    def spell(self, line: str) -> str:
+        """The line in characters that the encoding has."""
+        try:
+            line.encode(self.encoding)
+        except (UnicodeEncodeError, LookupError):
+            return line.translate(ASCII).encode("ascii", "replace").decode("ascii")
+        return line
+
+
+def paper_of(stream: TextIO, environment: Mapping[str, str] = os.environ) -> Paper:
+    """Width and colour for a terminal, plain text of the usual width for anything else."""
+    terminal = stream.isatty()
+    columns = shutil.get_terminal_size((USUAL, 24)).columns if terminal else USUAL
+    colourless = bool(environment.get("NO_COLOR")) or environment.get("TERM", "") in ("", "dumb")
+    return Paper(
+        width=min(max(columns, NARROWEST), WIDEST),
+        coloured=terminal and not colourless,
+        encoding=stream.encoding or "ascii",
+    )
+
+
+def render(diagnosis: Diagnosis, paper: Paper, *, show_all: bool = False) -> list[str]:
+    """Every line of the report; `show_all` adds what is fine."""
+    shown = [finding for finding in diagnosis.findings if show_all or finding.severity > Severity.OK]
+    blocks = [_finding(finding, paper) for finding in shown if finding.severity > Severity.OK]
+    fine = [line for finding in shown if finding.severity is Severity.OK for line in _line(finding, paper)]
+    blocks += [fine, _commands(diagnosis, paper), [paper.paint(_summary(diagnosis), BOLD)]]
+    filled = [block for block in blocks if block]
+    lines = [line for block in filled for line in ("", *block)][1:]
+    return [paper.spell(line) for line in lines]
+
+
+def render_checks(checks: Sequence[Check], paper: Paper) -> list[str]:
+    """One line a check: id, question, and what it needs."""
+    width = max((len(check.id) for check in checks), default=0)
+    return [paper.spell(f"{check.id:<{width}}  {check.question}{_needs(check)}") for check in checks]
+
+
+def _needs(check: Check) -> str:
+    needs = [name for name, needed in (("torch", check.needs_torch), ("the network", check.needs_network)) if needed]
+    return f" (needs {' and '.join(needs)})" if needs else ""
+
+
+def _line(finding: Finding, paper: Paper) -> list[str]:
+    """Mark and fact."""
+    name = severity_name(finding.severity)
+    lines = paper.wrap(f"{name}: {finding.what}", rest="  ")
+    return [lines[0].replace(name, paper.paint(name, COLOURS[finding.severity]), 1), *lines[1:]]
+
+
+def _finding(finding: Finding, paper: Paper) -> list[str]:
+    about = "; ".join(
+        part
+        for part in (
+            f"affects {', '.join(finding.affects)}" if finding.affects else "",
+            f"seen in {', '.join(finding.where)}" if finding.where else "",
+        )
+        if part
+    )
+    return [
+        *_line(finding, paper),
+        *paper.wrap(finding.why, first="  "),
+        *(paper.paint(line, DIM) for line in paper.wrap(about, first="  ")),
+        *(line for number, remedy in enumerate(finding.remedies) for line in _remedy(remedy, paper, number)),
+    ]
+
+
+def _remedy(remedy: Remedy, paper: Paper, number: int) -> Iterator[str]:
+    """The prose, and below it the commands of a remedy that the block leaves to the reader."""
+    yield from paper.wrap(remedy.what, first="  or " if number else "  -> ", rest="     ")
+    if number and remedy.commands:
+        yield from (f"       {command}" for command in remedy.commands)
+
+
+def _commands(diagnosis: Diagnosis, paper: Paper) -> list[str]:
+    lines = list(script(diagnosis.mending))
+    if not lines:
+        return []
+    return [
+        paper.paint("to mend this, in this order:", BOLD),
+        *(f"  {paper.paint(line, DIM) if line.startswith('#') else line}" for line in lines),
+    ]
+
+
+def _summary(diagnosis: Diagnosis) -> str:
+    """`34 checks in 1.3 s (torch 3.1 s): 20 fine, 11 not for this machine, 2 notes, 1 warning`."""
+    results, torch = diagnosis.results, diagnosis.hardware.software.torch_seconds
+    fine = sum(bool(result.findings) and result.severity is Severity.OK for result in results)
+    silent = sum(not result.findings for result in results)
+    counts = Counter(finding.severity for finding in diagnosis.findings)
+    worse = [(counts[kind], _plural(severity_name(kind), counts[kind])) for kind in Severity if kind]
+    parts = [
+        (fine, "fine"),
+        (silent, "not for this machine"),
+        (len(diagnosis.left_out), "left out"),
+        *worse,
+    ]
+    said = ", ".join(f"{count} {name}" for count, name in parts if count) or "nothing to say"
+    timed = f"{diagnosis.seconds:.1f} s" + (f" (torch {torch:.1f} s)" if torch is not None else "")
+    return f"{len(results)} {_plural('check', len(results))} in {timed}: {said}"
+
+
+def _plural(noun: str, count: int) -> str:
+    return noun if count == 1 else f"{noun}s"
