@@ -1,7 +1,171 @@
-"""Checks of network."""
+"""Checks of the network: where models and packages come from, and what to do without it."""
 
 from __future__ import annotations
 
-from rl_compat.doctor.types import Check
+import re
+from collections.abc import Iterator
 
-CHECKS: tuple[Check, ...] = ()
+from rl_compat.doctor.checks.storage import must_install_torch
+from rl_compat.doctor.findings import Check, Finding, Remedy, Severity, Step, Sureness
+from rl_compat.doctor.remedies import shell
+from rl_compat.hardware.types import Endpoint, Hardware
+
+PUBLIC_HUB = "https://huggingface.co"
+MIRROR = "https://MIRROR"
+SLOW_SECONDS = 5.0
+OFFLINE_VARIABLES = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+TRUE = ("1", "on", "yes", "true")
+PROXIES = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy")
+
+
+def check_hub(hardware: Hardware) -> Iterator[Finding]:
+    """Whether models can be fetched from a hub, and from which."""
+    switch = offline_switch(hardware)
+    if switch is not None:
+        yield _offline(switch, hardware)
+        return
+    for endpoint in hardware.network or ():
+        if endpoint.role == "hub":
+            yield _answers(endpoint) if endpoint.reachable else _no_hub(endpoint, hardware)
+
+
+def offline_switch(hardware: Hardware) -> str | None:
+    """The variable that forbids asking the hub."""
+    for name in OFFLINE_VARIABLES:
+        if hardware.environment.get(name, "").lower() in TRUE:
+            return name
+    return None
+
+
+def _offline(switch: str, hardware: Hardware) -> Finding:
+    return Finding(
+        id="hub.offline",
+        severity=Severity.NOTE,
+        what=f"`{switch}={hardware.environment[switch]}` forbids asking the hub",
+        why="only models in its cache, local folders and GGUF files can be trained",
+        where=(switch,),
+        affects=("models",),
+        remedies=(shell("allow it again where a model has to be fetched", f"unset {switch}"),),
+    )
+
+
+def _answers(endpoint: Endpoint) -> Finding:
+    mirror = endpoint.url.rstrip("/") != PUBLIC_HUB
+    name = f"the hub's mirror {endpoint.url}" if mirror else f"the hub {endpoint.url}"
+    slow = endpoint.seconds is not None and endpoint.seconds > SLOW_SECONDS
+    took = f" after {endpoint.seconds:.1f} s" if endpoint.seconds is not None else ""
+    return Finding(
+        id="hub.slow" if slow else "hub.mirror" if mirror else "hub.reachable",
+        severity=Severity.NOTE if slow else Severity.OK,
+        what=f"{name} answers{took}",
+        why="each start of a run asks it whether the model changed" if slow else "",
+        where=("HF_ENDPOINT",) if mirror else ("network",),
+        affects=("models",) if slow else (),
+        remedies=(_cached_only(),) if slow else (),
+    )
+
+
+def _no_hub(endpoint: Endpoint, hardware: Hardware) -> Finding:
+    mirror = endpoint.url.rstrip("/") != PUBLIC_HUB
+    name = "mirror of the hub" if mirror else "hub"
+    return Finding(
+        id="hub.mirror_unreachable" if mirror else "hub.unreachable",
+        severity=Severity.WARNING,
+        what=f"the {name} {endpoint.url} does not answer: {endpoint.error or 'the reason is not known'}",
+        why="models that are not in the cache cannot be fetched; `smollm2-135m` comes from the package index instead",
+        where=("HF_ENDPOINT", "network") if mirror else ("network",),
+        affects=("models",),
+        remedies=tuple(_ways_out(endpoint, hardware, mirror)),
+    )
+
+
+def _ways_out(endpoint: Endpoint, hardware: Hardware, mirror: bool) -> Iterator[Remedy]:
+    """What the error calls for first, what only may help last."""
+    yield from _by_cause(endpoint, hardware)
+    if mirror:
+        yield shell("ask the public hub", "unset HF_ENDPOINT")
+    else:
+        yield shell(
+            "name a mirror that this network reaches", f"export HF_ENDPOINT={MIRROR}", sure=Sureness.PLACEHOLDER
+        )
+    yield _cached_only()
+    yield Remedy(what="fetch the model elsewhere and name its folder: `model.path=/PATH/TO/MODEL`", step=Step.SETTING)
+    yield from _name_proxy(hardware)
+
+
+def _by_cause(endpoint: Endpoint, hardware: Hardware) -> Iterator[Remedy]:
+    """The certificate of a proxy in between, or the proxy that is set."""
+    proxy = _proxy(hardware)
+    if re.search(r"certificate|\bSSL|\bTLS", endpoint.error or "", re.IGNORECASE):
+        yield shell(
+            "trust the certificate of the proxy in between, as the administrator gives it",
+            "export SSL_CERT_FILE=/PATH/TO/CA.pem REQUESTS_CA_BUNDLE=/PATH/TO/CA.pem",
+            sure=Sureness.PLACEHOLDER,
+        )
+    elif proxy is not None:
+        yield shell(
+            f"see that the proxy in {proxy} is the right one, with its password",
+            f"export {proxy}=http://USER:PASSWORD@PROXY:PORT",
+            sure=Sureness.PLACEHOLDER,
+        )
+
+
+def _name_proxy(hardware: Hardware) -> Iterator[Remedy]:
+    if _proxy(hardware) is None:
+        what = "name the proxy, where this network has one"
+        yield shell(what, "export HTTPS_PROXY=http://PROXY:PORT", sure=Sureness.PLACEHOLDER)
+
+
+def _proxy(hardware: Hardware) -> str | None:
+    return next((name for name in PROXIES if hardware.environment.get(name)), None)
+
+
+def _cached_only() -> Remedy:
+    return shell("once the model is in the cache, do not ask at all", "export HF_HUB_OFFLINE=1")
+
+
+def check_package_index(hardware: Hardware) -> Iterator[Finding]:
+    """Whether packages can be installed; it matters only while something is missing."""
+    missing = [name for name in ("torch", "transformers") if name not in hardware.software.packages]
+    wrong_build = must_install_torch(hardware) is not None
+    needed = bool(missing) or wrong_build
+    for endpoint in hardware.network or ():
+        if endpoint.role in ("package_index", "torch_index"):
+            yield _index(endpoint, needed, ", ".join(missing) or "a build of torch for the GPU", hardware)
+
+
+def _index(endpoint: Endpoint, needed: bool, what: str, hardware: Hardware) -> Finding:
+    name = "index of torch" if endpoint.role == "torch_index" else "package index"
+    if endpoint.reachable or not needed:
+        state = "answers" if endpoint.reachable else "does not answer, and nothing has to be installed"
+        return Finding(
+            id="package_index.reachable" if endpoint.reachable else "package_index.not_needed",
+            severity=Severity.OK,
+            what=f"the {name} {endpoint.url} {state}",
+            where=("network",),
+        )
+    wheels = shell(
+        "put the wheels, fetched elsewhere, into a folder and let pip look there alone",
+        "export PIP_NO_INDEX=1 PIP_FIND_LINKS=/PATH/TO/WHEELS",
+        sure=Sureness.PLACEHOLDER,
+    )
+    mirror = shell(
+        "name an index that this network reaches",
+        f"export PIP_INDEX_URL={MIRROR}/simple",
+        sure=Sureness.PLACEHOLDER,
+    )
+    return Finding(
+        id=f"package_index.{'torch_' if endpoint.role == 'torch_index' else ''}unreachable",
+        severity=Severity.WARNING,
+        what=f"the {name} {endpoint.url} does not answer: {endpoint.error or 'the reason is not known'}",
+        why=f"missing here and to be installed: {what}",
+        where=("network",),
+        affects=("installation",),
+        remedies=(*_by_cause(endpoint, hardware), mirror, wheels, *_name_proxy(hardware)),
+    )
+
+
+CHECKS: tuple[Check, ...] = (
+    Check(id="hub", question="can models be fetched?", run=check_hub, needs_network=True),
+    Check(id="package_index", question="can packages be installed?", run=check_package_index, needs_network=True),
+)
