@@ -1,35 +1,129 @@
 """What the installed bitsandbytes can do on the devices.
 
-Its wheels hold code from 6.0 for CUDA 11.8 to 12.6, from 7.0 for CUDA 12.8 and from 7.5 for CUDA 13; the library
-follows the CUDA version of torch. 8-bit optimizers and 4-bit weights need 6.0, LLM.int8() 7.5.
+Its wheel brings one library for each of several CUDA versions, with different machine code; which is loaded follows the
+CUDA version of torch, or `BNB_CUDA_VERSION`. What each holds is in the table of the doctor's knowledge; a version that
+is newer than the table is taken to hold what the newest there does.
 """
 
 from __future__ import annotations
 
-from rl_compat.capability.devices import below, on_cpu
-from rl_compat.hardware.binaries import parse_version
-from rl_compat.hardware.types import Hardware
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
-_CODE_FLOORS = (((13, 0), (7, 5)), ((12, 7), (7, 0)), ((0, 0), (6, 0)))
-"CUDA version of torch at least, lowest compute capability in the library"
+from rl_compat.capability.devices import below, capability_text, describe, on_cpu
+from rl_compat.hardware.binaries import parse_version, wheel_supports
+from rl_compat.hardware.catalogue import capability_of, read_table
+from rl_compat.hardware.types import Device, Hardware
+
+OVERRIDE = "BNB_CUDA_VERSION"
 
 
-def missing(hardware: Hardware, *, minimum: tuple[int, int]) -> tuple[str, ...]:
-    """Every reason why the package cannot serve a feature whose lowest compute capability is `minimum`."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Library:
+    """One native library of a wheel."""
+
+    cuda: str
+    "the CUDA version that its name has: `12.6`"
+    arch_list: tuple[str, ...]
+
+    @property
+    def file(self) -> str:
+        return library_file(self.cuda)
+
+
+def missing(hardware: Hardware, *, feature: str) -> tuple[str, ...]:
+    """Every reason why the package cannot serve a feature: `optimizer_8bit`, `nf4` or `llm_int8`."""
     if on_cpu(hardware):
         return ("needs a CUDA device",)
     software = hardware.software
-    if "bitsandbytes" not in software.packages:
+    version = software.packages.get("bitsandbytes")
+    if version is None:
         return ("needs the package `bitsandbytes`, which is not installed",)
     library = software.bitsandbytes_library
     if library == "cpu":
         return ("`bitsandbytes` is installed without a GPU library: it found only `libbitsandbytes_cpu`",)
     if library is not None and library != "cuda":
         return (f"`bitsandbytes` does not load: {library}",)
-    return below(hardware, max(minimum, _code_floor(hardware)))
+    return (*below(hardware, minimum(feature, version)), *missing_code(hardware))
 
 
-def _code_floor(hardware: Hardware) -> tuple[int, int]:
+def missing_code(hardware: Hardware) -> tuple[str, ...]:
+    """A reason for each device that the library in use has no code for; none when torch has no CUDA version."""
+    version, cuda = hardware.software.packages.get("bitsandbytes"), wanted_cuda(hardware)
+    if version is None or cuda is None:
+        return ()
+    library = find_library(version, cuda, exact=OVERRIDE in hardware.environment)
+    if library is None:
+        return (f"`bitsandbytes` {version} has no library for CUDA {cuda}",)
+    return tuple(
+        f"`{library.file}` of `bitsandbytes` {version} has no code for {describe(device)}, compute capability "
+        f"{capability_text(device)}: it has {', '.join(library.arch_list)}"
+        for device in hardware.devices
+        if not runs(library, device)
+    )
+
+
+def runs(library: Library, device: Device) -> bool:
+    """Whether a library has code for a device."""
+    return wheel_supports(library.arch_list, device.compute_capability, cuda=library.cuda)
+
+
+def wanted_cuda(hardware: Hardware) -> str | None:
+    """The CUDA version whose library is looked for: the override's, else torch's; None without either."""
+    override = hardware.environment.get(OVERRIDE, "")
+    if override.isdigit() and len(override) >= 3:
+        return f"{override[:-1]}.{override[-1]}"
     torch = hardware.software.torch
-    cuda = parse_version(torch.cuda) if torch is not None and torch.cuda is not None else (0, 0)
-    return next(floor for version, floor in _CODE_FLOORS if cuda >= version)
+    return torch.cuda if torch is not None else None
+
+
+def library_file(cuda: str) -> str:
+    """The name of the library for a CUDA version."""
+    return f"libbitsandbytes_cuda{cuda.replace('.', '')}.so"
+
+
+def find_library(version: str, cuda: str, *, exact: bool = False) -> Library | None:
+    """The library that a version loads for a CUDA version, None when it brings none.
+
+    The one of that version; without `exact` else the newest older one of the same major version, else the oldest newer
+    one.
+    """
+    wanted = parse_version(cuda)[:2]
+    ranges = [(parse_version(row["cuda_min"]), parse_version(row["cuda_max"]), row) for row in _wheel(version)]
+    for low, high, row in ranges:
+        if low <= wanted <= high:
+            return _library(row, cuda)
+    if exact:
+        return None
+    same = [(low, high, row) for low, high, row in ranges if low[0] == wanted[0]]
+    older = [entry for entry in same if entry[1] < wanted]
+    if older:
+        _, _, row = max(older, key=lambda entry: entry[1])
+        return _library(row, row["cuda_max"])
+    if same:
+        _, _, row = min(same, key=lambda entry: entry[0])
+        return _library(row, row["cuda_min"])
+    return None
+
+
+def minimum(feature: str, version: str) -> tuple[int, int]:
+    """Lowest compute capability at which a feature works in a version."""
+    rows = [row for row in read_table("bitsandbytes")["features"] if row["id"] == feature]
+    return capability_of(_at(rows, version)["cc_min"])
+
+
+def _wheel(version: str) -> list[Mapping[str, Any]]:
+    libraries: list[Mapping[str, Any]] = _at(read_table("bitsandbytes")["wheels"], version)["libraries"]
+    return libraries
+
+
+def _at(rows: list[Mapping[str, Any]], version: str) -> Mapping[str, Any]:
+    """The row of the nearest release that is not newer; the table begins with one for every old release."""
+    known = [row for row in rows if parse_version(row["version_min"]) <= parse_version(version)]
+    return max(known, key=lambda row: parse_version(row["version_min"]))
+
+
+def _library(row: Mapping[str, Any], cuda: str) -> Library:
+    machine_code = tuple(f"sm_{arch}" for arch in row["archs"])
+    return Library(cuda=cuda, arch_list=machine_code + ((f"compute_{row['ptx']}",) if row["ptx"] else ()))

@@ -10,7 +10,6 @@ from rl_compat.hardware.types import Hardware
 OPTIMIZERS = ("adamw", "adamw8bit")
 STATE_BYTES = {"adamw": 8, "adamw8bit": 2}
 "per trained parameter: two moments in fp32, or in 8 bits"
-EIGHT_BIT_MINIMUM = (6, 0)
 
 
 def optimizer(hardware: Hardware, name: str, *, offloaded: bool = False) -> Capability:
@@ -18,4 +17,4 @@ def optimizer(hardware: Hardware, name: str, *, offloaded: bool = False) -> Capa
     if name == "adamw":
         return capability(name)
     apart = ("keeps its states on the GPU, and `plan.offload_optimizer=true` keeps them on the host",)
-    return capability(name, apart if offloaded else (), bitsandbytes.missing(hardware, minimum=EIGHT_BIT_MINIMUM))
+    return capability(name, apart if offloaded else (), bitsandbytes.missing(hardware, feature="optimizer_8bit"))

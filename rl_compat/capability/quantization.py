@@ -7,7 +7,7 @@ from rl_compat.capability.choose import capability
 from rl_compat.capability.types import Capability
 from rl_compat.hardware.types import Hardware
 
-_MINIMUM = {"nf4": (6, 0), "int8": (7, 5)}
+_FEATURE = {"nf4": "nf4", "int8": "llm_int8"}
 NF4_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)
 "per weight: 4 bits, an 8-bit scale for every 64 and an fp32 scale for every 256 of those (double quantization)"
 
@@ -17,4 +17,4 @@ def quantization(hardware: Hardware, name: str, *, lora_rank: int) -> Capability
     if name == "none":
         return capability(name)
     trained = () if lora_rank > 0 else ("is for frozen weights under LoRA, and `model.lora_rank=0` trains them all",)
-    return capability(name, trained, bitsandbytes.missing(hardware, minimum=_MINIMUM[name]))
+    return capability(name, trained, bitsandbytes.missing(hardware, feature=_FEATURE[name]))
