@@ -8,9 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from rl_compat.hardware.readings import NvmlDevice, NvmlReading, NvmlSlice
+from rl_compat.hardware.topology import read_links
 from rl_compat.hardware.types import Driver, Process
 
 KERNEL_MODULE_FILE = Path("/proc/driver/nvidia/version")
+NOT_INSTALLED = "`nvidia-ml-py` is not installed"
+LIBRARY_NOT_FOUND = "NVML Shared Library Not Found"
+COMPUTE_MODES = {0: "default", 1: "exclusive_thread", 2: "prohibited", 3: "exclusive_process"}
 
 
 def read_nvml(library: Any | None = None, *, kernel_module_file: Path = KERNEL_MODULE_FILE) -> NvmlReading:
@@ -18,18 +22,16 @@ def read_nvml(library: Any | None = None, *, kernel_module_file: Path = KERNEL_M
 
     `library` is a module with the functions of `pynvml`; the installed one when not given.
     """
-    version, flavour = parse_kernel_module(_text(kernel_module_file))
+    module = kernel_module(kernel_module_file)
     nvml = library or _import_pynvml()
     if nvml is None:
-        return NvmlReading(
-            driver=Driver(version=version, kernel_module=flavour, nvml_error="`nvidia-ml-py` is not installed")
-        )
+        return NvmlReading(driver=_known_driver(module, NOT_INSTALLED))
     try:
         nvml.nvmlInit()
     except nvml.NVMLError as error:
-        return NvmlReading(driver=Driver(version=version, kernel_module=flavour, nvml_error=str(error)))
+        return NvmlReading(driver=_known_driver(module, str(error)))
     try:
-        return _read_all(nvml, version, flavour)
+        return _read_all(nvml, module)
     finally:
         _ask(nvml, nvml.nvmlShutdown)
 
@@ -37,6 +39,14 @@ def read_nvml(library: Any | None = None, *, kernel_module_file: Path = KERNEL_M
 def cuda_version_text(number: int) -> str:
     """NVML's and CUDA's encoding of a version: 11040 is `11.4`."""
     return f"{number // 1000}.{number % 1000 // 10}"
+
+
+def kernel_module(path: Path = KERNEL_MODULE_FILE) -> tuple[str | None, str | None]:
+    """Version and flavour of the kernel module that is loaded."""
+    try:
+        return parse_kernel_module(path.read_text(errors="replace"))
+    except OSError:
+        return None, None
 
 
 def parse_kernel_module(text: str | None) -> tuple[str | None, str | None]:
@@ -48,6 +58,11 @@ def parse_kernel_module(text: str | None) -> tuple[str | None, str | None]:
     return match.group(1) if match else None, "open" if "Open Kernel Module" in line else "proprietary"
 
 
+def _known_driver(module: tuple[str | None, str | None], error: str) -> Driver:
+    version, flavour = module
+    return Driver(version=version, kernel_module=flavour, module_version=version, nvml_error=error)
+
+
 def _import_pynvml() -> Any | None:
     try:
         import pynvml
@@ -56,27 +71,34 @@ def _import_pynvml() -> Any | None:
     return pynvml
 
 
-def _read_all(nvml: Any, module_version: str | None, flavour: str | None) -> NvmlReading:
+def _read_all(nvml: Any, module: tuple[str | None, str | None]) -> NvmlReading:
     cuda = _ask(nvml, nvml.nvmlSystemGetCudaDriverVersion_v2)
     driver = Driver(
-        version=_string(_ask(nvml, nvml.nvmlSystemGetDriverVersion)) or module_version,
+        version=_string(_ask(nvml, nvml.nvmlSystemGetDriverVersion)) or module[0],
         cuda_version=cuda_version_text(cuda) if cuda else None,
-        kernel_module=flavour,
+        kernel_module=module[1],
+        module_version=module[0],
     )
     devices: list[NvmlDevice] = []
+    handles: dict[int, Any] = {}
     warnings: list[str] = []
     for index in range(_ask(nvml, nvml.nvmlDeviceGetCount) or 0):
         try:
-            devices.append(_read_device(nvml, nvml.nvmlDeviceGetHandleByIndex(index), index))
+            handle = nvml.nvmlDeviceGetHandleByIndex(index)
+            devices.append(_read_device(nvml, handle, index))
+            handles[index] = handle
         except nvml.NVMLError as error:
             warnings.append(f"NVML cannot read GPU {index}: {error}")
-    return NvmlReading(devices=tuple(devices), driver=driver, warnings=tuple(warnings))
+    links = read_links(nvml, handles)
+    return NvmlReading(devices=tuple(devices), links=links, driver=driver, warnings=tuple(warnings))
 
 
 def _read_device(nvml: Any, handle: Any, index: int) -> NvmlDevice:
     memory = _ask(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)
     capability = _ask(nvml, nvml.nvmlDeviceGetCudaComputeCapability, handle)
     pci = _ask(nvml, nvml.nvmlDeviceGetPciInfo, handle)
+    bar1 = _ask(nvml, nvml.nvmlDeviceGetBAR1MemoryInfo, handle)
+    mode = _ask(nvml, nvml.nvmlDeviceGetComputeMode, handle)
     mig_mode = _ask(nvml, nvml.nvmlDeviceGetMigMode, handle)
     mig_enabled = bool(mig_mode and mig_mode[0])
     return NvmlDevice(
@@ -90,6 +112,10 @@ def _read_device(nvml: Any, handle: Any, index: int) -> NvmlDevice:
         processes=_read_processes(nvml, handle),
         mig_enabled=mig_enabled,
         slices=_read_slices(nvml, handle) if mig_enabled else (),
+        compute_mode=None if mode is None else COMPUTE_MODES.get(mode),
+        pcie_width=_ask(nvml, nvml.nvmlDeviceGetCurrPcieLinkWidth, handle) or None,
+        pcie_width_max=_ask(nvml, nvml.nvmlDeviceGetMaxPcieLinkWidth, handle) or None,
+        bar1_total_bytes=bar1.bar1Total if bar1 else None,
     )
 
 
@@ -146,10 +172,3 @@ def _ask(nvml: Any, function: Any, *arguments: Any) -> Any | None:
 
 def _string(value: Any) -> str | None:
     return value.decode(errors="replace") if isinstance(value, bytes) else value
-
-
-def _text(path: Path) -> str | None:
-    try:
-        return path.read_text()
-    except OSError:
-        return None

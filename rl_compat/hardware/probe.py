@@ -9,42 +9,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from rl_compat.hardware.cuda import read_torch
+from rl_compat.hardware.driver import read_driver
+from rl_compat.hardware.environment import read_environment
 from rl_compat.hardware.host import read_host
 from rl_compat.hardware.join import join
-from rl_compat.hardware.nvml import read_nvml
+from rl_compat.hardware.kernel_view import read_pci_gpus
 from rl_compat.hardware.readings import NvmlReading, TorchReading
 from rl_compat.hardware.software import read_software
-from rl_compat.hardware.types import Driver, Hardware, Host
-
-VARIABLES = (
-    "CUDA_VISIBLE_DEVICES",
-    "CUDA_DEVICE_ORDER",
-    "CUDA_HOME",
-    "CUDA_LAUNCH_BLOCKING",
-    "CUDA_MODULE_LOADING",
-    "NVIDIA_VISIBLE_DEVICES",
-    "NVIDIA_TF32_OVERRIDE",
-    "LD_LIBRARY_PATH",
-    "LD_PRELOAD",
-    "PYTORCH_ALLOC_CONF",
-    "PYTORCH_CUDA_ALLOC_CONF",
-    "TORCH_CUDA_ARCH_LIST",
-    "TORCH_HOME",
-    "TRITON_CACHE_DIR",
-    "BNB_CUDA_VERSION",
-    "NCCL_P2P_DISABLE",
-    "NCCL_IB_DISABLE",
-    "NCCL_SOCKET_IFNAME",
-    "NCCL_DEBUG",
-    "OMP_NUM_THREADS",
-    "HF_HOME",
-    "HF_HUB_OFFLINE",
-    "XDG_CACHE_HOME",
-    "VLLM_ATTENTION_BACKEND",
-    "VLLM_USE_V1",
-    "PYTHONPATH",
-    "CONDA_PREFIX",
-)
+from rl_compat.hardware.topology import join_links
+from rl_compat.hardware.types import Driver, Endpoint, Hardware, Host, PciGpu, Software
 
 
 def probe(
@@ -59,26 +32,45 @@ def probe(
     takes a fraction of a second, and CUDA's facts are then worked out from NVML. `folder` is whose disk is measured.
     """
     variables = os.environ if environment is None else environment
-    nvml = read_nvml()
+    nvml = read_driver(variables)
     torch = (
         TorchReading(looked=False)
         if torch_timeout_seconds is None
         else read_torch(environment=variables, timeout_seconds=torch_timeout_seconds)
     )
     host = read_host(environment=variables, folder=folder)
-    return assemble(nvml, torch, host, environment=variables)
+    return assemble(
+        nvml,
+        torch,
+        host,
+        environment=variables,
+        software=read_software(torch, environment=variables),
+        pci_gpus=read_pci_gpus(),
+    )
 
 
-def assemble(nvml: NvmlReading, torch: TorchReading, host: Host, *, environment: Mapping[str, str]) -> Hardware:
-    """One description of the machine out of the sources' readings."""
+def assemble(
+    nvml: NvmlReading,
+    torch: TorchReading,
+    host: Host,
+    *,
+    environment: Mapping[str, str],
+    software: Software | None = None,
+    pci_gpus: tuple[PciGpu, ...] | None = None,
+    network: tuple[Endpoint, ...] | None = None,
+) -> Hardware:
+    """One description of the machine out of the sources' readings; this Python's software when none is given."""
     joined = join(nvml, torch, environment)
     return Hardware(
         devices=joined.devices,
         hidden_devices=joined.hidden,
+        links=join_links(joined.devices, nvml.links, {}),
+        pci_gpus=pci_gpus,
         driver=_driver(nvml, torch),
         host=host,
-        software=read_software(torch),
-        environment={name: environment[name] for name in VARIABLES if name in environment},
+        software=software or read_software(torch, environment=environment),
+        environment=read_environment(environment),
+        network=network,
         warnings=(*nvml.warnings, *joined.warnings, *contradictions(nvml, torch, len(joined.devices))),
         recorded_at=datetime.now(UTC).isoformat(timespec="seconds"),
     )

@@ -32,13 +32,31 @@ class NvmlDevice:
     processes: tuple[Process, ...] | None = None
     mig_enabled: bool = False
     slices: tuple[NvmlSlice, ...] = ()
+    compute_mode: str | None = None
+    pcie_width: int | None = None
+    pcie_width_max: int | None = None
+    bar1_total_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NvmlLink:
+    """What lies between two GPUs, by their NVML indexes."""
+
+    first: int
+    second: int
+    kind: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NvmlReading:
+    """What the driver says, through NVML or through nvidia-smi."""
+
     devices: tuple[NvmlDevice, ...] = ()
+    links: tuple[NvmlLink, ...] = ()
     driver: Driver = field(default_factory=Driver)
     warnings: tuple[str, ...] = ()
+    source: str = "nvml"
+    "`nvml` or `nvidia-smi`"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

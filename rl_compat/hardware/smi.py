@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-import csv
-import ctypes
 import os
-import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
-from rl_compat.hardware.catalogue import capability_of, find_gpu
+from rl_compat.hardware.catalogue import find_gpu
+from rl_compat.hardware.driver_library import LIBRARY_PLACES, DriverLibrary
+from rl_compat.hardware.nvidia_smi import read_smi
+from rl_compat.hardware.nvml import KERNEL_MODULE_FILE, LIBRARY_NOT_FOUND, kernel_module, read_nvml
+from rl_compat.hardware.readings import NvmlDevice, NvmlReading
+from rl_compat.hardware.timeouts import Background, no_answer
+from rl_compat.hardware.types import Driver
 from rl_compat.hardware.visible import Candidate, select_visible
 
-QUERY = ("name", "compute_cap", "driver_version", "uuid")
-SMI_PLACES = ("nvidia-smi", "/usr/lib/wsl/lib/nvidia-smi")
-LIBRARY_PLACES = ("libnvidia-ml.so.1", "/usr/lib/wsl/lib/libnvidia-ml.so.1")
+SMI_PLACES = (
+    "nvidia-smi",
+    "/usr/bin/nvidia-smi",
+    "/usr/lib/wsl/lib/nvidia-smi",
+    "/usr/local/nvidia/bin/nvidia-smi",
+)
+TIMEOUT_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,58 +46,106 @@ class Detected:
 def detect(environment: Mapping[str, str] | None = None) -> Detected:
     """Ask nvidia-smi, then the driver's library; no card when neither answers."""
     variables = os.environ if environment is None else environment
-    notes: list[str] = []
-    for program in SMI_PLACES:
-        try:
-            return only_visible(parse_smi(_run_smi(program)), variables)
-        except (OSError, ValueError, subprocess.SubprocessError) as error:
-            notes.append(f"{program}: {_one_line(error)}")
-    for library in LIBRARY_PLACES:
-        try:
-            return only_visible(_ask_library(library), variables)
-        except (OSError, ValueError) as error:
-            notes.append(f"{library}: {_one_line(error)}")
-    return Detected(notes=tuple(notes))
+    reading = read_without_packages()
+    if reading.driver.nvml_error is not None:
+        return Detected(notes=(reading.driver.nvml_error,))
+    return only_visible(reading, variables)
 
 
-def parse_smi(text: str) -> Detected:
-    """The lines of `--query-gpu=name,compute_cap,driver_version,uuid --format=csv,noheader`.
+def read_without_packages(
+    *,
+    programs: Sequence[str] = SMI_PLACES,
+    libraries: Sequence[str] = LIBRARY_PLACES,
+    timeout_seconds: float = TIMEOUT_SECONDS,
+    kernel_module_file: Path = KERNEL_MODULE_FILE,
+) -> NvmlReading:
+    """The driver's view from the first nvidia-smi that answers, then from the first library that loads.
 
-    A driver older than R510 does not know `compute_cap`: an empty field is looked up by name. Raises ValueError when
-    the text is no such table.
+    nvidia-smi does not list MIG slices: for those the library is asked too. After a hang nothing else is asked, since
+    whatever talks to that driver hangs. What failed is `driver.nvml_error`.
     """
-    cards: list[Card] = []
-    notes: list[str] = []
-    driver = None
-    for row in csv.reader(text.splitlines(), skipinitialspace=True):
-        if not row:
+    failure = None
+    for program in programs:
+        try:
+            reading = read_smi(program, timeout_seconds=timeout_seconds, kernel_module_file=kernel_module_file)
+        except FileNotFoundError:
             continue
-        if len(row) != len(QUERY):
-            raise ValueError(f"unexpected line `{', '.join(row)}`")
-        name, capability, driver, uuid = (field.strip() for field in row)
-        card = _card(name, capability, uuid)
-        if card is None:
-            notes.append(f"`{name}` is not in the catalogue and its compute capability is not known: left out")
-        else:
-            cards.append(card)
-    return Detected(cards=tuple(cards), driver_version=driver, source="nvidia-smi", notes=tuple(notes))
+        except TimeoutError as error:
+            return _failed(str(error), kernel_module_file)
+        except (OSError, ValueError) as error:
+            failure = failure or f"`{program}` says: {error}"
+            continue
+        if any(gpu.mig_enabled for gpu in reading.devices):
+            whole = _from_library(libraries, timeout_seconds, kernel_module_file)
+            return reading if whole is None or whole.driver.nvml_error else whole
+        return reading
+    found = _from_library(libraries, timeout_seconds, kernel_module_file)
+    return found or _failed(failure or LIBRARY_NOT_FOUND, kernel_module_file)
 
 
-def only_visible(found: Detected, environment: Mapping[str, str]) -> Detected:
+def _from_library(libraries: Sequence[str], timeout_seconds: float, kernel_module_file: Path) -> NvmlReading | None:
+    """What the first library that can be loaded says, None when there is none."""
+    for path in libraries:
+        try:
+            library = DriverLibrary(path)
+        except OSError:
+            continue
+        return ask_in_time(library, timeout_seconds=timeout_seconds, kernel_module_file=kernel_module_file)
+    return None
+
+
+def ask_in_time(
+    library: object | None = None,
+    *,
+    timeout_seconds: float = TIMEOUT_SECONDS,
+    kernel_module_file: Path = KERNEL_MODULE_FILE,
+) -> NvmlReading:
+    """`read_nvml`, given up on when the driver hangs."""
+    try:
+        asked = Background(lambda: read_nvml(library, kernel_module_file=kernel_module_file))
+        return asked.result(timeout_seconds)
+    except TimeoutError:
+        return _failed(f"NVML gave {no_answer(timeout_seconds)}", kernel_module_file)
+
+
+def _failed(error: str, kernel_module_file: Path) -> NvmlReading:
+    version, flavour = kernel_module(kernel_module_file)
+    return NvmlReading(driver=Driver(version=version, kernel_module=flavour, module_version=version, nvml_error=error))
+
+
+def only_visible(found: NvmlReading, environment: Mapping[str, str]) -> Detected:
     """The cards that CUDA_VISIBLE_DEVICES leaves. Numbers count in CUDA's order, which is guessed as fastest first."""
+    cards, notes = _cards(found.devices)
+    everything = Detected(
+        cards=tuple(cards),
+        driver_version=found.driver.version,
+        source=found.source,
+        notes=(*found.warnings, *notes),
+    )
     value = environment.get("CUDA_VISIBLE_DEVICES")
     if value is None:
-        return found
-    cards = list(found.cards)
+        return everything
     if environment.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
         cards.sort(key=_speed, reverse=True)
     selection = select_visible([Candidate(uuid=card.uuid) for card in cards], _without_slices(value))
-    return Detected(
+    return replace(
+        everything,
         cards=tuple(cards[choice.position] for choice in selection.picked) or _all_of_a_slice(value, cards),
-        driver_version=found.driver_version,
-        source=found.source,
-        notes=(*found.notes, *selection.warnings),
+        notes=(*everything.notes, *selection.warnings),
     )
+
+
+def _cards(devices: Sequence[NvmlDevice]) -> tuple[list[Card], list[str]]:
+    """Cards whose capability the driver or the catalogue knows, and what is said of the others."""
+    cards, notes = [], []
+    for device in devices:
+        known = find_gpu(device.name, device.memory_total_bytes)
+        capability = device.compute_capability or (known.compute_capability if known else None)
+        if capability is None:
+            notes.append(f"`{device.name}` is not in the catalogue and its compute capability is not known: left out")
+        else:
+            cards.append(Card(name=device.name, compute_capability=capability, uuid=device.uuid))
+    return cards, notes
 
 
 def _without_slices(value: str) -> str:
@@ -104,62 +160,3 @@ def _all_of_a_slice(value: str, cards: Sequence[Card]) -> tuple[Card, ...]:
 def _speed(card: Card) -> float:
     gpu = find_gpu(card.name)
     return (gpu.fp32_tflops if gpu else None) or 0.0
-
-
-def _card(name: str, capability: str, uuid: str) -> Card | None:
-    if capability.replace(".", "", 1).isdigit() and "." in capability:
-        return Card(name=name, compute_capability=capability_of(capability), uuid=uuid or None)
-    gpu = find_gpu(name)
-    return Card(name=name, compute_capability=gpu.compute_capability, uuid=uuid or None) if gpu else None
-
-
-def _run_smi(program: str) -> str:
-    try:
-        return _query(program, QUERY)
-    except subprocess.CalledProcessError as error:
-        if "compute_cap" not in f"{error.stdout}{error.stderr}":
-            raise ValueError(f"{error.stdout} {error.stderr}") from None
-    without = _query(program, tuple(field for field in QUERY if field != "compute_cap"))
-    return "\n".join(",".join((name, "", *rest)) for name, *rest in csv.reader(without.splitlines()))
-
-
-def _query(program: str, fields: Sequence[str]) -> str:
-    command = [program, f"--query-gpu={','.join(fields)}", "--format=csv,noheader"]
-    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout
-
-
-def _ask_library(path: str) -> Detected:
-    """The same facts from the driver's own library. OSError when it is missing, ValueError when it refuses."""
-    nvml = ctypes.CDLL(path)
-    _check(nvml.nvmlInit_v2(), "nvmlInit")
-    try:
-        count = ctypes.c_uint()
-        _check(nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)), "nvmlDeviceGetCount")
-        cards = tuple(_ask_card(nvml, index) for index in range(count.value))
-        driver = ctypes.create_string_buffer(96)
-        _check(nvml.nvmlSystemGetDriverVersion(driver, len(driver)), "nvmlSystemGetDriverVersion")
-        return Detected(cards=cards, driver_version=driver.value.decode(), source="nvml")
-    finally:
-        nvml.nvmlShutdown()
-
-
-def _ask_card(nvml: ctypes.CDLL, index: int) -> Card:
-    handle, major, minor = ctypes.c_void_p(), ctypes.c_int(), ctypes.c_int()
-    name, uuid = ctypes.create_string_buffer(96), ctypes.create_string_buffer(96)
-    _check(nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(handle)), "nvmlDeviceGetHandleByIndex")
-    _check(nvml.nvmlDeviceGetName(handle, name, len(name)), "nvmlDeviceGetName")
-    _check(nvml.nvmlDeviceGetUUID(handle, uuid, len(uuid)), "nvmlDeviceGetUUID")
-    capability = nvml.nvmlDeviceGetCudaComputeCapability(handle, ctypes.byref(major), ctypes.byref(minor))
-    _check(capability, "nvmlDeviceGetCudaComputeCapability")
-    return Card(
-        name=name.value.decode(), compute_capability=(major.value, minor.value), uuid=uuid.value.decode() or None
-    )
-
-
-def _check(code: int, function: str) -> None:
-    if code != 0:
-        raise ValueError(f"{function} answered {code}")
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:200]

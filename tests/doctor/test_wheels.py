@@ -166,7 +166,7 @@ def test_every_newest_release_is_of_its_own_row() -> None:
 
 
 SMI = """#!/bin/sh
-echo "Tesla P40, 6.1, 535.274.02, GPU-11111111-2222-3333-4444-555555555555"
+echo "0, Tesla P40, GPU-1111-2222, 535.274.02, 00000000:01:00.0, 23040, 22900, 6.1, Default, 16, 16, [N/A]"
 """
 
 

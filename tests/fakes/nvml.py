@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -23,6 +23,10 @@ class FakeGpu:
     slices: Sequence[FakeGpu] = ()
     mig: bool | None = None
     broken: bool = False
+    mode: int | None = None
+    widths: tuple[int, int] | None = None
+    bar1: int | None = None
+    bus: str = "00000000:01:00.0"
 
 
 @dataclass
@@ -32,6 +36,9 @@ class FakeNvml:
     cuda: int = 12020
     error: str | None = None
     closed: bool = field(default=False)
+    nvlinks: Collection[tuple[str, str]] = ()
+    "pairs of bus ids, lower first"
+    ancestors: Mapping[tuple[str, str], int] = field(default_factory=dict)
 
     NVMLError = NVMLError
 
@@ -66,7 +73,25 @@ class FakeNvml:
         return gpu.uuid
 
     def nvmlDeviceGetPciInfo(self, gpu: FakeGpu) -> Any:  # noqa: N802
-        return SimpleNamespace(busId=b"00000000:01:00.0")
+        return SimpleNamespace(busId=gpu.bus.encode())
+
+    def nvmlDeviceGetComputeMode(self, gpu: FakeGpu) -> int:  # noqa: N802
+        return _known(gpu.mode)
+
+    def nvmlDeviceGetCurrPcieLinkWidth(self, gpu: FakeGpu) -> int:  # noqa: N802
+        return _known(gpu.widths)[0]
+
+    def nvmlDeviceGetMaxPcieLinkWidth(self, gpu: FakeGpu) -> int:  # noqa: N802
+        return _known(gpu.widths)[1]
+
+    def nvmlDeviceGetBAR1MemoryInfo(self, gpu: FakeGpu) -> Any:  # noqa: N802
+        return SimpleNamespace(bar1Total=_known(gpu.bar1))
+
+    def nvmlDeviceGetP2PStatus(self, first: FakeGpu, second: FakeGpu, capability: int) -> int:  # noqa: N802
+        return 0 if capability == 2 and (first.bus, second.bus) in self.nvlinks else 5
+
+    def nvmlDeviceGetTopologyCommonAncestor(self, first: FakeGpu, second: FakeGpu) -> int:  # noqa: N802
+        return _known(self.ancestors.get((first.bus, second.bus)))
 
     def nvmlDeviceGetCudaComputeCapability(self, gpu: FakeGpu) -> tuple[int, int]:  # noqa: N802
         return _known(gpu.capability)

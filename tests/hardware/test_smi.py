@@ -1,44 +1,91 @@
-"""Cards and driver as nvidia-smi prints them."""
+"""Cards and driver without any package: nvidia-smi as it prints, fails and hangs, then the driver's library."""
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 
 import pytest
 
-from rl_compat.hardware.smi import Card, detect, only_visible, parse_smi
+from rl_compat.hardware.driver import read_driver
+from rl_compat.hardware.nvidia_smi import FIELDS, parse_smi
+from rl_compat.hardware.readings import NvmlReading
+from rl_compat.hardware.smi import Card, detect, only_visible, read_without_packages
+from rl_compat.units import MIB
 
-TWO = """NVIDIA T400 4GB, 7.5, 580.95.05, GPU-11111111-2222-3333-4444-555555555555
-NVIDIA GeForce RTX 4090, 8.9, 580.95.05, GPU-21111111-2222-3333-4444-555555555555
+NOWHERE = Path("/nonexistent")
+
+TWO = """0, NVIDIA T400 4GB, GPU-1111-2222, 580.95.05, 00000000:01:00.0, 4096, 3900, 7.5, Default, 16, 16, [N/A]
+1, NVIDIA GeForce RTX 4090, GPU-2111-2222, 580.95.05, 0:02:00.0, 24564, 20000, 8.9, Exclusive_Process, 4, 16, [N/A]
 """
+OLD = "0, {name}, GPU-1, 470.86, 00000000:01:00.0, 22919, 22919, {capability}, Default, 16, 16, [N/A]\n"
+
+
+def parsed(text: str) -> NvmlReading:
+    return parse_smi(text, kernel_module_file=NOWHERE)
 
 
 def names(text: str, **environment: str) -> list[str]:
-    return [card.name for card in only_visible(parse_smi(text), environment).cards]
+    return [card.name for card in only_visible(parsed(text), environment).cards]
 
 
-def test_lines_become_cards_and_a_driver() -> None:
-    found = parse_smi(TWO)
-    assert found.driver_version == "580.95.05"
-    assert found.cards[1] == Card(
-        name="NVIDIA GeForce RTX 4090", compute_capability=(8, 9), uuid="GPU-21111111-2222-3333-4444-555555555555"
+def program(folder: Path, script: str) -> str:
+    path = folder / "nvidia-smi"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def ask(path: str, *, timeout_seconds: float = 10.0) -> NvmlReading:
+    return read_without_packages(
+        programs=[path], libraries=[], timeout_seconds=timeout_seconds, kernel_module_file=NOWHERE
     )
 
 
+def test_lines_become_devices_and_a_driver() -> None:
+    reading = parsed(TWO)
+    device = reading.devices[1]
+    assert (reading.driver.version, reading.source) == ("580.95.05", "nvidia-smi")
+    assert (device.index, device.name, device.compute_capability) == (1, "NVIDIA GeForce RTX 4090", (8, 9))
+    assert (device.memory_total_bytes, device.memory_free_bytes) == (24564 * MIB, 20000 * MIB)
+    assert (device.compute_mode, device.pcie_width, device.pcie_width_max) == ("exclusive_process", 4, 16)
+    assert (device.pci_bus_id, device.mig_enabled, device.processes) == ("0:02:00.0", False, None)
+
+
+def test_what_is_not_known_is_none() -> None:
+    device = parsed(
+        "0, NVIDIA GB10, GPU-1, 580.95, 0000000F:01:00.0, [N/A], [N/A], 12.1, Default, ERR!, N/A, [N/A]"
+    ).devices[0]
+    assert (device.memory_total_bytes, device.pcie_width, device.pcie_width_max) == (None, None, None)
+
+
 def test_a_driver_that_does_not_know_the_capability_is_helped_by_the_catalogue() -> None:
-    found = parse_smi("Tesla P40,, 470.86, GPU-1\nTesla K80, [N/A], 470.86, GPU-2\n")
-    assert [card.compute_capability for card in found.cards] == [(6, 1), (3, 7)]
+    text = OLD.format(name="Tesla P40", capability="") + OLD.format(name="Tesla K80", capability="[N/A]")
+    assert [card.compute_capability for card in only_visible(parsed(text), {}).cards] == [(6, 1), (3, 7)]
 
 
 def test_an_unknown_card_of_an_old_driver_is_left_out_and_said() -> None:
-    found = parse_smi("Mystery 9000,, 470.86, GPU-1\n")
+    found = only_visible(parsed(OLD.format(name="Mystery 9000", capability="")), {})
     assert found.cards == ()
     assert "`Mystery 9000` is not in the catalogue" in found.notes[0]
 
 
 def test_text_that_is_no_table_is_refused() -> None:
-    with pytest.raises(ValueError, match="No devices were found"):
-        parse_smi("No devices were found\n")
+    with pytest.raises(ValueError, match="unexpected line `NVIDIA-SMI has failed"):
+        parsed("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.\n")
+
+
+def test_a_driver_without_devices_is_no_error(tmp_path: Path) -> None:
+    reading = ask(program(tmp_path, "echo 'No devices were found'; exit 6"))
+    assert (reading.devices, reading.driver.nvml_error) == ((), None)
+
+
+def test_a_lost_card_is_a_warning_beside_the_others(tmp_path: Path) -> None:
+    lost = "Unable to determine the device handle for GPU0000:3B:00.0: GPU is lost."
+    reading = ask(program(tmp_path, f"echo '{TWO}{lost}'; exit 15"))
+    assert len(reading.devices) == 2
+    assert reading.warnings == (f"nvidia-smi: {lost}",)
 
 
 def test_hidden_cards_do_not_count() -> None:
@@ -52,22 +99,58 @@ def test_hidden_cards_do_not_count() -> None:
 
 
 def test_a_mig_slice_counts_with_the_cards_it_may_be_of() -> None:
-    text = "NVIDIA H100 80GB HBM3, 9.0, 580.95.05, GPU-1\n"
+    text = "0, NVIDIA H100 80GB HBM3, GPU-1, 580.95.05, 00000000:01:00.0, 81559, 81000, 9.0, Default, 16, 16, Enabled\n"
+    assert parsed(text).devices[0].mig_enabled
     assert names(text, CUDA_VISIBLE_DEVICES="MIG-1234") == ["NVIDIA H100 80GB HBM3"]
 
 
-OLD_SMI = """#!/bin/sh
-case "$1" in
+OLD_SMI = """case "$1" in
   *compute_cap*) echo 'Field "compute_cap" is not a valid field to query.'; exit 2 ;;
-  *) echo "Tesla P40, 470.86, GPU-11111111-2222-3333-4444-555555555555" ;;
-esac
-"""
+  *mig.mode*) echo 'Field "mig.mode.current" is not a valid field to query.'; exit 2 ;;
+  *) echo "0, Tesla P40, GPU-1111-2222, 440.33, 00000000:01:00.0, 22919, 100, Default, 16, 16" ;;
+esac"""
 
 
-def test_an_nvidia_smi_without_the_field_is_asked_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    smi = tmp_path / "nvidia-smi"
-    smi.write_text(OLD_SMI)
-    smi.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+def test_an_nvidia_smi_that_lacks_fields_is_asked_without_them(tmp_path: Path) -> None:
+    device = ask(program(tmp_path, OLD_SMI)).devices[0]
+    assert (device.name, device.compute_capability, device.memory_free_bytes) == ("Tesla P40", None, 100 * MIB)
+
+
+def test_the_program_on_the_path_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program(tmp_path, OLD_SMI)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     found = detect({})
-    assert (found.cards[0].compute_capability, found.driver_version) == ((6, 1), "470.86")
+    assert found.cards == (Card(name="Tesla P40", compute_capability=(6, 1), uuid="GPU-1111-2222"),)
+    assert (found.driver_version, found.source) == ("440.33", "nvidia-smi")
+
+
+def test_a_program_that_fails_says_why(tmp_path: Path) -> None:
+    """A-ENV-15."""
+    path = program(tmp_path, "echo 'Failed to initialize NVML: Driver/library version mismatch'; exit 18")
+    driver = ask(path).driver
+    assert driver.nvml_error == f"`{path}` says: Failed to initialize NVML: Driver/library version mismatch"
+    assert driver.version is None
+
+
+def test_a_program_that_hangs_is_given_up_on_with_its_children(tmp_path: Path) -> None:
+    started = time.monotonic()
+    driver = ask(program(tmp_path, "sleep 600 & wait"), timeout_seconds=0.5).driver
+    assert time.monotonic() - started < 5
+    assert driver.nvml_error == "`nvidia-smi` gave no answer within 0.5 s"
+
+
+def test_without_program_and_library_there_is_no_nvml(tmp_path: Path) -> None:
+    assert ask(str(tmp_path / "nvidia-smi")).driver.nvml_error == "NVML Shared Library Not Found"
+
+
+def test_the_kernel_module_is_known_when_nothing_else_answers(tmp_path: Path) -> None:
+    version = tmp_path / "proc/driver/nvidia/version"
+    version.parent.mkdir(parents=True)
+    version.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  470.86  Tue\n")
+    reading = read_driver({}, root=tmp_path, programs=[], libraries=[])
+    assert (reading.driver.version, reading.driver.module_version) == ("470.86", "470.86")
+    assert reading.driver.device_nodes is None
+
+
+def test_every_field_is_asked_for_once() -> None:
+    assert len(set(FIELDS)) == len(FIELDS)

@@ -1,0 +1,114 @@
+"""What the operating system shows of NVIDIA GPUs without asking their driver: the bus, device nodes, libcuda."""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from rl_compat.hardware.types import PciGpu
+
+NVIDIA_VENDOR = "0x10de"
+DISPLAY_CLASSES = ("0x0300", "0x0302")
+"VGA controller and 3D controller"
+NODES = re.compile(r"nvidia[0-9]+|nvidiactl|nvidia-uvm|dxg")
+"what CUDA opens; `dxg` stands for all of them under WSL"
+CUDA_LIBRARY = "libcuda.so.1"
+LIBRARY_FOLDERS = (
+    "usr/lib/x86_64-linux-gnu",
+    "usr/lib/aarch64-linux-gnu",
+    "usr/lib64",
+    "usr/lib",
+    "usr/lib/wsl/lib",
+    "usr/local/nvidia/lib64",
+    "usr/local/cuda/compat",
+    "usr/lib/aarch64-linux-gnu/tegra",
+    "usr/lib/aarch64-linux-gnu/nvidia",
+    "run/opengl-driver/lib",
+)
+
+
+def read_pci_gpus(root: Path = Path("/")) -> tuple[PciGpu, ...] | None:
+    """NVIDIA's display controllers on the bus in its order, None where the bus cannot be read."""
+    try:
+        folders = sorted((root / "sys/bus/pci/devices").iterdir())
+    except OSError:
+        return None
+    return tuple(
+        PciGpu(
+            bus_id=folder.name,
+            device_id=_text(folder / "device").removeprefix("0x"),
+            kernel_driver=_bound_driver(folder / "driver"),
+        )
+        for folder in folders
+        if _text(folder / "vendor") == NVIDIA_VENDOR and _text(folder / "class").startswith(DISPLAY_CLASSES)
+    )
+
+
+def read_device_nodes(root: Path = Path("/")) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
+    """The device nodes that CUDA needs: those that this process may read and write, and those that it may not."""
+    try:
+        names = sorted(path.name for path in (root / "dev").iterdir())
+    except OSError:
+        return None, ()
+    opened: list[str] = []
+    closed: list[str] = []
+    for name in names:
+        if NODES.fullmatch(name):
+            allowed = os.access(root / "dev" / name, os.R_OK | os.W_OK)
+            (opened if allowed else closed).append(f"/dev/{name}")
+    return tuple(opened), tuple(closed)
+
+
+def find_cuda_library(environment: Mapping[str, str], root: Path = Path("/")) -> str | None:
+    """Where the loader would find the driver's `libcuda.so.1`; it is not loaded."""
+    for path in _library_candidates(environment, root):
+        if _is_native(path):
+            return str(path)
+    return None
+
+
+def _library_candidates(environment: Mapping[str, str], root: Path) -> Iterator[Path]:
+    """LD_LIBRARY_PATH, the loader's cache, then the usual folders."""
+    for folder in filter(None, environment.get("LD_LIBRARY_PATH", "").split(":")):
+        yield Path(folder) / CUDA_LIBRARY
+    for name in _cached(root / "etc/ld.so.cache"):
+        yield root / name.lstrip("/")
+    for name in LIBRARY_FOLDERS:
+        yield root / name / CUDA_LIBRARY
+
+
+def _cached(cache: Path) -> list[str]:
+    """Paths in the loader's cache, whose strings end with a zero byte."""
+    try:
+        content = cache.read_bytes()
+    except OSError:
+        return []
+    pattern = rb"\0(/[^\0]*/" + re.escape(CUDA_LIBRARY.encode()) + rb")(?=\0)"
+    return [os.fsdecode(path) for path in re.findall(pattern, content)]
+
+
+def _is_native(path: Path) -> bool:
+    """Whether it is a shared library for programs of this Python's word size."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(5)
+    except OSError:
+        return False
+    return head == b"\x7fELF" + (b"\x02" if struct.calcsize("P") == 8 else b"\x01")
+
+
+def _bound_driver(link: Path) -> str | None:
+    try:
+        return link.readlink().name
+    except OSError:
+        return None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace").strip().lower()
+    except OSError:
+        return ""

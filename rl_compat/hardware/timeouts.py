@@ -1,0 +1,100 @@
+"""Programs and calls that are given up on after a time, even when they cannot be killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+KILL_SECONDS = 1.0
+"how long a killed program may take to go; one that waits for a broken device never does"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """What a program wrote until it ended or was given up on."""
+
+    stdout: str
+    stderr: str
+    returncode: int | None
+    "None when it was given up on; negative for the signal that killed it"
+
+
+def run_program(
+    command: Sequence[str], *, timeout_seconds: float, environment: Mapping[str, str] | None = None
+) -> Finished:
+    """Run a program without input; after `timeout_seconds` it is killed with its children and left behind.
+
+    Raises OSError when it cannot be started.
+    """
+    process = subprocess.Popen(
+        list(command),
+        env=None if environment is None else dict(environment),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    try:
+        stdout, stderr = process.communicate(timeout=timeout_seconds)
+        return Finished(stdout=_text(stdout), stderr=_text(stderr), returncode=process.returncode)
+    except subprocess.TimeoutExpired:
+        _kill_group(process.pid)
+        return _what_is_left(process)
+    except BaseException:
+        _kill_group(process.pid)
+        raise
+
+
+class Background(Generic[T]):
+    """A call in a thread of its own, which dies with the program if it never comes back."""
+
+    def __init__(self, function: Callable[[], T]) -> None:
+        self._function = function
+        self._answer: list[T] = []
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._answer.append(self._function())
+        except BaseException as error:
+            self._error = error
+
+    def result(self, timeout_seconds: float | None = None) -> T:
+        """The answer, or the error that was raised. TimeoutError when there is none in time."""
+        self._thread.join(timeout_seconds)
+        if self._error is not None:
+            raise self._error
+        if not self._answer:
+            raise TimeoutError(no_answer(timeout_seconds or 0.0))
+        return self._answer[0]
+
+
+def no_answer(seconds: float) -> str:
+    return f"no answer within {seconds:g} s"
+
+
+def _kill_group(pid: int) -> None:
+    with suppress(OSError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def _what_is_left(process: subprocess.Popen[bytes]) -> Finished:
+    try:
+        stdout, stderr = process.communicate(timeout=KILL_SECONDS)
+    except subprocess.TimeoutExpired as expired:
+        stdout, stderr = expired.stdout or b"", expired.stderr or b""
+    return Finished(stdout=_text(stdout), stderr=_text(stderr), returncode=None)
+
+
+def _text(output: bytes) -> str:
+    return output.decode(errors="replace")
