@@ -115,7 +115,8 @@ def find_source(builds: Sequence[TorchInstall], lister: Lister) -> tuple[list[st
     raise NoTorchBuildError(
         f"torch {best.version}+{best.variant} was found neither at {best.index_url} nor where pip is configured to "
         f"look: check the network, put a wheel into a folder named by PIP_FIND_LINKS, or set RLC_TORCH to a "
-        f"requirement or a wheel file"
+        f"requirement or a wheel file",
+        obstacle="source",
     )
 
 

@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 
+from rl_compat.doctor.cards import all_cards
+from rl_compat.doctor.drivers import install_driver, last_branch
+from rl_compat.doctor.target import suitable_torch, target_of
+from rl_compat.doctor.torch_tables import OLDEST_PYTHON, companions, releases
 from rl_compat.doctor.types import Remedy, Step, Sureness
-from rl_compat.doctor.wheels import NoTorchBuildError, TorchInstall, pip_arguments, rank_torch
+from rl_compat.doctor.wheels import NoTorchBuildError, TorchInstall, pip_arguments, rank_torch, serving_pythons
+from rl_compat.hardware.binaries import parse_version
 from rl_compat.hardware.types import Hardware
+
+NEW_ENVIRONMENT = ".venv"
+"folder of the virtual environment that is made where the Python that was looked at will not do"
+BUILT_FOR_ONE_TORCH = ("vllm", "sglang", "flash-attn", "flash-attn-3", "xformers")
+"packages with machine code for one release of torch"
 
 
 def pip_install(hardware: Hardware, *arguments: str) -> str:
@@ -18,27 +29,71 @@ def pip_uninstall(hardware: Hardware, *names: str) -> str:
     return shlex.join([hardware.software.executable or "python", "-m", "pip", "uninstall", "--yes", *names])
 
 
-def suitable_torch(hardware: Hardware) -> TorchInstall:
-    """The published build for the visible cards, the driver and the Python. NoTorchBuildError when none is listed."""
-    host, software = hardware.host, hardware.software
-    return rank_torch(
-        [device.compute_capability for device in hardware.devices],
-        hardware.driver.version,
-        ".".join(software.python.split(".")[:2]),
-        machine=host.platform.split()[-1].lower(),
-    )[0]
+def new_environment(hardware: Hardware) -> Remedy:
+    """Make a virtual environment with the Python that was looked at, which goes into the same block of commands."""
+    return Remedy(
+        what=f"make a virtual environment in `{NEW_ENVIRONMENT}` and install into that",
+        step=Step.PYTHON,
+        commands=(shlex.join([hardware.software.executable or "python3", "-m", "venv", NEW_ENVIRONMENT]),),
+    )
 
 
 def install_torch(hardware: Hardware) -> Remedy:
-    """Install the build that suits the machine, or say why there is none."""
+    """Install the build that suits the machine, or the best way to one where nothing can be installed as things are."""
+    return torch_remedies(hardware)[0]
+
+
+def torch_remedies(hardware: Hardware) -> tuple[Remedy, ...]:
+    """Every way to a torch that suits the machine, best first; never empty."""
+    if parse_version(target_of(hardware).python) < OLDEST_PYTHON:
+        return other_python(hardware)
     try:
         build = suitable_torch(hardware)
     except NoTorchBuildError as error:
-        return Remedy(what=f"no build of torch can be installed as things are: {error}", step=Step.TORCH)
+        return _ways_out(hardware, error)
+    return (install(hardware, build),)
+
+
+def install(hardware: Hardware, build: TorchInstall) -> Remedy:
+    """Install one build, with the packages beside it that go with one torch only."""
+    installed = hardware.software.packages
+    together = [requirement for name, requirement in companions(_release(build)).items() if name in installed]
+    again = ["--force-reinstall"] if installed.get("torch") == build.requirement.removeprefix("torch==") else []
+    other_release = parse_version(installed.get("torch", ""))[:2] != parse_version(build.version)[:2]
+    outdated = [name for name in BUILT_FOR_ONE_TORCH if name in installed and other_release]
     return Remedy(
-        what=f"install torch {build.version} for {_kind(build)}: {build.reason}",
+        what=f"install torch {build.version} for {_kind(build)}: {build.reason}" + _beside(together, outdated),
         step=Step.TORCH,
-        commands=(pip_install(hardware, *pip_arguments(build)),),
+        commands=(pip_install(hardware, *again, *_pip_arguments(hardware, build), *together),),
+    )
+
+
+def update_driver(hardware: Hardware, needed: str) -> Remedy:
+    """Get a driver of at least that version, wherever the driver of this machine lives."""
+    cards = all_cards(hardware)
+    lasts = [last for card in cards if card.capability and (last := last_branch(card.capability)) is not None]
+    bound = f", up to R{min(lasts)}, the last branch with every card here" if lasts else ""
+    driver = f"an NVIDIA driver of {needed} or newer{bound}"
+    if hardware.host.wsl:
+        return Remedy(
+            what=f"on the Windows side install {driver} and run `wsl --shutdown`; inside of WSL no driver is installed",
+            step=Step.DRIVER,
+        )
+    return replace(install_driver(hardware, cards), what=f"get {driver}: {install_driver(hardware, cards).what}")
+
+
+def on_the_cpu(hardware: Hardware, because: str) -> Remedy:
+    """Train without the card: hide it and install the CPU build."""
+    wanted = target_of(hardware)
+    try:
+        build = rank_torch(None, None, wanted.python, machine=wanted.machine)[0]
+    except NoTorchBuildError as error:
+        return Remedy(what=f"{because}; nor can torch for the CPU be installed: {error}", step=Step.TORCH)
+    pip = pip_install(hardware, *_pip_arguments(hardware, build))
+    return Remedy(
+        what=f"{because}; hide it and train on the CPU with torch {build.version}, or use another card",
+        step=Step.TORCH,
+        commands=("export CUDA_VISIBLE_DEVICES=", pip),
     )
 
 
@@ -52,6 +107,68 @@ def unset(*names: str) -> Remedy:
 
 def shell(what: str, *commands: str, sure: Sureness = Sureness.PASTE) -> Remedy:
     return Remedy(what=what, step=Step.SHELL, commands=commands, sure=sure)
+
+
+def _ways_out(hardware: Hardware, error: NoTorchBuildError) -> tuple[Remedy, ...]:
+    """What to change first where no build fits: the Python, the driver, or the card."""
+    if error.obstacle == "machine":
+        return (Remedy(what=f"{error}: use another machine, or a torch that its maker built", step=Step.TORCH),)
+    if error.obstacle == "card":
+        return (on_the_cpu(hardware, str(error).partition(":")[0]),)
+    if error.obstacle == "driver" and error.needed_driver is not None:
+        return (*other_python(hardware), update_driver(hardware, error.needed_driver))
+    return other_python(hardware) or (
+        Remedy(what=f"no torch can be installed as things are: {error}", step=Step.TORCH),
+    )
+
+
+def other_python(hardware: Hardware) -> tuple[Remedy, ...]:
+    """A new environment with another Python and torch in it; none when no Python gets a torch for card and driver.
+
+    Of the Pythons that get the newest torch it is the nearest to the present one. conda brings it along, otherwise it
+    must be there.
+    """
+    wanted = target_of(hardware)
+    pythons = serving_pythons(wanted.cards, wanted.driver, wanted.machine)
+    if not pythons:
+        return ()
+    python = min(pythons, key=lambda known: abs(_minor(known) - _minor(wanted.python)))
+    build = rank_torch(wanted.cards, wanted.driver, python, machine=wanted.machine)[0]
+    conda = hardware.software.environment_kind == "conda"
+    make = f"conda create --yes --prefix ./{NEW_ENVIRONMENT} python={python} pip"
+    pip = [f"{NEW_ENVIRONMENT}/bin/python", "-m", "pip", "install", *_pip_arguments(hardware, build)]
+    otherwise = f"; where `python{python}` is missing, `uv venv --seed --python {python} {NEW_ENVIRONMENT}` brings it"
+    return (
+        Remedy(
+            what=f"make an environment in `{NEW_ENVIRONMENT}` with Python {python}, which gets torch {build.version} "
+            f"for {_kind(build)}" + ("" if conda else otherwise),
+            step=Step.PYTHON,
+            commands=(make if conda else f"python{python} -m venv {NEW_ENVIRONMENT}", shlex.join(pip)),
+            sure=Sureness.PASTE if conda else Sureness.UNSURE,
+        ),
+    )
+
+
+def _pip_arguments(hardware: Hardware, build: TorchInstall) -> list[str]:
+    return pip_arguments(build, from_pypi=target_of(hardware).system == "Darwin")
+
+
+def _minor(python: str) -> int:
+    """`3.12` as 12; every Python before 3 as 0."""
+    major, minor = (*parse_version(python), 0, 0)[:2]
+    return minor if major == 3 else 0
+
+
+def _beside(together: list[str], outdated: list[str]) -> str:
+    with_it = f"; {' and '.join(together)} go with it, or can be uninstalled" if together else ""
+    after = (
+        f"; {', '.join(outdated)} were built for another torch: reinstall or uninstall them after" if outdated else ""
+    )
+    return with_it + after
+
+
+def _release(build: TorchInstall) -> dict[str, object]:
+    return next(row for row in releases() if row["newest"] == build.version)
 
 
 def _kind(build: TorchInstall) -> str:

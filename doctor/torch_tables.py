@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ KNOWLEDGE = Path(__file__).resolve().with_name("knowledge")
 OLDEST = (2, 6)
 BEYOND = (2, 16)
 "releases that rl_compat runs with: at least OLDEST, below BEYOND"
+OLDEST_PYTHON = (3, 11)
 
 
 @cache
@@ -51,30 +53,44 @@ def index_url(variant: str) -> str:
 
 
 def driver_runs(driver_version: str, cuda: str, *, full: bool = False) -> bool:
-    """Whether a Linux driver runs binaries of that CUDA; `full` when it must also compile its PTX."""
-    row = _driver_row(cuda)
-    return row is not None and parse_version(driver_version) >= parse_version(row["full" if full else "minor_compat"])
+    """Whether a Linux driver is listed as running binaries of that CUDA; `full` when it must also compile its PTX."""
+    needed = needed_driver(cuda, full=full)
+    return needed is not None and parse_version(driver_version) >= parse_version(needed)
 
 
-def minor_compatible_driver(cuda: str) -> str:
-    """The oldest Linux driver that runs precompiled binaries of that CUDA."""
-    row = _driver_row(cuda)
-    assert row is not None, f"drivers.json has no row for CUDA {cuda}"
-    return str(row["minor_compat"])
+def needed_driver(cuda: str, *, full: bool = False) -> str | None:
+    """The oldest Linux driver for precompiled binaries of that CUDA, or with `full` for its PTX; None when not listed.
+
+    Precompiled binaries need the same of every CUDA of one major version, also of one that is newer than the table.
+    """
+    rows: list[dict[str, str]] = read_knowledge("drivers")["cuda_min_driver_linux"]
+    exact = next((row for row in rows if row["cuda"] == cuda), None)
+    if exact is not None:
+        return exact["full" if full else "minor_compat"]
+    major = parse_version(cuda)[:1]
+    return next((row["minor_compat"] for row in rows if not full and parse_version(row["cuda"])[:1] == major), None)
 
 
-def _driver_row(cuda: str) -> dict[str, Any] | None:
-    return next((row for row in read_knowledge("drivers")["cuda_min_driver_linux"] if row["cuda"] == cuda), None)
+def driver_of_cuda(cuda: str) -> str | None:
+    """The oldest Linux driver whose newest CUDA is that version: what a driver is worth of which only that is known."""
+    rows: list[dict[str, str]] = read_knowledge("drivers")["cuda_min_driver_linux"]
+    reached = [row["full"] for row in rows if parse_version(row["cuda"]) <= parse_version(cuda)]
+    return max(reached, key=parse_version, default=None) or needed_driver(cuda)
+
+
+def companions(release: dict[str, Any]) -> dict[str, str]:
+    """What goes with the newest patch of a release: requirement by package, `torchvision==0.26.0`."""
+    return {name: f"{name}{release[name]}" for name in ("torchvision", "torchaudio")}
 
 
 def variants(release: dict[str, Any], machine: str) -> list[tuple[str, list[str]]]:
     """CUDA builds of a release as (variant, architecture list): the package index's own first, then the newest."""
     wheels: dict[str, list[str]] = release["x86_64_wheels"]
     if machine != "x86_64":
-        listed = read_knowledge("torch")["aarch64"]
-        since = parse_version(release["torch"]) >= (2, 12)
-        usable = machine == "aarch64" and since
-        wheels = {variant: listed[variant] for variant in wheels if usable and variant in listed}
+        version = parse_version(release["torch"])
+        rows = read_knowledge("torch")["aarch64"] if machine == "aarch64" else []
+        listed = {row["variant"]: row["archs"] for row in rows if version >= parse_version(row["torch_min"])}
+        wheels = {variant: listed[variant] for variant in wheels if variant in listed}
     order = sorted(wheels, key=lambda name: (name == release["pypi_default"], parse_version(cuda_of(name))))
     return [(variant, _arch_list(wheels[variant])) for variant in reversed(order)]
 
@@ -83,8 +99,9 @@ def _arch_list(listed: list[str]) -> list[str]:
     """`6.0` as `sm_60`, `12.0+PTX` as `sm_120` and `compute_120`; an entry in brackets is not certain and left out."""
     archs = []
     for entry in listed:
-        digits = entry.partition("+")[0].replace(".", "")
-        if digits.isdigit():
+        match = re.match(r"([0-9]+)\.([0-9]+)(\+PTX)?", entry)
+        if match is not None:
+            digits = match.group(1) + match.group(2)
             archs.append(f"sm_{digits}")
-            archs += [f"compute_{digits}"] if entry.endswith("+PTX") else []
+            archs += [f"compute_{digits}"] if match.group(3) else []
     return archs

@@ -19,23 +19,33 @@ from typing import Any
 
 from rl_compat.doctor.torch_tables import (
     OLDEST,
+    OLDEST_PYTHON,
     cuda_of,
     driver_runs,
     index_url,
-    minor_compatible_driver,
+    needed_driver,
     python_bounds,
     python_fits,
     releases,
     variants,
 )
-from rl_compat.hardware.binaries import needs_ptx, parse_version, wheel_supports
+from rl_compat.hardware.binaries import Version, needs_ptx, parse_version, wheel_supports
 from rl_compat.hardware.smi import Detected, detect
 
 Capability = tuple[int, int]
+MACHINES = ("x86_64", "aarch64")
+"processors that torch is published for"
 
 
 class NoTorchBuildError(LookupError):
     """No published build fits; the message says why and what to change."""
+
+    def __init__(self, message: str, *, obstacle: str, needed_driver: str | None = None) -> None:
+        super().__init__(message)
+        self.obstacle = obstacle
+        "`machine`, `python`, `card`, `driver`, or `source` when pip finds none"
+        self.needed_driver = needed_driver
+        "the oldest that would do, when the driver is the obstacle"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +91,10 @@ def rank_torch(
 ) -> tuple[TorchInstall, ...]:
     """Every listed build that fits, best first; never empty."""
     cards = sorted(set(_as_cards(capability)))
+    if machine not in MACHINES:
+        raise NoTorchBuildError(
+            f"torch is published for {' and '.join(MACHINES)}, this processor is {machine}", obstacle="machine"
+        )
     if not cards:
         return tuple(_cpu_builds(python))
     together = tuple(_cuda_builds(cards, driver_version, python, machine, note=_weakest_note(cards)))
@@ -92,7 +106,25 @@ def rank_torch(
         alone = tuple(_cuda_builds([weakest], driver_version, python, machine, note=note))
         if alone:
             return alone
-    raise NoTorchBuildError(_why_none(cards, driver_version, python, machine))
+    raise _why_none(cards, driver_version, python, machine)
+
+
+def serving_pythons(capability: Sequence[Capability], driver_version: str | None, machine: str) -> tuple[str, ...]:
+    """Pythons with the newest build that any Python gives the cards and the driver, oldest first; none without one."""
+    found: dict[Version, list[str]] = {}
+    for python in _listed_pythons():
+        try:
+            build = rank_torch(capability, driver_version, python, machine=machine)[0]
+        except NoTorchBuildError:
+            continue
+        found.setdefault(parse_version(build.version), []).append(python)
+    return tuple(found[max(found)]) if found else ()
+
+
+def _listed_pythons() -> list[str]:
+    """Every Python from the first that rl_compat runs on to the newest that a release takes."""
+    newest = max(parse_version(python_bounds(row).rpartition("=")[2]) for row in releases())
+    return [f"3.{minor}" for minor in range(OLDEST_PYTHON[1], newest[1] + 1)]
 
 
 def _as_cards(capability: Capability | Sequence[Capability] | None) -> list[Capability]:
@@ -136,14 +168,14 @@ def _cpu_builds(python: str) -> Iterator[TorchInstall]:
             reason=f"no GPU: the newest CPU build for Python {python}",
         )
     if not found:
-        raise NoTorchBuildError(_python_refusal(python))
+        raise _python_refusal(python)
 
 
 def _weakest_note(cards: list[Capability]) -> str:
     return f"; the weakest card, {_text(cards[0])}, decides" if len(cards) > 1 else ""
 
 
-def _why_none(cards: list[Capability], driver_version: str | None, python: str, machine: str) -> str:
+def _why_none(cards: list[Capability], driver: str | None, python: str, machine: str) -> NoTorchBuildError:
     """The first of Python, card, driver that no listed build goes with."""
     weakest = cards[0]
     if not releases(python):
@@ -155,26 +187,33 @@ def _why_none(cards: list[Capability], driver_version: str | None, python: str, 
         if wheel_supports(archs, weakest, cuda=cuda_of(variant))
     ]
     if not serving:
-        return (
+        return NoTorchBuildError(
             f"no torch from {'.'.join(map(str, OLDEST))} on has code for compute capability {_text(weakest)} "
-            f"on {machine}: this card cannot be used, hide it with CUDA_VISIBLE_DEVICES"
+            f"on {machine}: this card cannot be used, hide it with CUDA_VISIBLE_DEVICES",
+            obstacle="card",
         )
     for_python = [(release, variant) for release, variant in serving if python_fits(python_bounds(release), python)]
     if not for_python:
         bounds = python_bounds(serving[0][0])
-        return f"torch with code for compute capability {_text(weakest)} needs Python {bounds}, this is {python}"
-    least = min((minor_compatible_driver(cuda_of(variant)) for _, variant in for_python), key=parse_version)
-    return (
-        f"driver {driver_version} is too old: torch with code for compute capability {_text(weakest)} "
-        f"and Python {python} needs {least} or newer"
+        return NoTorchBuildError(
+            f"torch with code for compute capability {_text(weakest)} needs Python {bounds}, this is {python}",
+            obstacle="python",
+        )
+    least = min(filter(None, (needed_driver(cuda_of(variant)) for _, variant in for_python)), key=parse_version)
+    return NoTorchBuildError(
+        f"driver {driver} is too old: torch with code for compute capability {_text(weakest)} "
+        f"and Python {python} needs {least} or newer",
+        obstacle="driver",
+        needed_driver=least,
     )
 
 
-def _python_refusal(python: str) -> str:
+def _python_refusal(python: str) -> NoTorchBuildError:
     bounds = [python_bounds(row) for row in releases()]
-    return (
+    return NoTorchBuildError(
         f"no torch from {'.'.join(map(str, OLDEST))} on is listed for Python {python}: "
-        f"the newest takes {bounds[0]}, the oldest {bounds[-1]}"
+        f"the newest takes {bounds[0]}, the oldest {bounds[-1]}",
+        obstacle="python",
     )
 
 
@@ -213,10 +252,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def builds_for(found: Detected, *, python: str, machine: str | None = None) -> tuple[TorchInstall, ...]:
     """Every build that fits what was detected, best first. NoTorchBuildError when there is none."""
-    machine = (machine or platform.machine()).lower().replace("amd64", "x86_64").replace("arm64", "aarch64")
-    minor_python = ".".join(python.split(".")[:2])
     capabilities = [card.compute_capability for card in found.cards]
-    return rank_torch(capabilities, found.driver_version, minor_python, machine=machine)
+    machine = processor(machine or platform.machine())
+    return rank_torch(capabilities, found.driver_version, minor_of(python), machine=machine)
+
+
+def processor(text: str) -> str:
+    """`AMD64` as `x86_64`, `arm64` as `aarch64`: one name for each."""
+    return text.lower().replace("amd64", "x86_64").replace("arm64", "aarch64")
+
+
+def minor_of(python: str) -> str:
+    """`3.12.8` as `3.12`."""
+    return ".".join(python.split(".")[:2])
 
 
 def describe(found: Detected) -> list[str]:
