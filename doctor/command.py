@@ -8,14 +8,18 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 from rl_compat.doctor.diagnosis import Diagnosis
+from rl_compat.doctor.fix import refuse_system_python, run_all, runnable
 from rl_compat.doctor.mend import mending, script
 from rl_compat.doctor.options import Options, parse
+from rl_compat.doctor.paper import paper_of
 from rl_compat.doctor.report import as_json
 from rl_compat.doctor.runner import run_checks, select_checks
-from rl_compat.doctor.screen import paper_of, render, render_checks
-from rl_compat.doctor.types import Check
+from rl_compat.doctor.screen import render, render_checks
+from rl_compat.doctor.types import Check, Severity
+from rl_compat.doctor.verdict import judge, judge_mended
 from rl_compat.errors import AskedWrongly, RLCompatError
 from rl_compat.hardware.types import Hardware
 
@@ -43,18 +47,44 @@ def main(arguments: Sequence[str] | None = None, *, program: str = "python3 doct
         return PIPE_CLOSED
 
 
-def run(arguments: Sequence[str], program: str) -> int:
-    """The exit code of what the arguments ask for. Raises RLCompatError."""
-    from rl_compat.doctor.table import CHECKS
+def run(arguments: Sequence[str], program: str, checks: Sequence[Check] | None = None) -> int:
+    """The exit code of what the arguments ask for; all checks when none are given. Raises RLCompatError."""
+    if arguments and arguments[0] == "explain":
+        from rl_compat.doctor.explain.command import main as explain
 
+        return explain(arguments[1:], program=f"{program} explain")
     options = parse(arguments, program)
-    checks = select_checks(CHECKS, options.only)
+    selected = select_checks(all_checks() if checks is None else checks, options.only)
     if options.listed:
-        print("\n".join(render_checks(checks, paper_of(sys.stdout))))
+        print("\n".join(render_checks(selected, paper_of(sys.stdout))))
         return 0
-    diagnosis = diagnose(options, checks)
+    if options.yes:
+        return mend(options, selected)
+    diagnosis = diagnose(options, selected)
     show(diagnosis, options)
     return diagnosis.exit_code
+
+
+def all_checks() -> tuple[Check, ...]:
+    from rl_compat.doctor.table import CHECKS
+
+    return CHECKS
+
+
+def mend(options: Options, checks: Sequence[Check]) -> int:
+    """Run what mends this environment, then say what is left; 1 too when a command failed."""
+    refuse_system_python()
+    diagnosis = diagnose(options, checks)
+    commands = runnable(diagnosis.mending)
+    if not commands:
+        print("nothing to run: no command of the block below changes this environment\n")
+        show(diagnosis, replace(options, fix=False))
+        return diagnosis.exit_code
+    went_well = run_all(commands)
+    print("\nwhat is left:\n")
+    left = diagnose(options, checks)
+    show(left, replace(options, fix=False))
+    return left.exit_code or int(not went_well)
 
 
 def diagnose(options: Options, checks: Sequence[Check]) -> Diagnosis:
@@ -69,14 +99,17 @@ def diagnose(options: Options, checks: Sequence[Check]) -> Diagnosis:
     asked = [check for check in checks if check not in [check for check, _ in left_out]]
     hardware = read_machine(options, asked)
     results = run_checks(asked, hardware)
-    seconds = time.perf_counter() - started
     findings = [finding for result in results for finding in result.findings]
+    failures = [finding.what for finding in findings if finding.severity is Severity.FAILURE]
+    verdict = None if options.only else judge(hardware, failures)
     return Diagnosis(
         hardware=hardware,
         results=results,
         left_out=left_out,
-        seconds=seconds,
+        verdict=verdict,
+        once_mended=judge_mended(hardware) if verdict and not verdict.works else None,
         mending=mending(findings, hardware),
+        seconds=time.perf_counter() - started,
     )
 
 
@@ -119,6 +152,6 @@ def show(diagnosis: Diagnosis, options: Options) -> None:
     if options.as_json:
         print(json.dumps(as_json(diagnosis), indent=2))
     elif options.fix:
-        print("\n".join(script(diagnosis.mending)))
+        print("\n".join(script(diagnosis.mending)) or "# nothing to mend")
     else:
         print("\n".join(render(diagnosis, paper_of(sys.stdout), show_all=options.show_all)))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from rl_compat.doctor.mend import Mend
 from rl_compat.doctor.types import Check, CheckResult, Finding, Severity
+from rl_compat.doctor.verdict import Verdict
 from rl_compat.hardware.types import Hardware
 
 
@@ -21,6 +22,10 @@ class Diagnosis:
     seconds: float
     "from the start of the reading to the last check"
 
+    verdict: Verdict | None = None
+    "None when only some checks were asked"
+    once_mended: Verdict | None = None
+    "what is left to say once the failures are mended; None where nothing fails or nothing helps"
     mending: tuple[Mend, ...] = ()
     "what mends the findings, in order"
 

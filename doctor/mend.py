@@ -8,13 +8,13 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from rl_compat.doctor.remedies import install_torch
+from rl_compat.doctor.remedies import NEW_ENVIRONMENT, install_torch
 from rl_compat.doctor.types import Finding, Remedy, Severity, Step, Sureness
 from rl_compat.hardware.types import Hardware
 
 WIDTH = 98
-BY_STEP = {Step.DRIVER: "the host", Step.CONTAINER: "the host"}
-"where a container's steps are taken, when not in the container itself"
+OF_THE_HOST = (Step.DRIVER, Step.CONTAINER)
+"steps that are not taken inside of a container"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,21 +35,25 @@ def mending(findings: Iterable[Finding], hardware: Hardware) -> tuple[Mend, ...]
     chosen = [(finding.id, _preferred(finding)) for finding in bad]
     merged = _merge(_one_torch(chosen, hardware))
     ordered = sorted(merged, key=lambda mend: (mend.remedy.step, not _uninstalls(mend.remedy)))
-    moved = _in_new_python(ordered, hardware)
+    moved = _in_new_environment(ordered, hardware)
     return tuple(replace(mend, elsewhere=_elsewhere(mend.remedy.step, hardware)) for mend in moved)
 
 
 def script(mends: Sequence[Mend]) -> Iterator[str]:
     """Lines of a POSIX shell, each command under a comment that says what it does.
 
-    What cannot be run as it stands, or not here, is a comment too, so that the whole block can be pasted.
+    What has to be filled in, changes the system on a guess, or belongs elsewhere is a comment too, so that the whole
+    block can be pasted.
     """
     for mend in mends:
-        remedy = mend.remedy
         where = f"on {mend.elsewhere}: " if mend.elsewhere else ""
-        yield from _comment(f"{where}{remedy.what}{_warning(remedy)}")
-        live = remedy.sure is Sureness.PASTE and mend.elsewhere is None
-        yield from remedy.commands if live else (f"#   {command}" for command in remedy.commands)
+        yield from _comment(f"{where}{mend.remedy.what}{_caution(mend.remedy)}")
+        for command in mend.remedy.commands:
+            yield command if mend.elsewhere is None and _can_run(command, mend.remedy.sure) else f"#   {command}"
+
+
+def _can_run(command: str, sure: Sureness) -> bool:
+    return sure is Sureness.PASTE or (sure is Sureness.UNSURE and "sudo " not in command)
 
 
 def _preferred(finding: Finding) -> Remedy:
@@ -57,16 +61,19 @@ def _preferred(finding: Finding) -> Remedy:
     first = finding.remedies[0]
     if first.step is not Step.DRIVER:
         return first
-    return next((other for other in finding.remedies if _torch_requirement(other)), first)
+    return next((other for other in finding.remedies if _installs_torch(other)), first)
 
 
 def _one_torch(chosen: Sequence[tuple[str, Remedy]], hardware: Hardware) -> list[tuple[str, Remedy]]:
-    """Where several builds of torch are to be installed, the one for card, driver and Python instead of each."""
-    wanted = {remedy.commands for _, remedy in chosen if _torch_requirement(remedy)}
-    if len(wanted) < 2:
+    """Where several builds of torch are to be installed, one instead of each.
+
+    Another Python comes with its torch; otherwise it is the build for the card, the driver and the Python.
+    """
+    wanted = [remedy for _, remedy in chosen if _installs_torch(remedy)]
+    if len({remedy.commands for remedy in wanted}) < 2:
         return list(chosen)
-    torch = install_torch(hardware)
-    return [(id, torch if _torch_requirement(remedy) else remedy) for id, remedy in chosen]
+    torch = next((remedy for remedy in wanted if remedy.step is Step.PYTHON), None) or install_torch(hardware)
+    return [(id, torch if _installs_torch(remedy) else remedy) for id, remedy in chosen]
 
 
 def _merge(chosen: Iterable[tuple[str, Remedy]]) -> list[Mend]:
@@ -79,38 +86,26 @@ def _merge(chosen: Iterable[tuple[str, Remedy]]) -> list[Mend]:
     return list(merged.values())
 
 
-def _in_new_python(mends: Sequence[Mend], hardware: Hardware) -> list[Mend]:
-    """Packages go into the virtual environment that an earlier line makes, not into the Python that it replaces."""
-    made = next((folder for mend in mends for folder in _venvs(mend.remedy)), None)
-    old = hardware.software.executable or "python"
-    if made is None:
-        return list(mends)
-    return [_with_python(mend, old, f"{made}/bin/python") for mend in mends]
+def _in_new_environment(mends: Sequence[Mend], hardware: Hardware) -> list[Mend]:
+    """Packages go into the environment that an earlier line makes, not into the Python that it replaces."""
+    makes = any(mend.remedy.step is Step.PYTHON and _makes_environment(mend.remedy) for mend in mends)
+    return [_with_new_python(mend, hardware) if makes else mend for mend in mends]
 
 
-def _with_python(mend: Mend, old: str, new: str) -> Mend:
+def _makes_environment(remedy: Remedy) -> bool:
+    return any(re.search(rf"(venv|--prefix) .*{re.escape(NEW_ENVIRONMENT)}\b", line) for line in remedy.commands)
+
+
+def _with_new_python(mend: Mend, hardware: Hardware) -> Mend:
+    old, new = shlex.quote(hardware.software.executable or "python"), f"{NEW_ENVIRONMENT}/bin/python"
     if mend.remedy.step not in (Step.TORCH, Step.PACKAGE):
         return mend
-    start = shlex.quote(old) + " "
-    commands = tuple(
-        new + " " + line.removeprefix(start) if line.startswith(start) else line for line in mend.remedy.commands
-    )
+    commands = tuple(re.sub(rf"^{re.escape(old)} -m pip\b", f"{new} -m pip", line) for line in mend.remedy.commands)
     return replace(mend, remedy=replace(mend.remedy, commands=commands))
 
 
-def _venvs(remedy: Remedy) -> Iterator[str]:
-    """Folders of the virtual environments that a remedy makes."""
-    if remedy.step is Step.PYTHON and remedy.sure is Sureness.PASTE:
-        for command in remedy.commands:
-            match = re.search(r"(?:-m|uv) venv\b.*?([^\s-]\S*)\s*$", command)
-            if match:
-                yield match.group(1)
-
-
-def _torch_requirement(remedy: Remedy) -> str | None:
-    """`torch==2.14.1+cu126` where a remedy installs torch."""
-    words = [word for command in remedy.commands for word in command.split() if " install " in f"{command} "]
-    return next((word for word in words if re.match(r"torch(?![\w-])", word)), None)
+def _installs_torch(remedy: Remedy) -> bool:
+    return any(re.search(r" pip install .*\btorch(==| |$)", command) for command in remedy.commands)
 
 
 def _uninstalls(remedy: Remedy) -> bool:
@@ -120,10 +115,10 @@ def _uninstalls(remedy: Remedy) -> bool:
 def _elsewhere(step: Step, hardware: Hardware) -> str | None:
     if hardware.host.wsl and step is Step.DRIVER:
         return "Windows"
-    return BY_STEP.get(step) if hardware.host.container else None
+    return "the host" if hardware.host.container and step in OF_THE_HOST else None
 
 
-def _warning(remedy: Remedy) -> str:
+def _caution(remedy: Remedy) -> str:
     return {
         Sureness.PASTE: "",
         Sureness.PLACEHOLDER: "; fill in the part in capitals or angle brackets first",

@@ -5,8 +5,13 @@
     schema, version        of this form; of rl_compat
     exit_code              of the command: 1 when there is a failure
     seconds, torch_seconds of the diagnosis; of importing torch, null when it was not imported
-    verdict                null with `--only`, else as in `verdict_json`
-    once_mended            the same after the block of commands, null when that changes nothing
+    verdict                null with `--only`, else: works, problem, device, profile, summary, torch (the build that is
+                           supposed instead of the installed one, or null), visible (false where hidden cards are
+                           supposed to be visible), reaches: for each method the largest model that fits:
+                           method, settings (of `rlc train`), model, parameters, peak_bytes, available_bytes,
+                           host_bytes, compute_dtype, rollout_engine, rollout_dtype, micro_batch_tokens,
+                           problem (why nothing fits; then the ones before are null)
+    once_mended            the same when the failures are mended; null where nothing fails or nothing helps
     counts                 number of findings by severity
     findings               worst first: id, severity, what, why, where, affects,
                            remedies (what, step, commands, sure), best first
@@ -24,7 +29,9 @@ from rl_compat import __version__
 from rl_compat.doctor.diagnosis import Diagnosis
 from rl_compat.doctor.mend import script
 from rl_compat.doctor.types import Check, CheckResult, Finding, Remedy, Severity
+from rl_compat.doctor.verdict import Reach, Verdict
 from rl_compat.hardware.recording import to_json
+from rl_compat.planning.known_shapes import KNOWN_SHAPES
 
 SCHEMA = "rlc.doctor/1"
 
@@ -37,6 +44,8 @@ def as_json(diagnosis: Diagnosis) -> dict[str, Any]:
         "exit_code": diagnosis.exit_code,
         "seconds": round(diagnosis.seconds, 3),
         "torch_seconds": diagnosis.hardware.software.torch_seconds,
+        "verdict": _verdict(diagnosis.verdict),
+        "once_mended": _verdict(diagnosis.once_mended),
         "counts": {severity_name(severity): count for severity, count in diagnosis.counts.items()},
         "findings": [_finding(finding) for finding in diagnosis.findings],
         "checks": [
@@ -50,6 +59,40 @@ def as_json(diagnosis: Diagnosis) -> dict[str, Any]:
 
 def severity_name(severity: Severity) -> str:
     return severity.name.lower()
+
+
+def _verdict(verdict: Verdict | None) -> dict[str, Any] | None:
+    if verdict is None:
+        return None
+    return {
+        "works": verdict.works,
+        "problem": verdict.problem,
+        "device": verdict.device,
+        "profile": verdict.profile,
+        "summary": verdict.summary,
+        "torch": verdict.torch,
+        "visible": verdict.visible,
+        "reaches": [_reach(reach) for reach in verdict.reaches],
+    }
+
+
+def _reach(reach: Reach) -> dict[str, Any]:
+    plan = reach.plan
+    actor = plan.roles["actor"] if plan else None
+    return {
+        "method": reach.method,
+        "settings": list(reach.settings),
+        "model": reach.model,
+        "parameters": KNOWN_SHAPES[reach.model].num_parameters if reach.model else None,
+        "peak_bytes": plan.peak_bytes if plan else None,
+        "available_bytes": plan.memory_available_bytes if plan else None,
+        "host_bytes": plan.host_bytes if plan else None,
+        "compute_dtype": actor.compute_dtype if actor else None,
+        "rollout_engine": plan.rollout.engine if plan else None,
+        "rollout_dtype": plan.rollout.compute_dtype if plan else None,
+        "micro_batch_tokens": actor.max_tokens_per_micro_batch if actor else None,
+        "problem": reach.problem,
+    }
 
 
 def _finding(finding: Finding) -> dict[str, Any]:

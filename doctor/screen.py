@@ -2,74 +2,26 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import textwrap
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TextIO
+from collections.abc import Iterator, Sequence
 
 from rl_compat.doctor.diagnosis import Diagnosis
 from rl_compat.doctor.mend import script
+from rl_compat.doctor.outlook import render_verdict
+from rl_compat.doctor.paper import BAD, BOLD, DIM, FINE, INFO, WARN, Paper, paper_of
 from rl_compat.doctor.report import severity_name
 from rl_compat.doctor.types import Check, Finding, Remedy, Severity
 
-NARROWEST, USUAL, WIDEST = 60, 100, 120
-COLOURS = {Severity.OK: "32", Severity.NOTE: "36", Severity.WARNING: "33", Severity.FAILURE: "1;31"}
-BOLD, DIM = "1", "2"
-ASCII = str.maketrans(
-    {"…": "...", "–": "-", "—": "-", "≥": ">=", "≤": "<=", "×": "x", "·": "-", "→": "->", "°": " deg"}
-)
+__all__ = ["Paper", "paper_of", "render", "render_checks"]
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Paper:
-    """What is written on."""
-
-    width: int = USUAL
-    coloured: bool = False
-    encoding: str = "utf-8"
-
-    def paint(self, text: str, colour: str) -> str:
-        return f"\033[{colour}m{text}\033[0m" if self.coloured and text else text
-
-    def wrap(self, text: str, *, first: str = "", rest: str | None = None) -> list[str]:
-        """Lines no wider than the paper; paths and commands are not broken."""
-        return textwrap.wrap(
-            text,
-            self.width,
-            initial_indent=first,
-            subsequent_indent=first if rest is None else rest,
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-
-    def spell(self, line: str) -> str:
-        """The line in characters that the encoding has."""
-        try:
-            line.encode(self.encoding)
-        except (UnicodeEncodeError, LookupError):
-            return line.translate(ASCII).encode("ascii", "replace").decode("ascii")
-        return line
-
-
-def paper_of(stream: TextIO, environment: Mapping[str, str] = os.environ) -> Paper:
-    """Width and colour for a terminal, plain text of the usual width for anything else."""
-    terminal = stream.isatty()
-    columns = shutil.get_terminal_size((USUAL, 24)).columns if terminal else USUAL
-    colourless = bool(environment.get("NO_COLOR")) or environment.get("TERM", "") in ("", "dumb")
-    return Paper(
-        width=min(max(columns, NARROWEST), WIDEST),
-        coloured=terminal and not colourless,
-        encoding=stream.encoding or "ascii",
-    )
+COLOURS = {Severity.OK: FINE, Severity.NOTE: INFO, Severity.WARNING: WARN, Severity.FAILURE: BAD}
 
 
 def render(diagnosis: Diagnosis, paper: Paper, *, show_all: bool = False) -> list[str]:
     """Every line of the report; `show_all` adds what is fine."""
     shown = [finding for finding in diagnosis.findings if show_all or finding.severity > Severity.OK]
-    blocks = [_finding(finding, paper) for finding in shown if finding.severity > Severity.OK]
+    blocks = [render_verdict(diagnosis, paper)]
+    blocks += [_finding(finding, paper) for finding in shown if finding.severity > Severity.OK]
     fine = [line for finding in shown if finding.severity is Severity.OK for line in _line(finding, paper)]
     blocks += [fine, _commands(diagnosis, paper), [paper.paint(_summary(diagnosis), BOLD)]]
     filled = [block for block in blocks if block]

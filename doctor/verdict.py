@@ -1,0 +1,195 @@
+"""What training would look like here: the profile, and how large a model each method can train, by real plans."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from rl_compat.capability.devices import capability_text
+from rl_compat.config.embedded import embedded_runs
+from rl_compat.config.load import load_config
+from rl_compat.config.types import RunConfig
+from rl_compat.doctor.remedies import suitable_torch
+from rl_compat.doctor.target import target_of
+from rl_compat.doctor.torch_tables import cuda_of, releases, variants
+from rl_compat.doctor.wheels import NoTorchBuildError, TorchInstall
+from rl_compat.errors import DoesNotFitError, RLCompatError
+from rl_compat.hardware.types import Hardware, TorchBuild
+from rl_compat.planning.fit import make_plan
+from rl_compat.planning.known_shapes import KNOWN_SHAPES
+from rl_compat.planning.profile import find_profile
+from rl_compat.planning.types import Plan
+from rl_compat.units import format_bytes
+
+METHODS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("full PPO", ()),
+    ("LoRA PPO", ("model.lora_rank=16",)),
+    ("full GRPO", ("algorithm.name=grpo", "algorithm.group_size=8")),
+)
+"what is asked for, and the settings that make it of the shipped GSM8K run, which is PPO with critic and reference"
+
+LADDER = (
+    "smollm2-135m",
+    "HuggingFaceTB/SmolLM2-360M-Instruct",
+    "Qwen/Qwen2.5-0.5B-Instruct",
+    "Qwen/Qwen2.5-1.5B-Instruct",
+    "Qwen/Qwen2.5-3B-Instruct",
+    "Qwen/Qwen3-4B",
+    "Qwen/Qwen2.5-7B-Instruct",
+    "Qwen/Qwen3-8B",
+    "Qwen/Qwen2.5-14B-Instruct",
+    "Qwen/Qwen2.5-32B-Instruct",
+)
+"models in the order of the memory that they need"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reach:
+    """The largest model of the ladder that a method can train here."""
+
+    method: str
+    settings: tuple[str, ...]
+    "after `rlc train` or `rlc plan`: the run and what was set"
+    model: str | None = None
+    plan: Plan | None = None
+    problem: str | None = None
+    "why not even the smallest can be trained"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """Whether training works, on what, and how far it reaches."""
+
+    problem: str | None
+    "the first reason why it does not work; None when it works"
+    device: str
+    profile: str | None
+    summary: str
+    "what the profile is for"
+    reaches: tuple[Reach, ...]
+    torch: str | None = None
+    "the build that is supposed instead of the installed one"
+    visible: bool = True
+    "False when cards are supposed to be visible that are hidden"
+
+    @property
+    def works(self) -> bool:
+        return self.problem is None
+
+    @property
+    def plan(self) -> Plan | None:
+        """The plan of the first method that reaches anything."""
+        return next((reach.plan for reach in self.reaches if reach.plan), None)
+
+
+def judge(hardware: Hardware, failures: Sequence[str] = ()) -> Verdict:
+    """The verdict for a machine on which `failures`, the worst first, were found."""
+    reaches = reach_all(hardware)
+    plan = next((reach.plan for reach in reaches if reach.plan), None)
+    problems = (*failures, torch_problem(hardware), None if plan else reaches[0].problem)
+    return Verdict(
+        problem=next(filter(None, problems), None),
+        device=describe_device(hardware),
+        profile=plan.profile if plan else None,
+        summary=find_profile(plan.profile).summary if plan else "",
+        reaches=reaches,
+    )
+
+
+def judge_mended(hardware: Hardware) -> Verdict | None:
+    """The verdict once the failures are mended: cards visible, the torch that suits them installed.
+
+    A card that no torch serves is left out for the CPU. None when even that cannot work.
+    """
+    hidden = hardware.devices == () and hardware.hidden_devices != ()
+    seen = _with_hidden_devices(hardware) if hidden else hardware
+    for machine in (seen, replace(seen, devices=())) if seen.devices else (seen,):
+        for build in (None, _suitable(machine)):
+            mended = machine if build is None else _with_torch(machine, build)
+            verdict = judge(mended)
+            if verdict.works:
+                torch = None if build is None else f"{build.version}+{build.variant}"
+                return replace(verdict, torch=torch, visible=not hidden)
+    return None
+
+
+def _suitable(hardware: Hardware) -> TorchInstall | None:
+    try:
+        return suitable_torch(hardware)
+    except NoTorchBuildError:
+        return None
+
+
+def _with_torch(hardware: Hardware, build: TorchInstall) -> Hardware:
+    software = replace(hardware.software, torch=as_torch(build, hardware), torch_error=None)
+    return replace(hardware, software=software)
+
+
+def _with_hidden_devices(hardware: Hardware) -> Hardware:
+    shown = tuple(replace(device, index=index) for index, device in enumerate(hardware.hidden_devices))
+    return replace(hardware, devices=shown, hidden_devices=())
+
+
+def torch_problem(hardware: Hardware) -> str | None:
+    """Why no torch can be imported; None too when it was not looked at."""
+    software = hardware.software
+    if software.torch_error:
+        return f"torch does not import: {software.torch_error}"
+    if software.torch is None and "torch" not in software.packages:
+        return "torch is not installed"
+    return None
+
+
+def as_torch(build: TorchInstall, hardware: Hardware) -> TorchBuild:
+    """What an import of that build would report on this machine."""
+    if build.variant == "cpu":
+        return TorchBuild(version=f"{build.version}+cpu")
+    machine = target_of(hardware).machine
+    release = next(row for row in releases() if row["newest"] == build.version)
+    return TorchBuild(
+        version=f"{build.version}+{build.variant}",
+        cuda=cuda_of(build.variant),
+        arch_list=tuple(dict(variants(release, machine))[build.variant]),
+        cuda_available=True,
+    )
+
+
+def reach_all(hardware: Hardware) -> tuple[Reach, ...]:
+    run = "gsm8k" if hardware.devices else "gsm8k-cpu"
+    return tuple(reach(hardware, method, run, settings) for method, settings in METHODS)
+
+
+def reach(hardware: Hardware, method: str, run: str, settings: tuple[str, ...]) -> Reach:
+    """The largest model for one method, by bisection."""
+    config = load_config(embedded_runs()[run], settings).config
+    low, high = 0, len(LADDER)
+    best: Plan | None = None
+    problem: str | None = None
+    while low < high:
+        middle = (low + high) // 2
+        try:
+            best, low = plan_for(config, hardware, LADDER[middle]), middle + 1
+        except DoesNotFitError as error:
+            problem, high = error.message, middle
+        except RLCompatError as error:
+            return Reach(method=method, settings=(run, *settings), problem=error.message)
+    if best is None:
+        return Reach(method=method, settings=(run, *settings), problem=problem)
+    model = LADDER[low - 1]
+    return Reach(method=method, settings=(run, f"model.path={model}", *settings), model=model, plan=best)
+
+
+def plan_for(config: RunConfig, hardware: Hardware, model: str) -> Plan:
+    """The plan of that run with that model. Raises RLCompatError."""
+    return make_plan(replace(config, model=replace(config.model, path=model)), hardware, KNOWN_SHAPES[model])
+
+
+def describe_device(hardware: Hardware) -> str:
+    """The card that a run takes, or the processor."""
+    host = hardware.host
+    if not hardware.devices:
+        return f"{host.cpu_name} ({host.num_cores} cores, {format_bytes(host.ram_available_bytes)} of memory available)"
+    device, *others = hardware.devices
+    free, total = format_bytes(device.memory_free_bytes), format_bytes(device.memory_total_bytes)
+    also = f", first of {len(others) + 1}" if others else ""
+    return f"{device.name} (compute capability {capability_text(device)}, {free} of {total} free){also}"
