@@ -1,0 +1,63 @@
+"""Cards whose compute mode keeps programs out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rl_compat.doctor.findings import Finding, Remedy, Severity, Step
+from rl_compat.doctor.remedies import shell
+from rl_compat.hardware.types import Device, Hardware
+
+
+def check_compute_mode(hardware: Hardware) -> Iterator[Finding]:
+    """Cards whose compute mode keeps processes out, as far as they are visible to begin with."""
+    for device in hardware.devices:
+        others = [str(process.pid) for process in device.processes or ()]
+        if device.compute_mode == "prohibited":
+            yield prohibited(device, f"cuda:{device.index}", Severity.FAILURE)
+        elif device.compute_mode == "exclusive_process" and others:
+            yield Finding(
+                id="gpu.taken",
+                severity=Severity.FAILURE,
+                what=f"cuda:{device.index} `{device.name}` admits one process (compute mode `exclusive_process`) "
+                f"and process {', '.join(others)} holds it",
+                why="the next program is refused with `CUDA-capable device(s) is/are busy or unavailable`",
+                where=("nvml",),
+                affects=(f"cuda:{device.index}", "training"),
+                remedies=(_set_mode(device), _look_at(others)),
+            )
+        elif device.compute_mode == "exclusive_process":
+            yield Finding(
+                id="gpu.exclusive",
+                severity=Severity.NOTE,
+                what=f"cuda:{device.index} `{device.name}` admits one process (compute mode `exclusive_process`)",
+                why="training runs; a rollout engine or reward model in a second process cannot share the card",
+                where=("nvml",),
+                affects=(f"cuda:{device.index}", "rollout"),
+                remedies=(_set_mode(device),),
+            )
+
+
+def prohibited(device: Device, where: str, severity: Severity) -> Finding:
+    return Finding(
+        id="gpu.prohibited",
+        severity=severity,
+        what=f"{where} `{device.name}` is in compute mode `prohibited`",
+        why="the driver lets no CUDA program use the card",
+        where=("nvml",),
+        affects=("training",),
+        remedies=(_set_mode(device),),
+    )
+
+
+def _set_mode(device: Device) -> Remedy:
+    index = device.nvml_index if device.nvml_index is not None else device.index
+    return Remedy(
+        what="let every process use the card",
+        step=Step.SYSTEM,
+        commands=(f"sudo nvidia-smi -i {device.uuid or index} -c DEFAULT",),
+    )
+
+
+def _look_at(pids: list[str]) -> Remedy:
+    return shell("see whose it is", f"ps -o pid,user,etime,args -p {','.join(pids)}")
