@@ -161,10 +161,8 @@ def _minor(python: str) -> int:
 
 def _beside(together: list[str], outdated: list[str]) -> str:
     with_it = f"; {' and '.join(together)} go with it, or can be uninstalled" if together else ""
-    after = (
-        f"; {', '.join(outdated)} were built for another torch: reinstall or uninstall them after" if outdated else ""
-    )
-    return with_it + after
+    old = " and ".join(f"`{name}`" for name in outdated)
+    return with_it + (f"; after that reinstall or uninstall {old}, built for another torch" if outdated else "")
 
 
 def _release(build: TorchInstall) -> dict[str, object]:

@@ -112,7 +112,7 @@ def rank_torch(
 def serving_pythons(capability: Sequence[Capability], driver_version: str | None, machine: str) -> tuple[str, ...]:
     """Pythons with the newest build that any Python gives the cards and the driver, oldest first; none without one."""
     found: dict[Version, list[str]] = {}
-    for python in _listed_pythons():
+    for python in listed_pythons():
         try:
             build = rank_torch(capability, driver_version, python, machine=machine)[0]
         except NoTorchBuildError:
@@ -121,7 +121,7 @@ def serving_pythons(capability: Sequence[Capability], driver_version: str | None
     return tuple(found[max(found)]) if found else ()
 
 
-def _listed_pythons() -> list[str]:
+def listed_pythons() -> list[str]:
     """Every Python from the first that rl_compat runs on to the newest that a release takes."""
     newest = max(parse_version(python_bounds(row).rpartition("=")[2]) for row in releases())
     return [f"3.{minor}" for minor in range(OLDEST_PYTHON[1], newest[1] + 1)]

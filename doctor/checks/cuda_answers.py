@@ -28,7 +28,7 @@ class Answer:
 def answer_of(hardware: Hardware, torch: TorchBuild) -> Finding:
     """Why CUDA gives torch no device, or not this one. A failure unless another card than `cuda:0` is meant."""
     error = torch.cuda_error or ""
-    answer = next(answer for answer in ANSWERS if re.search(answer.pattern, error or _hint(hardware), re.IGNORECASE))
+    answer = answer_to(hardware, torch)
     unread = re.match(r"cuda:(\d+): ", error)
     devices = [int(unread.group(1))] if unread else [device.index for device in hardware.devices]
     said = f": {error}" if error else " and gives no reason"
@@ -48,6 +48,12 @@ def answer_of(hardware: Hardware, torch: TorchBuild) -> Finding:
         affects=tuple(f"cuda:{index}" for index in devices),
         remedies=answer.remedies(hardware),
     )
+
+
+def answer_to(hardware: Hardware, torch: TorchBuild) -> Answer:
+    """What the error means; without one, what the driver's own facts say."""
+    said = torch.cuda_error or _hint(hardware)
+    return next(answer for answer in ANSWERS if re.search(answer.pattern, said, re.IGNORECASE))
 
 
 def _hint(hardware: Hardware) -> str:

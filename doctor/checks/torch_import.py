@@ -26,7 +26,7 @@ class Reason:
 
 def look_at_the_import_error(hardware: Hardware, error: str) -> Finding:
     """The failure with the first reason whose pattern is in the error."""
-    reason = next(reason for reason in REASONS if re.search(reason.pattern, error, re.IGNORECASE))
+    reason = reason_of(error)
     shown = error if len(error) <= LONGEST else f"{error[:LONGEST]} …"
     version = hardware.software.packages.get("torch")
     return Finding(
@@ -40,19 +40,14 @@ def look_at_the_import_error(hardware: Hardware, error: str) -> Finding:
     )
 
 
-def has_conflict(error: str | None) -> bool:
-    """Whether an import failed because two libraries do not go together."""
-    return error is not None and re.search(UNDEFINED, error, re.IGNORECASE) is not None
-
-
-def foreign_paths(hardware: Hardware) -> tuple[str, ...]:
-    """The variables that are set and put libraries before those that torch brings."""
-    return tuple(name for name in ("LD_LIBRARY_PATH", "LD_PRELOAD") if hardware.environment.get(name))
+def reason_of(error: str) -> Reason:
+    return next(reason for reason in REASONS if re.search(reason.pattern, error, re.IGNORECASE))
 
 
 def _conflict(hardware: Hardware) -> tuple[Remedy, ...]:
     """Where a library path is set the check `libraries` has the command; otherwise the packages do not match."""
-    return () if foreign_paths(hardware) else _again(hardware)
+    paths = [name for name in ("LD_LIBRARY_PATH", "LD_PRELOAD") if hardware.environment.get(name)]
+    return () if paths else _again(hardware)
 
 
 def _again(hardware: Hardware) -> tuple[Remedy, ...]:
@@ -87,14 +82,9 @@ def _old_cpu(hardware: Hardware) -> tuple[Remedy, ...]:
     )
 
 
-def _with_trace(hardware: Hardware) -> tuple[Remedy, ...]:
+def _trace(hardware: Hardware) -> Remedy:
     python = hardware.software.executable or "python"
-    look = f"{python} -X faulthandler -X importtime -c 'import torch'"
-    return (*_again(hardware), shell("or see where it stops", look))
-
-
-def _look(hardware: Hardware) -> tuple[Remedy, ...]:
-    return tuple(reversed(_with_trace(hardware)))
+    return shell("see where it stops", f"{python} -X faulthandler -X importtime -c 'import torch'")
 
 
 def _newer_system(hardware: Hardware) -> tuple[Remedy, ...]:
@@ -116,7 +106,7 @@ REASONS = (
         case="hangs",
         pattern=r"no answer within",
         why="something blocks the import: a file system that does not answer, or a driver that hangs",
-        remedies=_look,
+        remedies=lambda hardware: (_trace(hardware), *_again(hardware)),
     ),
     Reason(
         case="illegal_instruction",
@@ -134,7 +124,7 @@ REASONS = (
         case="crashes",
         pattern=r"killed by signal|segmentation fault|exit code 13[0-9]|SIGBUS",
         why="a library of another release, or a damaged installation, crashes the process while loading",
-        remedies=_with_trace,
+        remedies=lambda hardware: (*_again(hardware), _trace(hardware)),
     ),
     Reason(
         case="system_too_old",
@@ -188,7 +178,7 @@ REASONS = (
         case="fails",
         pattern=r"",
         why="nothing can be trained while it does; `rlc doctor explain` reads the whole traceback",
-        remedies=_with_trace,
+        remedies=lambda hardware: (*_again(hardware), _trace(hardware)),
     ),
 )
 "the first one that matches counts; the last one always does"
