@@ -46,6 +46,8 @@ MOVABLE = {
     "model_cache": ("RLC_CACHE", "rl_compat", "prepared models"),
 }
 "by role: the variable that names the folder, the name for it, and what it holds"
+OVERRIDES = {"hub_cache": ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE")}
+"variables that are asked before, and so have to be changed where they are set"
 FREE_ROOM = "free room there, or "
 WINDOWS_FILE_SYSTEMS = ("9p", "drvfs", "v9fs")
 
@@ -105,11 +107,11 @@ def check_caches(hardware: Hardware) -> Iterator[Finding]:
 def _look(check: str, hardware: Hardware, needed: Mapping[str, int]) -> Iterator[Finding]:
     """Folders that cannot be written, then of the others their room and whether they are slow."""
     folders = [folder for folder in folders_of(hardware.host) if folder.role in needed]
-    yield from _faults(check, folders)
+    yield from _faults(check, folders, hardware)
     for folder in folders:
         if folder.writable and not _is_full(folder):
-            yield _room(check, folder, needed[folder.role])
-            yield from _slow(check, folder, hardware.host)
+            yield _room(check, folder, needed[folder.role], hardware)
+            yield from _slow(check, folder, hardware)
 
 
 def folders_of(host: Host) -> tuple[Folder, ...]:
@@ -142,11 +144,11 @@ def _is_full(folder: Folder) -> bool:
     return folder.free_bytes is not None and folder.free_bytes < NOTHING_BYTES
 
 
-def _faults(check: str, folders: Sequence[Folder]) -> Iterator[Finding]:
+def _faults(check: str, folders: Sequence[Folder], hardware: Hardware) -> Iterator[Finding]:
     """One finding for all folders of one fault."""
     found = [(folder, _fault_of(folder)) for folder in folders if _is_full(folder) or not folder.writable]
     for fault in dict.fromkeys(fault for _, fault in found):
-        yield _cannot_write(check, fault, [folder for folder, its in found if its == fault])
+        yield _cannot_write(check, fault, [folder for folder, its in found if its == fault], hardware)
 
 
 def _fault_of(folder: Folder) -> Fault:
@@ -155,7 +157,7 @@ def _fault_of(folder: Folder) -> Fault:
     return next(fault for fault in FAULTS if re.search(fault.pattern, folder.error or "", re.IGNORECASE))
 
 
-def _cannot_write(check: str, fault: Fault, folders: Sequence[Folder]) -> Finding:
+def _cannot_write(check: str, fault: Fault, folders: Sequence[Folder], hardware: Hardware) -> Finding:
     """A run stops without its own folders; without a cache it still takes what is there already."""
     lost = "a run stops when it writes there"
     if check == "caches":
@@ -170,7 +172,7 @@ def _cannot_write(check: str, fault: Fault, folders: Sequence[Folder]) -> Findin
         why=f"{lost}: {fault.why}",
         where=tuple(dict.fromkeys(folder.path for folder in folders)),
         affects=roles,
-        remedies=(*_elsewhere(roles, first), shell("see why", *looks)),
+        remedies=(*_elsewhere(roles, hardware, first), shell("see why", *looks)),
     )
 
 
@@ -182,7 +184,7 @@ def _state(folder: Folder) -> str:
     return f"{name} cannot be written{f' ({free})' if free else ''}: {folder.error or 'the reason is not known'}"
 
 
-def _room(check: str, folder: Folder, needed: int) -> Finding:
+def _room(check: str, folder: Folder, needed: int, hardware: Hardware) -> Finding:
     free = folder.free_bytes
     kind = f" ({folder.file_system})" if folder.file_system else ""
     name = f"{ROLES[folder.role]} `{folder.path}`{kind}"
@@ -196,13 +198,13 @@ def _room(check: str, folder: Folder, needed: int) -> Finding:
         why=PURPOSES[folder.role],
         where=(folder.path,),
         affects=(folder.role,),
-        remedies=tuple(_elsewhere([folder.role], FREE_ROOM)),
+        remedies=tuple(_elsewhere([folder.role], hardware, FREE_ROOM)),
     )
 
 
-def _slow(check: str, folder: Folder, host: Host) -> Iterator[Finding]:
+def _slow(check: str, folder: Folder, hardware: Hardware) -> Iterator[Finding]:
     """A folder of WSL on a disk of Windows."""
-    if not host.wsl:
+    if not hardware.host.wsl:
         return
     if folder.file_system not in WINDOWS_FILE_SYSTEMS and not re.match(r"/mnt/[a-z](/|$)", folder.path):
         return
@@ -213,31 +215,31 @@ def _slow(check: str, folder: Folder, host: Host) -> Iterator[Finding]:
         why="WSL reads and writes there many times slower than on its own disk: models and checkpoints take minutes",
         where=(folder.path,),
         affects=(folder.role,),
-        remedies=tuple(_elsewhere([folder.role], parent="$HOME")),
+        remedies=tuple(_elsewhere([folder.role], hardware, parent="$HOME")),
     )
 
 
-def _elsewhere(roles: Iterable[str], first: str = "", *, parent: str | None = None) -> Iterator[Remedy]:
+def _elsewhere(
+    roles: Iterable[str], hardware: Hardware, first: str = "", *, parent: str | None = None
+) -> Iterator[Remedy]:
     """Have the same written to another place: to `parent`, else to one that the reader names."""
     sure = Sureness.PASTE if parent else Sureness.PLACEHOLDER
-    parent = parent or "/PATH/WITH/SPACE"
-    wanted = set(roles)
-    moved = {role: held for role, (_, _, held) in MOVABLE.items() if role in wanted}
-    commands = [line for role in moved for line in _move(role, parent)]
+    parent, wanted = parent or "/PATH/WITH/SPACE", set(roles)
+    held, commands = [], []
+    for role, (variable, name, what) in MOVABLE.items():
+        if role in wanted:
+            variable = next((it for it in OVERRIDES.get(role, ()) if it in hardware.environment), variable)
+            held.append(what)
+            commands += [f'mkdir -p "{parent}/{name}"', f'export {variable}="{parent}/{name}"']
     if "run" in wanted:
+        held.append("runs (`trainer.output_dir` names their folder too)")
         commands.append(f'cd "{parent}"')
-        moved["run"] = "runs (`trainer.output_dir` names their folder too)"
-    if moved:
-        yield shell(f"{first}keep {' and '.join(moved.values())} elsewhere", *commands, sure=sure)
+    if held:
+        yield shell(f"{first}keep {' and '.join(held)} elsewhere", *commands, sure=sure)
     if "packages" in wanted:
-        what = f"{first}make a virtual environment elsewhere and install there"
         lines = (f'python3 -m venv "{parent}/venv"', f'. "{parent}/venv/bin/activate"')
+        what = f"{first}make a virtual environment elsewhere and install there"
         yield Remedy(what=what, step=Step.PYTHON, commands=lines, sure=sure)
-
-
-def _move(role: str, parent: str) -> tuple[str, str]:
-    variable, name, _ = MOVABLE[role]
-    return f'mkdir -p "{parent}/{name}"', f'export {variable}="{parent}/{name}"'
 
 
 CHECKS: tuple[Check, ...] = (

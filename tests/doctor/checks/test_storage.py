@@ -86,6 +86,11 @@ def test_a_read_only_cache_is_a_warning_since_what_is_in_it_can_still_be_used() 
     assert 'export RLC_CACHE="/PATH/WITH/SPACE/rl_compat"' in finding.remedies[0].commands
 
 
+def test_a_variable_that_is_asked_first_is_the_one_that_is_changed() -> None:
+    hardware = replace(writing(folder("hub_cache", 0)), environment={"HF_HUB_CACHE": "/data/hub_cache"})
+    assert only(check_caches, hardware).remedies[0].commands[1] == 'export HF_HUB_CACHE="/PATH/WITH/SPACE/huggingface"'
+
+
 def test_two_faults_are_two_findings() -> None:
     hardware = writing(folder("hub_cache", 0), folder("model_cache", error="Permission denied"))
     assert found(check_caches, hardware) == {
