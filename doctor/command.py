@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from rl_compat.doctor.diagnosis import Diagnosis
 from rl_compat.doctor.fix import refuse_system_python, run_all, runnable
-from rl_compat.doctor.mend import mending, script
+from rl_compat.doctor.mend import mending, renews_torch, script
 from rl_compat.doctor.options import Options, parse
 from rl_compat.doctor.paper import paper_of
 from rl_compat.doctor.report import as_json
@@ -27,10 +27,18 @@ INTERRUPTED = 130
 PIPE_CLOSED = 141
 
 
-def main(arguments: Sequence[str] | None = None, *, program: str = "python3 doctor") -> int:
-    """Run the command and return its exit code: 0 nothing worse than a warning, 1 a failure, 2 asked wrongly."""
+def main(
+    arguments: Sequence[str] | None = None,
+    *,
+    program: str = "python3 doctor",
+    checks: Sequence[Check] | None = None,
+) -> int:
+    """Run the command and return its exit code: 0 nothing worse than a warning, 1 a failure, 2 asked wrongly.
+
+    `checks` are those of the table when not given.
+    """
     try:
-        code = run(list(sys.argv[1:] if arguments is None else arguments), program)
+        code = run(list(sys.argv[1:] if arguments is None else arguments), program, checks)
         sys.stdout.flush()
         return code
     except RLCompatError as error:
@@ -48,7 +56,7 @@ def main(arguments: Sequence[str] | None = None, *, program: str = "python3 doct
 
 
 def run(arguments: Sequence[str], program: str, checks: Sequence[Check] | None = None) -> int:
-    """The exit code of what the arguments ask for; all checks when none are given. Raises RLCompatError."""
+    """The exit code of what the arguments ask for. Raises RLCompatError."""
     if arguments and arguments[0] == "explain":
         from rl_compat.doctor.explain.command import main as explain
 
@@ -101,14 +109,16 @@ def diagnose(options: Options, checks: Sequence[Check]) -> Diagnosis:
     results = run_checks(asked, hardware)
     findings = [finding for result in results for finding in result.findings]
     failures = [finding.what for finding in findings if finding.severity is Severity.FAILURE]
+    mends = mending(findings, hardware)
     verdict = None if options.only else judge(hardware, failures)
+    broken = verdict is not None and not verdict.works
     return Diagnosis(
         hardware=hardware,
         results=results,
         left_out=left_out,
         verdict=verdict,
-        once_mended=judge_mended(hardware) if verdict and not verdict.works else None,
-        mending=mending(findings, hardware),
+        once_mended=judge_mended(hardware, new_torch=renews_torch(mends)) if broken else None,
+        mending=mends,
         seconds=time.perf_counter() - started,
     )
 
@@ -138,7 +148,7 @@ def read_machine(options: Options, checks: Sequence[Check]) -> Hardware:
 @contextmanager
 def waiting(words: str) -> Iterator[None]:
     """A line on the terminal while something takes its time, gone afterwards."""
-    shown = f"{words} …" if words and sys.stderr.isatty() else ""
+    shown = f"{words} ..." if words and sys.stderr.isatty() else ""
     print(shown, end="", file=sys.stderr, flush=True)
     try:
         yield
@@ -152,6 +162,6 @@ def show(diagnosis: Diagnosis, options: Options) -> None:
     if options.as_json:
         print(json.dumps(as_json(diagnosis), indent=2))
     elif options.fix:
-        print("\n".join(script(diagnosis.mending)) or "# nothing to mend")
+        print("\n".join(map(paper_of(sys.stdout).spell, script(diagnosis.mending))) or "# nothing to mend")
     else:
         print("\n".join(render(diagnosis, paper_of(sys.stdout), show_all=options.show_all)))

@@ -52,6 +52,11 @@ def script(mends: Sequence[Mend]) -> Iterator[str]:
             yield command if mend.elsewhere is None and _can_run(command, mend.remedy.sure) else f"#   {command}"
 
 
+def renews_torch(mends: Iterable[Mend]) -> bool:
+    """Whether another torch is installed."""
+    return any(_installs_torch(mend.remedy) for mend in mends)
+
+
 def _can_run(command: str, sure: Sureness) -> bool:
     return sure is Sureness.PASTE or (sure is Sureness.UNSURE and "sudo " not in command)
 

@@ -17,8 +17,8 @@ NETWORK_SECONDS = 5.0
 ABOUT = """\
 What is wrong with this machine for training, why it matters, and the commands that mend it.
 
-Standard library alone: `python3 doctor` works in a checkout before anything is installed. torch is looked at in a
-child process, so a broken one is a finding."""
+`python3 doctor` needs the standard library alone: it works in a checkout before anything is
+installed. torch is looked at in a child process, so that a broken one is a finding."""
 EXAMPLES = """\
 examples:
   {program}                            diagnose this machine

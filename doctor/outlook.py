@@ -15,7 +15,9 @@ def render_verdict(diagnosis: Diagnosis, paper: Paper) -> list[str]:
     if verdict is None:
         return []
     if verdict.works:
-        return [*_headline(f"training works here: {verdict.device}", paper, BOLD), *_outlook(verdict, paper)]
+        unseen = any(option == "--no-torch" for _, option in diagnosis.left_out)
+        works = "training works here" + (", as far as can be told without torch" if unseen else "")
+        return [*_headline(f"{works}: {verdict.device}", paper, BOLD), *_outlook(verdict, paper)]
     broken = _headline(f"training does not work here: {verdict.problem}", paper, BAD)
     if mended is None:
         return [*broken, *paper.wrap(verdict.device, first="  ")]
@@ -33,14 +35,10 @@ def _outlook(verdict: Verdict, paper: Paper) -> list[str]:
     plan = example.plan
     assert plan is not None
     training, rollout = plan.roles["actor"].compute_dtype, plan.rollout
-    arithmetic = f"{training} training, {rollout.compute_dtype} rollout" if training != rollout.compute_dtype else ""
+    apart = "" if rollout.compute_dtype == training else f" in {rollout.compute_dtype}"
+    arithmetic = f"{training} training, `{rollout.engine}` rollout{apart}"
     return [
-        *paper.wrap(
-            f"profile `{verdict.profile}` ({verdict.summary}): {arithmetic or f'{training} training and rollout'}, "
-            f"`{rollout.engine}` engine",
-            first="  ",
-            rest="    ",
-        ),
+        *paper.wrap(f"profile `{verdict.profile}` ({verdict.summary}): {arithmetic}", first="  ", rest="    "),
         *(line for reach in verdict.reaches for line in _reach(reach, paper)),
         *(paper.paint(line, DIM) for line in paper.wrap(_advice(plan, example), first="  ", rest="    ")),
     ]

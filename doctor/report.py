@@ -6,8 +6,8 @@
     exit_code              of the command: 1 when there is a failure
     seconds, torch_seconds of the diagnosis; of importing torch, null when it was not imported
     verdict                null with `--only`, else: works, problem, device, profile, summary, torch (the build that is
-                           supposed instead of the installed one, or null), visible (false where hidden cards are
-                           supposed to be visible), reaches: for each method the largest model that fits:
+                           supposed instead of the installed one, or null), visible (false where cards are
+                           supposed to answer that do not), reaches: for each method the largest model that fits:
                            method, settings (of `rlc train`), model, parameters, peak_bytes, available_bytes,
                            host_bytes, compute_dtype, rollout_engine, rollout_dtype, micro_batch_tokens,
                            problem (why nothing fits; then the ones before are null)

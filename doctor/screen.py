@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from rl_compat.doctor.diagnosis import Diagnosis
-from rl_compat.doctor.mend import script
+from rl_compat.doctor.mend import Mend, script
 from rl_compat.doctor.outlook import render_verdict
 from rl_compat.doctor.paper import BAD, BOLD, DIM, FINE, INFO, WARN, Paper, paper_of
 from rl_compat.doctor.report import severity_name
-from rl_compat.doctor.types import Check, Finding, Remedy, Severity
+from rl_compat.doctor.types import Check, Finding, Remedy, Severity, Step
 
 __all__ = ["Paper", "paper_of", "render", "render_checks"]
 
@@ -21,7 +21,7 @@ def render(diagnosis: Diagnosis, paper: Paper, *, show_all: bool = False) -> lis
     """Every line of the report; `show_all` adds what is fine."""
     shown = [finding for finding in diagnosis.findings if show_all or finding.severity > Severity.OK]
     blocks = [render_verdict(diagnosis, paper)]
-    blocks += [_finding(finding, paper) for finding in shown if finding.severity > Severity.OK]
+    blocks += [_finding(finding, paper, diagnosis.mending) for finding in shown if finding.severity > Severity.OK]
     fine = [line for finding in shown if finding.severity is Severity.OK for line in _line(finding, paper)]
     blocks += [fine, _commands(diagnosis, paper), [paper.paint(_summary(diagnosis), BOLD)]]
     filled = [block for block in blocks if block]
@@ -47,7 +47,8 @@ def _line(finding: Finding, paper: Paper) -> list[str]:
     return [lines[0].replace(name, paper.paint(name, COLOURS[finding.severity]), 1), *lines[1:]]
 
 
-def _finding(finding: Finding, paper: Paper) -> list[str]:
+def _finding(finding: Finding, paper: Paper, mending: Sequence[Mend]) -> list[str]:
+    in_block = {mend.remedy.step for mend in mending if finding.id in mend.findings}
     about = "; ".join(
         part
         for part in (
@@ -60,14 +61,14 @@ def _finding(finding: Finding, paper: Paper) -> list[str]:
         *_line(finding, paper),
         *paper.wrap(finding.why, first="  "),
         *(paper.paint(line, DIM) for line in paper.wrap(about, first="  ")),
-        *(line for number, remedy in enumerate(finding.remedies) for line in _remedy(remedy, paper, number)),
+        *(line for number, remedy in enumerate(finding.remedies) for line in _remedy(remedy, paper, number, in_block)),
     ]
 
 
-def _remedy(remedy: Remedy, paper: Paper, number: int) -> Iterator[str]:
-    """The prose, and below it the commands of a remedy that the block leaves to the reader."""
+def _remedy(remedy: Remedy, paper: Paper, number: int, in_block: set[Step]) -> Iterator[str]:
+    """The prose, and below it the commands unless they are in the block."""
     yield from paper.wrap(remedy.what, first="  or " if number else "  -> ", rest="     ")
-    if number and remedy.commands:
+    if remedy.step not in in_block:
         yield from (f"       {command}" for command in remedy.commands)
 
 

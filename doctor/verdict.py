@@ -9,12 +9,9 @@ from rl_compat.capability.devices import capability_text
 from rl_compat.config.embedded import embedded_runs
 from rl_compat.config.load import load_config
 from rl_compat.config.types import RunConfig
-from rl_compat.doctor.remedies import suitable_torch
-from rl_compat.doctor.target import target_of
-from rl_compat.doctor.torch_tables import cuda_of, releases, variants
-from rl_compat.doctor.wheels import NoTorchBuildError, TorchInstall
+from rl_compat.doctor.supposed import supposed
 from rl_compat.errors import DoesNotFitError, RLCompatError
-from rl_compat.hardware.types import Hardware, TorchBuild
+from rl_compat.hardware.types import Hardware
 from rl_compat.planning.fit import make_plan
 from rl_compat.planning.known_shapes import KNOWN_SHAPES
 from rl_compat.planning.profile import find_profile
@@ -70,7 +67,7 @@ class Verdict:
     torch: str | None = None
     "the build that is supposed instead of the installed one"
     visible: bool = True
-    "False when cards are supposed to be visible that are hidden"
+    "False when cards are supposed to answer that do not"
 
     @property
     def works(self) -> bool:
@@ -96,38 +93,14 @@ def judge(hardware: Hardware, failures: Sequence[str] = ()) -> Verdict:
     )
 
 
-def judge_mended(hardware: Hardware) -> Verdict | None:
-    """The verdict once the failures are mended: cards visible, the torch that suits them installed.
-
-    A card that no torch serves is left out for the CPU. None when even that cannot work.
-    """
-    hidden = hardware.devices == () and hardware.hidden_devices != ()
-    seen = _with_hidden_devices(hardware) if hidden else hardware
-    for machine in (seen, replace(seen, devices=())) if seen.devices else (seen,):
-        for build in (None, _suitable(machine)):
-            mended = machine if build is None else _with_torch(machine, build)
-            verdict = judge(mended)
-            if verdict.works:
-                torch = None if build is None else f"{build.version}+{build.variant}"
-                return replace(verdict, torch=torch, visible=not hidden)
+def judge_mended(hardware: Hardware, *, new_torch: bool) -> Verdict | None:
+    """The verdict once the failures are mended, with or without a new torch; None when not even the CPU can work."""
+    for machine, build in supposed(hardware, new_torch=new_torch):
+        verdict = judge(machine)
+        if verdict.works:
+            torch = None if build is None else f"{build.version}+{build.variant}"
+            return replace(verdict, torch=torch, visible=bool(hardware.devices) or not machine.devices)
     return None
-
-
-def _suitable(hardware: Hardware) -> TorchInstall | None:
-    try:
-        return suitable_torch(hardware)
-    except NoTorchBuildError:
-        return None
-
-
-def _with_torch(hardware: Hardware, build: TorchInstall) -> Hardware:
-    software = replace(hardware.software, torch=as_torch(build, hardware), torch_error=None)
-    return replace(hardware, software=software)
-
-
-def _with_hidden_devices(hardware: Hardware) -> Hardware:
-    shown = tuple(replace(device, index=index) for index, device in enumerate(hardware.hidden_devices))
-    return replace(hardware, devices=shown, hidden_devices=())
 
 
 def torch_problem(hardware: Hardware) -> str | None:
@@ -138,20 +111,6 @@ def torch_problem(hardware: Hardware) -> str | None:
     if software.torch is None and "torch" not in software.packages:
         return "torch is not installed"
     return None
-
-
-def as_torch(build: TorchInstall, hardware: Hardware) -> TorchBuild:
-    """What an import of that build would report on this machine."""
-    if build.variant == "cpu":
-        return TorchBuild(version=f"{build.version}+cpu")
-    machine = target_of(hardware).machine
-    release = next(row for row in releases() if row["newest"] == build.version)
-    return TorchBuild(
-        version=f"{build.version}+{build.variant}",
-        cuda=cuda_of(build.variant),
-        arch_list=tuple(dict(variants(release, machine))[build.variant]),
-        cuda_available=True,
-    )
 
 
 def reach_all(hardware: Hardware) -> tuple[Reach, ...]:
@@ -191,5 +150,6 @@ def describe_device(hardware: Hardware) -> str:
         return f"{host.cpu_name} ({host.num_cores} cores, {format_bytes(host.ram_available_bytes)} of memory available)"
     device, *others = hardware.devices
     free, total = format_bytes(device.memory_free_bytes), format_bytes(device.memory_total_bytes)
+    memory = f"{free} of {total} free" if device.sources.get("name") != "catalogue" else f"{total} by the catalogue"
     also = f", first of {len(others) + 1}" if others else ""
-    return f"{device.name} (compute capability {capability_text(device)}, {free} of {total} free){also}"
+    return f"{device.name} (compute capability {capability_text(device)}, {memory}){also}"

@@ -1,0 +1,268 @@
+"""The doctor's command line: both entrances, what is asked wrongly, and a checkout with nothing installed."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+import venv
+from pathlib import Path
+
+import pytest
+from fakes.doctor import RECORDINGS, ROOT, check, finding
+
+from rl_compat.cli.app import main as rlc
+from rl_compat.doctor.command import main, run
+from rl_compat.doctor.table import CHECKS
+from rl_compat.doctor.types import Check, Severity
+from rl_compat.errors import AskedWrongly
+
+H200 = str(RECORDINGS / "h200.json")
+FINE = check("fine", finding("fine.as_it_is", Severity.OK))
+WORTH_A_WARNING = check("odd", finding("odd.so", Severity.WARNING))
+BROKEN = check("broken", finding("broken.so", Severity.FAILURE))
+
+
+@pytest.fixture(scope="module")
+def bare_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Python with nothing installed."""
+    folder = tmp_path_factory.mktemp("bare")
+    venv.create(folder, with_pip=False)
+    return folder / "bin" / "python"
+
+
+def doctor(python: Path | str, *arguments: str, cwd: Path = ROOT, isolated: bool = True) -> subprocess.CompletedProcess:
+    flags = ["-I", "-S"] if isolated else []
+    environment = {"PATH": os.defpath, "HOME": str(cwd), "LANG": "C.UTF-8"}
+    return subprocess.run(
+        [str(python), *flags, str(ROOT / "doctor"), *arguments],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        env=environment,
+        timeout=120,
+    )
+
+
+@pytest.mark.parametrize(
+    ("checks", "code"), [((FINE,), 0), ((FINE, WORTH_A_WARNING), 0), ((FINE, WORTH_A_WARNING, BROKEN), 1)]
+)
+def test_only_a_failure_makes_the_exit_code_one(
+    checks: tuple[Check, ...], code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["--hardware", H200], "doctor", checks) == code
+    assert f"{len(checks)} check" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fact", "hint"),
+    [
+        (["--jsn"], "there is no option `--jsn`", "did you mean `--json`"),
+        (["--only", "driver,zzz"], "there is no check `zzz`", "`--list` shows them"),
+        (["train.log"], "`train.log` is not an option", "did you mean `doctor explain train.log`"),
+        (["--torch-timeout", "soon"], "`--torch-timeout`: `soon` is not a positive number of seconds", "doctor --help"),
+        (["--torch-timeout", "-1"], "`-1` is not a positive number", "doctor --help"),
+        (["--network-timeout", "nan"], "`nan` is not a positive number", "doctor --help"),
+        (["--only"], "`--only`: expected one argument", "doctor --help"),
+        (["--yes"], "`--yes` is given without `--fix`", "`--fix --yes` runs"),
+        (["--fix", "--yes", "--hardware", H200], "`--yes` would mend this machine with what was found in", "leave out"),
+        (["--fix", "--json"], "`--fix` prints a script and `--json` prints JSON", "`commands`"),
+        (["--run", "runs/x"], "`--run` is given without `--bundle`", "--bundle OUT.zip"),
+        (["--hardware", "missing.json"], "cannot read the recording `missing.json`", "rlc probe"),
+        (["--hardware", str(ROOT / "README.md")], "is not JSON", "rlc probe"),
+    ],
+)
+def test_a_wrong_request_is_refused_with_a_fact_and_a_hint(
+    arguments: list[str], fact: str, hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = main(arguments, program="doctor")
+
+    shown = capsys.readouterr()
+    assert (code, shown.out) == (2, "")
+    said, _, hinted = shown.err.partition("\nhint: ")
+    assert said.startswith("error: ")
+    assert fact in said
+    assert hint in hinted
+
+
+def test_an_unknown_check_gets_the_nearest_name(capsys: pytest.CaptureFixture[str]) -> None:
+    known = CHECKS[0].id
+
+    assert main(["--only", f"{known}x"], program="doctor") == 2
+    assert f"hint: did you mean `{known}`" in capsys.readouterr().err
+
+
+def test_checks_are_listed_and_chosen_by_id(capsys: pytest.CaptureFixture[str]) -> None:
+    checks = (FINE, WORTH_A_WARNING, BROKEN)
+
+    assert run(["--list", "--only", "odd,fine", "--only", "odd"], "doctor", checks) == 0
+
+    assert capsys.readouterr().out == "fine  what of fine?\nodd   what of odd?\n"
+
+
+def test_what_only_some_checks_say_has_no_verdict(capsys: pytest.CaptureFixture[str]) -> None:
+    run(["--hardware", H200, "--only", "odd", "--json"], "doctor", (FINE, WORTH_A_WARNING))
+
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["verdict"], [item["id"] for item in shown["checks"]]) == (None, ["odd"])
+
+
+def test_checks_that_need_what_is_left_alone_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    checks = (FINE, check("torchy", needs_torch=True), check("far", needs_network=True))
+
+    assert run(["--no-torch", "--no-network", "--json"], "doctor", checks) == 0
+
+    shown = json.loads(capsys.readouterr().out)
+    assert [item["left_out"] for item in shown["checks"]] == [None, "--no-torch", "--no-network"]
+    assert shown["hardware"]["software"]["torch"] is None
+    with pytest.raises(AskedWrongly, match="`--only torchy` and `--no-torch` exclude each other"):
+        run(["--no-torch", "--only", "torchy"], "doctor", checks)
+
+
+def test_a_recording_answers_every_check_whatever_this_machine_may_not_be_asked(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    checks = (check("torchy", finding("torchy.x", Severity.OK), needs_torch=True),)
+
+    run(["--hardware", H200, "--no-torch", "--json"], "doctor", checks)
+
+    assert json.loads(capsys.readouterr().out)["checks"][0]["left_out"] is None
+
+
+def test_a_checkout_is_diagnosed_by_a_python_with_nothing_installed(bare_python: Path, tmp_path: Path) -> None:
+    """A-ENV: the first thing that a user runs, from anywhere, before anything works."""
+    done = doctor(bare_python, "--json", "--no-network", cwd=tmp_path)
+
+    shown = json.loads(done.stdout)
+    asked = {item["id"] for item in shown["checks"] if item["left_out"] is None}
+    assert asked == {item.id for item in CHECKS if not item.needs_network}
+    assert [item["id"] for item in shown["findings"] if item["id"].endswith(".broken")] == []
+    assert done.returncode == 1
+    assert shown["hardware"]["software"]["packages"].get("torch") is None
+    assert shown["once_mended"]["torch"]
+    assert (done.stderr, shown["hardware"]["software"]["python"]) == ("", ".".join(map(str, sys.version_info[:3])))
+
+
+def test_a_bare_checkout_needs_the_standard_library_alone(bare_python: Path) -> None:
+    code = f"""
+import runpy, sys
+sys.argv = ["doctor", "--json", "--no-network"]
+try:
+    runpy.run_path({str(ROOT / "doctor")!r}, run_name="__main__")
+except SystemExit:
+    pass
+foreign = {{"pynvml", "psutil", "torch", "rich", "typer", "numpy"}}
+homes = ({str(ROOT)!r}, sys.base_prefix, "/usr/lib/python")
+files = {{name: getattr(module, "__file__", None) or "" for name, module in sys.modules.items()}}
+strange = [name for name, file in files.items() if file and not file.startswith(homes)]
+print([*strange, *(foreign & set(sys.modules))], file=sys.stderr)
+"""
+    done = subprocess.run([str(bare_python), "-I", "-S", "-c", code], capture_output=True, text=True, timeout=120)
+
+    assert done.stderr.strip() == "[]"
+
+
+def test_the_folder_may_stand_before_the_standard_library(bare_python: Path) -> None:
+    """`python3 doctor` puts the folder first on the path, where `types.py` would hide Python's own."""
+    assert doctor(bare_python, "--list", isolated=True).returncode == 0
+    assert doctor(bare_python, "--list", isolated=False).returncode == 0
+    clashes = {path.stem for path in (ROOT / "doctor").iterdir()} & sys.stdlib_module_names
+    assert clashes == {"types", "__main__"} & clashes
+
+
+def test_a_copy_without_symbolic_links_works_too(bare_python: Path, tmp_path: Path) -> None:
+    for name in ("rl_compat", "doctor", "profiles"):
+        ignored = shutil.ignore_patterns("__pycache__", *(("doctor", "profiles") if name == "rl_compat" else ()))
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=ignored)
+    for name in ("doctor", "profiles"):
+        (tmp_path / "rl_compat" / name).write_text(f"../{name}")
+
+    command = [str(bare_python), str(tmp_path / "doctor"), "--hardware", H200]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=60)
+
+    assert (done.stdout[:31], done.returncode) == ("training works here: NVIDIA H200"[:31], 0)
+
+
+def test_the_entry_can_be_read_by_pythons_that_cannot_run_the_rest() -> None:
+    source = (ROOT / "doctor" / "__main__.py").read_text()
+
+    assert ast.parse(source, feature_version=(3, 6))
+    assert (ROOT / "doctor" / "types.py").read_text().isascii()
+
+
+def old_python(version: str) -> str | None:
+    """A Python of that version, on the path or among pyenv's."""
+    of_pyenv = sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python"))
+    for python in (f"python{version}", *map(str, of_pyenv)):
+        with contextlib.suppress(OSError):
+            if subprocess.run([python, "-c", ""], capture_output=True).returncode == 0:
+                return python
+    return None
+
+
+@pytest.mark.parametrize("version", ["3.6", "3.7", "3.8", "3.9", "3.10"])
+def test_an_old_python_is_a_finding(version: str, tmp_path: Path) -> None:
+    """A-ENV: not a SyntaxError."""
+    python = old_python(version)
+    if python is None:
+        pytest.skip(f"no Python {version} is here")
+
+    as_text = subprocess.run([python, str(ROOT / "doctor")], capture_output=True, text=True, cwd=tmp_path)
+    as_json = subprocess.run([python, str(ROOT / "doctor"), "--json"], capture_output=True, text=True, cwd=tmp_path)
+
+    assert (as_text.returncode, as_text.stderr, as_json.returncode) == (1, "", 1)
+    assert as_text.stdout.startswith(f"failure: Python {version}.")
+    assert "rl_compat needs 3.11 or newer" in as_text.stdout
+    assert "uv" in as_text.stdout
+    shown = json.loads(as_json.stdout)
+    assert (shown["schema"], shown["findings"][0]["severity"]) == ("rlc.doctor/1", "failure")
+
+
+def test_both_entrances_say_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    first = main(["--hardware", H200, "--all"])
+    of_the_checkout = capsys.readouterr()
+    second = rlc(["doctor", "--hardware", H200, "--all"])
+    of_the_command = capsys.readouterr()
+
+    assert first == second == 0
+    assert of_the_checkout.out.splitlines()[:-1] == of_the_command.out.splitlines()[:-1]
+
+
+def test_help_names_the_exit_codes_and_the_program_that_was_called(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"], program="python3 doctor") == 0
+
+    shown = capsys.readouterr().out
+    assert shown.startswith("Usage: python3 doctor [OPTION]...")
+    assert "python3 doctor explain error.log" in shown
+    assert "exit codes: 0 nothing worse than a warning, 1 a failure, 2 asked wrongly, 130 interrupted" in shown
+    assert max(map(len, shown.splitlines())) <= 100
+
+
+def test_a_healthy_machine_takes_less_than_two_seconds_without_torch(bare_python: Path) -> None:
+    started = time.monotonic()
+    done = doctor(bare_python, "--no-torch", "--no-network")
+    seconds = time.monotonic() - started
+
+    assert done.stdout
+    assert seconds < 2
+
+
+def test_a_closed_pipe_is_no_traceback(bare_python: Path) -> None:
+    command = f"{bare_python} {ROOT / 'doctor'} --hardware {H200} --json | head -1"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
+
+    assert (done.stdout, done.stderr) == ("{\n", "")
+
+
+def test_an_interrupt_ends_it_without_a_traceback() -> None:
+    def interrupt(hardware: object) -> tuple[()]:
+        raise KeyboardInterrupt
+
+    checks = (Check(id="slow", question="how long?", run=interrupt),)
+
+    assert main(["--hardware", H200], program="doctor", checks=checks) == 130
