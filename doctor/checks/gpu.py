@@ -82,7 +82,7 @@ def _unshown(hardware: Hardware) -> Iterator[Finding]:
     for device in hardware.hidden_devices:
         if device.compute_mode == "prohibited":
             yield compute_mode.prohibited(device, f"nvidia-smi's {device.index}", severity)
-        elif _kept_out(device) is None and "CUDA_VISIBLE_DEVICES" not in hardware.environment:
+        elif device.mig_slices is None and "CUDA_VISIBLE_DEVICES" not in hardware.environment:
             unexplained.append(device)
     if unexplained and not _slices_are_used(hardware):
         yield Finding(
