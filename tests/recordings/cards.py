@@ -22,7 +22,7 @@ from recordings.parts import (
     with_ram,
 )
 
-from rl_compat.hardware.types import Hardware, TorchBuild
+from rl_compat.hardware.types import Hardware, PciGpu, TorchBuild
 from rl_compat.units import GIB, MIB
 
 NO_BITSANDBYTES = {"bitsandbytes": None}
@@ -49,7 +49,7 @@ def gtx970() -> Hardware:
     gpu = nvml_device(0, "NVIDIA GeForce GTX 970", total=4096 * MIB, free=3700 * MIB, compute_capability=(5, 2))
     seen = cuda_device(0, gpu, num_multiprocessors=13, shared_memory_optin_bytes=49152)
     small = with_ram(16 * GIB, 12 * GIB, num_cores=8, cpu_name="Intel(R) Core(TM) i7-4790K CPU @ 4.00GHz")
-    found = machine(
+    return machine(
         (gpu,),
         torch=OLD_TORCH,
         driver="580.95.05",
@@ -58,9 +58,8 @@ def gtx970() -> Hardware:
         cuda=(seen,),
         on=small,
         packages=NO_BITSANDBYTES,
+        pci=(PciGpu(bus_id="0000:01:00.0", device_id="13c2", kernel_driver="nvidia"),),
     )
-    assert found.pci_gpus is not None
-    return replace(found, pci_gpus=(replace(found.pci_gpus[0], device_id="13c2"),))
 
 
 def t4_bf16_unknown() -> Hardware:

@@ -8,9 +8,7 @@ from dataclasses import replace
 from recordings.parts import (
     BLIND_TORCH,
     CU124,
-    NEW_TORCH,
     OLD_TORCH,
-    cuda_device,
     machine,
     nodes,
     p40,
@@ -19,6 +17,7 @@ from recordings.parts import (
     rtx3090,
     rtx4090,
     rtx5090,
+    with_3060,
 )
 
 from rl_compat.hardware.readings import NvmlDevice
@@ -86,7 +85,7 @@ def mismatch() -> Hardware:
         cuda_error=error,
         pci=pci_gpus((rtx3090(),)),
         driver_facts={
-            "version": "580.95.05",
+            "version": "575.57.08",
             "module_version": "575.57.08",
             "kernel_module": "open",
             "device_nodes": nodes(1),
@@ -116,20 +115,8 @@ def no_permission() -> Hardware:
 
 
 def nvml_package_missing() -> Hardware:
-    """nvidia-ml-py is not installed; CUDA shows the card all the same."""
-    card = rtx3060()
-    return machine(
-        (),
-        torch=NEW_TORCH,
-        driver="580.95.05",
-        module="open",
-        cuda_version="13.0",
-        cuda=(cuda_device(0, card),),
-        nvml_error="`nvidia-ml-py` is not installed",
-        pci=pci_gpus((card,)),
-        packages={"nvidia-ml-py": None},
-        driver_facts={"device_nodes": nodes(1)},
-    )
+    """nvidia-ml-py is not installed, and nvidia-smi answers in its place."""
+    return with_3060(source="nvidia-smi", packages={"nvidia-ml-py": None})
 
 
 RECORDINGS: dict[str, Callable[[], Hardware]] = {
@@ -144,6 +131,13 @@ RECORDINGS: dict[str, Callable[[], Hardware]] = {
         nvml_error=NOT_LOADED,
         torch=replace(OLD_TORCH, cuda_available=False),
         version="590.48.01",
+        cuda_library="/usr/lib/x86_64-linux-gnu/libcuda.so.1",
+    ),
+    "p40_driver_not_loaded": lambda: unserved(
+        p40(),
+        by=None,
+        nvml_error=NOT_LOADED,
+        torch=replace(OLD_TORCH, cuda_available=False),
         cuda_library="/usr/lib/x86_64-linux-gnu/libcuda.so.1",
     ),
     "p40_open_module": lambda: unserved(

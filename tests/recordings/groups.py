@@ -21,28 +21,26 @@ from recordings.parts import (
     rtx4090,
     rtx5090,
     uuid,
-    with_3090,
 )
 
-from rl_compat.hardware.readings import NvmlDevice, NvmlSlice
-from rl_compat.hardware.types import Hardware, Link, Process, TorchBuild
+from rl_compat.hardware.readings import NvmlDevice, NvmlLink, NvmlSlice
+from rl_compat.hardware.types import Hardware, Process, TorchBuild
 from rl_compat.units import GIB, MIB
 
 SERVER = {"file_descriptor_limit": 65536}
 
 
-def linked(num_gpus: int, kind: str, *, peer_access: bool) -> tuple[Link, ...]:
+def linked(num_gpus: int, kind: str) -> tuple[NvmlLink, ...]:
     """The same kind of link between any two."""
-    return tuple(
-        Link(first=first, second=second, kind=kind, peer_access=peer_access)
-        for first, second in combinations(range(num_gpus), 2)
-    )
+    pairs = combinations(range(num_gpus), 2)
+    return tuple(NvmlLink(first=first, second=second, kind=kind) for first, second in pairs)
 
 
 def group(
     gpus: tuple[NvmlDevice, ...],
-    links: tuple[Link, ...] = (),
+    link: str = "pcie_host_bridge",
     *,
+    peer_access: bool = False,
     torch: TorchBuild = NEW_TORCH,
     module: str = "open",
     order: tuple[int, ...] | None = None,
@@ -55,7 +53,8 @@ def group(
         cuda_version="13.0",
         module=module,
         order=order,
-        links=links,
+        links=linked(len(gpus), link),
+        peer_access=peer_access,
         packages=packages,
         on=host(**SERVER),
     )
@@ -83,26 +82,26 @@ def h100_eight() -> Hardware:
         cuda_version="13.0",
         module="open",
         on=big,
-        links=linked(8, "nvlink", peer_access=True),
+        links=linked(8, "nvlink"),
+        peer_access=True,
     )
 
 
 def mixed_order() -> Hardware:
     """nvidia-smi's first card is the small one, CUDA's the big one (A-ENV-05)."""
     display = nvml_device(0, "NVIDIA T400 4GB", total=4096 * MIB, compute_capability=(7, 5))
-    return group((display, rtx4090(1)), linked(2, "pcie_host_bridge", peer_access=False), order=(1, 0))
+    return group((display, rtx4090(1)), order=(1, 0))
 
 
 def mixed_ages() -> Hardware:
     new = nvml_device(1, "NVIDIA A100-PCIE-40GB", total=40960 * MIB)
-    links = linked(2, "pcie_host_bridge", peer_access=False)
-    return group((p40(), new), links, torch=OLD_TORCH, module="proprietary", order=(1, 0))
+    return group((p40(), new), torch=OLD_TORCH, module="proprietary", order=(1, 0))
 
 
 def mixed_flash() -> Hardware:
     """flash-attn beside a card that cannot run it (A-ENV-11, variant)."""
     gpus = (nvml_device(0, "NVIDIA A100-PCIE-40GB", total=40960 * MIB), nvml_device(1, "Tesla T4", total=15360 * MIB))
-    return group(gpus, linked(2, "pcie_host_bridge", peer_access=False), packages={"flash-attn": "2.6.3"})
+    return group(gpus, packages={"flash-attn": "2.6.3"})
 
 
 def mixed_modules() -> Hardware:
@@ -163,20 +162,24 @@ def shared_card() -> Hardware:
 
 
 def prohibited() -> Hardware:
-    found = with_3090(torch=BLIND_TORCH)
-    device = replace(found.devices[0], compute_mode="prohibited")
-    return replace(found, devices=(device,))
+    gpu = rtx3090(compute_mode="prohibited")
+    return machine((gpu,), torch=BLIND_TORCH, driver="580.95.05", cuda_version="13.0", module="open")
 
 
 def exclusive_and_held() -> Hardware:
     """Exclusive mode: the process that has the card keeps everyone else out."""
     foreign = Process(pid=977, name="python", used_bytes=9 * GIB)
-    gpu = rtx3090(free=15 * GIB, processes=(foreign,))
-    error = "cuda:0: RuntimeError: CUDA error: CUDA-capable device(s) is/are busy or unavailable"
-    found = machine(
+    gpu = rtx3090(free=15 * GIB, processes=(foreign,), compute_mode="exclusive_process")
+    error = "cuda:0: AcceleratorError: CUDA error: CUDA-capable device(s) is/are busy or unavailable"
+    return machine(
         (gpu,), torch=NEW_TORCH, driver="580.95.05", cuda_version="13.0", module="open", cuda=(), cuda_error=error
     )
-    return replace(found, devices=(replace(found.devices[0], compute_mode="exclusive_process"),))
+
+
+def riser() -> Hardware:
+    """One lane of sixteen, as on a board that was built for mining."""
+    gpu = replace(p40(), pcie_width=1)
+    return machine((gpu,), torch=OLD_TORCH, driver="580.95.05", cuda_version="13.0", module="proprietary")
 
 
 def visible(value: str, picked: tuple[int, ...]) -> Hardware:
@@ -195,16 +198,15 @@ def visible(value: str, picked: tuple[int, ...]) -> Hardware:
 
 
 RECORDINGS: dict[str, Callable[[], Hardware]] = {
-    "p40_two": lambda: group(
-        (p40(0), p40(1)), linked(2, "pcie_host_bridge", peer_access=True), torch=OLD_TORCH, module="proprietary"
-    ),
+    "p40_two": lambda: group((p40(0), p40(1)), peer_access=True, torch=OLD_TORCH, module="proprietary"),
     "v100_four_nvlink": lambda: group(
         tuple(nvml_device(index, "Tesla V100-SXM2-32GB", total=32768 * MIB) for index in range(4)),
-        linked(4, "nvlink", peer_access=True),
+        "nvlink",
+        peer_access=True,
         torch=OLD_TORCH,
         module="proprietary",
     ),
-    "rtx4090_two": lambda: group((rtx4090(0), rtx4090(1)), linked(2, "pcie_host_bridge", peer_access=False)),
+    "rtx4090_two": lambda: group((rtx4090(0), rtx4090(1))),
     "h100_eight": h100_eight,
     "mixed_t400_rtx4090": mixed_order,
     "mixed_p40_a100": mixed_ages,
@@ -215,6 +217,7 @@ RECORDINGS: dict[str, Callable[[], Hardware]] = {
     "rtx3090_shared": shared_card,
     "rtx3090_prohibited": prohibited,
     "rtx3090_exclusive_and_held": exclusive_and_held,
+    "p40_one_lane": riser,
     "visible_by_uuid": lambda: visible(f"GPU-{uuid(1)}", (1,)),
     "visible_by_uuid_prefix": lambda: visible("GPU-2111", (1,)),
     "visible_second": lambda: visible("1", (1,)),

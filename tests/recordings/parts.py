@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import permutations
 from typing import Any
 
 from rl_compat.hardware.binaries import parse_version
 from rl_compat.hardware.catalogue import find_gpu, read_table
 from rl_compat.hardware.probe import assemble
-from rl_compat.hardware.readings import CudaDevice, NvmlDevice, NvmlReading, TorchReading
-from rl_compat.hardware.types import Driver, Endpoint, Folder, Hardware, Host, Link, PciGpu, Software, TorchBuild
+from rl_compat.hardware.readings import CudaDevice, NvmlDevice, NvmlLink, NvmlReading, TorchReading
+from rl_compat.hardware.types import Driver, Endpoint, Folder, Hardware, Host, PciGpu, Software, TorchBuild
 from rl_compat.units import GIB, MIB
 
 CONTEXT_BYTES = 300 * MIB
@@ -35,6 +36,7 @@ PACKAGES = {
     "bitsandbytes": "0.50.2",
     "accelerate": "1.15.0",
     "tokenizers": "0.23.3",
+    "huggingface-hub": "2.4.0",
     "safetensors": "0.8.0",
     "gguf": "0.19.0",
     "pyarrow": "26.0.1",
@@ -65,6 +67,10 @@ def nvml_device(index: int, name: str, *, total: int, free: int | None = None, *
         "uuid": f"GPU-{uuid(index)}",
         "pci_bus_id": f"00000000:{index + 1:02X}:00.0",
         "processes": (),
+        "compute_mode": "default",
+        "pcie_width": 16,
+        "pcie_width_max": 16,
+        "bar1_total_bytes": 1 << (total - 1).bit_length(),
         **facts,
     }
     return NvmlDevice(
@@ -198,20 +204,27 @@ def machine(
     driver_facts: Mapping[str, object] | None = None,
     software: Mapping[str, Any] | None = None,
     packages: Mapping[str, str | None] | None = None,
-    links: tuple[Link, ...] = (),
+    links: tuple[NvmlLink, ...] = (),
+    peer_access: bool | None = None,
     reached: tuple[Endpoint, ...] | None = None,
+    source: str = "nvml",
 ) -> Hardware:
     """One machine, healthy where nothing else is said: `order` is CUDA's of the GPUs, a package None is not there."""
     sees = torch is not None and torch.cuda_available
     if sees and cuda is None:
         cuda = tuple(cuda_device(place, gpus[index]) for place, index in enumerate(order or range(len(gpus))))
+    pairs = permutations(range(len(cuda or ())), 2)
     reading = TorchReading(
         build=torch,
         error=torch_error,
         cuda_error=cuda_error,
         devices=(cuda or ()) if sees else (),
         driver_cuda_version=cuda_version,
+        peer_access=dict.fromkeys(permutations(range(len(cuda or ())), 2), peer_access)
+        if peer_access is not None
+        else {},
         bitsandbytes_library=library or ("cuda" if sees else "cpu" if torch else None),
+        seconds=2.1 if torch else None,
     )
     facts: dict[str, Any] = {
         "version": driver,
@@ -223,8 +236,7 @@ def machine(
         "cuda_library": "/usr/lib/x86_64-linux-gnu/libcuda.so.1" if driver else None,
         **(driver_facts or {}),
     }
-    nvml = NvmlReading(devices=gpus, driver=Driver(**facts))
-    found = assemble(nvml, reading, on or host(), environment=environment or {})
+    nvml = NvmlReading(devices=gpus, links=links, driver=Driver(**facts), source=source)
     installed = {**packages_of(torch), **(packages or {})}
     values: dict[str, Any] = {
         "python": "3.12.8",
@@ -234,17 +246,19 @@ def machine(
         "bitsandbytes_library": reading.bitsandbytes_library if installed.get("bitsandbytes") else None,
         "executable": "/home/ada/rl/.venv/bin/python",
         "environment_kind": "venv",
-        "torch_seconds": 2.1 if torch else None,
+        "torch_seconds": reading.seconds,
         **(software or {}),
     }
-    return replace(
-        found,
+    found = assemble(
+        nvml,
+        reading,
+        on or host(),
+        environment=environment or {},
         software=Software(**values),
         pci_gpus=pci_gpus(gpus) if pci is None else pci,
-        links=links,
         network=network() if reached is None else reached,
-        recorded_at="2026-11-29T12:00:00+00:00",
     )
+    return replace(found, recorded_at="2026-11-29T12:00:00+00:00")
 
 
 def one(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 
 from recordings.parts import (
@@ -180,7 +180,7 @@ def docker_without_gpus() -> Hardware:
         nvml_error=NO_NVML,
         on=docker_host(),
         pci=pci_gpus((rtx3060(),)),
-        driver_facts={"device_nodes": (), "cuda_library": None, "version": None, "module_version": "580.95.05"},
+        driver_facts={"device_nodes": (), "cuda_library": None},
     )
 
 
@@ -245,11 +245,9 @@ def read_only_cache() -> Hardware:
 
 
 def mirrored() -> Hardware:
-    found = with_3060(environment={"HF_ENDPOINT": "https://hf-mirror.com"})
-    assert found.network is not None
-    hub = replace(found.network[0], url="https://hf-mirror.com", seconds=0.31)
-    environment: Mapping[str, str] = {**found.environment, "HF_ENDPOINT": "https://hf-mirror.com"}
-    return replace(found, network=(hub, *found.network[1:]), environment=environment)
+    mirror = "https://hf-mirror.com"
+    hub, *others = network()
+    return with_3060(environment={"HF_ENDPOINT": mirror}, reached=(replace(hub, url=mirror, seconds=0.31), *others))
 
 
 RECORDINGS: dict[str, Callable[[], Hardware]] = {
