@@ -137,20 +137,6 @@ def transformers_row(version: str) -> Row | None:
     return row_for(read_table("libs")["transformers"], version)
 
 
-def transformers_for(torch: str) -> str | None:
-    """The bounds within which transformers takes an old torch: `>=5.5,<5.16`; None when no listed one does."""
-    rows = sorted(read_table("libs")["transformers"], key=lambda row: parse_version(row["version_min"]))
-    taking = [row for row in rows if parse_version(row["torch_min"]) <= parse_version(torch)]
-    if not taking:
-        return None
-    floor = next(str(row["versions"]) for row in required() if row["package"] == "transformers")
-    beyond = [row for row in rows if parse_version(row["version_min"]) > parse_version(taking[-1]["version_min"])]
-    if not beyond:
-        return floor
-    end = str(beyond[0]["version_min"])
-    return f"{floor},<{end}" if parse_version(end) > parse_version(floor.lstrip(">=")) else None
-
-
 def trap(name: str) -> Row:
     """One of the traps of attention kernels: below which compute capability and before which torch it bites."""
     return next(row for row in read_table("sdpa")["traps"] if row["id"] == name)

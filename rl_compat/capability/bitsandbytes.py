@@ -17,6 +17,8 @@ from rl_compat.hardware.catalogue import capability_of, read_table
 from rl_compat.hardware.types import Device, Hardware
 
 OVERRIDE = "BNB_CUDA_VERSION"
+NOT_LISTED = ("aarch64", "arm64")
+"processors whose wheels hold other code than the table says"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,9 +51,9 @@ def missing(hardware: Hardware, *, feature: str) -> tuple[str, ...]:
 
 
 def missing_code(hardware: Hardware) -> tuple[str, ...]:
-    """A reason for each device that the library in use has no code for; none when torch has no CUDA version."""
+    """A reason for each device that the library in use has no code for; none where that cannot be known."""
     version, cuda = hardware.software.packages.get("bitsandbytes"), wanted_cuda(hardware)
-    if version is None or cuda is None:
+    if version is None or cuda is None or hardware.host.platform.split()[-1].lower() in NOT_LISTED:
         return ()
     library = find_library(version, cuda, exact=OVERRIDE in hardware.environment)
     if library is None:

@@ -6,7 +6,7 @@ from rl_compat.capability.choose import capability
 from rl_compat.capability.devices import capability_text, describe, on_cpu
 from rl_compat.capability.types import Capability
 from rl_compat.hardware.binaries import wheel_supports
-from rl_compat.hardware.types import Hardware
+from rl_compat.hardware.types import Device, Hardware, TorchBuild
 
 
 def torch_build(hardware: Hardware) -> Capability:
@@ -23,7 +23,12 @@ def torch_build(hardware: Hardware) -> Capability:
         f"torch {torch.version} for CUDA {torch.cuda} has no code for {describe(device)}, compute capability "
         f"{capability_text(device)}: it has {', '.join(torch.arch_list)}"
         for device in hardware.devices
-        if torch.arch_list and not wheel_supports(torch.arch_list, device.compute_capability, cuda=torch.cuda)
+        if not torch_has_code(torch, device)
     )
     unreachable = (f"torch {torch.version} for CUDA {torch.cuda} cannot reach the driver",)
     return capability("torch", without_code, () if torch.cuda_available or without_code else unreachable)
+
+
+def torch_has_code(torch: TorchBuild, device: Device) -> bool:
+    """Whether torch has code for a device; a build that names no architectures is taken to have it."""
+    return not torch.arch_list or wheel_supports(torch.arch_list, device.compute_capability, cuda=torch.cuda)
