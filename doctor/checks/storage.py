@@ -63,6 +63,7 @@ class Fault:
     "a command that shows more; `{}` is the folder"
 
 
+NO_SPACE = r"no space left"
 FULL = Fault(case="full", pattern="", why="the file system is full", look="df -h {}")
 FAULTS = (
     Fault(
@@ -73,7 +74,7 @@ FAULTS = (
     ),
     Fault(
         case="inodes",
-        pattern=r"no space left",
+        pattern=NO_SPACE,
         why="bytes are free and the file system takes no further file: its inodes are used up, or room is reserved",
         look="df -i {}",
     ),
@@ -141,7 +142,9 @@ def _needed_bytes(hardware: Hardware) -> dict[str, int]:
 
 
 def _is_full(folder: Folder) -> bool:
-    return folder.free_bytes is not None and folder.free_bytes < NOTHING_BYTES
+    """Whether room is what is lacking; a file system like /proc has none and says something else."""
+    told_otherwise = not folder.writable and folder.error and not re.search(NO_SPACE, folder.error, re.IGNORECASE)
+    return folder.free_bytes is not None and folder.free_bytes < NOTHING_BYTES and not told_otherwise
 
 
 def _faults(check: str, folders: Sequence[Folder], hardware: Hardware) -> Iterator[Finding]:

@@ -91,6 +91,15 @@ def test_a_variable_that_is_asked_first_is_the_one_that_is_changed() -> None:
     assert only(check_caches, hardware).remedies[0].commands[1] == 'export HF_HUB_CACHE="/PATH/WITH/SPACE/huggingface"'
 
 
+def test_a_file_system_without_any_room_says_by_its_error_whether_it_is_full() -> None:
+    assert found(check_caches, writing(folder("hub_cache", 0, error="No such file or directory"))) == {
+        "caches.not_writable": Severity.WARNING
+    }
+    assert found(check_caches, writing(folder("hub_cache", 0, error="No space left on device"))) == {
+        "caches.full": Severity.WARNING
+    }
+
+
 def test_two_faults_are_two_findings() -> None:
     hardware = writing(folder("hub_cache", 0), folder("model_cache", error="Permission denied"))
     assert found(check_caches, hardware) == {
