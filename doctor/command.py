@@ -9,12 +9,13 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 from rl_compat.doctor.diagnosis import Diagnosis
 from rl_compat.doctor.fix import refuse_system_python, run_all, runnable
 from rl_compat.doctor.mend import mending, renews_torch, script
 from rl_compat.doctor.options import Options, parse
-from rl_compat.doctor.paper import paper_of
+from rl_compat.doctor.paper import Paper, paper_of
 from rl_compat.doctor.report import as_json
 from rl_compat.doctor.runner import run_checks, select_checks
 from rl_compat.doctor.screen import render, render_checks
@@ -141,8 +142,9 @@ def read_machine(options: Options, checks: Sequence[Check]) -> Hardware:
     from rl_compat.hardware.probe import probe
 
     torch_seconds = options.torch_seconds if any(check.needs_torch for check in checks) else None
+    network_seconds = options.network_seconds if any(check.needs_network for check in checks) else None
     with waiting("looking at torch" if torch_seconds else ""):
-        return probe(torch_timeout_seconds=torch_seconds)
+        return probe(torch_timeout_seconds=torch_seconds, network_timeout_seconds=network_seconds)
 
 
 @contextmanager
@@ -158,10 +160,26 @@ def waiting(words: str) -> Iterator[None]:
 
 
 def show(diagnosis: Diagnosis, options: Options) -> None:
-    """On stdout: JSON, the script or the report."""
+    """On stdout JSON, the script or the report; a bundle beside it. Raises AskedWrongly when that cannot be written."""
     if options.as_json:
         print(json.dumps(as_json(diagnosis), indent=2))
     elif options.fix:
         print("\n".join(map(paper_of(sys.stdout).spell, script(diagnosis.mending))) or "# nothing to mend")
     else:
         print("\n".join(render(diagnosis, paper_of(sys.stdout), show_all=options.show_all)))
+    if options.bundle is not None:
+        bundle(diagnosis, options.bundle, options.run_folder)
+
+
+def bundle(diagnosis: Diagnosis, path: Path, run_folder: Path | None) -> None:
+    """Write the zip file for a bug report and say on stderr what is in it."""
+    from rl_compat.doctor.bundle import describe_bundle, write_bundle
+
+    write_bundle(
+        path,
+        hardware=diagnosis.hardware,
+        report_json=as_json(diagnosis),
+        report_text="\n".join([*render(diagnosis, Paper(), show_all=True), ""]),
+        run_folder=run_folder,
+    )
+    print("\n".join([f"wrote `{path}`:", *(f"  {line}" for line in describe_bundle(path))]), file=sys.stderr)

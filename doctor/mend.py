@@ -32,7 +32,7 @@ def mending(findings: Iterable[Finding], hardware: Hardware) -> tuple[Mend, ...]
     """The first remedies of what fails and of what is worth a warning, in the order of their steps."""
     bad = [finding for finding in findings if finding.severity >= Severity.WARNING and finding.remedies]
     bad.sort(key=lambda finding: -finding.severity)
-    chosen = [(finding.id, _preferred(finding)) for finding in bad]
+    chosen = [(finding.id, preferred(finding)) for finding in bad]
     merged = _merge(_one_torch(chosen, hardware))
     ordered = sorted(merged, key=lambda mend: (mend.remedy.step, not _uninstalls(mend.remedy)))
     moved = _in_new_environment(ordered, hardware)
@@ -61,7 +61,7 @@ def _can_run(command: str, sure: Sureness) -> bool:
     return sure is Sureness.PASTE or (sure is Sureness.UNSURE and "sudo " not in command)
 
 
-def _preferred(finding: Finding) -> Remedy:
+def preferred(finding: Finding) -> Remedy:
     """The first remedy, or instead of a new driver another torch: that needs no root."""
     first = finding.remedies[0]
     if first.step is not Step.DRIVER:

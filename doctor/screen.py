@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from rl_compat.doctor.diagnosis import Diagnosis
-from rl_compat.doctor.mend import Mend, script
+from rl_compat.doctor.mend import Mend, preferred, script
 from rl_compat.doctor.outlook import render_verdict
 from rl_compat.doctor.paper import BAD, BOLD, DIM, FINE, INFO, WARN, Paper, paper_of
 from rl_compat.doctor.report import severity_name
-from rl_compat.doctor.types import Check, Finding, Remedy, Severity, Step
+from rl_compat.doctor.types import Check, Finding, Remedy, Severity
 
 __all__ = ["Paper", "paper_of", "render", "render_checks"]
 
@@ -48,28 +48,25 @@ def _line(finding: Finding, paper: Paper) -> list[str]:
 
 
 def _finding(finding: Finding, paper: Paper, mending: Sequence[Mend]) -> list[str]:
-    in_block = {mend.remedy.step for mend in mending if finding.id in mend.findings}
-    about = "; ".join(
-        part
-        for part in (
-            f"affects {', '.join(finding.affects)}" if finding.affects else "",
-            f"seen in {', '.join(finding.where)}" if finding.where else "",
-        )
-        if part
-    )
+    about = [("affects", finding.affects), ("seen in", finding.where)]
+    said = "; ".join(f"{words} {', '.join(names)}" for words, names in about if names)
+    in_block = preferred(finding) if any(finding.id in mend.findings for mend in mending) else None
     return [
         *_line(finding, paper),
         *paper.wrap(finding.why, first="  "),
-        *(paper.paint(line, DIM) for line in paper.wrap(about, first="  ")),
-        *(line for number, remedy in enumerate(finding.remedies) for line in _remedy(remedy, paper, number, in_block)),
+        *(paper.paint(line, DIM) for line in paper.wrap(said, first="  ")),
+        *(
+            line
+            for number, remedy in enumerate(finding.remedies)
+            for line in _remedy(remedy, paper, number, () if remedy is in_block else remedy.commands)
+        ),
     ]
 
 
-def _remedy(remedy: Remedy, paper: Paper, number: int, in_block: set[Step]) -> Iterator[str]:
-    """The prose, and below it the commands unless they are in the block."""
+def _remedy(remedy: Remedy, paper: Paper, number: int, commands: Sequence[str]) -> Iterator[str]:
+    """The prose, and below it the commands that are not in the block."""
     yield from paper.wrap(remedy.what, first="  or " if number else "  -> ", rest="     ")
-    if remedy.step not in in_block:
-        yield from (f"       {command}" for command in remedy.commands)
+    yield from (f"       {command}" for command in commands)
 
 
 def _commands(diagnosis: Diagnosis, paper: Paper) -> list[str]:
