@@ -70,7 +70,7 @@ def _absent(hardware: Hardware) -> Finding:
 
 
 def _without_gpu_library(hardware: Hardware, version: str) -> Finding:
-    """Installed, no GPU library: by torch's doing, which is then to be mended, the override's, or the installation's."""
+    """Installed, no GPU library: by torch's doing, the override's, or that of the installation."""
     cuda, torch = wanted_cuda(hardware), hardware.software.torch
     by_torch = torch is not None and not torch.cuda_available
     if torch is not None and by_torch:

