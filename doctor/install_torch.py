@@ -19,14 +19,20 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from rl_compat.doctor.torch_tables import BEYOND, OLDEST
-from rl_compat.doctor.wheels import NoTorchBuildError, TorchInstall, builds_for, describe
-from rl_compat.hardware.binaries import parse_version, wheel_supports
-from rl_compat.hardware.cuda import read_torch
-from rl_compat.hardware.readings import TorchReading
-from rl_compat.hardware.smi import Detected, detect
+from rl_compat.capability.devices import capability_text
+from rl_compat.doctor.checks import torch_build
+from rl_compat.doctor.remedies import torch_remedies
+from rl_compat.doctor.target import suitable_builds
+from rl_compat.doctor.torch_tables import BEYOND
+from rl_compat.doctor.types import Finding, Severity, Step
+from rl_compat.doctor.wheels import NoTorchBuildError, TorchInstall
+from rl_compat.hardware.binaries import parse_version
+from rl_compat.hardware.probe import probe
+from rl_compat.hardware.types import Hardware
 
 GIB = 1024**3
+IMPORT_SECONDS = 300.0
+"for an import from a cold disk"
 DISK_BYTES = {"cpu": 2 * GIB, "cuda": 10 * GIB}
 "room for the download, its copy and the unpacked wheels"
 
@@ -40,20 +46,22 @@ def main() -> int:
     if asked:
         say(f"RLC_TORCH asks for `{asked}`")
         return install(shlex.split(asked))
-    found = detect()
-    for line in describe(found):
-        say(line)
-    present = read_torch(environment=os.environ, timeout_seconds=300)
-    if present.build is not None and not (faults := why_unusable(present, found)):
-        say(f"torch {present.build.version} is installed and suits this machine: left alone")
+    hardware = probe(torch_timeout_seconds=IMPORT_SECONDS)
+    say(describe(hardware))
+    faults = why_unusable(hardware)
+    if hardware.software.torch is not None and not faults:
+        for finding in beside(hardware):
+            say(f"another torch would not mend this: {finding.what}")
+        say(f"torch {hardware.software.torch.version} is installed and suits this machine: left alone")
         return 0
-    for fault in faults if present.build is not None else filter(None, [present.error]):
+    for fault in faults:
         say(f"the torch that is installed cannot stay: {fault}")
     try:
-        builds = builds_for(found, python=platform.python_version())
-        arguments, wanted = find_source(builds, list_versions)
+        arguments, wanted = find_source(suitable_builds(hardware), list_versions)
     except NoTorchBuildError as error:
         print(f"error: {error}", file=sys.stderr)
+        for remedy in torch_remedies(hardware):
+            print(f"hint: {remedy.what}", *remedy.commands, sep="\n  ", file=sys.stderr)
         return 1
     say(f"installing torch {wanted.version} ({wanted.variant}): {wanted.reason}")
     needed, free = DISK_BYTES["cpu" if wanted.variant == "cpu" else "cuda"], shutil.disk_usage(sys.prefix).free
@@ -63,28 +71,40 @@ def main() -> int:
             file=sys.stderr,
         )
         return 1
-    return install(arguments)
+    broken = hardware.software.torch_error is not None
+    return install(["--force-reinstall", *arguments] if broken else arguments)
 
 
-def why_unusable(torch: TorchReading, found: Detected) -> list[str]:
-    """What speaks against keeping an installed torch."""
-    build = torch.build
-    assert build is not None
-    if not OLDEST <= parse_version(build.version)[:2] < BEYOND:
-        bounds = f"{'.'.join(map(str, OLDEST))} up to but not including {'.'.join(map(str, BEYOND))}"
-        return [f"torch {build.version} is outside of {bounds}"]
-    if not found.cards:
-        return []
-    if build.cuda is None:
-        return [f"torch {build.version} is a CPU build and there is a GPU"]
-    lacking = [
-        f"torch {build.version} has no code for `{card.name}`"
-        for card in found.cards
-        if build.arch_list and not wheel_supports(build.arch_list, card.compute_capability, cuda=build.cuda)
-    ]
-    served = len(lacking) < len(found.cards)
-    unreachable = [] if build.cuda_available or lacking else [f"torch {build.version} sees no GPU: {torch.cuda_error}"]
-    return unreachable if served else lacking
+def describe(hardware: Hardware) -> str:
+    """The cards and the driver."""
+    if not hardware.devices:
+        return "found no usable NVIDIA GPU"
+    cards = ", ".join(f"{device.name} (compute capability {capability_text(device)})" for device in hardware.devices)
+    return f"found {cards}, driver {hardware.driver.version or 'of unknown version'}"
+
+
+def why_unusable(hardware: Hardware) -> list[str]:
+    """What speaks against keeping an installed torch: what the checks find that another build mends."""
+    torch, error = hardware.software.torch, hardware.software.torch_error
+    if torch is None:
+        return [error] if error else []
+    if parse_version(torch.version)[:2] >= BEYOND:
+        return [f"torch {torch.version} is not older than {'.'.join(map(str, BEYOND))}"]
+    return [finding.what for finding in _failures(hardware) if _another_torch_mends(finding)]
+
+
+def beside(hardware: Hardware) -> list[Finding]:
+    """What fails and needs something else than another torch."""
+    return [finding for finding in _failures(hardware) if not _another_torch_mends(finding)]
+
+
+def _failures(hardware: Hardware) -> list[Finding]:
+    found = [finding for check in torch_build.CHECKS for finding in check.run(hardware)]
+    return [finding for finding in found if finding.severity is Severity.FAILURE]
+
+
+def _another_torch_mends(finding: Finding) -> bool:
+    return any(remedy.step is Step.TORCH for remedy in finding.remedies[:1])
 
 
 def find_source(builds: Sequence[TorchInstall], lister: Lister) -> tuple[list[str], TorchInstall]:

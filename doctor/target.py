@@ -40,10 +40,15 @@ def target_of(hardware: Hardware) -> Target:
     )
 
 
-def suitable_torch(hardware: Hardware) -> TorchInstall:
-    """The published build for the cards, the driver and the Python. NoTorchBuildError when none is listed."""
+def suitable_builds(hardware: Hardware) -> tuple[TorchInstall, ...]:
+    """Every published build for the cards, the driver and the Python, best first. NoTorchBuildError without any."""
     wanted = target_of(hardware)
-    return rank_torch(wanted.cards, wanted.driver, wanted.python, machine=wanted.machine)[0]
+    return rank_torch(wanted.cards, wanted.driver, wanted.python, machine=wanted.machine)
+
+
+def suitable_torch(hardware: Hardware) -> TorchInstall:
+    """The best of them."""
+    return suitable_builds(hardware)[0]
 
 
 def known_driver(hardware: Hardware) -> str | None:

@@ -17,35 +17,21 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from rl_compat.doctor.refusals import Capability, NoTorchBuildError, capability_text, refused_python, why_none
 from rl_compat.doctor.torch_tables import (
-    OLDEST,
     OLDEST_PYTHON,
     cuda_of,
     driver_runs,
     index_url,
-    needed_driver,
     python_bounds,
-    python_fits,
     releases,
     variants,
 )
 from rl_compat.hardware.binaries import Version, needs_ptx, parse_version, wheel_supports
 from rl_compat.hardware.smi import Detected, detect
 
-Capability = tuple[int, int]
 MACHINES = ("x86_64", "aarch64")
 "processors that torch is published for"
-
-
-class NoTorchBuildError(LookupError):
-    """No published build fits; the message says why and what to change."""
-
-    def __init__(self, message: str, *, obstacle: str, needed_driver: str | None = None) -> None:
-        super().__init__(message)
-        self.obstacle = obstacle
-        "`machine`, `python`, `card`, `driver`, or `source` when pip finds none"
-        self.needed_driver = needed_driver
-        "the oldest that would do, when the driver is the obstacle"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,12 +87,12 @@ def rank_torch(
     if together:
         return together
     for weakest in cards:
-        left_out = ", ".join(_text(card) for card in cards if card != weakest)
+        left_out = ", ".join(capability_text(card) for card in cards if card != weakest)
         note = f"; no build also serves the cards with compute capability {left_out}" if left_out else ""
         alone = tuple(_cuda_builds([weakest], driver_version, python, machine, note=note))
         if alone:
             return alone
-    raise _why_none(cards, driver_version, python, machine)
+    raise why_none(cards, driver_version, python, machine)
 
 
 def serving_pythons(capability: Sequence[Capability], driver_version: str | None, machine: str) -> tuple[str, ...]:
@@ -151,7 +137,7 @@ def _cuda_builds(
                 version=release["newest"],
                 variant=variant,
                 index_url=index_url(variant),
-                reason=f"newest build with code for compute capability {', '.join(map(_text, cards))} "
+                reason=f"newest build with code for compute capability {', '.join(map(capability_text, cards))} "
                 f"that {driver} and Python {python} run{note}",
                 on_pypi=machine == "x86_64" and variant == release["pypi_default"],
             )
@@ -168,57 +154,11 @@ def _cpu_builds(python: str) -> Iterator[TorchInstall]:
             reason=f"no GPU: the newest CPU build for Python {python}",
         )
     if not found:
-        raise _python_refusal(python)
+        raise refused_python(python)
 
 
 def _weakest_note(cards: list[Capability]) -> str:
-    return f"; the weakest card, {_text(cards[0])}, decides" if len(cards) > 1 else ""
-
-
-def _why_none(cards: list[Capability], driver: str | None, python: str, machine: str) -> NoTorchBuildError:
-    """The first of Python, card, driver that no listed build goes with."""
-    weakest = cards[0]
-    if not releases(python):
-        return _python_refusal(python)
-    serving = [
-        (release, variant)
-        for release in releases()
-        for variant, archs in variants(release, machine)
-        if wheel_supports(archs, weakest, cuda=cuda_of(variant))
-    ]
-    if not serving:
-        return NoTorchBuildError(
-            f"no torch from {'.'.join(map(str, OLDEST))} on has code for compute capability {_text(weakest)} "
-            f"on {machine}: this card cannot be used, hide it with CUDA_VISIBLE_DEVICES",
-            obstacle="card",
-        )
-    for_python = [(release, variant) for release, variant in serving if python_fits(python_bounds(release), python)]
-    if not for_python:
-        bounds = python_bounds(serving[0][0])
-        return NoTorchBuildError(
-            f"torch with code for compute capability {_text(weakest)} needs Python {bounds}, this is {python}",
-            obstacle="python",
-        )
-    least = min(filter(None, (needed_driver(cuda_of(variant)) for _, variant in for_python)), key=parse_version)
-    return NoTorchBuildError(
-        f"driver {driver} is too old: torch with code for compute capability {_text(weakest)} "
-        f"and Python {python} needs {least} or newer",
-        obstacle="driver",
-        needed_driver=least,
-    )
-
-
-def _python_refusal(python: str) -> NoTorchBuildError:
-    bounds = [python_bounds(row) for row in releases()]
-    return NoTorchBuildError(
-        f"no torch from {'.'.join(map(str, OLDEST))} on is listed for Python {python}: "
-        f"the newest takes {bounds[0]}, the oldest {bounds[-1]}",
-        obstacle="python",
-    )
-
-
-def _text(capability: Capability) -> str:
-    return f"{capability[0]}.{capability[1]}"
+    return f"; the weakest card, {capability_text(cards[0])}, decides" if len(cards) > 1 else ""
 
 
 def pip_arguments(install: TorchInstall, *, from_pypi: bool = False) -> list[str]:
@@ -269,7 +209,7 @@ def minor_of(python: str) -> str:
 
 def describe(found: Detected) -> list[str]:
     """The cards and the driver, and what was left out."""
-    cards = [f"{card.name} (compute capability {_text(card.compute_capability)})" for card in found.cards]
+    cards = [f"{card.name} (compute capability {capability_text(card.compute_capability)})" for card in found.cards]
     line = f"found {', '.join(cards)}, driver {found.driver_version}" if cards else "found no usable NVIDIA GPU"
     return [line, *(found.notes if found.source else ())]
 

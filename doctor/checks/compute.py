@@ -48,8 +48,8 @@ def look_at_precision(hardware: Hardware) -> Iterator[Finding]:
             Severity.NOTE,
             devices,
             f"bf16 is emulated only; {HALF[rate]}",
-            "torch calls bf16 supported, and runs it slowly and with quadratic attention; the plan takes fp16 with loss "
-            "scaling or fp32",
+            "torch calls bf16 supported, and runs it slowly and with quadratic attention; the plan takes fp16 with "
+            "loss scaling or fp32",
         )
     for rate, devices in _by_rate(collapsing):
         yield _precision(

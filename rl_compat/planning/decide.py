@@ -83,7 +83,7 @@ def selected_hardware(config: RunConfig, hardware: Hardware) -> Hardware:
     if not usable.supported:
         raise HardwareError(
             "; ".join(usable.reasons_against),
-            hint="`python -m rl_compat.doctor.wheels` says which torch to install; `plan.device=cpu` does without",
+            hint="`rlc doctor` says which torch to install; `plan.device=cpu` does without",
         )
     return selected
 

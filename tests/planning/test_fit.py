@@ -368,4 +368,4 @@ def test_a_torch_that_cannot_use_the_gpu_is_refused_before_anything_else(name) -
         make_plan(PPO, recorded(name), SMOLLM2_135M)
 
     assert caught.value.hint is not None
-    assert "rl_compat.doctor.wheels" in caught.value.hint
+    assert "rlc doctor" in caught.value.hint
