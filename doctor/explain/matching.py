@@ -1,0 +1,175 @@
+"""Finding the known errors in a log, also where a line is wrapped, prefixed or coloured."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+from rl_compat.doctor.explain.patterns import KnownError, Pattern
+from rl_compat.doctor.explain.reading import Line
+
+SHOWN_PLACES = 3
+"places of one error that are kept; the others are counted"
+LINES_BEFORE, LINES_AFTER = 2, 1
+CARRIED_CHARACTERS = 2000
+"of a block, searched again with the next one; longer than any message"
+KEPT_SUSPECTS = 40
+
+PREFIX = re.compile(
+    r"""(?:
+      \s+
+    | [│┃|>❱╭╰═─]+
+    | \(\w[\w.\- ]{0,60}\bpid=\d{1,9}[^)]{0,60}\)     # Ray and vLLM
+    | \((?:raylet|autoscaler|driver)[^)]{0,60}\)
+    | \[(?:rank|default)?\d{1,4}\]:?(?=[\s\[])        # torchrun, NCCL
+    | \[?\d{4}[-/]\d\d[-/]\d\d[T ,]?                  # dates and times
+    | \d\d:\d\d:\d\d(?:[.,]\d{1,9})?Z?\]?
+    | (?:INFO|WARNING|ERROR|DEBUG|CRITICAL|WARN|FATAL)\b[: ]?\s*(?:\d\d-\d\d)?
+    | \[[\w./<>\-]{1,60}\.(?:py|cpp|cc|h|cu)[:\d]{0,8}\]?
+    | [A-Z][a-z]{2}\ +\d{1,2}\ (?=\d\d:\d\d:\d\d)     # syslog
+    | \[\s*\d{1,7}\.\d{6}\]                           # the kernel
+    | E\ {2,8}                                        # pytest
+    ){1,12}""",
+    re.VERBOSE,
+)
+ERROR_WORDS = ("error", "exception", "fatal", "abort", "assert", "killed", "fault", "traceback", "cannot", "failed")
+SUSPECT = re.compile(
+    r"\b[A-Za-z][\w.]{0,80}(?:Error|Exception|Interrupt)\b(?:: |:?$| \()"
+    r"|^\W{0,8}(?:fatal|error|critical|panic|killed|abort(?:ed)?)\b"
+    r"|\b(?:ERROR|FATAL|CRITICAL)\b"
+    r"|Traceback \(most recent call last\)|core dumped|[Ss]egmentation fault"
+    r"|Assertion .{0,200}failed|(?:exit|return)\s?(?:code|status)[: ]{0,2}-?[1-9]|failed with\b"
+)
+NO_ERROR = re.compile(r"\b(?:0|no) (?:errors?|failed|failures?)\b|_ERROR_|ERROR_HANDLING", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a message stands: the lines it spans, and a few around it."""
+
+    first: int
+    last: int
+    matched: tuple[Line, ...]
+    before: tuple[Line, ...]
+    after: tuple[Line, ...]
+
+
+@dataclass(slots=True)
+class Match:
+    """An error that the log has, and where."""
+
+    error: KnownError
+    places: list[Place] = field(default_factory=list)
+    count: int = 0
+    "lines on which it starts"
+    numbers: set[int] = field(default_factory=set)
+    "of the lines of the places that are kept"
+    last: int = 0
+    "the last line on which it starts"
+
+    @property
+    def first(self) -> int:
+        return self.places[0].first
+
+
+@dataclass(slots=True)
+class Found:
+    """What a log has."""
+
+    matches: list[Match] = field(default_factory=list)
+    "in the order in which they first occur"
+    num_lines: int = 0
+    suspects: deque[Line] = field(default_factory=lambda: deque(maxlen=KEPT_SUSPECTS))
+    "the last lines that look like an error, known or not"
+
+
+def find_errors(blocks: Iterable[Sequence[Line]], errors: Sequence[KnownError]) -> Found:
+    """Every known error in the lines, which come in order. Memory stays bounded, whatever the size of the log."""
+    found = Found()
+    matches: dict[str, Match] = {}
+    carried: list[Line] = []
+    for block in blocks:
+        text = _Text([*carried, *block], new_from=len(carried))
+        for error in errors:
+            _search(text, error, matches)
+        if any(word in text.lower for word in ERROR_WORDS):
+            found.suspects.extend(line for line in block if looks_like_an_error(line.text))
+        found.num_lines = block[-1].number
+        carried = text.tail()
+    found.matches = sorted(_without_general(matches), key=lambda match: match.first)
+    return found
+
+
+def looks_like_an_error(text: str) -> bool:
+    clipped = text[:2000]
+    return SUSPECT.search(clipped) is not None and NO_ERROR.search(clipped) is None
+
+
+def without_prefix(text: str) -> str:
+    """A line without timestamp, process name and frame, which would stand in the middle of a wrapped message."""
+    found = PREFIX.match(text)
+    return text[found.end() :] if found else text
+
+
+class _Text:
+    """Lines as one text without white space, and the way back from it to the lines."""
+
+    def __init__(self, lines: list[Line], new_from: int) -> None:
+        self.lines = lines
+        squeezed = ["".join(without_prefix(line.text).rstrip(" │┃|").split()) for line in lines]
+        self.ends = list(accumulate(map(len, squeezed)))
+        self.text = "".join(squeezed)
+        self.lower = self.text.lower()
+        self.old = self.ends[new_from - 1] if new_from else 0
+        "characters that were searched with the block before"
+
+    def place(self, start: int, end: int) -> Place:
+        first, last = self.line_at(start), self.line_at(end - 1)
+        return Place(
+            self.lines[first].number,
+            self.lines[last].number,
+            tuple(self.lines[first : last + 1]),
+            tuple(self.lines[max(0, first - LINES_BEFORE) : first]),
+            tuple(self.lines[last + 1 : last + 1 + LINES_AFTER]),
+        )
+
+    def line_at(self, position: int) -> int:
+        return bisect_right(self.ends, position)
+
+    def tail(self) -> list[Line]:
+        """The last lines, which may hold the start of a message."""
+        return self.lines[self.line_at(max(0, len(self.text) - CARRIED_CHARACTERS)) :]
+
+
+def _search(text: _Text, error: KnownError, matches: dict[str, Match]) -> None:
+    spans = sorted(span for pattern in error.patterns for span in _spans(text, pattern))
+    for start, end in spans:
+        match = matches.setdefault(error.id, Match(error))
+        number = text.lines[text.line_at(start)].number
+        if number == match.last:
+            continue
+        match.count += 1
+        match.last = number
+        if len(match.places) < SHOWN_PLACES:
+            place = text.place(start, end)
+            match.places.append(place)
+            match.numbers.update(range(place.first, place.last + 1))
+
+
+def _spans(text: _Text, pattern: Pattern) -> list[tuple[int, int]]:
+    if pattern.literal not in text.lower:
+        return []
+    return [found.span() for found in pattern.regex.finditer(text.text) if found.end() > text.old]
+
+
+def _without_general(matches: dict[str, Match]) -> list[Match]:
+    """The matches without those that only repeat, on the same lines, what a more specific one says."""
+    covered: dict[str, set[int]] = {}
+    for match in matches.values():
+        for general in match.error.covers:
+            covered.setdefault(general, set()).update(match.numbers)
+    return [match for match in matches.values() if not match.numbers <= covered.get(match.error.id, set())]

@@ -1,0 +1,83 @@
+"""For text that nothing recognises: the known errors that share its rarer words."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from rl_compat.doctor.explain.matching import without_prefix
+from rl_compat.doctor.explain.patterns import KnownError, known_errors
+from rl_compat.doctor.explain.reading import Line
+
+THRESHOLD = 0.3
+"share of a known error's word weight that a line must have"
+LEAST_WORDS = 3
+"that line and error must have in common"
+MOST = 3
+
+_WORD = re.compile(r"[A-Za-z][a-z]+|[A-Z]{2,}|\d{2,}")
+_COMMON = frozenset(
+    """a an and are as at be but by can could error errors exception failed file for from has have if in is it line more
+    must no not of on or please raise runtime see set so than that the this to use value was when which with you your
+    """.split()  # noqa: SIM905
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A known error that resembles a line."""
+
+    error: KnownError
+    line: Line
+    score: float
+    shared: tuple[str, ...]
+    "words, the rarest first"
+
+
+def nearest_errors(lines: Iterable[Line]) -> tuple[Candidate, ...]:
+    """At most MOST known errors, each with the line that it resembles most, best first."""
+    best: dict[str, Candidate] = {}
+    for line in lines:
+        words = words_of(without_prefix(line.text)[:2000])
+        for error in known_errors():
+            candidate = _compare(error, line, words)
+            if candidate and candidate.score > (best[error.id].score if error.id in best else 0.0):
+                best[error.id] = candidate
+    return tuple(sorted(best.values(), key=lambda found: -found.score)[:MOST])
+
+
+def words_of(text: str) -> frozenset[str]:
+    """`CUBLAS_STATUS_ALLOC_FAILED` as cublas, status, alloc."""
+    return frozenset(word.lower() for word in _WORD.findall(text)) - _COMMON
+
+
+def _compare(error: KnownError, line: Line, words: frozenset[str]) -> Candidate | None:
+    weights = _weights()
+    best: Candidate | None = None
+    for known in _texts(error):
+        shared = words & known
+        if len(shared) < LEAST_WORDS:
+            continue
+        score = sum(weights[word] for word in shared) / sum(weights[word] for word in known)
+        if score >= THRESHOLD and (best is None or score > best.score):
+            best = Candidate(error, line, score, tuple(sorted(shared, key=lambda word: (-weights[word], word))))
+    return best
+
+
+@cache
+def _texts(error: KnownError) -> tuple[frozenset[str], ...]:
+    """The words of the sample, and of the sample and the title."""
+    sample = words_of(error.sample)
+    return sample, sample | words_of(error.title)
+
+
+@cache
+def _weights() -> Counter[str]:
+    """How rare each word is among the known errors: log(number of errors / number with the word), at least a little."""
+    errors: Sequence[KnownError] = known_errors()
+    counted = Counter(word for error in errors for word in frozenset().union(*_texts(error)))
+    return Counter({word: math.log(1 + len(errors) / count) for word, count in counted.items()})  # type: ignore[misc]

@@ -1,0 +1,185 @@
+"""An explanation as plain text: the cause first, what mends it here, then what followed from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rl_compat.doctor.explain.explanation import Explained, Explanation
+from rl_compat.doctor.explain.machine import Advice
+from rl_compat.doctor.explain.matching import Match
+from rl_compat.doctor.explain.reading import Line
+from rl_compat.doctor.screen import BOLD, COLOURS, DIM, Paper
+from rl_compat.doctor.types import Remedy, Severity, Sureness
+
+FULL = 3
+"causes that are explained in full; the others have a line each"
+MOST_LINES = 6
+"of the log, shown for one place"
+MARKS = {"fault": COLOURS[Severity.FAILURE], "warning": COLOURS[Severity.WARNING]}
+
+
+def render(explanation: Explanation, paper: Paper) -> list[str]:
+    """Every line of the page."""
+    blocks = [
+        [paper.paint(_heading(explanation), BOLD)],
+        *(_explained(explained, paper) for explained in explanation.causes[:FULL]),
+        _further(explanation, paper),
+        _unrecognised(explanation, paper),
+        _nearest(explanation, paper),
+        _collect(explanation, paper),
+        _sources(explanation, paper),
+    ]
+    filled = [block for block in blocks if block]
+    return [paper.spell(line) for block in filled for line in ("", *block)][1:]
+
+
+def _heading(explanation: Explanation) -> str:
+    lines = f"{explanation.num_lines:,} line{'s' if explanation.num_lines != 1 else ''}"
+    where = f"{explanation.source}, {lines}"
+    causes = explanation.causes
+    if not causes:
+        said = "nothing known is in it" if explanation.unrecognised else "no error is in it"
+        return f"{where}: {said}"
+    first, followed = causes[0].cause, sum(len(explained.cause.consequences) for explained in causes)
+    also = f", {len(causes) - 1} more below" if len(causes) > 1 else ""
+    after = f"; {followed} {'others follow' if followed > 1 else 'other follows'} from that" if followed else ""
+    kind = "" if explanation.exit_code else ", no fault"
+    return f"{where}: {first.match.error.title}{kind}{also}{after}"
+
+
+def _explained(explained: Explained, paper: Paper) -> list[str]:
+    match, advice = explained.cause.match, explained.advice
+    error = match.error
+    name = error.severity
+    title = f"{paper.paint(name, MARKS.get(name, DIM))}: {paper.paint(error.title, BOLD)} ({error.component})"
+    return [
+        title,
+        *_excerpt(match, paper),
+        *paper.wrap(f"{error.cause}{_doubt(error.confidence)}", first="  "),
+        *_here(advice, paper),
+        *_remedies(advice, paper),
+        *_consequences(explained, paper),
+    ]
+
+
+def _excerpt(match: Match, paper: Paper) -> Iterator[str]:
+    """The first place with a little around it, and where else the message stands."""
+    place = match.places[0]
+    width = len(str(place.last + 1))
+    for line in place.before:
+        yield paper.paint(_numbered(line, width, " ", paper), DIM)
+    for line in place.matched[:MOST_LINES]:
+        yield _numbered(line, width, ">", paper)
+    for line in place.after:
+        yield paper.paint(_numbered(line, width, " ", paper), DIM)
+    if match.count > 1:
+        others = ", ".join(str(other.first) for other in match.places[1:])
+        more = match.count - len(match.places)
+        yield f"    {' ' * width}  also on line {others}" + (f" and {more:,} more" if more else "")
+
+
+def _numbered(line: Line, width: int, mark: str, paper: Paper) -> str:
+    text = " ".join(line.text.split())
+    room = paper.width - width - 6
+    return f"  {mark} {line.number:>{width}}  {text if len(text) <= room else text[: room - 1] + '…'}"
+
+
+def _doubt(confidence: str) -> str:
+    return "" if confidence in ("high", "medium-high") else f" (confidence of this entry: {confidence})"
+
+
+def _here(advice: Advice, paper: Paper) -> Iterator[str]:
+    if advice.why:
+        yield from paper.wrap(f"here: {advice.why}", first="  ", rest="        ")
+    for finding in advice.findings:
+        name = finding.severity.name.lower()
+        why = f": {finding.why}" if finding.why else ""
+        lines = paper.wrap(f"here: {name}: {finding.what}{why}", first="  ", rest="        ")
+        yield lines[0].replace(name, paper.paint(name, COLOURS[finding.severity]), 1)
+        yield from lines[1:]
+    if advice.fine and not advice.findings and advice.concerns == "yes":
+        checks = ", ".join(id.replace("_", " ") for id in advice.fine)
+        yield from paper.wrap(f"here: fine now as far as the doctor sees ({checks})", first="  ", rest="        ")
+
+
+def _remedies(advice: Advice, paper: Paper) -> Iterator[str]:
+    for number, remedy in enumerate(advice.remedies):
+        yield from paper.wrap(_prose(remedy), first="  or " if number else "  -> ", rest="     ")
+        yield from (f"       {command}" for command in remedy.commands)
+
+
+def _prose(remedy: Remedy) -> str:
+    if not remedy.commands or remedy.sure is Sureness.PASTE:
+        return remedy.what
+    doubt = (
+        "fill in the part in capitals" if remedy.sure is Sureness.PLACEHOLDER else "may be wrong here, read it first"
+    )
+    return f"{remedy.what} ({doubt})"
+
+
+def _consequences(explained: Explained, paper: Paper) -> Iterator[str]:
+    if explained.cause.consequences:
+        yield "  follows from it:"
+    for match in explained.cause.consequences:
+        yield from paper.wrap(f"line {match.first}{_times(match)}: {match.error.title}", first="    ", rest="      ")
+
+
+def _further(explanation: Explanation, paper: Paper) -> list[str]:
+    rest = explanation.causes[FULL:]
+    return [
+        line
+        for explained in rest
+        for line in paper.wrap(
+            f"{explained.cause.match.error.severity}: line {explained.cause.match.first}"
+            f"{_times(explained.cause.match)}: {explained.cause.match.error.title}",
+            rest="  ",
+        )
+    ]
+
+
+def _times(match: Match) -> str:
+    return f" ({match.count:,} times)" if match.count > 1 else ""
+
+
+def _unrecognised(explanation: Explanation, paper: Paper) -> list[str]:
+    lines = explanation.unrecognised
+    if not lines:
+        return []
+    width = len(str(lines[-1].number))
+    return [
+        "not recognised, the last lines that look like an error:",
+        *(_numbered(line, width, ">", paper) for line in lines),
+    ]
+
+
+def _nearest(explanation: Explanation, paper: Paper) -> list[str]:
+    if not explanation.nearest:
+        return []
+    block = ["the nearest known errors, which may have nothing to do with it:"]
+    for found in explanation.nearest:
+        shared = ", ".join(found.shared[:4])
+        text = f"{found.error.title}: {found.error.cause} (line {found.line.number}; in common: {shared})"
+        block += paper.wrap(text, first="  ? ", rest="    ")
+    return block
+
+
+def _collect(explanation: Explanation, paper: Paper) -> list[str]:
+    if not explanation.collect:
+        return []
+    return [
+        "to find out, or to ask somebody:",
+        *(line for text in explanation.collect for line in paper.wrap(text, first="  -> ", rest="     ")),
+    ]
+
+
+def _sources(explanation: Explanation, paper: Paper) -> list[str]:
+    shown = explanation.causes[:FULL]
+    return [
+        paper.paint(line, DIM)
+        for explained in shown
+        for line in paper.wrap(
+            f"sources, {explained.cause.match.error.id}, {explained.cause.match.error.date}: "
+            f"{'; '.join(explained.cause.match.error.sources)}",
+            rest="  ",
+        )
+    ]

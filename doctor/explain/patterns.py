@@ -1,0 +1,217 @@
+"""The table of known errors: what their messages look like, where they come from and what mends them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from rl_compat.doctor.torch_tables import KNOWLEDGE
+
+Capability = tuple[int, int]
+
+SEVERITIES = ("fault", "warning", "performance", "info")
+"worst first; only a fault makes the exit code 1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capabilities:
+    """The compute capabilities that something concerns: half-open ranges, none for every card."""
+
+    ranges: tuple[tuple[Capability | None, Capability | None], ...] = ()
+    only: bool = False
+    "whether a card outside cannot give the message at all; otherwise it is rare there"
+    note: str = ""
+
+    def __contains__(self, capability: Capability) -> bool:
+        inside = [(low is None or capability >= low) and (end is None or capability < end) for low, end in self.ranges]
+        return any(inside) or not self.ranges
+
+    def __str__(self) -> str:
+        """`below 8.0`, `6.0 to below 7.0 or from 12.0`"""
+        return " or ".join(_range_text(low, end) for low, end in self.ranges)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownRemedy:
+    """One thing that mends an error, and which machines it suits."""
+
+    what: str
+    step: str
+    "a name of doctor.types.Step, in lower case"
+    capabilities: Capabilities = Capabilities()
+    commands: tuple[str, ...] = ()
+    pip_install: tuple[str, ...] = ()
+    "arguments of `pip install` in the Python of the machine"
+    pip_uninstall: tuple[str, ...] = ()
+    install_torch: bool = False
+    "whether it is the build of torch for the machine that has to be installed"
+    sure: str = "paste"
+    "a name of doctor.types.Sureness, in lower case"
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """A message, to be looked for in text without white space, where a wrapped line is like any other."""
+
+    text: str
+    "as the table has it"
+    regex: re.Pattern[str]
+    literal: str
+    "in lower case; text without it has no match"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """How deep in the machine an error arises."""
+
+    id: str
+    what: str
+    follows_from: tuple[str, ...]
+    "layers whose faults explain one of this layer that comes later in the log"
+    always_follows_from: tuple[str, ...]
+    "the same, wherever they stand in the log"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownError:
+    """One row of the table."""
+
+    id: str
+    title: str
+    patterns: tuple[Pattern, ...]
+    sample: str
+    component: str
+    applies_to: Capabilities
+    severity: str
+    layer: Layer
+    depth: int
+    "position of the layer, the hardware first"
+    follows_from: tuple[str, ...]
+    "ids of errors that explain this one when they come earlier in the log"
+    always_follows_from: tuple[str, ...]
+    "the same, wherever they stand in the log"
+    covers: tuple[str, ...]
+    "ids of more general errors that mean this one where they match the same line"
+    cause: str
+    remedies: tuple[KnownRemedy, ...]
+    checks: tuple[str, ...]
+    "ids of the doctor's checks that look at it on the machine"
+    sources: tuple[str, ...]
+    date: str
+    confidence: str
+
+
+@cache
+def known_errors() -> tuple[KnownError, ...]:
+    """Every row, in the order of the table."""
+    table = json.loads((KNOWLEDGE / "errors.json").read_text(encoding="utf-8"))
+    layers = [_layer(row) for row in table["layers"]]
+    depth = {layer.id: index for index, layer in enumerate(layers)}
+    return tuple(_known_error(row, layers, depth) for row in table["errors"])
+
+
+def compile_pattern(text: str) -> Pattern:
+    """A pattern of the table, made ready. White space in it matches any amount, none included."""
+    squeezed = re.sub(r"(?: |\\s)[*+?]?", "", text)
+    return Pattern(text, re.compile(squeezed, re.IGNORECASE), required_literal(squeezed).lower())
+
+
+def required_literal(pattern: str) -> str:
+    """The longest text that every match of a pattern without top-level alternatives contains."""
+    runs, run, depth, position = [""], "", 0, 0
+    while position < len(pattern):
+        item, kind, position = _next_item(pattern, position)
+        if kind == "quantifier":
+            run = run if item == "+" else run[:-1]
+        depth += {"(": 1, ")": -1}.get(item, 0) if kind == "group" else 0
+        if kind == "literal" and depth == 0:
+            run += item
+        else:
+            runs.append(run)
+            run = ""
+    return max((*runs, run), key=len)
+
+
+def _next_item(pattern: str, position: int) -> tuple[str, str, int]:
+    """One item of a pattern, what it is, and where the next one starts."""
+    character = pattern[position]
+    if character == "\\":
+        following = pattern[position + 1]
+        return following, "any" if following.isalnum() else "literal", position + 2
+    if character == "[":
+        return "", "any", pattern.index("]", position + 2) + 1
+    if character == "{":
+        return "", "quantifier", pattern.index("}", position) + 1
+    kind = {"(": "group", ")": "group", "?": "quantifier", "*": "quantifier", "+": "quantifier"}.get(character)
+    return character, kind or ("any" if character in ".|^$" else "literal"), position + 1
+
+
+def _layer(row: Mapping[str, Any]) -> Layer:
+    return Layer(
+        id=row["id"],
+        what=row["what"],
+        follows_from=tuple(row.get("follows_from", ())),
+        always_follows_from=tuple(row.get("always_follows_from", ())),
+    )
+
+
+def _known_error(row: Mapping[str, Any], layers: list[Layer], depth: Mapping[str, int]) -> KnownError:
+    return KnownError(
+        id=row["id"],
+        title=row["title"],
+        patterns=tuple(compile_pattern(text) for text in row["patterns"]),
+        sample=row["sample"],
+        component=row["component"],
+        applies_to=_capabilities(row["applies_to"]),
+        severity=row["severity"],
+        layer=layers[depth[row["layer"]]],
+        depth=depth[row["layer"]],
+        follows_from=tuple(row.get("follows_from", ())),
+        always_follows_from=tuple(row.get("always_follows_from", ())),
+        covers=tuple(row.get("covers", ())),
+        cause=row["cause"],
+        remedies=tuple(_remedy(remedy) for remedy in row["remedies"]),
+        checks=tuple(row["checks"]),
+        sources=tuple(row["sources"]),
+        date=row["date"],
+        confidence=row["confidence"],
+    )
+
+
+def _remedy(row: Mapping[str, Any]) -> KnownRemedy:
+    return KnownRemedy(
+        what=row["what"],
+        step=row["step"],
+        capabilities=_capabilities({"capability": row.get("capability")}),
+        commands=tuple(row.get("commands", ())),
+        pip_install=tuple(row.get("pip_install", ())),
+        pip_uninstall=tuple(row.get("pip_uninstall", ())),
+        install_torch=row.get("install_torch", False),
+        sure=row.get("sure", "paste"),
+    )
+
+
+def _capabilities(row: Mapping[str, Any]) -> Capabilities:
+    ranges = tuple((_capability(low), _capability(end)) for low, end in row["capability"] or ())
+    return Capabilities(ranges=ranges, only=row.get("only", False), note=row.get("note", ""))
+
+
+def _capability(text: str | None) -> Capability | None:
+    if text is None:
+        return None
+    major, _, minor = text.partition(".")
+    return int(major), int(minor)
+
+
+def _range_text(low: Capability | None, end: Capability | None) -> str:
+    if low is None:
+        return f"below {_text(end)}"
+    return f"from {_text(low)}" if end is None else f"{_text(low)} to below {_text(end)}"
+
+
+def _text(capability: Capability | None) -> str:
+    return "any" if capability is None else f"{capability[0]}.{capability[1]}"

@@ -1,0 +1,131 @@
+"""A log as numbered lines without terminal codes: read in pieces, so that its size does not matter."""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from rl_compat.errors import AskedWrongly, nearest
+
+BLOCK_BYTES = 256 * 1024
+SEGMENT_CHARACTERS = 64 * 1024
+"a longer line is cut; the pieces keep its number"
+
+COMPRESSED = {b"\x1f\x8b": "zcat", b"PK\x03\x04": "unzip -p", b"\x28\xb5\x2f\xfd": "zstdcat", b"\xfd7zXZ": "xzcat"}
+MARKS = (
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+)
+"what a file in that encoding starts with; Windows shells write UTF-16"
+
+_TERMINAL_CODES = re.compile(
+    r"\x1b\[[0-?]{0,32}[ -/]{0,4}[@-~]"  # colours and cursor movements
+    r"|\x1b\][^\x07\x1b]{0,256}(?:\x07|\x1b\\)"  # titles and links
+    r"|\x1b[@-Z\\-_]"
+    r"|\[\d{1,3}(?:;\d{1,3}){0,4}m"  # colours that lost their escape character when they were copied
+    r"|[\x00-\x08\x0b-\x1f\x7f]"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line, or one step of a progress bar, which has the number of the line it redraws."""
+
+    number: int
+    text: str
+
+
+def open_log(path: Path) -> BinaryIO:
+    """The file, opened. Raises AskedWrongly when there is none that can be read."""
+    try:
+        if path.is_dir():
+            raise AskedWrongly(f"`{path}` is a folder", hint=_files_in(path))
+        return path.open("rb")
+    except FileNotFoundError:
+        raise AskedWrongly(f"there is no file `{path}`", hint=_similar_file(path)) from None
+    except OSError as error:
+        raise AskedWrongly(
+            f"`{path}` cannot be read: {error.strerror}", hint="copy the log to a file of yours"
+        ) from None
+
+
+def read_blocks(stream: BinaryIO, name: str) -> Iterator[list[Line]]:
+    """The lines in blocks of about BLOCK_BYTES. Raises AskedWrongly when there is nothing, or no text."""
+    first = stream.read(BLOCK_BYTES)
+    if not first:
+        raise AskedWrongly(
+            f"{name} is empty", hint="give a log file, or pipe the log in: `command 2>&1 | rlc doctor explain`"
+        )
+    encoding = _encoding(first, name)
+    decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
+    splitter = _Splitter()
+    data = first
+    while data:
+        block = splitter.feed(decoder.decode(data))
+        if block:
+            yield block
+        data = stream.read(BLOCK_BYTES)
+    last = splitter.feed(decoder.decode(b"", final=True)) + splitter.rest()
+    if last:
+        yield last
+
+
+def clean(text: str) -> str:
+    """The text as a terminal would show it, tabs as spaces."""
+    return _TERMINAL_CODES.sub("", text).replace("\t", " ").rstrip()
+
+
+class _Splitter:
+    """Text that arrives in pieces, cut into lines."""
+
+    def __init__(self) -> None:
+        self.number = 1
+        self.pending = ""
+
+    def feed(self, text: str) -> list[Line]:
+        *whole, self.pending = (self.pending + text).split("\n")
+        lines: list[Line] = []
+        for line in whole:
+            lines += self._segments(line.removesuffix("\r"))
+            self.number += 1
+        if len(self.pending) > SEGMENT_CHARACTERS:
+            lines += self._segments(self.pending)
+            self.pending = ""
+        return lines
+
+    def rest(self) -> list[Line]:
+        return self._segments(self.pending) if self.pending.strip() else []
+
+    def _segments(self, line: str) -> list[Line]:
+        return [Line(self.number, cleaned) for part in line.split("\r") if (cleaned := clean(part))]
+
+
+def _encoding(start: bytes, name: str) -> str:
+    for mark, encoding in MARKS:
+        if start.startswith(mark):
+            return encoding
+    for magic, command in COMPRESSED.items():
+        if start.startswith(magic):
+            raise AskedWrongly(f"{name} is compressed", hint=f"pipe it in: `{command} FILE | rlc doctor explain -`")
+    if b"\x00" in start[:8192]:
+        raise AskedWrongly(f"{name} is not text", hint="give the text that the program printed")
+    return "utf-8"
+
+
+def _files_in(folder: Path) -> str:
+    newest = sorted((path for path in folder.glob("*") if path.is_file()), key=lambda path: -path.stat().st_mtime)
+    return f"name a file in it, the newest is `{newest[0]}`" if newest else "name a file"
+
+
+def _similar_file(path: Path) -> str:
+    try:
+        names = [other.name for other in path.parent.iterdir() if other.is_file()]
+    except OSError:
+        return f"there is no folder `{path.parent}` either"
+    close = nearest(path.name, names)
+    return f"did you mean `{path.parent / close}`" if close else "`-` reads what is piped in"
