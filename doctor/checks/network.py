@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator
 
 from rl_compat.doctor.checks.storage import must_install_torch
 from rl_compat.doctor.findings import Check, Finding, Remedy, Severity, Step, Sureness
 from rl_compat.doctor.remedies import shell
+from rl_compat.doctor.tables import required
+from rl_compat.hardware.software import PACKAGES
 from rl_compat.hardware.types import Endpoint, Hardware
 
 PUBLIC_HUB = "https://huggingface.co"
@@ -94,8 +97,11 @@ def _ways_out(endpoint: Endpoint, hardware: Hardware, mirror: bool) -> Iterator[
 
 
 def _by_cause(endpoint: Endpoint, hardware: Hardware) -> Iterator[Remedy]:
-    """The certificate of a proxy in between, or the proxy that is set."""
+    """An address without its scheme, the certificate of a proxy in between, or the proxy that is set."""
     proxy = _proxy(hardware)
+    if endpoint.role == "hub" and "://" not in endpoint.url:
+        yield shell("write the address with its scheme", f"export HF_ENDPOINT={shlex.quote('https://' + endpoint.url)}")
+        return
     if re.search(r"certificate|\bSSL|\bTLS", endpoint.error or "", re.IGNORECASE):
         yield shell(
             "trust the certificate of the proxy in between, as the administrator gives it",
@@ -126,43 +132,62 @@ def _cached_only() -> Remedy:
 
 def check_package_index(hardware: Hardware) -> Iterator[Finding]:
     """Whether packages can be installed; it matters only while something is missing."""
-    missing = [name for name in ("torch", "transformers") if name not in hardware.software.packages]
-    wrong_build = must_install_torch(hardware) is not None
-    needed = bool(missing) or wrong_build
+    torch = _wanted_torch(hardware)
     for endpoint in hardware.network or ():
-        if endpoint.role in ("package_index", "torch_index"):
-            yield _index(endpoint, needed, ", ".join(missing) or "a build of torch for the GPU", hardware)
+        if endpoint.role == "torch_index":
+            yield _index(endpoint, torch, hardware)
+        elif endpoint.role == "package_index":
+            yield _index(endpoint, [*torch, *_missing_packages(hardware)], hardware)
 
 
-def _index(endpoint: Endpoint, needed: bool, what: str, hardware: Hardware) -> Finding:
-    name = "index of torch" if endpoint.role == "torch_index" else "package index"
-    if endpoint.reachable or not needed:
-        state = "answers" if endpoint.reachable else "does not answer, and nothing has to be installed"
-        return Finding(
-            id="package_index.reachable" if endpoint.reachable else "package_index.not_needed",
-            severity=Severity.OK,
-            what=f"the {name} {endpoint.url} {state}",
-            where=("network",),
+def _wanted_torch(hardware: Hardware) -> list[str]:
+    kind = must_install_torch(hardware)
+    return [f"torch for {'the GPU' if kind == 'cuda' else 'the CPU'}"] if kind else []
+
+
+def _missing_packages(hardware: Hardware) -> list[str]:
+    names = [row["package"] for row in required() if row["package"] in PACKAGES]
+    return [name for name in names if name != "torch" and name not in hardware.software.packages]
+
+
+def _index(endpoint: Endpoint, wanted: list[str], hardware: Hardware) -> Finding:
+    of_torch = endpoint.role == "torch_index"
+    name = f"{'index of torch' if of_torch else 'package index'} {endpoint.url}"
+    if endpoint.reachable or not wanted:
+        state = "answers" if endpoint.reachable else "does not answer, and nothing has to be installed from it"
+        case = "reachable" if endpoint.reachable else "not_needed"
+        what = f"the {name} {state}"
+        return Finding(id=f"package_index.{case}", severity=Severity.OK, what=what, where=("network",))
+    return Finding(
+        id="package_index.torch_unreachable" if of_torch else "package_index.unreachable",
+        severity=Severity.WARNING,
+        what=f"the {name} does not answer: {endpoint.error or 'the reason is not known'}",
+        why=f"to be installed here: {', '.join(wanted)}",
+        where=("network",),
+        affects=("installation",),
+        remedies=tuple(_other_sources(endpoint, hardware)),
+    )
+
+
+def _other_sources(endpoint: Endpoint, hardware: Hardware) -> Iterator[Remedy]:
+    yield from _by_cause(endpoint, hardware)
+    others = [other for other in hardware.network or () if other.role == "package_index" and other.reachable]
+    if endpoint.role == "torch_index" and others:
+        yield Remedy(
+            what=f"install the build that suits this machine from {others[0].url}, if it has it",
+            step=Step.TORCH,
+            commands=(shlex.join([hardware.software.executable or "python", "-m", "rl_compat.doctor.install_torch"]),),
+            sure=Sureness.UNSURE,
         )
-    wheels = shell(
+    elif endpoint.role == "package_index":
+        what = "name an index that this network reaches"
+        yield shell(what, f"export PIP_INDEX_URL={MIRROR}/simple", sure=Sureness.PLACEHOLDER)
+    yield shell(
         "put the wheels, fetched elsewhere, into a folder and let pip look there alone",
         "export PIP_NO_INDEX=1 PIP_FIND_LINKS=/PATH/TO/WHEELS",
         sure=Sureness.PLACEHOLDER,
     )
-    mirror = shell(
-        "name an index that this network reaches",
-        f"export PIP_INDEX_URL={MIRROR}/simple",
-        sure=Sureness.PLACEHOLDER,
-    )
-    return Finding(
-        id=f"package_index.{'torch_' if endpoint.role == 'torch_index' else ''}unreachable",
-        severity=Severity.WARNING,
-        what=f"the {name} {endpoint.url} does not answer: {endpoint.error or 'the reason is not known'}",
-        why=f"missing here and to be installed: {what}",
-        where=("network",),
-        affects=("installation",),
-        remedies=(*_by_cause(endpoint, hardware), mirror, wheels, *_name_proxy(hardware)),
-    )
+    yield from _name_proxy(hardware)
 
 
 CHECKS: tuple[Check, ...] = (

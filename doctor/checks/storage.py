@@ -67,6 +67,18 @@ NO_SPACE = r"no space left"
 FULL = Fault(case="full", pattern="", why="the file system is full", look="df -h {}")
 FAULTS = (
     Fault(
+        case="hangs",
+        pattern=r"no answer within",
+        why="the file system does not answer: a server of the network that is gone, or a dying disk",
+        look="findmnt --types nfs,nfs4,cifs,fuse.sshfs,ceph,lustre",
+    ),
+    Fault(
+        case="gone",
+        pattern=r"does not exist",
+        why="it was deleted, or the disk that it is on is not mounted",
+        look="ls -ld {}",
+    ),
+    Fault(
         case="quota",
         pattern=r"quota exceeded",
         why="the administrator's limit for this user or group is used up",

@@ -441,7 +441,7 @@ def test_a_working_folder_that_is_gone_is_a_failure(environment: Environment, he
     gone.mkdir()
     outcome = environment.examine(within=["sh", "-c", 'rmdir "$PWD" && exec "$0" "$@"'], folder=gone)
     assert outcome.exit_code == 1
-    assert outcome.ids("failure") == {"disk.not_writable"}
+    assert outcome.ids("failure") == {"disk.gone"}
     assert_bounded_and_whole(outcome, healthy)
 
 

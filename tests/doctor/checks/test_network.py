@@ -7,21 +7,23 @@ from fakes.machines import P40, host
 
 from rl_compat.doctor.checks.network import CHECKS, check_hub, check_package_index
 from rl_compat.doctor.findings import Finding, Severity, Sureness
+from rl_compat.doctor.tables import required
 from rl_compat.hardware.types import Endpoint, Hardware, Software, TorchBuild
 
 HUB = "https://huggingface.co"
-COMPLETE = {"torch": "2.14.1+cu126", "transformers": "5.24.0"}
+COMPLETE: dict[str, str | None] = {row["package"]: "99.0" for row in required()}
 CUDA = TorchBuild(version="2.14.1+cu126", cuda="12.6")
 
 
 def reaching(
     *endpoints: Endpoint,
-    packages: dict[str, str] | None = None,
+    packages: dict[str, str | None] | None = None,
     torch: TorchBuild | None = CUDA,
     looked: bool = True,
     environment: dict[str, str] | None = None,
 ) -> Hardware:
-    software = Software(python="3.12.8", packages=COMPLETE if packages is None else packages, torch=torch)
+    installed = {name: version for name, version in (packages or COMPLETE).items() if version is not None}
+    software = Software(python="3.12.8", packages=installed, torch=torch)
     return Hardware(
         devices=(P40,),
         host=host(),
@@ -114,6 +116,11 @@ def test_a_mirror_out_of_reach_is_taken_out_first() -> None:
     assert first_commands(finding) == ("unset HF_ENDPOINT",)
 
 
+def test_an_address_without_its_scheme_is_completed() -> None:
+    finding = only(reaching(hub("mirror.example", error="ValueError: unknown url type: 'mirror.example'")))
+    assert first_commands(finding) == ("export HF_ENDPOINT=https://mirror.example",)
+
+
 def test_an_untrusted_certificate_asks_for_the_proxys() -> None:
     finding = only(
         reaching(
@@ -132,20 +139,22 @@ def test_a_proxy_that_is_set_is_suspected_before_another_is_asked_for() -> None:
 def test_an_index_out_of_reach_matters_only_where_something_is_missing() -> None:
     dead = index(error="timed out")
     complete = list(check_package_index(reaching(dead)))
-    without = list(check_package_index(reaching(dead, packages={"torch": "2.14.1+cu126"})))
+    without = list(check_package_index(reaching(dead, packages={**COMPLETE, "transformers": None})))
     assert [(item.id, item.severity) for item in complete] == [("package_index.not_needed", Severity.OK)]
     assert [(item.id, item.severity) for item in without] == [("package_index.unreachable", Severity.WARNING)]
-    assert "transformers" in without[0].why
+    assert without[0].why == "to be installed here: transformers"
 
 
-def test_a_cpu_build_beside_a_gpu_has_to_be_replaced() -> None:
-    (finding,) = check_package_index(
-        reaching(index("torch_index", error="timed out"), torch=TorchBuild(version="2.14.1+cpu"))
-    )
-    assert (finding.id, finding.severity) == ("package_index.torch_unreachable", Severity.WARNING)
-    assert "a build of torch for the GPU" in finding.why
+def test_the_index_of_torch_matters_only_for_torch() -> None:
+    dead = index("torch_index", error="timed out")
+    (without_transformers,) = check_package_index(reaching(dead, packages={**COMPLETE, "transformers": None}))
+    (with_cpu_torch,) = list(check_package_index(reaching(dead, index(), torch=TorchBuild(version="2.14.1+cpu"))))[:1]
+    assert without_transformers.severity == Severity.OK
+    assert (with_cpu_torch.id, with_cpu_torch.severity) == ("package_index.torch_unreachable", Severity.WARNING)
+    assert with_cpu_torch.why == "to be installed here: torch for the GPU"
+    assert first_commands(with_cpu_torch) == ("python -m rl_compat.doctor.install_torch",)
 
 
 def test_indexes_that_answer_are_fine() -> None:
-    found = list(check_package_index(reaching(index(), index("torch_index"), hub(), packages={})))
+    found = list(check_package_index(reaching(index(), index("torch_index"), hub(), packages={"torch": "2.14.1"})))
     assert [item.severity for item in found] == [Severity.OK, Severity.OK]

@@ -67,6 +67,8 @@ def test_a_full_disk_stops_a_run_and_one_finding_names_every_folder_on_it() -> N
         ("Permission denied", "not_writable", "ls -ld /data/run"),
         ("No space left on device", "inodes", "df -i /data/run"),
         ("Disk quota exceeded", "quota", "quota -s"),
+        ("no answer within 3 s", "hangs", "findmnt --types nfs,nfs4,cifs,fuse.sshfs,ceph,lustre"),
+        ("a link to `/disk`, which does not exist", "gone", "ls -ld /data/run"),
         ("", "not_writable", "ls -ld /data/run"),
     ],
 )
