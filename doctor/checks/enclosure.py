@@ -28,7 +28,7 @@ def check_container(hardware: Hardware) -> Iterator[Finding]:
     yield Finding(
         id="container.ephemeral",
         severity=Severity.NOTE,
-        what=f"in the writable layer of the container ({host.container}): {paths}",
+        what=f"written into the own layer of the container ({host.container}): {paths}",
         why="checkpoints and downloaded models are deleted together with the container",
         where=("/proc/mounts",),
         affects=tuple(dict.fromkeys(folder.role for folder in lost)),
