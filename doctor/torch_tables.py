@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import re
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from rl_compat.hardware.binaries import parse_version
+from rl_compat.hardware.catalogue import read_table as read_knowledge
 
 KNOWLEDGE = Path(__file__).resolve().with_name("knowledge")
 OLDEST = (2, 6)
 BEYOND = (2, 16)
 "releases that rl_compat runs with: at least OLDEST, below BEYOND"
 OLDEST_PYTHON = (3, 11)
-
-
-@cache
-def read_knowledge(name: str) -> dict[str, Any]:
-    """One table of the knowledge folder."""
-    table: dict[str, Any] = json.loads((KNOWLEDGE / f"{name}.json").read_text())
-    return table
 
 
 def releases(python: str | None = None) -> list[dict[str, Any]]:
@@ -32,8 +24,8 @@ def releases(python: str | None = None) -> list[dict[str, Any]]:
 
 
 def python_bounds(release: dict[str, Any]) -> str:
-    """`>=3.10,<=3.14`; experimental versions, in brackets in the table, do not count."""
-    return str(release["python"]).partition("(")[0].strip()
+    """`>=3.10,<=3.14`; experimental versions do not count."""
+    return str(release["python"])
 
 
 def python_fits(bounds: str, python: str) -> bool:
@@ -96,7 +88,7 @@ def variants(release: dict[str, Any], machine: str) -> list[tuple[str, list[str]
 
 
 def _arch_list(listed: list[str]) -> list[str]:
-    """`6.0` as `sm_60`, `12.0+PTX` as `sm_120` and `compute_120`; an entry in brackets is not certain and left out."""
+    """`6.0` as `sm_60`, `12.0+PTX` as `sm_120` and `compute_120`."""
     archs = []
     for entry in listed:
         match = re.match(r"([0-9]+)\.([0-9]+)(\+PTX)?", entry)

@@ -1,4 +1,4 @@
-"""Do the CUDA libraries that torch brings (cuDNN, cuBLAS, NCCL) still have code for these cards?"""
+"""Do the CUDA libraries that torch brings (cuDNN, cuBLAS) still have code for these cards?"""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from rl_compat.capability.devices import capability_text
 from rl_compat.capability.torch_build import torch_has_code
 from rl_compat.doctor.findings import Check, Finding, Remedy, Severity, Step
-from rl_compat.doctor.remedies import pip_install, shell
+from rl_compat.doctor.remedies import pip_install
 from rl_compat.doctor.tables import is_unknown, library_row, pinned_library, serves
 from rl_compat.hardware.binaries import TEGRA, parse_version
 from rl_compat.hardware.types import Device, Hardware
@@ -22,8 +22,6 @@ class Kind:
     packages: tuple[str, ...]
     severity: Severity
     why: str
-    several: bool = False
-    "only used between cards"
 
 
 KINDS = (
@@ -39,13 +37,6 @@ KINDS = (
         packages=("nvidia-cublas-cu12", "nvidia-cublas"),
         severity=Severity.FAILURE,
         why="matrix products, and with them all of training, die with CUBLAS_STATUS_ARCH_MISMATCH",
-    ),
-    Kind(
-        name="NCCL",
-        packages=("nvidia-nccl-cu12", "nvidia-nccl-cu13"),
-        severity=Severity.WARNING,
-        why="collectives between cards die with `no kernel image`: one card works, several do not",
-        several=True,
     ),
 )
 
@@ -77,7 +68,7 @@ def _look_at(hardware: Hardware, kind: Kind) -> Iterator[Finding | str]:
     major = torch.cuda.partition(".")[0]
     for package in kind.packages:
         version = hardware.software.packages.get(package)
-        if version is None or _cuda_major(package) != major or (kind.several and len(hardware.devices) < 2):
+        if version is None or _cuda_major(package) != major:
             continue
         row = library_row(package, version)
         lacking = [device for device in _asked(hardware) if row and not serves(row["sm"], device.compute_capability)]
@@ -120,8 +111,8 @@ def _without_code(
         what=f"{package} {version} has no code for {cards}: it begins with sm_{min(row['sm'])}",
         why=kind.why,
         where=("installed packages",),
-        affects=("several GPUs",) if kind.several else tuple(f"cuda:{device.index}" for device in lacking),
-        remedies=_back_to(hardware, kind, package, version, pinned, lacking),
+        affects=tuple(f"cuda:{device.index}" for device in lacking),
+        remedies=_back_to(hardware, package, version, pinned, lacking),
     )
 
 
@@ -139,15 +130,13 @@ def _upgraded(hardware: Hardware, kind: Kind, package: str, version: str, pinned
 
 
 def _back_to(
-    hardware: Hardware, kind: Kind, package: str, version: str, pinned: str | None, lacking: list[Device]
+    hardware: Hardware, package: str, version: str, pinned: str | None, lacking: list[Device]
 ) -> tuple[Remedy, ...]:
-    """The release that torch asks for, where that one has code for the cards; else one card alone, without NCCL."""
+    """The release that torch asks for, where that one has code for the cards."""
     row = library_row(package, pinned) if pinned else None
     serving = row is not None and all(serves(row["sm"], device.compute_capability) for device in lacking)
     if pinned is not None and serving and pinned != version:
         return (_install(hardware, package, pinned),)
-    if kind.several:
-        return (shell("train on one card", "export CUDA_VISIBLE_DEVICES=0"),)
     return ()
 
 
@@ -169,7 +158,7 @@ def _variant(cuda: str) -> str:
 
 CHECK = Check(
     id="cuda_libraries",
-    question="do cuDNN, cuBLAS and NCCL have code for these cards, and are they the ones that torch asks for?",
+    question="do cuDNN and cuBLAS have code for these cards, and are they the ones that torch asks for?",
     run=look_at_cuda_libraries,
     needs_torch=True,
 )
