@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from rl_compat.doctor.torch_tables import read_knowledge
 from rl_compat.hardware.catalogue import capability_of, find_gpu
 from rl_compat.hardware.matching import pci_key
-from rl_compat.hardware.types import Device, Hardware, PciGpu
+from rl_compat.hardware.types import Device, Hardware, PciGpu, Process
 
 Capability = tuple[int, int]
+DISPLAY = re.compile(r"\b(Xorg|Xwayland|X|gnome-shell|kwin\w*|plasmashell|mutter|sway|weston|Hyprland|sddm|gdm)\b")
+"programs that draw a desktop"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +49,11 @@ def names(cards: Iterable[Card | Device]) -> str:
     for card in cards:
         counts[card.name] = counts.get(card.name, 0) + 1
     return ", ".join(name if count == 1 else f"{count} × {name}" for name, count in counts.items())
+
+
+def computing(device: Device) -> tuple[Process, ...]:
+    """The other programs on a card, without those that draw a desktop."""
+    return tuple(process for process in device.processes or () if not DISPLAY.search(process.name or ""))
 
 
 def capability_text(capability: Capability) -> str:

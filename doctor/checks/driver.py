@@ -40,7 +40,7 @@ def check_driver(hardware: Hardware, *, today: date | None = None) -> Iterator[F
         *_unfit(hardware, cards),
     ]
     yield from found
-    if not found and driver.version:
+    if not found:
         yield _fits(hardware, cards)
         yield from _branch(hardware, cards, today or _recorded(hardware))
     yield from _misleading_cuda(hardware, cards)
@@ -74,10 +74,10 @@ def _mismatch(hardware: Hardware) -> Iterator[Finding]:
     """Libraries of one version over a kernel module of another."""
     driver = hardware.driver
     said = "version mismatch" in (driver.nvml_error or "").lower()
-    library = driver.version if driver.version != driver.module_version else None
-    if not said and not (library and driver.module_version):
+    module = driver.module_version or driver.version or "of an unknown version"
+    library = driver.version if driver.version not in (None, module) else None
+    if not said and library is None:
         return
-    module = driver.module_version or driver.version or "of unknown version"
     container = hardware.host.container
     restart = Remedy(
         what="restart the machine: it then loads the module that belongs to the libraries", step=Step.DRIVER
@@ -173,10 +173,11 @@ def _hold(branch: int) -> Remedy:
 
 def _fits(hardware: Hardware, cards: tuple[Card, ...]) -> Finding:
     listed = [card for card in cards if card.listed]
+    driver = f"driver {hardware.driver.version}" if hardware.driver.version else "a driver of unknown version"
     return Finding(
         id="driver.fits",
         severity=Severity.OK,
-        what=f"driver {hardware.driver.version} drives {names(listed) or 'no card here'}",
+        what=f"{driver} drives {names(listed) or 'no card here'}",
         where=("nvml",),
     )
 

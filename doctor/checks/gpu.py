@@ -81,7 +81,7 @@ def _unshown(hardware: Hardware) -> Iterator[Finding]:
     unexplained = []
     for device in hardware.hidden_devices:
         if device.compute_mode == "prohibited":
-            yield compute_mode.prohibited(device, f"nvidia-smi's {device.index}", severity)
+            yield compute_mode.prohibited(hardware, device, f"nvidia-smi's {device.index}", severity)
         elif device.mig_slices is None and "CUDA_VISIBLE_DEVICES" not in hardware.environment:
             unexplained.append(device)
     if unexplained and not _slices_are_used(hardware):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from rl_compat.doctor.cards import computing
 from rl_compat.doctor.checks import mig, pcie
 from rl_compat.doctor.findings import Check, Finding, Remedy, Severity, Step
 from rl_compat.doctor.remedies import shell
@@ -15,7 +15,6 @@ SMALL_BYTES = 4 * GIB
 NOTABLE_FRACTION, LARGE_FRACTION = 0.1, 0.25
 "shares of a card in use from which it is mentioned, and from which it is reported whoever holds it"
 NOTABLE_BYTES = GIB
-DISPLAY = re.compile(r"\b(Xorg|Xwayland|X|gnome-shell|kwin\w*|plasmashell|mutter|sway|weston|Hyprland|sddm|gdm)\b")
 
 
 def check_device_memory(hardware: Hardware) -> Iterator[Finding]:
@@ -91,7 +90,7 @@ def _in_use(hardware: Hardware, device: Device) -> Iterator[Finding]:
     used = device.memory_total_bytes - device.memory_free_bytes
     if used < max(NOTABLE_BYTES, NOTABLE_FRACTION * device.memory_total_bytes) or device.mig_profile is not None:
         return
-    others = [process for process in device.processes or () if not DISPLAY.search(process.name or "")]
+    others = computing(device)
     by_display = bool(device.processes) and not others
     large = used >= LARGE_FRACTION * device.memory_total_bytes
     case = "display" if by_display else "held" if others else "in_use"
@@ -130,7 +129,7 @@ def _another_card(hardware: Hardware, device: Device) -> Iterator[Remedy]:
         yield shell(f"train on `{best.name}`, which has {free} free", f"export CUDA_VISIBLE_DEVICES={best.uuid}")
 
 
-def _ask(hardware: Hardware, others: list[Process], by_display: bool) -> tuple[Remedy, ...]:
+def _ask(hardware: Hardware, others: Sequence[Process], by_display: bool) -> tuple[Remedy, ...]:
     if others and not hardware.host.container and not hardware.host.wsl:
         pids = ",".join(str(process.pid) for process in others)
         return (shell("see whose it is, and wait or ask", f"ps -o pid,user,etime,args -p {pids}"),)

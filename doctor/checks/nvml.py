@@ -21,7 +21,7 @@ def check_nvml(hardware: Hardware) -> Iterator[Finding]:
         return
     error = driver.nvml_error
     if error is None:
-        yield Finding(id="nvml.answers", severity=Severity.OK, what="NVML answers", where=("nvml",))
+        yield _answers(hardware)
     elif "version mismatch" not in error.lower() and "legacy" not in error.lower():
         case, severity, why, remedies = _case(hardware, error)
         yield Finding(
@@ -33,6 +33,17 @@ def check_nvml(hardware: Hardware) -> Iterator[Finding]:
             affects=tuple(f"cuda:{device.index}" for device in hardware.devices),
             remedies=remedies,
         )
+
+
+def _answers(hardware: Hardware) -> Finding:
+    devices = (*hardware.devices, *hardware.hidden_devices)
+    through_smi = any("nvidia-smi" in device.sources.values() for device in devices)
+    return Finding(
+        id="nvml.answers",
+        severity=Severity.OK,
+        what="nvidia-smi answers, in place of the package `nvidia-ml-py`" if through_smi else "NVML answers",
+        where=("nvidia-smi",) if through_smi else ("nvml",),
+    )
 
 
 def _what(hardware: Hardware, case: str, error: str) -> str:
