@@ -4,18 +4,29 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rl_compat.hardware.nvml import cuda_version_text
 from rl_compat.hardware.readings import CudaDevice, TorchReading
-from rl_compat.hardware.torch_child import MARK
+from rl_compat.hardware.timeouts import Finished, no_answer, run_program
+from rl_compat.hardware.torch_child import BEGIN, MARK, PATIENCE_SECONDS
 from rl_compat.hardware.types import TorchBuild
 
 CHILD_PROGRAM = (sys.executable, "-P", str(Path(__file__).with_name("torch_child.py")))
+SILENCE = "said nothing"
+IMPORT = "import "
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stages:
+    """What the child process said, by stage, and the stage that was begun and not answered."""
+
+    answered: Mapping[str, dict[str, Any]]
+    open: str | None = None
 
 
 def read_torch(
@@ -26,75 +37,97 @@ def read_torch(
 ) -> TorchReading:
     """What torch says in a child process; a crash, a hang or a failed import becomes an error in the reading."""
     try:
-        child = subprocess.run(
-            list(command),
-            env=dict(environment),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=timeout_seconds,
-        )
-    except subprocess.TimeoutExpired as expired:
-        output = expired.stdout or b""
-        text = output.decode(errors="replace") if isinstance(output, bytes) else output
-        return parse_child_output(text, failure=f"no answer within {timeout_seconds:g} s")
-    except OSError as error:
+        child = run_program(command, environment=environment, timeout_seconds=timeout_seconds)
+    except (OSError, ValueError) as error:
         return TorchReading(error=f"the child process could not be started: {error}")
-    return parse_child_output(child.stdout, failure=_failure(child.returncode, child.stderr))
+    return parse_child_output(child.stdout, failure=_failure(child, timeout_seconds))
 
 
 def parse_child_output(text: str, *, failure: str | None) -> TorchReading:
-    """The stages that were reached; `failure` explains the first one that was not."""
+    """The stages that were reached; `failure` is why the one that was begun has no answer."""
     stages = _stages(text)
-    if "absent" in stages:
+    answered, failure = stages.answered, failure or SILENCE
+    if "absent" in answered:
         return TorchReading()
-    if "torch" not in stages:
-        return TorchReading(error=stages.get("import_error", {}).get("error") or failure or "said nothing")
-    facts, cuda = stages["torch"], stages.get("cuda")
+    facts, cuda = answered.get("torch"), answered.get("cuda")
+    if facts is None or "error" in facts:
+        return TorchReading(error=facts["error"] if facts else failure)
+    cuda_error = failure if cuda is None else cuda.get("error")
     build = TorchBuild(
         version=facts["version"],
         cuda=facts["cuda"],
         arch_list=tuple(facts["arch_list"]),
-        cuda_available=bool(cuda and cuda["available"]),
+        cuda_available=bool(cuda and cuda.get("available")),
+        cuda_error=cuda_error,
     )
-    if cuda is None:
-        return TorchReading(build=build, cuda_error=failure or "said nothing")
-    library = stages["bitsandbytes"]["library"] if "bitsandbytes" in stages else failure
+    driver = cuda.get("driver") if cuda else None
     return TorchReading(
         build=build,
-        cuda_error=cuda["error"],
-        driver_cuda_version=cuda_version_text(cuda["driver"]) if cuda["driver"] else None,
-        devices=tuple(_device(values) for values in cuda["devices"]),
-        bitsandbytes_library=library,
+        cuda_error=cuda_error,
+        driver_cuda_version=cuda_version_text(driver) if driver else None,
+        devices=tuple(_device(values) for values in cuda.get("devices", ())) if cuda else (),
+        peer_access={(first, second): yes for first, second, yes in answered.get("peers", {}).get("access", ())},
+        bitsandbytes_library=_bitsandbytes(stages, failure),
+        import_errors=_import_errors(stages, failure),
+        seconds=facts.get("seconds"),
+        stopped=f"at `{stages.open}`: {failure}" if cuda and stages.open else None,
     )
 
 
-def _stages(text: str) -> dict[str, dict[str, Any]]:
-    lines = [line.removeprefix(MARK) for line in text.splitlines() if line.startswith(MARK)]
-    stages: dict[str, dict[str, Any]] = {}
-    for line in lines:
+def _stages(text: str) -> Stages:
+    answered: dict[str, dict[str, Any]] = {}
+    begun = None
+    for line in text.splitlines():
+        if not line.startswith(MARK):
+            continue
         try:
-            stage = json.loads(line)
+            facts = json.loads(line.removeprefix(MARK))
         except json.JSONDecodeError:
             continue
-        stages[stage.pop("stage")] = stage
-    return stages
+        name = facts.pop("stage")
+        if name == BEGIN:
+            begun = facts["of"]
+        else:
+            answered[name] = facts
+    return Stages(answered=answered, open=begun if begun not in answered else None)
+
+
+def _bitsandbytes(stages: Stages, failure: str) -> str | None:
+    if stages.open == "bitsandbytes":
+        return failure
+    said = stages.answered.get("bitsandbytes", {})
+    return said.get("error") or said.get("library")
+
+
+def _import_errors(stages: Stages, failure: str) -> dict[str, str]:
+    """Why packages could not be imported, by distribution; those after a crash are not known and absent."""
+    errors = {
+        name.removeprefix(IMPORT): facts["error"]
+        for name, facts in stages.answered.items()
+        if name.startswith(IMPORT) and facts.get("error")
+    }
+    if stages.open is not None and stages.open.startswith(IMPORT):
+        errors[stages.open.removeprefix(IMPORT)] = failure
+    return errors
 
 
 def _device(values: dict[str, Any]) -> CudaDevice:
-    major, minor = values.pop("compute_capability")
-    return CudaDevice(compute_capability=(major, minor), **values)
+    major, minor = values["compute_capability"]
+    return CudaDevice(**{**values, "compute_capability": (major, minor)})
 
 
-def _failure(returncode: int, stderr: str) -> str | None:
-    if returncode == 0:
+def _failure(child: Finished, timeout_seconds: float) -> str | None:
+    if child.returncode is None:
+        return no_answer(timeout_seconds)
+    if child.returncode == 0:
         return None
-    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
+    if child.returncode == -signal.SIGALRM:
+        return no_answer(PATIENCE_SECONDS)
+    lines = [line.strip() for line in child.stderr.splitlines() if line.strip()]
     last = f": {lines[-1]}" if lines else ""
-    if returncode < 0:
-        return f"killed by {_signal_name(-returncode)}{last}"
-    return f"exit code {returncode}{last}"
+    if child.returncode < 0:
+        return f"killed by {_signal_name(-child.returncode)}{last}"
+    return f"exit code {child.returncode}{last}"
 
 
 def _signal_name(number: int) -> str:

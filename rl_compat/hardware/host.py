@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
+import locale
 import os
 import platform
 import shutil
@@ -9,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from rl_compat.hardware.cgroup import read_cpu_quota, read_memory_limit
+from rl_compat.hardware.folders import read_folders
 from rl_compat.hardware.types import Host
 
 CPU_FEATURES = (
@@ -35,7 +38,7 @@ def read_host(*, environment: Mapping[str, str], root: Path = Path("/"), folder:
     limited = limit is not None and limit.limit_bytes < total
     kernel = _text(root / "proc/sys/kernel/osrelease").strip() or platform.release()
     shm = _disk(root / "dev/shm")
-    disk = _disk(folder or Path.cwd())
+    folders = read_folders(environment, root=root, run=folder)
     cpuinfo = _text(root / "proc/cpuinfo")
     return Host(
         platform=f"{platform.system()} {platform.machine()}",
@@ -47,11 +50,13 @@ def read_host(*, environment: Mapping[str, str], root: Path = Path("/"), folder:
         ram_available_bytes=min(available, limit.available_bytes) if limit and limited else available,
         shm_total_bytes=shm[0] if shm else None,
         shm_free_bytes=shm[1] if shm else None,
-        disk_free_bytes=disk[1] if disk else None,
+        disk_free_bytes=next((place.free_bytes for place in folders if place.role == "run"), None),
         cpu_features=parse_cpu_features(cpuinfo),
         container=find_container(environment, root),
         wsl="microsoft" in kernel.lower(),
         file_descriptor_limit=_file_descriptor_limit(),
+        locale_encoding=read_encoding(),
+        folders=folders,
     )
 
 
@@ -60,10 +65,30 @@ def read_ram(root: Path) -> tuple[int, int]:
     fields = parse_meminfo(_text(root / "proc/meminfo"))
     if "MemTotal" in fields:
         return fields["MemTotal"], fields.get("MemAvailable", fields.get("MemFree", 0))
-    import psutil
-
+    try:
+        import psutil
+    except ImportError:
+        return _physical_memory()
     memory = psutil.virtual_memory()
     return memory.total, memory.available
+
+
+def _physical_memory() -> tuple[int, int]:
+    """What the C library says of the host's pages, all of them taken as available; zero where it does not know."""
+    try:
+        total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError):
+        total = 0
+    return total, total
+
+
+def read_encoding() -> str:
+    """What Python writes text in by default, as `utf-8`."""
+    name = locale.getpreferredencoding(False)
+    try:
+        return codecs.lookup(name).name
+    except LookupError:
+        return name.lower()
 
 
 def parse_meminfo(text: str) -> dict[str, int]:

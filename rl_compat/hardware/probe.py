@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import platform
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TypeVar
 
 from rl_compat.hardware.cuda import read_torch
 from rl_compat.hardware.driver import read_driver
 from rl_compat.hardware.environment import read_environment
 from rl_compat.hardware.host import read_host
-from rl_compat.hardware.join import join
+from rl_compat.hardware.join import JoinedDevices, join
 from rl_compat.hardware.kernel_view import read_pci_gpus
+from rl_compat.hardware.network import read_network
 from rl_compat.hardware.readings import NvmlReading, TorchReading
-from rl_compat.hardware.software import read_software
+from rl_compat.hardware.software import read_software, with_torch
+from rl_compat.hardware.timeouts import Background
 from rl_compat.hardware.topology import join_links
 from rl_compat.hardware.types import Driver, Endpoint, Hardware, Host, PciGpu, Software
+
+T = TypeVar("T")
 
 
 def probe(
@@ -25,28 +32,69 @@ def probe(
     environment: Mapping[str, str] | None = None,
     torch_timeout_seconds: float | None = 60.0,
     folder: Path | None = None,
+    network_timeout_seconds: float | None = None,
 ) -> Hardware:
     """This machine as a process with that environment sees it (this one's when not given).
 
     torch is imported in a child process and given up on after `torch_timeout_seconds`; None leaves it alone, which
-    takes a fraction of a second, and CUDA's facts are then worked out from NVML. `folder` is whose disk is measured.
+    takes a fraction of a second, and CUDA's facts are then worked out from NVML. `folder` is where a run would be
+    written. Servers are asked for only with `network_timeout_seconds`.
     """
     variables = os.environ if environment is None else environment
-    nvml = read_driver(variables)
-    torch = (
-        TorchReading(looked=False)
-        if torch_timeout_seconds is None
-        else read_torch(environment=variables, timeout_seconds=torch_timeout_seconds)
+    failed: list[str] = []
+    network = (
+        None
+        if network_timeout_seconds is None
+        else Background(lambda: read_network(variables, timeout_seconds=network_timeout_seconds))
     )
-    host = read_host(environment=variables, folder=folder)
-    return assemble(
+    nvml = _attempt("the driver", lambda: read_driver(variables), NvmlReading(), failed)
+    # Only now: the child's own use of the GPUs must not be among what the driver counts as taken.
+    child = (
+        None
+        if torch_timeout_seconds is None
+        else Background(lambda: read_torch(environment=variables, timeout_seconds=torch_timeout_seconds))
+    )
+    host = _attempt("the host", lambda: read_host(environment=variables, folder=folder), _unknown_host(), failed)
+    pci_gpus = _attempt("the PCI bus", read_pci_gpus, None, failed)
+    software = _attempt("the software", lambda: read_software(environment=variables), _unknown_software(), failed)
+    torch = TorchReading(looked=False)
+    if child is not None:
+        torch = _attempt("torch", child.result, TorchReading(error="it could not be looked at"), failed)
+    found = assemble(
         nvml,
         torch,
         host,
         environment=variables,
-        software=read_software(torch, environment=variables),
-        pci_gpus=read_pci_gpus(),
+        software=with_torch(software, torch),
+        pci_gpus=pci_gpus,
+        network=None if network is None else _attempt("the network", network.result, None, failed),
     )
+    return replace(found, warnings=(*found.warnings, *failed))
+
+
+def _attempt(what: str, read: Callable[[], T], instead: T, failed: list[str]) -> T:
+    """What was read; a fault of ours or of the machine becomes a warning."""
+    try:
+        return read()
+    except Exception as error:
+        failed.append(f"{what} could not be read: {type(error).__name__}: {error}")
+        return instead
+
+
+def _unknown_host() -> Host:
+    return Host(
+        platform=f"{platform.system()} {platform.machine()}",
+        kernel=platform.release(),
+        cpu_name=platform.machine(),
+        num_cores=os.cpu_count() or 1,
+        ram_total_bytes=0,
+        ram_limit_bytes=0,
+        ram_available_bytes=0,
+    )
+
+
+def _unknown_software() -> Software:
+    return Software(python=platform.python_version(), executable=sys.executable or None)
 
 
 def assemble(
@@ -60,18 +108,19 @@ def assemble(
     network: tuple[Endpoint, ...] | None = None,
 ) -> Hardware:
     """One description of the machine out of the sources' readings; this Python's software when none is given."""
-    joined = join(nvml, torch, environment)
+    failed: list[str] = []
+    joined = _attempt("the list of devices", lambda: join(nvml, torch, environment), JoinedDevices(devices=()), failed)
     return Hardware(
         devices=joined.devices,
         hidden_devices=joined.hidden,
-        links=join_links(joined.devices, nvml.links, {}),
+        links=join_links(joined.devices, nvml.links, torch.peer_access),
         pci_gpus=pci_gpus,
         driver=_driver(nvml, torch),
         host=host,
-        software=software or read_software(torch, environment=environment),
+        software=software or with_torch(read_software(environment=environment), torch),
         environment=read_environment(environment),
         network=network,
-        warnings=(*nvml.warnings, *joined.warnings, *contradictions(nvml, torch, len(joined.devices))),
+        warnings=(*nvml.warnings, *joined.warnings, *contradictions(nvml, torch, len(joined.devices)), *failed),
         recorded_at=datetime.now(UTC).isoformat(timespec="seconds"),
     )
 
@@ -83,6 +132,8 @@ def contradictions(nvml: NvmlReading, torch: TorchReading, num_devices: int) -> 
         warnings.append(f"torch could not be looked at: {torch.error}")
     if torch.cuda_error:
         warnings.append(f"torch reports of CUDA: {torch.cuda_error}")
+    if torch.stopped:
+        warnings.append(f"the look at torch ended early, {torch.stopped}")
     if torch.devices and nvml.driver.nvml_error:
         warnings.append(f"NVML does not answer ({nvml.driver.nvml_error}): the facts of the GPUs come from CUDA alone")
     if num_devices and torch.build and not torch.devices:

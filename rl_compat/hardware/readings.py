@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from rl_compat.hardware.types import Driver, Process, TorchBuild
@@ -86,6 +87,14 @@ class TorchReading:
     "why a CUDA build of torch sees no GPU, or could not read one"
     driver_cuda_version: str | None = None
     devices: tuple[CudaDevice, ...] = ()
+    peer_access: Mapping[tuple[int, int], bool] = field(default_factory=dict)
+    "whether the first device may read the second's memory"
     bitsandbytes_library: str | None = None
+    import_errors: Mapping[str, str] = field(default_factory=dict)
+    "by distribution name"
+    seconds: float | None = None
+    "time that importing torch took"
+    stopped: str | None = None
+    "the stage after CUDA's at which the child process ended early, and how"
     looked: bool = True
     "False when the child process was not asked for"

@@ -8,6 +8,7 @@ import re
 import sys
 import sysconfig
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -85,13 +86,12 @@ MOST_LIBRARIES = 20
 
 
 def read_software(
-    torch: TorchReading,
     *,
     names: Iterable[str] = PACKAGES,
     environment: Mapping[str, str] | None = None,
     path: Sequence[str] | None = None,
 ) -> Software:
-    """Python, its kind of environment, installed versions, and what the child process said of torch and others.
+    """Python, its kind of environment and what is installed, without what only importing shows.
 
     `path` is where packages are looked for in several copies, this Python's own when not given.
     """
@@ -100,14 +100,23 @@ def read_software(
     return Software(
         python=platform.python_version(),
         packages=read_versions(names),
-        torch=torch.build,
-        torch_error=torch.error,
-        bitsandbytes_library=torch.bitsandbytes_library,
         executable=sys.executable or None,
         environment_kind=kind,
         externally_managed=kind != "venv" and is_externally_managed(),
         locations=find_locations(sys.path if path is None else path),
         shadowing_libraries=find_shadowing_libraries(variables.get("LD_LIBRARY_PATH", "")),
+    )
+
+
+def with_torch(software: Software, torch: TorchReading) -> Software:
+    """The software with what the child process said of torch and the packages beside it."""
+    return replace(
+        software,
+        torch=torch.build,
+        torch_error=torch.error,
+        bitsandbytes_library=torch.bitsandbytes_library,
+        import_errors=dict(torch.import_errors),
+        torch_seconds=torch.seconds,
     )
 
 
@@ -148,7 +157,10 @@ def find_locations(path: Iterable[str], names: Sequence[str] = LOCATED) -> dict[
     found: dict[str, list[str]] = {name: [] for name in names}
     seen: set[str] = set()
     for folder in path:
-        real = os.path.realpath(folder or os.curdir)
+        try:
+            real = os.path.realpath(folder or os.curdir)
+        except OSError:
+            continue
         if real in seen:
             continue
         seen.add(real)

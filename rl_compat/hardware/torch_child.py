@@ -1,23 +1,42 @@
-"""The program that a child process runs to say what torch and CUDA are: one marked JSON line per stage.
+"""The program that a child process runs to say what torch, CUDA and packages beside them are, a stage at a time.
 
-It stands alone (the child may not find this package), and each stage is printed as soon as it is known, so that a
-crash in a later stage does not lose the earlier ones.
+It stands alone (the child may not find this package). Each stage is announced and then answered by a marked JSON line,
+so that a crash or hang is known to be that stage's and does not lose the earlier ones.
 """
 
 from __future__ import annotations
 
+import functools
+import importlib
+import importlib.metadata
 import importlib.util
+import itertools
 import json
+import signal
 import sys
+import time
 import traceback
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 MARK = "rl_compat-reading:"
+BEGIN = "begin"
+PATIENCE_SECONDS = 20
+"how long the import of a package beside torch may take"
+IMPORTS = {
+    "transformers": "transformers",
+    "triton": "triton",
+    "flash-attn": "flash_attn",
+    "xformers": "xformers",
+    "liger-kernel": "liger_kernel.ops",
+}
+"packages that often break, by distribution, with the module that shows it"
 
 
 def say(stage: str, **facts: Any) -> None:
-    print(MARK + json.dumps({"stage": stage, **facts}), flush=True)
+    """One line, even where a library left the one before unfinished."""
+    print("\n" + MARK + json.dumps({"stage": stage, **facts}), flush=True)
 
 
 def last_line(error: BaseException) -> str:
@@ -26,10 +45,17 @@ def last_line(error: BaseException) -> str:
 
 
 def torch_facts() -> dict[str, Any]:
+    started = time.perf_counter()
     import torch
 
+    seconds = time.perf_counter() - started
     flags = getattr(torch._C, "_cuda_getArchFlags", lambda: None)()
-    return {"version": str(torch.__version__), "cuda": torch.version.cuda, "arch_list": (flags or "").split()}
+    return {
+        "version": str(torch.__version__),
+        "cuda": torch.version.cuda,
+        "arch_list": (flags or "").split(),
+        "seconds": round(seconds, 3),
+    }
 
 
 def device_facts(index: int) -> dict[str, Any]:
@@ -74,32 +100,67 @@ def cuda_facts() -> dict[str, Any]:
     return {"available": available, "devices": devices, "driver": driver, "error": errors[0] if errors else None}
 
 
-def bitsandbytes_library() -> str | None:
+def peer_facts() -> dict[str, Any]:
+    """Whether each device may read each other one's memory, as first, second, yes or no."""
+    import torch
+
+    pairs = itertools.permutations(range(torch.cuda.device_count()), 2)
+    return {"access": [[first, second, torch.cuda.can_device_access_peer(first, second)] for first, second in pairs]}
+
+
+def bitsandbytes_facts() -> dict[str, Any]:
     """`cuda`, `cpu`, or why the library could not be loaded; None when it is not installed."""
     if importlib.util.find_spec("bitsandbytes") is None:
-        return None
-    try:
-        from bitsandbytes.cextension import lib
+        return {"library": None}
+    from bitsandbytes.cextension import lib
 
-        if type(lib).__name__.startswith("ErrorHandler"):
-            return " ".join(str(lib.error_msg).split())[:300]
-        return "cuda" if lib.compiled_with_cuda else "cpu"
-    except Exception as error:
-        return last_line(error)
+    if type(lib).__name__.startswith("ErrorHandler"):
+        return {"library": " ".join(str(lib.error_msg).split())[:300]}
+    return {"library": "cuda" if lib.compiled_with_cuda else "cpu"}
+
+
+def import_facts(module: str) -> dict[str, Any]:
+    """Nothing when the module can be imported with its native code; xformers only warns when that cannot be loaded."""
+    importlib.import_module(module)
+    native = sys.modules.get("xformers._cpp_lib") if module == "xformers" else None
+    refusal = getattr(native, "_cpp_library_load_exception", None)
+    return {} if refusal is None else {"error": last_line(refusal)}
+
+
+def is_installed(distribution: str) -> bool:
+    try:
+        importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def stage(name: str, ask: Callable[[], dict[str, Any]], *, patience_seconds: int = 0) -> dict[str, Any]:
+    """Announce a stage and say what came of it; a hang beyond the patience ends this program by an alarm."""
+    say(BEGIN, of=name)
+    signal.alarm(patience_seconds)
+    try:
+        facts = ask()
+    except BaseException as error:
+        facts = {"error": last_line(error)}
+    signal.alarm(0)
+    say(name, **facts)
+    return facts
 
 
 def main() -> None:
     if importlib.util.find_spec("torch") is None:
         say("absent")
         return
-    try:
-        facts = torch_facts()
-    except BaseException as error:
-        say("import_error", error=last_line(error))
-        sys.exit(0)
-    say("torch", **facts)
-    say("cuda", **cuda_facts())
-    say("bitsandbytes", library=bitsandbytes_library())
+    if "error" in stage("torch", torch_facts):
+        return
+    cuda = stage("cuda", cuda_facts)
+    if len(cuda.get("devices", ())) > 1:
+        stage("peers", peer_facts)
+    for distribution, module in IMPORTS.items():
+        if is_installed(distribution):
+            stage(f"import {distribution}", functools.partial(import_facts, module), patience_seconds=PATIENCE_SECONDS)
+    stage("bitsandbytes", bitsandbytes_facts, patience_seconds=PATIENCE_SECONDS)
 
 
 if __name__ == "__main__":

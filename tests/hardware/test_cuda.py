@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
+from pathlib import Path
 
 from rl_compat.hardware.cuda import parse_child_output, read_torch
+from rl_compat.hardware.readings import TorchReading
 from rl_compat.hardware.torch_child import MARK
 from rl_compat.hardware.types import TorchBuild
 
@@ -50,7 +53,7 @@ def test_torch_that_is_not_installed_is_no_error() -> None:
 def test_a_failed_import_is_the_error() -> None:
     """A-ENV-13."""
     text = "ImportError: undefined symbol: __nvJitLinkComplete_12_4, version libnvJitLink.so.12"
-    assert parse_child_output(lines({"stage": "import_error", "error": text}), failure=None).error == text
+    assert parse_child_output(lines({"stage": "torch", "error": text}), failure=None).error == text
 
 
 def test_an_undefined_symbol_in_the_child_is_reported_on_one_line() -> None:
@@ -77,6 +80,130 @@ def test_torchs_version_survives_a_hang_of_cuda() -> None:
     assert reading.build.version == "2.14.1+cu126"  # type: ignore[attr-defined]
     assert reading.cuda_error == "no answer within 2 s"  # type: ignore[attr-defined]
     assert reading.error is None  # type: ignore[attr-defined]
+
+
+def begun(name: str) -> dict[str, object]:
+    return {"stage": "begin", "of": name}
+
+
+def test_a_crash_belongs_to_the_stage_that_was_begun() -> None:
+    reading = parse_child_output(
+        lines(
+            TORCH,
+            CUDA,
+            begun("import transformers"),
+            {"stage": "import transformers"},
+            begun("import xformers"),
+            {"stage": "import xformers", "error": "ImportError: no"},
+            begun("import flash-attn"),
+        ),
+        failure="killed by signal 11 (SIGSEGV)",
+    )
+    assert reading.import_errors == {"xformers": "ImportError: no", "flash-attn": "killed by signal 11 (SIGSEGV)"}
+    assert reading.stopped == "at `import flash-attn`: killed by signal 11 (SIGSEGV)"
+    assert (reading.cuda_error, reading.bitsandbytes_library) == (None, None)
+
+
+def test_a_crash_of_bitsandbytes_is_its_own() -> None:
+    reading = parse_child_output(lines(TORCH, CUDA, begun("bitsandbytes")), failure="killed by signal 6 (SIGABRT)")
+    assert reading.bitsandbytes_library == "killed by signal 6 (SIGABRT)"
+
+
+def test_a_crash_after_the_last_stage_takes_nothing_back() -> None:
+    stages = (TORCH, CUDA, begun("bitsandbytes"), {"stage": "bitsandbytes", "library": "cuda"})
+    reading = parse_child_output(lines(*stages), failure="killed by signal 11 (SIGSEGV)")
+    assert (reading.bitsandbytes_library, reading.stopped, reading.cuda_error) == ("cuda", None, None)
+
+
+def test_a_crash_of_cuda_keeps_torch_and_is_in_its_build() -> None:
+    reading = parse_child_output(lines(TORCH, begun("cuda")), failure="killed by signal 11 (SIGSEGV)")
+    assert reading.build is not None
+    assert reading.build.cuda_error == reading.cuda_error == "killed by signal 11 (SIGSEGV)"
+
+
+def test_peer_access_and_the_time_of_the_import_are_read() -> None:
+    peers = {"stage": "peers", "access": [[0, 1, True], [1, 0, False]]}
+    reading = parse_child_output(lines({**TORCH, "seconds": 1.5}, CUDA, peers), failure=None)
+    assert reading.peer_access == {(0, 1): True, (1, 0): False}
+    assert reading.seconds == 1.5
+
+
+def package(folder: Path, name: str, code: str, *, distribution: str | None = None) -> None:
+    """A module, and the metadata that makes it an installed distribution."""
+    (folder / f"{name}.py").write_text(code)
+    info = folder / f"{name}-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution or name}\nVersion: 1.0\n")
+
+
+TORCH_STUB = """
+__version__ = "2.6.0"
+class version: cuda = "12.6"
+class _C: pass
+class cuda:
+    is_available = staticmethod(lambda: False)
+"""
+
+
+def real_child(folder: Path) -> TorchReading:
+    """The program itself, in an environment of nothing but the folder's packages."""
+    program = Path(read_torch.__code__.co_filename).with_name("torch_child.py")
+    command = [sys.executable, "-S", "-P", str(program)]
+    return read_torch(environment={"PYTHONPATH": str(folder)}, timeout_seconds=20, command=command)
+
+
+def test_broken_packages_are_told_apart(tmp_path: Path) -> None:
+    """A-ENV-13: the crash of one does not lose what was known before it."""
+    package(tmp_path, "torch", TORCH_STUB)
+    package(tmp_path, "transformers", "print('half a line', end='')")
+    package(tmp_path, "triton", "raise ImportError('libcuda.so cannot be found')")
+    package(
+        tmp_path,
+        "flash_attn",
+        "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)",
+        distribution="flash-attn",
+    )
+    package(tmp_path, "xformers", "raise SystemExit(3)")
+    reading = real_child(tmp_path)
+    assert reading.build == TorchBuild(version="2.6.0", cuda="12.6")
+    assert reading.import_errors == {
+        "triton": "ImportError: libcuda.so cannot be found",
+        "flash-attn": "killed by signal 11 (SIGSEGV)",
+    }
+
+
+def test_a_package_that_is_not_installed_is_no_error(tmp_path: Path) -> None:
+    package(tmp_path, "torch", TORCH_STUB)
+    (tmp_path / "xformers.py").write_text("raise ImportError('not installed, only lying there')")
+    reading = real_child(tmp_path)
+    assert (reading.import_errors, reading.stopped, reading.bitsandbytes_library) == ({}, None, None)
+    assert reading.seconds is not None
+
+
+def test_native_code_that_xformers_only_warns_of_is_an_error(tmp_path: Path) -> None:
+    package(tmp_path, "torch", TORCH_STUB)
+    package(tmp_path, "xformers", "")
+    (tmp_path / "xformers.py").unlink()
+    (tmp_path / "xformers").mkdir()
+    (tmp_path / "xformers/__init__.py").write_text("from . import _cpp_lib")
+    (tmp_path / "xformers/_cpp_lib.py").write_text(
+        "_cpp_library_load_exception = RuntimeError('xFormers was built for PyTorch 2.9')"
+    )
+    assert real_child(tmp_path).import_errors == {"xformers": "RuntimeError: xFormers was built for PyTorch 2.9"}
+
+
+def test_an_alarm_is_a_hang_of_its_stage() -> None:
+    said = lines(TORCH, CUDA, begun("import triton"))
+    program = f"import signal, os; print({said!r}, flush=True); os.kill(os.getpid(), signal.SIGALRM)"
+    assert child(program).import_errors == {"triton": "no answer within 20 s"}  # type: ignore[attr-defined]
+
+
+def test_a_child_that_leaves_others_behind_ends_at_the_timeout() -> None:
+    program = "import subprocess, time; subprocess.Popen(['sleep', '60']); time.sleep(60)"
+    started = time.monotonic()
+    reading = child(program, timeout_seconds=0.5)
+    assert reading.error == "no answer within 0.5 s"  # type: ignore[attr-defined]
+    assert time.monotonic() - started < 5
 
 
 def test_a_python_that_does_not_exist_is_an_error() -> None:

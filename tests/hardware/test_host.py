@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -134,9 +136,21 @@ def test_cpu_features_are_those_that_matter() -> None:
     assert parse_cpu_features(cpuinfo) == ("avx2", "avx512f", "amx_bf16")
 
 
+def test_the_encoding_is_that_of_this_python() -> None:
+    program = "from rl_compat.hardware.host import read_encoding; print(read_encoding())"
+    for utf8, expected in (("1", "utf-8"), ("0", "ascii")):
+        variables = {**os.environ, "PYTHONUTF8": utf8, "PYTHONCOERCECLOCALE": "0", "LC_ALL": "C"}
+        done = subprocess.run(
+            [sys.executable, "-c", program], env=variables, capture_output=True, text=True, check=True
+        )
+        assert done.stdout.strip() == expected
+
+
 def test_nothing_is_known_of_an_empty_machine_and_it_does_not_crash(tmp_path: Path) -> None:
     host = read_host(environment={}, root=tmp_path, folder=tmp_path / "missing")
     assert host.num_cores >= 1
     assert host.ram_total_bytes > 0
-    assert host.disk_free_bytes is None
+    assert host.disk_free_bytes == host.folders[0].free_bytes
+    assert host.folders[0].path == str(tmp_path)
+    assert host.folders[0].file_system is None
     assert host.shm_total_bytes is None

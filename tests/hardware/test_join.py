@@ -8,8 +8,8 @@ from recordings.compose import cuda_device, host, nvml_device
 
 from rl_compat.hardware.join import join
 from rl_compat.hardware.probe import assemble
-from rl_compat.hardware.readings import CudaDevice, NvmlDevice, NvmlReading, NvmlSlice, TorchReading
-from rl_compat.hardware.types import Driver, Process, TorchBuild
+from rl_compat.hardware.readings import CudaDevice, NvmlDevice, NvmlLink, NvmlReading, NvmlSlice, TorchReading
+from rl_compat.hardware.types import Driver, Link, Process, TorchBuild
 from rl_compat.units import GIB, MIB
 
 SMALL = nvml_device(0, "NVIDIA T400 4GB", total=4 * GIB, compute_capability=(7, 5))
@@ -167,3 +167,19 @@ def test_bf16_that_torch_only_emulates_is_not_native() -> None:
     asked = join(nvml(t4), cuda(cuda_device(0, t4, bf16_native=None)), {}).devices[0]
     assert asked.bf16_native is False
     assert asked.sources["bf16_native"] == "rule"
+
+
+def test_facts_of_the_board_and_their_source_are_kept() -> None:
+    board = replace(BIG, compute_mode="prohibited", pcie_width=4, pcie_width_max=16, bar1_total_bytes=256 * MIB)
+    for torch in (TorchReading(), cuda(cuda_device(0, board))):
+        device = join(NvmlReading(devices=(board,), source="nvidia-smi"), torch, {}).devices[0]
+        assert (device.compute_mode, device.pcie_width, device.pcie_width_max) == ("prohibited", 4, 16)
+        assert device.bar1_total_bytes == 256 * MIB
+        assert device.sources["compute_mode"] == device.sources["uuid"] == "nvidia-smi"
+
+
+def test_links_and_peer_access_meet_in_cudas_order() -> None:
+    reading = NvmlReading(devices=(SMALL, BIG), links=(NvmlLink(first=0, second=1, kind="pcie_host_bridge"),))
+    torch = replace(cuda(cuda_device(0, BIG), cuda_device(1, SMALL)), peer_access={(0, 1): False, (1, 0): False})
+    found = assemble(reading, torch, host(), environment={})
+    assert found.links == (Link(first=0, second=1, kind="pcie_host_bridge", peer_access=False),)

@@ -31,6 +31,13 @@ def test_a_card_is_read_with_driver_and_processes() -> None:
     assert library.closed
 
 
+def test_mode_lanes_and_bar_are_read() -> None:
+    gpu = FakeGpu("Tesla P40", mode=2, widths=(1, 16), bar1=256)
+    device = read_nvml(FakeNvml([gpu]), kernel_module_file=NOWHERE).devices[0]
+    assert (device.compute_mode, device.bar1_total_bytes) == ("prohibited", 256)
+    assert (device.pcie_width, device.pcie_width_max) == (1, 16)
+
+
 def test_cuda_11040_is_shown_as_11_4() -> None:
     """A-ENV-09."""
     assert cuda_version_text(11040) == "11.4"
@@ -89,3 +96,11 @@ def test_the_kernel_module_names_the_driver_when_nvml_is_missing(tmp_path: Path)
     version.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  470.86  Tue\n")
     driver = read_nvml(FakeNvml(error="Not Found"), kernel_module_file=version).driver
     assert (driver.version, driver.kernel_module) == ("470.86", "proprietary")
+    assert driver.module_version == "470.86"
+
+
+def test_the_librarys_version_and_the_modules_are_kept_apart(tmp_path: Path) -> None:
+    version = tmp_path / "version"
+    version.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  470.86  Tue\n")
+    driver = read_nvml(FakeNvml(driver="535.274.02"), kernel_module_file=version).driver
+    assert (driver.version, driver.module_version) == ("535.274.02", "470.86")

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from rl_compat.hardware.probe import probe
 from rl_compat.hardware.recording import from_json, to_json
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_this_machine_is_described_and_survives_json(tmp_path: Path) -> None:
@@ -53,3 +56,71 @@ def test_the_probe_does_not_import_torch_in_its_own_process(tmp_path: Path) -> N
 def test_variables_that_do_not_matter_are_not_recorded() -> None:
     hardware = probe(environment={"SECRET": "x", "CUDA_VISIBLE_DEVICES": ""}, torch_timeout_seconds=None)
     assert hardware.environment == {"CUDA_VISIBLE_DEVICES": ""}
+
+
+def test_without_torch_it_takes_a_moment(tmp_path: Path) -> None:
+    program = (
+        "import time; started = time.perf_counter(); from rl_compat.hardware.probe import probe; "
+        "probe(torch_timeout_seconds=None); print(time.perf_counter() - started)"
+    )
+    seconds = min(float(run(program)) for _ in range(2))
+    assert seconds < (0.5 if not Path("/proc/driver/nvidia").exists() else 5)
+
+
+def test_it_needs_nothing_but_the_standard_library(tmp_path: Path) -> None:
+    program = (
+        f"import sys; sys.path.insert(0, {str(ROOT)!r}); from rl_compat.hardware.probe import probe; "
+        "found = probe(torch_timeout_seconds=None); "
+        "print(found.software.packages, found.host.num_cores > 0, found.pci_gpus is None, found.warnings)"
+    )
+    said = run(program, "-I", "-S")
+    assert said.split() == ["{}", "True", str(not Path("/sys/bus/pci/devices").is_dir()), "()"]
+
+
+def test_the_network_is_looked_at_only_when_asked_for() -> None:
+    offline = {"HF_HUB_OFFLINE": "1", "PIP_NO_INDEX": "1"}
+    assert probe(environment=offline, torch_timeout_seconds=None).network is None
+    assert probe(environment=offline, torch_timeout_seconds=None, network_timeout_seconds=1).network == ()
+
+
+def test_what_cannot_be_read_is_a_warning() -> None:
+    garbage = {
+        "LD_LIBRARY_PATH": "/a\0b",
+        "HOME": "\0",
+        "TMPDIR": "\0",
+        "HF_HOME": "\0",
+        "RLC_CACHE": "~nobody-here/\0",
+        "HF_ENDPOINT": "http://[::1",
+        "CUDA_VISIBLE_DEVICES": "0,,-7,GPU-\0",
+        "https_proxy": "http://[",
+        "PIP_CONFIG_FILE": "\0",
+    }
+    found = probe(environment=garbage, torch_timeout_seconds=5, network_timeout_seconds=2)
+    assert found.host.num_cores >= 1
+    assert any("could not be read: ValueError: embedded null byte" in warning for warning in found.warnings)
+    assert from_json(to_json(found)) == found
+
+
+def test_a_working_directory_that_is_gone_is_no_obstacle(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    program = (
+        f"import os, shutil; os.chdir({str(gone)!r}); shutil.rmtree({str(gone)!r}); "
+        "from rl_compat.hardware.probe import probe; found = probe(torch_timeout_seconds=None); "
+        "print(found.host.folders[0].error, found.host.num_cores > 0, found.warnings)"
+    )
+    assert run(program).strip() == "the working directory does not exist any more True ()"
+
+
+def test_a_hanging_torch_does_not_hold_up_the_rest(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("import time; time.sleep(600)")
+    started = time.monotonic()
+    found = probe(environment={**os.environ, "PYTHONPATH": str(tmp_path)}, torch_timeout_seconds=1)
+    assert time.monotonic() - started < 6
+    assert found.software.torch_error == "no answer within 1 s"
+    assert "torch" in found.software.packages
+
+
+def run(program: str, *options: str) -> str:
+    done = subprocess.run([sys.executable, *options, "-c", program], capture_output=True, text=True, check=True)
+    return done.stdout

@@ -12,6 +12,18 @@ from recordings.compose import RECORDINGS, p40
 
 from rl_compat.errors import HardwareError
 from rl_compat.hardware.recording import from_json, load_recording, save_recording, to_json
+from rl_compat.hardware.types import (
+    Device,
+    Driver,
+    Endpoint,
+    Folder,
+    Hardware,
+    Host,
+    Link,
+    PciGpu,
+    Software,
+    TorchBuild,
+)
 
 FOLDER = Path(__file__).parents[1] / "recordings"
 
@@ -29,6 +41,86 @@ def test_a_saved_recording_loads_as_it_was(tmp_path: Path) -> None:
     hardware = RECORDINGS["mixed_p40_a100"]()
     save_recording(hardware, tmp_path / "machine.json")
     assert load_recording(tmp_path / "machine.json") == hardware
+
+
+def test_every_fact_survives() -> None:
+    hardware = complete()
+    assert from_json(json.loads(json.dumps(to_json(hardware)))) == hardware
+
+
+def test_a_recording_from_before_a_fact_was_read_has_its_default() -> None:
+    hardware = complete()
+    values = to_json(hardware)
+    for record, kind in (
+        (values, Hardware),
+        (values["host"], Host),
+        (values["software"], Software),
+        (values["software"]["torch"], TorchBuild),
+        (values["driver"], Driver),
+        (values["devices"][0], Device),
+    ):
+        for name in NEW[kind]:
+            del record[name]
+    found = from_json(values)
+    assert (found.links, found.pci_gpus, found.network, found.host.folders) == ((), None, None, ())
+    assert (found.driver.device_nodes, found.software.import_errors, found.devices[0].pcie_width) == (None, {}, None)
+
+
+NEW = {
+    Hardware: ("links", "pci_gpus", "network"),
+    Host: ("locale_encoding", "folders"),
+    TorchBuild: ("cuda_error",),
+    Driver: ("module_version", "device_nodes", "closed_device_nodes", "cuda_library"),
+    Device: ("compute_mode", "pcie_width", "pcie_width_max", "bar1_total_bytes"),
+    Software: (
+        "import_errors",
+        "executable",
+        "environment_kind",
+        "externally_managed",
+        "locations",
+        "shadowing_libraries",
+        "torch_seconds",
+    ),
+}
+
+
+def complete() -> Hardware:
+    """A machine of which everything is known."""
+    known = RECORDINGS["p40"]()
+    assert known.software.torch is not None
+    device = replace(
+        known.devices[0], compute_mode="default", pcie_width=4, pcie_width_max=16, bar1_total_bytes=1 << 28
+    )
+    software = replace(
+        known.software,
+        torch=replace(known.software.torch, cuda_error="busy"),
+        import_errors={"triton": "ImportError: no"},
+        executable="/venv/bin/python",
+        environment_kind="venv",
+        externally_managed=True,
+        locations={"torch": ("/a", "/b")},
+        shadowing_libraries=("/cuda/libcudart.so.12",),
+        torch_seconds=1.5,
+    )
+    folder = Folder(
+        role="run", path="/runs", writable=False, free_bytes=0, file_system="nfs4", error="No space left on device"
+    )
+    return replace(
+        known,
+        devices=(device,),
+        links=(Link(first=0, second=1, kind="nvlink", peer_access=True),),
+        pci_gpus=(PciGpu(bus_id="0000:01:00.0", device_id="1b38", kernel_driver="nvidia"),),
+        driver=replace(
+            known.driver,
+            module_version="535.274.02",
+            device_nodes=("/dev/nvidia0",),
+            closed_device_nodes=("/dev/nvidia1",),
+            cuda_library="/usr/lib64/libcuda.so.1",
+        ),
+        host=replace(known.host, locale_encoding="utf-8", folders=(folder,)),
+        software=software,
+        network=(Endpoint(role="hub", url="https://hub.example", reachable=True, seconds=0.1),),
+    )
 
 
 def broken(**changes: Any) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+from fakes.nvml import FakeNvml
 
 from rl_compat.hardware.driver import read_driver
 from rl_compat.hardware.nvidia_smi import FIELDS, parse_smi
@@ -147,9 +148,20 @@ def test_the_kernel_module_is_known_when_nothing_else_answers(tmp_path: Path) ->
     version = tmp_path / "proc/driver/nvidia/version"
     version.parent.mkdir(parents=True)
     version.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  470.86  Tue\n")
-    reading = read_driver({}, root=tmp_path, programs=[], libraries=[])
+    missing = FakeNvml(error="NVML Shared Library Not Found")
+    reading = read_driver({}, root=tmp_path, library=missing, programs=[], libraries=[])
     assert (reading.driver.version, reading.driver.module_version) == ("470.86", "470.86")
     assert reading.driver.device_nodes is None
+
+
+def test_what_the_system_shows_is_beside_what_the_driver_says(tmp_path: Path) -> None:
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev/nvidiactl").touch()
+    (tmp_path / "usr/lib64").mkdir(parents=True)
+    (tmp_path / "usr/lib64/libcuda.so.1").write_bytes(b"\x7fELF\x02")
+    driver = read_driver({}, root=tmp_path, library=FakeNvml()).driver
+    assert (driver.version, driver.device_nodes) == ("535.274.02", ("/dev/nvidiactl",))
+    assert driver.cuda_library == str(tmp_path / "usr/lib64/libcuda.so.1")
 
 
 def test_every_field_is_asked_for_once() -> None:

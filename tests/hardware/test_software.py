@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from rl_compat.hardware.readings import TorchReading
 from rl_compat.hardware.software import (
     environment_kind,
     find_locations,
@@ -33,7 +32,7 @@ def files(folder: Path, *names: str) -> str:
 
 
 def test_this_python_is_described() -> None:
-    software = read_software(TorchReading(looked=False))
+    software = read_software()
     assert software.executable == sys.executable
     assert software.environment_kind == ("venv" if sys.prefix != sys.base_prefix else "system")
     assert software.packages["pytest" if "pytest" in software.packages else "torch"]
@@ -122,8 +121,7 @@ def test_a_real_environment_knows_itself_and_its_copies(tmp_path: Path, system_p
     (site / "torch-2.6.0.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 2.6.0\n")
     program = (
         "from rl_compat.hardware.software import read_software\n"
-        "from rl_compat.hardware.readings import TorchReading\n"
-        "s = read_software(TorchReading(looked=False))\n"
+        "s = read_software()\n"
         "print(s.environment_kind, s.externally_managed, s.packages['torch'], s.locations['torch'][0])"
     )
     root = str(Path(__file__).parents[2])
