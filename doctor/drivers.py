@@ -71,6 +71,11 @@ def install_driver(hardware: Hardware, cards: Iterable[Card]) -> Remedy:
     row = branch_row(f"{branch}.0")
     until = f", supported until {row['eol']}" if row and row["eol"] and not row["ended"] else ""
     what = f"install the NVIDIA driver of branch R{branch} with the {flavour} kernel module{until}, then restart"
+    if hardware.host.wsl:
+        return Remedy(
+            what="install NVIDIA's newest driver in Windows, then `wsl --shutdown` there; inside of WSL none is installed",
+            step=Step.DRIVER,
+        )
     if hardware.host.container:
         return Remedy(
             what=f"on the host, not in this container: {what} (Ubuntu's package is `{package}`)", step=Step.DRIVER

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import date
 
 from rl_compat.doctor.cards import Card, all_cards, capability_text, names
@@ -83,7 +84,7 @@ def _mismatch(hardware: Hardware) -> Iterator[Finding]:
         what="restart the machine: it then loads the module that belongs to the libraries", step=Step.DRIVER
     )
     reload_module = Remedy(
-        what="or, with every program on the GPUs and the desktop stopped, load it anew",
+        what="with every program on the GPUs and the desktop stopped, load the module anew",
         step=Step.DRIVER,
         commands=("sudo rmmod nvidia_uvm nvidia_drm nvidia_modeset nvidia", "sudo modprobe nvidia nvidia_uvm"),
         sure=Sureness.UNSURE,
@@ -147,7 +148,7 @@ def _unfit(hardware: Hardware, cards: tuple[Card, ...]) -> Iterator[Finding]:
             why="the driver ignores the card and says so in the kernel's log alone (`legacy`)",
             where=("PCI bus", "nvml"),
             affects=("training",),
-            remedies=(install_driver(hardware, past or every), _hold(last)),
+            remedies=(_install_and_hold(hardware, past or every),),
         )
     if early:
         needs = max((first_driver(card.capability) or "" for card in early if card.capability), default="")
@@ -162,13 +163,11 @@ def _unfit(hardware: Hardware, cards: tuple[Card, ...]) -> Iterator[Finding]:
         )
 
 
-def _hold(branch: int) -> Remedy:
-    return Remedy(
-        what=f"keep updates from replacing branch R{branch} again (the package has this name on Ubuntu)",
-        step=Step.DRIVER,
-        commands=(f"sudo apt-mark hold nvidia-driver-{branch}",),
-        sure=Sureness.UNSURE,
-    )
+def _install_and_hold(hardware: Hardware, cards: Sequence[Card]) -> Remedy:
+    """The driver, and that updates do not replace it by a newer branch again."""
+    remedy = install_driver(hardware, cards)
+    held = tuple(line.replace("apt-get install", "apt-mark hold") for line in remedy.commands)
+    return replace(remedy, what=f"{remedy.what}; keep updates from replacing it again", commands=remedy.commands + held)
 
 
 def _fits(hardware: Hardware, cards: tuple[Card, ...]) -> Finding:

@@ -72,7 +72,7 @@ def _no_common(hardware: Hardware, old: list[Card], new: list[Card]) -> Finding:
         affects=("training", "several GPUs"),
         remedies=(
             Remedy(what=f"move {names(left_out)} into a second machine", step=Step.DRIVER),
-            Remedy(what=f"or hand {names(left_out)} to a virtual machine with its own driver (vfio)", step=Step.DRIVER),
+            Remedy(what=f"hand {names(left_out)} to a virtual machine with its own driver (vfio)", step=Step.DRIVER),
         ),
     )
 

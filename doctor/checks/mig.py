@@ -76,7 +76,7 @@ def _without_slices(hardware: Hardware, device: Device) -> Finding:
     )
     largest = row["profiles"][-1] if row else None
     make = Remedy(
-        what="or make one slice of the whole GPU" if largest else "or make slices",
+        what="make one slice of the whole GPU" if largest else "make slices; this lists their kinds",
         step=Step.SYSTEM,
         commands=(f"sudo nvidia-smi mig -i {device.index} -cgi {largest} -C",)
         if largest

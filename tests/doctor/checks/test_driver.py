@@ -122,8 +122,10 @@ def test_a_branch_past_the_last_of_the_card_is_named_with_the_last() -> None:
     finding = found(check_driver, recorded("p40_r590_driver"))["driver.legacy"]
     assert finding.severity is Severity.FAILURE
     assert finding.what == "driver 590.48.01 no longer drives Tesla P40: R580 is the last branch that does"
-    assert finding.remedies[0].commands == ("sudo apt-get install nvidia-driver-580",)
-    assert "sudo apt-mark hold nvidia-driver-580" in commands(finding)
+    assert finding.remedies[0].commands == (
+        "sudo apt-get install nvidia-driver-580",
+        "sudo apt-mark hold nvidia-driver-580",
+    )
 
 
 def test_an_old_card_beside_a_new_one_under_a_new_driver_is_a_warning() -> None:
@@ -135,7 +137,7 @@ def test_kepler_ends_with_r470() -> None:
     machine = alone(recorded("p40_r580"), "102d", version="580.95.05")
     finding = found(check_driver, machine)["driver.legacy"]
     assert "Tesla K80: R470" in finding.what
-    assert finding.remedies[0].commands == ("sudo apt-get install nvidia-driver-470",)
+    assert finding.remedies[0].commands[0] == "sudo apt-get install nvidia-driver-470"
 
 
 def test_the_word_legacy_of_nvml_is_enough_where_the_bus_is_unknown() -> None:
@@ -220,6 +222,13 @@ def test_in_a_container_a_driver_is_the_hosts_business() -> None:
     machine = in_docker(recorded("rtx3060_no_driver"))
     remedy = install_driver(machine, all_cards(machine))
     assert remedy.what.startswith("on the host, not in this container")
+    assert remedy.commands == ()
+
+
+def test_under_wsl_a_driver_is_the_business_of_windows() -> None:
+    machine = recorded("wsl_rtx3070")
+    remedy = install_driver(machine, all_cards(machine))
+    assert "in Windows" in remedy.what
     assert remedy.commands == ()
 
 
