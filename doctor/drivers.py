@@ -73,7 +73,7 @@ def install_driver(hardware: Hardware, cards: Iterable[Card]) -> Remedy:
     what = f"install the NVIDIA driver of branch R{branch} with the {flavour} kernel module{until}, then restart"
     if hardware.host.wsl:
         return Remedy(
-            what="install NVIDIA's newest driver in Windows, then `wsl --shutdown` there; inside of WSL none is installed",
+            what="install NVIDIA's newest driver in Windows, then `wsl --shutdown` there; none is installed inside WSL",
             step=Step.DRIVER,
         )
     if hardware.host.container:
