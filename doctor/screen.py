@@ -23,7 +23,11 @@ def render(diagnosis: Diagnosis, paper: Paper, *, show_all: bool = False) -> lis
     blocks = [render_verdict(diagnosis, paper)]
     blocks += [_finding(finding, paper, diagnosis.mending) for finding in shown if finding.severity > Severity.OK]
     fine = [line for finding in shown if finding.severity is Severity.OK for line in _line(finding, paper)]
-    blocks += [fine, _commands(diagnosis, paper), [paper.paint(_summary(diagnosis), BOLD)]]
+    blocks += [
+        fine,
+        _commands(diagnosis, paper),
+        [paper.paint(line, BOLD) for line in paper.wrap(_summary(diagnosis), rest="  ")],
+    ]
     filled = [block for block in blocks if block]
     lines = [line for block in filled for line in ("", *block)][1:]
     return [paper.spell(line) for line in lines]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 
-from rl_compat.doctor.target import suitable_torch, target_of
+from rl_compat.doctor.target import target_of
 from rl_compat.doctor.torch_tables import cuda_of, read_knowledge, releases, variants
-from rl_compat.doctor.wheels import NoTorchBuildError, TorchInstall
+from rl_compat.doctor.wheels import NoTorchBuildError, TorchInstall, rank_torch, serving_pythons
 from rl_compat.hardware.catalogue import emulated_hardware
 from rl_compat.hardware.types import Device, Hardware, TorchBuild
 
@@ -20,11 +21,18 @@ def supposed(hardware: Hardware, *, new_torch: bool) -> Iterator[tuple[Hardware,
     seen = with_its_cards(hardware)
     for machine in (seen, replace(seen, devices=())) if seen.devices else (seen,):
         yield machine if new_torch else with_working_torch(machine), None
-        try:
-            build = suitable_torch(machine)
-        except NoTorchBuildError:
-            continue
-        yield with_torch(machine, build), build
+        build = obtainable_torch(machine)
+        if build is not None:
+            yield with_torch(machine, build), build
+
+
+def obtainable_torch(hardware: Hardware) -> TorchInstall | None:
+    """The build that suits the machine, if need be with another Python; None when none serves its cards and driver."""
+    wanted = target_of(hardware)
+    for python in (wanted.python, *serving_pythons(wanted.cards, wanted.driver, wanted.machine)[:1]):
+        with suppress(NoTorchBuildError):
+            return rank_torch(wanted.cards, wanted.driver, python, machine=wanted.machine)[0]
+    return None
 
 
 def with_its_cards(hardware: Hardware) -> Hardware:

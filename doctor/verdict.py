@@ -10,9 +10,9 @@ from rl_compat.config.embedded import embedded_runs
 from rl_compat.config.load import load_config
 from rl_compat.config.types import RunConfig
 from rl_compat.doctor.supposed import supposed
-from rl_compat.errors import DoesNotFitError, RLCompatError
+from rl_compat.errors import RLCompatError
 from rl_compat.hardware.types import Hardware
-from rl_compat.planning.fit import make_plan
+from rl_compat.planning.fit import make_plan, plan_if_it_fits
 from rl_compat.planning.known_shapes import KNOWN_SHAPES
 from rl_compat.planning.profile import find_profile
 from rl_compat.planning.types import Plan
@@ -123,24 +123,21 @@ def reach(hardware: Hardware, method: str, run: str, settings: tuple[str, ...]) 
     config = load_config(embedded_runs()[run], settings).config
     low, high = 0, len(LADDER)
     best: Plan | None = None
-    problem: str | None = None
-    while low < high:
-        middle = (low + high) // 2
-        try:
-            best, low = plan_for(config, hardware, LADDER[middle]), middle + 1
-        except DoesNotFitError as error:
-            problem, high = error.message, middle
-        except RLCompatError as error:
-            return Reach(method=method, settings=(run, *settings), problem=error.message)
-    if best is None:
-        return Reach(method=method, settings=(run, *settings), problem=problem)
+    try:
+        while low < high:
+            middle = (low + high) // 2
+            plan = plan_if_it_fits(with_model(config, LADDER[middle]), hardware, KNOWN_SHAPES[LADDER[middle]])
+            best, low, high = (plan, middle + 1, high) if plan else (best, low, middle)
+        if best is None:
+            make_plan(with_model(config, LADDER[0]), hardware, KNOWN_SHAPES[LADDER[0]])
+    except RLCompatError as error:
+        return Reach(method=method, settings=(run, *settings), problem=error.message)
     model = LADDER[low - 1]
     return Reach(method=method, settings=(run, f"model.path={model}", *settings), model=model, plan=best)
 
 
-def plan_for(config: RunConfig, hardware: Hardware, model: str) -> Plan:
-    """The plan of that run with that model. Raises RLCompatError."""
-    return make_plan(replace(config, model=replace(config.model, path=model)), hardware, KNOWN_SHAPES[model])
+def with_model(config: RunConfig, model: str) -> RunConfig:
+    return replace(config, model=replace(config.model, path=model))
 
 
 def describe_device(hardware: Hardware) -> str:

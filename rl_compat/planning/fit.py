@@ -31,6 +31,13 @@ def make_plan(config: RunConfig, hardware: Hardware, shape: ModelShape, critic_s
     )
 
 
+def plan_if_it_fits(config: RunConfig, hardware: Hardware, shape: ModelShape) -> Plan | None:
+    """What `make_plan` gives, None where it raises DoesNotFitError, without looking for what would fit."""
+    decided = decide(config, hardware, shape, shape)
+    outcome = _search(decided)
+    return resolve(decided, outcome) if isinstance(outcome, Found) else None
+
+
 def _search(decided: Decided) -> Found | Shortage:
     return search(
         decided.request,

@@ -1,0 +1,208 @@
+"""The verdict: what training would look like, from the plans that a run would get."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import replace
+
+import pytest
+from fakes.doctor import RECORDINGS, machine
+
+from rl_compat.cli.app import main as rlc
+from rl_compat.config.embedded import embedded_runs
+from rl_compat.config.load import load_config
+from rl_compat.doctor.runner import run_checks
+from rl_compat.doctor.table import CHECKS
+from rl_compat.doctor.types import Severity
+from rl_compat.doctor.verdict import LADDER, METHODS, judge, judge_mended, reach, reach_all, with_model
+from rl_compat.planning.fit import make_plan, plan_if_it_fits
+from rl_compat.planning.known_shapes import KNOWN_SHAPES
+
+SOME = ("gtx970", "p40", "rtx4090", "h200", "laptop_no_gpu")
+
+
+def largest_by_trying_all(name: str, settings: tuple[str, ...]) -> str | None:
+    hardware = machine(name)
+    run = "gsm8k" if hardware.devices else "gsm8k-cpu"
+    config = load_config(embedded_runs()[run], settings).config
+    fitting = [model for model in LADDER if plan_if_it_fits(with_model(config, model), hardware, KNOWN_SHAPES[model])]
+    return fitting[-1] if fitting else None
+
+
+@pytest.mark.parametrize("name", SOME)
+def test_bisection_finds_the_largest_model_that_trying_all_of_them_finds(name: str) -> None:
+    for found in reach_all(machine(name)):
+        settings = dict(METHODS)[found.method]
+
+        assert found.model == largest_by_trying_all(name, settings), found.method
+
+
+@pytest.mark.parametrize("name", SOME)
+def test_the_settings_that_are_named_give_the_plan_that_is_shown(name: str) -> None:
+    for found in reach_all(machine(name)):
+        if found.model is None:
+            continue
+        run, *settings = found.settings
+        config = load_config(embedded_runs()[run], settings).config
+
+        plan = make_plan(config, machine(name), KNOWN_SHAPES[config.model.path])
+
+        assert plan == found.plan
+        assert plan.peak_bytes <= plan.memory_available_bytes
+
+
+def test_the_plan_command_shows_the_same_without_the_model(capsys: pytest.CaptureFixture[str]) -> None:
+    found = reach_all(machine("rtx4090"))[0]
+
+    code = rlc(["plan", *found.settings, "--hardware", str(RECORDINGS / "rtx4090.json"), "--json"])
+
+    assert code == 0
+    assert found.plan is not None
+    shown = json.loads(capsys.readouterr().out)
+    assert sum(shown["budgets"][0]["items"].values()) == found.plan.budgets[0].total_bytes
+
+
+def test_a_larger_card_reaches_at_least_as_far() -> None:
+    def reached(name: str) -> list[int]:
+        return [LADDER.index(found.model or LADDER[0]) for found in reach_all(machine(name))]
+
+    small, middle, large = reached("gtx970"), reached("rtx4090"), reached("h200")
+
+    assert all(a <= b <= c for a, b, c in zip(small, middle, large, strict=True))
+    assert small < large
+
+
+def test_a_healthy_card_gets_its_profile_and_no_problem() -> None:
+    verdict = judge(machine("rtx4090"))
+
+    assert (verdict.works, verdict.problem, verdict.profile) == (True, None, "ada")
+    assert verdict.device == "NVIDIA GeForce RTX 4090 (compute capability 8.9, 23.4 GiB of 24.0 GiB free)"
+    assert [found.method for found in verdict.reaches] == ["full PPO", "LoRA PPO", "full GRPO"]
+
+
+def test_without_a_gpu_the_verdict_is_for_the_processor() -> None:
+    verdict = judge(machine("laptop_no_gpu"))
+
+    assert (verdict.works, verdict.profile) == (True, "cpu")
+    assert "8 cores" in verdict.device
+    assert all(found.settings[0] == "gsm8k-cpu" for found in verdict.reaches)
+
+
+def test_a_failure_decides_although_a_plan_could_be_made() -> None:
+    verdict = judge(machine("rtx4090"), ["transformers is not installed", "and something else"])
+
+    assert (verdict.works, verdict.problem) == (False, "transformers is not installed")
+    assert verdict.plan is not None
+
+
+def test_a_cpu_build_on_a_gpu_machine_is_judged_again_with_the_torch_that_suits_it() -> None:
+    """A-ENV: the second verdict is what the block of commands leads to."""
+    hardware = machine("rtx3060_cpu_torch")
+
+    now, mended = judge(hardware), judge_mended(hardware, new_torch=True)
+
+    assert now.problem == "torch 2.6.0+cpu is a CPU build"
+    assert [found.model for found in now.reaches] == [None, None, None]
+    assert mended is not None
+    assert (mended.works, mended.profile) == (True, "ampere")
+    assert mended.torch is not None
+    assert mended.torch.startswith("2.")
+    assert "+cu" in mended.torch
+
+
+def test_a_card_that_the_wheel_has_no_code_for_is_judged_with_one_that_has() -> None:
+    mended = judge_mended(machine("p40_cu128_wheel"), new_torch=True)
+
+    assert mended is not None
+    assert (mended.torch, mended.profile) == ("2.14.1+cu126", "pascal")
+
+
+def test_a_card_that_no_torch_serves_leaves_the_processor() -> None:
+    hardware = machine("k80")
+
+    mended = judge_mended(hardware, new_torch=True)
+
+    assert judge(hardware).works is False
+    assert mended is not None
+    assert mended.profile == "cpu"
+
+
+def test_hidden_cards_are_judged_as_if_they_were_visible() -> None:
+    hardware = machine("visible_garbage")
+    assert hardware.devices == ()
+
+    mended = judge_mended(hardware, new_torch=False)
+
+    assert mended is not None
+    assert (mended.visible, mended.profile, mended.torch) == (False, "ampere", None)
+
+
+def test_a_card_without_a_driver_is_judged_by_the_catalogue() -> None:
+    mended = judge_mended(machine("rtx3060_no_driver"), new_torch=False)
+
+    assert mended is not None
+    assert (mended.visible, mended.torch) == (False, None)
+    assert mended.device == "NVIDIA GeForce RTX 3060 (compute capability 8.6, 12.0 GiB by the catalogue)"
+
+
+def test_a_missing_and_a_broken_torch_are_problems_even_without_a_gpu() -> None:
+    healthy = machine("laptop_no_gpu")
+    software = healthy.software
+    without = {name: version for name, version in software.packages.items() if name != "torch"}
+    missing = replace(healthy, software=replace(software, torch=None, packages=without))
+    broken = replace(healthy, software=replace(software, torch=None, torch_error="OSError: libgomp.so.1"))
+    unseen = replace(healthy, software=replace(software, torch=None))
+
+    assert judge(missing).problem == "torch is not installed"
+    assert judge(broken).problem == "torch does not import: OSError: libgomp.so.1"
+    assert judge(unseen).problem is None
+
+
+def test_a_machine_too_small_for_the_smallest_model_says_what_it_lacks() -> None:
+    tiny = machine("laptop_no_gpu")
+    host = replace(tiny.host, ram_total_bytes=2**30, ram_limit_bytes=2**30, ram_available_bytes=2**29)
+
+    verdict = judge(replace(tiny, host=host))
+
+    assert verdict.works is False
+    assert verdict.problem is not None
+    assert "needs" in verdict.problem
+    assert "512.0 MiB of host memory available" in verdict.problem
+
+
+def test_one_method_may_fit_where_another_does_not() -> None:
+    hardware = machine("laptop_no_gpu")
+    host = replace(hardware.host, ram_available_bytes=6 * 2**30)
+    small = replace(hardware, host=host)
+
+    full = reach(small, "full PPO", "gsm8k-cpu", ("data.max_response_length=2048", "data.max_prompt_length=2048"))
+    adapters = reach(small, "LoRA PPO", "gsm8k-cpu", ("model.lora_rank=16",))
+
+    assert full.plan is None
+    assert full.problem is not None
+    assert adapters.model is not None
+    assert judge(small).works
+
+
+def test_all_methods_take_half_a_second_at_most() -> None:
+    hardware = machine("rtx4090")
+    judge(hardware)
+
+    started = time.process_time()
+    judge(hardware)
+
+    assert time.process_time() - started < 0.5
+
+
+@pytest.mark.parametrize("path", sorted(RECORDINGS.glob("*.json")), ids=lambda path: path.stem)
+def test_verdict_and_checks_agree_on_every_recording(path) -> None:
+    """What the planner refuses is a failure that a check found; what fails can be mended, at least for the CPU."""
+    hardware = machine(path.stem)
+    found = [finding for result in run_checks(CHECKS, hardware) for finding in result.findings]
+    failures = [finding.what for finding in found if finding.severity is Severity.FAILURE]
+
+    if failures:
+        assert judge_mended(hardware, new_torch=True) is not None
+    else:
+        assert judge(hardware).problem is None
