@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rl_compat.doctor.torch_tables import (
     OLDEST,
     cuda_of,
@@ -27,7 +29,7 @@ class NoTorchBuildError(LookupError):
         "the oldest that would do, when the driver is the obstacle"
 
 
-def why_none(cards: list[Capability], driver: str | None, python: str, machine: str) -> NoTorchBuildError:
+def why_none(cards: Sequence[Capability], driver: str | None, python: str, machine: str) -> NoTorchBuildError:
     """The first of Python, card, driver that no listed build goes with."""
     weakest = cards[0]
     if not releases(python):

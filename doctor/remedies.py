@@ -45,8 +45,11 @@ def install_torch(hardware: Hardware) -> Remedy:
 
 def torch_remedies(hardware: Hardware) -> tuple[Remedy, ...]:
     """Every way to a torch that suits the machine, best first; never empty."""
-    if parse_version(target_of(hardware).python) < OLDEST_PYTHON:
-        return other_python(hardware)
+    software = hardware.software
+    if parse_version(software.python) < OLDEST_PYTHON:
+        oldest = ".".join(map(str, OLDEST_PYTHON))
+        with_oldest = replace(hardware, software=replace(software, python=oldest))
+        return other_python(hardware) or (new_python(hardware, oldest), *torch_remedies(with_oldest))
     try:
         build = suitable_torch(hardware)
     except NoTorchBuildError as error:
@@ -125,8 +128,7 @@ def _ways_out(hardware: Hardware, error: NoTorchBuildError) -> tuple[Remedy, ...
 def other_python(hardware: Hardware) -> tuple[Remedy, ...]:
     """A new environment with another Python and torch in it; none when no Python gets a torch for card and driver.
 
-    Of the Pythons that get the newest torch it is the nearest to the present one. conda brings it along, otherwise it
-    must be there.
+    Of the Pythons that get the newest torch it is the nearest to the present one.
     """
     wanted = target_of(hardware)
     pythons = serving_pythons(wanted.cards, wanted.driver, wanted.machine)
@@ -134,18 +136,29 @@ def other_python(hardware: Hardware) -> tuple[Remedy, ...]:
         return ()
     python = min(pythons, key=lambda known: abs(_minor(known) - _minor(wanted.python)))
     build = rank_torch(wanted.cards, wanted.driver, python, machine=wanted.machine)[0]
-    conda = hardware.software.environment_kind == "conda"
-    make = f"conda create --yes --prefix ./{NEW_ENVIRONMENT} python={python} pip"
     pip = [f"{NEW_ENVIRONMENT}/bin/python", "-m", "pip", "install", *_pip_arguments(hardware, build)]
-    otherwise = f"; where `python{python}` is missing, `uv venv --seed --python {python} {NEW_ENVIRONMENT}` brings it"
+    environment = new_python(hardware, python)
     return (
-        Remedy(
-            what=f"make an environment in `{NEW_ENVIRONMENT}` with Python {python}, which gets torch {build.version} "
-            f"for {_kind(build)}" + ("" if conda else otherwise),
-            step=Step.PYTHON,
-            commands=(make if conda else f"python{python} -m venv {NEW_ENVIRONMENT}", shlex.join(pip)),
-            sure=Sureness.PASTE if conda else Sureness.UNSURE,
+        replace(
+            environment,
+            what=f"{environment.what}: it gets torch {build.version} for {_kind(build)}",
+            commands=(*environment.commands, shlex.join(pip)),
         ),
+    )
+
+
+def new_python(hardware: Hardware, python: str) -> Remedy:
+    """A new environment with that Python: conda brings it along, otherwise it must be there."""
+    what = f"make an environment in `{NEW_ENVIRONMENT}` with Python {python}"
+    if hardware.software.environment_kind == "conda":
+        conda = f"conda create --yes --prefix ./{NEW_ENVIRONMENT} python={python} pip"
+        return Remedy(what=what, step=Step.PYTHON, commands=(conda,))
+    uv = f"uv venv --seed --python {python} {NEW_ENVIRONMENT}"
+    return Remedy(
+        what=f"{what} (where `python{python}` is missing, `{uv}` brings it)",
+        step=Step.PYTHON,
+        commands=(f"python{python} -m venv {NEW_ENVIRONMENT}",),
+        sure=Sureness.UNSURE,
     )
 
 

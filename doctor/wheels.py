@@ -15,6 +15,7 @@ import json
 import platform
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from typing import Any
 
 from rl_compat.doctor.refusals import Capability, NoTorchBuildError, capability_text, refused_python, why_none
@@ -76,20 +77,20 @@ def rank_torch(
     machine: str = "x86_64",
 ) -> tuple[TorchInstall, ...]:
     """Every listed build that fits, best first; never empty."""
-    cards = sorted(set(_as_cards(capability)))
+    cards = tuple(sorted(set(_as_cards(capability))))
     if machine not in MACHINES:
         raise NoTorchBuildError(
             f"torch is published for {' and '.join(MACHINES)}, this processor is {machine}", obstacle="machine"
         )
     if not cards:
         return tuple(_cpu_builds(python))
-    together = tuple(_cuda_builds(cards, driver_version, python, machine, note=_weakest_note(cards)))
+    together = _cuda_builds(cards, driver_version, python, machine, _weakest_note(cards))
     if together:
         return together
     for weakest in cards:
         left_out = ", ".join(capability_text(card) for card in cards if card != weakest)
         note = f"; no build also serves the cards with compute capability {left_out}" if left_out else ""
-        alone = tuple(_cuda_builds([weakest], driver_version, python, machine, note=note))
+        alone = _cuda_builds((weakest,), driver_version, python, machine, note)
         if alone:
             return alone
     raise why_none(cards, driver_version, python, machine)
@@ -121,8 +122,15 @@ def _as_cards(capability: Capability | Sequence[Capability] | None) -> list[Capa
     return [card for card in capability if isinstance(card, tuple)]
 
 
+@cache
 def _cuda_builds(
-    cards: list[Capability], driver_version: str | None, python: str, machine: str, *, note: str
+    cards: tuple[Capability, ...], driver_version: str | None, python: str, machine: str, note: str
+) -> tuple[TorchInstall, ...]:
+    return tuple(_serving(cards, driver_version, python, machine, note))
+
+
+def _serving(
+    cards: tuple[Capability, ...], driver_version: str | None, python: str, machine: str, note: str
 ) -> Iterator[TorchInstall]:
     for release in releases(python):
         for variant, arch_list in variants(release, machine):
@@ -157,7 +165,7 @@ def _cpu_builds(python: str) -> Iterator[TorchInstall]:
         raise refused_python(python)
 
 
-def _weakest_note(cards: list[Capability]) -> str:
+def _weakest_note(cards: Sequence[Capability]) -> str:
     return f"; the weakest card, {capability_text(cards[0])}, decides" if len(cards) > 1 else ""
 
 

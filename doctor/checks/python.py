@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
-from rl_compat.doctor.remedies import new_environment, other_python, pip_install, pip_uninstall, shell, unset
+from rl_compat.doctor.remedies import (
+    new_environment,
+    new_python,
+    other_python,
+    pip_install,
+    pip_uninstall,
+    shell,
+    unset,
+)
 from rl_compat.doctor.target import target_of
 from rl_compat.doctor.torch_tables import OLDEST_PYTHON
 from rl_compat.doctor.types import Check, Finding, Remedy, Severity, Step
@@ -36,7 +44,8 @@ def _version(hardware: Hardware) -> Finding | None:
     wanted, version = target_of(hardware), hardware.software.python
     if parse_version(wanted.python) < OLDEST_PYTHON:
         oldest = ".".join(map(str, OLDEST_PYTHON))
-        return _refused(hardware, "too_old", f"Python {version} is older than {oldest}, the oldest for rl_compat")
+        what = f"Python {version} is older than {oldest}, the oldest for rl_compat"
+        return _refused(what, "too_old", other_python(hardware) or (new_python(hardware, oldest),))
     newest = listed_pythons()[-1]
     if parse_version(wanted.python) > parse_version(newest):
         return Finding(
@@ -49,11 +58,11 @@ def _version(hardware: Hardware) -> Finding | None:
         rank_torch(wanted.cards, wanted.driver, wanted.python, machine=wanted.machine)
     except NoTorchBuildError as error:
         if error.obstacle == "python" and not _has_a_torch_that_serves(hardware):
-            return _refused(hardware, "outside_wheels", str(error))
+            return _refused(str(error), "outside_wheels", other_python(hardware))
     return None
 
 
-def _refused(hardware: Hardware, case: str, what: str) -> Finding:
+def _refused(what: str, case: str, remedies: tuple[Remedy, ...]) -> Finding:
     return Finding(
         id=f"python.{case}",
         severity=Severity.FAILURE,
@@ -61,7 +70,7 @@ def _refused(hardware: Hardware, case: str, what: str) -> Finding:
         why="pip finds no torch for this Python and these cards, and says so only with `no matching distribution`",
         where=("python",),
         affects=("installation", "training"),
-        remedies=other_python(hardware),
+        remedies=remedies,
     )
 
 
