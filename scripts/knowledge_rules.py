@@ -12,7 +12,7 @@ from rl_compat.capability.attention import EFFICIENT_MINIMUM, FLASH_MINIMUM, GRO
 from rl_compat.capability.kernels import TRITON_MINIMUM
 from rl_compat.capability.precision import BF16_MINIMUM
 from rl_compat.doctor.tables import satisfies, within
-from rl_compat.doctor.torch_tables import OLDEST, OLDEST_PYTHON, cuda_of
+from rl_compat.doctor.torch_tables import OLDEST, OLDEST_PYTHON, cuda_of, driver_runs
 from rl_compat.doctor.wheels import choose_torch
 from rl_compat.hardware.binaries import parse_version
 from rl_compat.hardware.catalogue import capability_of
@@ -78,6 +78,8 @@ def newest_builds_follow_from_the_releases(tables: Tables) -> Iterator[str]:
     for row in tables["torch"]["newest_by_capability"]:
         if parse_version(row["newest"])[:2] < OLDEST:
             continue
+        if not driver_runs(row["driver_min"], cuda_of(row["variant"])):
+            yield f"newest for {row['cc_min']}: driver {row['driver_min']} does not run {row['variant']}"
         driver = "595.58.03" if row["last_driver_branch"] is None else f"{row['last_driver_branch']}.95.05"
         low, high = (bound.lstrip("<>=") for bound in row["python"].split(","))
         oldest = low if parse_version(low) >= OLDEST_PYTHON else ".".join(map(str, OLDEST_PYTHON))
@@ -139,6 +141,9 @@ def attention_follows_the_rules(tables: Tables) -> Iterator[str]:
     for name, minimum in expected.items():
         if capability_of(backends[name]["cc_min"]) != minimum:
             yield f"sdpa {name}: begins at {backends[name]['cc_min']}, the rule at {minimum}"
+    efficient = backends["efficient"]
+    if "bfloat16" in efficient["dtypes"] or "bfloat16" not in efficient["dtypes_from_8_0"]:
+        yield f"sdpa efficient: bf16 does not begin at {BF16_MINIMUM}"
     grouped = [
         ("sdpa efficient", backends["efficient"]["grouped_torch_min"]),
         *((f"trap {row['id']}", row["torch_below"]) for row in tables["sdpa"]["traps"]),

@@ -11,6 +11,39 @@ Form = Callable[[Any], bool]
 INHERITED = ("source", "date", "confidence")
 "fields that any row may have; without them its section's or its table's hold"
 
+DESCRIPTIVE = frozenset(
+    {
+        "arch",
+        "commit",
+        "cp_async",
+        "cudnn_preferred",
+        "dp4a",
+        "engines",
+        "examples",
+        "experimental_python",
+        "fact",
+        "fix",
+        "flashinfer",
+        "fp16_tensor_fp16acc_tflops",
+        "fp16_vector_tflops",
+        "fp4_tflops",
+        "fp8_tensor",
+        "fp8_tflops",
+        "grouped",
+        "int8_path",
+        "int8_tops",
+        "is_bf16_supported_default",
+        "l2_mb",
+        "note",
+        "parent",
+        "released",
+        "smem_per_block_default_kb",
+        "unproven",
+        "vllm_min",
+    }
+)
+"fields for a reader; every other one is asked for by the program or by a rule"
+
 
 def matches(pattern: str) -> Form:
     return lambda value: isinstance(value, str) and re.fullmatch(pattern, value) is not None
@@ -237,6 +270,7 @@ TABLES: Mapping[str, Mapping[str, Section]] = {
                 "python": bounds,
                 "torch": bounds,
                 "transformers": maybe(bounds),
+                "transformers_5": is_flag,
                 "xformers": maybe(bounds),
                 "flashinfer": maybe(bounds),
                 "wheel_sm": some(is_whole),

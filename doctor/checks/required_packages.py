@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from rl_compat.doctor.findings import Check, Finding, Remedy, Severity, Step
@@ -10,8 +11,12 @@ from rl_compat.doctor.tables import required, satisfies
 from rl_compat.hardware.software import PACKAGES
 from rl_compat.hardware.types import Hardware
 
+REPLACEABLE = ("nvidia-ml-py",)
+"packages without which training works"
 ELSEWHERE = ("torch", "transformers")
 "packages with a check of their own for what is wrong with an installed one"
+REPLACED = ("nvidia-ml-py",)
+"training does without"
 KERNELS = (
     "torch",
     "transformers",
@@ -56,11 +61,14 @@ def look_at_required_packages(hardware: Hardware) -> Iterator[Finding]:
 
 def _missing(hardware: Hardware, absent: list[str]) -> Finding:
     python = hardware.software.executable
+    replaced = all(re.split("[<>=~!]", requirement)[0] in REPLACED for requirement in absent)
     return Finding(
         id="required_packages.missing",
-        severity=Severity.FAILURE,
+        severity=Severity.WARNING if replaced else Severity.FAILURE,
         what=f"not installed in {python}: {', '.join(absent)}",
-        why="`rlc train` stops at the first of them; a bare checkout has none",
+        why="nvidia-smi is asked in its place, which is slower and knows less of other processes and slices"
+        if replaced
+        else "`rlc train` stops at the first of them; a bare checkout has none",
         where=("installed packages",),
         affects=("installation",),
         remedies=_install_all(hardware),

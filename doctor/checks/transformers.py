@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from rl_compat.capability.attention import EFFICIENT_MINIMUM
 from rl_compat.capability.devices import capability_text, torch_version
 from rl_compat.capability.torch_build import torch_has_code
 from rl_compat.doctor.findings import Check, Finding, Remedy, Severity, Step, Sureness
@@ -39,7 +40,7 @@ def look_at_transformers(hardware: Hardware) -> Iterator[Finding]:
         yield wrong
     elif error is None:
         yield _works(hardware, version)
-    if trapped := _grouped_attention(hardware, version):
+    if wrong is None and (trapped := _grouped_attention(hardware, version)):
         yield trapped
     yield from _companions(hardware)
 
@@ -126,7 +127,7 @@ def _grouped_attention(hardware: Hardware, version: str) -> Finding | None:
         return None
     used = [device for device in hardware.devices if torch_has_code(torch, device)]
     weakest = min(used, key=lambda device: device.compute_capability, default=None)
-    if weakest is None:
+    if weakest is None or weakest.compute_capability < EFFICIENT_MINIMUM:
         return None
     if weakest.compute_capability >= capability_of(row["cc_below"]) or satisfies(
         torch.version, f">={row['torch_below']}"

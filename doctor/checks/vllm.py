@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from rl_compat.capability.bitsandbytes import NOT_LISTED
 from rl_compat.capability.devices import capability_text, torch_version
 from rl_compat.doctor.engine_tables import (
     attention_backends,
@@ -35,7 +36,7 @@ def look_at_vllm(hardware: Hardware) -> Iterator[Finding]:
     row = vllm_row(version)
     if is_unknown("vllm", version):
         yield _unknown(version)
-    elif row is None or target_of(hardware).machine != "x86_64":
+    elif row is None or target_of(hardware).machine in NOT_LISTED:
         yield _not_listed(version)
     elif lacking := [card for card in hardware.devices if not vllm_has_code(row, card.compute_capability)]:
         yield _without_code(hardware, version, row, lacking)
@@ -51,17 +52,17 @@ def look_at_vllm(hardware: Hardware) -> Iterator[Finding]:
 
 def _absent(hardware: Hardware) -> Finding:
     """Never a warning: it is not needed."""
-    releases = vllm_releases(hardware) if target_of(hardware).machine == "x86_64" else ()
-    cards = [device.compute_capability for device in hardware.devices]
-    last = last_vllm_with_code(cards)
-    if releases:
+    releases = vllm_releases(hardware)
+    last = last_vllm_with_code([device.compute_capability for device in hardware.devices])
+    if target_of(hardware).machine in NOT_LISTED:
+        could = "the table lists wheels for x86_64 only"
+    elif releases:
         row = releases[0]
         could = f"{row['vllm']} with torch {row['torch'].lstrip('=')} could serve these cards"
     elif last is not None:
         could = (
             f"{last['vllm']} is the last with code for these cards, and does not go with this driver, Python or project"
         )
-        could = could if target_of(hardware).machine == "x86_64" else "the table lists wheels for x86_64 only"
     else:
         could = f"no official wheel has code for {_cards(list(hardware.devices))}{_forks(list(hardware.devices))}"
     return Finding(
@@ -86,6 +87,9 @@ def mismatches(hardware: Hardware, row: Row) -> str:
         for name, version in here.items()
         if version is not None and not satisfies(version, row[name])
     ]
+    transformers = here["transformers"]
+    if transformers is not None and not row["transformers_5"] and satisfies(transformers, ">=5"):
+        strange = [*(text for text in strange if "transformers" not in text), f"transformers 4, this is {transformers}"]
     return " and ".join(strange)
 
 

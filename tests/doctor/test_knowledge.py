@@ -1,0 +1,181 @@
+"""The tables are whole and agree; the script that says so finds what is wrong."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from rl_compat.doctor.tables import CONFIDENCES, provenance, sections_of
+
+ROOT = Path(__file__).parents[2]
+KNOWLEDGE = ROOT / "doctor" / "knowledge"
+OURS = (
+    "gpus",
+    "compute_capability",
+    "drivers",
+    "torch",
+    "vllm",
+    "bitsandbytes",
+    "libs",
+    "sdpa",
+    "mig",
+)
+
+
+def read(name: str) -> dict[str, Any]:
+    table: dict[str, Any] = json.loads((KNOWLEDGE / f"{name}.json").read_text())
+    return table
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    import check_knowledge
+
+    return check_knowledge
+
+
+@pytest.fixture
+def tables(script: ModuleType) -> dict[str, dict[str, Any]]:
+    return copy.deepcopy(script.read_tables())
+
+
+def test_the_tables_are_sound_with_the_standard_library_alone() -> None:
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", str(ROOT / "scripts/check_knowledge.py")], capture_output=True, text=True, cwd="/"
+    )
+
+    assert done.stdout == ""
+    assert done.returncode == 0
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_every_row_says_where_it_comes_from(name: str) -> None:
+    table = read(name)
+
+    rows = [(part, row) for part, rows in sections_of(table).items() for row in rows]
+    origins = [provenance(table, part, row) for part, row in rows]
+
+    assert rows
+    assert all(origin.source for origin in origins)
+    assert all(re.fullmatch(r"20\d\d-\d\d(-\d\d)?", origin.date) for origin in origins)
+    assert {origin.confidence for origin in origins} <= set(CONFIDENCES)
+
+
+def test_no_fact_comes_from_a_place_that_a_reader_cannot_go_to() -> None:
+    texts = [path.read_text() for path in KNOWLEDGE.glob("*.json") if path.stem in OURS]
+
+    assert not any(re.search(r"\bids? [0-9]{8,}|compat\.md", text) for text in texts)
+
+
+def test_every_field_is_read_or_meant_for_a_reader(script: ModuleType) -> None:
+    from knowledge_schema import DESCRIPTIVE, TABLES
+
+    files = [*(ROOT / "doctor").rglob("*.py"), *(ROOT / "rl_compat").rglob("*.py"), ROOT / "scripts/knowledge_rules.py"]
+    code = "".join(path.read_text() for path in files)
+    fields = {name for table in TABLES.values() for part in table.values() for name in (*part.fields, *part.optional)}
+
+    unread = {name for name in fields if f'"{name}"' not in code and f"'{name}'" not in code}
+
+    assert unread <= DESCRIPTIVE
+    assert fields >= DESCRIPTIVE
+
+
+def change(tables: dict[str, dict[str, Any]], table: str, part: str, row: int, **values: Any) -> None:
+    tables[table][part][row].update(values)
+
+
+@pytest.mark.parametrize(
+    ("table", "part", "values", "fault"),
+    [
+        ("torch", "releases", {"newest": "two"}, "`newest` is 'two'"),
+        ("torch", "releases", {"python": "3.8 to 3.11"}, "`python` is '3.8 to 3.11'"),
+        ("torch", "releases", {"speed": 3}, "`speed` is not in the schema"),
+        ("torch", "releases", {"confidence": "quite"}, "confidence is 'quite'"),
+        ("torch", "releases", {"date": "last summer"}, "date is 'last summer'"),
+        ("torch", "releases", {"torch": "2.1", "newest": "2.1.2"}, "stands 2 times"),
+        ("gpus", "gpus", {"pci_device_ids": ["10de:102d"]}, "`pci_device_ids` is ['10de:102d']"),
+        ("vllm", "releases", {"wheel_sm": []}, "`wheel_sm` is []"),
+        ("mig", "profiles", {"profiles": ["half"]}, "`profiles` is ['half']"),
+        ("bitsandbytes", "wheels", {"libraries": [{"cuda_min": "12.6"}]}, "`libraries` is"),
+        ("libs", "newest", {"released": "2026"}, "`released` is '2026'"),
+        ("errors", "errors", {"patterns": ["("]}, "does not compile"),
+    ],
+)
+def test_a_row_of_the_wrong_form_is_a_fault(script, tables, table, part, values, fault) -> None:
+    change(tables, table, part, 0, **values)
+
+    assert any(fault in found for found in script.find_faults(tables)), script.find_faults(tables)
+
+
+@pytest.mark.parametrize(
+    ("table", "part", "row", "values", "fault"),
+    [
+        (
+            "torch",
+            "releases",
+            -1,
+            {"x86_64_wheels": {"cu132": ["7.5"], "cu135": ["7.5"]}},
+            "cu135 has no row of minimum",
+        ),
+        ("torch", "releases", -1, {"x86_64_wheels": {"cu130": ["7.5"]}}, "the package index's build cu132"),
+        ("torch", "releases", -1, {"x86_64_wheels": {"cu132": ["7.4"]}}, "compute capability 7.4 is not in the table"),
+        (
+            "torch",
+            "releases",
+            -1,
+            {"x86_64_wheels": {"cu132": ["6.0"]}},
+            "has 6.0, which CUDA 12.9 was the last to know",
+        ),
+        ("torch", "releases", -1, {"newest": "2.14.9"}, "newest is 2.14.9"),
+        ("torch", "pinned_libraries", 0, {"variants": ["cu130"]}, "no build cu130 to pin"),
+        ("torch", "newest_by_capability", 3, {"newest": "2.13.0"}, "torch==2.14.1+cu126 follows"),
+        ("torch", "newest_by_capability", 3, {"driver_min": "470.86"}, "driver 470.86 does not run cu126"),
+        ("torch", "features", 0, {"torch_min": "2.13"}, "the rule says (2, 14)"),
+        ("gpus", "gpus", 0, {"cc": "3.9"}, "compute capability 3.9 is not in the table"),
+        ("gpus", "gpus", 0, {"bf16_native": True}, "bf16_native is True"),
+        ("gpus", "gpus", 0, {"pci_device_ids": ["1b38"]}, "PCI id 1b38: is of k80, p40"),
+        ("gpus", "gpus", 0, {"shared_pci_device_ids": ["102d"]}, "is of k80 alone"),
+        ("compute_capability", "capabilities", 0, {"sdpa_backends": ["efficient", "math"]}, "by their gates ['math']"),
+        ("vllm", "releases", -1, {"torch": "==2.19.0"}, "which the table of torch does not have"),
+        ("vllm", "releases", -1, {"wheel_min_cc": "7.0"}, "its wheel at sm_75"),
+        ("vllm", "releases", 0, {"vllm": "0.32.5"}, "are not in order"),
+        ("bitsandbytes", "features", 0, {"version_min": "0.30"}, "no row for the oldest releases"),
+        ("bitsandbytes", "features", 1, {"cc_min": "5.0"}, "the newest wheel begins at sm_60"),
+        ("drivers", "arch_support", 1, {"last_driver_branch": 471}, "branch 471"),
+        ("drivers", "cuda_min_driver_linux", 0, {"minor_compat": "600"}, "only 515.43.04 for PTX"),
+        ("mig", "profiles", 0, {"profiles": ["4g.48gb"]}, "4g.48gb is larger than the GPU"),
+        ("mig", "profiles", 0, {"gpus": ["a31"]}, "a31 is no card"),
+        ("sdpa", "backends", 0, {"cc_min": "7.5"}, "begins at 7.5, the rule at (8, 0)"),
+        ("libs", "newest", 0, {"version": "2.14.0"}, "torch 2.15.0: newer than 2.14.0"),
+        ("libs", "required", 0, {"versions": ">=2.5,<2.16"}, "is not in pyproject.toml"),
+    ],
+)
+def test_tables_that_contradict_each_other_are_a_fault(script, tables, table, part, row, values, fault) -> None:
+    change(tables, table, part, row, **values)
+
+    assert any(fault in found for found in script.find_faults(tables)), script.find_faults(tables)
+
+
+def test_a_missing_table_and_a_missing_field_are_faults(script, tables) -> None:
+    del tables["mig"]
+    del tables["torch"]["releases"][0]["python"]
+
+    faults = script.find_faults(tables)
+
+    assert "mig: the table is missing" in faults
+    assert "torch.releases[2.0]: `python` is missing" in faults
+
+
+def test_a_row_without_any_source_is_a_fault(script, tables) -> None:
+    tables["mig"]["source"] = ""
+
+    assert "mig.profiles[0]: has no source" in script.find_faults(tables)
