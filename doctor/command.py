@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from rl_compat.doctor.diagnosis import Diagnosis
+from rl_compat.doctor.findings import Check, Severity
 from rl_compat.doctor.fix import refuse_system_python, run_all, runnable
 from rl_compat.doctor.mend import mending, renews_torch, script
 from rl_compat.doctor.options import Options, parse
@@ -19,7 +20,6 @@ from rl_compat.doctor.paper import Paper, paper_of
 from rl_compat.doctor.report import as_json
 from rl_compat.doctor.runner import run_checks, select_checks
 from rl_compat.doctor.screen import render, render_checks
-from rl_compat.doctor.types import Check, Severity
 from rl_compat.doctor.verdict import judge, judge_mended
 from rl_compat.errors import AskedWrongly, RLCompatError
 from rl_compat.hardware.types import Hardware

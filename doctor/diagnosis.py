@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+from rl_compat.doctor.findings import Check, CheckResult, Finding, Severity
 from rl_compat.doctor.mend import Mend
-from rl_compat.doctor.types import Check, CheckResult, Finding, Severity
 from rl_compat.doctor.verdict import Verdict
 from rl_compat.hardware.types import Hardware
 

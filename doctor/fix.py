@@ -8,8 +8,8 @@ import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 
+from rl_compat.doctor.findings import Step, Sureness
 from rl_compat.doctor.mend import Mend
-from rl_compat.doctor.types import Step, Sureness
 from rl_compat.errors import AskedWrongly
 from rl_compat.hardware.software import environment_kind
 

@@ -8,11 +8,12 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from rl_compat.doctor.findings import Finding, Remedy, Severity, Step, Sureness
 from rl_compat.doctor.remedies import NEW_ENVIRONMENT, install_torch
-from rl_compat.doctor.types import Finding, Remedy, Severity, Step, Sureness
 from rl_compat.hardware.types import Hardware
 
 WIDTH = 98
+QUICKSTART = "scripts/quickstart.sh"
 OF_THE_HOST = (Step.DRIVER, Step.CONTAINER)
 "steps that are not taken inside of a container"
 
@@ -33,7 +34,7 @@ def mending(findings: Iterable[Finding], hardware: Hardware) -> tuple[Mend, ...]
     bad = [finding for finding in findings if finding.severity >= Severity.WARNING and finding.remedies]
     bad.sort(key=lambda finding: -finding.severity)
     chosen = [(finding.id, preferred(finding)) for finding in bad]
-    merged = _merge(_one_torch(chosen, hardware))
+    merged = _merge(_one_torch(_one_environment(chosen, hardware), hardware))
     ordered = sorted(merged, key=lambda mend: (mend.remedy.step, not _uninstalls(mend.remedy)))
     moved = _in_new_environment(ordered, hardware)
     return tuple(replace(mend, elsewhere=_elsewhere(mend.remedy.step, hardware)) for mend in moved)
@@ -67,6 +68,19 @@ def preferred(finding: Finding) -> Remedy:
     if first.step is not Step.DRIVER:
         return first
     return next((other for other in finding.remedies if _installs_torch(other)), first)
+
+
+def _one_environment(chosen: Sequence[tuple[str, Remedy]], hardware: Hardware) -> list[tuple[str, Remedy]]:
+    """Where the quickstart makes an environment with everything in it, it stands for all that would go into one."""
+    whole = next((remedy for _, remedy in chosen if QUICKSTART in remedy.commands), None)
+    if whole is None:
+        return list(chosen)
+    python = shlex.quote(hardware.software.executable or "python3")
+    return [(id, whole if _all_start_with(python, remedy.commands) else remedy) for id, remedy in chosen]
+
+
+def _all_start_with(python: str, commands: Sequence[str]) -> bool:
+    return bool(commands) and all(re.match(rf"{re.escape(python)} -m (venv|pip) ", command) for command in commands)
 
 
 def _one_torch(chosen: Sequence[tuple[str, Remedy]], hardware: Hardware) -> list[tuple[str, Remedy]]:

@@ -35,8 +35,8 @@ def _outlook(verdict: Verdict, paper: Paper) -> list[str]:
     plan = example.plan
     assert plan is not None
     training, rollout = plan.roles["actor"].compute_dtype, plan.rollout
-    apart = "" if rollout.compute_dtype == training else f" in {rollout.compute_dtype}"
-    arithmetic = f"{training} training, `{rollout.engine}` rollout{apart}"
+    apart = "" if rollout.compute_dtype == training else f" training, {rollout.compute_dtype} rollout"
+    arithmetic = f"{training}{apart}, engine `{rollout.engine}`"
     return [
         *paper.wrap(f"profile `{verdict.profile}` ({verdict.summary}): {arithmetic}", first="  ", rest="    "),
         *(line for reach in verdict.reaches for line in _reach(reach, paper)),

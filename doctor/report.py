@@ -27,8 +27,8 @@ from typing import Any
 
 from rl_compat import __version__
 from rl_compat.doctor.diagnosis import Diagnosis
+from rl_compat.doctor.findings import Check, CheckResult, Finding, Remedy, Severity
 from rl_compat.doctor.mend import script
-from rl_compat.doctor.types import Check, CheckResult, Finding, Remedy, Severity
 from rl_compat.doctor.verdict import Reach, Verdict
 from rl_compat.hardware.recording import to_json
 from rl_compat.planning.known_shapes import KNOWN_SHAPES

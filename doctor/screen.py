@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from rl_compat.doctor.diagnosis import Diagnosis
+from rl_compat.doctor.findings import Check, Finding, Remedy, Severity
 from rl_compat.doctor.mend import Mend, preferred, script
 from rl_compat.doctor.outlook import render_verdict
 from rl_compat.doctor.paper import BAD, BOLD, DIM, FINE, INFO, WARN, Paper, paper_of
 from rl_compat.doctor.report import severity_name
-from rl_compat.doctor.types import Check, Finding, Remedy, Severity
 
 __all__ = ["Paper", "paper_of", "render", "render_checks"]
 

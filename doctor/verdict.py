@@ -147,6 +147,11 @@ def describe_device(hardware: Hardware) -> str:
         return f"{host.cpu_name} ({host.num_cores} cores, {format_bytes(host.ram_available_bytes)} of memory available)"
     device, *others = hardware.devices
     free, total = format_bytes(device.memory_free_bytes), format_bytes(device.memory_total_bytes)
-    memory = f"{free} of {total} free" if device.sources.get("name") != "catalogue" else f"{total} by the catalogue"
+    in_units_of_total = free.removesuffix(f" {total.split()[-1]}")
+    memory = (
+        f"{in_units_of_total} of {total} free"
+        if device.sources.get("name") != "catalogue"
+        else f"{total} by the catalogue"
+    )
     also = f", first of {len(others) + 1}" if others else ""
     return f"{device.name} (compute capability {capability_text(device)}, {memory}){also}"

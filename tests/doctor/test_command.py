@@ -18,8 +18,8 @@ from fakes.doctor import RECORDINGS, ROOT, check, finding
 
 from rl_compat.cli.app import main as rlc
 from rl_compat.doctor.command import main, run
+from rl_compat.doctor.findings import Check, Severity
 from rl_compat.doctor.table import CHECKS
-from rl_compat.doctor.types import Check, Severity
 from rl_compat.errors import AskedWrongly
 
 H200 = str(RECORDINGS / "h200.json")

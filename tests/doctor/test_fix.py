@@ -15,9 +15,9 @@ import pytest
 from fakes.doctor import RECORDINGS, ROOT, check, finding, remedy
 
 from rl_compat.doctor.command import run
+from rl_compat.doctor.findings import Severity, Step, Sureness
 from rl_compat.doctor.fix import refuse_system_python, run_all, runnable, split_plain
 from rl_compat.doctor.mend import Mend
-from rl_compat.doctor.types import Severity, Step, Sureness
 from rl_compat.errors import AskedWrongly
 
 PROGRAM = """
@@ -26,7 +26,7 @@ sys.path[:0] = [{root!r}, {tests!r}]
 from fakes.doctor import check, finding, remedy
 from rl_compat.doctor.command import main
 from rl_compat.doctor.remedies import pip_install
-from rl_compat.doctor.types import Check, Severity, Step
+from rl_compat.doctor.findings import Check, Severity, Step
 
 def look(hardware, name, severity):
     try:

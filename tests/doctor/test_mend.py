@@ -9,11 +9,11 @@ from dataclasses import replace
 import pytest
 from fakes.doctor import RECORDINGS, finding, machine, remedy
 
+from rl_compat.doctor.findings import Finding, Remedy, Severity, Step, Sureness
 from rl_compat.doctor.mend import mending, script
 from rl_compat.doctor.remedies import install_torch, new_environment, pip_install
 from rl_compat.doctor.runner import run_checks
 from rl_compat.doctor.table import CHECKS
-from rl_compat.doctor.types import Finding, Remedy, Severity, Step, Sureness
 from rl_compat.hardware.types import Hardware
 
 P40 = machine("p40_cu128_wheel")
@@ -112,6 +112,21 @@ def test_another_python_brings_its_torch_and_no_second_one_is_installed() -> Non
     lines = block(failure("a.b", OLD_TORCH), failure("c.d", python))
 
     assert [line for line in lines if not line.startswith("#")] == list(python.commands)
+
+
+def test_the_quickstart_stands_for_all_that_it_installs() -> None:
+    whole = remedy(Step.PYTHON, "scripts/quickstart.sh", what="make an environment with everything")
+    other = remedy(Step.SHELL, "unset A")
+
+    mends = mending(
+        [failure("a.b", OLD_TORCH), failure("c.d", whole), warning("e.f", new_environment(P40)), warning("g.h", other)],
+        P40,
+    )
+
+    assert [(mend.remedy.commands, mend.findings) for mend in mends] == [
+        (("unset A",), ("g.h",)),
+        (("scripts/quickstart.sh",), ("a.b", "c.d", "e.f")),
+    ]
 
 
 @pytest.mark.parametrize(

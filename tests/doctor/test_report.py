@@ -9,7 +9,7 @@ from fakes.doctor import RECORDINGS, check, finding, remedy
 
 import rl_compat.doctor.report as report
 from rl_compat.doctor.command import run
-from rl_compat.doctor.types import Severity, Step, Sureness
+from rl_compat.doctor.findings import Severity, Step, Sureness
 from rl_compat.hardware.recording import from_json
 
 CHECKS = (

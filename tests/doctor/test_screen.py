@@ -9,13 +9,13 @@ import pytest
 from fakes.doctor import check, finding, machine, remedy
 
 from rl_compat.doctor.diagnosis import Diagnosis
+from rl_compat.doctor.findings import Check, Finding, Severity, Step
 from rl_compat.doctor.mend import mending
 from rl_compat.doctor.options import parse
 from rl_compat.doctor.paper import Paper, paper_of
 from rl_compat.doctor.runner import run_checks
 from rl_compat.doctor.screen import render, render_checks
 from rl_compat.doctor.table import CHECKS
-from rl_compat.doctor.types import Check, Finding, Severity, Step
 from rl_compat.doctor.verdict import judge, judge_mended
 
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")

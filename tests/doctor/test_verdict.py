@@ -12,9 +12,9 @@ from fakes.doctor import RECORDINGS, machine
 from rl_compat.cli.app import main as rlc
 from rl_compat.config.embedded import embedded_runs
 from rl_compat.config.load import load_config
+from rl_compat.doctor.findings import Severity
 from rl_compat.doctor.runner import run_checks
 from rl_compat.doctor.table import CHECKS
-from rl_compat.doctor.types import Severity
 from rl_compat.doctor.verdict import LADDER, METHODS, judge, judge_mended, reach, reach_all, with_model
 from rl_compat.planning.fit import make_plan, plan_if_it_fits
 from rl_compat.planning.known_shapes import KNOWN_SHAPES
@@ -77,7 +77,7 @@ def test_a_healthy_card_gets_its_profile_and_no_problem() -> None:
     verdict = judge(machine("rtx4090"))
 
     assert (verdict.works, verdict.problem, verdict.profile) == (True, None, "ada")
-    assert verdict.device == "NVIDIA GeForce RTX 4090 (compute capability 8.9, 23.4 GiB of 24.0 GiB free)"
+    assert verdict.device == "NVIDIA GeForce RTX 4090 (compute capability 8.9, 23.4 of 24.0 GiB free)"
     assert [found.method for found in verdict.reaches] == ["full PPO", "LoRA PPO", "full GRPO"]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from rl_compat.doctor.types import Check, Finding, Remedy, Severity, Step, Sureness
+from rl_compat.doctor.findings import Check, Finding, Remedy, Severity, Step, Sureness
 from rl_compat.hardware.recording import load_recording
 from rl_compat.hardware.types import Hardware
 
