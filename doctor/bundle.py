@@ -41,15 +41,12 @@ def write_bundle(
     versions: Mapping[str, str] | None = None,
     today: datetime | None = None,
 ) -> tuple[str, ...]:
-    """Write the bundle and return the names in it, with their sizes to be had from `describe_bundle`.
+    """Write the bundle and return the names in it.
 
     `run_folder` is the newest under `runs` when not given. Raises AskedWrongly, and leaves nothing behind, when the
     file exists, cannot be written, or the folder holds no run.
     """
-    if run_folder is not None and not (run_folder / "plan.json").is_file():
-        raise AskedWrongly(f"there is no `plan.json` in `{run_folder}`", hint="name the folder of a run")
-    if os.path.lexists(path):
-        raise _exists(path)
+    refuse_request(path, run_folder)
     installed = installed_versions() if versions is None else versions
     keep = {*installed.values(), *hardware.software.packages.values()}
     redactor = Redactor(owner or find_owner(), keep=keep)
@@ -63,6 +60,14 @@ def write_bundle(
     }
     _write_zip(path, files, today or datetime.now())
     return tuple(files)
+
+
+def refuse_request(path: Path, run_folder: Path | None = None) -> None:
+    """Raise AskedWrongly when the file exists or the folder holds no run: asked before the machine is looked at."""
+    if run_folder is not None and not (run_folder / "plan.json").is_file():
+        raise AskedWrongly(f"there is no `plan.json` in `{run_folder}`", hint="name the folder of a run")
+    if os.path.lexists(path):
+        raise _exists(path)
 
 
 def describe_bundle(path: Path) -> list[str]:
