@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
+from fakes.machines import recorded
 
-from rl_compat.doctor.install_torch import find_source, parse_versions, why_unusable
+from rl_compat.doctor.install_torch import beside, describe, find_source, parse_versions, why_unusable
 from rl_compat.doctor.wheels import NoTorchBuildError, rank_torch
-from rl_compat.hardware.readings import TorchReading
-from rl_compat.hardware.smi import Card, Detected
-from rl_compat.hardware.types import TorchBuild
+from rl_compat.hardware.types import Driver, Hardware, TorchBuild
 
 PYPI = ["2.15.0", "2.14.1", "2.14.0", "2.13.0", "2.7.1"]
 FOLDER = ["2.13.0+cpu", "2.12.0+cpu"]
@@ -76,31 +76,55 @@ def test_pips_listing_is_read() -> None:
     assert parse_versions("ERROR: No matching distribution found for torch") == []
 
 
-def reading(
-    version: str, cuda: str | None = None, archs: tuple[str, ...] = (), available: bool = False
-) -> TorchReading:
-    return TorchReading(build=TorchBuild(version=version, cuda=cuda, arch_list=archs, cuda_available=available))
+def p40(torch: TorchBuild | None, *, error: str | None = None) -> Hardware:
+    """A machine with one P40 and that torch."""
+    base = recorded("p40")
+    return replace(base, software=replace(base.software, torch=torch, torch_error=error, packages={}))
 
 
-ONE_P40 = Detected(cards=(Card(name="Tesla P40", compute_capability=(6, 1)),), driver_version="535.274.02")
+def build(version: str, cuda: str | None = None, archs: tuple[str, ...] = (), available: bool = False) -> TorchBuild:
+    return TorchBuild(version=version, cuda=cuda, arch_list=archs, cuda_available=available)
 
 
 def test_a_torch_that_suits_the_machine_is_left_alone() -> None:
     """A-ENV-02."""
-    assert why_unusable(reading("2.13.0+cpu"), Detected()) == []
-    assert why_unusable(reading("2.14.1+cu126", "12.6", ("sm_60",), available=True), ONE_P40) == []
+    assert why_unusable(recorded("laptop_no_gpu")) == []
+    assert why_unusable(p40(build("2.14.1+cu126", "12.6", ("sm_60",), available=True))) == []
 
 
 @pytest.mark.parametrize(
     ("torch", "fault"),
     [
-        (reading("2.5.1+cu118", "11.8", ("sm_60",), available=True), "is outside of 2.6 up to but not including 2.16"),
-        (reading("2.16.0", "13.4", ("sm_90",), available=True), "is outside of"),
-        (reading("2.14.1+cpu"), "is a CPU build and there is a GPU"),
-        (reading("2.14.1+cu130", "13.0", ("sm_75",), available=True), "has no code for `Tesla P40`"),
-        (reading("2.14.1+cu126", "12.6", ("sm_60",)), "sees no GPU"),
+        (build("2.5.1+cu118", "11.8", ("sm_60",), available=True), "is older than 2.6"),
+        (build("2.16.0", "13.4", ("sm_90",), available=True), "is not older than 2.16"),
+        (build("2.14.1+cpu"), "is a build for the CPU, and this machine has `Tesla P40`"),
+        (build("2.14.1+cu130", "13.0", ("sm_75",), available=True), "has no code for device 0 (Tesla P40)"),
     ],
 )
-def test_a_torch_that_does_not_suit_is_named_with_its_fault(torch: TorchReading, fault: str) -> None:
+def test_a_torch_that_does_not_suit_is_named_with_its_fault(torch: TorchBuild, fault: str) -> None:
     """A-ENV-01, A-ENV-10."""
-    assert fault in why_unusable(torch, ONE_P40)[0]
+    assert fault in why_unusable(p40(torch))[0]
+
+
+def test_a_driver_that_is_too_old_for_the_torch_is_a_reason_to_install_another() -> None:
+    """A-ENV-09."""
+    assert "driver 470.86 supports up to CUDA 11.4" in why_unusable(recorded("rtx3090_old_driver"))[0]
+
+
+def test_a_torch_that_does_not_import_cannot_stay() -> None:
+    assert why_unusable(p40(None, error="killed by signal 11 (SIGSEGV)")) == ["killed by signal 11 (SIGSEGV)"]
+    assert why_unusable(p40(None)) == []
+
+
+def test_what_no_other_torch_would_mend_is_said_and_torch_is_left_alone() -> None:
+    silent = replace(build("2.14.1+cu126", "12.6", ("sm_60",)), cuda_error="Error 802: system not yet initialized")
+
+    assert why_unusable(p40(silent)) == []
+    assert [finding.id for finding in beside(p40(silent))] == ["torch_driver.fabric_manager"]
+
+
+def test_the_cards_and_the_driver_are_named() -> None:
+    assert describe(recorded("p40")) == "found Tesla P40 (compute capability 6.1), driver 535.274.02"
+    assert describe(recorded("laptop_no_gpu")) == "found no usable NVIDIA GPU"
+    without_nvml = replace(recorded("p40"), driver=Driver())
+    assert describe(without_nvml).endswith("driver of unknown version")
