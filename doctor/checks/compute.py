@@ -85,7 +85,7 @@ def _half_rate(device: Device) -> str:
     """The catalogue's word for the rate of fp16, of the card or else of one of the same compute capability."""
     rows = read_knowledge("gpus")["gpus"]
     gpu = find_gpu(device.name, device.memory_total_bytes)
-    if gpu is not None:
+    if gpu is not None and gpu.compute_capability == device.compute_capability:
         return str(next(row["fp16_rate"] for row in rows if row["id"] == gpu.id))
     if not has_tensor_cores(device) and device.compute_capability >= (7, 0):
         return "vector_only"

@@ -336,10 +336,8 @@ class TestDriver:
         assert only(look_at_the_driver, hidden).remedies[0].commands == ("unset CUDA_VISIBLE_DEVICES",)
 
     def test_one_card_of_several_that_cannot_be_read_is_a_warning(self) -> None:
-        base = recorded("mixed_p40_a100")
-        second = only(
-            look_at_the_driver, with_torch(base, cuda_error="cuda:1: RuntimeError: CUDA error: out of memory")
-        )
+        base, error = recorded("mixed_p40_a100"), "RuntimeError: CUDA error: out of memory"
+        second = only(look_at_the_driver, with_torch(base, cuda_error=f"cuda:1: {error}"))
         assert (second.id, second.severity) == ("torch_driver.out_of_memory", Severity.WARNING)
         assert second.affects == ("cuda:1",)
         first = only(look_at_the_driver, with_torch(base, cuda_error=f"cuda:0: {error}"))

@@ -1,0 +1,182 @@
+"""What the cards' compute capability means, and which variables matter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+from fakes.machines import GTX_1660, H200, P40, P100, T4, V100, machine, recorded
+
+from rl_compat.doctor.checks.compute import CHECKS, look_at_attention, look_at_kernels, look_at_precision
+from rl_compat.doctor.checks.variables import look_at_variables
+from rl_compat.doctor.types import Finding, Severity
+from rl_compat.hardware.catalogue import all_gpus
+from rl_compat.hardware.types import Device, Hardware
+
+
+def found(findings: Iterable[Finding]) -> dict[str, Finding]:
+    return {finding.id: finding for finding in findings}
+
+
+class TestPrecision:
+    @pytest.mark.parametrize(
+        ("device", "case", "says"),
+        [
+            (H200, "native", "bf16 is native; fp16 products run on tensor cores; TF32 serves fp32 products"),
+            (T4, "bf16_emulated", "bf16 is emulated only; fp16 products run on tensor cores; no TF32 below 8.0"),
+            (V100, "bf16_emulated", "fp16 products run on tensor cores"),
+            (P40, "bf16_emulated", "multiplies at the rate of fp32, element-wise half arithmetic at 1/64 of it"),
+            (P100, "bf16_emulated", "fp16 arithmetic runs at twice the rate of fp32"),
+            (GTX_1660, "fp16_collapses", "fp16 products are many times slower than fp32"),
+        ],
+    )
+    def test_each_kind_of_card_is_told_what_it_multiplies_in(self, device: Device, case: str, says: str) -> None:
+        """A-ENV-03."""
+        (finding,) = look_at_precision(machine(device))
+        assert finding.id == f"precision.{case}"
+        assert finding.severity is (Severity.OK if case == "native" else Severity.NOTE)
+        assert device.name in finding.what
+        assert says in finding.what
+
+    def test_torchs_yes_does_not_make_bf16_native(self) -> None:
+        """A-ENV-03: 7.5 with the flag unknown, or even set."""
+        for flag in (None, True, False):
+            (finding,) = look_at_precision(machine(replace(T4, bf16_native=flag)))
+            assert finding.id == "precision.bf16_emulated"
+
+    def test_mixed_cards_are_told_apart(self) -> None:
+        results = found(look_at_precision(recorded("mixed_p40_a100")))
+        assert results["precision.native"].severity is Severity.OK
+        assert results["precision.bf16_emulated"].affects == ("cuda:1",)
+        assert "Tesla P40" in results["precision.bf16_emulated"].what
+
+    def test_cards_of_one_kind_share_a_line(self) -> None:
+        (finding,) = look_at_precision(machine(P40, P40))
+        assert finding.what.startswith("2 × Tesla P40 (compute capability 6.1): ")
+
+    def test_a_card_that_the_catalogue_does_not_know_is_judged_by_its_capability(self) -> None:
+        (unnamed,) = look_at_precision(machine(replace(P40, name="Graphics Device")))
+        assert "1/64" in unnamed.what
+        (small,) = look_at_precision(machine(replace(T4, name="NVIDIA T550 Laptop GPU")))
+        assert small.id == "precision.fp16_collapses"
+        (newer,) = look_at_precision(machine(replace(H200, name="NVIDIA X1", compute_capability=(13, 0))))
+        assert "the rate of fp16 is not known" in newer.what
+
+    def test_every_card_of_the_catalogue_gets_one_line(self) -> None:
+        for gpu in all_gpus():
+            device = replace(P40, name=gpu.name, compute_capability=gpu.compute_capability)
+            (finding,) = look_at_precision(machine(device))
+            native = gpu.compute_capability >= (8, 0)
+            assert (finding.severity is Severity.OK) is native
+
+
+class TestAttentionAndKernels:
+    @pytest.mark.parametrize(
+        ("device", "says"), [(H200, "by the flash kernel"), (P40, "in fp16 and fp32 by the memory-efficient kernel")]
+    )
+    def test_fused_attention_is_fine(self, device: Device, says: str) -> None:
+        (finding,) = look_at_attention(machine(device))
+        assert (finding.id, finding.severity) == ("attention.fused", Severity.OK)
+        assert says in finding.what
+
+    def test_a_card_without_it_is_told_to_keep_lengths_short(self) -> None:
+        (finding,) = look_at_attention(recorded("k80"))
+        assert (finding.id, finding.severity) == ("attention.math_only", Severity.NOTE)
+
+    def test_the_weakest_card_decides(self) -> None:
+        (finding,) = look_at_attention(recorded("mixed_p40_a100"))
+        assert "Tesla P40" in finding.what
+
+    @pytest.mark.parametrize("device", [P40, P100])
+    def test_below_7_0_triton_and_compile_are_off_and_no_error(self, device: Device) -> None:
+        """A-ENV-12."""
+        (finding,) = look_at_kernels(machine(device))
+        assert (finding.id, finding.severity, finding.remedies) == ("kernels.off", Severity.NOTE, ())
+        major, minor = device.compute_capability
+        assert f"are off: {device.name} (compute capability {major}.{minor}) is below 7.0" in finding.what
+        assert "48.0 KiB of shared memory" in finding.what
+
+    @pytest.mark.parametrize(("device", "shared"), [(V100, "96.0 KiB"), (T4, "64.0 KiB"), (H200, "227.0 KiB")])
+    def test_from_7_0_they_are_on(self, device: Device, shared: str) -> None:
+        (finding,) = look_at_kernels(machine(device))
+        assert (finding.id, finding.severity) == ("kernels.on", Severity.OK)
+        assert shared in finding.what
+
+    def test_the_shared_memory_that_was_read_counts_more_than_the_table(self) -> None:
+        (finding,) = look_at_kernels(machine(replace(H200, shared_memory_optin_bytes=102400)))
+        assert "100.0 KiB" in finding.what
+
+    def test_of_mixed_cards_the_old_one_is_named(self) -> None:
+        (finding,) = look_at_kernels(recorded("mixed_p40_a100"))
+        assert finding.affects == ("cuda:1",)
+
+    def test_without_a_gpu_none_of_this_applies(self) -> None:
+        for look in (look_at_precision, look_at_attention, look_at_kernels):
+            assert list(look(recorded("laptop_no_gpu"))) == []
+
+
+def with_variable(base: Hardware, **variables: str) -> dict[str, Finding]:
+    return found(look_at_variables(replace(base, environment=variables)))
+
+
+class TestEnvironment:
+    def test_a_clean_shell_is_fine(self) -> None:
+        (finding,) = look_at_variables(recorded("rtx3090"))
+        assert finding.severity is Severity.OK
+
+    @pytest.mark.parametrize(
+        ("name", "value", "case", "severity"),
+        [
+            ("CUDA_LAUNCH_BLOCKING", "1", "launch_blocking", Severity.WARNING),
+            ("PYTORCH_NO_CUDA_MEMORY_CACHING", "1", "no_caching", Severity.WARNING),
+            ("NVIDIA_TF32_OVERRIDE", "0", "tf32_off", Severity.NOTE),
+            ("NVIDIA_TF32_OVERRIDE", "1", "tf32_on", Severity.WARNING),
+            ("CUDA_MODULE_LOADING", "eager", "eager_loading", Severity.NOTE),
+        ],
+    )
+    def test_a_variable_that_hurts_is_unset(self, name: str, value: str, case: str, severity: Severity) -> None:
+        finding = with_variable(recorded("rtx3090"), **{name: value})[f"environment.{case}"]
+        assert finding.severity is severity
+        assert f"`{name}={value}`" in finding.what
+        assert finding.remedies[0].commands == (f"unset {name}",)
+
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [
+            ("CUDA_LAUNCH_BLOCKING", "0"),
+            ("CUDA_MODULE_LOADING", "LAZY"),
+            ("TORCH_CUDA_ARCH_LIST", "8.0"),
+            ("PYTORCH_ALLOC_CONF", "expandable_segments:True"),
+            ("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"),
+            ("VLLM_ATTENTION_BACKEND", "FLASH_ATTN"),
+        ],
+    )
+    def test_one_that_does_nothing_bad_here_is_not_mentioned(self, name: str, value: str) -> None:
+        assert list(with_variable(recorded("rtx3090"), **{name: value})) == ["environment.clean"]
+
+    def test_without_a_gpu_cudas_variables_do_not_matter(self) -> None:
+        variables = {"CUDA_LAUNCH_BLOCKING": "1", "NVIDIA_TF32_OVERRIDE": "1", "CUDA_MODULE_LOADING": "EAGER"}
+        assert list(with_variable(recorded("laptop_no_gpu"), **variables)) == ["environment.clean"]
+
+    def test_tf32_is_nothing_to_a_card_without_it(self) -> None:
+        assert list(with_variable(recorded("p40"), NVIDIA_TF32_OVERRIDE="1")) == ["environment.clean"]
+
+    def test_the_allocators_new_name_is_not_read_by_an_older_torch(self) -> None:
+        base = machine(H200)
+        finding = with_variable(base, PYTORCH_ALLOC_CONF="expandable_segments:True")["environment.alloc_conf_not_read"]
+        assert finding.severity is Severity.NOTE
+        assert finding.remedies[0].commands == ("export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",)
+        both = {"PYTORCH_ALLOC_CONF": "a:1", "PYTORCH_CUDA_ALLOC_CONF": "a:1"}
+        assert list(with_variable(base, **both)) == ["environment.clean"]
+
+    @pytest.mark.parametrize(("version", "noted"), [("0.14.1", False), ("0.25.0", True)])
+    def test_vllms_backend_variable_has_no_effect_since_0_15(self, version: str, noted: bool) -> None:
+        results = with_variable(machine(H200, vllm=version), VLLM_ATTENTION_BACKEND="FLASHINFER")
+        assert ("environment.vllm_backend_not_read" in results) is noted
+
+
+def test_a_healthy_machine_hears_nothing() -> None:
+    for name in ("rtx3090", "rtx4090", "a100", "h100", "h200", "rtx5090"):
+        findings = [finding for check in CHECKS for finding in check.run(recorded(name))]
+        assert {finding.severity for finding in findings} == {Severity.OK}
