@@ -41,15 +41,7 @@ def refuse_python() -> int:
     why = "nothing can be installed into this Python, and nothing else was looked at"
     remedies = list_remedies()
     if "--json" in sys.argv:
-        finding = {
-            "id": "python.too_old",
-            "severity": "failure",
-            "what": what,
-            "why": why,
-            "where": [sys.executable],
-            "remedies": [{"what": words, "commands": commands} for words, commands in remedies],
-        }
-        print(json.dumps({"schema": "rlc.doctor/1", "exit_code": 1, "findings": [finding]}, indent=2))
+        print(json.dumps(as_report(what, why, remedies), indent=2))
         return 1
     print("failure: " + what)
     print("  " + why)
@@ -59,6 +51,36 @@ def refuse_python() -> int:
         print(("# or " if number else "# ") + words)
         print("\n".join(commands))
     return 1
+
+
+def as_report(what: str, why: str, remedies: list) -> dict:
+    """The one finding in the form that `report.py` describes."""
+    finding = {
+        "id": "python.too_old",
+        "severity": "failure",
+        "what": what,
+        "why": why,
+        "where": [sys.executable],
+        "affects": ["installation"],
+        "remedies": [
+            {"what": words, "step": "python", "commands": commands, "sure": "unsure" if number else "paste"}
+            for number, (words, commands) in enumerate(remedies)
+        ],
+    }
+    return {
+        "schema": "rlc.doctor/1",
+        "version": None,
+        "exit_code": 1,
+        "seconds": 0.0,
+        "torch_seconds": None,
+        "verdict": None,
+        "once_mended": None,
+        "counts": {"ok": 0, "note": 0, "warning": 0, "failure": 1},
+        "findings": [finding],
+        "checks": [],
+        "commands": ["# " + remedies[0][0], *remedies[0][1]],
+        "hardware": None,
+    }
 
 
 def list_remedies() -> list:

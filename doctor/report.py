@@ -1,6 +1,7 @@
 """A diagnosis as JSON.
 
 `schema` is `rlc.doctor/1`: keys are only added while it stays 1. Severities are `ok`, `note`, `warning`, `failure`.
+A Python that is too old to run the checks gives the same keys with one finding; `version` and `hardware` are null then.
 
     schema, version        of this form; of rl_compat
     exit_code              of the command: 1 when there is a failure

@@ -146,12 +146,9 @@ def describe_device(hardware: Hardware) -> str:
     if not hardware.devices:
         return f"{host.cpu_name} ({host.num_cores} cores, {format_bytes(host.ram_available_bytes)} of memory available)"
     device, *others = hardware.devices
-    free, total = format_bytes(device.memory_free_bytes), format_bytes(device.memory_total_bytes)
-    in_units_of_total = free.removesuffix(f" {total.split()[-1]}")
-    memory = (
-        f"{in_units_of_total} of {total} free"
-        if device.sources.get("name") != "catalogue"
-        else f"{total} by the catalogue"
-    )
+    total = format_bytes(device.memory_total_bytes)
+    free = format_bytes(device.memory_free_bytes).removesuffix(f" {total.split()[-1]}")
+    by_catalogue = device.sources.get("name") == "catalogue"
+    memory = f"{total} by the catalogue" if by_catalogue else f"{free} of {total} free"
     also = f", first of {len(others) + 1}" if others else ""
     return f"{device.name} (compute capability {capability_text(device)}, {memory}){also}"

@@ -11,21 +11,25 @@ import subprocess
 import sys
 import time
 import venv
+import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
-from fakes.doctor import RECORDINGS, ROOT, check, finding
+from fakes.doctor import RECORDINGS, ROOT, check, finding, remedy
 
 from rl_compat.cli.app import main as rlc
-from rl_compat.doctor.command import main, run
-from rl_compat.doctor.findings import Check, Severity
+from rl_compat.doctor.command import diagnose, main, run
+from rl_compat.doctor.findings import Check, Severity, Step
+from rl_compat.doctor.options import parse
+from rl_compat.doctor.report import as_json
 from rl_compat.doctor.table import CHECKS
 from rl_compat.errors import AskedWrongly
 
 H200 = str(RECORDINGS / "h200.json")
 FINE = check("fine", finding("fine.as_it_is", Severity.OK))
 WORTH_A_WARNING = check("odd", finding("odd.so", Severity.WARNING))
-BROKEN = check("broken", finding("broken.so", Severity.FAILURE))
+BROKEN = check("broken", finding("broken.so", Severity.FAILURE, remedy(Step.SHELL, "unset A")))
 
 
 @pytest.fixture(scope="module")
@@ -221,6 +225,34 @@ def test_an_old_python_is_a_finding(version: str, tmp_path: Path) -> None:
     assert "uv" in as_text.stdout
     shown = json.loads(as_json.stdout)
     assert (shown["schema"], shown["findings"][0]["severity"]) == ("rlc.doctor/1", "failure")
+    assert shape_of(shown) == shape_of(report_of(BROKEN))
+
+
+def report_of(broken: Check) -> dict[str, Any]:
+    """The report of a Python that is new enough."""
+    options = parse(["--hardware", H200, "--only", broken.id], "doctor")
+    report: dict[str, Any] = json.loads(json.dumps(as_json(diagnose(options, [broken]))))
+    return report
+
+
+def shape_of(report: dict[str, Any]) -> list[list[str]]:
+    worst = report["findings"][0]
+    return [list(report), list(report["counts"]), list(worst), list(worst["remedies"][0])]
+
+
+def test_a_bundle_is_written_beside_the_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "bundle.zip"
+
+    assert run(["--bundle", str(file), "--hardware", H200], "doctor", [FINE]) == 0
+
+    shown = capsys.readouterr()
+    assert shown.out.startswith("training works here: NVIDIA H200")
+    assert f"wrote `{file}`:" in shown.err
+    with zipfile.ZipFile(file) as bundle:
+        assert json.loads(bundle.read("findings.json"))["schema"] == "rlc.doctor/1"
+        assert b"ok: the fact of fine.as_it_is" in bundle.read("report.txt")
+    with pytest.raises(AskedWrongly, match="exists"):
+        run(["--bundle", str(file), "--hardware", H200], "doctor", [FINE])
 
 
 def test_both_entrances_say_the_same(capsys: pytest.CaptureFixture[str]) -> None:
