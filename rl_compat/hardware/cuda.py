@@ -70,7 +70,7 @@ def parse_child_output(text: str, *, failure: str | None) -> TorchReading:
         bitsandbytes_library=_bitsandbytes(stages, failure),
         import_errors=_import_errors(stages, failure),
         seconds=facts.get("seconds"),
-        stopped=f"at `{stages.open}`: {failure}" if cuda and stages.open else None,
+        stopped=_stopped(stages, failure) if cuda else None,
     )
 
 
@@ -90,6 +90,14 @@ def _stages(text: str) -> Stages:
         else:
             answered[name] = facts
     return Stages(answered=answered, open=begun if begun not in answered else None)
+
+
+def _stopped(stages: Stages, failure: str) -> str | None:
+    """The stage that ended the child process, or the one about peers where that failed; no other field has those."""
+    if stages.open is not None:
+        return f"at `{stages.open}`: {failure}"
+    error = stages.answered.get("peers", {}).get("error")
+    return f"at `peers`: {error}" if error else None
 
 
 def _bitsandbytes(stages: Stages, failure: str) -> str | None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from rl_compat.hardware.driver_library import LIBRARY_PLACES
-from rl_compat.hardware.kernel_view import find_cuda_library, read_device_nodes
+from rl_compat.hardware.kernel_view import find_cuda_library, library_version, read_device_nodes
 from rl_compat.hardware.nvml import LIBRARY_NOT_FOUND, NOT_INSTALLED
 from rl_compat.hardware.readings import NvmlReading
 from rl_compat.hardware.smi import SMI_PLACES, TIMEOUT_SECONDS, ask_in_time, read_without_packages
@@ -24,7 +24,8 @@ def read_driver(
 ) -> NvmlReading:
     """Through `nvidia-ml-py` (or `library`), without it through nvidia-smi or the driver's own library.
 
-    `root` is where `/proc` and `/dev` are. Whatever hangs is given up on after `timeout_seconds`.
+    `root` is where `/proc` and `/dev` are. Whatever hangs is given up on after `timeout_seconds`. A driver that does
+    not answer has its version from `libcuda.so.1`, and where that does not tell it from the kernel module.
     """
     file = root / "proc/driver/nvidia/version"
     reading = ask_in_time(library, timeout_seconds=timeout_seconds, kernel_module_file=file)
@@ -33,10 +34,13 @@ def read_driver(
             programs=programs, libraries=libraries, timeout_seconds=timeout_seconds, kernel_module_file=file
         )
     nodes, closed = read_device_nodes(root)
+    cuda_library = find_cuda_library(environment, root)
+    unanswered = reading.driver.nvml_error is not None
     driver = replace(
         reading.driver,
+        version=(library_version(cuda_library) if unanswered else None) or reading.driver.version,
         device_nodes=nodes,
         closed_device_nodes=closed,
-        cuda_library=find_cuda_library(environment, root),
+        cuda_library=cuda_library,
     )
     return replace(reading, driver=driver)

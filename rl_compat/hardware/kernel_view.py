@@ -70,6 +70,16 @@ def find_cuda_library(environment: Mapping[str, str], root: Path = Path("/")) ->
     return None
 
 
+def library_version(library: str | None) -> str | None:
+    """The driver that a `libcuda.so.1` belongs to, by the file that it is a link to: `libcuda.so.590.48.01`.
+
+    None where that tells nothing, and for a compat folder, whose library is of another release than the driver.
+    """
+    target = os.path.realpath(library) if library and "compat" not in library else ""
+    match = re.search(r"libcuda\.so\.([0-9]{3}(?:\.[0-9]+)+)$", target)
+    return match.group(1) if match else None
+
+
 def _library_candidates(environment: Mapping[str, str], root: Path) -> Iterator[Path]:
     """LD_LIBRARY_PATH, the loader's cache, then the usual folders."""
     for folder in filter(None, environment.get("LD_LIBRARY_PATH", "").split(":")):

@@ -14,6 +14,7 @@ from rl_compat.hardware.timeouts import Finished, no_answer, run_program
 from rl_compat.hardware.types import Driver
 from rl_compat.units import MIB
 
+DRIVER_NOT_LOADED = "Driver Not Loaded"
 FIELDS = (
     "index",
     "name",
@@ -50,7 +51,10 @@ def read_smi(program: str, *, timeout_seconds: float, kernel_module_file: Path =
     if finished.returncode != 0 and not _has_rows(finished.stdout, fields):
         if "No devices were found" in finished.stdout:
             return parse_smi("", fields, kernel_module_file=kernel_module_file)
-        raise ValueError(_one_line(f"{finished.stdout} {finished.stderr}") or f"exit code {finished.returncode}")
+        raise ValueError(
+            _nvml_error(f"{finished.stdout} {finished.stderr}")
+            or f"nvidia-smi ended with exit code {finished.returncode}"
+        )
     return parse_smi(finished.stdout, fields, kernel_module_file=kernel_module_file)
 
 
@@ -63,7 +67,7 @@ def parse_smi(
     """
     rows, strange = _rows(text, fields)
     if strange and not rows and "No devices were found" not in text:
-        raise ValueError(f"unexpected line `{strange[0]}`")
+        raise ValueError(f"nvidia-smi answers with the unexpected line `{strange[0]}`")
     version, flavour = kernel_module(kernel_module_file)
     return NvmlReading(
         devices=tuple(_device(row, position) for position, row in enumerate(rows)),
@@ -72,7 +76,7 @@ def parse_smi(
             kernel_module=flavour,
             module_version=version,
         ),
-        warnings=tuple(f"nvidia-smi: {line}" for line in strange) if rows else (),
+        warnings=tuple(f"NVML cannot read a GPU, nvidia-smi says: {line}" for line in strange) if rows else (),
         source="nvidia-smi",
     )
 
@@ -128,6 +132,13 @@ def _mebibytes(value: str | None) -> int | None:
 def _unknown_field(finished: Finished) -> str | None:
     match = re.search(r'Field "([^"]+)" is not a valid field', finished.stdout + finished.stderr)
     return match.group(1) if match else None
+
+
+def _nvml_error(text: str) -> str:
+    """NVML's own words for what nvidia-smi complains of, its own where they are others."""
+    if "couldn't communicate with the NVIDIA driver" in text:
+        return DRIVER_NOT_LOADED
+    return _one_line(text).removeprefix("Failed to initialize NVML: ")
 
 
 def _one_line(text: str) -> str:

@@ -133,7 +133,7 @@ def contradictions(nvml: NvmlReading, torch: TorchReading, num_devices: int) -> 
     if torch.cuda_error:
         warnings.append(f"torch reports of CUDA: {torch.cuda_error}")
     if torch.stopped:
-        warnings.append(f"the look at torch ended early, {torch.stopped}")
+        warnings.append(f"not all of torch could be looked at, {torch.stopped}")
     if torch.devices and nvml.driver.nvml_error:
         warnings.append(f"NVML does not answer ({nvml.driver.nvml_error}): the facts of the GPUs come from CUDA alone")
     if num_devices and torch.build and not torch.devices:

@@ -95,6 +95,6 @@ class TorchReading:
     seconds: float | None = None
     "time that importing torch took"
     stopped: str | None = None
-    "the stage after CUDA's at which the child process ended early, and how"
+    "the stage after CUDA's that broke, and how"
     looked: bool = True
     "False when the child process was not asked for"

@@ -72,8 +72,11 @@ def read_without_packages(
             continue
         except TimeoutError as error:
             return _failed(str(error), kernel_module_file)
-        except (OSError, ValueError) as error:
-            failure = failure or f"`{program}` says: {error}"
+        except ValueError as error:
+            failure = failure or str(error)
+            continue
+        except OSError as error:
+            failure = failure or f"`{program}` cannot be run: {error.strerror}"
             continue
         if any(gpu.mig_enabled for gpu in reading.devices):
             whole = _from_library(libraries, timeout_seconds, kernel_module_file)

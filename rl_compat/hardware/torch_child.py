@@ -25,13 +25,14 @@ BEGIN = "begin"
 PATIENCE_SECONDS = 20
 "how long the import of a package beside torch may take"
 IMPORTS = {
-    "transformers": "transformers",
-    "triton": "triton",
-    "flash-attn": "flash_attn",
-    "xformers": "xformers",
-    "liger-kernel": "liger_kernel.ops",
+    "transformers": ("transformers", None),
+    "triton": ("triton", None),
+    "flash-attn": ("flash_attn", None),
+    "xformers": ("xformers", None),
+    "liger-kernel": ("liger_kernel", "liger_kernel.ops"),
+    "vllm": ("vllm", "vllm._C"),
 }
-"packages that often break, by distribution, with the module that shows it"
+"packages that often break, by distribution: the module, and one in it that loads native code, where there is one"
 
 
 def say(stage: str, **facts: Any) -> None:
@@ -119,11 +120,12 @@ def bitsandbytes_facts() -> dict[str, Any]:
     return {"library": "cuda" if lib.compiled_with_cuda else "cpu"}
 
 
-def import_facts(module: str) -> dict[str, Any]:
+def import_facts(module: str, native: str | None) -> dict[str, Any]:
     """Nothing when the module can be imported with its native code; xformers only warns when that cannot be loaded."""
     importlib.import_module(module)
-    native = sys.modules.get("xformers._cpp_lib") if module == "xformers" else None
-    refusal = getattr(native, "_cpp_library_load_exception", None)
+    if native is not None and importlib.util.find_spec(native) is not None:
+        importlib.import_module(native)
+    refusal = getattr(sys.modules.get(f"{module}._cpp_lib"), "_cpp_library_load_exception", None)
     return {} if refusal is None else {"error": last_line(refusal)}
 
 
@@ -157,9 +159,11 @@ def main() -> None:
     cuda = stage("cuda", cuda_facts)
     if len(cuda.get("devices", ())) > 1:
         stage("peers", peer_facts)
-    for distribution, module in IMPORTS.items():
+    for distribution, modules in IMPORTS.items():
         if is_installed(distribution):
-            stage(f"import {distribution}", functools.partial(import_facts, module), patience_seconds=PATIENCE_SECONDS)
+            stage(
+                f"import {distribution}", functools.partial(import_facts, *modules), patience_seconds=PATIENCE_SECONDS
+            )
     stage("bitsandbytes", bitsandbytes_facts, patience_seconds=PATIENCE_SECONDS)
 
 

@@ -192,6 +192,25 @@ def test_native_code_that_xformers_only_warns_of_is_an_error(tmp_path: Path) -> 
     assert real_child(tmp_path).import_errors == {"xformers": "RuntimeError: xFormers was built for PyTorch 2.9"}
 
 
+def test_native_code_is_loaded_where_the_package_has_such_a_module(tmp_path: Path) -> None:
+    package(tmp_path, "torch", TORCH_STUB)
+    for name, native in (("vllm", "_C"), ("liger_kernel", None)):
+        package(tmp_path, name, "")
+        (tmp_path / f"{name}.py").unlink()
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").touch()
+        if native:
+            (tmp_path / name / f"{native}.py").write_text("raise ImportError('_C.abi3.so: undefined symbol: x')")
+    assert real_child(tmp_path).import_errors == {"vllm": "ImportError: _C.abi3.so: undefined symbol: x"}
+
+
+def test_peers_that_cannot_be_asked_are_said() -> None:
+    failed = {"stage": "peers", "error": "RuntimeError: no"}
+    assert parse_child_output(lines(TORCH, CUDA, begun("peers"), failed), failure=None).stopped == (
+        "at `peers`: RuntimeError: no"
+    )
+
+
 def test_an_alarm_is_a_hang_of_its_stage() -> None:
     said = lines(TORCH, CUDA, begun("import triton"))
     program = f"import signal, os; print({said!r}, flush=True); os.kill(os.getpid(), signal.SIGALRM)"

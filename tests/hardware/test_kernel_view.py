@@ -9,8 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from fakes.nvml import FakeNvml
 
-from rl_compat.hardware.kernel_view import find_cuda_library, read_device_nodes, read_pci_gpus
+from rl_compat.hardware.driver import read_driver
+from rl_compat.hardware.kernel_view import find_cuda_library, library_version, read_device_nodes, read_pci_gpus
 from rl_compat.hardware.types import PciGpu
 
 ELF = b"\x7fELF" + (b"\x02" if struct.calcsize("P") == 8 else b"\x01")
@@ -87,3 +89,26 @@ def test_the_library_path_comes_before_the_loaders_cache_and_the_usual_folders(t
 def test_a_library_of_another_word_size_does_not_count(tmp_path: Path) -> None:
     library(tmp_path / "usr/lib/libcuda.so.1", OTHER_ELF)
     assert find_cuda_library({}, tmp_path) is None
+
+
+def test_the_library_tells_the_driver_it_belongs_to(tmp_path: Path) -> None:
+    for folder, name, version in (
+        ("lib", "libcuda.so.590.48.01", "590.48.01"),
+        ("wsl", "libcuda.so.1.1", None),
+        ("compat", "libcuda.so.575.57.08", None),
+    ):
+        real = Path(library(tmp_path / folder / name))
+        link = real.with_name("libcuda.so.1")
+        link.symlink_to(real.name)
+        assert library_version(str(link)) == version
+    assert library_version(library(tmp_path / "copy/libcuda.so.1")) is None
+    assert library_version(None) is None
+
+
+def test_a_driver_that_does_not_answer_has_the_version_of_its_library(tmp_path: Path) -> None:
+    """An R590 driver ignores a Tesla P40: no module is loaded, and NVML says only that the driver is not."""
+    real = Path(library(tmp_path / "usr/lib64/libcuda.so.590.48.01"))
+    real.with_name("libcuda.so.1").symlink_to(real.name)
+    for missing, version in ((FakeNvml(error="Driver Not Loaded"), "590.48.01"), (FakeNvml(), "535.274.02")):
+        driver = read_driver({}, root=tmp_path, library=missing, programs=[], libraries=[]).driver
+        assert driver.version == version

@@ -63,7 +63,7 @@ def test_without_torch_it_takes_a_moment(tmp_path: Path) -> None:
         "import time; started = time.perf_counter(); from rl_compat.hardware.probe import probe; "
         "probe(torch_timeout_seconds=None); print(time.perf_counter() - started)"
     )
-    seconds = min(float(run(program)) for _ in range(2))
+    seconds = min(float(run(program)) for _ in range(3))
     assert seconds < (0.5 if not Path("/proc/driver/nvidia").exists() else 5)
 
 

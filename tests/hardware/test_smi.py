@@ -86,7 +86,7 @@ def test_a_lost_card_is_a_warning_beside_the_others(tmp_path: Path) -> None:
     lost = "Unable to determine the device handle for GPU0000:3B:00.0: GPU is lost."
     reading = ask(program(tmp_path, f"echo '{TWO}{lost}'; exit 15"))
     assert len(reading.devices) == 2
-    assert reading.warnings == (f"nvidia-smi: {lost}",)
+    assert reading.warnings == (f"NVML cannot read a GPU, nvidia-smi says: {lost}",)
 
 
 def test_hidden_cards_do_not_count() -> None:
@@ -127,10 +127,21 @@ def test_the_program_on_the_path_is_asked(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_a_program_that_fails_says_why(tmp_path: Path) -> None:
     """A-ENV-15."""
-    path = program(tmp_path, "echo 'Failed to initialize NVML: Driver/library version mismatch'; exit 18")
-    driver = ask(path).driver
-    assert driver.nvml_error == f"`{path}` says: Failed to initialize NVML: Driver/library version mismatch"
-    assert driver.version is None
+    failed = "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that …"
+    for said, expected in (
+        ("Failed to initialize NVML: Driver/library version mismatch", "Driver/library version mismatch"),
+        (failed, "Driver Not Loaded"),
+        ("Segmentation fault", "Segmentation fault"),
+        ("", "nvidia-smi ended with exit code 9"),
+    ):
+        driver = ask(program(tmp_path, f'echo "{said}"; exit 9')).driver
+        assert (driver.nvml_error, driver.version) == (expected, None)
+
+
+def test_a_program_that_may_not_be_run_is_said(tmp_path: Path) -> None:
+    path = program(tmp_path, "")
+    Path(path).chmod(0o644)
+    assert ask(path).driver.nvml_error == f"`{path}` cannot be run: Permission denied"
 
 
 def test_a_program_that_hangs_is_given_up_on_with_its_children(tmp_path: Path) -> None:
