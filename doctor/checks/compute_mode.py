@@ -41,6 +41,11 @@ def check_compute_mode(hardware: Hardware) -> Iterator[Finding]:
             )
 
 
+def keeps_out(device: Device) -> bool:
+    """Whether the mode alone explains that a new program cannot use the card."""
+    return device.compute_mode == "prohibited" or (device.compute_mode in EXCLUSIVE and bool(computing(device)))
+
+
 def prohibited(hardware: Hardware, device: Device, where: str, severity: Severity) -> Finding:
     return Finding(
         id="gpu.prohibited",

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from rl_compat.doctor.checks.device_nodes import start_with_gpus
 from rl_compat.doctor.remedies import shell, unset
 from rl_compat.doctor.types import Finding, Remedy, Severity, Step, Sureness
 from rl_compat.hardware.binaries import parse_version
 from rl_compat.hardware.types import Hardware, TorchBuild
 
 UVM = "/dev/nvidia-uvm"
-CONTAINER_START = "docker run --gpus all -e NVIDIA_DRIVER_CAPABILITIES=compute,utility IMAGE"
+COMPUTE = "NVIDIA_DRIVER_CAPABILITIES=compute,utility"
+"asks NVIDIA's container toolkit for the libraries that CUDA programs need"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,12 +117,11 @@ def _permission(hardware: Hardware) -> tuple[Remedy, ...]:
 
 
 def _container(hardware: Hardware) -> Remedy:
-    return Remedy(
-        what="start the container with the GPUs and with the driver's compute libraries",
-        step=Step.CONTAINER,
-        commands=(CONTAINER_START,),
-        sure=Sureness.PLACEHOLDER,
-    )
+    """Start it with the cards; Docker is told too which of the driver's libraries are wanted."""
+    nodes, start = hardware.driver.device_nodes, start_with_gpus(hardware.host.container)
+    missing = f"`{UVM}` is not in this container: " if nodes is not None and UVM not in nodes else ""
+    commands = tuple(line.replace("--gpus all", f"--gpus all -e {COMPUTE}") for line in start.commands)
+    return replace(start, what=missing + start.what, commands=commands)
 
 
 def _no_library(hardware: Hardware) -> tuple[Remedy, ...]:

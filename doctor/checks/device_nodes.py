@@ -77,11 +77,12 @@ def _not_in_container(hardware: Hardware) -> Finding:
         why="the container was started without GPUs: training runs on the CPU",
         where=("/dev", "/proc/driver/nvidia"),
         affects=("training", "rollout"),
-        remedies=(_start_with_gpus(hardware.host.container),),
+        remedies=(start_with_gpus(hardware.host.container),),
     )
 
 
-def _start_with_gpus(container: str | None) -> Remedy:
+def start_with_gpus(container: str | None) -> Remedy:
+    """How a container of that kind is given the cards."""
     commands = {
         "podman": ("podman run --device nvidia.com/gpu=all IMAGE",),
         "lxc": ("lxc config device add CONTAINER gpu gpu", "lxc config set CONTAINER nvidia.runtime true"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from rl_compat.doctor.checks.compute_mode import keeps_out
 from rl_compat.doctor.checks.cuda_answers import answer_of
 from rl_compat.doctor.remedies import torch_remedies, update_driver
 from rl_compat.doctor.target import known_driver, newest_cuda, suitable_torch
@@ -16,9 +17,11 @@ from rl_compat.hardware.types import Hardware, TorchBuild
 
 
 def look_at_the_driver(hardware: Hardware) -> Iterator[Finding]:
-    """Nothing for a build without CUDA, without any driver, or for an emulated card."""
+    """Nothing for a build without CUDA, without any driver, for an emulated card, or where the driver's own check says
+    why CUDA cannot answer: a module of another version than its libraries, or a compute mode that keeps programs out.
+    """
     torch = hardware.software.torch
-    if torch is None or torch.cuda is None or hardware.emulated is not None:
+    if torch is None or torch.cuda is None or hardware.emulated is not None or _explained(hardware, torch):
         return
     found = newest_cuda(hardware)
     if found is None and known_driver(hardware) is None:
@@ -31,6 +34,15 @@ def look_at_the_driver(hardware: Hardware) -> Iterator[Finding]:
         yield _too_old(hardware, torch, found)
     elif hardware.devices:
         yield answer_of(hardware, torch)
+
+
+def _explained(hardware: Hardware, torch: TorchBuild) -> bool:
+    if "version mismatch" in (hardware.driver.nvml_error or "").lower():
+        return True
+    unread = re.match(r"cuda:(\d+): ", torch.cuda_error or "")
+    silent = [device for device in hardware.devices if not unread or device.index == int(unread.group(1))]
+    asked = unread is not None or not torch.cuda_available
+    return asked and bool(silent) and all(keeps_out(device) for device in silent)
 
 
 def driver_fits(hardware: Hardware, torch: TorchBuild) -> bool | None:

@@ -85,7 +85,7 @@ def mismatch() -> Hardware:
         cuda_error=error,
         pci=pci_gpus((rtx3090(),)),
         driver_facts={
-            "version": "575.57.08",
+            "version": "580.95.05",
             "module_version": "575.57.08",
             "kernel_module": "open",
             "device_nodes": nodes(1),

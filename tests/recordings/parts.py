@@ -213,6 +213,7 @@ def machine(
     sees = torch is not None and torch.cuda_available
     if sees and cuda is None:
         cuda = tuple(cuda_device(place, gpus[index]) for place, index in enumerate(order or range(len(gpus))))
+    torch = replace(torch, cuda_error=cuda_error) if torch else None
     pairs = permutations(range(len(cuda or ())), 2)
     reading = TorchReading(
         build=torch,
@@ -220,9 +221,7 @@ def machine(
         cuda_error=cuda_error,
         devices=(cuda or ()) if sees else (),
         driver_cuda_version=cuda_version,
-        peer_access=dict.fromkeys(permutations(range(len(cuda or ())), 2), peer_access)
-        if peer_access is not None
-        else {},
+        peer_access={} if peer_access is None else dict.fromkeys(pairs, peer_access),
         bitsandbytes_library=library or ("cuda" if sees else "cpu" if torch else None),
         seconds=2.1 if torch else None,
     )

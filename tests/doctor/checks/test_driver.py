@@ -99,8 +99,7 @@ def test_an_emulated_card_has_no_driver_of_its_own() -> None:
 
 
 def test_libraries_newer_than_the_loaded_module_want_a_restart() -> None:
-    machine = driven(recorded("rtx3090_driver_library_mismatch"), version="580.95.05")
-    finding = found(check_driver, machine)["driver.mismatch"]
+    finding = found(check_driver, recorded("rtx3090_driver_library_mismatch"))["driver.mismatch"]
     assert finding.severity is Severity.FAILURE
     assert "kernel module is 575.57.08 and its libraries are 580.95.05" in finding.what
     assert "restart the machine" in finding.remedies[0].what
@@ -114,7 +113,8 @@ def test_in_a_container_a_mismatch_wants_a_new_container_first() -> None:
 
 
 def test_a_mismatch_is_known_from_nvmls_words_alone() -> None:
-    finding = found(check_driver, recorded("rtx3090_driver_library_mismatch"))["driver.mismatch"]
+    machine = driven(recorded("rtx3090_driver_library_mismatch"), version="575.57.08")
+    finding = found(check_driver, machine)["driver.mismatch"]
     assert "kernel module is 575.57.08 and its libraries are of another version" in finding.what
 
 

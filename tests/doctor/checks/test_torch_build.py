@@ -315,10 +315,18 @@ class TestDriver:
         assert finding.remedies
         assert command in commands(finding.remedies)
 
-    def test_an_exclusive_card_is_set_free_by_its_mode(self) -> None:
-        base = silent(None)
-        card = replace(base.devices[0], compute_mode="exclusive_process")
-        finding = only(look_at_the_driver, replace(base, devices=(card,)))
+    @pytest.mark.parametrize(
+        "name", ["rtx3090_prohibited", "rtx3090_exclusive_and_held", "rtx3090_driver_library_mismatch"]
+    )
+    def test_what_the_checks_of_the_driver_explain_is_not_said_again(self, name: str) -> None:
+        """A compute mode that keeps programs out, libraries that do not go with the kernel module."""
+        assert list(look_at_the_driver(recorded(name))) == []
+
+    def test_an_exclusive_card_that_nobody_is_seen_to_hold_is_set_free_by_its_mode(self) -> None:
+        """As in a container, where the others' processes are not shown."""
+        held = recorded("rtx3090_exclusive_and_held")
+        alone = replace(held, devices=(replace(held.devices[0], processes=()),))
+        finding = only(look_at_the_driver, alone)
         assert finding.id == "torch_driver.unavailable"
         assert "--compute-mode=DEFAULT" in commands(finding.remedies)
 
