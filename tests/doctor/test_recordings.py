@@ -1,0 +1,150 @@
+"""Each recorded machine gets exactly the findings of `expected.toml`, its profile, and commands that suit it."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from recordings.compose import RECORDINGS
+
+from rl_compat.capability.devices import select_devices
+from rl_compat.doctor.command import diagnose
+from rl_compat.doctor.diagnosis import Diagnosis
+from rl_compat.doctor.mend import script
+from rl_compat.doctor.options import parse
+from rl_compat.doctor.paper import Paper
+from rl_compat.doctor.screen import render
+from rl_compat.doctor.table import CHECKS
+from rl_compat.doctor.types import Finding, Severity
+from rl_compat.errors import HardwareError
+from rl_compat.planning.profile import match_profile
+
+FOLDER = Path(__file__).parents[1] / "recordings"
+EXPECTED: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_name("expected.toml").read_text())
+FIELDS = {"cases", "says", "profile", "exit", "failures", "warnings", "notes", "commands", "never"}
+SEVERITIES = {"failures": Severity.FAILURE, "warnings": Severity.WARNING, "notes": Severity.NOTE}
+WHAT_IT_IS = {"gpu.none", "precision.bf16_emulated", "precision.fp16_collapses", "kernels.off", "container.ephemeral"}
+"notes that every such machine has"
+HEALTHY = sorted(name for name, row in EXPECTED.items() if not row.get("failures") and not row.get("warnings"))
+
+
+@cache
+def diagnosis(name: str) -> Diagnosis:
+    options = parse(["--hardware", str(FOLDER / f"{name}.json")], "rlc doctor")
+    return diagnose(options, CHECKS)
+
+
+def findings(name: str) -> tuple[Finding, ...]:
+    return diagnosis(name).findings
+
+
+def block(name: str) -> str:
+    """The block of commands, comments included."""
+    return "\n".join(script(diagnosis(name).mending))
+
+
+def ids(name: str, severity: Severity) -> set[str]:
+    return {finding.id for finding in findings(name) if finding.severity is severity}
+
+
+def test_every_recording_has_its_expectation_and_no_other_has_one() -> None:
+    assert {path.stem for path in FOLDER.glob("*.json")} == set(RECORDINGS) == set(EXPECTED)
+
+
+def test_expectations_are_spelled_as_the_table_says() -> None:
+    for name, row in EXPECTED.items():
+        assert set(row) <= FIELDS, name
+        assert row.get("exit", 0) == int(bool(row.get("failures"))), name
+        for severity in SEVERITIES:
+            assert row.get(severity, []) == sorted(set(row.get(severity, []))), name
+
+
+def test_every_public_case_of_an_environment_is_recorded() -> None:
+    recorded = {case for row in EXPECTED.values() for case in row.get("cases", ())}
+    assert {f"A-ENV-{number:02}" for number in range(1, 16)} <= recorded
+
+
+@pytest.mark.parametrize("severity", SEVERITIES)
+@pytest.mark.parametrize("name", EXPECTED)
+def test_a_machine_gets_exactly_these_findings(name: str, severity: str) -> None:
+    assert ids(name, SEVERITIES[severity]) == set(EXPECTED[name].get(severity, ()))
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_no_check_breaks_and_each_finding_is_named_after_its_check(name: str) -> None:
+    for result in diagnosis(name).results:
+        for finding in result.findings:
+            assert finding.id.startswith(f"{result.check.id}.")
+            assert not finding.id.endswith(".broken"), finding.what
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_the_profile_is_the_one_for_the_device_of_a_run(name: str) -> None:
+    hardware = diagnosis(name).hardware
+    try:
+        profile = match_profile(select_devices(hardware, min(1, len(hardware.devices))))[0].name
+    except HardwareError:
+        profile = "none"
+    assert profile == EXPECTED[name]["profile"]
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_the_verdict_the_exit_code_and_the_findings_say_the_same(name: str) -> None:
+    found, wanted = diagnosis(name), EXPECTED[name]
+    assert found.exit_code == wanted.get("exit", 0)
+    assert found.verdict is not None
+    assert found.verdict.works is (found.exit_code == 0), found.verdict.problem
+    if found.verdict.works:
+        assert found.verdict.profile == wanted["profile"]
+    else:
+        assert found.once_mended is not None
+        assert found.once_mended.works
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_a_healthy_machine_fits_one_screen_and_is_told_to_change_nothing(name: str) -> None:
+    notes = ids(name, Severity.NOTE)
+    assert len(notes & WHAT_IT_IS) <= 2
+    assert len(notes) <= 3
+    assert len(render(diagnosis(name), Paper())) <= 30
+    assert block(name) == ""
+
+
+@pytest.mark.parametrize("name", [name for name in EXPECTED if name not in HEALTHY])
+def test_the_block_of_commands_has_what_mends_and_nothing_that_harms(name: str) -> None:
+    text = block(name)
+    assert [part for part in EXPECTED[name].get("commands", ()) if part not in text] == []
+    assert [part for part in EXPECTED[name].get("never", ()) if part in text] == []
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_what_is_wrong_says_why_it_matters_and_where_it_was_seen(name: str) -> None:
+    for finding in findings(name):
+        assert finding.what == finding.what.strip().rstrip("."), finding.id
+        if finding.severity >= Severity.WARNING:
+            assert finding.why, finding.id
+            assert finding.where, finding.id
+            assert finding.affects, finding.id
+            assert finding.remedies or _elsewhere(name, finding), finding.id
+
+
+def _elsewhere(name: str, finding: Finding) -> bool:
+    """Whether the finding points to a check that has the remedy."""
+    pointed = re.search(r"the check `(\w+)`", finding.why)
+    named = pointed.group(1) if pointed else ""
+    return any(other.remedies for other in findings(name) if other.id.startswith(f"{named}."))
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_old_cards_are_never_sent_to_cuda_13_and_windows_never_to_a_linux_driver(name: str) -> None:
+    hardware = diagnosis(name).hardware
+    weakest = hardware.weakest_capability()
+    if weakest is not None and weakest < (7, 5):
+        assert "+cu13" not in block(name)
+    if hardware.host.wsl:
+        everything = block(name) + str([finding.remedies for finding in findings(name)])
+        assert "apt" not in everything.replace("adapt", "")
