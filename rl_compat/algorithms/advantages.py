@@ -1,4 +1,4 @@
-"""From rewards to advantages: token rewards, generalized advantage estimation, and rewards compared within a group."""
+"""From rewards to advantages along a response: token rewards, discounted returns, and generalized estimation."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rl_compat.algorithms.masking import length_mask
+from rl_compat.algorithms.masking import length_mask, whiten
 from rl_compat.algorithms.precision import at_least_float32
-
-GROUP_EPSILON = 1e-6
 
 
 class AdvantageEstimate(NamedTuple):
@@ -57,59 +55,39 @@ def gae(
     return AdvantageEstimate(advantages.masked_fill(outside, 0), (advantages + values).masked_fill(outside, 0))
 
 
-def grpo(
-    *,
-    rewards: Tensor,
-    groups: Tensor,
-    response_mask: Tensor,
-    normalize_by_std: bool,
-    scored: Tensor | None = None,
-) -> AdvantageEstimate:
-    """Rewards [B] compared within their groups [B] int64, on every token of response_mask [B, T] (Shao et al. 2024).
+def discounted_returns(*, token_rewards: Tensor, response_mask: Tensor, gamma: float) -> Tensor:
+    """G_t = r_t + gamma G_{t+1} over the tokens of the mask, [B, T]; a token outside hands it on as it came.
 
-    A = (r - mean) / (std + 1e-6) with the sample standard deviation, or r - mean alone (Liu et al. 2025, "Dr. GRPO").
-    Rows where scored [B] is False count nowhere and get 0, as do groups whose rewards are all equal and a row whose
-    siblings are all unscored. A group of one row has mean 0 and deviation 1, so it keeps its reward. Returns are the
-    advantages.
+    0 outside the mask.
     """
-    scored = torch.ones_like(groups, dtype=torch.bool) if scored is None else scored
-    exact = rewards.double().masked_fill(~scored, 0)
-    group = _group_statistics(exact, groups=groups, scored=scored)
-    row_advantages = exact - group.means[group.row_group]
-    if normalize_by_std:
-        row_advantages = row_advantages / (group.stds[group.row_group] + GROUP_EPSILON)
-    row_advantages = row_advantages.masked_fill(~scored, 0).to(at_least_float32(rewards).dtype)
-    advantages = row_advantages[:, None].expand(response_mask.shape).masked_fill(~response_mask, 0)
-    return AdvantageEstimate(advantages, advantages)
+    rewards = at_least_float32(token_rewards).masked_fill(~response_mask, 0)
+    running = torch.zeros_like(rewards[:, 0])
+    reversed_returns = []
+    for t in reversed(range(rewards.shape[1])):
+        running = torch.where(response_mask[:, t], rewards[:, t] + gamma * running, running)
+        reversed_returns.append(running)
+    return torch.stack(reversed_returns[::-1], dim=1).masked_fill(~response_mask, 0)
 
 
-def zero_spread_fraction(*, rewards: Tensor, groups: Tensor, scored: Tensor | None = None) -> float:
-    """Share of the groups [B] with several scored rewards [B] in which these are all equal and so teach nothing."""
-    scored = torch.ones_like(groups, dtype=torch.bool) if scored is None else scored
-    group = _group_statistics(rewards.double().masked_fill(~scored, 0), groups=groups, scored=scored)
-    comparable = group.num_scored > 1
-    return int((group.equal & comparable).sum()) / max(1, int(comparable.sum()))
+def reinforce_plus_plus(
+    *, token_rewards: Tensor, response_mask: Tensor, gamma: float, scored: Tensor | None = None
+) -> AdvantageEstimate:
+    """Discounted returns, whitened over the batch's response tokens (Hu et al. 2025, "REINFORCE++"), [B, T].
+
+    Rows where scored [B] is False get 0 and count in no statistic. Returns are those before the whitening.
+    """
+    kept = response_mask if scored is None else response_mask & scored[:, None]
+    returns = discounted_returns(token_rewards=token_rewards, response_mask=kept, gamma=gamma)
+    return AdvantageEstimate(whiten(returns, mask=kept), returns)
 
 
-class _GroupStatistics(NamedTuple):
-    row_group: Tensor
-    "[B] position of each row's group in the other fields, which are [G]"
-    num_scored: Tensor
-    means: Tensor
-    stds: Tensor
-    equal: Tensor
+def remax(
+    *, token_rewards: Tensor, baselines: Tensor, response_mask: Tensor, scored: Tensor | None = None
+) -> AdvantageEstimate:
+    """Reward-to-go minus the reward [B] of the greedy response to the same prompt (Li et al. 2023, "ReMax"), [B, T].
 
-
-def _group_statistics(rewards: Tensor, *, groups: Tensor, scored: Tensor) -> _GroupStatistics:
-    ids, row_group = groups.unique(return_inverse=True)
-    zeros, seen = rewards.new_zeros(len(ids)), row_group[scored]
-    values, ones = rewards[scored], torch.ones_like(rewards)
-    num_rows, num_scored = zeros.index_add(0, row_group, ones), zeros.index_add(0, seen, ones[scored])
-    lowest = zeros.scatter_reduce(0, seen, values, "amin", include_self=False)
-    highest = zeros.scatter_reduce(0, seen, values, "amax", include_self=False)
-    equal = lowest == highest
-    # the mean of equal values can differ from them in the last digit
-    means = torch.where(equal, lowest, zeros.index_add(0, seen, values) / num_scored.clamp(min=1))
-    squares = zeros.index_add(0, seen, (values - means[seen]).square())
-    stds = torch.where(num_scored > 1, (squares / (num_scored - 1).clamp(min=1)).sqrt(), 1.0)
-    return _GroupStatistics(row_group, num_scored, means.masked_fill(num_rows == 1, 0), stds, equal)
+    Rows where scored [B] is False get 0. Returns are the reward-to-go.
+    """
+    kept = response_mask if scored is None else response_mask & scored[:, None]
+    returns = discounted_returns(token_rewards=token_rewards, response_mask=kept, gamma=1.0)
+    return AdvantageEstimate((returns - at_least_float32(baselines)[:, None]).masked_fill(~kept, 0), returns)

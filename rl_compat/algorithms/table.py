@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rl_compat.algorithms.advantages import AdvantageEstimate, gae, grpo
+from rl_compat.algorithms.advantages import AdvantageEstimate, gae
+from rl_compat.algorithms.group_advantages import grpo
 from rl_compat.algorithms.masking import masked_sum, whiten
 
 

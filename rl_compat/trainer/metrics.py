@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from rl_compat.algorithms.advantages import zero_spread_fraction
+from rl_compat.algorithms.groups import zero_spread_fraction
 from rl_compat.algorithms.value_losses import explained_variance
 from rl_compat.batch import Batch
 

@@ -9,10 +9,11 @@ from torch.testing import assert_close
 
 from rl_compat.algorithms.advantages import (
     add_kl_penalty,
+    discounted_returns,
     gae,
-    grpo,
     outcome_token_rewards,
-    zero_spread_fraction,
+    reinforce_plus_plus,
+    remax,
 )
 from rl_compat.algorithms.masking import length_mask
 
@@ -21,21 +22,6 @@ NAN = float("nan")
 
 def every_token(num_rows: int, num_tokens: int = 2) -> Tensor:
     return torch.ones(num_rows, num_tokens, dtype=torch.bool)
-
-
-def row_advantages(
-    rewards: list[float], groups: list[int], *, normalize_by_std: bool = True, scored=None
-) -> list[float]:
-    estimate = grpo(
-        rewards=torch.tensor(rewards),
-        groups=torch.tensor(groups),
-        response_mask=every_token(len(rewards)),
-        normalize_by_std=normalize_by_std,
-        scored=None if scored is None else torch.tensor(scored),
-    )
-    assert torch.equal(estimate.advantages[:, 0], estimate.advantages[:, 1])
-    assert torch.equal(estimate.returns, estimate.advantages)
-    return estimate.advantages[:, 0].tolist()
 
 
 class TestGAE:
@@ -128,101 +114,91 @@ class TestGAE:
         assert estimate.returns.item() == 1.0
 
 
-class TestGRPO:
-    def test_a_group_of_one_keeps_its_reward(self):
-        """A-ALG-01: mean 0, deviation 1, as documented."""
-        assert row_advantages([1.0], [0]) == pytest.approx([1.0], abs=2e-6)
-        assert row_advantages([1.0], [0], normalize_by_std=False) == [1.0]
+class TestReturns:
+    @pytest.mark.parametrize("gamma", [1.0, 0.9, 0.0])
+    def test_are_the_discounted_sums_over_the_tokens_of_the_mask(self, responses, gamma):
+        """As a double loop over each row with the tokens outside the mask taken out."""
+        expected = torch.zeros_like(responses.token_rewards)
+        for row in range(6):
+            columns = responses.mask[row].nonzero().flatten().tolist()
+            for i, column in enumerate(columns):
+                later = [responses.token_rewards[row, c].item() for c in columns[i:]]
+                expected[row, column] = sum(gamma**k * reward for k, reward in enumerate(later))
 
-    @pytest.mark.parametrize("reward", [1.0, 0.0, 0.1])
-    @pytest.mark.parametrize("size", [3, 4, 7])
-    @pytest.mark.parametrize("normalize_by_std", [True, False])
-    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-    def test_equal_rewards_give_exactly_zero(self, reward, size, normalize_by_std, dtype):
-        """A-ALG-02."""
-        rewards, groups = torch.full((size,), reward, dtype=dtype), torch.zeros(size, dtype=torch.int64)
+        returns = discounted_returns(
+            token_rewards=responses.padded_with(responses.token_rewards, NAN), response_mask=responses.mask, gamma=gamma
+        )
 
-        estimate = grpo(
-            rewards=rewards, groups=groups, response_mask=every_token(size), normalize_by_std=normalize_by_std
+        assert_close(returns, expected)
+
+    def test_hand_worked_over_a_gap(self):
+        returns = discounted_returns(
+            token_rewards=torch.tensor([[1.0, 9.0, 2.0, 4.0]]),
+            response_mask=torch.tensor([[True, False, True, True]]),
+            gamma=0.5,
+        )
+
+        assert returns.tolist() == [[1 + 0.5 * 4, 0, 2 + 0.5 * 4, 4]]
+
+
+class TestReinforcePlusPlus:
+    def test_whitens_the_returns_over_the_tokens_of_the_batch(self):
+        """Returns 2 and 1, 0 and 0: mean 0.75, sample variance (1.5625 + 0.0625 + 2 * 0.5625) / 3."""
+        estimate = reinforce_plus_plus(
+            token_rewards=torch.tensor([[1.0, 1.0], [0.0, 0.0]]), response_mask=every_token(2), gamma=1.0
+        )
+
+        deviation = math.sqrt(2.75 / 3)
+        assert estimate.returns.tolist() == [[2, 1], [0, 0]]
+        assert estimate.advantages.flatten().tolist() == pytest.approx(
+            [1.25 / deviation, 0.25 / deviation, -0.75 / deviation, -0.75 / deviation], rel=1e-6
+        )
+
+    def test_equal_returns_give_exactly_zero(self):
+        estimate = reinforce_plus_plus(
+            token_rewards=torch.tensor([[0.0, 0.1], [0.0, 0.1]]), response_mask=every_token(2), gamma=1.0
         )
 
         assert estimate.advantages.abs().max().item() == 0
-        assert zero_spread_fraction(rewards=rewards, groups=groups) == 1.0
 
-    def test_rewards_are_compared_within_their_group_in_any_order(self):
-        """A-ALG-03: the sample deviation, so two rewards lie 0.7071 deviations from their mean, less the epsilon."""
-        advantages = row_advantages([1.0, 5.0, 0.0, 3.0], [4, 9, 4, 9])
-
-        half_root = math.sqrt(0.5)
-        expected = [half_root, half_root, -half_root, -half_root]
-        assert advantages == pytest.approx(expected, abs=2e-6)
-        assert advantages[0] == pytest.approx(0.5 / (half_root + 1e-6), rel=1e-7)
-
-    def test_without_the_deviation_only_the_mean_is_taken_off(self):
-        assert row_advantages([1.0, 5.0, 0.0, 3.0], [0, 1, 0, 1], normalize_by_std=False) == [0.5, 1.0, -0.5, -1.0]
-
-    def test_occurrences_of_the_same_prompt_are_groups_of_their_own(self):
-        """A-ALG-11: group ids number the occurrences, so equal texts do not meet."""
-        a_first, a_second, *others = row_advantages([1.0, 0.0, 1.0, 1.0, 0.0, 0.0], [0, 0, 1, 1, 2, 2])
-
-        assert a_first > 0 > a_second
-        assert others == [0, 0, 0, 0]
-
-    @pytest.mark.parametrize("filler", [0.0, NAN, 100.0])
-    def test_an_unscored_row_gets_nothing_and_moves_nobody(self, filler):
-        """A-REW-07."""
-        first, unscored, last = row_advantages([1.0, filler, 0.0], [0, 0, 0], scored=[True, False, True])
-
-        assert [first, last] == row_advantages([1.0, 0.0], [0, 0])
-        assert unscored == 0
-
-    def test_a_row_whose_siblings_are_all_unscored_has_nothing_to_be_compared_with(self):
-        assert row_advantages([1.0, NAN, NAN], [0, 0, 0], scored=[True, False, False]) == [0, 0, 0]
-
-    def test_a_group_without_any_score_is_zero(self):
-        assert row_advantages([NAN, NAN], [0, 0], scored=[False, False]) == [0, 0]
-
-    def test_advantages_stand_only_on_the_tokens_of_the_mask(self, responses):
-        estimate = grpo(
-            rewards=responses.rewards, groups=responses.groups, response_mask=responses.mask, normalize_by_std=True
+    def test_matches_the_golden_numbers(self, golden):
+        estimate = reinforce_plus_plus(
+            token_rewards=golden.input("token_rewards"), response_mask=golden.mask, gamma=0.99
         )
 
-        assert estimate.advantages[~responses.mask].abs().max().item() == 0
-        assert (estimate.advantages[responses.mask] != 0).all()
+        for part in ("advantages", "returns"):
+            expected = golden.output("advantages", "reinforce_plus_plus gamma=0.99", part)
+            assert_close(getattr(estimate, part), expected, atol=1e-6, rtol=0)
 
-    def test_the_order_of_rows_does_not_matter(self, responses):
-        order = torch.tensor([4, 1, 5, 0, 3, 2])
 
-        straight = grpo(
-            rewards=responses.rewards, groups=responses.groups, response_mask=responses.mask, normalize_by_std=True
-        )
-        shuffled = grpo(
-            rewards=responses.rewards[order],
-            groups=responses.groups[order],
-            response_mask=responses.mask[order],
-            normalize_by_std=True,
+class TestReMax:
+    def test_takes_the_greedy_reward_off_every_token(self):
+        estimate = remax(
+            token_rewards=torch.tensor([[0.0, -0.25, 1.0], [0.0, 0.0, NAN]]),
+            baselines=torch.tensor([0.5, 1.0]),
+            response_mask=torch.tensor([[True, True, True], [True, True, False]]),
         )
 
-        assert_close(shuffled.advantages, straight.advantages[order])
+        assert estimate.advantages.tolist() == [[0.25, 0.25, 0.5], [-1, -1, 0]]
+        assert estimate.returns.tolist() == [[0.75, 0.75, 1.0], [0, 0, 0]]
 
-    @pytest.mark.parametrize(("run", "by_std"), [("grpo", True), ("grpo norm_adv_by_std_in_grpo=False", False)])
-    def test_matches_the_golden_advantages(self, golden, run, by_std):
-        estimate = grpo(
-            rewards=(golden.input("token_rewards") * golden.mask).sum(1),
-            groups=golden.groups,
+    def test_the_reward_of_the_greedy_response_itself_gives_zero(self):
+        estimate = remax(
+            token_rewards=torch.tensor([[0.0, 0.1]]), baselines=torch.tensor([0.1]), response_mask=every_token(1)
+        )
+
+        assert estimate.advantages.tolist() == [[0, 0]]
+
+    def test_matches_the_golden_numbers(self, golden):
+        estimate = remax(
+            token_rewards=golden.input("token_rewards"),
+            baselines=golden.input("reward_baselines"),
             response_mask=golden.mask,
-            normalize_by_std=by_std,
         )
 
-        assert_close(estimate.advantages, golden.output("advantages", run, "advantages"), atol=1e-6, rtol=0)
-        assert_close(estimate.returns, golden.output("advantages", run, "returns"), atol=1e-6, rtol=0)
-
-    def test_zero_spread_counts_the_groups_that_could_have_differed(self):
-        rewards, groups = torch.tensor([1.0, 1.0, 0.0, 1.0, 0.5, 0.2, NAN]), torch.tensor([0, 0, 1, 1, 2, 3, 3])
-        scored = torch.tensor([True] * 6 + [False])
-
-        assert zero_spread_fraction(rewards=rewards, groups=groups, scored=scored) == 0.5
-        assert zero_spread_fraction(rewards=torch.tensor([0.3]), groups=torch.tensor([0])) == 0.0
+        for part in ("advantages", "returns"):
+            expected = golden.output("advantages", "remax", part).masked_fill(~golden.mask, 0)
+            assert_close(getattr(estimate, part), expected, atol=1e-6, rtol=0)
 
 
 class TestTokenRewards:
@@ -236,17 +212,15 @@ class TestTokenRewards:
 
         assert token_rewards.tolist() == [[0, 1, 0, 0], [0, 2, 0, 0], [3, 0, 0, 0]]
 
-    def test_an_empty_response_gets_no_token_reward_and_is_compared_by_its_score(self):
+    def test_an_empty_response_gets_no_token_reward(self):
         """A-REW-11."""
-        lengths, rewards = torch.tensor([0, 2]), torch.tensor([10.0, 0.0])
-        mask = length_mask(lengths, 3)
+        lengths = torch.tensor([0, 2])
 
-        token_rewards = outcome_token_rewards(rewards=rewards, response_lengths=lengths, response_mask=mask)
-        estimate = grpo(rewards=rewards, groups=torch.tensor([0, 0]), response_mask=mask, normalize_by_std=True)
+        token_rewards = outcome_token_rewards(
+            rewards=torch.tensor([10.0, 0.0]), response_lengths=lengths, response_mask=length_mask(lengths, 3)
+        )
 
         assert token_rewards.abs().max().item() == 0
-        assert estimate.advantages[0].tolist() == [0, 0, 0]
-        assert estimate.advantages[1].tolist() == pytest.approx([-math.sqrt(0.5), -math.sqrt(0.5), 0], abs=2e-6)
 
     def test_the_reward_stands_on_the_last_token_of_the_mask_when_later_ones_are_not_trained_on(self):
         token_rewards = outcome_token_rewards(

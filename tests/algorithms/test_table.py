@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from rl_compat.algorithms.advantages import gae, grpo
+from rl_compat.algorithms.advantages import gae
+from rl_compat.algorithms.group_advantages import grpo
 from rl_compat.algorithms.table import ALGORITHMS, AdvantageInputs
 
 
