@@ -36,23 +36,45 @@ PREFIX = re.compile(
     ){1,12}""",
     re.VERBOSE,
 )
-ERROR_WORDS = ("error", "exception", "fatal", "abort", "assert", "killed", "fault", "traceback", "cannot", "failed")
+ERROR_WORDS = (
+    "error",
+    "exception",
+    "interrupt",
+    "fatal",
+    "critical",
+    "panic",
+    "abort",
+    "assert",
+    "killed",
+    "dumped",
+    "fault",
+    "failed",
+    "code",
+    "status",
+)
+"one of them is in every line that SUSPECT matches"
 SUSPECT = re.compile(
     r"\b[A-Za-z][\w.]{0,80}(?:Error|Exception|Interrupt)\b(?:: |:?$| \()"
     r"|^\W{0,8}(?:fatal|error|critical|panic|killed|abort(?:ed)?)\b"
+    r"|^\W{0,8}(?:Error|Fatal|Killed|Aborted?)\b(?: error)?(?::|$)"
     r"|\b(?:ERROR|FATAL|CRITICAL)\b"
-    r"|Traceback \(most recent call last\)|core dumped|[Ss]egmentation fault"
+    r"|core dumped|[Ss]egmentation fault"
     r"|Assertion .{0,200}failed|(?:exit|return)\s?(?:code|status)[: ]{0,2}-?[1-9]|failed with\b"
 )
-NO_ERROR = re.compile(r"\b(?:0|no) (?:errors?|failed|failures?)\b|_ERROR_|ERROR_HANDLING", re.IGNORECASE)
+NO_ERROR = re.compile(
+    r"\b(?:0|no) (?:errors?|failed|failures?)\b|ERROR_HANDLING|^\W{0,8}(?:except|raise|import|from|catch)\b",
+    re.IGNORECASE,
+)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
     """Where a message stands: the lines it spans, and a few around it."""
 
     first: int
     last: int
+    column: int
+    "where the message begins in the first line"
     matched: tuple[Line, ...]
     before: tuple[Line, ...]
     after: tuple[Line, ...]
@@ -106,6 +128,9 @@ def find_errors(blocks: Iterable[Sequence[Line]], errors: Sequence[KnownError]) 
 
 def looks_like_an_error(text: str) -> bool:
     clipped = text[:2000]
+    lower = clipped.lower()
+    if not any(word in lower for word in ERROR_WORDS):
+        return False
     return SUSPECT.search(clipped) is not None and NO_ERROR.search(clipped) is None
 
 
@@ -129,12 +154,16 @@ class _Text:
 
     def place(self, start: int, end: int) -> Place:
         first, last = self.line_at(start), self.line_at(end - 1)
+        line = self.lines[first]
+        before = self.lines[max(0, first - LINES_BEFORE) : first]
+        after = self.lines[last + 1 : last + 1 + LINES_AFTER]
         return Place(
-            self.lines[first].number,
-            self.lines[last].number,
-            tuple(self.lines[first : last + 1]),
-            tuple(self.lines[max(0, first - LINES_BEFORE) : first]),
-            tuple(self.lines[last + 1 : last + 1 + LINES_AFTER]),
+            first=line.number,
+            last=self.lines[last].number,
+            column=_column(line.text, start - (self.ends[first - 1] if first else 0)),
+            matched=tuple(self.lines[first : last + 1]),
+            before=tuple(other for other in before if other.number < line.number),
+            after=tuple(other for other in after if other.number > self.lines[last].number),
         )
 
     def line_at(self, position: int) -> int:
@@ -143,6 +172,13 @@ class _Text:
     def tail(self) -> list[Line]:
         """The last lines, which may hold the start of a message."""
         return self.lines[self.line_at(max(0, len(self.text) - CARRIED_CHARACTERS)) :]
+
+
+def _column(text: str, squeezed: int) -> int:
+    """Where in a line the character stands that has that position without prefix and white space."""
+    bare = without_prefix(text)
+    written = [position for position, character in enumerate(bare) if not character.isspace()]
+    return len(text) - len(bare) + (written[squeezed] if squeezed < len(written) else 0)
 
 
 def _search(text: _Text, error: KnownError, matches: dict[str, Match]) -> None:

@@ -19,10 +19,12 @@ LEAST_WORDS = 3
 "that line and error must have in common"
 MOST = 3
 
-_WORD = re.compile(r"[A-Za-z][a-z]+|[A-Z]{2,}|\d{2,}")
+_WORD = re.compile(r"[A-Za-z]{3,40}|\d{2,8}")
+_PART = re.compile(r"[A-Z][a-z]{2,20}")
 _COMMON = frozenset(
     """a an and are as at be but by can could error errors exception failed file for from has have if in is it line more
     must no not of on or please raise runtime see set so than that the this to use value was when which with you your
+    runtimeerror valueerror importerror oserror typeerror assertionerror keyerror attributeerror import cuda torch
     """.split()  # noqa: SIM905
 )
 
@@ -51,8 +53,9 @@ def nearest_errors(lines: Iterable[Line]) -> tuple[Candidate, ...]:
 
 
 def words_of(text: str) -> frozenset[str]:
-    """`CUBLAS_STATUS_ALLOC_FAILED` as cublas, status, alloc."""
-    return frozenset(word.lower() for word in _WORD.findall(text)) - _COMMON
+    """`CUBLAS_STATUS_ALLOC_FAILED` as cublas, status, alloc; `OutOfMemoryError` also in its parts."""
+    words = {word.lower() for word in _WORD.findall(text)} | {part.lower() for part in _PART.findall(text)}
+    return frozenset(words - _COMMON)
 
 
 def _compare(error: KnownError, line: Line, words: frozenset[str]) -> Candidate | None:

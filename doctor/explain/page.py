@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator
 
 from rl_compat.doctor.explain.explanation import Explained, Explanation
@@ -15,6 +16,8 @@ FULL = 3
 "causes that are explained in full; the others have a line each"
 MOST_LINES = 6
 "of the log, shown for one place"
+ROWS = 3
+"of the page, for the line with the message"
 MARKS = {"fault": COLOURS[Severity.FAILURE], "warning": COLOURS[Severity.WARNING]}
 
 
@@ -68,14 +71,26 @@ def _excerpt(match: Match, paper: Paper) -> Iterator[str]:
     width = len(str(place.last + 1))
     for line in place.before:
         yield paper.paint(_numbered(line, width, " ", paper), DIM)
-    for line in place.matched[:MOST_LINES]:
+    yield from _whole(place.matched[0], width, paper, place.column)
+    for line in place.matched[1:MOST_LINES]:
         yield _numbered(line, width, ">", paper)
     for line in place.after:
         yield paper.paint(_numbered(line, width, " ", paper), DIM)
     if match.count > 1:
-        others = ", ".join(str(other.first) for other in match.places[1:])
+        others = [str(other.first) for other in match.places[1:]]
         more = match.count - len(match.places)
-        yield f"    {' ' * width}  also on line {others}" + (f" and {more:,} more" if more else "")
+        tail = f" and {more:,} more" if more else ""
+        yield f"    {' ' * width}  also on line{'s' if match.count > 2 else ''} {', '.join(others)}{tail}"
+
+
+def _whole(line: Line, width: int, paper: Paper, column: int) -> list[str]:
+    """A line of the log in a few rows; of a longer one the part about the column."""
+    room = (paper.width - width - 6) * ROWS
+    start = 0 if len(line.text) <= room else max(0, column - room // 4)
+    shown = line.text[start : start + room]
+    text = ("…" if start else "") + " ".join(shown.split()) + ("…" if start + room < len(line.text) else "")
+    rows = textwrap.wrap(text, paper.width - width - 6, break_on_hyphens=False)
+    return [f"  > {line.number if not i else '':>{width}}  {row}" for i, row in enumerate(rows)]
 
 
 def _numbered(line: Line, width: int, mark: str, paper: Paper) -> str:
@@ -99,7 +114,7 @@ def _here(advice: Advice, paper: Paper) -> Iterator[str]:
         yield from lines[1:]
     if advice.fine and not advice.findings and advice.concerns == "yes":
         checks = ", ".join(id.replace("_", " ") for id in advice.fine)
-        yield from paper.wrap(f"here: fine now as far as the doctor sees ({checks})", first="  ", rest="        ")
+        yield from paper.wrap(f"here: fine as far as the doctor sees ({checks})", first="  ", rest="        ")
 
 
 def _remedies(advice: Advice, paper: Paper) -> Iterator[str]:
