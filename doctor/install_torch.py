@@ -21,10 +21,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from rl_compat.capability.devices import capability_text
 from rl_compat.doctor.checks import torch_build
+from rl_compat.doctor.findings import Finding, Severity, Step
 from rl_compat.doctor.remedies import torch_remedies
 from rl_compat.doctor.target import suitable_builds
 from rl_compat.doctor.torch_tables import BEYOND
-from rl_compat.doctor.types import Finding, Severity, Step
 from rl_compat.doctor.wheels import NoTorchBuildError, TorchInstall
 from rl_compat.hardware.binaries import parse_version
 from rl_compat.hardware.probe import probe

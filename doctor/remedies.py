@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from rl_compat.doctor.cards import all_cards
 from rl_compat.doctor.drivers import install_driver, last_branch
+from rl_compat.doctor.findings import Remedy, Step, Sureness
 from rl_compat.doctor.target import suitable_torch, target_of
 from rl_compat.doctor.torch_tables import OLDEST_PYTHON, companions, releases
-from rl_compat.doctor.types import Remedy, Step, Sureness
 from rl_compat.doctor.wheels import NoTorchBuildError, TorchInstall, pip_arguments, rank_torch, serving_pythons
 from rl_compat.hardware.binaries import parse_version
 from rl_compat.hardware.types import Hardware

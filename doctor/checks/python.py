@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
+from rl_compat.doctor.findings import Check, Finding, Remedy, Severity, Step
 from rl_compat.doctor.remedies import (
     new_environment,
     new_python,
@@ -16,7 +17,6 @@ from rl_compat.doctor.remedies import (
 )
 from rl_compat.doctor.target import target_of
 from rl_compat.doctor.torch_tables import OLDEST_PYTHON
-from rl_compat.doctor.types import Check, Finding, Remedy, Severity, Step
 from rl_compat.doctor.wheels import MACHINES, NoTorchBuildError, listed_pythons, rank_torch
 from rl_compat.hardware.binaries import parse_version, wheel_supports
 from rl_compat.hardware.types import Hardware

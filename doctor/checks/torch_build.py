@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from rl_compat.capability.devices import capability_text, describe
 from rl_compat.doctor.checks.torch_driver import look_at_the_driver
 from rl_compat.doctor.checks.torch_import import look_at_the_import_error
+from rl_compat.doctor.findings import Check, Finding, Remedy, Severity, Step
 from rl_compat.doctor.remedies import install_torch, torch_remedies
 from rl_compat.doctor.target import known_driver
 from rl_compat.doctor.torch_tables import BEYOND, OLDEST, needed_driver
-from rl_compat.doctor.types import Check, Finding, Remedy, Severity, Step
 from rl_compat.hardware.binaries import needs_ptx, parse_version, wheel_supports
 from rl_compat.hardware.types import Device, Hardware, TorchBuild
 

@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from rl_compat.doctor.findings import Finding, Remedy, Severity, Step, Sureness
 from rl_compat.doctor.remedies import pip_install, shell, torch_remedies
-from rl_compat.doctor.types import Finding, Remedy, Severity, Step, Sureness
 from rl_compat.hardware.types import Hardware
 
 LONGEST = 300

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from rl_compat.capability.devices import torch_version
 from rl_compat.capability.kernels import TF32_MINIMUM
+from rl_compat.doctor.findings import Finding, Remedy, Severity
 from rl_compat.doctor.remedies import shell, unset
 from rl_compat.doctor.torch_tables import read_knowledge
-from rl_compat.doctor.types import Finding, Remedy, Severity
 from rl_compat.hardware.binaries import parse_version
 from rl_compat.hardware.types import Hardware
 

@@ -9,7 +9,7 @@ import pytest
 from fakes.machines import recorded
 
 from rl_compat.doctor.checks.libraries import look_at_libraries
-from rl_compat.doctor.types import Finding, Remedy, Severity
+from rl_compat.doctor.findings import Finding, Remedy, Severity
 from rl_compat.hardware.types import Hardware
 
 CUDA = "/usr/local/cuda-12.1/lib64"

@@ -9,7 +9,7 @@ import pytest
 from fakes.machines import recorded
 
 from rl_compat.doctor.checks.python import look_at_installs, look_at_python
-from rl_compat.doctor.types import Finding, Remedy, Severity, Step, Sureness
+from rl_compat.doctor.findings import Finding, Remedy, Severity, Step, Sureness
 from rl_compat.hardware.types import Hardware
 
 SITE = "/home/ada/rl/.venv/lib/python3.12/site-packages"

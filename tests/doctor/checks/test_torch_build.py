@@ -10,7 +10,7 @@ from fakes.machines import recorded
 
 from rl_compat.doctor.checks.torch_build import look_at_architectures, look_at_torch
 from rl_compat.doctor.checks.torch_driver import look_at_the_driver
-from rl_compat.doctor.types import Finding, Remedy, Severity, Step
+from rl_compat.doctor.findings import Finding, Remedy, Severity, Step
 from rl_compat.hardware.types import Driver, Folder, Hardware, PciGpu, TorchBuild
 
 CU126 = ("sm_50", "sm_60", "sm_70", "sm_75", "sm_80", "sm_86", "sm_90")
