@@ -7,6 +7,7 @@ import locale
 import os
 import platform
 import shutil
+import sysconfig
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -57,6 +58,7 @@ def read_host(*, environment: Mapping[str, str], root: Path = Path("/"), folder:
         file_descriptor_limit=_file_descriptor_limit(),
         locale_encoding=read_encoding(),
         folders=folders,
+        libc=read_libc(),
     )
 
 
@@ -80,6 +82,14 @@ def _physical_memory() -> tuple[int, int]:
     except (OSError, ValueError):
         total = 0
     return total, total
+
+
+def read_libc(built_for: str | None = None) -> str | None:
+    """The C library of this Python, built for `x86_64-pc-linux-musl` and the like; None where Python does not say."""
+    if "musl" in (built_for or sysconfig.get_config_var("HOST_GNU_TYPE") or ""):
+        return "musl"
+    name, version = platform.libc_ver()
+    return f"{name} {version}" if name == "glibc" else None
 
 
 def read_encoding() -> str:

@@ -33,7 +33,7 @@ PROXY_NEEDS_LOGIN = 407
 def read_network(
     environment: Mapping[str, str], *, timeout_seconds: float, pip_files: Sequence[Path] | None = None
 ) -> tuple[Endpoint, ...]:
-    """Hub, PyTorch's index and the package index, less those that the environment forbids to ask.
+    """Hub, PyTorch's index and the package index, less those that the environment forbids or a SOCKS proxy hides.
 
     Each is sent a HEAD request without credentials through the proxy that the environment names. Every answer below
     500 counts, but a proxy's refusal does not. After `timeout_seconds` in all, look-up of names included, the rest
@@ -52,7 +52,7 @@ def read_network(
 
 
 def endpoint_places(environment: Mapping[str, str], *, pip_files: Sequence[Path] | None = None) -> dict[str, str]:
-    """The address of each server that may be asked, without credentials and query."""
+    """The address of each server that may and can be asked, without credentials and query."""
     pip = read_pip_settings(environment, files=pip_files)
     places = {}
     if not any(_is_true(environment.get(name)) for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")):
@@ -60,7 +60,8 @@ def endpoint_places(environment: Mapping[str, str], *, pip_files: Sequence[Path]
     if not _is_true(pip.get("no-index")):
         places["torch_index"] = TORCH_INDEX
         places["package_index"] = pip.get("index-url") or PACKAGE_INDEX
-    return {role: without_credentials(url.strip()).rstrip("/") for role, url in places.items()}
+    shown = {role: without_credentials(url.strip()).rstrip("/") for role, url in places.items()}
+    return {role: url for role, url in shown.items() if not _behind_socks(url, environment)}
 
 
 def ask(role: str, url: str, environment: Mapping[str, str], *, timeout_seconds: float) -> Endpoint:
@@ -110,6 +111,14 @@ def proxies_for(url: str, environment: Mapping[str, str]) -> dict[str, str]:
     return {parts.scheme: proxy} if proxy else {}
 
 
+def _behind_socks(url: str, environment: Mapping[str, str]) -> bool:
+    """Whether the standard library cannot ask that server, which says nothing of pip and the hub's client."""
+    try:
+        return any(proxy.lower().startswith("socks") for proxy in proxies_for(url, environment).values())
+    except ValueError:
+        return False
+
+
 def _trust(environment: Mapping[str, str]) -> ssl.SSLContext:
     context = ssl.create_default_context()
     for name in CERTIFICATES:
@@ -133,11 +142,14 @@ def _answer(role: str, url: str, background: Background[Endpoint], left: float, 
 
 
 def _text(reason: object, timeout_seconds: float) -> str:
-    """`gaierror: [Errno -2] Name or service not known`, without credentials."""
+    """`Name or service not known`, `Connection refused`, `ValueError: unknown url type …`, without credentials."""
     if isinstance(reason, TimeoutError):
         return no_answer(timeout_seconds)
-    named = f"{type(reason).__name__}: {reason}" if isinstance(reason, BaseException) else str(reason)
-    return without_credentials(" ".join(named.split()))[:300]
+    if isinstance(reason, OSError):
+        said = reason.strerror or str(reason)
+    else:
+        said = f"{type(reason).__name__}: {reason}" if isinstance(reason, BaseException) else str(reason)
+    return without_credentials(" ".join(said.split()))[:300]
 
 
 def _is_true(value: str | None) -> bool:

@@ -15,6 +15,7 @@ from rl_compat.hardware.types import Driver
 from rl_compat.units import MIB
 
 DRIVER_NOT_LOADED = "Driver Not Loaded"
+NO_DEVICES = "No devices were found"
 FIELDS = (
     "index",
     "name",
@@ -33,10 +34,17 @@ FIELDS = (
 
 
 def read_smi(program: str, *, timeout_seconds: float, kernel_module_file: Path = KERNEL_MODULE_FILE) -> NvmlReading:
-    """What nvidia-smi says. Raises OSError when it cannot be run, TimeoutError when it hangs, ValueError when it fails.
+    """What nvidia-smi says. OSError when it cannot be run, TimeoutError when it hangs, ValueError when it fails."""
+    finished, fields = _ask(program, timeout_seconds)
+    text = finished.stdout
+    if finished.returncode != 0 and not _rows(text, fields)[0] and NO_DEVICES not in text:
+        said = _nvml_error(f"{text} {finished.stderr}")
+        raise ValueError(said or f"nvidia-smi ended with exit code {finished.returncode}")
+    return parse_smi(text, fields, kernel_module_file=kernel_module_file)
 
-    A field that this driver does not know is left out of the question and asked without.
-    """
+
+def _ask(program: str, timeout_seconds: float) -> tuple[Finished, list[str]]:
+    """The answer and the fields asked for; one that this driver does not know is left out of a second question."""
     deadline = time.monotonic() + timeout_seconds
     fields = list(FIELDS)
     while True:
@@ -46,16 +54,8 @@ def read_smi(program: str, *, timeout_seconds: float, kernel_module_file: Path =
             raise TimeoutError(f"`nvidia-smi` gave {no_answer(timeout_seconds)}")
         unknown = _unknown_field(finished)
         if unknown not in fields:
-            break
+            return finished, fields
         fields.remove(unknown)
-    if finished.returncode != 0 and not _has_rows(finished.stdout, fields):
-        if "No devices were found" in finished.stdout:
-            return parse_smi("", fields, kernel_module_file=kernel_module_file)
-        raise ValueError(
-            _nvml_error(f"{finished.stdout} {finished.stderr}")
-            or f"nvidia-smi ended with exit code {finished.returncode}"
-        )
-    return parse_smi(finished.stdout, fields, kernel_module_file=kernel_module_file)
 
 
 def parse_smi(
@@ -66,7 +66,7 @@ def parse_smi(
     A line that is no row is a warning beside rows. Raises ValueError when there is such a line and no row.
     """
     rows, strange = _rows(text, fields)
-    if strange and not rows and "No devices were found" not in text:
+    if strange and not rows and NO_DEVICES not in text:
         raise ValueError(f"nvidia-smi answers with the unexpected line `{strange[0]}`")
     version, flavour = kernel_module(kernel_module_file)
     return NvmlReading(
@@ -109,10 +109,6 @@ def _rows(text: str, fields: Sequence[str]) -> tuple[list[dict[str, str | None]]
         else:
             strange.append(_one_line(line))
     return rows, strange
-
-
-def _has_rows(text: str, fields: Sequence[str]) -> bool:
-    return bool(_rows(text, fields)[0])
 
 
 def _known(value: str) -> str | None:

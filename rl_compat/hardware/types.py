@@ -149,6 +149,8 @@ class Host:
     locale_encoding: str | None = None
     "what Python writes text in by default, `utf-8` or else"
     folders: tuple[Folder, ...] = ()
+    libc: str | None = None
+    "`glibc 2.35` or `musl`"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rl_compat.hardware.cgroup import read_cpu_quota, read_memory_limit
-from rl_compat.hardware.host import count_cores, find_container, parse_cpu_features, read_host
+from rl_compat.hardware.host import count_cores, find_container, parse_cpu_features, read_host, read_libc
 from rl_compat.units import GIB
 
 MEMINFO = f"MemTotal: {64 * GIB // 1024} kB\nMemFree: 1 kB\nMemAvailable: {60 * GIB // 1024} kB\n"
@@ -154,3 +155,8 @@ def test_nothing_is_known_of_an_empty_machine_and_it_does_not_crash(tmp_path: Pa
     assert host.folders[0].path == str(tmp_path)
     assert host.folders[0].file_system is None
     assert host.shm_total_bytes is None
+
+
+def test_the_c_library_is_named_with_its_version() -> None:
+    assert read_libc("x86_64-pc-linux-musl") == "musl"
+    assert read_libc("x86_64-pc-linux-gnu") in (None, " ".join(platform.libc_ver()))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
+import ssl
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -26,7 +29,7 @@ class Server:
 
 
 @contextmanager
-def serving(status: int) -> Iterator[Server]:
+def serving(status: int, context: ssl.SSLContext | None = None) -> Iterator[Server]:
     """A server that answers every request with a status."""
     server = Server(url="")
 
@@ -42,9 +45,11 @@ def serving(status: int) -> Iterator[Server]:
             pass
 
     listener = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    if context is not None:
+        listener.socket = context.wrap_socket(listener.socket, server_side=True)
     thread = threading.Thread(target=listener.serve_forever, daemon=True)
     thread.start()
-    server.url = f"http://127.0.0.1:{listener.server_address[1]}"
+    server.url = f"{'https' if context else 'http'}://127.0.0.1:{listener.server_address[1]}"
     try:
         yield server
     finally:
@@ -111,10 +116,7 @@ def test_nobody_listening_is_said() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    assert (
-        hub({"HF_ENDPOINT": f"http://127.0.0.1:{port}"}).error
-        == "ConnectionRefusedError: [Errno 111] Connection refused"
-    )
+    assert hub({"HF_ENDPOINT": f"http://127.0.0.1:{port}"}).error == "Connection refused"
 
 
 def test_an_address_that_is_none_is_said() -> None:
@@ -153,6 +155,26 @@ def test_what_must_not_be_asked_is_not() -> None:
     assert set(endpoint_places({}, pip_files=NO_FILES)) == {"hub", "torch_index", "package_index"}
     assert set(endpoint_places({"HF_HUB_OFFLINE": "1"}, pip_files=NO_FILES)) == {"torch_index", "package_index"}
     assert set(endpoint_places({"PIP_NO_INDEX": "true"}, pip_files=NO_FILES)) == {"hub"}
+
+
+def test_what_is_behind_a_socks_proxy_cannot_be_asked() -> None:
+    hidden = {"ALL_PROXY": "socks5://ada:s3cret@proxy:1080", "NO_PROXY": "hub.example"}
+    environment = {**hidden, "HF_ENDPOINT": "https://hub.example"}
+    assert set(endpoint_places(environment, pip_files=NO_FILES)) == {"hub"}
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs to make a certificate")
+def test_a_certificate_counts_that_pip_or_the_hubs_client_is_told_to_trust(tmp_path: Path) -> None:
+    key, certificate = tmp_path / "key", tmp_path / "certificate"
+    make = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=here -addext subjectAltName=IP:127.0.0.1"
+    subprocess.run([*make.split(), "-keyout", str(key), "-out", str(certificate)], check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    with serving(200, context) as server:
+        refused = hub({"HF_ENDPOINT": server.url})
+        trusted = hub({"HF_ENDPOINT": server.url, "REQUESTS_CA_BUNDLE": str(certificate)})
+    assert "certificate verify failed" in (refused.error or "")
+    assert trusted.reachable
 
 
 def test_an_index_in_a_folder_is_there_or_not(tmp_path: Path) -> None:
