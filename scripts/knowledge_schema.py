@@ -241,7 +241,9 @@ TABLES: Mapping[str, Mapping[str, Section]] = {
             optional={**NOTE, "unproven": some(matches(r"[0-9.]+\+cu1[0-9][0-9]"))},
         ),
         "features": Section(
-            key=("id",), fields={"id": is_text}, optional={**NOTE, "torch_min": minor, "cc_min": capability}
+            key=("id",),
+            fields={"id": is_text},
+            optional={**NOTE, "torch_min": minor, "cc_min": capability, "glibc_min": minor},
         ),
     },
     "bitsandbytes": {

@@ -16,7 +16,7 @@ from rl_compat.doctor.remedies import (
     unset,
 )
 from rl_compat.doctor.target import target_of
-from rl_compat.doctor.torch_tables import OLDEST_PYTHON
+from rl_compat.doctor.torch_tables import OLDEST_PYTHON, read_knowledge
 from rl_compat.doctor.wheels import MACHINES, NoTorchBuildError, listed_pythons, rank_torch
 from rl_compat.hardware.binaries import parse_version, wheel_supports
 from rl_compat.hardware.types import Hardware
@@ -26,7 +26,7 @@ KINDS = {"venv": "in a virtual environment", "conda": "in a conda environment", 
 
 def look_at_python(hardware: Hardware) -> Iterator[Finding]:
     """What speaks against this Python, or that nothing does."""
-    against = _version(hardware) or _processor(hardware)
+    against = _version(hardware) or _processor(hardware) or _c_library(hardware)
     found = [finding for finding in (against, _environment(hardware)) if finding is not None]
     yield from found
     if not found:
@@ -95,6 +95,32 @@ def _processor(hardware: Hardware) -> Finding | None:
         remedies=(
             Remedy(what="use a 64-bit Python, or another machine", step=Step.PYTHON),
             Remedy(what="or build torch from source for this processor", step=Step.TORCH),
+        ),
+    )
+
+
+def _c_library(hardware: Hardware) -> Finding | None:
+    """What keeps pip from taking a wheel of torch on Linux, although the Python and the processor fit."""
+    libc = hardware.host.libc
+    if libc is None or hardware.software.torch is not None:
+        return None
+    row = next(row for row in read_knowledge("torch")["features"] if row["id"] == "manylinux_2_28")
+    needed, name = row["glibc_min"], libc.partition(" ")[0]
+    if name == "glibc" and parse_version(libc.partition(" ")[2]) >= parse_version(needed):
+        return None
+    return Finding(
+        id="python.musl" if name == "musl" else "python.glibc_too_old",
+        severity=Severity.FAILURE,
+        what=f"the C library is {libc}, torch from {row['torch_min']} on is published for glibc {needed} and newer",
+        why="pip finds no torch for this system, and says so only with `no matching distribution`",
+        where=("platform",),
+        affects=("installation", "training"),
+        remedies=(
+            Remedy(
+                what="use a container or a release of the system with a newer glibc (Debian 10, Ubuntu 20.04, RHEL 8 "
+                "or later); the driver of the host can stay",
+                step=Step.SYSTEM,
+            ),
         ),
     )
 

@@ -86,6 +86,18 @@ class TestPython:
         assert f"{processor}, torch is published for x86_64 and aarch64" in finding.what
         assert list(found(look_at_python(on(recorded("rtx3090"), platform=f"Linux {processor}")))) == ["python.fits"]
 
+    @pytest.mark.parametrize(
+        ("libc", "case"), [("glibc 2.17", "glibc_too_old"), ("musl", "musl"), ("glibc 2.28", "fits"), (None, "fits")]
+    )
+    def test_a_c_library_without_wheels_is_named(self, libc: str | None, case: str) -> None:
+        (finding,) = look_at_python(on(recorded("rtx3090_no_torch"), libc=libc))
+        assert finding.id == f"python.{case}"
+        assert finding.severity is (Severity.OK if case == "fits" else Severity.FAILURE)
+        assert (
+            case == "fits" or f"the C library is {libc}, torch from 2.7 on is published for glibc 2.28" in finding.what
+        )
+        assert [one.severity for one in look_at_python(on(recorded("rtx3090"), libc=libc))] == [Severity.OK]
+
     def test_the_systems_own_python_gets_a_virtual_environment(self) -> None:
         (finding,) = look_at_python(recorded("rtx3060_system_python"))
         assert (finding.id, finding.severity) == ("python.externally_managed", Severity.WARNING)
