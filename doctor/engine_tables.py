@@ -28,12 +28,11 @@ def vllm_releases(hardware: Hardware) -> tuple[Row, ...]:
 
 
 def _goes_with(hardware: Hardware, row: Row) -> bool:
+    if not goes_with_us(row) or not all(vllm_has_code(row, device.compute_capability) for device in hardware.devices):
+        return False
     driver = known_driver(hardware)
-    return (
-        all(vllm_has_code(row, device.compute_capability) for device in hardware.devices)
-        and satisfies(target_of(hardware).python, row["python"])
-        and (driver is None or any(driver_runs(driver, cuda) for cuda in row["wheel_cuda"]))
-        and goes_with_us(row)
+    return satisfies(target_of(hardware).python, row["python"]) and (
+        driver is None or any(driver_runs(driver, cuda) for cuda in row["wheel_cuda"])
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from rl_compat.hardware.binaries import Version, parse_version, wheel_supports
@@ -45,6 +46,7 @@ def sections_of(table: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
     return {name: part for name, part in table.items() if isinstance(part, list) and part and isinstance(part[0], dict)}
 
 
+@lru_cache(maxsize=4096)
 def satisfies(version: str, bounds: str | None) -> bool:
     """Whether a version lies within `<3.13,>=3.9` or `!=5.0.*,>=4.56`; without bounds every version does.
 

@@ -121,8 +121,9 @@ def _wheel(version: str) -> list[Mapping[str, Any]]:
 
 
 def _at(rows: list[Mapping[str, Any]], version: str) -> Mapping[str, Any]:
-    """The row of the nearest release that is not newer; the table begins with one for every old release."""
-    known = [row for row in rows if parse_version(row["version_min"]) <= parse_version(version)]
+    """The row of the nearest release that is not newer; the newest for a version that is no number."""
+    installed = parse_version(version)
+    known = [row for row in rows if not installed or parse_version(row["version_min"]) <= installed]
     return max(known, key=lambda row: parse_version(row["version_min"]))
 
 

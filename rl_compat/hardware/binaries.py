@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 
 TEGRA = frozenset({(5, 3), (6, 2), (7, 2), (8, 7)})
 "integrated devices that run only code built for themselves, before CUDA 13.2"
@@ -11,12 +12,14 @@ TEGRA = frozenset({(5, 3), (6, 2), (7, 2), (8, 7)})
 Version = tuple[int, ...]
 
 
+@lru_cache(maxsize=4096)
 def parse_version(text: str) -> Version:
     """The leading numbers of `13.2`, `580.65.06` or `2.14.1+cu126` as a tuple that compares in order."""
     match = re.match(r"\s*([0-9]+(?:\.[0-9]+)*)", text)
     return tuple(int(part) for part in match.group(1).split(".")) if match else ()
 
 
+@lru_cache(maxsize=4096)
 def parse_arch(text: str) -> tuple[str, tuple[int, int]] | None:
     """`sm_86` as `sm`, (8, 6); `compute_90a` as `computea`, (9, 0); None for anything else."""
     match = re.fullmatch(r"(sm|compute)_([0-9]+)([0-9])([af]?)", text.strip())
