@@ -3,33 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from rl_compat.data import arithmetic, gsm8k
-from rl_compat.data.records import SUFFIXES, Record, columns_of, plain, read_records
+from rl_compat.data.files import SUFFIXES, Record, columns_of, plain, read_records
+from rl_compat.data.records import ChatMessages, Row
 from rl_compat.errors import DataError, nearest
-
-ChatMessages = list[dict[str, Any]]
 
 BUILTIN_DATASETS: Mapping[str, Callable[..., list[Record]]] = {"gsm8k": gsm8k.rows, "arithmetic": arithmetic.rows}
 "by name: a function of the split and the number of rows wanted"
 
 NUM_NAMED_ROWS = 8
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """One row of the data before it is tokenised."""
-
-    prompt: str | ChatMessages
-    data_source: str = ""
-    ground_truth: Any = None
-    extra_info: Mapping[str, Any] = field(default_factory=dict)
-    "the row's `extra_info`, and every other column under its name"
-    row: int = 0
-    "position in the dataset, over all files, from 0"
 
 
 def load_rows(

@@ -1,118 +1,90 @@
-"""Reading data files: parquet, JSON and JSON lines as plain Python records."""
+"""Rows of each kind of training before they are tokenised: for reinforcement learning, imitation and preferences."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from rl_compat.errors import DataError
+ChatMessages = list[dict[str, Any]]
+"turns with `role` and `content`"
 
-Record = dict[str, Any]
-SUFFIXES = (".parquet", ".json", ".jsonl")
-
-
-def read_records(path: Path, *, limit: int | None = None) -> list[Record]:
-    """The rows of one file, at most `limit`. Raises DataError for a file that is missing, damaged or not data."""
-    if path.is_dir():
-        raise DataError(f"`{path}` is a folder, not a data file", hint=_files_inside(path))
-    if path.suffix.lower() not in SUFFIXES:
-        raise DataError(f"`{path}` is not a data file that can be read", hint=f"use one of {', '.join(SUFFIXES)}")
-    if not path.exists():
-        raise DataError(f"data file `{path}` does not exist", hint=_files_inside(path.parent))
-    try:
-        records = _READERS[path.suffix.lower()](path, limit)
-    except OSError as error:
-        raise DataError(f"data file `{path}` cannot be read: {error}") from error
-    except UnicodeDecodeError as error:
-        raise DataError(f"data file `{path}` is not UTF-8 text: {error}") from error
-    return [plain(record) for record in records]
+Text = str | ChatMessages
+"""As a prompt: one user turn, or the messages before the response. As a response: one assistant turn, or messages of
+which those of the assistant are the response."""
 
 
-def columns_of(records: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
-    """The keys of all records, in the order in which they appear."""
-    return tuple(dict.fromkeys(key for record in records for key in record))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A prompt that the model answers itself, and what its answer is measured by."""
+
+    prompt: Text
+    data_source: str = ""
+    ground_truth: Any = None
+    extra_info: Mapping[str, Any] = field(default_factory=dict)
+    "the row's `extra_info`, and every other column under its name"
+    row: int = 0
+    "position in the dataset, over all files, from 0"
 
 
-def plain(value: Any) -> Any:
-    """Nested values as plain dict, list, str, bool and numbers; arrays become lists, whatever their shape."""
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
-    if hasattr(value, "tolist"):
-        return plain(value.tolist())
-    return value
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SupervisedRow:
+    """A prompt and the response to imitate."""
+
+    prompt: Text
+    "an empty text for plain text without turns, which gets no template"
+    response: Text
+    "messages begin with an assistant's and may go on with further turns"
+    data_source: str = ""
+    row: int = 0
+
+    @property
+    def is_plain_text(self) -> bool:
+        return self.prompt == "" and isinstance(self.response, str)
 
 
-def _read_parquet(path: Path, limit: int | None) -> list[Any]:
-    import pyarrow
-    import pyarrow.parquet
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreferenceRow:
+    """A prompt and two responses, of which the first is the better."""
 
-    try:
-        table = pyarrow.parquet.ParquetFile(path).read()
-    except pyarrow.ArrowInvalid as error:
-        raise DataError(f"`{path}` is not a parquet file: {_first_line(error)}") from error
-    rows: list[Any] = table.slice(0, limit).to_pylist()
-    return rows
+    prompt: Text
+    "an empty text when the two responses are whole texts without turns"
+    chosen: Text
+    rejected: Text
+    margin: float | None = None
+    "by how much the chosen one is better, where the data says so"
+    data_source: str = ""
+    row: int = 0
 
-
-def _read_json(path: Path, limit: int | None) -> list[Any]:
-    text = path.read_text(encoding="utf-8")
-    try:
-        rows = json.loads(text)
-    except json.JSONDecodeError as error:
-        if error.msg == "Extra data":
-            return _read_jsonl(path, limit)
-        raise DataError(f"`{path}` is not JSON: {error.msg} in line {error.lineno}") from error
-    if not isinstance(rows, list):
-        raise DataError(
-            f"`{path}` holds one {_kind(rows)}, not a list of rows",
-            hint="write a list of objects, or one object per line in a .jsonl file",
-        )
-    for index, row in enumerate(rows[:limit]):
-        if not isinstance(row, dict):
-            raise DataError(f"row {index} of `{path}` is a {_kind(row)}, not an object")
-    return rows[:limit]
+    @property
+    def is_plain_text(self) -> bool:
+        return self.prompt == "" and isinstance(self.chosen, str)
 
 
-def _read_jsonl(path: Path, limit: int | None) -> list[Any]:
-    rows: list[Any] = []
-    with path.open(encoding="utf-8") as file:
-        for number, line in enumerate(file, start=1):
-            if limit is not None and len(rows) >= limit:
-                break
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-            except json.JSONDecodeError as error:
-                raise DataError(f"line {number} of `{path}` is not JSON: {error.msg}") from error
-            if not isinstance(row, dict):
-                raise DataError(f"line {number} of `{path}` is a {_kind(row)}, not an object")
-            rows.append(row)
-    return rows
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelledRow:
+    """A prompt, a response and whether it is a good one."""
+
+    prompt: Text
+    response: Text
+    label: bool
+    data_source: str = ""
+    row: int = 0
+
+    @property
+    def is_plain_text(self) -> bool:
+        return self.prompt == "" and isinstance(self.response, str)
 
 
-_READERS = {".parquet": _read_parquet, ".json": _read_json, ".jsonl": _read_jsonl}
+def prompt_messages(prompt: Text) -> ChatMessages:
+    """The prompt as turns: a text is one user turn, an empty text none."""
+    if isinstance(prompt, str):
+        return [{"role": "user", "content": prompt}] if prompt else []
+    return [dict(message) for message in prompt]
 
 
-def _kind(value: object) -> str:
-    names = {dict: "object", list: "list", str: "string", bool: "boolean", type(None): "null"}
-    return names.get(type(value), "number")
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
-
-
-def _files_inside(folder: Path) -> str:
-    try:
-        found = sorted(item.name for item in folder.iterdir() if item.suffix.lower() in SUFFIXES)
-    except OSError:
-        return f"the folder `{folder}` does not exist"
-    if not found:
-        return f"no {', '.join(SUFFIXES)} lies in `{folder}`"
-    more = f" and {len(found) - 5} more" if len(found) > 5 else ""
-    return f"in `{folder}` there are {', '.join(f'`{name}`' for name in found[:5])}{more}"
+def response_messages(response: Text) -> ChatMessages:
+    """The response as turns: a text is one assistant turn."""
+    if isinstance(response, str):
+        return [{"role": "assistant", "content": response}]
+    return [dict(message) for message in response]

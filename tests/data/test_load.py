@@ -14,8 +14,8 @@ import pytest
 from fakes.models import character_tokenizer
 
 from rl_compat.data import gsm8k
+from rl_compat.data.files import plain
 from rl_compat.data.load import load_rows, rows_from_records
-from rl_compat.data.records import plain
 from rl_compat.errors import DataError
 
 CHAT = [{"role": "user", "content": "2+2?"}]
