@@ -14,11 +14,17 @@ from rl_compat.doctor.torch_tables import (
     cuda_of,
     read_knowledge,
 )
-from rl_compat.doctor.wheels import NoTorchBuildError, choose_torch, main, pip_arguments, rank_torch
+from rl_compat.doctor.wheels import (
+    NoTorchBuildError,
+    choose_torch,
+    main,
+    pip_arguments,
+    rank_torch,
+    serving_pythons,
+)
 from rl_compat.hardware.binaries import parse_version
 
 ROOT = Path(__file__).parents[2]
-PYTHONS = ("3.9", "3.10", "3.11", "3.12", "3.13", "3.14", "3.15")
 DRIVERS = ("390.157", "450.80.02", "470.86", "525.60.13", "535.274.02", "550.54", "570.26", "580.65.06", "595.58", None)
 
 
@@ -75,6 +81,41 @@ def test_every_listed_build_that_fits_is_offered_newest_first() -> None:
 def test_pascal_never_gets_a_build_of_cuda_13() -> None:
     for driver in DRIVERS[3:]:
         assert {cuda_of(build.variant).split(".")[0] for build in rank_torch((6, 1), driver, "3.12")} <= {"11", "12"}
+
+
+@pytest.mark.parametrize(
+    ("capability", "driver", "python", "machine", "obstacle", "needed"),
+    [
+        ((3, 7), "470.86", "3.11", "x86_64", "card", None),
+        ((8, 6), "390.157", "3.11", "x86_64", "driver", "450.80.02"),
+        ((12, 0), "470.86", "3.12", "x86_64", "driver", "525.60.13"),
+        ((6, 1), "580.95", "3.15", "x86_64", "python", None),
+        (None, None, "3.8", "x86_64", "python", None),
+        (None, None, "3.12", "riscv64", "machine", None),
+        ((9, 0), "580.95", "3.12", "i686", "machine", None),
+    ],
+)
+def test_a_refusal_says_what_stands_in_the_way(
+    capability: tuple[int, int] | None, driver: str | None, python: str, machine: str, obstacle: str, needed: str | None
+) -> None:
+    with pytest.raises(NoTorchBuildError) as caught:
+        choose_torch(capability, driver, python, machine=machine)
+    assert (caught.value.obstacle, caught.value.needed_driver) == (obstacle, needed)
+
+
+@pytest.mark.parametrize(
+    ("capability", "driver", "pythons"),
+    [
+        ((6, 1), "580.95", ("3.11", "3.12", "3.13", "3.14")),
+        ((9, 0), "580.95", ("3.11", "3.12", "3.13", "3.14", "3.15")),
+        ((6, 1), "470.86", ("3.11", "3.12", "3.13")),
+        ((3, 7), "470.86", ()),
+    ],
+)
+def test_the_pythons_that_get_the_newest_build_are_known(
+    capability: tuple[int, int], driver: str, pythons: tuple[str, ...]
+) -> None:
+    assert serving_pythons([capability], driver, "x86_64") == pythons
 
 
 def test_an_uncertain_architecture_does_not_count_as_listed() -> None:
