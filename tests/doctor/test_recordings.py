@@ -14,12 +14,12 @@ from recordings.compose import RECORDINGS
 from rl_compat.capability.devices import select_devices
 from rl_compat.doctor.command import diagnose
 from rl_compat.doctor.diagnosis import Diagnosis
+from rl_compat.doctor.findings import Finding, Severity
 from rl_compat.doctor.mend import script
 from rl_compat.doctor.options import parse
 from rl_compat.doctor.paper import Paper
 from rl_compat.doctor.screen import render
 from rl_compat.doctor.table import CHECKS
-from rl_compat.doctor.types import Finding, Severity
 from rl_compat.errors import HardwareError
 from rl_compat.planning.profile import match_profile
 

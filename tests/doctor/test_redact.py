@@ -9,8 +9,12 @@ from pathlib import Path
 import pytest
 from recordings.compose import RECORDINGS
 
+from rl_compat.doctor.findings import Severity
 from rl_compat.doctor.redact import Owner, Redactor, find_owner
+from rl_compat.doctor.runner import run_checks
+from rl_compat.doctor.table import CHECKS
 from rl_compat.hardware.recording import from_json, to_json
+from rl_compat.hardware.types import Hardware
 
 ADA = Owner(homes=("/home/ada",), users=("ada",), hosts=("lovelace.example.org", "lovelace"))
 
@@ -161,6 +165,17 @@ def test_a_cleaned_recording_loads_and_its_devices_are_still_told_apart(name: st
         assert [device.uuid for device in everything if (device.uuid or "").startswith(wanted)] == [
             found.devices[0].uuid
         ]
+
+
+@pytest.mark.parametrize("name", RECORDINGS)
+def test_a_cleaned_recording_gets_the_same_diagnosis(name: str) -> None:
+    hardware = RECORDINGS[name]()
+    cleaned_hardware = from_json(Redactor(ADA, keep=hardware.software.packages.values()).value(to_json(hardware)))
+    assert found_on(cleaned_hardware) == found_on(hardware)
+
+
+def found_on(hardware: Hardware) -> list[tuple[str, Severity]]:
+    return [(finding.id, finding.severity) for result in run_checks(CHECKS, hardware) for finding in result.findings]
 
 
 def test_this_process_knows_its_own_names(tmp_path: Path) -> None:

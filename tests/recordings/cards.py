@@ -90,6 +90,7 @@ def jetson_orin() -> Hardware:
         57 * GIB,
         platform="Linux aarch64",
         kernel="5.15.148-tegra",
+        libc="glibc 2.35",
         cpu_name="ARMv8 Processor rev 1 (v8l)",
         num_cores=12,
         cpu_features=("asimd",),

@@ -132,6 +132,7 @@ def host(**facts: object) -> Host:
         "cpu_features": ("avx2", "f16c", "fma"),
         "file_descriptor_limit": 1024,
         "locale_encoding": "utf-8",
+        "libc": "glibc 2.39",
         "folders": folders(),
         **facts,
     }

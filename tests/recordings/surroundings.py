@@ -230,6 +230,18 @@ def lxc_without_uvm() -> Hardware:
     )
 
 
+def alpine() -> Hardware:
+    """An image with musl, for which there are no wheels."""
+    return with_3060(
+        torch=None, on=docker_host(libc="musl", shm_total_bytes=8 * GIB, shm_free_bytes=8 * GIB, folders=folders())
+    )
+
+
+def centos() -> Hardware:
+    """CentOS 7, whose C library is older than what the wheels are built against."""
+    return with_3060(torch=None, on=host(kernel="3.10.0-1160.el7.x86_64", libc="glibc 2.17"))
+
+
 def full_disk() -> Hardware:
     full = {"free_bytes": 0, "writable": False, "error": "No space left on device"}
     where = folders(run=full, hub_cache=full, model_cache=full, packages=full)
@@ -267,6 +279,8 @@ RECORDINGS: dict[str, Callable[[], Hardware]] = {
     "k8s_64mib_shm_two_gpus": lambda: contained(2, container="kubernetes"),
     "container_32gib_two_a10": container_limits,
     "lxc_without_uvm": lxc_without_uvm,
+    "docker_alpine": alpine,
+    "rtx3060_centos_7": centos,
     "rtx3060_full_disk": full_disk,
     "rtx3060_read_only_cache": read_only_cache,
     "rtx3060_8gib_ram": lambda: with_3060(on=with_ram(8 * GIB, 5 * GIB, num_cores=4)),
