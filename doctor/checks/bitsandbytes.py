@@ -165,7 +165,7 @@ def _remedies(hardware: Hardware, version: str) -> tuple[Remedy, ...]:
         found.append(_install(hardware, fitting, again=fitting == version))
     found.append(
         Remedy(
-            what=f"{'or ' if found else 'no listed release serves this card with this torch: '}uninstall {NAME}; "
+            what=f"{'' if found else 'no listed release serves this card with this torch: '}uninstall {NAME}; "
             "training goes on with the 32-bit optimizer",
             step=Step.PACKAGE,
             commands=(pip_uninstall(hardware, NAME),),

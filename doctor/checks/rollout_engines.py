@@ -157,7 +157,7 @@ def _again(hardware: Hardware, name: str, version: str, torch: str) -> Remedy:
     """With PyTorch's index beside PyPI, which does not have the `+cpu` builds."""
     index = str(read_table("vllm")["cpu_index_url"])
     return Remedy(
-        what=f"or install {name} {version} again, which brings torch {torch} in place of the present one",
+        what=f"install {name} {version} again, which brings torch {torch} in place of the present one",
         step=Step.PACKAGE,
         commands=(pip_install(hardware, "--extra-index-url", index, f"{name}=={version}"),),
     )

@@ -187,7 +187,7 @@ def _other_release(hardware: Hardware, name: str, version: str, wanted: str) -> 
                 commands=(pip_uninstall(hardware, name),),
             ),
             Remedy(
-                what=f"or install {name} {wanted}",
+                what=f"install {name} {wanted}",
                 step=Step.PACKAGE,
                 commands=(pip_install(hardware, "--no-deps", *index, f"{name}=={wanted}"),),
             ),

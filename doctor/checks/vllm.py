@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from rl_compat.capability.bitsandbytes import NOT_LISTED
 from rl_compat.capability.devices import capability_text, torch_version
@@ -148,8 +147,7 @@ def _remedies(hardware: Hardware, installed: Row | None) -> tuple[Remedy, ...]:
         step=Step.PACKAGE,
         commands=(pip_install(hardware, f"vllm=={row['vllm']}"),),
     )
-    first, second = (remove, install) if changes and not same else (install, remove)
-    return first, replace(second, what=f"or {second.what}")
+    return (remove, install) if changes and not same else (install, remove)
 
 
 def _works(hardware: Hardware, version: str, row: Row) -> Finding:
