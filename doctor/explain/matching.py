@@ -15,6 +15,8 @@ from rl_compat.doctor.explain.reading import Line
 SHOWN_PLACES = 3
 "places of one error that are kept; the others are counted"
 LINES_BEFORE, LINES_AFTER = 2, 1
+WRAPPED_LINES = 3
+"over which one message may be wrapped"
 CARRIED_CHARACTERS = 2000
 "of a block, searched again with the next one; longer than any message"
 KEPT_SUSPECTS = 40
@@ -58,7 +60,7 @@ SUSPECT = re.compile(
     r"|^\W{0,8}(?:fatal|error|critical|panic|killed|abort(?:ed)?)\b"
     r"|^\W{0,8}(?:Error|Fatal|Killed|Aborted?)\b(?: error)?(?::|$)"
     r"|\b(?:ERROR|FATAL|CRITICAL)\b"
-    r"|core dumped|[Ss]egmentation fault"
+    r"|\b(?:fatal|fatal error|ptxas error)\s{0,4}: |core dumped|[Ss]egmentation fault"
     r"|Assertion .{0,200}failed|(?:exit|return)\s?(?:code|status)[: ]{0,2}-?[1-9]|failed with\b"
 )
 NO_ERROR = re.compile(
@@ -203,9 +205,10 @@ def _spans(text: _Text, pattern: Pattern) -> list[tuple[int, int]]:
 
 
 def _without_general(matches: dict[str, Match]) -> list[Match]:
-    """The matches without those that only repeat, on the same lines, what a more specific one says."""
+    """The matches without those that only repeat, on the same lines or next to them, what a more specific one says."""
     covered: dict[str, set[int]] = {}
     for match in matches.values():
+        near = {number + step for number in match.numbers for step in range(-WRAPPED_LINES, WRAPPED_LINES + 1)}
         for general in match.error.covers:
-            covered.setdefault(general, set()).update(match.numbers)
+            covered.setdefault(general, set()).update(near)
     return [match for match in matches.values() if not match.numbers <= covered.get(match.error.id, set())]

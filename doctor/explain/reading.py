@@ -17,9 +17,9 @@ SEGMENT_CHARACTERS = 64 * 1024
 
 COMPRESSED = {b"\x1f\x8b": "zcat", b"PK\x03\x04": "unzip -p", b"\x28\xb5\x2f\xfd": "zstdcat", b"\xfd7zXZ": "xzcat"}
 MARKS = (
-    (codecs.BOM_UTF8, "utf-8"),
-    (codecs.BOM_UTF16_LE, "utf-16-le"),
-    (codecs.BOM_UTF16_BE, "utf-16-be"),
+    (codecs.BOM_UTF8, "utf-8-sig"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
 )
 "what a file in that encoding starts with; Windows shells write UTF-16"
 
@@ -27,7 +27,7 @@ _TERMINAL_CODES = re.compile(
     r"\x1b\[[0-?]{0,32}[ -/]{0,4}[@-~]"  # colours and cursor movements
     r"|\x1b\][^\x07\x1b]{0,256}(?:\x07|\x1b\\)"  # titles and links
     r"|\x1b[@-Z\\-_]"
-    r"|\[\d{1,3}(?:;\d{1,3}){0,4}m"  # colours that lost their escape character when they were copied
+    r"|\[\d{1,3}(?:;\d{1,3}){0,4}m(?!\])"  # colours that lost their escape character when they were copied
     r"|[\x00-\x08\x0b-\x1f\x7f]"
 )
 

@@ -1,0 +1,210 @@
+"""`rlc doctor explain` as its users call it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rl_compat.doctor.explain.command import main
+from rl_compat.doctor.explain.explanation import SCHEMA
+
+ROOT = Path(__file__).parents[3]
+P40 = str(ROOT / "tests/recordings/p40_cu128_wheel.json")
+H200 = str(ROOT / "tests/recordings/h200.json")
+OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.16 GiB.\n"
+WARNING = "WARNING: Compute capability < 7.5 detected! Only slow 8-bit matmul is supported for your GPU!\n"
+
+
+def explain(*arguments: str) -> int:
+    return main(list(arguments), program="rlc doctor explain")
+
+
+def piped(text: bytes, *arguments: str, isolated: bool = False) -> subprocess.CompletedProcess[bytes]:
+    python = [sys.executable, *(["-S"] if isolated else [])]
+    command = [*python, str(ROOT / "doctor"), "explain", *arguments]
+    return subprocess.run(command, input=text, capture_output=True, timeout=60, check=False)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    path = tmp_path / "train.log"
+    path.write_text(f"step 1\nstep 2\n{OOM}step 3\n", encoding="utf-8")
+    return path
+
+
+def test_a_known_fault_gives_one(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = explain(str(log), "--hardware", P40)
+
+    out = capsys.readouterr().out
+    assert code == 1
+    assert f"{log}, 4 lines: out of GPU memory" in out
+    assert "  > 3  torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.16 GiB." in out
+    assert "    2  step 2" in out and "    4  step 3" in out
+    assert "rlc plan --explain" in out
+    assert out.splitlines()[-1].startswith("sources, cuda_oom")
+
+
+def test_a_warning_alone_gives_zero(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "log").write_text(WARNING)
+
+    assert explain(str(tmp_path / "log"), "--hardware", P40) == 0
+    assert "performance: 8-bit products are slow below 7.5" in capsys.readouterr().out
+
+
+def test_a_log_without_error_gives_zero_and_looks_at_no_machine(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "log").write_text("step 1\nstep 2\n")
+
+    assert explain(str(tmp_path / "log")) == 0
+    assert capsys.readouterr().out == f"{tmp_path / 'log'}, 2 lines: no error is in it\n"
+
+
+def test_unknown_text_shows_its_last_errors_the_nearest_and_what_to_collect(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "log").write_text("x\nRuntimeError: no binary of the kernel image exists for this device\n")
+
+    code = explain(str(tmp_path / "log"))
+
+    out = capsys.readouterr().out
+    assert code == 0
+    assert "2 lines: nothing known is in it" in out
+    assert "  > 2  RuntimeError: no binary of the kernel image" in out
+    assert "  ? a library has no code for this card" in out
+    assert "rlc doctor --bundle" in out
+
+
+def test_a_warning_beside_an_unknown_error_does_not_hide_that(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "log").write_text(f"{WARNING}step\nValueError: something else\n")
+
+    assert explain(str(tmp_path / "log"), "--hardware", P40) == 0
+    out = capsys.readouterr().out
+    assert "8-bit products are slow" in out
+    assert "ValueError: something else" in out
+
+
+def test_consequences_stand_under_their_cause(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    explain(str(logs / "cases" / "oom_then_timeout.txt"), "--hardware", P40)
+
+    out = capsys.readouterr().out
+    assert out.index("fault: out of GPU memory") < out.index("follows from it:")
+    assert "line 44 (3 times): a collective waited in vain for a process" in out
+    assert out.count("fault: ") == 1
+
+
+def test_a_log_from_another_card_is_said_to_be_from_elsewhere(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    explain(str(logs / "cases" / "driver_warning_then_no_kernel.txt"), "--hardware", H200)
+
+    out = " ".join(capsys.readouterr().out.split())
+    assert "this machine has compute capability 9.0" in out
+    assert "was the log made elsewhere?" in out
+
+
+def test_json_has_what_the_page_has(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = explain(str(logs / "cases" / "oom_then_timeout.txt"), "--hardware", P40, "--json")
+
+    found = json.loads(capsys.readouterr().out)
+    cause = found["causes"][0]
+    assert (found["schema"], found["exit_code"], code) == (SCHEMA, 1, 1)
+    assert (cause["id"], cause["layer"], cause["severity"]) == ("cuda_oom", "memory", "fault")
+    assert cause["lines"][0]["first"] == 40
+    assert [after["id"] for after in cause["consequences"]] == ["nccl_timeout", "peer_gone", "child_failed"]
+    assert cause["remedies"][0].keys() == {"what", "step", "commands", "sure"}
+    assert found["nearest"] == found["unrecognised"] == found["collect"] == []
+
+
+def test_json_of_unknown_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "log").write_text("nvcc fatal: Unsupported architecture compute_61\n")
+
+    assert explain(str(tmp_path / "log"), "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["causes"] == []
+    assert found["nearest"][0]["id"] == "nvcc_arch_old"
+    assert found["unrecognised"] == [{"number": 1, "text": "nvcc fatal: Unsupported architecture compute_61"}]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said", "hint"),
+    [
+        (["no/such.log"], "error: there is no file `no/such.log`", "hint: there is no folder `no` either"),
+        (["."], "error: `.` is a folder", "hint: "),
+        (["a.log", "b.log"], "error: unrecognized arguments: b.log", "hint: `rlc doctor explain --help`"),
+        (["--torch-timeout", "soon"], "error: `--torch-timeout`: `soon` is not a positive number", "hint: "),
+        (["--jsn"], "error: unrecognized arguments: --jsn", "hint: "),
+        (["x", "--hardware", "no.json"], "error: cannot read the recording `no.json`", "hint: "),
+    ],
+)
+def test_what_is_asked_wrongly_gives_two(
+    arguments: list[str], said: str, hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = explain(*arguments)
+
+    shown = capsys.readouterr()
+    assert code == 2
+    assert shown.out == ""
+    assert said in shown.err
+    assert hint in shown.err
+
+
+def test_help_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+    assert explain("--help") == 0
+    out = capsys.readouterr().out
+    assert out.startswith("Usage: rlc doctor explain [OPTION]... [FILE|-]")
+    assert "rlc doctor explain train.log" in out
+    assert "exit codes: 1 a known fault" in out
+
+
+def test_a_bare_checkout_explains_what_is_piped_in() -> None:
+    text = b"\x1b[31mstep 1\x1b[0m\r\n\xff\xfe caf\xe9\r\n" + OOM.encode() + b" 50%|##\r100%|####\r\n"
+
+    done = piped(text, "-", "--hardware", P40, isolated=True)
+
+    assert done.returncode == 1, done.stderr
+    assert b"the text, 4 lines: out of GPU memory" in done.stdout
+    assert b"\x1b" not in done.stdout
+
+
+def test_nothing_piped_in_is_asked_wrongly() -> None:
+    done = piped(b"")
+
+    assert done.returncode == 2
+    assert b"error: the text is empty" in done.stderr
+
+
+def test_a_terminal_is_not_read_from() -> None:
+    """A command that would wait for typing says what it wants instead."""
+    import os
+    import pty
+
+    ours, theirs = pty.openpty()
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "doctor"), "explain"], stdin=theirs, capture_output=True, timeout=60, check=False
+    )
+    os.close(ours)
+    os.close(theirs)
+
+    assert done.returncode == 2
+    assert b"error: no log was given" in done.stderr
+    assert b"hint: name a file, or pipe one in" in done.stderr
+
+
+def test_torch_is_left_alone_when_asked(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert explain(str(log), "--no-torch") == 1
+    assert "out of GPU memory" in capsys.readouterr().out
+
+
+def test_the_text_of_a_log_cannot_reach_the_terminal_as_codes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "log").write_bytes(b"\x1b]0;title\x07\x1b[2J\x07" + OOM.encode())
+
+    explain(str(tmp_path / "log"), "--hardware", P40)
+
+    assert not any(ord(character) < 32 and character != "\n" for character in capsys.readouterr().out)
