@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from rl_compat.doctor.checks.device_nodes import start_with_gpus
+from rl_compat.doctor.findings import Finding, Remedy, Severity, Step, Sureness
 from rl_compat.doctor.remedies import shell, unset
-from rl_compat.doctor.types import Finding, Remedy, Severity, Step, Sureness
 from rl_compat.hardware.binaries import parse_version
 from rl_compat.hardware.types import Hardware, TorchBuild
 
@@ -90,9 +90,7 @@ def _two_drivers(hardware: Hardware) -> tuple[Remedy, ...]:
     if "compat" in library + paths:
         return ()
     restart = _on_the_host(hardware, "restart the machine, so that the kernel loads the module of the new driver")
-    older = Remedy(
-        what="or use an image whose CUDA is not newer than the host's driver", step=Step.CONTAINER, commands=()
-    )
+    older = Remedy(what="use an image whose CUDA is not newer than the host's driver", step=Step.CONTAINER, commands=())
     return (older, restart) if hardware.host.container else (restart,)
 
 
@@ -106,7 +104,7 @@ def _nodes(hardware: Hardware) -> tuple[Remedy, ...]:
     load = _on_the_host(hardware, "load the module of unified memory again, as after a suspend", reload)
     if missing and hardware.host.container:
         return (_container(hardware), load)
-    restart = _on_the_host(hardware, "or restart the machine")
+    restart = _on_the_host(hardware, "restart the machine")
     return (load, restart)
 
 
@@ -148,7 +146,7 @@ def _shared_mode(hardware: Hardware) -> tuple[Remedy, ...]:
     if modes:
         what = f"the compute mode is {' and '.join(sorted(map(str, modes)))}: set it to default"
         return (_on_the_host(hardware, what, "sudo nvidia-smi --compute-mode=DEFAULT"),)
-    return (*_free_memory(hardware), _on_the_host(hardware, "or restart the machine when nobody uses the card"))
+    return (*_free_memory(hardware), _on_the_host(hardware, "restart the machine when nobody uses the card"))
 
 
 def _mps(hardware: Hardware) -> tuple[Remedy, ...]:

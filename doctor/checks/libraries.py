@@ -146,7 +146,7 @@ def _without(hardware: Hardware, folders: Sequence[str]) -> tuple[Remedy, ...]:
     rest = [entry for entry in listed if entry.rstrip("/") not in harmful or entry.rstrip("/") == DRIVER_FOLDER]
     if len(rest) == len(listed):
         return (shell(f"find out what names {_and(folders)}: `ldconfig` or the start of the container", "ldconfig -p"),)
-    once = shell("or try it once without", "env -u LD_LIBRARY_PATH rlc doctor")
+    once = shell("try it once without it", "env -u LD_LIBRARY_PATH rlc doctor")
     if not rest:
         return (unset("LD_LIBRARY_PATH"), once)
     what = f"take {_and(folders)} out of LD_LIBRARY_PATH, and out of the shell's start-up file"

@@ -94,7 +94,7 @@ def _processor(hardware: Hardware) -> Finding | None:
         affects=("installation", "training"),
         remedies=(
             Remedy(what="use a 64-bit Python, or another machine", step=Step.PYTHON),
-            Remedy(what="or build torch from source for this processor", step=Step.TORCH),
+            Remedy(what="build torch from source for this processor", step=Step.TORCH),
         ),
     )
 

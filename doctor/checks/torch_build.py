@@ -159,7 +159,7 @@ def _without_code(hardware: Hardware, torch: TorchBuild, lacking: list[Device], 
     if served:
         only = ",".join(device.uuid or str(device.index) for device in served)
         hide = Remedy(
-            what=f"or leave the others out: use only {_cards(served)}",
+            what=f"leave the others out: use only {_cards(served)}",
             step=Step.SHELL,
             commands=(f"export CUDA_VISIBLE_DEVICES={only}",),
         )

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 from rl_compat.doctor.checks.compute_mode import keeps_out
 from rl_compat.doctor.checks.cuda_answers import answer_of
+from rl_compat.doctor.findings import Finding, Remedy, Severity
 from rl_compat.doctor.remedies import torch_remedies, update_driver
 from rl_compat.doctor.target import known_driver, newest_cuda, suitable_torch
 from rl_compat.doctor.torch_tables import needed_driver
-from rl_compat.doctor.types import Finding, Remedy, Severity
 from rl_compat.doctor.wheels import NoTorchBuildError
 from rl_compat.hardware.binaries import parse_version
 from rl_compat.hardware.types import Hardware, TorchBuild
