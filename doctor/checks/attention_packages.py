@@ -122,13 +122,18 @@ def _ready(names: list[str], versions: dict[str, str]) -> Finding:
 
 
 def _broken(hardware: Hardware, name: str, version: str, error: str) -> Finding:
-    """A package of machine code for another torch, the usual case; worse when transformers falls with it."""
+    """A package of machine code for another torch, the usual case; worse when transformers falls with it.
+
+    Where no card here could use it anyhow, a note.
+    """
+    useless = len(_lacking(hardware, name, version)) == len(hardware.devices)
+    severity = Severity.NOTE if useless else Severity.WARNING
     fatal = _module(name) in hardware.software.import_errors.get("transformers", "")
     other_torch = "undefined symbol" in error or "cannot open shared object" in error
     cause = "; it was built for another torch" if other_torch else ""
     return Finding(
         id="attention_packages.does_not_import",
-        severity=Severity.FAILURE if fatal else Severity.WARNING,
+        severity=Severity.FAILURE if fatal else severity,
         what=f"{name} {version} does not import: {error}{cause}",
         why="transformers imports it and falls with it"
         if fatal

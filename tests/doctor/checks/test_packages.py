@@ -208,6 +208,16 @@ def test_a_package_for_another_torch_is_uninstalled() -> None:
     assert commands(finding) == "python -m pip uninstall --yes flash-attn"
 
 
+def test_a_broken_package_that_no_card_here_could_use_is_a_note() -> None:
+    """A-ENV-12."""
+    error = {"liger-kernel": "RuntimeError: Triton only support CUDA 10.0 or higher, and sm_70 or newer"}
+    hardware = with_software(machine(P40, liger_kernel="0.8.5"), import_errors=error)
+
+    finding = found(look_at_attention_packages, hardware)["attention_packages.does_not_import"]
+
+    assert finding.severity is Severity.NOTE
+
+
 def test_a_package_that_takes_transformers_down_is_a_failure() -> None:
     errors = {
         "xformers": "ImportError: libcudart.so.12: cannot open shared object file",
