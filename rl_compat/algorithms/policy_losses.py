@@ -1,68 +1,66 @@
-"""The clipped policy loss, and how the losses of tokens become one number."""
+"""The policy losses by name, and how the losses of tokens become one number."""
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, assert_never
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, assert_never
 
-import torch
 from torch import Tensor
 
+from rl_compat.algorithms.covariance_losses import clip_cov_loss, clip_cov_selection, kl_cov_loss, kl_cov_selection
+from rl_compat.algorithms.loss_types import PolicyLoss, PolicyLossInputs
 from rl_compat.algorithms.masking import masked_mean, masked_sum
-from rl_compat.algorithms.precision import at_least_float32
+from rl_compat.algorithms.sequence_losses import geo_mean_loss, gspo_loss
+from rl_compat.algorithms.token_losses import (
+    cispo_loss,
+    dppo_kl_loss,
+    dppo_tv_loss,
+    dro_loss,
+    ppo_clip_loss,
+    reinforce_loss,
+    sapo_loss,
+)
 
 Aggregation = Literal["token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
 
-MAX_LOG_RATIO = 20.0
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyLossRule:
+    """One row of the table."""
+
+    loss: Callable[[PolicyLossInputs], PolicyLoss]
+    reads: tuple[str, ...]
+    "the fields of PolicyLossNumbers that change something"
+    aggregation: Aggregation = "token-mean"
+    "the one that its authors use"
+    select: Callable[[PolicyLossInputs, int], Tensor] | None = None
+    "makes the `selection` that the loss needs from all tokens of a mini-batch and a seed"
 
 
-class PolicyLoss(NamedTuple):
-    """Losses [B, T], 0 outside the mask, and sums over the mask that add up over micro-batches."""
+CLIP = ("clip_low", "clip_high")
+DUAL_CLIP = (*CLIP, "clip_dual")
 
-    losses: Tensor
-    num_clipped: Tensor
-    "tokens whose ratio was clipped"
-    num_dual_clipped: Tensor
-    "tokens of negative advantage whose loss was bounded"
-    sum_kl: Tensor
-    "of old_logprobs - logprobs"
-
-
-def ppo_clip_loss(
-    *,
-    logprobs: Tensor,
-    old_logprobs: Tensor,
-    advantages: Tensor,
-    response_mask: Tensor,
-    clip_low: float,
-    clip_high: float,
-    clip_dual: float | None,
-) -> PolicyLoss:
-    """The clipped surrogate loss of each token, all [B, T] (Schulman et al. 2017, eq. 7).
-
-    max(-A ratio, -A clip(ratio, 1 - clip_low, 1 + clip_high)) with ratio = exp(logprobs - old_logprobs), the exponent
-    held within 20. Where A < 0 and clip_dual is given the loss is at most -A clip_dual (Ye et al. 2020, eq. 5).
-    """
-    outside = ~response_mask
-    advantages = at_least_float32(advantages).masked_fill(outside, 0)
-    difference = at_least_float32(logprobs) - at_least_float32(old_logprobs)
-    log_ratio = difference.masked_fill(outside, 0).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
-    ratio = log_ratio.exp()
-    unclipped = -advantages * ratio
-    clipped = -advantages * ratio.clamp(1 - clip_low, 1 + clip_high)
-    losses = torch.maximum(unclipped, clipped)
-    num_dual_clipped = losses.new_zeros(())
-    if clip_dual is not None:
-        assert clip_dual > 1, f"clip_dual is {clip_dual}, must be above 1"
-        bound = -advantages * clip_dual
-        exceeds = (advantages < 0) & (losses > bound)
-        num_dual_clipped = exceeds.sum().to(losses.dtype)
-        losses = torch.where(exceeds, bound, losses)
-    return PolicyLoss(
-        losses=losses,
-        num_clipped=(clipped > unclipped).sum().to(losses.dtype),
-        num_dual_clipped=num_dual_clipped,
-        sum_kl=-log_ratio.detach().sum(),
-    )
+POLICY_LOSSES = {
+    "ppo_clip": PolicyLossRule(loss=ppo_clip_loss, reads=DUAL_CLIP),
+    "gspo": PolicyLossRule(loss=gspo_loss, reads=CLIP, aggregation="seq-mean-token-mean"),
+    "cispo": PolicyLossRule(loss=cispo_loss, reads=CLIP),
+    "sapo": PolicyLossRule(
+        loss=sapo_loss, reads=("sapo_tau_positive", "sapo_tau_negative"), aggregation="seq-mean-token-mean"
+    ),
+    "gpg": PolicyLossRule(loss=reinforce_loss, reads=()),
+    "clip_cov": PolicyLossRule(
+        loss=clip_cov_loss,
+        reads=(*CLIP, "clip_cov_fraction", "clip_cov_low", "clip_cov_high"),
+        select=clip_cov_selection,
+    ),
+    "kl_cov": PolicyLossRule(loss=kl_cov_loss, reads=("kl_cov_fraction", "kl_cov_coef"), select=kl_cov_selection),
+    "geo_mean": PolicyLossRule(loss=geo_mean_loss, reads=CLIP, aggregation="seq-mean-token-mean"),
+    "dro": PolicyLossRule(loss=dro_loss, reads=("dro_beta",)),
+    "dppo_tv": PolicyLossRule(loss=dppo_tv_loss, reads=DUAL_CLIP),
+    "dppo_kl": PolicyLossRule(loss=dppo_kl_loss, reads=DUAL_CLIP),
+    "reinforce": PolicyLossRule(loss=reinforce_loss, reads=()),
+}
 
 
 def aggregate(

@@ -11,7 +11,8 @@ from typing import Literal
 from torch import Tensor
 
 from rl_compat.algorithms.kl import kl_estimate
-from rl_compat.algorithms.policy_losses import aggregate, ppo_clip_loss
+from rl_compat.algorithms.loss_types import PolicyLossInputs, PolicyLossNumbers
+from rl_compat.algorithms.policy_losses import POLICY_LOSSES, aggregate
 from rl_compat.algorithms.value_losses import value_loss
 from rl_compat.batch import Batch
 from rl_compat.training.engine import BatchTotals, TokenOutputs
@@ -60,21 +61,23 @@ def policy_loss(
             width=settings.width,
         )
 
-    surrogate = ppo_clip_loss(
-        logprobs=outputs.logprobs,
-        old_logprobs=old_logprobs,
-        advantages=batch.advantages,
-        response_mask=mask,
-        clip_low=settings.clip_low,
-        clip_high=settings.clip_high,
-        clip_dual=settings.clip_dual,
+    surrogate = POLICY_LOSSES["ppo_clip"].loss(
+        PolicyLossInputs(
+            logprobs=outputs.logprobs,
+            old_logprobs=old_logprobs,
+            advantages=batch.advantages,
+            response_mask=mask,
+            numbers=PolicyLossNumbers(
+                clip_low=settings.clip_low, clip_high=settings.clip_high, clip_dual=settings.clip_dual
+            ),
+        )
     )
     loss = pg_loss = total(surrogate.losses)
     num_tokens = max(1, totals.num_tokens)
     metrics = {
         "actor/pg_loss": pg_loss.detach(),
         "actor/pg_clipfrac": surrogate.num_clipped / num_tokens,
-        "actor/pg_clipfrac_lower": surrogate.num_dual_clipped / num_tokens,
+        "actor/pg_clipfrac_lower": surrogate.num_clipped_lower / num_tokens,
         "actor/ppo_kl": surrogate.sum_kl / num_tokens,
     }
     if batch.old_logprobs is None and batch.rollout_logprobs is not None:

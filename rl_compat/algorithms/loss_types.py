@@ -1,0 +1,109 @@
+"""What every policy loss takes and gives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from rl_compat.algorithms.precision import at_least_float32
+
+MAX_LOG_RATIO = 20.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyLossNumbers:
+    """The numbers in the formulas. Each loss reads those that its row of the table names."""
+
+    clip_low: float = 0.2
+    clip_high: float = 0.2
+    clip_dual: float | None = 3.0
+    sapo_tau_positive: float = 1.0
+    sapo_tau_negative: float = 1.05
+    dro_beta: float = 0.1
+    clip_cov_fraction: float = 0.0002
+    clip_cov_low: float = 1.0
+    clip_cov_high: float = 5.0
+    kl_cov_fraction: float = 0.0002
+    kl_cov_coef: float = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyLossInputs:
+    """The tokens of one micro-batch, all [B, T]; what lies outside the mask counts nowhere, NaN included."""
+
+    logprobs: Tensor
+    "under the policy that learns; the only field with a gradient"
+    old_logprobs: Tensor
+    advantages: Tensor
+    response_mask: Tensor
+    "bool"
+    weights: Tensor | None = None
+    "importance weights of tokens that another policy sampled; 1 when not given"
+    selection: Tensor | None = None
+    "bool: this micro-batch's rows of what the loss's `select` chose from the whole mini-batch"
+    numbers: PolicyLossNumbers = PolicyLossNumbers()
+
+
+class PolicyLoss(NamedTuple):
+    """Losses [B, T], 0 outside the mask, and sums over the mask that add up over micro-batches."""
+
+    losses: Tensor
+    num_clipped: Tensor
+    "tokens that the loss holds back, over all tokens `actor/pg_clipfrac`"
+    num_clipped_lower: Tensor
+    "tokens held back by the second bound, if there is one, over all tokens `actor/pg_clipfrac_lower`"
+    sum_kl: Tensor
+    "of old_logprobs - logprobs, over all tokens `actor/ppo_kl`"
+
+
+class TokenTerms(NamedTuple):
+    """The parts that the formulas share, [B, T], at least float32 and 0 outside the mask."""
+
+    logprobs: Tensor
+    old_logprobs: Tensor
+    advantages: Tensor
+    difference: Tensor
+    "logprobs - old_logprobs"
+    log_ratio: Tensor
+    "the difference held within 20, so that its exponential and their gradient are finite"
+    ratio: Tensor
+    "exp(log_ratio); 1 outside the mask"
+
+
+def token_terms(inputs: PolicyLossInputs) -> TokenTerms:
+    """The shared parts of the formulas."""
+    outside = ~inputs.response_mask
+    logprobs, old_logprobs, advantages = (
+        at_least_float32(x).masked_fill(outside, 0) for x in (inputs.logprobs, inputs.old_logprobs, inputs.advantages)
+    )
+    difference = logprobs - old_logprobs
+    log_ratio = difference.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+    return TokenTerms(logprobs, old_logprobs, advantages, difference, log_ratio, log_ratio.exp())
+
+
+def weighted(losses: Tensor, inputs: PolicyLossInputs) -> Tensor:
+    """Losses [B, T] times the importance weights, where given, and 0 outside the mask."""
+    if inputs.weights is not None:
+        losses = losses * at_least_float32(inputs.weights).masked_fill(~inputs.response_mask, 0)
+    return losses.masked_fill(~inputs.response_mask, 0)
+
+
+def as_policy_loss(
+    losses: Tensor,
+    inputs: PolicyLossInputs,
+    *,
+    kl: Tensor,
+    clipped: Tensor | None = None,
+    clipped_lower: Tensor | None = None,
+) -> PolicyLoss:
+    """The losses with the counts of the bool masks clipped and clipped_lower and the sum of kl, all [B, T]."""
+    mask = inputs.response_mask
+
+    def count(chosen: Tensor | None) -> Tensor:
+        return losses.new_zeros(()) if chosen is None else (chosen & mask).sum().to(losses.dtype)
+
+    sum_kl = torch.where(mask, kl.detach(), 0).sum()
+    return PolicyLoss(losses, count(clipped), count(clipped_lower), sum_kl)
