@@ -109,7 +109,7 @@ def build_parser(program: str) -> Parser:
     add("--hardware", type=Path, metavar="FILE", help="diagnose a recording made by `rlc probe --json`")
     add(
         "--torch-timeout",
-        type=_seconds,
+        type=parse_seconds,
         default=TORCH_SECONDS,
         metavar="SECONDS",
         help=f"give torch so long to answer, {TORCH_SECONDS:g} when not given",
@@ -117,7 +117,7 @@ def build_parser(program: str) -> Parser:
     add("--no-torch", action="store_true", help="leave torch alone, and out the checks that need it")
     add(
         "--network-timeout",
-        type=_seconds,
+        type=parse_seconds,
         default=NETWORK_SECONDS,
         metavar="SECONDS",
         help=f"give servers so long to answer, {NETWORK_SECONDS:g} when not given",
@@ -158,7 +158,7 @@ def _stranger(text: str, parser: Parser) -> AskedWrongly:
     return AskedWrongly(f"there is no option `{name}`", hint=hint)
 
 
-def _seconds(text: str) -> float:
+def parse_seconds(text: str) -> float:
     """A positive number. Raises the error that argparse shows."""
     try:
         seconds = float(text)

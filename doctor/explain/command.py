@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rl_compat.doctor.command import waiting
+from rl_compat.doctor.command import all_checks, read_machine, reason_left_out
 from rl_compat.doctor.explain.explanation import Explained, Explanation, as_json
 from rl_compat.doctor.explain.machine import advise, checks_of
 from rl_compat.doctor.explain.matching import Found, find_errors
@@ -19,11 +18,12 @@ from rl_compat.doctor.explain.page import render
 from rl_compat.doctor.explain.patterns import known_errors
 from rl_compat.doctor.explain.ranking import Cause, rank
 from rl_compat.doctor.explain.reading import open_log, read_blocks
-from rl_compat.doctor.options import TORCH_SECONDS, Help, Parser
+from rl_compat.doctor.options import TORCH_SECONDS, Help, Options, Parser, parse_seconds
 from rl_compat.doctor.runner import run_checks
 from rl_compat.doctor.screen import paper_of
-from rl_compat.doctor.types import Check, CheckResult
+from rl_compat.doctor.types import CheckResult
 from rl_compat.errors import AskedWrongly, RLCompatError
+from rl_compat.hardware.recording import load_recording
 from rl_compat.hardware.types import Hardware
 
 SHOWN_SUSPECTS = 4
@@ -48,10 +48,8 @@ class Asked:
 
     file: Path | None
     "None for what is piped in"
-    as_json: bool
-    hardware: Path | None
-    torch_seconds: float | None
-    "None to leave torch alone"
+    options: Options
+    "of the doctor, for the look at the machine"
 
 
 def main(arguments: Sequence[str], *, program: str) -> int:
@@ -66,7 +64,7 @@ def main(arguments: Sequence[str], *, program: str) -> int:
         if error.hint:
             print(f"hint: {error.hint}", file=sys.stderr)
         return error.exit_code
-    if asked.as_json:
+    if asked.options.as_json:
         print(json.dumps(as_json(explanation), indent=2))
     else:
         print("\n".join(render(explanation, paper_of(sys.stdout))))
@@ -88,47 +86,50 @@ def parse(arguments: Sequence[str], program: str) -> Asked:
     add("--json", action="store_true", help="print JSON, schema rlc.explain/1")
     add("--hardware", type=Path, metavar="FILE", help="a recording of the machine that the log is from")
     add("--no-torch", action="store_true", help="leave torch alone, and out the checks that need it")
+    add("--no-network", action="store_true", help="leave the network alone, and out the checks that need it")
     add(
         "--torch-timeout",
-        type=_seconds,
+        type=parse_seconds,
         default=TORCH_SECONDS,
         metavar="SECONDS",
         help=f"give torch so long to answer, {TORCH_SECONDS:g} when not given; asked only when an error needs it",
     )
     known = parser.parse_args(list(arguments))
     if known.file is None and sys.stdin.isatty():
-        raise AskedWrongly("no log was given", hint=f"name a file, or pipe one in: `rlc train gsm8k 2>&1 | {program}`")
-    return Asked(
-        file=None if known.file in (None, "-") else Path(known.file),
+        hint = f"name a file, or pipe one in: `rlc train gsm8k 2>&1 | {program}`"
+        raise AskedWrongly("no log was given", hint=hint)
+    options = Options(
         as_json=known.json,
         hardware=known.hardware,
-        torch_seconds=None if known.no_torch else known.torch_timeout,
+        torch=not known.no_torch,
+        torch_seconds=known.torch_timeout,
+        network=not known.no_network,
     )
+    return Asked(file=None if known.file in (None, "-") else Path(known.file), options=options)
 
 
 def explain(asked: Asked, program: str) -> Explanation:
     """Read the log, rank what is in it, and ask the machine about it. Raises RLCompatError."""
-    recording = _recording(asked.hardware)
+    recording = load_recording(asked.options.hardware) if asked.options.hardware is not None else None
     source = "the text" if asked.file is None else str(asked.file)
     with ExitStack() as stack:
         stream = sys.stdin.buffer if asked.file is None else stack.enter_context(open_log(asked.file))
         found = find_errors(read_blocks(stream, source if asked.file is None else f"`{source}`"), known_errors())
-    causes = _on_machine(rank(found.matches), recording, asked.torch_seconds)
+    causes = _on_machine(rank(found.matches), recording, asked.options)
     explanation = Explanation(source=source, num_lines=found.num_lines, causes=causes)
     return explanation if explanation.exit_code else _with_what_is_unknown(explanation, found, program)
 
 
-def _on_machine(
-    causes: Sequence[Cause], recording: Hardware | None, torch_seconds: float | None
-) -> tuple[Explained, ...]:
-    """Every cause with the advice for the machine, which is not looked at when there is no cause."""
-    from rl_compat.doctor.table import CHECKS
+def _on_machine(causes: Sequence[Cause], recording: Hardware | None, options: Options) -> tuple[Explained, ...]:
+    """Every cause with the advice for the machine, which is not looked at when there is no cause.
 
+    Torch and servers are asked only when one of the causes has a check that needs them.
+    """
     if not causes:
         return ()
-    errors = [cause.match.error for cause in causes]
-    asked = checks_of(errors, CHECKS)
-    hardware, checks = (recording, asked) if recording else _probe(asked, torch_seconds)
+    named = checks_of([cause.match.error for cause in causes], all_checks())
+    checks = [check for check in named if reason_left_out(check, options) is None]
+    hardware = recording or read_machine(options, checks)
     results = {result.check.id: result for result in run_checks(checks, hardware)}
     return tuple(_explained(cause, hardware, results) for cause in causes)
 
@@ -139,17 +140,6 @@ def _explained(cause: Cause, hardware: Hardware, results: Mapping[str, CheckResu
     return Explained(cause=cause, advice=advise(error, hardware, asked))
 
 
-def _probe(checks: Sequence[Check], torch_seconds: float | None) -> tuple[Hardware, tuple[Check, ...]]:
-    """This machine, and those of the checks that its reading can answer: torch is asked when one needs it."""
-    from rl_compat.hardware.probe import probe
-
-    if torch_seconds is None:
-        checks = [check for check in checks if not check.needs_torch]
-    seconds = torch_seconds if any(check.needs_torch for check in checks) else None
-    with waiting("looking at torch" if seconds else ""):
-        return probe(torch_timeout_seconds=seconds), tuple(checks)
-
-
 def _with_what_is_unknown(explanation: Explanation, found: Found, program: str) -> Explanation:
     """With the last lines that look like an error, what they resemble, and what to collect."""
     suspects = list(found.suspects)
@@ -158,10 +148,8 @@ def _with_what_is_unknown(explanation: Explanation, found: Found, program: str) 
     if not unknown:
         return explanation
     doctor = program.removesuffix(" explain")
-    return Explanation(
-        source=explanation.source,
-        num_lines=explanation.num_lines,
-        causes=explanation.causes,
+    return replace(
+        explanation,
         unrecognised=tuple(unknown[-SHOWN_SUSPECTS:]),
         nearest=nearest_errors(unknown),
         collect=(
@@ -170,20 +158,3 @@ def _with_what_is_unknown(explanation: Explanation, found: Found, program: str) 
             "the whole log: the first error in it says more than the last, so run again with `2>&1 | tee run.log`",
         ),
     )
-
-
-def _recording(file: Path | None) -> Hardware | None:
-    from rl_compat.hardware.recording import load_recording
-
-    return None if file is None else load_recording(file)
-
-
-def _seconds(text: str) -> float:
-    """A positive number. Raises the error that argparse shows."""
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < float("inf"):
-        raise argparse.ArgumentTypeError(f"`{text}` is not a positive number of seconds")
-    return seconds

@@ -10,6 +10,8 @@ from rl_compat.doctor.explain.patterns import SEVERITIES
 
 EPISODE_LINES = 15
 "errors this close together belong to one event, such as a chain of tracebacks"
+RELATED_LINES = 5000
+"within which a fault explains a later one by its layer alone: what comes after more than that is another event"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,8 @@ def explains(cause: Match, consequence: Match) -> bool:
     if cause.error.severity != "fault":
         return False
     layer_of_cause = cause.error.layer.id
-    return layer_of_cause in layer.always_follows_from or (later and layer_of_cause in layer.follows_from)
+    soon = later and consequence.first - cause.first <= RELATED_LINES
+    return layer_of_cause in layer.always_follows_from or (soon and layer_of_cause in layer.follows_from)
 
 
 def _tree(matches: Sequence[Match]) -> list[Cause]:

@@ -101,3 +101,7 @@ def test_every_error_is_somewhere_in_the_result(ranked: Ranked) -> None:
 
         shown = [match.error.id for cause in causes for match in (cause.match, *cause.consequences)]
         assert len(shown) == len(set(shown)) == len(lines)
+
+
+def test_a_fault_long_after_another_is_an_event_of_its_own(ranked: Ranked) -> None:
+    assert shape(ranked(log(OOM, TIMEOUT, apart=6000))) == [("cuda_oom", ()), ("nccl_timeout", ())]

@@ -129,9 +129,9 @@ def test_every_message_of_the_knowledge_base_is_recognised(messages: dict[str, s
 def test_every_pattern_recognises_what_it_describes(error: KnownError, pattern: Pattern) -> None:
     text = _example(parser.parse(pattern.text))
 
-    found = find_errors([[Line(1, f"RuntimeError: {text} ")]], [error])
-
-    assert [match.error.id for match in found.matches] == [error.id], text
+    for line in (text, f"RuntimeError: {text} "):
+        found = find_errors([[Line(1, line)]], [error])
+        assert [match.error.id for match in found.matches] == [error.id], line
 
 
 @pytest.mark.parametrize(("error", "pattern"), PATTERNS)
