@@ -17,8 +17,8 @@ from rl_compat.rewards.types import Outcome
 
 DEFAULT_FUNCTION = "compute_score"
 BATCHED_FUNCTION = "compute_scores"
-KEYWORDS = ("data_source", "solution_str", "ground_truth", "extra_info")
-BATCHED_KEYWORDS = ("data_sources", "solution_strs", "ground_truths", "extra_infos")
+KEYWORDS = ("data_source", "solution_str", "ground_truth", "extra_info", "response_length")
+BATCHED_KEYWORDS = ("data_sources", "solution_strs", "ground_truths", "extra_infos", "response_lengths")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,15 +30,17 @@ class Call:
     solution_str: str
     ground_truth: Any
     extra_info: dict[str, Any]
+    response_length: int | None = None
+    "tokens"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CustomFunction:
     """A loaded function and how to call it.
 
-    One response at a time with the keywords `data_source`, `solution_str`, `ground_truth`, `extra_info`. A function
-    named `compute_scores`, or with an attribute `batched = True`, gets all responses in lists, by the plural of these
-    keywords.
+    One response at a time with the keywords `data_source`, `solution_str`, `ground_truth`, `extra_info` and
+    `response_length`. A function named `compute_scores`, or with an attribute `batched = True`, gets all responses in
+    lists, by the plural of these keywords.
     """
 
     name: str
@@ -62,7 +64,8 @@ class CustomFunction:
         return self.function(**lists, **self.arguments)
 
     def outcome(self, value: Any, call: Call) -> Outcome:
-        return outcome_of(value, function=self.name, row=call.row)
+        """What a returned value means; a built-in's is an outcome already."""
+        return value if isinstance(value, Outcome) else outcome_of(value, function=self.name, row=call.row)
 
     def outcomes(self, values: Any, calls: Sequence[Call]) -> list[Outcome]:
         """One outcome per response; a list of another length is never stretched or cut."""

@@ -1,114 +1,173 @@
-"""The summands of a reward: built-in functions in this process, custom ones in their own."""
+"""The summands of a reward: built-in functions in this process, functions that may hang in their own."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
 
 from rl_compat.config.types import RewardConfig
-from rl_compat.errors import ConfigError, nearest
-from rl_compat.rewards.builtin import AUTO, BUILTIN_BY_SOURCE, BUILTINS, unknown_source
-from rl_compat.rewards.custom import KEYWORDS, Call, split_spec
-from rl_compat.rewards.timeouts import TimedFunction
+from rl_compat.errors import RewardError
+from rl_compat.rewards.builtin import Builtin, find_builtin
+from rl_compat.rewards.custom import Call, split_spec
+from rl_compat.rewards.length import overlong_penalty
+from rl_compat.rewards.processes import FunctionProcesses
 from rl_compat.rewards.types import Outcome, ScoreRequest
+
+BUILTIN_SECONDS = 5.0
+"longest time for one response in a built-in reward that may hang, however long `reward.timeout_seconds` is"
 
 
 class Part(Protocol):
-    """One function of the sum."""
+    """One summand."""
 
     name: str
+    needs_correct: bool
+    "builds on what the others say about correctness"
 
-    def outcomes(self, requests: Sequence[ScoreRequest]) -> list[Outcome]: ...
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """Names of the extra arguments that it takes from the user."""
+        ...
 
-    def close(self) -> None: ...
+    def outcomes(self, requests: Sequence[ScoreRequest]) -> list[Outcome]:
+        """One outcome per request, in their order."""
+        ...
 
-
-def make_parts(config: RewardConfig) -> list[Part]:
-    """One part for each of `reward.functions`. Raises ConfigError for a name, file or function that cannot be used."""
-    parts: list[Part] = []
-    try:
-        for spec, name in zip(config.functions, _names(config.functions), strict=True):
-            parts.append(_part(spec, name, config))
-        _check_arguments(config, parts)
-    except BaseException:
-        for part in parts:
-            part.close()
-        raise
-    return parts
+    def close(self) -> None:
+        """End its processes and give its memory back."""
+        ...
 
 
 class BuiltinPart:
-    """A built-in reward, or with `auto` the one that belongs to each response's data source."""
+    """A built-in reward in this process."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(
+        self, name: str, builtin: Builtin, *, arguments: Mapping[str, str], max_response_length: int | None
+    ) -> None:
         self.name = name
+        self.arguments = builtin.arguments
+        self.needs_correct = "correct" in builtin.given
+        self._builtin = builtin
+        self._bound = builtin.bind(name, arguments)
+        self._max_response_length = max_response_length
 
     def outcomes(self, requests: Sequence[ScoreRequest]) -> list[Outcome]:
-        return [self._outcome(request) for request in requests]
+        return [
+            self._builtin.function(
+                request.response_text, request.prompt.ground_truth, **self._bound, **self._given(request)
+            )
+            for request in requests
+        ]
 
     def close(self) -> None:
         """Nothing is held."""
 
-    def _outcome(self, request: ScoreRequest) -> Outcome:
-        prompt = request.prompt
-        name = self.name
-        if name == AUTO:
-            if prompt.data_source not in BUILTIN_BY_SOURCE:
-                raise unknown_source([prompt.data_source], rows=[prompt.row])
-            name = BUILTIN_BY_SOURCE[prompt.data_source]
-        return BUILTINS[name](request.response_text, prompt.ground_truth)
+    def _given(self, request: ScoreRequest) -> dict[str, Any]:
+        values = {
+            "prompt_text": request.prompt.text,
+            "response_ids": request.response_ids,
+            "max_response_length": self._max_response_length,
+            "correct": request.correct,
+        }
+        given = {name: values[name] for name in self._builtin.given if values[name] is not None}
+        for name in self._builtin.needed:
+            if name not in given:
+                raise RewardError(f"the reward `{self.name}` for row {request.prompt.row} {_WITHOUT[name]}")
+        return given
+
+
+_WITHOUT = {
+    "correct": "needs a function in `reward.functions` that judges correctness, and none did",
+    "response_ids": "needs the response's tokens, and only its text is known",
+    "max_response_length": "needs `data.max_response_length`, which was not given",
+}
+
+
+class TimedBuiltinPart:
+    """A built-in reward that may take forever: over its limit it scores as a wrong answer, which is counted."""
+
+    needs_correct = False
+
+    def __init__(self, name: str, builtin: Builtin, config: RewardConfig) -> None:
+        self.name = name
+        self.arguments = builtin.arguments
+        self._wrong = builtin.wrong
+        builtin.bind(name, config.function_arguments)
+        self._processes = FunctionProcesses(
+            None,
+            name,
+            arguments=config.function_arguments,
+            timeout_seconds=min(config.timeout_seconds, BUILTIN_SECONDS),
+            num_processes=config.num_processes,
+        )
+
+    def outcomes(self, requests: Sequence[ScoreRequest]) -> list[Outcome]:
+        return [self._scored(outcome) for outcome in self._processes.outcomes([_call(item) for item in requests])]
+
+    def close(self) -> None:
+        self._processes.close()
+
+    def _scored(self, outcome: Outcome) -> Outcome:
+        return outcome if outcome.reward is not None else replace(outcome, reward=self._wrong, correct=False)
 
 
 class CustomPart:
     """A user's function."""
 
+    needs_correct = False
+
     def __init__(self, name: str, spec: str, config: RewardConfig) -> None:
         file, function = split_spec(spec)
         self.name = name
-        self.function = TimedFunction(
-            file, function, arguments=config.function_arguments, timeout_seconds=config.timeout_seconds
+        self._processes = FunctionProcesses(
+            file,
+            function,
+            arguments=config.function_arguments,
+            timeout_seconds=config.timeout_seconds,
+            num_processes=config.num_processes,
         )
+        self.arguments = self._processes.arguments
 
     def outcomes(self, requests: Sequence[ScoreRequest]) -> list[Outcome]:
-        return self.function.outcomes([_call(request) for request in requests])
+        return self._processes.outcomes([_call(request) for request in requests])
 
     def close(self) -> None:
-        self.function.close()
+        self._processes.close()
 
 
-def _part(spec: str, name: str, config: RewardConfig) -> Part:
-    if spec == AUTO or spec in BUILTINS:
-        return BuiltinPart(name)
+class OverlongPart:
+    """The penalty on the last tokens before the limit."""
+
+    name = "overlong"
+    arguments: tuple[str, ...] = ()
+    needs_correct = False
+
+    def __init__(self, *, buffer: int, max_response_length: int) -> None:
+        self._buffer = buffer
+        self._max_response_length = max_response_length
+
+    def outcomes(self, requests: Sequence[ScoreRequest]) -> list[Outcome]:
+        return [Outcome(reward=self._penalty(request)) for request in requests]
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _penalty(self, request: ScoreRequest) -> float:
+        if request.response_ids is None:
+            raise RewardError(f"`reward.overlong_buffer` for row {request.prompt.row} {_WITHOUT['response_ids']}")
+        length = len(request.response_ids)
+        return overlong_penalty(length, max_length=self._max_response_length, buffer=self._buffer)
+
+
+def function_part(spec: str, name: str, config: RewardConfig, *, max_response_length: int | None) -> Part:
+    """The part of a built-in name or of a `file.py:function`. Raises ConfigError for one that cannot be used."""
     if ".py" in spec:
         return CustomPart(name, spec, config)
-    known = (AUTO, *BUILTINS)
-    close = nearest(spec, known)
-    raise ConfigError(
-        f"there is no reward `{spec}`: known are {', '.join(f'`{name}`' for name in known)}",
-        hint=f"did you mean `{close}`" if close else "a function of your own is named `file.py:function`",
-    )
-
-
-def _names(functions: Sequence[str]) -> list[str]:
-    """A custom function's own name, or its whole `file.py:function` where two would share one."""
-    twice = [spec for i, spec in enumerate(functions) if spec in functions[:i]]
-    if twice:
-        raise ConfigError(f"the reward `{twice[0]}` is named twice", hint="give it a larger weight instead")
-    short = [spec if ".py" not in spec else split_spec(spec)[1] for spec in functions]
-    return [spec if short.count(name) > 1 else name for spec, name in zip(functions, short, strict=True)]
-
-
-def _check_arguments(config: RewardConfig, parts: Sequence[Part]) -> None:
-    """Every extra argument reaches a function, and none replaces what the run gives."""
-    accepted = {name for part in parts if isinstance(part, CustomPart) for name in part.function.arguments}
-    for name in config.function_arguments:
-        if name in KEYWORDS:
-            raise ConfigError(f"`reward.function_arguments.{name}` would replace what the run gives", hint="rename it")
-        if name not in accepted:
-            raise ConfigError(
-                f"no function in `reward.functions` takes `{name}`, given in `reward.function_arguments`",
-                hint="a function takes it as a keyword of that name; built-in ones take none",
-            )
+    builtin = find_builtin(spec)
+    if builtin.timed:
+        return TimedBuiltinPart(spec, builtin, config)
+    return BuiltinPart(spec, builtin, arguments=config.function_arguments, max_response_length=max_response_length)
 
 
 def _call(request: ScoreRequest) -> Call:
@@ -119,4 +178,5 @@ def _call(request: ScoreRequest) -> Call:
         solution_str=request.response_text,
         ground_truth=prompt.ground_truth,
         extra_info=dict(prompt.extra_info),
+        response_length=None if request.response_ids is None else len(request.response_ids),
     )

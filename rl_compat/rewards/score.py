@@ -3,26 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 from rl_compat.config.types import RewardConfig
 from rl_compat.errors import ConfigError, RewardError
-from rl_compat.rewards.builtin import AUTO, check_sources
-from rl_compat.rewards.parts import Part, make_parts
+from rl_compat.rewards.assemble import AutoPart, make_parts
+from rl_compat.rewards.builtin import AUTO, BUILTINS, check_sources
+from rl_compat.rewards.parts import Part
 from rl_compat.rewards.types import Outcome, ScoreRequest, Scores
 
 __all__ = ["ScoreRequest", "Scorer", "Scores", "build_scorer"]
 
 
-def build_scorer(config: RewardConfig, *, data_sources: Iterable[str]) -> Scorer:
-    """The scorer of a run; custom functions are loaded, each in a process of its own.
+def build_scorer(
+    config: RewardConfig,
+    *,
+    data_sources: Iterable[str],
+    max_response_length: int | None = None,
+    learned: Part | None = None,
+) -> Scorer:
+    """The scorer of a run; functions that may hang are loaded, each in a process of its own.
 
-    Raises ConfigError for a name, file, function or weight that cannot be used, and DataError for a data source that
-    `auto` does not know.
+    `max_response_length` (tokens) is what the overlong penalty and `cosine_length` count from; `learned` is the
+    reward model of `reward.model`. Raises ConfigError for a name, file, function or weight that cannot be used, and
+    DataError for a data source that `auto` does not know.
     """
-    weights = _weights(config)
-    check_sources(data_sources, config.functions)
-    return Scorer(make_parts(config), weights=weights, on_error=config.on_error)
+    sources = sorted(set(data_sources))
+    weights = list(_weights(config))
+    check_sources(sources, config.functions, config.sources)
+    if config.sources and AUTO not in config.functions:
+        raise ConfigError(
+            "`reward.sources` says what `auto` takes, and `reward.functions` has no `auto`",
+            hint="set `reward.functions=auto`, or leave `reward.sources` out",
+        )
+    parts = make_parts(config, data_sources=sources, max_response_length=max_response_length)
+    weights += [config.overlong_penalty] * (len(parts) - len(weights))
+    if learned is not None:
+        parts.append(learned)
+        weights.append(config.model_weight)
+    return Scorer(parts, weights=weights, on_error=config.on_error)
 
 
 class Scorer:
@@ -34,34 +54,48 @@ class Scorer:
         self._parts = tuple(parts)
         self._weights = tuple(weights)
         self._on_error = on_error
-        self._said_no_answer = False
+        self._said: set[str] = set()
 
     def score(self, requests: Sequence[ScoreRequest]) -> Scores:
         """Rewards in the order of the requests. Raises RewardError when a function fails and `on_error` is `stop`."""
-        by_part = {part.name: part.outcomes(requests) for part in self._parts}
+        by_part = self._outcomes(requests)
         for outcomes in by_part.values():
             self._stop_on_failure(outcomes)
         components = {name: tuple(map(self._component, outcomes)) for name, outcomes in by_part.items()}
         rewards = tuple(self._sum(row) for row in zip(*components.values(), strict=True))
         rows = list(zip(*by_part.values(), strict=True))
-        return Scores(
+        scores = Scores(
             rewards=rewards,
             components=components,
             correct=tuple(_first(outcome.correct for outcome in row) for row in rows),
             extras=_extras(by_part, len(requests)),
-            metrics=_metrics(rewards, components, rows),
+            weights=dict(zip(components, self._weights, strict=True)),
             notes=(*self._failure_notes(by_part), *self._no_answer_notes(by_part)),
         )
+        return replace(scores, metrics=_metrics(scores, rows))
 
     def close(self) -> None:
-        """End the processes of custom functions."""
+        """End the processes of the functions, and give back the memory of a learned reward."""
         for part in self._parts:
             part.close()
+
+    def _outcomes(self, requests: Sequence[ScoreRequest]) -> dict[str, list[Outcome]]:
+        """By function, in their order; those that build on correctness come after those that judge it."""
+        done = {part.name: part.outcomes(requests) for part in self._parts if not part.needs_correct}
+        judged = [_first(outcome.correct for outcome in row) for row in zip(*done.values(), strict=True)]
+        known = [
+            replace(request, correct=correct)
+            for request, correct in zip(requests, judged or [None] * len(requests), strict=True)
+        ]
+        done |= {part.name: part.outcomes(known) for part in self._parts if part.needs_correct}
+        return {part.name: done[part.name] for part in self._parts}
 
     def _stop_on_failure(self, outcomes: Sequence[Outcome]) -> None:
         for outcome in outcomes:
             failure = outcome.failure
-            if failure is None or (failure.kind != "misuse" and self._on_error != "stop"):
+            if failure is None or outcome.reward is not None:
+                continue
+            if failure.kind != "misuse" and self._on_error != "stop":
                 continue
             hint = "a reward function returns a number, or a dict with `score`"
             if failure.kind != "misuse":
@@ -69,7 +103,7 @@ class Scorer:
             raise RewardError(failure.message, hint=hint)
 
     def _component(self, outcome: Outcome) -> float | None:
-        if outcome.failure is None:
+        if outcome.reward is not None:
             return outcome.reward
         return 0.0 if self._on_error == "zero" else None
 
@@ -82,25 +116,34 @@ class Scorer:
         return total
 
     def _failure_notes(self, by_part: Mapping[str, Sequence[Outcome]]) -> tuple[str, ...]:
-        messages = [o.failure.message for outcomes in by_part.values() for o in outcomes if o.failure is not None]
-        if not messages:
-            return ()
+        failed = [outcome for outcomes in by_part.values() for outcome in outcomes if outcome.failure is not None]
+        unscored = [outcome for outcome in failed if outcome.reward is None]
+        judged_wrong = [outcome for outcome in failed if outcome.reward is not None]
         done = "scored 0" if self._on_error == "zero" else "left out of the update"
-        times = "time" if len(messages) == 1 else "times"
-        return (f"a reward function failed {len(messages)} {times}, {done}: {messages[0]}",)
+        notes = [_failure_note(unscored, done)] if unscored else []
+        return (*notes, _failure_note(judged_wrong, "scored as wrong")) if judged_wrong else tuple(notes)
 
     def _no_answer_notes(self, by_part: Mapping[str, Sequence[Outcome]]) -> tuple[str, ...]:
-        """Said once in a run: a strict rule that finds nothing looks like a model that cannot do the task."""
-        outcomes = by_part.get("gsm8k_strict", ())
-        if self._said_no_answer or not outcomes or any(outcome.answer_found for outcome in outcomes):
-            return ()
-        self._said_no_answer = True
-        none = f"`gsm8k_strict` found no answer `#### <number>` in {len(outcomes)} of {len(outcomes)} responses"
-        return (f"{none}, so all its rewards are 0: `reward.functions=gsm8k` also reads answers in other forms",)
+        """Said once for a function: a rule that finds nothing looks like a model that cannot do the task."""
+        notes = []
+        for name, outcomes in by_part.items():
+            found = [outcome.answer_found for outcome in outcomes if outcome.answer_found is not None]
+            if name in self._said or not found or any(found):
+                continue
+            self._said.add(name)
+            notes.append(_no_answer_note(self._judges(name), len(found), len(outcomes)))
+        return tuple(notes)
+
+    def _judges(self, name: str) -> str:
+        """The function behind `auto` when there is one only."""
+        for part in self._parts:
+            if part.name == name and isinstance(part, AutoPart) and len(part.parts) == 1:
+                return part.parts[0].name
+        return name
 
 
 def _weights(config: RewardConfig) -> tuple[float, ...]:
-    if not config.functions:
+    if not config.functions and config.model is None:
         raise ConfigError("`reward.functions` is empty", hint=f"name at least one, for example `{AUTO}`")
     weights = config.weights or (1.0,) * len(config.functions)
     if len(weights) != len(config.functions):
@@ -109,6 +152,21 @@ def _weights(config: RewardConfig) -> tuple[float, ...]:
             hint="give one weight per function, or none",
         )
     return weights
+
+
+def _failure_note(outcomes: Sequence[Outcome], done: str) -> str:
+    times = "time" if len(outcomes) == 1 else "times"
+    failure = outcomes[0].failure
+    assert failure is not None
+    return f"a reward function failed {len(outcomes)} {times}, {done}: {failure.message}"
+
+
+def _no_answer_note(name: str, num_missing: int, num_responses: int) -> str:
+    builtin = BUILTINS.get(name)
+    form = f" {builtin.looks_for}" if builtin is not None and builtin.looks_for else ""
+    none = f"`{name}` found no answer{form} in {num_missing} of {num_responses} responses"
+    way_out = f": {builtin.way_out}" if builtin is not None and builtin.way_out else ""
+    return f"{none}, so none of them can be right{way_out}"
 
 
 def _first(values: Iterable[bool | None]) -> bool | None:
@@ -126,23 +184,19 @@ def _extras(by_part: Mapping[str, Sequence[Outcome]], num_requests: int) -> dict
     return extras
 
 
-def _metrics(
-    rewards: Sequence[float | None],
-    components: Mapping[str, Sequence[float | None]],
-    rows: Sequence[Sequence[Outcome]],
-) -> dict[str, float]:
-    """Counts of what went wrong, the mean of each function, and the fraction of responses without an answer."""
+def _metrics(scores: Scores, rows: Sequence[Sequence[Outcome]]) -> dict[str, float]:
+    """Counts of what went wrong, means of functions and of their extra numbers, and the share without an answer."""
     kinds = [outcome.failure.kind for row in rows for outcome in row if outcome.failure is not None]
     found = [answer for row in rows if (answer := _first(outcome.answer_found for outcome in row)) is not None]
     metrics = {
         "reward/timeouts": float(kinds.count("timeout")),
         "reward/errors": float(len(kinds) - kinds.count("timeout")),
-        "reward/unscored": float(sum(reward is None for reward in rewards)),
+        "reward/unscored": float(sum(reward is None for reward in scores.rewards)),
     }
-    for name, values in components.items():
-        scored = [value for value in values if value is not None]
-        if scored:
-            metrics[f"reward/{name}"] = sum(scored) / len(scored)
+    for name, values in {**scores.numbers(), **scores.components}.items():
+        known = [value for value in values if value is not None]
+        if known:
+            metrics[f"reward/{name}"] = sum(known) / len(known)
     if found:
         metrics["reward/no_answer_fraction"] = found.count(False) / len(found)
     return metrics

@@ -1,4 +1,4 @@
-"""Custom functions under a time limit: each runs in a process of its own that can be killed and started again."""
+"""Functions under a time limit: each runs in a process of its own that can be killed and started again."""
 
 from __future__ import annotations
 
@@ -27,17 +27,26 @@ _CHILD = "import sys; sys.path[:] = sys.argv[2:]; from rl_compat.rewards.worker 
 
 
 class TimedFunction:
-    """A custom function in a killable process. Usable from any thread, by one at a time."""
+    """A function in a killable process. Usable from any thread, by one at a time."""
 
-    def __init__(self, file: Path, name: str, *, arguments: Mapping[str, str], timeout_seconds: float) -> None:
-        """Start the process and load the file. Raises ConfigError when the function cannot be used."""
+    def __init__(self, file: Path | None, name: str, *, arguments: Mapping[str, str], timeout_seconds: float) -> None:
+        """Start the process and load the function; `file` is None for a built-in reward.
+
+        Raises ConfigError when the function cannot be used.
+        """
         self.name = name
         self._load = Load(file=file, name=name, arguments=dict(arguments), timeout_seconds=timeout_seconds)
         self._timeout_seconds = timeout_seconds
         self._lock = threading.Lock()
+        self._abandoned = False
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
         self._ready = self._start()
+
+    @property
+    def batched(self) -> bool:
+        """Whether the function sees all responses at once."""
+        return self._ready.batched
 
     @property
     def arguments(self) -> tuple[str, ...]:
@@ -51,6 +60,7 @@ class TimedFunction:
             one_by_one = not self._ready.concurrent
             try:
                 while len(done) < len(calls):
+                    assert not self._abandoned, "an abandoned function is not called again"
                     pending = [i for i in range(len(calls)) if i not in done]
                     done |= self._attempt(calls, pending, one_by_one=one_by_one)
                     one_by_one = True
@@ -58,6 +68,14 @@ class TimedFunction:
                 self._kill()
                 raise
             return [done[i] for i in range(len(calls))]
+
+    def abandon(self) -> None:
+        """End the process while another thread waits for its answers."""
+        self._abandoned = True
+        process = self._process
+        if process is not None:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
 
     def close(self) -> None:
         """End the process and everything that it started."""
@@ -132,8 +150,12 @@ class TimedFunction:
                 answer: Ready | Refused = connection.recv()
                 return answer
         except (EOFError, ConnectionError):
-            return Refused(message=f"the process that imports `{self._load.file}` ended by itself", hint=None)
-        return Refused(message=f"importing `{self._load.file}` took more than {LOAD_SECONDS:g} s", hint=None)
+            return Refused(message=f"the process that imports `{self._imported}` ended by itself", hint=None)
+        return Refused(message=f"importing `{self._imported}` took more than {LOAD_SECONDS:g} s", hint=None)
+
+    @property
+    def _imported(self) -> str:
+        return str(self._load.file or self.name)
 
     def _exit_code(self) -> int | None:
         """What a process that closed its connection ended with, None when it still runs."""

@@ -1,4 +1,4 @@
-"""The process that a custom function runs in: it loads the file, answers calls, and ends when its parent does."""
+"""The process that a function runs in: it loads the function, answers calls, and ends when its parent does."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import faulthandler
 import inspect
 import math
 import os
+import resource
 import signal
 import sys
 import threading
@@ -21,6 +22,7 @@ from typing import Any
 from rl_compat.errors import ConfigError
 from rl_compat.rewards.custom import Call, CustomFunction, load_function
 from rl_compat.rewards.interpret import failed
+from rl_compat.rewards.timed_builtin import load_builtin
 from rl_compat.rewards.types import Outcome
 
 MAX_CONCURRENT = 64
@@ -28,11 +30,14 @@ ORPHAN_SECONDS = 10.0
 "how much longer than its limit a call that holds the interpreter lock may run when nobody is left to stop it"
 PARENT_SECONDS = 1.0
 "between two looks at whether the parent still lives"
+BUILTIN_BYTES = 4 * 2**30
+"of address space for a built-in reward: `10^{10^{10}}` must not take the machine's memory"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    file: Path
+    file: Path | None
+    "None for a built-in reward"
     name: str
     arguments: Mapping[str, str]
     timeout_seconds: float
@@ -65,7 +70,7 @@ def main(file_descriptor: int) -> None:
     with Connection(file_descriptor) as connection, suppress(EOFError, ConnectionError):
         load: Load = connection.recv()
         try:
-            function = load_function(load.file, load.name, load.arguments)
+            function = _load(load)
         except ConfigError as error:
             connection.send(Refused(message=error.message, hint=error.hint))
             return
@@ -73,6 +78,14 @@ def main(file_descriptor: int) -> None:
             Ready(batched=function.batched, concurrent=function.concurrent, arguments=tuple(function.arguments))
         )
         serve(connection, function, load.timeout_seconds)
+
+
+def _load(load: Load) -> CustomFunction:
+    if load.file is not None:
+        return load_function(load.file, load.name, load.arguments)
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_AS, (BUILTIN_BYTES, resource.getrlimit(resource.RLIMIT_AS)[1]))
+    return load_builtin(load.name, load.arguments)
 
 
 def serve(connection: Connection, function: CustomFunction, timeout_seconds: float) -> None:

@@ -6,7 +6,8 @@ import pytest
 
 from rl_compat.data.load import Row
 from rl_compat.errors import DataError
-from rl_compat.rewards.builtin import BUILTIN_BY_SOURCE, BUILTINS, check_rows, check_sources
+from rl_compat.rewards.builtin import BUILTINS, check_rows, check_sources
+from rl_compat.rewards.sources import BUILTIN_BY_SOURCE
 
 
 def _rows(*sources_and_truths: tuple[str, Any]) -> list[Row]:
@@ -21,10 +22,11 @@ def test_unknown_data_sources_are_reported_with_rows_known_ones_and_the_way_out(
     rows = _rows(("", "1"), ("/data/gsm8k", "1"), ("openai/gsm8k", "1"))
     with pytest.raises(DataError) as error:
         check_rows(rows, ("auto",))
-    assert error.value.message == (
+    assert error.value.message.startswith(
         "no reward belongs to the data source ``, `/data/gsm8k` (2 rows, counted from 0: 0, 1): "
-        "known are `openai/gsm8k`, `rlc/arithmetic`"
+        "known are `openai/gsm8k`, `rlc/arithmetic`, `lighteval/MATH`"
     )
+    assert "for `/data/gsm8k` did you mean `openai/gsm8k`" in str(error.value.hint)
     assert "reward.functions=gsm8k" in str(error.value.hint)
     assert "my_rewards.py:my_function" in str(error.value.hint)
 

@@ -8,7 +8,7 @@ import pytest
 from rl_compat.errors import ConfigError
 from rl_compat.rewards.custom import Call, CustomFunction, load_function, split_spec
 
-CALL = Call(row=4, data_source="mine", solution_str="text", ground_truth="42", extra_info={"k": 1})
+CALL = Call(row=4, data_source="mine", solution_str="text", ground_truth="42", extra_info={"k": 1}, response_length=3)
 
 Write = Callable[[str], Path]
 
@@ -71,6 +71,7 @@ def test_a_function_gets_only_the_keywords_it_takes(write: Write) -> None:
         ("data_source", "mine"),
         ("extra_info", {"k": 1}),
         ("ground_truth", "42"),
+        ("response_length", 3),
         ("solution_str", "text"),
     ]
 

@@ -1,0 +1,56 @@
+"""Where the final answer of a response stands: in a box, in a tag, or after a phrase."""
+
+from __future__ import annotations
+
+import re
+
+_BOX = re.compile(r"\\(?:boxed|fbox)\b")
+_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
+_ONE_WORD = re.compile(r"\s*([^\s{}$.,;]+)")
+_ANNOUNCED = re.compile(
+    r"\banswer\b[*_]*(?:\s+(?:is|was|would\s+be|must\s+be))?\s*[*_]*\s*[:=]?[*_]*[ \t]*", re.IGNORECASE
+)
+
+
+def last_boxed(text: str) -> str | None:
+    r"""What stands in the last `\boxed{…}` or `\fbox{…}` whose braces close, however deep they nest, else None.
+
+    `\boxed 5` without braces holds its next word. A box that a cut response leaves open does not count.
+    """
+    for match in reversed(list(_BOX.finditer(text))):
+        after = text[match.end() :].lstrip()
+        content = _in_braces(after) if after.startswith("{") else _next_word(after)
+        if content is not None:
+            return content.strip()
+    return None
+
+
+def last_tagged(text: str, tag: str) -> str | None:
+    """What stands between the last `<tag>` and the `</tag>` after it, else None."""
+    end = text.rfind(f"</{tag}>")
+    start = text.rfind(f"<{tag}>", 0, end) if end >= 0 else -1
+    return text[start + len(tag) + 2 : end].strip() if start >= 0 else None
+
+
+def last_announced(text: str) -> str | None:
+    """The rest of the line after the last `answer is`, `answer:` or `answer =`, without markup, else None."""
+    for match in reversed(list(_ANNOUNCED.finditer(text))):
+        words = match.group().lower()
+        rest = text[match.end() :].split("\n", 1)[0].strip().strip("*_").strip()
+        if rest and (" " in words.strip() or words.rstrip(" \t*_")[-1:] in ":="):
+            return rest
+    return None
+
+
+def _in_braces(text: str) -> str | None:
+    depth = 0
+    for match in _BRACE.finditer(text):
+        depth += {"{": 1, "}": -1}.get(match.group(), 0)
+        if depth == 0 and match.group() == "}":
+            return text[1 : match.start()]
+    return None
+
+
+def _next_word(text: str) -> str | None:
+    match = _ONE_WORD.match(text)
+    return match[1] if match else None

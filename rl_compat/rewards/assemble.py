@@ -1,0 +1,123 @@
+"""From the settings to the summands of a reward: named functions, `auto`, the overlong penalty."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rl_compat.config.types import RewardConfig
+from rl_compat.errors import ConfigError
+from rl_compat.rewards.builtin import AUTO
+from rl_compat.rewards.custom import BATCHED_KEYWORDS, KEYWORDS, split_spec
+from rl_compat.rewards.parts import OverlongPart, Part, function_part
+from rl_compat.rewards.sources import builtin_of, unknown_source
+from rl_compat.rewards.types import Outcome, ScoreRequest
+
+
+def make_parts(
+    config: RewardConfig, *, data_sources: Iterable[str] = (), max_response_length: int | None = None
+) -> list[Part]:
+    """One part for each of `reward.functions`, and one for the overlong penalty.
+
+    Raises ConfigError for a name, file or function that cannot be used, DataError for a source that `auto` does not
+    know.
+    """
+    parts: list[Part] = []
+    try:
+        for spec, name in zip(config.functions, _names(config.functions), strict=True):
+            if spec == AUTO:
+                parts.append(AutoPart(config, data_sources=data_sources, max_response_length=max_response_length))
+            else:
+                parts.append(function_part(spec, name, config, max_response_length=max_response_length))
+        if config.overlong_buffer:
+            parts.append(_overlong(config, max_response_length))
+        _check_arguments(config, parts)
+    except BaseException:
+        for part in parts:
+            part.close()
+        raise
+    return parts
+
+
+class AutoPart:
+    """For each response the reward that belongs to its data source."""
+
+    name = AUTO
+    needs_correct = False
+
+    def __init__(
+        self, config: RewardConfig, *, data_sources: Iterable[str] = (), max_response_length: int | None = None
+    ) -> None:
+        self._config = config
+        self._max_response_length = max_response_length
+        self._parts: dict[str, Part] = {}
+        try:
+            for source in data_sources:
+                self._part_of(source)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """Names of the extra arguments that the rewards in use take."""
+        return tuple(name for part in self._parts.values() for name in part.arguments)
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The rewards in use."""
+        return tuple(self._parts.values())
+
+    def outcomes(self, requests: Sequence[ScoreRequest]) -> list[Outcome]:
+        rows: dict[str, list[int]] = {}
+        for i, request in enumerate(requests):
+            rows.setdefault(request.prompt.data_source, []).append(i)
+        done: dict[int, Outcome] = {}
+        for source, indices in rows.items():
+            part = self._part_of(source, rows=[requests[i].prompt.row for i in indices])
+            done |= zip(indices, part.outcomes([requests[i] for i in indices]), strict=True)
+        return [done[i] for i in range(len(requests))]
+
+    def close(self) -> None:
+        for part in self._parts.values():
+            part.close()
+
+    def _part_of(self, source: str, *, rows: Sequence[int] = ()) -> Part:
+        spec = builtin_of(source, self._config.sources)
+        if spec is None:
+            raise unknown_source([source], rows=rows, sources=self._config.sources)
+        if spec not in self._parts:
+            name = split_spec(spec)[1] if ".py" in spec else spec
+            self._parts[spec] = function_part(spec, name, self._config, max_response_length=self._max_response_length)
+        return self._parts[spec]
+
+
+def _overlong(config: RewardConfig, max_response_length: int | None) -> OverlongPart:
+    if max_response_length is None or config.overlong_buffer > max_response_length:
+        raise ConfigError(
+            f"`reward.overlong_buffer` is {config.overlong_buffer} tokens and a response may have "
+            f"{max_response_length or 'an unknown number'}",
+            hint="the buffer is the last part of `data.max_response_length`, in which the penalty grows",
+        )
+    return OverlongPart(buffer=config.overlong_buffer, max_response_length=max_response_length)
+
+
+def _names(functions: Sequence[str]) -> list[str]:
+    """A custom function's own name, or its whole `file.py:function` where two would share one."""
+    twice = [spec for i, spec in enumerate(functions) if spec in functions[:i]]
+    if twice:
+        raise ConfigError(f"the reward `{twice[0]}` is named twice", hint="give it a larger weight instead")
+    short = [spec if ".py" not in spec else split_spec(spec)[1] for spec in functions]
+    return [spec if short.count(name) > 1 else name for spec, name in zip(functions, short, strict=True)]
+
+
+def _check_arguments(config: RewardConfig, parts: Sequence[Part]) -> None:
+    """Every extra argument reaches a function, and none replaces what the run gives."""
+    accepted = {name for part in parts for name in part.arguments}
+    for name in config.function_arguments:
+        if name in (*KEYWORDS, *BATCHED_KEYWORDS):
+            raise ConfigError(f"`reward.function_arguments.{name}` would replace what the run gives", hint="rename it")
+        if name not in accepted:
+            raise ConfigError(
+                f"no function in `reward.functions` takes `{name}`, given in `reward.function_arguments`",
+                hint="a function takes it as a keyword of that name; `docs/rewards.md` lists those of built-in ones",
+            )

@@ -1,0 +1,38 @@
+"""A built-in reward as the process with a time limit calls it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rl_compat.errors import ConfigError
+from rl_compat.rewards.builtin import find_builtin
+from rl_compat.rewards.custom import CustomFunction
+from rl_compat.rewards.types import Outcome
+
+
+def load_builtin(name: str, arguments: Mapping[str, str]) -> CustomFunction:
+    """The built-in with its arguments, called once so that what it imports is there before any limit counts.
+
+    Raises ConfigError for arguments that it cannot use.
+    """
+    builtin = find_builtin(name)
+    bound = builtin.bind(name, arguments)
+
+    def score(solution_str: str, ground_truth: Any) -> Outcome:
+        return builtin.function(solution_str, ground_truth, **bound)
+
+    try:
+        score("1", "2")
+    except ValueError as error:
+        raise ConfigError(f"the reward `{name}` cannot be used: {error}") from error
+    return CustomFunction(
+        name=name,
+        file=Path(__file__),
+        function=score,
+        arguments=bound,
+        accepted=("solution_str", "ground_truth"),
+        batched=False,
+        concurrent=False,
+    )
