@@ -19,6 +19,8 @@ _OPTIONAL = (
     "token_rewards",
     "advantages",
     "returns",
+    "weights",
+    "selection",
 )
 
 
@@ -50,6 +52,10 @@ class Batch:
     token_rewards: Tensor | None = None
     advantages: Tensor | None = None
     returns: Tensor | None = None
+    weights: Tensor | None = None
+    "importance weights of tokens that another policy sampled"
+    selection: Tensor | None = None
+    "bool: tokens that a policy loss chose from the whole mini-batch"
 
     def __post_init__(self) -> None:
         shape = self.response_ids.shape

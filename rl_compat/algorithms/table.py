@@ -1,38 +1,10 @@
-"""The algorithms by name: what each needs, and how it makes advantages."""
+"""The algorithms by name: what each needs, sets and reads. Without tensors, so that planning can read it too."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
-import torch
-from torch import Tensor
-
-from rl_compat.algorithms.advantages import AdvantageEstimate, gae
-from rl_compat.algorithms.group_advantages import grpo
-from rl_compat.algorithms.masking import masked_sum, whiten
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdvantageInputs:
-    """Everything that an algorithm may make advantages from, for all responses of a step."""
-
-    token_rewards: Tensor
-    "[B, T] outcome reward on the last token, minus the KL penalty when there is one"
-    rewards: Tensor
-    "[B] outcome reward"
-    response_mask: Tensor
-    "[B, T] bool"
-    groups: Tensor
-    "[B] int64"
-    values: Tensor | None = None
-    "[B, T], when the algorithm has a critic"
-    scored: Tensor | None = None
-    "[B] bool: False on rows that have no reward; all have one when not given"
-    gamma: float = 1.0
-    gae_lambda: float = 1.0
-    whiten: bool = True
-    normalize_by_std: bool = True
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,43 +12,96 @@ class Algorithm:
     """One row of the table."""
 
     name: str
-    needs_critic: bool
-    needs_groups: bool
+    summary: str
+    "where its advantages come from, in half a sentence"
+    needs_critic: bool = False
+    needs_groups: bool = False
     "compares the responses of one prompt, so it needs several of each"
-    advantages: Callable[[AdvantageInputs], AdvantageEstimate]
+    reads: tuple[str, ...] = ()
+    "fields of `algorithm` that only some estimators read"
+    policy_loss: str = "ppo_clip"
+    "what `algorithm.policy_loss=auto` is"
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    "settings by dotted key that the name sets, unless they are given"
 
 
-def ppo_advantages(inputs: AdvantageInputs) -> AdvantageEstimate:
-    """Advantages by GAE, whitened over the step if asked. Rows without a reward get 0 for advantages and returns."""
-    assert inputs.values is not None
-    mask = inputs.response_mask if inputs.scored is None else inputs.response_mask & inputs.scored[:, None]
-    estimate = gae(
-        token_rewards=inputs.token_rewards,
-        values=inputs.values,
-        response_mask=mask,
-        gamma=inputs.gamma,
-        gae_lambda=inputs.gae_lambda,
-    )
-    return estimate._replace(advantages=whiten(estimate.advantages, mask=mask)) if inputs.whiten else estimate
+GAE = ("gamma", "gae_lambda", "whiten_advantages")
 
+ROWS = (
+    Algorithm(
+        name="ppo",
+        summary="generalized advantage estimation with a critic",
+        needs_critic=True,
+        reads=GAE,
+    ),
+    Algorithm(
+        name="grpo",
+        summary="each reward against the mean and spread of its group",
+        needs_groups=True,
+        reads=("normalize_by_std",),
+    ),
+    Algorithm(
+        name="dr_grpo",
+        summary="GRPO without the two divisions that favour some prompts and lengths",
+        needs_groups=True,
+        reads=("normalize_by_std",),
+        defaults={"algorithm.normalize_by_std": False, "algorithm.loss_aggregation": "seq-mean-token-sum-norm"},
+    ),
+    Algorithm(
+        name="rloo",
+        summary="each reward against the mean of the other responses",
+        needs_groups=True,
+    ),
+    Algorithm(
+        name="reinforce_plus_plus",
+        summary="discounted rewards, whitened over the batch, without critic or groups",
+        reads=("gamma",),
+    ),
+    Algorithm(
+        name="reinforce_plus_plus_baseline",
+        summary="each reward against the mean of its group, whitened over the batch",
+        needs_groups=True,
+    ),
+    Algorithm(
+        name="opo",
+        summary="each reward against the mean of its group weighted by length",
+        needs_groups=True,
+    ),
+    Algorithm(
+        name="grpo_passk",
+        summary="only the best response of a group learns, by its lead over the second best",
+        needs_groups=True,
+        reads=("normalize_by_std",),
+    ),
+    Algorithm(
+        name="gpg",
+        summary="each reward against the mean of its group, scaled up when few rewards are not 0",
+        needs_groups=True,
+        policy_loss="gpg",
+    ),
+)
 
-def grpo_advantages(inputs: AdvantageInputs) -> AdvantageEstimate:
-    """Advantages within groups, from the sum of each response's token rewards.
+ALGORITHMS: Mapping[str, Algorithm] = {row.name: row for row in ROWS}
 
-    A response without tokens has no token rewards and is compared by its outcome reward.
-    """
-    mask = inputs.response_mask
-    summed = masked_sum(inputs.token_rewards, mask=mask, dim=1)
-    return grpo(
-        rewards=torch.where(mask.any(1), summed, inputs.rewards),
-        groups=inputs.groups,
-        response_mask=mask,
-        normalize_by_std=inputs.normalize_by_std,
-        scored=inputs.scored,
-    )
+CLIP = ("clip_low", "clip_high")
 
-
-ALGORITHMS = {
-    "ppo": Algorithm(name="ppo", needs_critic=True, needs_groups=False, advantages=ppo_advantages),
-    "grpo": Algorithm(name="grpo", needs_critic=False, needs_groups=True, advantages=grpo_advantages),
+LOSS_READS: Mapping[str, tuple[str, ...]] = {
+    "ppo_clip": (*CLIP, "clip_dual"),
+    "gspo": CLIP,
+    "cispo": CLIP,
+    "sapo": ("sapo_tau_positive", "sapo_tau_negative"),
+    "gpg": (),
+    "clip_cov": (*CLIP, "clip_cov_fraction", "clip_cov_low", "clip_cov_high"),
+    "kl_cov": ("kl_cov_fraction", "kl_cov_coef"),
+    "geo_mean": CLIP,
+    "dro": ("dro_beta",),
+    "dppo_tv": (*CLIP, "clip_dual"),
+    "dppo_kl": (*CLIP, "clip_dual"),
+    "reinforce": (),
 }
+"policy loss to the fields of `algorithm` that change something in it"
+
+
+def policy_loss_of(name: str, policy_loss: str) -> str:
+    """The policy loss of the algorithm `name` where `algorithm.policy_loss` is `policy_loss`."""
+    return ALGORITHMS[name].policy_loss if policy_loss == "auto" else policy_loss

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from rl_compat.algorithms.table import ALGORITHMS, LOSS_READS, policy_loss_of
 from rl_compat.config.report import KeyVerdict
 from rl_compat.config.settings import settings, values_of
 from rl_compat.config.types import RunConfig
@@ -18,6 +19,32 @@ class Inert:
     keys: tuple[str, ...]
     while_: Callable[[RunConfig], bool]
     because: str
+    "may name settings in braces: their values are put in"
+
+
+def _without_critic(config: RunConfig) -> bool:
+    return not ALGORITHMS[config.algorithm.name].needs_critic
+
+
+def _unread_by_estimator(setting: str) -> Inert:
+    return Inert(
+        keys=(f"algorithm.{setting}",),
+        while_=lambda config: setting not in ALGORITHMS[config.algorithm.name].reads,
+        because="the advantages of `algorithm.name={algorithm.name}` do not depend on it",
+    )
+
+
+def _unread_by_loss(setting: str) -> Inert:
+    readers = " and ".join(f"`{name}`" for name, read in LOSS_READS.items() if setting in read)
+    return Inert(
+        keys=(f"algorithm.{setting}",),
+        while_=lambda config: setting not in LOSS_READS[_loss(config)],
+        because=f"of the policy losses only {readers} read it",
+    )
+
+
+def _loss(config: RunConfig) -> str:
+    return policy_loss_of(config.algorithm.name, config.algorithm.policy_loss)
 
 
 RULES: tuple[Inert, ...] = (
@@ -25,20 +52,14 @@ RULES: tuple[Inert, ...] = (
         keys=(
             "model.critic_path",
             "optimizer.critic_lr",
-            "algorithm.gae_lambda",
-            "algorithm.gamma",
-            "algorithm.whiten_advantages",
             "algorithm.clip_value",
             "algorithm.critic_warmup_steps",
         ),
-        while_=lambda config: config.algorithm.name == "grpo",
-        because="`algorithm.name=grpo` has no critic",
+        while_=_without_critic,
+        because="`algorithm.name={algorithm.name}` has no critic",
     ),
-    Inert(
-        keys=("algorithm.normalize_by_std",),
-        while_=lambda config: config.algorithm.name == "ppo",
-        because="`algorithm.name=ppo` has no groups",
-    ),
+    *(_unread_by_estimator(name) for name in sorted({name for row in ALGORITHMS.values() for name in row.reads})),
+    *(_unread_by_loss(name) for name in dict.fromkeys(name for read in LOSS_READS.values() for name in read)),
     Inert(
         keys=("algorithm.kl_coef", "algorithm.kl_controller"),
         while_=lambda config: config.algorithm.kl_in_reward == "none",
@@ -81,7 +102,7 @@ def inert_settings(config: RunConfig, given: Iterable[str]) -> tuple[KeyVerdict,
     """A verdict for every given key that differs from its default and changes nothing."""
     values, wanted = values_of(config), set(given)
     return tuple(
-        _verdict(key, values[key], rule.because)
+        _verdict(key, values[key], rule.because.format(algorithm=config.algorithm))
         for rule in RULES
         if rule.while_(config)
         for key in rule.keys

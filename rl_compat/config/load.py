@@ -11,7 +11,7 @@ from typing import Any, Literal
 from rl_compat.config.arguments import Argument, last_of_each, split_arguments
 from rl_compat.config.inert import inert_settings
 from rl_compat.config.report import KeyVerdict
-from rl_compat.config.settings import build, settings
+from rl_compat.config.settings import build, settings, settings_by_algorithm
 from rl_compat.config.suggest import means_ours, suggestion
 from rl_compat.config.toml_file import read_toml
 from rl_compat.config.types import RunConfig
@@ -20,7 +20,8 @@ from rl_compat.config.values import NONE_WORDS, Mismatch, alternatives, parse_te
 from rl_compat.config.verl import expand, is_verl_key, nearest_verl_key, translate
 from rl_compat.errors import ConfigError
 
-Source = Literal["default", "file", "command line", "verl"]
+Source = Literal["default", "file", "command line", "verl", "algorithm"]
+"`algorithm` is a value that `algorithm.name` sets"
 
 PATHS = (
     "model.path",
@@ -77,10 +78,13 @@ def load_config(toml_path: Path | None = None, overrides: Sequence[str] = ()) ->
     report = [_replaced(earlier, later) for earlier, later in replaced]
     if verl:
         report += [*_apply_verl(given, verl), *_shared(native)]
+    _follow_algorithm(given)
     _follow_batch_size(given)
     config = build(given.values)
     validate(config, given.origins)
-    report += inert_settings(config, [key for key, source in given.sources.items() if source != "verl"])
+    report += inert_settings(
+        config, [key for key, source in given.sources.items() if source not in ("verl", "algorithm")]
+    )
     position = {argument.key: number for number, argument in enumerate(arguments)}
     report.sort(key=lambda line: position.get(line.key, len(position)))
     sources = {key: given.sources.get(key, "default") for key in settings()}
@@ -139,6 +143,12 @@ def _unknown_key(argument: Argument, origin: str) -> ConfigError:
     close = None if means_ours(argument.key) else nearest_verl_key(argument.key)
     hint = f"did you mean `{close}`" if close else suggestion(argument.key)
     return ConfigError(f"{origin}: there is no setting `{argument.key}`", hint=hint)
+
+
+def _follow_algorithm(given: _Given) -> None:
+    """What the algorithm's name sets, where nothing else does."""
+    for key, value in settings_by_algorithm(given.values).items():
+        given.put(key, value, "algorithm", f"from `algorithm.name={given.values['algorithm.name']}`")
 
 
 def _follow_batch_size(given: _Given) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from rl_compat.algorithms.table import ALGORITHMS
 from rl_compat.config import types
 
 
@@ -86,6 +87,12 @@ def values_of(config: types.RunConfig) -> dict[str, Any]:
 def build(values: Mapping[str, Any]) -> types.RunConfig:
     """The configuration with these values by dotted key, and the defaults for the rest."""
     return replace(types.RunConfig(), values)
+
+
+def settings_by_algorithm(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings by dotted key that the algorithm's name sets beside these values; none of these is among them."""
+    row = ALGORITHMS.get(values.get("algorithm.name", ""))
+    return {} if row is None else {key: value for key, value in row.defaults.items() if key not in values}
 
 
 def replace(config: types.RunConfig, values: Mapping[str, Any]) -> types.RunConfig:

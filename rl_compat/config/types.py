@@ -5,6 +5,32 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+AlgorithmName = Literal[
+    "ppo",
+    "grpo",
+    "dr_grpo",
+    "rloo",
+    "reinforce_plus_plus",
+    "reinforce_plus_plus_baseline",
+    "opo",
+    "grpo_passk",
+    "gpg",
+]
+PolicyLossName = Literal[
+    "auto",
+    "ppo_clip",
+    "gspo",
+    "cispo",
+    "sapo",
+    "gpg",
+    "clip_cov",
+    "kl_cov",
+    "geo_mean",
+    "dro",
+    "dppo_tv",
+    "dppo_kl",
+    "reinforce",
+]
 KLKind = Literal["none", "k1", "abs", "k2", "k3"]
 Auto = Literal["auto"]
 
@@ -58,7 +84,18 @@ class RewardConfig:
     weights: tuple[float, ...] = ()
     "one per function; all 1 when empty"
     function_arguments: dict[str, str] = field(default_factory=dict)
-    "extra keyword arguments of a custom function"
+    "extra keyword arguments of the functions that take them"
+    sources: dict[str, str] = field(default_factory=dict)
+    "data_source (or a pattern with `*`): the built-in name or `file.py:function` that `auto` takes for it"
+    model: str | None = None
+    "a learned reward beside the functions: folder or hub id of a sequence classification model with one output"
+    model_weight: float = 1.0
+    "of the learned reward in the sum"
+    overlong_buffer: int = 0
+    "tokens before data.max_response_length over which a penalty grows from 0 to overlong_penalty; 0 is no penalty"
+    overlong_penalty: float = 1.0
+    num_processes: int = 1
+    "of each function that runs outside this process; the responses of a step are dealt out among them"
     timeout_seconds: float = 60.0
     "per function and response"
     on_error: Literal["stop", "zero", "skip"] = "stop"
@@ -67,25 +104,48 @@ class RewardConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlgorithmConfig:
-    name: Literal["ppo", "grpo"] = "ppo"
+    name: AlgorithmName = "ppo"
+    "how rewards become advantages; some names also set others of these, unless they are given"
     gamma: float = 1.0
+    "discount of later rewards"
     gae_lambda: float = 1.0
     whiten_advantages: bool = True
-    "PPO: zero mean, unit variance over the batch's response tokens"
+    "with a critic: zero mean, unit variance over the batch's response tokens"
     normalize_by_std: bool = True
     "GRPO: divide by the group's standard deviation"
     group_size: int = 1
     "responses per prompt"
+    policy_loss: PolicyLossName = "auto"
+    "what the actor minimizes; `auto` is `ppo_clip`, and `gpg` for the algorithm of that name"
     clip_low: float = 0.2
+    "how far below 1 the ratio to the old policy may pay off; for `dppo_*` the bound on the divergence"
     clip_high: float = 0.2
+    "how far above 1"
     clip_dual: float | None = 3.0
-    "bound on the loss of negative advantages (dual clip); none switches it off"
+    "bound on the loss of negative advantages (dual clip), for `dppo_*` on the ratio; none switches it off"
     clip_value: float | None = 0.5
     "value clipping of the critic; none switches it off"
+    sapo_tau_positive: float = 1.0
+    "`sapo`: how fast the gradient fades as the ratio leaves 1, for positive advantages"
+    sapo_tau_negative: float = 1.05
+    "and for negative ones"
+    dro_beta: float = 0.1
+    "`dro`: weight of the squared distance to the old policy"
+    clip_cov_fraction: float = 0.0002
+    "`clip_cov`: share of a mini-batch's tokens that is left out"
+    clip_cov_low: float = 1.0
+    "`clip_cov`: they have a covariance of advantage and log-probability above this"
+    clip_cov_high: float = 5.0
+    "`clip_cov`: and below this"
+    kl_cov_fraction: float = 0.0002
+    "`kl_cov`: share of a mini-batch's tokens, those of largest covariance, that is tied to the old policy"
+    kl_cov_coef: float = 0.1
+    "`kl_cov`: weight of that tie"
     entropy_coef: float = 0.0
     loss_aggregation: Literal[
-        "token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"
-    ] = "token-mean"
+        "auto", "token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"
+    ] = "auto"
+    "how token losses become one; `auto` is `seq-mean-token-mean` for `gspo`, `sapo`, `geo_mean`, else `token-mean`"
     kl_in_reward: KLKind = "none"
     "estimator of the per-token KL penalty subtracted from the reward"
     kl_coef: float = 0.001

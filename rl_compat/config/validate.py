@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from rl_compat.algorithms.table import ALGORITHMS
 from rl_compat.config.settings import values_of
 from rl_compat.config.types import RunConfig
 from rl_compat.errors import ConfigError, nearest
@@ -48,6 +49,9 @@ RANGES: Mapping[str, Range] = {
     "data.max_train_samples": AT_LEAST_ONE,
     "data.max_val_samples": AT_LEAST_ONE,
     "data.seed": NOT_NEGATIVE,
+    "reward.overlong_buffer": NOT_NEGATIVE,
+    "reward.overlong_penalty": NOT_NEGATIVE,
+    "reward.num_processes": AT_LEAST_ONE,
     "reward.timeout_seconds": POSITIVE,
     "algorithm.gamma": ZERO_TO_ONE,
     "algorithm.gae_lambda": ZERO_TO_ONE,
@@ -56,6 +60,12 @@ RANGES: Mapping[str, Range] = {
     "algorithm.clip_high": POSITIVE,
     "algorithm.clip_dual": ABOVE_ONE,
     "algorithm.clip_value": POSITIVE,
+    "algorithm.sapo_tau_positive": POSITIVE,
+    "algorithm.sapo_tau_negative": POSITIVE,
+    "algorithm.dro_beta": POSITIVE,
+    "algorithm.clip_cov_fraction": FRACTION,
+    "algorithm.kl_cov_fraction": FRACTION,
+    "algorithm.kl_cov_coef": NOT_NEGATIVE,
     "algorithm.kl_coef": NOT_NEGATIVE,
     "algorithm.kl_target": POSITIVE,
     "algorithm.kl_horizon": AT_LEAST_ONE,
@@ -101,7 +111,6 @@ NOT_EMPTY = (
     "model.lora_targets",
     "data.train_files",
     "data.prompt_key",
-    "reward.functions",
     "trainer.output_dir",
 )
 
@@ -157,12 +166,24 @@ def _prompts(count: int, group_size: int) -> str:
 
 
 def groups(config: RunConfig) -> Iterator[Problem]:
-    """GRPO compares the responses of one prompt, so it needs two."""
-    if config.algorithm.name == "grpo" and config.algorithm.group_size == 1:
+    """What compares the responses of one prompt needs two."""
+    algorithm = config.algorithm
+    if ALGORITHMS[algorithm.name].needs_groups and algorithm.group_size == 1:
         yield Problem(
             key="algorithm.group_size",
-            message="`algorithm.name=grpo` compares the responses of one prompt and `algorithm.group_size` is 1",
+            message=f"`algorithm.name={algorithm.name}` compares the responses of one prompt and "
+            "`algorithm.group_size` is 1",
             hint="set `algorithm.group_size=8`, or any number from 2",
+        )
+
+
+def covariance_bounds(config: RunConfig) -> Iterator[Problem]:
+    """The bounds of `clip_cov` have room between them."""
+    low, high = config.algorithm.clip_cov_low, config.algorithm.clip_cov_high
+    if low >= high:
+        yield Problem(
+            key="algorithm.clip_cov_high",
+            message=f"`algorithm.clip_cov_low` is {low} and must be below `algorithm.clip_cov_high`, {high}",
         )
 
 
@@ -174,6 +195,25 @@ def reward_weights(config: RunConfig) -> Iterator[Problem]:
             key="reward.weights",
             message=f"`reward.weights` has {num_weights} numbers and `reward.functions` has {num_functions} functions",
             hint="give one weight per function, or none for equal weights",
+        )
+
+
+def reward_parts(config: RunConfig) -> Iterator[Problem]:
+    """Something scores, and the overlong penalty lies inside the longest response."""
+    reward, longest = config.reward, config.data.max_response_length
+    if not reward.functions and reward.model is None:
+        yield Problem(key="reward.functions", message="`reward.functions` is empty", hint="set `reward.functions=auto`")
+    if reward.overlong_buffer > longest:
+        yield Problem(
+            key="reward.overlong_buffer",
+            message=f"`reward.overlong_buffer` is {reward.overlong_buffer} tokens and a response has at most {longest}",
+            hint="it is the last part of `data.max_response_length`, in which the penalty grows",
+        )
+    if reward.sources and "auto" not in reward.functions:
+        yield Problem(
+            key="reward.sources",
+            message="`reward.sources` says what `auto` takes, and `reward.functions` has no `auto`",
+            hint="set `reward.functions=auto`, or leave `reward.sources` out",
         )
 
 
@@ -211,7 +251,9 @@ def token_budget(config: RunConfig) -> Iterator[Problem]:
 TOGETHER: tuple[Callable[[RunConfig], Iterator[Problem]], ...] = (
     batch_sizes,
     groups,
+    covariance_bounds,
     reward_weights,
+    reward_parts,
     loggers,
     quantized_base,
     token_budget,

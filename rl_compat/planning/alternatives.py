@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
+from rl_compat.algorithms.table import ALGORITHMS
 from rl_compat.config.types import RunConfig
 from rl_compat.errors import RLCompatError
 from rl_compat.planning.decide import Decided, decide
@@ -68,7 +69,7 @@ def _gentle_changes(config: RunConfig) -> Iterator[tuple[str, RunConfig]]:
             yield f"`data.max_response_length={length}`", replace(config, data=data)
     if config.model.lora_rank == 0:
         yield "`model.lora_rank=16`", replace(config, model=replace(config.model, lora_rank=16))
-    if config.algorithm.name == "ppo":
+    if ALGORITHMS[config.algorithm.name].needs_critic:
         algorithm = replace(config.algorithm, name="grpo", group_size=max(2, config.algorithm.group_size))
         words = f"`algorithm.name=grpo algorithm.group_size={algorithm.group_size}`, which has no critic"
         yield words, replace(config, algorithm=algorithm)

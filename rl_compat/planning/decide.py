@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import cast
 
+from rl_compat.algorithms.table import ALGORITHMS
 from rl_compat.capability.devices import emulated_on_cpu, on_cpu, select_devices
 from rl_compat.capability.offload import host_budget_bytes
 from rl_compat.capability.optimizers import STATE_BYTES
@@ -113,7 +114,7 @@ def memory_request(
     repeat = choices.get("repeat_kv")
     return MemoryRequest(
         actor=shape,
-        critic=critic_shape if algorithm.name == "ppo" else None,
+        critic=critic_shape if ALGORITHMS[algorithm.name].needs_critic else None,
         has_reference=reference and not lora,
         reference_pass=reference,
         lora_rank=config.model.lora_rank,

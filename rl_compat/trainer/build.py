@@ -9,7 +9,8 @@ from pathlib import Path
 import torch
 
 from rl_compat.algorithms.kl import KLController, make_kl_controller
-from rl_compat.algorithms.table import ALGORITHMS
+from rl_compat.algorithms.policy_losses import POLICY_LOSSES
+from rl_compat.algorithms.table import ALGORITHMS, policy_loss_of
 from rl_compat.config.types import AlgorithmConfig, RunConfig
 from rl_compat.data.load import load_rows
 from rl_compat.data.order import PromptOrder
@@ -195,9 +196,14 @@ def step_settings(config: RunConfig) -> StepSettings:
 
 
 def one_update(config: RunConfig) -> bool:
-    """Whether the weights that the update starts from are those of every log-probability that a step needs."""
+    """Whether the weights that the update starts from are those of every log-probability that a step needs.
+
+    A loss that chooses tokens from a whole mini-batch needs their log-probabilities before the update.
+    """
+    algorithm = config.algorithm
     return (
         optimizer_steps_per_batch(config) == 1
+        and POLICY_LOSSES[policy_loss_of(algorithm.name, algorithm.policy_loss)].select is None
         and config.algorithm.kl_in_reward == "none"
         and config.model.lora_dropout == 0.0
     )

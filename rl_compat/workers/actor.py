@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
+from rl_compat.algorithms.policy_losses import POLICY_LOSSES
 from rl_compat.batch import Batch
 from rl_compat.distributed.dispatch import dispatch
 from rl_compat.distributed.pool import ResourcePool, WorkerGroup
@@ -25,7 +26,7 @@ from rl_compat.rollout.types import SamplingParams
 from rl_compat.training.engine import PolicyEngine
 from rl_compat.training.optimizers import OptimizerSettings
 from rl_compat.trajectory import Prompt, Trajectory
-from rl_compat.workers.losses import PolicyLossSettings, policy_loss
+from rl_compat.workers.losses import PolicyLossSettings, policy_loss, policy_loss_inputs
 from rl_compat.workers.means import mean_metrics
 from rl_compat.workers.mini_batches import mini_batches
 from rl_compat.workers.sequences import Sequences
@@ -131,25 +132,40 @@ class ActorWorker:
                 hint="set them: `batch.with_(old_logprobs=actor.compute_logprobs(sequences).result())`",
             )
         loss = partial(policy_loss, settings=settings.loss)
-        steps = []
+        pieces = mini_batches(
+            batch,
+            prompts_per_mini_batch=settings.mini_batch_size or len(batch),
+            num_epochs=settings.num_epochs,
+            seed=seed,
+        )
         with self.engine.onloaded():
-            for mini_batch in mini_batches(
-                batch,
-                prompts_per_mini_batch=settings.mini_batch_size or len(batch),
-                num_epochs=settings.num_epochs,
-                seed=seed,
-            ):
-                steps.append(
-                    self.engine.update(
-                        mini_batch,
-                        loss=loss,
-                        temperature=settings.temperature,
-                        with_entropy=settings.loss.entropy_coef != 0.0,
-                    )
+            steps = [
+                self.engine.update(
+                    self._with_selection(mini_batch, seed=seed * 1_000_003 + number, first=number == 0),
+                    loss=loss,
+                    temperature=settings.temperature,
+                    with_entropy=settings.loss.entropy_coef != 0.0,
                 )
+                for number, mini_batch in enumerate(pieces)
+            ]
             self.rollout.update_weights()
         self.policy_version += 1
         return mean_metrics(steps, prefix="actor/")
+
+    def _with_selection(self, mini_batch: Batch, *, seed: int, first: bool) -> Batch:
+        """The mini-batch with the tokens that the loss chooses from all of it, so that its pieces add up to it.
+
+        Before the first change of the weights the old log-probabilities are the current ones.
+        """
+        settings = self.settings
+        select = POLICY_LOSSES[settings.loss.policy_loss].select
+        if select is None:
+            return mini_batch
+        logprobs = mini_batch.old_logprobs if first else None
+        if logprobs is None:
+            logprobs = self.engine.logprobs(mini_batch, temperature=settings.temperature).logprobs
+        inputs = policy_loss_inputs(mini_batch, logprobs, settings.loss)
+        return mini_batch.with_(selection=select(inputs, seed))
 
     def _takes_one_step(self, batch: Batch) -> bool:
         num_groups = len(batch.groups.unique())

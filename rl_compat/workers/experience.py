@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from rl_compat.algorithms.advantages import add_kl_penalty, outcome_token_rewards
+from rl_compat.algorithms.estimators import ESTIMATORS, AdvantageInputs
 from rl_compat.algorithms.kl import kl_estimate
 from rl_compat.algorithms.masking import masked_mean
-from rl_compat.algorithms.table import ALGORITHMS, AdvantageInputs
 from rl_compat.batch import Batch
 
 
@@ -54,7 +54,7 @@ def make_experience(
         kl = _reward_kl(batch, settings.kl_in_reward)
         reward_kl = float(masked_mean(kl, mask=mask))
         token_rewards = add_kl_penalty(token_rewards, kl=kl, coef=kl_coef, mask=mask)
-    estimate = ALGORITHMS[settings.algorithm].advantages(
+    estimate = ESTIMATORS[settings.algorithm](
         AdvantageInputs(
             token_rewards=token_rewards,
             rewards=outcome,

@@ -5,26 +5,24 @@ The engine hands batch and outputs over on one device.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from torch import Tensor
 
 from rl_compat.algorithms.kl import kl_estimate
 from rl_compat.algorithms.loss_types import PolicyLossInputs, PolicyLossNumbers
-from rl_compat.algorithms.policy_losses import POLICY_LOSSES, aggregate
+from rl_compat.algorithms.policy_losses import POLICY_LOSSES, Aggregation, aggregate
 from rl_compat.algorithms.value_losses import value_loss
 from rl_compat.batch import Batch
 from rl_compat.training.engine import BatchTotals, TokenOutputs
 
-Aggregation = Literal["token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyLossSettings:
-    clip_low: float = 0.2
-    clip_high: float = 0.2
-    clip_dual: float | None = 3.0
+    policy_loss: str = "ppo_clip"
+    "a name of POLICY_LOSSES"
+    numbers: PolicyLossNumbers = field(default_factory=PolicyLossNumbers)
     entropy_coef: float = 0.0
     kl_loss: Literal["none", "k1", "abs", "k2", "k3"] = "none"
     kl_loss_coef: float = 0.001
@@ -43,13 +41,12 @@ class ValueLossSettings:
 def policy_loss(
     batch: Batch, outputs: TokenOutputs, totals: BatchTotals, settings: PolicyLossSettings
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """PPO's clipped surrogate, minus the entropy bonus, plus the KL to the reference. Scalar, and its parts.
+    """The surrogate of the settings, minus the entropy bonus, plus the KL to the reference. Scalar, and its parts.
 
     A batch without `old_logprobs` is updated once: the policy that is differentiated is the old one.
     """
-    assert batch.advantages is not None
     mask = batch.response_mask
-    old_logprobs = outputs.logprobs.detach() if batch.old_logprobs is None else batch.old_logprobs
+    inputs = policy_loss_inputs(batch, outputs.logprobs, settings)
 
     def total(per_token: Tensor) -> Tensor:
         return aggregate(
@@ -61,17 +58,7 @@ def policy_loss(
             width=settings.width,
         )
 
-    surrogate = POLICY_LOSSES["ppo_clip"].loss(
-        PolicyLossInputs(
-            logprobs=outputs.logprobs,
-            old_logprobs=old_logprobs,
-            advantages=batch.advantages,
-            response_mask=mask,
-            numbers=PolicyLossNumbers(
-                clip_low=settings.clip_low, clip_high=settings.clip_high, clip_dual=settings.clip_dual
-            ),
-        )
-    )
+    surrogate = POLICY_LOSSES[settings.policy_loss].loss(inputs)
     loss = pg_loss = total(surrogate.losses)
     num_tokens = max(1, totals.num_tokens)
     metrics = {
@@ -81,7 +68,7 @@ def policy_loss(
         "actor/ppo_kl": surrogate.sum_kl / num_tokens,
     }
     if batch.old_logprobs is None and batch.rollout_logprobs is not None:
-        gap = (old_logprobs - batch.rollout_logprobs).abs() * mask
+        gap = (inputs.old_logprobs - batch.rollout_logprobs).abs() * mask
         metrics["training/rollout_logprobs_diff_mean"] = gap.sum() / num_tokens
     if outputs.entropy is not None:
         entropy = total(outputs.entropy)
@@ -94,6 +81,20 @@ def policy_loss(
         metrics["actor/kl_loss"] = kl.detach()
     metrics["actor/loss"] = loss.detach()
     return loss, metrics
+
+
+def policy_loss_inputs(batch: Batch, logprobs: Tensor, settings: PolicyLossSettings) -> PolicyLossInputs:
+    """What the surrogate is made from, with `logprobs` [B, T] of the policy that learns."""
+    assert batch.advantages is not None
+    return PolicyLossInputs(
+        logprobs=logprobs,
+        old_logprobs=logprobs.detach() if batch.old_logprobs is None else batch.old_logprobs,
+        advantages=batch.advantages,
+        response_mask=batch.response_mask,
+        weights=batch.weights,
+        selection=batch.selection,
+        numbers=settings.numbers,
+    )
 
 
 def critic_loss(

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from rl_compat.algorithms.loss_types import PolicyLossNumbers
+from rl_compat.algorithms.policy_losses import POLICY_LOSSES
+from rl_compat.algorithms.table import policy_loss_of
+from rl_compat.config.settings import settings_by_algorithm
 from rl_compat.config.types import (
     AlgorithmConfig,
     DataConfig,
@@ -104,16 +108,7 @@ def actor_settings(setup: Setup, *, total_optimizer_steps: int | None = None) ->
         num_valid_tokens=setup.tokenizer.num_tokens,
         optimizer=_optimizer(config.optimizer, config.optimizer.actor_lr, total_optimizer_steps),
         lora=lora_settings(config.model),
-        loss=PolicyLossSettings(
-            clip_low=algorithm.clip_low,
-            clip_high=algorithm.clip_high,
-            clip_dual=algorithm.clip_dual,
-            entropy_coef=algorithm.entropy_coef,
-            kl_loss=algorithm.kl_loss,
-            kl_loss_coef=algorithm.kl_loss_coef,
-            loss_aggregation=algorithm.loss_aggregation,
-            width=config.data.max_response_length,
-        ),
+        loss=policy_loss_settings(config),
         temperature=config.rollout.temperature,
         num_epochs=algorithm.num_epochs,
         mini_batch_size=config.trainer.mini_batch_size,
@@ -121,8 +116,26 @@ def actor_settings(setup: Setup, *, total_optimizer_steps: int | None = None) ->
     )
 
 
+def policy_loss_settings(config: RunConfig) -> PolicyLossSettings:
+    algorithm = config.algorithm
+    name = policy_loss_of(algorithm.name, algorithm.policy_loss)
+    own = POLICY_LOSSES[name].aggregation
+    return PolicyLossSettings(
+        policy_loss=name,
+        numbers=PolicyLossNumbers(
+            **{field.name: getattr(algorithm, field.name) for field in fields(PolicyLossNumbers)}
+        ),
+        entropy_coef=algorithm.entropy_coef,
+        kl_loss=algorithm.kl_loss,
+        kl_loss_coef=algorithm.kl_loss_coef,
+        loss_aggregation=own if algorithm.loss_aggregation == "auto" else algorithm.loss_aggregation,
+        width=config.data.max_response_length,
+    )
+
+
 def critic_settings(setup: Setup, *, total_optimizer_steps: int | None = None) -> CriticSettings:
     config = setup.config
+    aggregation = config.algorithm.loss_aggregation
     return CriticSettings(
         model_folder=setup.critic_source.folder,
         role=setup.plan.roles["critic"],
@@ -130,7 +143,7 @@ def critic_settings(setup: Setup, *, total_optimizer_steps: int | None = None) -
         lora=lora_settings(config.model),
         loss=ValueLossSettings(
             clip_value=config.algorithm.clip_value,
-            loss_aggregation=config.algorithm.loss_aggregation,
+            loss_aggregation="token-mean" if aggregation == "auto" else aggregation,
             width=config.data.max_response_length,
         ),
         num_epochs=config.algorithm.num_epochs,
@@ -229,6 +242,10 @@ class RoleOptions:
             section, key = _OPTIONS[name]
             for field in [key] if key else ["actor_lr", "critic_lr"]:
                 sections.setdefault(section, {})[field] = value
+        given = {f"{section}.{key}": value for section, part in sections.items() for key, value in part.items()}
+        for dotted, value in settings_by_algorithm(given).items():
+            section, _, key = dotted.partition(".")
+            sections.setdefault(section, {})[key] = value
         sections.setdefault("algorithm", {}).setdefault("kl_in_reward", "k1")
         batch_size = sections.get("trainer", {}).get("batch_size", TrainerConfig().batch_size)
         sections.setdefault("trainer", {}).setdefault("mini_batch_size", batch_size)

@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from rl_compat.algorithms.advantages import gae
+from rl_compat.algorithms.estimators import ESTIMATORS, AdvantageInputs
+from rl_compat.algorithms.group_advantages import grpo
+
+
+@pytest.fixture
+def inputs(responses) -> AdvantageInputs:
+    return AdvantageInputs(
+        token_rewards=responses.token_rewards,
+        rewards=responses.rewards,
+        response_mask=responses.mask,
+        groups=responses.groups,
+        values=responses.values,
+        gamma=0.99,
+        gae_lambda=0.95,
+        whiten=False,
+    )
+
+
+def test_ppo_is_gae_with_the_settings_it_is_given(inputs):
+    estimate = ESTIMATORS["ppo"](inputs)
+
+    expected = gae(
+        token_rewards=inputs.token_rewards,
+        values=inputs.values,
+        response_mask=inputs.response_mask,
+        gamma=0.99,
+        gae_lambda=0.95,
+    )
+    assert torch.equal(estimate.advantages, expected.advantages)
+    assert torch.equal(estimate.returns, expected.returns)
+
+
+@pytest.mark.parametrize(
+    ("run", "gamma", "gae_lambda"), [("gae gamma=1.0 lam=1.0", 1.0, 1.0), ("gae gamma=0.99 lam=0.95", 0.99, 0.95)]
+)
+def test_whitened_ppo_matches_the_golden_advantages(golden, run, gamma, gae_lambda):
+    """Outside the mask ours are 0 on purpose, where the golden ones keep a whitened leftover."""
+    estimate = ESTIMATORS["ppo"](
+        AdvantageInputs(
+            token_rewards=golden.input("token_rewards"),
+            rewards=torch.zeros(6),
+            values=golden.input("values"),
+            response_mask=golden.mask,
+            groups=golden.groups,
+            gamma=gamma,
+            gae_lambda=gae_lambda,
+            whiten=True,
+        )
+    )
+
+    expected = golden.output("advantages", run, "advantages")
+    assert_close(estimate.advantages[golden.mask], expected[golden.mask], atol=1e-6, rtol=0)
+    assert estimate.advantages[~golden.mask].abs().max().item() == 0
+    expected = golden.output("advantages", run, "returns")
+    assert_close(estimate.returns[golden.mask], expected[golden.mask], atol=1e-6, rtol=0)
+
+
+def test_whitening_leaves_the_returns_alone(inputs):
+    plain = ESTIMATORS["ppo"](inputs)
+    whitened = ESTIMATORS["ppo"](dataclasses.replace(inputs, whiten=True))
+
+    assert torch.equal(whitened.returns, plain.returns)
+    assert_close(whitened.advantages[inputs.response_mask].var(), torch.tensor(1.0, dtype=torch.float64))
+
+
+def test_grpo_compares_the_sums_of_token_rewards(golden):
+    """So a KL penalty in the reward counts."""
+    estimate = ESTIMATORS["grpo"](
+        AdvantageInputs(
+            token_rewards=golden.input("token_rewards"),
+            rewards=torch.zeros(6),
+            response_mask=golden.mask,
+            groups=golden.groups,
+        )
+    )
+
+    assert_close(estimate.advantages, golden.output("advantages", "grpo", "advantages"), atol=1e-6, rtol=0)
+
+
+GOLDEN_RUNS = {
+    "grpo": ("grpo", {}),
+    "dr_grpo": ("grpo norm_adv_by_std_in_grpo=False", {"normalize_by_std": False}),
+    "rloo": ("rloo", {}),
+    "reinforce_plus_plus": ("reinforce_plus_plus gamma=0.99", {"gamma": 0.99}),
+    "reinforce_plus_plus_baseline": ("reinforce_plus_plus_baseline", {}),
+    "opo": ("opo", {}),
+    "gpg": ("gpg", {}),
+}
+"algorithm to the golden run and the settings that it was made with"
+
+
+@pytest.mark.parametrize("name", GOLDEN_RUNS)
+def test_an_algorithm_by_its_name_gives_the_golden_advantages(golden, name):
+    run, settings = GOLDEN_RUNS[name]
+
+    estimate = ESTIMATORS[name](
+        AdvantageInputs(
+            token_rewards=golden.input("token_rewards"),
+            rewards=torch.zeros(6),
+            response_mask=golden.mask,
+            groups=golden.groups,
+            **settings,
+        )
+    )
+
+    expected = golden.output("advantages", run, "advantages")
+    assert_close(estimate.advantages, expected, atol=1e-6, rtol=0)
+
+
+def test_grpo_compares_an_empty_response_by_its_outcome(inputs):
+    """A-REW-11: its token rewards are padding and never count."""
+    estimate = ESTIMATORS["grpo"](inputs)
+
+    scores = (inputs.token_rewards * inputs.response_mask).sum(1)
+    scores[4] = inputs.rewards[4]
+    expected = grpo(rewards=scores, groups=inputs.groups, response_mask=inputs.response_mask, normalize_by_std=True)
+    assert_close(estimate.advantages, expected.advantages)
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_unscored_rows_get_nothing_and_move_nobody(inputs, name):
+    """A-REW-07: the rows with a score get what they would get without the others."""
+    inputs = dataclasses.replace(inputs, whiten=True)
+    scored = torch.tensor([True, True, False, True, True, True])
+    rewards, token_rewards = inputs.rewards.clone(), inputs.token_rewards.clone()
+    rewards[2], token_rewards[2] = float("nan"), float("nan")
+
+    estimate = ESTIMATORS[name](
+        dataclasses.replace(inputs, rewards=rewards, token_rewards=token_rewards, scored=scored)
+    )
+
+    alone = ESTIMATORS[name](
+        dataclasses.replace(
+            inputs,
+            **{
+                field: getattr(inputs, field)[scored]
+                for field in ("token_rewards", "rewards", "response_mask", "groups", "values")
+            },
+        )
+    )
+    assert_close(estimate.advantages[scored], alone.advantages)
+    assert_close(estimate.returns[scored], alone.returns)
+    assert estimate.advantages[2].abs().max().item() == 0
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_padding_and_the_order_of_rows_change_nothing(inputs, responses, name):
+    inputs = dataclasses.replace(inputs, whiten=True)
+    order = torch.tensor([3, 5, 0, 4, 2, 1])
+
+    estimate = ESTIMATORS[name](
+        dataclasses.replace(
+            inputs,
+            token_rewards=responses.padded_with(inputs.token_rewards, 1e6)[order],
+            values=responses.padded_with(inputs.values, float("nan"))[order],
+            rewards=inputs.rewards[order],
+            response_mask=inputs.response_mask[order],
+            groups=inputs.groups[order],
+        )
+    )
+
+    expected = ESTIMATORS[name](inputs)
+    assert_close(estimate.advantages, expected.advantages[order])
+    assert_close(estimate.returns, expected.returns[order])
