@@ -6,7 +6,7 @@ import time
 import traceback
 from collections.abc import Iterable, Sequence
 
-from rl_compat.doctor.types import Check, CheckResult, Finding, Severity
+from rl_compat.doctor.findings import Check, CheckResult, Finding, Severity
 from rl_compat.errors import AskedWrongly, nearest
 from rl_compat.hardware.types import Hardware
 

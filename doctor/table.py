@@ -18,7 +18,7 @@ from rl_compat.doctor.checks import (
     terminal,
     torch_build,
 )
-from rl_compat.doctor.types import Check
+from rl_compat.doctor.findings import Check
 
 CHECKS: tuple[Check, ...] = (
     *gpu.CHECKS,

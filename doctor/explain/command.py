@@ -18,10 +18,10 @@ from rl_compat.doctor.explain.page import render
 from rl_compat.doctor.explain.patterns import known_errors
 from rl_compat.doctor.explain.ranking import Cause, rank
 from rl_compat.doctor.explain.reading import open_log, read_blocks
+from rl_compat.doctor.findings import CheckResult
 from rl_compat.doctor.options import TORCH_SECONDS, Help, Options, Parser, parse_seconds
 from rl_compat.doctor.runner import run_checks
 from rl_compat.doctor.screen import paper_of
-from rl_compat.doctor.types import CheckResult
 from rl_compat.errors import AskedWrongly, RLCompatError
 from rl_compat.hardware.recording import load_recording
 from rl_compat.hardware.types import Hardware

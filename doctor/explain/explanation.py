@@ -26,7 +26,7 @@ from rl_compat.doctor.explain.matching import Match
 from rl_compat.doctor.explain.nearest import Candidate
 from rl_compat.doctor.explain.ranking import Cause
 from rl_compat.doctor.explain.reading import Line
-from rl_compat.doctor.types import Finding, Remedy
+from rl_compat.doctor.findings import Finding, Remedy
 
 SCHEMA = "rlc.explain/1"
 

@@ -41,7 +41,7 @@ class KnownRemedy:
 
     what: str
     step: str
-    "a name of doctor.types.Step, in lower case"
+    "a name of doctor.findings.Step, in lower case"
     capabilities: Capabilities = Capabilities()
     commands: tuple[str, ...] = ()
     pip_install: tuple[str, ...] = ()
@@ -50,7 +50,7 @@ class KnownRemedy:
     install_torch: bool = False
     "whether it is the build of torch for the machine that has to be installed"
     sure: str = "paste"
-    "a name of doctor.types.Sureness, in lower case"
+    "a name of doctor.findings.Sureness, in lower case"
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ import pytest
 
 from rl_compat.doctor.explain.machine import Advice, advise, checks_of, origin
 from rl_compat.doctor.explain.patterns import Capabilities, KnownError, known_errors
+from rl_compat.doctor.findings import Severity, Step
 from rl_compat.doctor.runner import run_checks
 from rl_compat.doctor.table import CHECKS
-from rl_compat.doctor.types import Severity, Step
 from rl_compat.hardware.recording import load_recording
 from rl_compat.hardware.types import Hardware
 

@@ -15,8 +15,8 @@ from rl_compat.config.settings import settings
 from rl_compat.doctor.explain.matching import find_errors
 from rl_compat.doctor.explain.patterns import SEVERITIES, KnownError, Pattern, compile_pattern, known_errors
 from rl_compat.doctor.explain.reading import Line
+from rl_compat.doctor.findings import Step, Sureness
 from rl_compat.doctor.table import CHECKS
-from rl_compat.doctor.types import Step, Sureness
 
 ERRORS = known_errors()
 IDS = {error.id for error in ERRORS}
