@@ -1,0 +1,116 @@
+"""Weights for tokens that another policy sampled: how much likelier they are under the one that learns.
+
+The other policy is an older version of the one that learns, or the same weights in an engine that rounds differently.
+Statistics are over the whole batch, so this runs before it is split. Nothing here carries a gradient. Metrics have
+verl's names; responses without tokens count in none of them, and a batch without tokens has none.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from rl_compat.algorithms.masking import masked_mean, masked_sum
+from rl_compat.algorithms.precision import at_least_float32
+
+MAX_LOG_RATIO = 20.0
+PREFIX = "rollout_corr/"
+
+
+class Importance(NamedTuple):
+    """Weights [B, T], 0 outside the mask, and what to log."""
+
+    weights: Tensor
+    metrics: dict[str, float]
+
+
+def importance_weights(
+    *,
+    old_logprobs: Tensor,
+    rollout_logprobs: Tensor,
+    response_mask: Tensor,
+    level: Literal["token", "sequence"],
+    truncate: float | None = None,
+    band: tuple[float, float] | None = None,
+    normalize: bool = False,
+) -> Importance:
+    """How much likelier each token is under the policy that learns than under the one that sampled, all [B, T].
+
+    exp(old_logprobs - rollout_logprobs) for each token, or the product of a response's ratios on all of its tokens; the
+    exponent is held within 20. At most `truncate` (Ionides 2008; Yao et al. 2025, "TIS"), or 0 outside `band` (Ring
+    team 2025, "IcePop"). Then, if asked, divided by their mean over the batch's tokens or responses.
+    """
+    assert truncate is None or band is None, "weights are truncated or held in a band, not both"
+    mask = response_mask
+    log_ratio = log_ratio_of(old_logprobs, rollout_logprobs, mask)
+    if level == "sequence":
+        log_ratio = masked_sum(log_ratio, mask=mask, dim=1)[:, None].expand(mask.shape)
+    raw = log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp().masked_fill(~mask, 0)
+    low, high = _bounds(truncate, band)
+    weights = raw if truncate is None else raw.clamp(max=truncate)
+    if band is not None:
+        weights = torch.where((raw >= low) & (raw <= high), raw, 0)
+    metrics = _weight_metrics(weights, raw, log_ratio, mask, level, low, high) if mask.any() else {}
+    if mask.any() and band is not None:
+        metrics["rollout_is_oob_ratio"] = float(masked_mean((raw < low) | (raw > high), mask=mask))
+    if mask.any() and normalize:
+        per_response = masked_mean(weights, mask=mask, dim=1)[mask.any(1)].mean()
+        mean = float(masked_mean(weights, mask=mask) if level == "token" else per_response)
+        factor = mean if mean > 1e-8 else 1.0
+        weights, metrics["rollout_is_batch_norm_factor"] = weights / factor, factor
+    return Importance(weights.to(at_least_float32(old_logprobs).dtype), prefixed(metrics))
+
+
+def log_ratio_of(old_logprobs: Tensor, rollout_logprobs: Tensor, mask: Tensor) -> Tensor:
+    """old_logprobs - rollout_logprobs in float64, [B, T], 0 outside the mask."""
+    return (old_logprobs.detach().double() - rollout_logprobs.detach().double()).masked_fill(~mask, 0)
+
+
+def sample_std(values: Tensor) -> Tensor:
+    """Standard deviation of the values [N], divided by N - 1, a scalar. Below two values it is 0."""
+    return values.std() if len(values) > 1 else values.new_zeros(())
+
+
+def prefixed(metrics: dict[str, float]) -> dict[str, float]:
+    return {PREFIX + name: value for name, value in metrics.items()}
+
+
+def _bounds(truncate: float | None, band: tuple[float, float] | None) -> tuple[float, float]:
+    """What counts as low and high: the band, or the bound of truncation and one over it."""
+    low, high = band if band is not None else (0.0, math.inf) if truncate is None else (1 / truncate, truncate)
+    assert 0 <= low < high, f"the bounds of the weights are {low} and {high}"
+    return low, high
+
+
+def _weight_metrics(
+    weights: Tensor, raw: Tensor, log_ratio: Tensor, mask: Tensor, level: str, low: float, high: float
+) -> dict[str, float]:
+    rows = mask.any(1)
+    used, unbounded = weights[mask], log_ratio[:, 0][rows]
+    by_row, raw_by_row = (masked_mean(x, mask=mask, dim=1)[rows] for x in (weights, raw))
+    if level == "token":
+        largest, smallest, above, below = used.max(), used.min(), raw[mask] > high, raw[mask] < low
+    else:
+        largest, smallest = unbounded.max().clamp(max=MAX_LOG_RATIO).exp(), unbounded.min().exp()
+        above, below = unbounded > math.log(high), unbounded < (math.log(low) if low > 0 else -math.inf)
+    mean, square = used.mean(), used.square().mean()
+    metrics = {
+        "mean": mean,
+        "max": largest,
+        "min": smallest,
+        "std": used.std(unbiased=False),
+        "eff_sample_size": mean.square() / square.clamp(min=1e-30),
+        "ratio_fraction_high": above.double().mean(),
+        "ratio_fraction_low": below.double().mean(),
+        "seq_mean": by_row.mean(),
+        "seq_std": sample_std(by_row),
+        "seq_max": by_row.max(),
+        "seq_min": by_row.min(),
+        "seq_max_deviation": (by_row - 1).abs().max(),
+        "seq_fraction_high": (raw_by_row > high).double().mean(),
+        "seq_fraction_low": (raw_by_row < low).double().mean(),
+    }
+    return {f"rollout_is_{name}": float(value) for name, value in metrics.items()}

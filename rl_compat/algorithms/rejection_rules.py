@@ -1,0 +1,90 @@
+"""Which tokens and responses are too far from the policy that learns to learn from: the rules, as they are written.
+
+A rule is `name:bounds`, such as `token_k1:0.8_1.25` or `seq_mean_k3:0.02`. No tensors: a run is checked without them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+Scope = Literal["token", "seq_sum", "seq_mean", "seq_max"]
+Statistic = Literal["k1", "k2", "k3"]
+
+RULE_NAMES: dict[str, tuple[Scope, Statistic]] = {
+    "token_k1": ("token", "k1"),
+    "token_k2": ("token", "k2"),
+    "token_k3": ("token", "k3"),
+    "seq_sum_k1": ("seq_sum", "k1"),
+    "seq_sum_k2": ("seq_sum", "k2"),
+    "seq_sum_k3": ("seq_sum", "k3"),
+    "seq_mean_k1": ("seq_mean", "k1"),
+    "seq_mean_k2": ("seq_mean", "k2"),
+    "seq_mean_k3": ("seq_mean", "k3"),
+    "seq_max_k2": ("seq_max", "k2"),
+    "seq_max_k3": ("seq_max", "k3"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RejectionRule:
+    """Keep what has a statistic from low to high, both included.
+
+    With x the log of the probability under the policy that learns over that under the one that sampled, the statistic
+    of a token is k1 = -x, k2 = x^2 / 2 or k3 = exp(x) - x - 1; that of a response is the sum, mean or maximum of its
+    tokens', and decides for all of them.
+    """
+
+    name: str
+    scope: Scope
+    statistic: Statistic
+    low: float | None
+    "in the units of the statistic; none for k2 and k3, which are never negative"
+    high: float
+
+
+def parse_rejection_rule(text: str) -> RejectionRule:
+    """The rule that a text such as `token_k1:0.8_1.25` is.
+
+    The bounds of k1 are ratios, `low_high`, and a single `u` is `1/u_u`; those of k2 and k3 are one number. Raises
+    ValueError with what is wrong.
+    """
+    name, separator, bounds = text.strip().partition(":")
+    if name not in RULE_NAMES:
+        raise ValueError(f"`{name}` is no rejection rule; the rules are {', '.join(RULE_NAMES)}")
+    if not separator:
+        raise ValueError(f"`{name}` has no bounds: write `{name}:{'0.8_1.25' if name.endswith('k1') else '0.02'}`")
+    scope, statistic = RULE_NAMES[name]
+    numbers = [_positive(part, text) for part in bounds.split("_")]
+    if statistic != "k1":
+        if len(numbers) != 1:
+            raise ValueError(f"`{text}` has {len(numbers)} bounds, `{name}` takes one")
+        return RejectionRule(name=name, scope=scope, statistic=statistic, low=None, high=numbers[0])
+    if len(numbers) > 2:
+        raise ValueError(f"`{text}` has {len(numbers)} bounds, `{name}` takes one or two")
+    low, high = numbers if len(numbers) == 2 else (1 / numbers[0], numbers[0])
+    if low > high:
+        raise ValueError(f"`{text}` keeps nothing: {low:g} is above {high:g}")
+    return RejectionRule(name=name, scope=scope, statistic=statistic, low=math.log(low), high=math.log(high))
+
+
+def parse_rejection_rules(texts: Iterable[str]) -> tuple[RejectionRule, ...]:
+    """The rules in their order. Raises ValueError where one is wrong or there twice."""
+    rules = tuple(parse_rejection_rule(text) for text in texts)
+    names = [rule.name for rule in rules]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"`{name}` is given {names.count(name)} times")
+    return rules
+
+
+def _positive(text: str, rule: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        raise ValueError(f"`{text}` in `{rule}` is no number") from None
+    if not 0 < number < math.inf:
+        raise ValueError(f"`{text}` in `{rule}` must be above 0 and finite")
+    return number
