@@ -61,11 +61,16 @@ def split_arguments(arguments: dict[str, Any], declaration: Dispatch, num_worker
 
 
 def merge_results(results: Sequence[Any], merge: Merge) -> Any:
-    """The workers' results as one; `[b, T]` tensors of different width are padded with zeros on the right."""
+    """The workers' results as one, those of a dictionary name by name.
+
+    `[b, T]` tensors of different width are padded with zeros on the right.
+    """
     if merge == "first" or len(results) == 1:
         return results[0]
     if merge == "mean":
         return {name: sum(result[name] for result in results) / len(results) for name in results[0]}
+    if isinstance(results[0], dict):
+        return {name: merge_results([result[name] for result in results], merge) for name in results[0]}
     if isinstance(results[0], Tensor):
         width = max(result.shape[1] for result in results)
         return torch.cat([torch.nn.functional.pad(result, (0, width - result.shape[1])) for result in results])

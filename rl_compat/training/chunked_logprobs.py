@@ -8,7 +8,7 @@ computes those of the others a second time, so that no two chunks' logits exist 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -43,6 +43,15 @@ class LogitRule:
         return grad if self.scale == 1.0 else grad.mul_(self.scale)
 
 
+class TokenStatistics(NamedTuple):
+    """Of N tokens, [N] each; None where it was not asked for."""
+
+    logprobs: Tensor
+    entropy: Tensor | None = None
+    sum_pi_squared: Tensor | None = None
+    "the sum of the squared probabilities of all tokens, without gradient"
+
+
 def chunked_logprobs(
     hidden: Tensor,
     weight: Tensor,
@@ -52,28 +61,33 @@ def chunked_logprobs(
     rule: LogitRule,
     chunk_tokens: int,
     with_entropy: bool = False,
-) -> tuple[Tensor, Tensor | None]:
-    """Hidden [N, H], head weight [V, H] and bias [V], token ids [N] to log-probabilities [N] and entropy [N], fp32.
+    with_sum_pi_squared: bool = False,
+) -> TokenStatistics:
+    """Hidden [N, H], head weight [V, H] and bias [V], token ids [N] to log-probabilities and what is asked for, fp32.
 
     Products are in autocast's dtype (fp32 under bf16), or in that of `hidden`; softmax statistics are fp32 (float64 in
     float64).
     """
     dtype = multiply_dtype(hidden)
     with torch.autocast(hidden.device.type, enabled=False):
-        logprobs, entropy = _ChunkedLogprobs.apply(
-            hidden, weight, bias, token_ids, rule, chunk_tokens, with_entropy, dtype
+        logprobs, entropy, squares = _ChunkedLogprobs.apply(
+            hidden, weight, bias, token_ids, rule, chunk_tokens, with_entropy, with_sum_pi_squared, dtype
         )
-    return logprobs, entropy if with_entropy else None
+    return TokenStatistics(logprobs, entropy if with_entropy else None, squares if with_sum_pi_squared else None)
 
 
-def token_statistics(logits: Tensor, token_ids: Tensor, *, with_entropy: bool) -> tuple[Tensor, Tensor]:
-    """Tempered logits [n, V] and token ids [n] to log-probabilities and entropy [n] (zeros when not asked for)."""
+def token_statistics(
+    logits: Tensor, token_ids: Tensor, *, with_entropy: bool, with_sum_pi_squared: bool = False
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Tempered logits [n, V] and token ids [n] to the fields of TokenStatistics, zeros for what is not asked for."""
     log_normalizer = torch.logsumexp(logits, dim=-1)
     logprobs = logits.gather(-1, token_ids[:, None]).squeeze(-1) - log_normalizer
-    if not with_entropy:
-        return logprobs, torch.zeros_like(logprobs)
-    mean_logit = (torch.softmax(logits, dim=-1) * logits).sum(-1)
-    return logprobs, log_normalizer - mean_logit
+    entropy = squares = torch.zeros_like(logprobs)
+    if with_entropy:
+        entropy = log_normalizer - (torch.softmax(logits, dim=-1) * logits).sum(-1)
+    if with_sum_pi_squared:
+        squares = torch.linalg.vector_norm(torch.softmax(logits.detach(), dim=-1), dim=-1).square()
+    return logprobs, entropy, squares
 
 
 class _ChunkedLogprobs(torch.autograd.Function):
@@ -87,20 +101,24 @@ class _ChunkedLogprobs(torch.autograd.Function):
         rule: LogitRule,
         chunk_tokens: int,
         with_entropy: bool,
+        with_sum_pi_squared: bool,
         dtype: torch.dtype,
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor]:
         ctx.save_for_backward(hidden, weight, bias, token_ids)
         ctx.options = (rule, chunk_tokens, with_entropy, dtype)
         head = _Head(weight, bias, dtype)
         statistics_dtype = torch.float64 if dtype == torch.float64 else torch.float32
-        logprobs, entropy = torch.empty(2, len(token_ids), dtype=statistics_dtype, device=hidden.device)
+        logprobs, entropy, squares = torch.empty(3, len(token_ids), dtype=statistics_dtype, device=hidden.device)
         logits = None
         for part in _chunks(len(token_ids), chunk_tokens):
             logits = None  # free it before the next exists
             logits = rule.apply(head.output(hidden[part]))
-            logprobs[part], entropy[part] = token_statistics(logits, token_ids[part], with_entropy=with_entropy)
+            logprobs[part], entropy[part], squares[part] = token_statistics(
+                logits, token_ids[part], with_entropy=with_entropy, with_sum_pi_squared=with_sum_pi_squared
+            )
         ctx.last_logits = logits
-        return logprobs, entropy
+        ctx.mark_non_differentiable(squares)
+        return logprobs, entropy, squares
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
@@ -131,7 +149,7 @@ class _ChunkedLogprobs(torch.autograd.Function):
             grad_hidden,
             None if grad_weight is None else grad_weight.to(weight.dtype),
             None if grad_bias is None else grad_bias.to(bias.dtype),
-            *(None,) * 5,
+            *(None,) * 6,
         )
 
 

@@ -39,18 +39,23 @@ class PolicyEngine(TrainEngine):
         with autocast_for(role):
             self._split.check(model, role.device)
 
-    def logprobs(self, batch: Batch, *, temperature: float, with_entropy: bool = False) -> TokenOutputs:
-        """Log-probability (and entropy) of each response token, [B, T] on the CPU, without gradient.
+    def logprobs(
+        self, batch: Batch, *, temperature: float, with_entropy: bool = False, with_sum_pi_squared: bool = False
+    ) -> TokenOutputs:
+        """Log-probability of each response token, and what else is asked for, [B, T] on the CPU, without gradient.
 
         Those of the tempered softmax; a temperature of 0 (greedy) counts as 1.
         """
+        names = ["logprobs", *["entropy"] * with_entropy, *["sum_pi_squared"] * with_sum_pi_squared]
 
         def compute(matrix: TokenMatrix) -> list[Tensor]:
-            outputs = self._outputs(matrix, temperature=temperature, with_entropy=with_entropy)
-            return [outputs.logprobs] if outputs.entropy is None else [outputs.logprobs, outputs.entropy]
+            outputs = self._outputs(
+                matrix, temperature=temperature, with_entropy=with_entropy, with_sum_pi_squared=with_sum_pi_squared
+            )
+            return [getattr(outputs, name) for name in names]
 
         columns = self._evaluate(batch, compute)
-        return TokenOutputs(logprobs=columns[0], entropy=columns[1] if with_entropy else None)
+        return TokenOutputs(**dict(zip(names, columns, strict=True)))
 
     def update(
         self, batch: Batch, *, loss: LossFunction[TokenOutputs], temperature: float, with_entropy: bool = False
@@ -66,18 +71,22 @@ class PolicyEngine(TrainEngine):
 
         return self._update(batch, loss=loss, compute=compute)
 
-    def _outputs(self, matrix: TokenMatrix, *, temperature: float, with_entropy: bool) -> TokenOutputs:
+    def _outputs(
+        self, matrix: TokenMatrix, *, temperature: float, with_entropy: bool, with_sum_pi_squared: bool = False
+    ) -> TokenOutputs:
         hidden: Any = matrix.at_predictors(self._split.hidden(matrix.input_ids))
-        logprobs, entropy = self._split.logprobs(
+        statistics = self._split.logprobs(
             hidden,
             matrix.targets,
             temperature=temperature or 1.0,
             chunk_tokens=self.role.logprob_chunk_tokens,
             with_entropy=with_entropy,
+            with_sum_pi_squared=with_sum_pi_squared,
         )
-        return TokenOutputs(
-            logprobs=matrix.to_columns(logprobs), entropy=None if entropy is None else matrix.to_columns(entropy)
-        )
+        columns = {
+            name: None if column is None else matrix.to_columns(column) for name, column in statistics._asdict().items()
+        }
+        return TokenOutputs(**columns)
 
 
 class ValueEngine(TrainEngine):

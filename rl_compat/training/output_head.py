@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from rl_compat.errors import ModelError
 from rl_compat.models.storage import ExactHead, StoredLinear
-from rl_compat.training.chunked_logprobs import LogitRule, chunked_logprobs, token_statistics
+from rl_compat.training.chunked_logprobs import LogitRule, TokenStatistics, chunked_logprobs, token_statistics
 
 _PLAIN_HEADS = (nn.Linear, StoredLinear, ExactHead)
 
@@ -35,9 +35,16 @@ class SplitModel:
         return output
 
     def logprobs(
-        self, hidden: Tensor, token_ids: Tensor, *, temperature: float, chunk_tokens: int, with_entropy: bool
-    ) -> tuple[Tensor, Tensor | None]:
-        """Hidden states [N, H] and the tokens after them [N] to log-probabilities [N] and entropy [N], fp32."""
+        self,
+        hidden: Tensor,
+        token_ids: Tensor,
+        *,
+        temperature: float,
+        chunk_tokens: int,
+        with_entropy: bool = False,
+        with_sum_pi_squared: bool = False,
+    ) -> TokenStatistics:
+        """Hidden states [N, H] and the tokens after them [N] to what is asked for about these, fp32."""
         rule = replace(self.rule, temperature=temperature)
         if type(self.head) in _PLAIN_HEADS:
             weight, bias = self.head.weight, self.head.bias
@@ -49,9 +56,16 @@ class SplitModel:
                 rule=rule,
                 chunk_tokens=chunk_tokens,
                 with_entropy=with_entropy,
+                with_sum_pi_squared=with_sum_pi_squared,
             )
         return _module_logprobs(
-            self.head, hidden, token_ids, rule=rule, chunk_tokens=chunk_tokens, with_entropy=with_entropy
+            self.head,
+            hidden,
+            token_ids,
+            rule=rule,
+            chunk_tokens=chunk_tokens,
+            with_entropy=with_entropy,
+            with_sum_pi_squared=with_sum_pi_squared,
         )
 
     @torch.no_grad()
@@ -76,19 +90,27 @@ class SplitModel:
 
 
 def _module_logprobs(
-    head: nn.Module, hidden: Tensor, token_ids: Tensor, *, rule: LogitRule, chunk_tokens: int, with_entropy: bool
-) -> tuple[Tensor, Tensor | None]:
+    head: nn.Module,
+    hidden: Tensor,
+    token_ids: Tensor,
+    *,
+    rule: LogitRule,
+    chunk_tokens: int,
+    with_entropy: bool,
+    with_sum_pi_squared: bool,
+) -> TokenStatistics:
     """The same for a head that is more than one matrix (adapters, quantized): each chunk is a checkpoint."""
 
-    def chunk(part_hidden: Tensor, part_ids: Tensor) -> tuple[Tensor, Tensor]:
-        return token_statistics(rule.apply(head(part_hidden)), part_ids, with_entropy=with_entropy)
+    def chunk(part_hidden: Tensor, part_ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        logits = rule.apply(head(part_hidden))
+        return token_statistics(logits, part_ids, with_entropy=with_entropy, with_sum_pi_squared=with_sum_pi_squared)
 
     pieces = [
         checkpoint(chunk, part_hidden, part_ids, use_reentrant=False)
         for part_hidden, part_ids in zip(hidden.split(chunk_tokens), token_ids.split(chunk_tokens), strict=True)
     ]
-    logprobs, entropy = (torch.cat(column) for column in zip(*pieces, strict=True))
-    return logprobs, entropy if with_entropy else None
+    logprobs, entropy, squares = (torch.cat(column) for column in zip(*pieces, strict=True))
+    return TokenStatistics(logprobs, entropy if with_entropy else None, squares if with_sum_pi_squared else None)
 
 
 def _logit_rule(model: Any) -> LogitRule:

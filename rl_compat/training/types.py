@@ -18,6 +18,8 @@ class TokenOutputs:
     logprobs: Tensor
     entropy: Tensor | None = None
     "of the next-token distribution, in nats; None when it was not asked for"
+    sum_pi_squared: Tensor | None = None
+    "of the next-token distribution, without gradient; None when it was not asked for"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -103,7 +103,7 @@ def tracked_peak(model, *, checkpointing: bool, rows: int, length: int, response
                 hidden = model.base_model(input_ids=ids, use_cache=False).last_hidden_state
                 hidden = hidden.flatten(0, 1).index_select(0, torch.arange(rows * response))
                 targets = ids[:, -response:].reshape(-1)
-                logprobs, _ = chunked_logprobs(
+                logprobs, *_ = chunked_logprobs(
                     hidden, model.lm_head.weight, targets, rule=LogitRule(), chunk_tokens=chunk
                 )
                 del hidden

@@ -43,7 +43,7 @@ def test_values_and_gradients_equal_the_plain_computation(rule: LogitRule, chunk
     coefficients = torch.randn(2, NUM_TOKENS, dtype=torch.float64)
     expected = _plain(hidden, weight, bias, token_ids, rule)
     expected_grads = torch.autograd.grad((torch.stack(expected) * coefficients).sum(), (hidden, weight, bias))
-    logprobs, entropy = chunked_logprobs(
+    logprobs, entropy, _ = chunked_logprobs(
         hidden, weight, token_ids, bias=bias, rule=rule, chunk_tokens=chunk_tokens, with_entropy=True
     )
     assert entropy is not None
@@ -52,9 +52,34 @@ def test_values_and_gradients_equal_the_plain_computation(rule: LogitRule, chunk
     torch.testing.assert_close(grads, expected_grads)
 
 
+@pytest.mark.parametrize("rule", [LogitRule(), LogitRule(temperature=0.7, scale=1.5, softcap=2.0)], ids=str)
+@pytest.mark.parametrize("with_entropy", [False, True])
+def test_the_sum_of_squared_probabilities_is_that_of_the_plain_softmax_in_any_chunks(
+    rule: LogitRule, with_entropy: bool
+) -> None:
+    hidden, weight, bias, token_ids = _inputs()
+    probabilities = torch.softmax(rule.apply(hidden @ weight.T + bias), dim=-1)
+
+    found = chunked_logprobs(
+        hidden,
+        weight,
+        token_ids,
+        bias=bias,
+        rule=rule,
+        chunk_tokens=7,
+        with_entropy=with_entropy,
+        with_sum_pi_squared=True,
+    )
+
+    assert found.sum_pi_squared is not None
+    torch.testing.assert_close(found.sum_pi_squared, probabilities.square().sum(-1).detach())
+    assert not found.sum_pi_squared.requires_grad
+    assert (found.entropy is not None) == with_entropy
+
+
 def test_temperature_divides_the_logits() -> None:
     """A-ALG-06: logits [2, 0], token 0, T = 0.5."""
-    logprobs, _ = chunked_logprobs(
+    logprobs, *_ = chunked_logprobs(
         torch.tensor([[1.0]]),
         torch.tensor([[2.0], [0.0]]),
         torch.tensor([0]),
@@ -66,7 +91,7 @@ def test_temperature_divides_the_logits() -> None:
 
 def test_a_frozen_head_gets_no_gradient() -> None:
     hidden, weight, _, token_ids = _inputs()
-    logprobs, _ = chunked_logprobs(hidden, weight.detach(), token_ids, rule=LogitRule(), chunk_tokens=4)
+    logprobs, *_ = chunked_logprobs(hidden, weight.detach(), token_ids, rule=LogitRule(), chunk_tokens=4)
     logprobs.sum().backward()
     assert hidden.grad is not None
     assert weight.grad is None
@@ -75,7 +100,7 @@ def test_a_frozen_head_gets_no_gradient() -> None:
 def test_no_tokens_give_nothing_and_stay_connected() -> None:
     hidden, weight, _, _ = _inputs()
     none = torch.zeros(0, dtype=torch.int64)
-    logprobs, _ = chunked_logprobs(hidden[:0], weight, none, rule=LogitRule(), chunk_tokens=4)
+    logprobs, *_ = chunked_logprobs(hidden[:0], weight, none, rule=LogitRule(), chunk_tokens=4)
     logprobs.sum().backward()
     assert weight.grad is not None
     assert weight.grad.abs().sum() == 0
@@ -84,10 +109,10 @@ def test_no_tokens_give_nothing_and_stay_connected() -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_products_keep_fp32_statistics(dtype: torch.dtype) -> None:
     hidden, weight, _, token_ids = _inputs(torch.float32)
-    exact, _ = chunked_logprobs(hidden, weight, token_ids, rule=LogitRule(), chunk_tokens=5)
+    exact, *_ = chunked_logprobs(hidden, weight, token_ids, rule=LogitRule(), chunk_tokens=5)
     exact_grad = torch.autograd.grad(exact.sum(), weight)[0]
     with torch.autocast("cpu", dtype=dtype):
-        half, _ = chunked_logprobs(hidden, weight, token_ids, rule=LogitRule(), chunk_tokens=5)
+        half, *_ = chunked_logprobs(hidden, weight, token_ids, rule=LogitRule(), chunk_tokens=5)
     grad = torch.autograd.grad(half.sum(), weight)[0]
     assert half.dtype == grad.dtype == torch.float32
     torch.testing.assert_close(half, exact, atol=0.05, rtol=0.02)
@@ -98,8 +123,8 @@ def test_half_precision_products_keep_fp32_statistics(dtype: torch.dtype) -> Non
 def test_weights_stored_in_half_are_multiplied_in_the_dtype_of_the_hidden_states() -> None:
     hidden, weight, _, token_ids = _inputs(torch.float32)
     stored = weight.detach().half()
-    logprobs, _ = chunked_logprobs(hidden, stored, token_ids, rule=LogitRule(), chunk_tokens=5)
-    expected, _ = chunked_logprobs(hidden, stored.float(), token_ids, rule=LogitRule(), chunk_tokens=5)
+    logprobs, *_ = chunked_logprobs(hidden, stored, token_ids, rule=LogitRule(), chunk_tokens=5)
+    expected, *_ = chunked_logprobs(hidden, stored.float(), token_ids, rule=LogitRule(), chunk_tokens=5)
     assert torch.equal(logprobs, expected)
 
 
@@ -124,7 +149,7 @@ def test_no_tensor_is_larger_than_a_chunk_of_logits() -> None:
     weight = torch.randn(vocabulary, HIDDEN, requires_grad=True)
     token_ids = torch.randint(0, vocabulary, (num_tokens,))
     with _LargestTensor() as largest:
-        logprobs, entropy = chunked_logprobs(
+        logprobs, entropy, _ = chunked_logprobs(
             hidden, weight, token_ids, rule=LogitRule(temperature=0.9), chunk_tokens=chunk_tokens, with_entropy=True
         )
         assert entropy is not None
@@ -150,14 +175,14 @@ def test_logits_of_the_last_chunk_are_computed_once(chunk_tokens: int, computed_
     hidden, weight, _, token_ids = _inputs(torch.float32)
     num_chunks = 1 + computed_twice
     with _Products() as products:
-        logprobs, _ = chunked_logprobs(hidden, weight, token_ids, rule=LogitRule(), chunk_tokens=chunk_tokens)
+        logprobs, *_ = chunked_logprobs(hidden, weight, token_ids, rule=LogitRule(), chunk_tokens=chunk_tokens)
         logprobs.sum().backward()
     assert products.count == 3 * num_chunks + computed_twice
 
 
 def test_a_second_backward_through_the_same_graph_gives_the_same_gradients() -> None:
     hidden, weight, _, token_ids = _inputs()
-    logprobs, _ = chunked_logprobs(hidden, weight, token_ids, rule=LogitRule(), chunk_tokens=10)
+    logprobs, *_ = chunked_logprobs(hidden, weight, token_ids, rule=LogitRule(), chunk_tokens=10)
     first = torch.autograd.grad(logprobs.sum(), (hidden, weight), retain_graph=True)
     second = torch.autograd.grad(logprobs.sum(), (hidden, weight))
     assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))

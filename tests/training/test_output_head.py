@@ -46,7 +46,7 @@ def test_logprobs_are_those_of_the_models_own_logits(family: str) -> None:
     ids = torch.randint(2, 64, (2, 9))
     split = SplitModel(model)
     split.check(model, "cpu")
-    logprobs, entropy = split.logprobs(
+    logprobs, entropy, _ = split.logprobs(
         split.hidden(ids)[:, :-1].flatten(0, 1),
         ids[:, 1:].flatten(),
         temperature=0.8,
@@ -89,7 +89,7 @@ def test_a_head_of_several_matrices_gives_the_same_values_and_gradients() -> Non
     model.lm_head = _TwoMatrixHead(model.lm_head)
     ids = torch.randint(2, 64, (1, 12))
     split = SplitModel(model)
-    logprobs, entropy = split.logprobs(
+    logprobs, entropy, _ = split.logprobs(
         split.hidden(ids)[0, :-1], ids[0, 1:], temperature=0.8, chunk_tokens=4, with_entropy=True
     )
     assert entropy is not None
