@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol, assert_never
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
 
 from rl_compat.algorithms.precision import at_least_float32
 
-KLKind = Literal["k1", "abs", "k2", "k3"]
+KLKind = Literal["k1", "abs", "k2", "k3", "k1+", "abs+", "k2+", "k3+"]
 
 MAX_LOG_RATIO = 20.0
 MAX_K3 = 10.0
@@ -25,8 +25,19 @@ def kl_estimate(kind: KLKind, *, logprobs: Tensor, ref_logprobs: Tensor) -> Tens
     With r = ref_logprobs - logprobs: k1 is -r, abs is |r|, k2 is r^2 / 2 and k3 is exp(r) - r - 1
     (Schulman 2020, "Approximating KL divergence"). For k3 the log-ratio is held within 20 before the exponential and
     the result within 10, so values and gradients stay finite; beyond those bounds the gradient is 0.
+
+    A kind with a `+` has the value of that estimate and the gradient of k2, -r: of the four it is the one whose mean
+    over samples of the policy is the gradient of the divergence (Tang and Munos 2025, "On a few pitfalls in KL
+    divergence gradient estimation for RL").
     """
     log_ratio = at_least_float32(ref_logprobs) - at_least_float32(logprobs)
+    if not kind.endswith("+"):
+        return _estimate(kind, log_ratio)
+    squared = 0.5 * log_ratio.square()
+    return squared - squared.detach() + _estimate(kind.removesuffix("+"), log_ratio.detach())
+
+
+def _estimate(kind: str, log_ratio: Tensor) -> Tensor:
     match kind:
         case "k1":
             return -log_ratio
@@ -38,7 +49,7 @@ def kl_estimate(kind: KLKind, *, logprobs: Tensor, ref_logprobs: Tensor) -> Tens
             bounded = log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
             return (torch.expm1(bounded) - bounded).clamp(-MAX_K3, MAX_K3)
         case _:
-            assert_never(kind)
+            raise AssertionError(f"`{kind}` is no estimate of the KL")
 
 
 class KLController(Protocol):

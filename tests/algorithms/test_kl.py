@@ -9,6 +9,7 @@ from torch.testing import assert_close
 from rl_compat.algorithms.kl import AdaptiveKLController, FixedKLController, kl_estimate, make_kl_controller
 
 KINDS = ("k1", "abs", "k2", "k3")
+STRAIGHT_THROUGH = ("k1+", "abs+", "k2+", "k3+")
 BY_HAND = {
     "k1": lambda r: -r,
     "abs": abs,
@@ -23,7 +24,7 @@ SLOPES = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, "k3+"])
 def test_matches_the_golden_estimates(golden, kind):
     estimate = kl_estimate(kind, logprobs=golden.input("logprobs"), ref_logprobs=golden.input("ref_logprobs"))
 
@@ -43,9 +44,22 @@ def test_values_and_slopes_are_those_of_the_formula(kind, log_ratio):
     assert logprobs.grad.item() == pytest.approx(SLOPES[kind](log_ratio))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", STRAIGHT_THROUGH)
+@pytest.mark.parametrize("log_ratio", [-1.7, -0.1, 0.1, 0.5, 2.0])
+def test_a_plus_keeps_the_value_and_takes_the_slope_of_k2(kind, log_ratio):
+    logprobs = torch.tensor(-1.0, dtype=torch.float64, requires_grad=True)
+
+    estimate = kl_estimate(kind, logprobs=logprobs, ref_logprobs=torch.tensor(-1.0 + log_ratio, dtype=torch.float64))
+    estimate.backward()
+
+    assert estimate.item() == pytest.approx(BY_HAND[kind[:-1]](log_ratio))
+    assert logprobs.grad is not None
+    assert logprobs.grad.item() == pytest.approx(-log_ratio)
+
+
+@pytest.mark.parametrize("kind", [*KINDS, *STRAIGHT_THROUGH])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-@pytest.mark.parametrize("extreme", [200.0, -200.0])
+@pytest.mark.parametrize("extreme", [200.0, -200.0, 6e4, -6e4])
 def test_extreme_ratios_leave_values_and_gradients_finite(kind, dtype, extreme):
     """A-ALG-09: the clamp comes before the exponential, in float32, and the ordinary token beside keeps its value."""
     logprobs = torch.tensor([min(0.0, -extreme), -1.0], dtype=dtype, requires_grad=True)
@@ -59,7 +73,7 @@ def test_extreme_ratios_leave_values_and_gradients_finite(kind, dtype, extreme):
     assert logprobs.grad is not None
     assert logprobs.grad.isfinite().all()
     tolerance = 1e-5 if dtype == torch.float32 else 1e-3
-    assert estimate[1].item() == pytest.approx(BY_HAND[kind](0.1), abs=tolerance)
+    assert estimate[1].item() == pytest.approx(BY_HAND[kind.removesuffix("+")](0.1), abs=tolerance)
 
 
 def test_k3_of_an_ordinary_ratio_is_0_00517():
@@ -91,6 +105,24 @@ def test_gradients_are_those_of_finite_differences(kind):
     assert torch.autograd.gradcheck(lambda x: kl_estimate(kind, logprobs=x, ref_logprobs=ref_logprobs), (logprobs,))
 
 
+@pytest.mark.parametrize("kind", STRAIGHT_THROUGH)
+def test_the_mean_gradient_of_a_plus_is_the_gradient_of_the_divergence(kind):
+    """Over all tokens of a small vocabulary, each as often as the policy draws it; k3 alone is off."""
+    torch.manual_seed(0)
+    logits, reference = torch.randn(6, dtype=torch.float64, requires_grad=True), torch.randn(6).double().log_softmax(0)
+    policy = logits.log_softmax(0)
+
+    def gradient(loss: torch.Tensor) -> torch.Tensor:
+        return torch.autograd.grad(loss, logits, retain_graph=True)[0]
+
+    def mean_over_samples(kind: str) -> torch.Tensor:
+        return (policy.exp().detach() * kl_estimate(kind, logprobs=policy, ref_logprobs=reference)).sum()
+
+    expected = gradient((policy.exp() * (policy - reference)).sum())
+    assert_close(gradient(mean_over_samples(kind)), expected)
+    assert not torch.allclose(gradient(mean_over_samples("k3")), expected, atol=0.01)
+
+
 @pytest.mark.parametrize("kind", ["k1", "k3"])
 def test_the_mean_over_samples_is_the_divergence(kind):
     torch.manual_seed(0)
@@ -103,7 +135,7 @@ def test_the_mean_over_samples_is_the_divergence(kind):
 
 
 def test_an_unknown_kind_is_refused():
-    with pytest.raises(AssertionError):
+    with pytest.raises(AssertionError, match="`k4` is no estimate"):
         kl_estimate("k4", logprobs=torch.zeros(1), ref_logprobs=torch.zeros(1))  # type: ignore[arg-type]
 
 
