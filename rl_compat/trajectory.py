@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -21,6 +21,8 @@ class Prompt:
     extra_info: Mapping[str, Any] = field(default_factory=dict)
     row: int = 0
     "position in the dataset"
+    messages: str | Sequence[Mapping[str, Any]] | None = None
+    "what the row holds before any template, for a model with a template of its own; None where only `text` is known"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

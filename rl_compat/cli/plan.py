@@ -39,7 +39,13 @@ def plan(
 
     config = loaded.config
     critic_path = config.model.critic_path or config.model.path
-    made = make_plan(config, machine, _shape_of(config.model.path), _shape_of(critic_path))
+    made = make_plan(
+        config,
+        machine,
+        _shape_of(config.model.path),
+        _shape_of(critic_path),
+        reward_shape=_shape_of(config.reward.model) if config.reward.model else None,
+    )
     for warning in machine.warnings:
         print_note(f"note: {warning}")
     if as_json:

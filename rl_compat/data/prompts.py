@@ -106,6 +106,7 @@ def _prompt(row: Row, text: str, token_ids: Sequence[int]) -> Prompt:
         ground_truth=row.ground_truth,
         extra_info=row.extra_info,
         row=row.row,
+        messages=row.prompt,
     )
 
 

@@ -53,8 +53,18 @@ class ChatEncoder:
         A template writes its own begin token, so the tokenizer adds none. Raises ModelError when the template refuses
         the messages.
         """
-        messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else [dict(m) for m in prompt]
-        text = self._prefix + self._render(messages)
+        text = self._prefix + self._render(_messages(prompt))
+        return text, list(self.bundle.tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    def encode_conversation(self, prompt: str | Messages, response: str) -> tuple[str, list[int]]:
+        """A prompt and the assistant's response, as text and ids, ended as the template ends a turn.
+
+        A prompt that ends with a beginning of the assistant's turn is continued. Raises ModelError as `encode` does.
+        """
+        messages = _messages(prompt)
+        begun = messages.pop() if messages and messages[-1].get("role") == "assistant" else {"content": ""}
+        messages.append({"role": "assistant", "content": f"{begun['content']}{response}"})
+        text = self._prefix + self._render(messages, add_generation_prompt=False)
         return text, list(self.bundle.tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def decode(self, token_ids: Sequence[int]) -> str:
@@ -64,12 +74,15 @@ class ChatEncoder:
         assert isinstance(text, str)
         return text
 
-    def _render(self, messages: list[dict[str, Any]]) -> str:
+    def _render(self, messages: list[dict[str, Any]], *, add_generation_prompt: bool = True) -> str:
         from jinja2 import TemplateError
 
         try:
             text = self.bundle.tokenizer.apply_chat_template(
-                messages, chat_template=self._template, tokenize=False, add_generation_prompt=True
+                messages,
+                chat_template=self._template,
+                tokenize=False,
+                add_generation_prompt=add_generation_prompt,
             )
         except (TemplateError, ValueError, TypeError, KeyError) as error:
             roles = ", ".join(str(message.get("role")) for message in messages)
@@ -79,6 +92,10 @@ class ChatEncoder:
             ) from error
         assert isinstance(text, str)
         return text
+
+
+def _messages(prompt: str | Messages) -> list[dict[str, Any]]:
+    return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else [dict(m) for m in prompt]
 
 
 def _default_prefix(tokenizer: Any) -> str:

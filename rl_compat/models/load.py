@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import nn
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForSequenceClassification
 
 from rl_compat.errors import ModelError
 from rl_compat.models.attention import attn_implementation_for
 from rl_compat.models.lora import LoraSettings, add_adapters
 from rl_compat.models.quiet import without_progress_bars
-from rl_compat.models.storage import keep_in_storage_dtype
+from rl_compat.models.storage import ExactHead, keep_in_storage_dtype
 from rl_compat.planning.types import RolePlan
 
 TORCH_DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
@@ -37,6 +37,26 @@ def load_trunk(
 ) -> nn.Module:
     """The same without the language-model head: `forward` ends in hidden states."""
     return _load(folder, auto=AutoModel, role=role, lora=lora, trust_remote_code=trust_remote_code)
+
+
+def load_sequence_classifier(folder: Path, *, role: RolePlan, trust_remote_code: bool = False) -> nn.Module:
+    """A frozen model that gives one number for a whole sequence, exact under bf16 too: a learned reward.
+
+    Raises ModelError when the folder cannot be loaded completely or the model has another number of outputs.
+    """
+    model = _load(
+        folder, auto=AutoModelForSequenceClassification, role=role, lora=None, trust_remote_code=trust_remote_code
+    )
+    outputs = int(model.config.num_labels)  # type: ignore[union-attr, arg-type]
+    if outputs != 1:
+        raise ModelError(
+            f"the model in `{folder}` has {outputs} outputs and a reward model has 1",
+            hint="a classifier's classes are no reward: name a model that was trained to score responses",
+        )
+    for module in model.modules():
+        if isinstance(module, nn.Linear) and module.out_features == 1:
+            module.__class__ = ExactHead
+    return model
 
 
 def _load(folder: Path, *, auto: Any, role: RolePlan, lora: LoraSettings | None, trust_remote_code: bool) -> nn.Module:
@@ -88,10 +108,16 @@ def _from_folder(folder: Path, *, auto: Any, role: RolePlan, storage: str, trust
     if missing:
         raise ModelError(
             f"the weights in `{folder}` lack {len(missing)} tensors of the model, the first is `{missing[0]}`",
-            hint="the folder's `config.json` and its safetensors files do not belong together",
+            hint=_missing_hint(missing),
         )
     loaded: nn.Module = model
     return loaded
+
+
+def _missing_hint(missing: list[str]) -> str:
+    if missing in (["score.weight"], ["classifier.weight"], ["classifier.bias", "classifier.weight"]):
+        return "it is a model without the output that gives a reward: name one that was trained as a reward model"
+    return "the folder's `config.json` and its safetensors files do not belong together"
 
 
 def _switch_dropout_off(config: Any) -> None:

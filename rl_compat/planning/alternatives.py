@@ -79,7 +79,7 @@ def _peak_bytes(
     config: RunConfig, decided: Decided, search: Search, actor: ModelShape, critic: ModelShape
 ) -> int | None:
     try:
-        changed = decide(config, decided.hardware, actor, critic)
+        changed = decide(config, decided.hardware, actor, critic, decided.request.reward)
     except RLCompatError:
         return None
     outcome = search(changed)

@@ -44,14 +44,26 @@ class Decided:
     host_budget_bytes: int
 
 
-def decide(config: RunConfig, hardware: Hardware, shape: ModelShape, critic_shape: ModelShape) -> Decided:
+def decide(
+    config: RunConfig,
+    hardware: Hardware,
+    shape: ModelShape,
+    critic_shape: ModelShape,
+    reward_shape: ModelShape | None = None,
+) -> Decided:
     """Raises HardwareError for a setting that the hardware cannot honour, ConfigError for contradicting settings."""
     selected = selected_hardware(config, hardware)
     profile, why = match_profile(selected, config.plan.profile)
     choices = {"profile": Choice(value=profile.name, reason=why, asked=config.plan.profile != "auto")}
     choices |= Chooser(config=config, hardware=selected, profile=profile).everything()
     request = memory_request(
-        config, profile, choices, shape, critic_shape, on_cpu=on_cpu(selected) or emulated_on_cpu(selected)
+        config,
+        profile,
+        choices,
+        shape,
+        critic_shape,
+        reward_shape,
+        on_cpu=on_cpu(selected) or emulated_on_cpu(selected),
     )
     available = available_bytes(selected, config.plan.memory_fraction)
     return Decided(
@@ -104,13 +116,14 @@ def memory_request(
     choices: Mapping[str, Choice],
     shape: ModelShape,
     critic_shape: ModelShape,
+    reward_shape: ModelShape | None = None,
     *,
     on_cpu: bool,
 ) -> MemoryRequest:
     """What the algorithm needs in memory, without sizes."""
     algorithm, lora = config.algorithm, config.model.lora_rank > 0
     reference = algorithm.kl_in_reward != "none" or algorithm.kl_loss != "none"
-    grouped = any(item.num_kv_heads < item.num_heads for item in (shape, critic_shape))
+    grouped = any(item.num_kv_heads < item.num_heads for item in (shape, critic_shape, reward_shape or shape))
     repeat = choices.get("repeat_kv")
     return MemoryRequest(
         actor=shape,
@@ -134,6 +147,7 @@ def memory_request(
         sorts_vocabulary=config.rollout.top_p < 1.0 or config.rollout.top_k > 0,
         context_bytes=profile.limits.context_bytes,
         allocator_factor=profile.limits.allocator_factor,
+        reward=reward_shape,
     )
 
 
@@ -158,7 +172,7 @@ def _fixed(setting: bool | str, otherwise: tuple[bool, ...]) -> tuple[bool, ...]
 
 def _frozen_dtypes(chosen: Choice, request: MemoryRequest, profile: Profile) -> tuple[DType, ...]:
     """The chosen dtype, and the profile's later ones that work here; only the first without frozen weights."""
-    frozen = request.has_reference or request.lora_rank > 0
+    frozen = request.has_reference or request.reward is not None or request.lora_rank > 0
     order = profile.prefer["frozen_storage_dtype"].order
     impossible = {item.value for item in chosen.rejected if "is preferred" not in item.reasons[0]}
     later = [value for value in order if value != chosen.value and value not in impossible]

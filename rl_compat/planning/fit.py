@@ -15,13 +15,22 @@ from rl_compat.planning.types import Plan
 from rl_compat.units import format_bytes
 
 
-def make_plan(config: RunConfig, hardware: Hardware, shape: ModelShape, critic_shape: ModelShape | None = None) -> Plan:
+def make_plan(
+    config: RunConfig,
+    hardware: Hardware,
+    shape: ModelShape,
+    critic_shape: ModelShape | None = None,
+    *,
+    reward_shape: ModelShape | None = None,
+) -> Plan:
     """Everything resolved for one run on one machine; `critic_shape` is the actor's when not given.
+
+    `reward_shape` is that of a learned reward, if there is one.
 
     Raises HardwareError for a setting that the hardware cannot honour, ConfigError for one that contradicts another,
     and DoesNotFitError, with the nearest request that fits, when no way of working does.
     """
-    decided = decide(config, hardware, shape, critic_shape or shape)
+    decided = decide(config, hardware, shape, critic_shape or shape, reward_shape)
     outcome = _search(decided)
     if isinstance(outcome, Found):
         return resolve(decided, outcome)

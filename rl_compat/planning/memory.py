@@ -14,7 +14,7 @@ from rl_compat.capability.quantization import NF4_BYTES
 from rl_compat.planning import activations
 from rl_compat.planning.activations import FP32_BYTES, Arithmetic
 from rl_compat.planning.types import PhaseBudget
-from rl_compat.planning.work import TRAINED_ROLES, Levers, MemoryRequest, Sizes
+from rl_compat.planning.work import HEADLESS_ROLES, TRAINED_ROLES, Levers, MemoryRequest, Sizes
 from rl_compat.units import MIB
 
 HOST_BYTES_PER_OFFLOADED_PARAMETER = 12
@@ -29,7 +29,9 @@ MASK_BYTES = 13
 
 def phase_budgets(request: MemoryRequest, levers: Levers, sizes: Sizes) -> tuple[PhaseBudget, ...]:
     """One budget for each phase that the algorithm has, in the order of a step."""
-    phases = {"rollout": ("actor", _rollout_items(request, levers, sizes)), "logprobs": ("actor", {})}
+    phases = {"rollout": ("actor", _rollout_items(request, levers, sizes))}
+    if request.reward is not None:
+        phases["reward"] = ("reward", _forward_items(request, levers, sizes, role="reward"))
     phases["logprobs"] = ("actor", _logprob_items(request, levers, sizes))
     if request.reference_pass:
         role = "reference" if request.has_reference else "actor"
@@ -51,7 +53,7 @@ def weights_bytes(request: MemoryRequest, levers: Levers, role: str) -> int:
         return trained * FP32_BYTES
     frozen_bytes = DTYPE_BYTES[levers.frozen_dtype]
     linear_bytes = NF4_BYTES if request.quantization == "nf4" and role in TRAINED_ROLES else frozen_bytes
-    whole = shape.trunk_parameters if role == "critic" else shape.num_parameters
+    whole = shape.trunk_parameters if role in HEADLESS_ROLES else shape.num_parameters
     embeddings = whole - shape.linear_parameters - shape.norm_parameters
     frozen = shape.linear_parameters * linear_bytes + embeddings * frozen_bytes + shape.norm_parameters * FP32_BYTES
     return int(frozen) + trained * FP32_BYTES
@@ -213,7 +215,7 @@ def _head_copy_bytes(request: MemoryRequest, levers: Levers, role: str) -> int:
 def _cast_items(request: MemoryRequest, levers: Levers, role: str) -> dict[str, int]:
     """Block weights in the compute dtype: autocast keeps all copies of trained weights, one of frozen ones."""
     shape, width = request.roles[role], DTYPE_BYTES[request.compute_dtype]
-    frozen = role == "reference" or request.lora_rank > 0
+    frozen = role not in TRAINED_ROLES or request.lora_rank > 0
     if (levers.frozen_dtype if frozen else "fp32") == request.compute_dtype:
         return {}
     largest = max(linear.num_parameters for linear in shape.linears)

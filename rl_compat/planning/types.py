@@ -67,7 +67,7 @@ class PhaseBudget:
     """Peak bytes of one phase on the device, item by item."""
 
     phase: str
-    "`rollout`, `logprobs`, `reference`, `values`, `critic_update`, `actor_update`"
+    "`rollout`, `reward`, `logprobs`, `reference`, `values`, `critic_update`, `actor_update`"
     items: Mapping[str, int]
     "`actor weights`, `gradients`, `optimizer`, `activations`, `logits`, `kv cache` …: bytes"
 

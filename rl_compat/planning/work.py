@@ -10,6 +10,8 @@ from rl_compat.planning.model_shape import ModelShape
 from rl_compat.planning.types import DType
 
 TRAINED_ROLES = ("actor", "critic")
+HEADLESS_ROLES = ("critic", "reward")
+"one number in place of the output over the vocabulary"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +43,8 @@ class MemoryRequest:
     "top-k or top-p is on"
     context_bytes: int
     allocator_factor: float
+    reward: ModelShape | None = None
+    "of a learned reward"
 
     @property
     def packs_linears(self) -> bool:
@@ -59,6 +63,8 @@ class MemoryRequest:
             roles["critic"] = self.critic
         if self.has_reference:
             roles["reference"] = self.actor
+        if self.reward is not None:
+            roles["reward"] = self.reward
         return roles
 
     @property

@@ -39,19 +39,24 @@ def build_scorer(
         )
     parts = make_parts(config, data_sources=sources, max_response_length=max_response_length)
     weights += [config.overlong_penalty] * (len(parts) - len(weights))
-    if learned is not None:
-        parts.append(learned)
-        weights.append(config.model_weight)
-    return Scorer(parts, weights=weights, on_error=config.on_error)
+    weights += [config.model_weight] if learned is not None else []
+    return Scorer(parts, weights=weights, on_error=config.on_error, learned=learned)
 
 
 class Scorer:
     """Scores responses with a weighted sum of functions."""
 
     def __init__(
-        self, parts: Sequence[Part], *, weights: Sequence[float], on_error: Literal["stop", "zero", "skip"]
+        self,
+        parts: Sequence[Part],
+        *,
+        weights: Sequence[float],
+        on_error: Literal["stop", "zero", "skip"],
+        learned: Part | None = None,
     ) -> None:
-        self._parts = tuple(parts)
+        """`weights` are those of the parts and, last, of the learned reward."""
+        self._parts = (*parts, *([] if learned is None else [learned]))
+        self._learned = learned
         self._weights = tuple(weights)
         self._on_error = on_error
         self._said: set[str] = set()
@@ -75,9 +80,10 @@ class Scorer:
         return replace(scores, metrics=_metrics(scores, rows))
 
     def close(self) -> None:
-        """End the processes of the functions, and give back the memory of a learned reward."""
+        """End the processes of the functions; a learned reward stays its owner's."""
         for part in self._parts:
-            part.close()
+            if part is not self._learned:
+                part.close()
 
     def _outcomes(self, requests: Sequence[ScoreRequest]) -> dict[str, list[Outcome]]:
         """By function, in their order; those that build on correctness come after those that judge it."""

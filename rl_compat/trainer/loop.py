@@ -68,7 +68,7 @@ def collect(
             seed=seed,
             on_progress=on_progress,
         )
-    with timer("reward"):
+    with memory("reward"), timer("reward"):
         scores = roles.reward.compute_rewards(sequences).result()
     batch = sequences.batch
     if not settings.one_update:

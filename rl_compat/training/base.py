@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -117,7 +117,7 @@ class TrainEngine:
                     column[rows, : output.shape[1]] = output.float().cpu()
             return columns
 
-        return self._within_memory(batch, attempt)
+        return self._within_memory(batch.sequence_lengths(), attempt)
 
     def _update(
         self, batch: Batch, *, loss: LossFunction[Outputs], compute: Callable[[TokenMatrix], Outputs]
@@ -140,7 +140,7 @@ class TrainEngine:
 
         self.model.train()
         try:
-            metrics = self._within_memory(batch, attempt)
+            metrics = self._within_memory(batch.sequence_lengths(), attempt)
         finally:
             self.model.eval()
         taken = step.take()
@@ -164,9 +164,8 @@ class TrainEngine:
             self._running_rows = rows
             yield rows, batch.select(rows)
 
-    def _within_memory(self, batch: Batch, attempt: Callable[[list[list[int]]], Result]) -> Result:
-        """Run `attempt` on the batch in pieces; when they do not fit, again from the start in smaller ones."""
-        lengths = batch.sequence_lengths()
+    def _within_memory(self, lengths: Sequence[int], attempt: Callable[[list[list[int]]], Result]) -> Result:
+        """Run `attempt` on the rows in pieces; when they do not fit, again from the start in smaller ones."""
         while True:
             done = memory.unless_out_of_memory(partial(attempt, split_by_length(lengths, self.limits)))
             if done is not None:

@@ -1,54 +1,161 @@
-"""The reward: scores of responses from functions, replaceable between steps."""
+"""The reward: scores of responses from functions and a learned model, replaceable between steps."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from concurrent.futures import Future
 from functools import partial
+from typing import Any
 
 from rl_compat.config.types import RewardConfig
 from rl_compat.distributed.dispatch import dispatch
 from rl_compat.distributed.pool import ResourcePool, WorkerGroup
-from rl_compat.rewards.score import ScoreRequest, Scores, build_scorer
+from rl_compat.errors import ConfigError, nearest
+from rl_compat.rewards.score import Scorer, ScoreRequest, Scores, build_scorer
+from rl_compat.workers.learned_reward import LearnedReward, LearnedRewardSettings
 from rl_compat.workers.sequences import Sequences
 
 
 class RewardWorker:
     """Scores responses in one place."""
 
-    def __init__(self, config: RewardConfig, data_sources: Sequence[str]) -> None:
-        self.scorer = build_scorer(config, data_sources=data_sources)
+    def __init__(
+        self,
+        config: RewardConfig,
+        data_sources: Sequence[str],
+        max_response_length: int | None = None,
+        learned: LearnedRewardSettings | None = None,
+    ) -> None:
+        self._data_sources = data_sources
+        self._max_response_length = max_response_length
+        self._learned = None if learned is None else LearnedReward(learned)
+        self.scorer = self._build(config)
 
     @dispatch(merge="first")
     def score(self, *, requests: Sequence[ScoreRequest]) -> Scores:
-        return self.scorer.score(requests)
+        """Rewards in the order of the requests."""
+        scores = self.scorer.score(requests)
+        notes = self._learned.take_notes() if self._learned is not None else []
+        return dataclasses.replace(scores, notes=(*scores.notes, *notes))
+
+    def replace(self, *, config: RewardConfig) -> None:
+        """Other functions and weights; the learned model stays. When they cannot be used the present ones stay too."""
+        replaced, self.scorer = self.scorer, self._build(config)
+        replaced.close()
 
     def close(self) -> None:
+        """End the processes of the functions, and give back the memory of a learned reward."""
         self.scorer.close()
+        if self._learned is not None:
+            self._learned.close()
+
+    def _build(self, config: RewardConfig) -> Scorer:
+        return build_scorer(
+            config,
+            data_sources=self._data_sources,
+            max_response_length=self._max_response_length,
+            learned=self._learned,
+        )
 
 
 class RewardModel:
-    """The reward of a run."""
+    """The reward of a run: functions, a learned model, or both with weights."""
 
-    def __init__(self, config: RewardConfig, *, data_sources: Sequence[str], pool: ResourcePool) -> None:
-        self.group: WorkerGroup = pool.start(partial(RewardWorker, config, data_sources))
+    def __init__(
+        self,
+        config: RewardConfig,
+        *,
+        data_sources: Sequence[str],
+        pool: ResourcePool,
+        max_response_length: int | None = None,
+        learned: LearnedRewardSettings | None = None,
+    ) -> None:
+        self.config = config
+        self.group: WorkerGroup = pool.start(partial(RewardWorker, config, data_sources, max_response_length, learned))
 
     @classmethod
     def from_functions(
-        cls, *functions: str, weights: Sequence[float] = (), pool: ResourcePool | None = None
+        cls,
+        *functions: str,
+        weights: Sequence[float] = (),
+        pool: ResourcePool | None = None,
+        max_response_length: int | None = None,
+        **settings: Any,
     ) -> RewardModel:
-        """The weighted sum of built-in functions and `file.py:function`s. Raises DataError or ConfigError."""
-        config = RewardConfig(functions=tuple(functions), weights=tuple(weights))
-        return cls(config, data_sources=(), pool=pool or ResourcePool(gpus=[]))
+        """The weighted sum of built-in functions and `file.py:function`s; `settings` are others of `[reward]`.
+
+        Raises DataError or ConfigError.
+        """
+        config = _changed(RewardConfig(), {"functions": functions, "weights": tuple(weights), **settings})
+        pool = pool or ResourcePool(gpus=[])
+        return cls(config, data_sources=(), pool=pool, max_response_length=max_response_length)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        path: str,
+        *,
+        pool: ResourcePool,
+        functions: Sequence[str] = (),
+        num_labels: int = 1,
+        max_prompt_length: int = 512,
+        max_response_length: int = 256,
+        **settings: Any,
+    ) -> RewardModel:
+        """A sequence classification model `path` with one output, alone or beside `functions`, on the pool's device.
+
+        `settings` are others of `[reward]`: `weights`, `model_weight` …; it is planned for prompts and responses of
+        the given lengths. Raises ModelError, ConfigError, HardwareError or DoesNotFitError.
+        """
+        from rl_compat.workers.setup import plan_learned_reward
+
+        if num_labels != 1:
+            raise ConfigError(f"`num_labels` is {num_labels} and a reward is 1 number")
+        lengths = {"max_prompt_length": max_prompt_length, "max_response_length": max_response_length}
+        return cls(
+            _changed(RewardConfig(), {"functions": tuple(functions), "model": path, **settings}),
+            data_sources=(),
+            pool=pool,
+            max_response_length=max_response_length,
+            learned=plan_learned_reward(path, pool.hardware, **lengths),
+        )
 
     def compute_rewards(self, sequences: Sequences) -> Future[Scores]:
         """One reward for each response; None for a response left out by `on_error=skip`."""
         requests = [
-            ScoreRequest(response_text=text, prompt=trajectory.prompt)
+            ScoreRequest(response_text=text, prompt=trajectory.prompt, response_ids=trajectory.response_ids)
             for text, trajectory in zip(sequences.texts, sequences.trajectories, strict=True)
         ]
         return self.group.run(RewardWorker.score, requests=requests)
 
+    def replace(self, **settings: Any) -> None:
+        """Other settings of `[reward]` from the next call on, such as `functions` and `weights`.
+
+        New functions are loaded before the old ones end, so an error (ConfigError, DataError) leaves the reward as it
+        is. Weights start anew with other functions. The learned model stays; another one is another `RewardModel`.
+        """
+        if "functions" in settings:
+            settings = {"weights": (), "function_arguments": {}, **settings}
+        config = _changed(self.config, settings)
+        if config.model != self.config.model:
+            raise ConfigError(
+                "`reward.model` cannot be replaced in place", hint="build another `RewardModel` and use it instead"
+            )
+        self.group.run(RewardWorker.replace, config=config).result()
+        self.config = config
+
     def close(self) -> None:
-        """End the processes that custom functions run in."""
+        """End the processes that functions run in, and give back the memory of a learned reward."""
         self.group.run(RewardWorker.close).result()
+
+
+def _changed(config: RewardConfig, settings: dict[str, Any]) -> RewardConfig:
+    known = [field.name for field in dataclasses.fields(RewardConfig)]
+    for name in settings:
+        if name not in known:
+            close = nearest(name, known)
+            hint = f"did you mean `{close}`" if close else f"settings are {', '.join(known)}"
+            raise ConfigError(f"`{name}` is not a setting of `[reward]`", hint=hint)
+    given: dict[str, Any] = {key: tuple(item) if isinstance(item, list) else item for key, item in settings.items()}
+    return dataclasses.replace(config, **given)

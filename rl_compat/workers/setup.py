@@ -36,6 +36,7 @@ from rl_compat.training.optimizers import OptimizerSettings
 from rl_compat.workers.actor import ActorSettings
 from rl_compat.workers.critic import CriticSettings
 from rl_compat.workers.experience import ExperienceSettings
+from rl_compat.workers.learned_reward import LearnedRewardSettings
 from rl_compat.workers.losses import PolicyLossSettings, ValueLossSettings
 from rl_compat.workers.reference import ReferenceSettings
 
@@ -52,6 +53,8 @@ class Setup:
     critic_source: ModelSource
     tokenizer: TokenizerBundle
     chat: ChatEncoder
+    reward_source: ModelSource | None = None
+    "of a learned reward"
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -67,9 +70,15 @@ class Setup:
         return ModelShape.from_folder(self.critic_source.folder)
 
     @cached_property
+    def reward_shape(self) -> ModelShape | None:
+        return None if self.reward_source is None else ModelShape.from_folder(self.reward_source.folder)
+
+    @cached_property
     def plan(self) -> Plan:
         """The plan for this request on this hardware. Raises HardwareError or DoesNotFitError."""
-        return make_plan(self.config, self.hardware, self.shape, critic_shape=self.critic_shape)
+        return make_plan(
+            self.config, self.hardware, self.shape, critic_shape=self.critic_shape, reward_shape=self.reward_shape
+        )
 
 
 def prepare(config: RunConfig, hardware: Hardware) -> Setup:
@@ -88,6 +97,7 @@ def prepare(config: RunConfig, hardware: Hardware) -> Setup:
         critic_source=resolve_model(model.critic_path, needs=WITHOUT_TOKENIZER) if model.critic_path else source,
         tokenizer=tokenizer,
         chat=ChatEncoder(tokenizer, model.chat_template),
+        reward_source=None if config.reward.model is None else resolve_model(config.reward.model, needs=ALL_PARTS),
     )
 
 
@@ -159,6 +169,32 @@ def reference_settings(setup: Setup) -> ReferenceSettings:
         temperature=setup.config.rollout.temperature,
         trust_remote_code=setup.config.model.trust_remote_code,
     )
+
+
+def learned_reward_settings(setup: Setup) -> LearnedRewardSettings | None:
+    """None when the reward has no model."""
+    if setup.reward_source is None:
+        return None
+    return LearnedRewardSettings(
+        model_folder=setup.reward_source.folder,
+        role=setup.plan.roles["reward"],
+        trust_remote_code=setup.config.model.trust_remote_code,
+    )
+
+
+def plan_learned_reward(
+    path: str, hardware: Hardware, *, max_prompt_length: int, max_response_length: int
+) -> LearnedRewardSettings:
+    """A learned reward on this hardware, beside a policy of its size.
+
+    Raises ModelError, HardwareError or DoesNotFitError.
+    """
+    source = resolve_model(path, needs=ALL_PARTS)
+    shape = ModelShape.from_folder(source.folder)
+    data = DataConfig(max_prompt_length=max_prompt_length, max_response_length=max_response_length)
+    config = replace(RunConfig(), algorithm=AlgorithmConfig(name="grpo", group_size=2), data=data)
+    plan = make_plan(config, hardware, shape, reward_shape=shape)
+    return LearnedRewardSettings(model_folder=source.folder, role=plan.roles["reward"])
 
 
 def experience_settings(algorithm: AlgorithmConfig) -> ExperienceSettings:

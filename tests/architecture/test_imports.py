@@ -34,7 +34,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "algorithms": set(),
     "trajectory": {"errors"},
     "batch": {"errors", "trajectory"},
-    "data": {"errors", "units", "trajectory", "batch"},
+    "data": {"errors", "units", "trajectory", "batch", "rewards.answers"},
     "rewards": {"errors", "trajectory", "config.types"},
     "models": {"errors", "units", "planning.types"},
     "distributed": {"errors", "batch", "trajectory", "hardware.types", "hardware.probe"},

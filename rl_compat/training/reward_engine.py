@@ -1,0 +1,43 @@
+"""The engine of a learned reward: sequences of token ids in, one number for each out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from rl_compat.models.reward_model import LearnedRewardModel
+from rl_compat.planning.types import RolePlan
+from rl_compat.training.base import TrainEngine
+from rl_compat.training.precision import autocast_for
+
+
+class RewardEngine(TrainEngine):
+    """A frozen reward model, in micro-batches under the plan's token budget."""
+
+    model: LearnedRewardModel
+
+    def __init__(self, model: LearnedRewardModel, *, role: RolePlan, pad_token_id: int) -> None:
+        super().__init__(model, role=role, optimizer=None)
+        self._pad_token_id = pad_token_id
+
+    def rewards(self, sequences: Sequence[Sequence[int]]) -> list[float]:
+        """The reward of each sequence, none of which is empty, in their order."""
+
+        def attempt(pieces: list[list[int]]) -> list[float]:
+            found: dict[int, float] = {}
+            for rows in pieces:
+                self._running_rows = rows
+                found |= zip(rows, self._forward([sequences[row] for row in rows]), strict=True)
+            return [found[row] for row in range(len(sequences))]
+
+        return self._within_memory([len(sequence) for sequence in sequences], attempt)
+
+    def _forward(self, sequences: Sequence[Sequence[int]]) -> list[float]:
+        lengths = torch.tensor([len(sequence) for sequence in sequences])
+        input_ids = torch.full((len(sequences), int(lengths.max())), self._pad_token_id)
+        for row, sequence in enumerate(sequences):
+            input_ids[row, : len(sequence)] = torch.tensor(list(sequence))
+        with torch.no_grad(), autocast_for(self.role):
+            rewards = self.model(input_ids.to(self.role.device), lengths.to(self.role.device))
+        return [float(reward) for reward in rewards.cpu()]
