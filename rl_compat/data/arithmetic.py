@@ -24,6 +24,18 @@ def rows(split: Literal["train", "test"], *, limit: int | None = None, seed: int
     return [_row(a, b, split=split, index=index) for index, (a, b) in enumerate(ordered[:limit])]
 
 
+def pairs(split: Literal["train", "test"], *, limit: int | None = None, seed: int = SEED) -> list[dict[str, Any]]:
+    """The same prompts with the right sum as the chosen response and a wrong one, near it, as the rejected."""
+    generator = random.Random(f"{seed}:{split}")
+    found = []
+    for record in rows(split, limit=limit, seed=seed):
+        right = int(record["extra_info"]["answer"])
+        wrong = abs(right + generator.choice((-10, -2, -1, 1, 2, 10)))
+        wrong += 1 if wrong == right else 0
+        found.append({**record, "chosen": str(right), "rejected": str(wrong)})
+    return found
+
+
 def _permuted(items: list[tuple[int, int]], generator: random.Random) -> list[tuple[int, int]]:
     keys = [generator.random() for _ in items]
     return [items[i] for i in sorted(range(len(items)), key=keys.__getitem__)]
@@ -35,5 +47,5 @@ def _row(a: int, b: int, *, split: str, index: int) -> dict[str, Any]:
         "prompt": [{"role": "user", "content": f"{a}+{b}="}],
         "ability": "math",
         "reward_model": {"style": "rule", "ground_truth": str(a + b)},
-        "extra_info": {"split": split, "index": index},
+        "extra_info": {"split": split, "index": index, "answer": str(a + b)},
     }

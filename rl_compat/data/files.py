@@ -1,33 +1,51 @@
-"""Reading data files: parquet, JSON and JSON lines as plain Python records."""
+"""Reading data files: parquet, JSON, JSON lines and CSV as plain Python records."""
 
 from __future__ import annotations
 
+import csv
+import gzip
 import json
-from collections.abc import Iterable, Mapping
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO, cast
 
 from rl_compat.errors import DataError
 
 Record = dict[str, Any]
-SUFFIXES = (".parquet", ".json", ".jsonl")
+SUFFIXES = (".parquet", ".json", ".jsonl", ".jsonl.gz", ".json.gz", ".csv")
+LARGEST_CSV_FIELD = 2**27
+SHOWN_NAMES = 5
+
+
+def suffix_of(path: Path) -> str:
+    """`.jsonl`, or `.jsonl.gz` for a compressed one, in lower case."""
+    name = path.name.lower()
+    return next((suffix for suffix in sorted(SUFFIXES, key=len, reverse=True) if name.endswith(suffix)), path.suffix)
 
 
 def read_records(path: Path, *, limit: int | None = None) -> list[Record]:
     """The rows of one file, at most `limit`. Raises DataError for a file that is missing, damaged or not data."""
-    if path.is_dir():
-        raise DataError(f"`{path}` is a folder, not a data file", hint=_files_inside(path))
-    if path.suffix.lower() not in SUFFIXES:
-        raise DataError(f"`{path}` is not a data file that can be read", hint=f"use one of {', '.join(SUFFIXES)}")
-    if not path.exists():
-        raise DataError(f"data file `{path}` does not exist", hint=_files_inside(path.parent))
+    check_file(path)
     try:
-        records = _READERS[path.suffix.lower()](path, limit)
-    except OSError as error:
-        raise DataError(f"data file `{path}` cannot be read: {error}") from error
+        records = _READERS[suffix_of(path).removesuffix(".gz")](path, limit)
     except UnicodeDecodeError as error:
         raise DataError(f"data file `{path}` is not UTF-8 text: {error}") from error
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise DataError(f"`{path}` is not a whole gzip file: {error}", hint="write or fetch it again") from error
+    except OSError as error:
+        raise DataError(f"data file `{path}` cannot be read: {error}") from error
     return [plain(record) for record in records]
+
+
+def check_file(path: Path) -> None:
+    """Raise DataError for a path that is no data file."""
+    if path.is_dir():
+        raise DataError(f"`{path}` is a folder, not a data file", hint=files_inside(path))
+    if suffix_of(path) not in SUFFIXES:
+        raise DataError(f"`{path}` is not a data file that can be read", hint=f"use one of {', '.join(SUFFIXES)}")
+    if not path.exists():
+        raise DataError(f"data file `{path}` does not exist", hint=files_inside(path.parent))
 
 
 def columns_of(records: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
@@ -46,6 +64,33 @@ def plain(value: Any) -> Any:
     return value
 
 
+def from_line(line: str, *, path: Path, number: int) -> Record:
+    """The object in one line of JSON. Raises DataError."""
+    try:
+        row = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise DataError(f"line {number} of `{path}` is not JSON: {error.msg}") from error
+    if not isinstance(row, dict):
+        raise DataError(f"line {number} of `{path}` is a {_kind(row)}, not an object")
+    return row
+
+
+def not_parquet(path: Path, error: Exception) -> DataError:
+    return DataError(f"`{path}` is not a parquet file: {_first_line(error)}", hint="write or fetch it again")
+
+
+def files_inside(folder: Path) -> str:
+    """What data lies in a folder, as a hint."""
+    try:
+        found = sorted(item.name for item in folder.iterdir() if suffix_of(item) in SUFFIXES)
+    except OSError:
+        return f"the folder `{folder}` does not exist"
+    if not found:
+        return f"no {', '.join(SUFFIXES)} lies in `{folder}`"
+    more = f" and {len(found) - SHOWN_NAMES} more" if len(found) > SHOWN_NAMES else ""
+    return f"in `{folder}` there are {', '.join(f'`{name}`' for name in found[:SHOWN_NAMES])}{more}"
+
+
 def _read_parquet(path: Path, limit: int | None) -> list[Any]:
     import pyarrow
     import pyarrow.parquet
@@ -53,13 +98,19 @@ def _read_parquet(path: Path, limit: int | None) -> list[Any]:
     try:
         table = pyarrow.parquet.ParquetFile(path).read()
     except pyarrow.ArrowInvalid as error:
-        raise DataError(f"`{path}` is not a parquet file: {_first_line(error)}") from error
-    rows: list[Any] = table.slice(0, limit).to_pylist()
+        raise not_parquet(path, error) from error
+    rows: list[Any] = without_index(table).slice(0, limit).to_pylist()
     return rows
 
 
+def without_index(table: Any) -> Any:
+    """A table without the index that pandas wrote beside the columns."""
+    return table.drop_columns([name for name in table.column_names if name.startswith("__index_level_")])
+
+
 def _read_json(path: Path, limit: int | None) -> list[Any]:
-    text = path.read_text(encoding="utf-8")
+    with _text(path) as file:
+        text = file.read()
     try:
         rows = json.loads(text)
     except json.JSONDecodeError as error:
@@ -79,23 +130,44 @@ def _read_json(path: Path, limit: int | None) -> list[Any]:
 
 def _read_jsonl(path: Path, limit: int | None) -> list[Any]:
     rows: list[Any] = []
-    with path.open(encoding="utf-8") as file:
+    with _text(path) as file:
         for number, line in enumerate(file, start=1):
             if limit is not None and len(rows) >= limit:
                 break
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-            except json.JSONDecodeError as error:
-                raise DataError(f"line {number} of `{path}` is not JSON: {error.msg}") from error
-            if not isinstance(row, dict):
-                raise DataError(f"line {number} of `{path}` is a {_kind(row)}, not an object")
-            rows.append(row)
+            if line.strip():
+                rows.append(from_line(line, path=path, number=number))
     return rows
 
 
-_READERS = {".parquet": _read_parquet, ".json": _read_json, ".jsonl": _read_jsonl}
+def _read_csv(path: Path, limit: int | None) -> list[Any]:
+    """Rows under the header's names, as text; a missing or empty cell is null."""
+    csv.field_size_limit(LARGEST_CSV_FIELD)
+    with _text(path) as file:
+        try:
+            return list(_csv_rows(csv.reader(file, strict=True), path, limit))
+        except csv.Error as error:
+            raise DataError(f"`{path}` is not CSV: {error}") from error
+
+
+def _csv_rows(lines: Iterator[list[str]], path: Path, limit: int | None) -> Iterator[Record]:
+    header = next(lines, [])
+    for index, cells in enumerate(line for line in lines if line):
+        if limit is not None and index >= limit:
+            return
+        if len(cells) > len(header):
+            raise DataError(f"row {index} of `{path}` has {len(cells)} cells and the header names {len(header)}")
+        values = [cell or None for cell in cells] + [None] * (len(header) - len(cells))
+        yield dict(zip(header, values, strict=True))
+
+
+def _text(path: Path) -> TextIO:
+    """The file as UTF-8 text, decompressed, without a byte order mark."""
+    if path.name.lower().endswith(".gz"):
+        return cast(TextIO, gzip.open(path, "rt", encoding="utf-8-sig", newline=""))
+    return path.open(encoding="utf-8-sig", newline="")
+
+
+_READERS = {".parquet": _read_parquet, ".json": _read_json, ".jsonl": _read_jsonl, ".csv": _read_csv}
 
 
 def _kind(value: object) -> str:
@@ -105,14 +177,3 @@ def _kind(value: object) -> str:
 
 def _first_line(error: Exception) -> str:
     return str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
-
-
-def _files_inside(folder: Path) -> str:
-    try:
-        found = sorted(item.name for item in folder.iterdir() if item.suffix.lower() in SUFFIXES)
-    except OSError:
-        return f"the folder `{folder}` does not exist"
-    if not found:
-        return f"no {', '.join(SUFFIXES)} lies in `{folder}`"
-    more = f" and {len(found) - 5} more" if len(found) > 5 else ""
-    return f"in `{folder}` there are {', '.join(f'`{name}`' for name in found[:5])}{more}"

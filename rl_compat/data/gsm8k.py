@@ -75,6 +75,13 @@ def rows_from_raw(records: Iterable[Mapping[str, Any]], *, split: str) -> list[d
     return [row(item["question"], item["answer"], split=split, index=i) for i, item in enumerate(records)]
 
 
+def from_raw(record: Mapping[str, Any], index: int, split: str) -> dict[str, Any] | None:
+    """A row of the schema from a record with `question` and `answer`; None when the answer has no final number."""
+    question, answer = record.get("question"), str(record.get("answer"))
+    usable = isinstance(question, str) and bool(question.strip()) and ground_truth(answer) is not None
+    return row(str(question), answer, split=split, index=index) if usable else None
+
+
 def raw_records(split: Split, *, limit: int | None = None) -> list[dict[str, str]]:
     """The shipped questions and reference solutions: 7,473 for training, 1,319 for testing."""
     with as_file(files("rl_compat.data") / "gsm8k" / f"{split}.parquet") as path:

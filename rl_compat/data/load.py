@@ -1,16 +1,25 @@
-"""Rows of a dataset: built-in names and files, checked before any model is loaded."""
+"""Rows of a dataset: built-in names and files, their form told and said, checked before any model is loaded."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from rl_compat.data import arithmetic, gsm8k
-from rl_compat.data.files import SUFFIXES, Record, columns_of, plain, read_records
-from rl_compat.data.records import ChatMessages, Row
-from rl_compat.errors import DataError, nearest
+from rl_compat.data.columns import Columns, Task
+from rl_compat.data.convert import CONVERTERS
+from rl_compat.data.detect import TITLES, detect
+from rl_compat.data.files import Record, plain, read_records
+from rl_compat.data.forms import Form
+from rl_compat.data.locate import Split, locate
+from rl_compat.data.records import LabelledRow, PreferenceRow, Row, SupervisedRow
+from rl_compat.data.turns import Unusable
+from rl_compat.errors import DataError
+
+BadRows = Literal["error", "drop"]
+Announce = Callable[[str], None]
 
 BUILTIN_DATASETS: Mapping[str, Callable[..., list[Record]]] = {"gsm8k": gsm8k.rows, "arithmetic": arithmetic.rows}
 "by name: a function of the split and the number of rows wanted"
@@ -18,45 +27,155 @@ BUILTIN_DATASETS: Mapping[str, Callable[..., list[Record]]] = {"gsm8k": gsm8k.ro
 NUM_NAMED_ROWS = 8
 
 
+def _say_nothing(note: str) -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What rows are wanted, and how their files are read."""
+
+    task: Task
+    split: Split = "train"
+    columns: Columns = field(default_factory=Columns)
+    bad_rows: BadRows = "error"
+    announce: Announce = _say_nothing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """The rows that one name in the settings stands for."""
+
+    name: str
+    rows: list[Any]
+    num_read: int = 0
+    "before rows without a usable prompt or response were left out"
+    forms: tuple[Form, ...] = ()
+    "of its files"
+    bad: Mapping[str, list[int]] = field(default_factory=dict)
+    "why rows were left out, and their numbers"
+
+
 def load_rows(
     files: Sequence[str],
     *,
-    split: Literal["train", "test"] = "train",
-    prompt_key: str = "prompt",
+    split: Split = "train",
+    columns: Columns = Columns(),
     max_samples: int | None = None,
-    announce: Callable[[str], None] = lambda note: None,
+    bad_rows: BadRows = "error",
+    announce: Announce = _say_nothing,
 ) -> list[Row]:
-    """The rows of all files in their order, the first `max_samples` of them; none when `files` is empty.
+    """The prompts of all files in their order, the first `max_samples` of them; none when `files` is empty.
 
-    A file is `gsm8k` or `arithmetic` (their `split`), or the path of a .parquet, .json or .jsonl. The prompt column
-    holds chat messages or plain text. `announce` is told what was converted. Raises DataError for a file that is
-    missing or damaged, a missing prompt column, no rows, or prompts that are empty.
+    A file is `gsm8k` or `arithmetic` (their `split`), a path of a data file, a pattern or a folder. `announce` is told
+    what form each file was taken for. Raises DataError for a file that is missing or damaged, columns that are of no
+    known form, no rows, or rows that cannot be used, which `bad_rows="drop"` leaves out instead.
     """
-    rows: list[Row] = []
-    for name in files:
-        left = None if max_samples is None else max_samples - len(rows)
-        if left is not None and left <= 0:
-            break
-        records = _records_of(name, split=split, prompt_key=prompt_key, limit=left, announce=announce)
-        key = "prompt" if name in BUILTIN_DATASETS else prompt_key
-        rows.extend(rows_from_records(records, name=name, prompt_key=key, first_row=len(rows)))
-    return rows
+    reading = Reading(task="prompts", split=split, columns=columns, bad_rows=bad_rows, announce=announce)
+    return [row for source in load_sources(files, reading, limits=max_samples) for row in source.rows]
+
+
+def load_supervised(
+    files: Sequence[str],
+    *,
+    split: Split = "train",
+    columns: Columns = Columns(),
+    max_samples: int | None = None,
+    bad_rows: BadRows = "error",
+    announce: Announce = _say_nothing,
+) -> list[SupervisedRow]:
+    """Prompts with responses to imitate, read as `load_rows` reads prompts."""
+    reading = Reading(task="supervised", split=split, columns=columns, bad_rows=bad_rows, announce=announce)
+    return [row for source in load_sources(files, reading, limits=max_samples) for row in source.rows]
+
+
+def load_preferences(
+    files: Sequence[str],
+    *,
+    split: Split = "train",
+    columns: Columns = Columns(),
+    max_samples: int | None = None,
+    bad_rows: BadRows = "error",
+    announce: Announce = _say_nothing,
+) -> list[PreferenceRow]:
+    """Prompts with a better and a worse response, read as `load_rows` reads prompts."""
+    reading = Reading(task="preference", split=split, columns=columns, bad_rows=bad_rows, announce=announce)
+    return [row for source in load_sources(files, reading, limits=max_samples) for row in source.rows]
+
+
+def load_labelled(
+    files: Sequence[str],
+    *,
+    split: Split = "train",
+    columns: Columns = Columns(),
+    max_samples: int | None = None,
+    bad_rows: BadRows = "error",
+    announce: Announce = _say_nothing,
+) -> list[LabelledRow]:
+    """Responses with a label, read as `load_rows` reads prompts; a preference pair is two of them."""
+    reading = Reading(task="labelled", split=split, columns=columns, bad_rows=bad_rows, announce=announce)
+    return [row for source in load_sources(files, reading, limits=max_samples) for row in source.rows]
+
+
+def load_sources(
+    files: Sequence[str], reading: Reading, *, limits: Sequence[int | None] | int | None = None
+) -> list[Source]:
+    """The rows of each name in the settings; `limits` are the most rows of all of them together, or of each."""
+    sources: list[Source] = []
+    num_read = 0
+    for index, name in enumerate(files):
+        if isinstance(limits, int):
+            limit: int | None = limits - num_read
+            if limits <= num_read:
+                break
+        else:
+            limit = limits[index] if limits else None
+        sources.append(_source(name, reading, limit, first_row=num_read))
+        num_read += sources[-1].num_read
+    return sources
 
 
 def rows_from_records(
-    records: Sequence[Mapping[str, Any]], *, name: str = "data", prompt_key: str = "prompt", first_row: int = 0
+    records: Sequence[Mapping[str, Any]], *, name: str = "data", columns: Columns = Columns(), first_row: int = 0
 ) -> list[Row]:
     """Rows from records as other programs hold them: numpy arrays and scalars in them become plain values."""
     if not records:
         raise DataError(f"`{name}` has no rows")
-    _check_prompt_column(records, name=name, prompt_key=prompt_key)
-    prompts = [_prompt(plain(record.get(prompt_key))) for record in records]
-    _check_prompts(prompts, name=name, prompt_key=prompt_key)
-    return [
-        _row(plain(record), prompt=prompt, prompt_key=prompt_key, row=first_row + index)
-        for index, (record, prompt) in enumerate(zip(records, prompts, strict=True))
-        if not isinstance(prompt, _Unusable)
-    ]
+    plain_records = [plain(record) for record in records]
+    form = detect(plain_records, task="prompts", columns=columns, name=name)
+    rows, bad = convert_all(plain_records, form, task="prompts", split="train", first_row=first_row)
+    check_usable(bad, num_rows=len(records), name=name, column=form.columns.get("prompt", "row"))
+    return rows
+
+
+def convert_all(
+    records: Sequence[Record], form: Form, *, task: Task, split: str, first_row: int = 0, first_index: int = 0
+) -> tuple[list[Any], dict[str, list[int]]]:
+    """The rows that can be used, and the numbers of the others by the reason."""
+    rows: list[Any] = []
+    bad: dict[str, list[int]] = {}
+    for index, record in enumerate(records):
+        row = CONVERTERS[task](record, form, row=first_row + index, index=first_index + index, split=split)
+        if isinstance(row, Unusable):
+            bad.setdefault(row.why, []).append(first_row + index)
+        else:
+            rows.extend(row if isinstance(row, list) else [row])
+    return rows, bad
+
+
+def check_usable(bad: Mapping[str, list[int]], *, num_rows: int, name: str, column: str) -> None:
+    """Raise DataError when there are rows that cannot be used."""
+    if bad:
+        count = f"{sum(map(len, bad.values()))} of {num_rows} rows"
+        raise DataError(
+            f"`{column}` cannot be used in {count} of `{name}`: {name_bad(bad)}",
+            hint="mend these rows (counted from 0), or leave them out with `data.bad_rows=drop`",
+        )
+
+
+def name_bad(bad: Mapping[str, list[int]]) -> str:
+    """`null in row 1; empty in rows 2, 3`."""
+    return "; ".join(f"{why} in {name_rows(numbers)}" for why, numbers in bad.items())
 
 
 def name_rows(numbers: Sequence[int]) -> str:
@@ -66,106 +185,57 @@ def name_rows(numbers: Sequence[int]) -> str:
     return f"{'row' if len(numbers) == 1 else 'rows'} {shown}{more}"
 
 
-def _records_of(
-    name: str, *, split: str, prompt_key: str, limit: int | None, announce: Callable[[str], None]
-) -> list[Record]:
-    if name in BUILTIN_DATASETS:
-        return BUILTIN_DATASETS[name](split, limit=limit)
-    path = Path(name).expanduser()
-    if path.suffix.lower() not in SUFFIXES and not path.exists():
-        close = nearest(name, BUILTIN_DATASETS)
-        hint = f"did you mean `{close}`" if close else f"use {_builtin_names()}, or a path of {', '.join(SUFFIXES)}"
-        raise DataError(f"there is no dataset or file `{name}`", hint=hint)
-    records = read_records(path, limit=limit)
-    if _is_raw_gsm8k(records, prompt_key):
-        announce(
-            f"`{name}` looks like raw GSM8K (columns `question`, `answer`): prompts and ground truths built from it"
-        )
-        return gsm8k.rows_from_raw(records, split=split)
-    return records
-
-
-def _is_raw_gsm8k(records: Sequence[Record], prompt_key: str) -> bool:
-    columns = columns_of(records)
-    return prompt_key not in columns and all(
-        isinstance(record.get("question"), str) and gsm8k.MARKER in str(record.get("answer")) for record in records
-    )
-
-
-def _check_prompt_column(records: Sequence[Mapping[str, Any]], *, name: str, prompt_key: str) -> None:
-    columns = columns_of(records)
-    if prompt_key in columns:
-        return
-    close = nearest(prompt_key, columns)
-    use = f"set `data.prompt_key={close}`" if close else "name the column with `data.prompt_key`"
-    if {"question", "answer"} <= set(columns):
-        use = f"it has questions and answers: {use}, or end each answer with `{gsm8k.MARKER} <number>` as GSM8K does"
-    raise DataError(
-        f"`{name}` has no column `{prompt_key}`: it has {', '.join(f'`{column}`' for column in columns)}", hint=use
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _Unusable:
-    why: str
-
-
-def _prompt(value: Any) -> str | ChatMessages | _Unusable:
-    if value is None:
-        return _Unusable("null")
-    if isinstance(value, str):
-        return value if value.strip() else _Unusable("empty")
-    if not isinstance(value, list):
-        return _Unusable(f"neither text nor chat messages but {type(value).__name__}")
-    if not value:
-        return _Unusable("empty")
-    if not all(isinstance(message, dict) and isinstance(message.get("role"), str) for message in value):
-        return _Unusable("a list of something else than messages with `role` and `content`")
-    if not any(message.get("content") for message in value):
-        return _Unusable("empty")
-    return [_without_nulls(message) for message in value]
-
-
-def _without_nulls(message: dict[str, Any]) -> dict[str, Any]:
-    """A message as it was before a table gave every row the same fields."""
-    return {key: _drop_nulls(value) for key, value in message.items() if value is not None or key == "content"}
-
-
-def _drop_nulls(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _drop_nulls(item) for key, item in value.items() if item is not None}
-    return [_drop_nulls(item) for item in value] if isinstance(value, list) else value
-
-
-def _check_prompts(prompts: Sequence[Any], *, name: str, prompt_key: str) -> None:
+def _source(name: str, reading: Reading, limit: int | None, *, first_row: int) -> Source:
+    rows: list[Any] = []
     bad: dict[str, list[int]] = {}
-    for index, prompt in enumerate(prompts):
-        if isinstance(prompt, _Unusable):
-            bad.setdefault(prompt.why, []).append(index)
-    if bad:
-        count = sum(map(len, bad.values()))
-        kinds = "; ".join(f"{why} in {name_rows(numbers)}" for why, numbers in bad.items())
-        raise DataError(
-            f"`{prompt_key}` cannot be used in {count} of {len(prompts)} rows of `{name}`: {kinds}",
-            hint="remove or mend these rows (counted from 0)",
-        )
+    forms: list[Form] = []
+    num_read = 0
+    for part, records in _parts(name, reading, limit):
+        form = _form(records, reading, part, builtin=name in BUILTIN_DATASETS)
+        more, worse = convert_all(records, form, task=reading.task, split=reading.split, first_row=first_row + num_read)
+        if reading.bad_rows == "error":
+            column = form.columns.get("prompt", TITLES[reading.task])
+            check_usable(worse, num_rows=len(records), name=part, column=column)
+        elif worse:
+            count = f"{sum(map(len, worse.values()))} of {len(records)} rows"
+            reading.announce(f"{count} of `{part}` left out: {name_bad(worse)}")
+        rows += more
+        for why, numbers in worse.items():
+            bad.setdefault(why, []).extend(numbers)
+        forms.append(form)
+        num_read += len(records)
+    return Source(name=name, rows=rows, num_read=num_read, forms=tuple(forms), bad=bad)
 
 
-def _row(record: Record, *, prompt: str | ChatMessages, prompt_key: str, row: int) -> Row:
-    known = {prompt_key, "data_source", "reward_model", "extra_info"}
-    reward_model, extra_info = record.get("reward_model"), record.get("extra_info")
-    truth = reward_model.get("ground_truth") if isinstance(reward_model, dict) else None
-    if truth is None:
-        truth = record["ground_truth"] if record.get("ground_truth") is not None else record.get("answer")
-    others = {key: value for key, value in record.items() if key not in known}
-    return Row(
-        prompt=prompt,
-        data_source=str(record.get("data_source") or ""),
-        ground_truth=truth,
-        extra_info=others | (extra_info if isinstance(extra_info, dict) else {}),
-        row=row,
-    )
+def _form(records: Sequence[Record], reading: Reading, name: str, *, builtin: bool) -> Form:
+    """The form of a file, said unless we wrote it ourselves."""
+    if not records:
+        raise DataError(f"`{name}` has no rows")
+    form = detect(records, task=reading.task, columns=Columns() if builtin else reading.columns, name=name)
+    if not builtin:
+        reading.announce(form.sentence(name))
+    return form
 
 
-def _builtin_names() -> str:
-    return " or ".join(f"`{name}`" for name in BUILTIN_DATASETS)
+def _parts(name: str, reading: Reading, limit: int | None) -> list[tuple[str, list[Record]]]:
+    """The records of a built-in dataset, or of each file that a name stands for, at most `limit` in all."""
+    if name in BUILTIN_DATASETS:
+        return [(name, _builtin(name, reading.task)(reading.split, limit=limit))]
+    parts: list[tuple[str, list[Record]]] = []
+    left = limit
+    for path in locate(name, split=reading.split, builtins=BUILTIN_DATASETS, announce=reading.announce):
+        if left is not None and left <= 0:
+            break
+        records = read_records(path, limit=left)
+        parts.append((name if path == Path(name).expanduser() else str(path), records))
+        left = None if left is None else left - len(records)
+    return parts
+
+
+def _builtin(name: str, task: Task) -> Callable[..., list[Record]]:
+    """The records of a built-in dataset. Raises DataError when it has none for the task."""
+    if task in ("prompts", "supervised"):
+        return BUILTIN_DATASETS[name]
+    if name == "arithmetic":
+        return arithmetic.pairs
+    raise DataError(f"`{name}` has no {TITLES[task]}", hint="`arithmetic` has, or name a file of your own")

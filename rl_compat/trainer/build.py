@@ -12,6 +12,7 @@ from rl_compat.algorithms.kl import KLController, make_kl_controller
 from rl_compat.algorithms.policy_losses import POLICY_LOSSES
 from rl_compat.algorithms.table import ALGORITHMS, policy_loss_of
 from rl_compat.config.types import AlgorithmConfig, RunConfig
+from rl_compat.data.columns import Columns
 from rl_compat.data.load import load_rows
 from rl_compat.data.order import PromptOrder
 from rl_compat.data.prompts import build_prompts
@@ -35,6 +36,7 @@ from rl_compat.workers.setup import (
     actor_settings,
     critic_settings,
     experience_settings,
+    learned_reward_settings,
     optimizer_steps_per_batch,
     prepare,
     reference_settings,
@@ -88,9 +90,14 @@ def check_run(config: RunConfig, hardware: Hardware) -> Prepared:
 def start_reward(setup: Setup, prompts: Sequence[Prompt]) -> RewardModel:
     """The reward of the settings, checked against the prompts. Raises DataError or ConfigError."""
     config = setup.config.reward
-    check_rows(prompts, config.functions)
-    sources = sorted({prompt.data_source for prompt in prompts})
-    return RewardModel(config, data_sources=sources, pool=ResourcePool(gpus=[], hardware=setup.hardware))
+    check_rows(prompts, config.functions, config.sources)
+    return RewardModel(
+        config,
+        data_sources=sorted({prompt.data_source for prompt in prompts}),
+        pool=pool_of(setup),
+        max_response_length=setup.config.data.max_response_length,
+        learned=learned_reward_settings(setup),
+    )
 
 
 def load_training_prompts(setup: Setup) -> tuple[tuple[Prompt, ...], tuple[str, ...]]:
@@ -113,7 +120,7 @@ def load_prompts(
     rows = load_rows(
         files,
         split="test" if validation else "train",
-        prompt_key=data.prompt_key,
+        columns=Columns(prompt=data.prompt_key),
         max_samples=max_samples,
         announce=notes.append,
     )

@@ -121,12 +121,12 @@ def test_a_parquet_without_the_prompt_column_lists_the_columns(fails: Fails, tmp
     assert "`data.prompt_key=prompts`" in shown
 
 
-def test_questions_and_answers_that_are_not_gsm8k_are_told_from_it(fails: Fails, tmp_path: Path) -> None:
+def test_questions_and_answers_without_a_reward_are_told_before_a_model_loads(fails: Fails, tmp_path: Path) -> None:
     """A-DATA-03"""
-    file = write_parquet(tmp_path / "raw.parquet", [{"question": "1+1?", "answer": "2"}] * 3)
-    shown = fails(f"data.train_files={file}")
-    assert "no column `prompt`: it has `question`, `answer`" in shown
-    assert "####" in shown
+    file = write_parquet(tmp_path / "raw.parquet", [{"question": "1+1?", "answer": "2"}] * 8)
+    shown = fails(f"data.train_files={file}", "reward.functions=auto")
+    assert "no reward belongs to the data source ``" in shown
+    assert "`reward.functions=" in shown or "reward.functions=gsm8k" in shown
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "jsonl"])
