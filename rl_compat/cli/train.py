@@ -1,4 +1,4 @@
-"""`rlc train`: check, plan, then run PPO or GRPO."""
+"""`rlc train`: check, plan, then run the algorithm."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from rl_compat.cli.render import print_json, print_lines, print_note, print_warn
 
 if TYPE_CHECKING:
     from rl_compat.config.types import RunConfig
-    from rl_compat.trainer.build import Prepared
     from rl_compat.trainer.run import Outcome
     from rl_compat.trainer.run_folder import RunFolder
 
@@ -43,39 +42,30 @@ def train(
     machine = load_hardware(hardware, as_card)
     from rl_compat.cli.reporter import TerminalReporter
     from rl_compat.emulation.device import emulate
-    from rl_compat.trainer.build import check_run
     from rl_compat.trainer.run import Run
     from rl_compat.trainer.run_folder import RunFolder, choose_checkpoint
+    from rl_compat.trainer.start import check_training
 
     config = _without_console(loaded.config) if as_json else loaded.config
     folder = RunFolder(Path(config.trainer.output_dir))
     found = choose_checkpoint(folder, config)
-    prepared = check_run(config, machine)
-    with closing(prepared.reward):
-        for note in (*found.skipped, *prepared.notes):
+    method = check_training(config, machine)
+    plan = method.setup.plan
+    with closing(method):
+        for note in (*found.skipped, *method.notes):
             print_note(f"note: {note}")
-        print_note(_headline(prepared))
-        if not settings and prepared.plan.device == "cpu":
+        print_note(f"{method.summary()}; `rlc plan --explain` gives the reasons")
+        if not settings and plan.device == "cpu":
             print_note("note: this run is sized for a GPU; `rlc train gsm8k-cpu` is the same in the size of a CPU")
         if dry_run:
             return 0
-        with TerminalReporter() as reporter, emulate(prepared.plan):
-            outcome = Run(prepared, resumed=found, reporter=reporter).run()
+        with TerminalReporter() as reporter, emulate(plan):
+            outcome = Run(method, resumed=found, reporter=reporter).run()
     _show(outcome, folder, as_json)
     if outcome.interrupted is None:
         return 0
     print_warning(f"stopped by {outcome.interrupted} after step {outcome.step}; the same command resumes")
     return outcome.interrupted.exit_code
-
-
-def _headline(prepared: Prepared) -> str:
-    plan, config = prepared.plan, prepared.setup.config
-    actor = plan.roles["actor"]
-    return (
-        f"{config.algorithm.name} on {plan.device_name} with profile `{plan.profile}`: {actor.compute_dtype} training, "
-        f"{plan.rollout.compute_dtype} rollout by `{plan.rollout.engine}`, {prepared.total_steps} steps of "
-        f"{config.trainer.batch_size} prompts x {config.algorithm.group_size}; `rlc plan --explain` gives the reasons"
-    )
 
 
 def _without_console(config: RunConfig) -> RunConfig:
@@ -91,21 +81,21 @@ def _show(outcome: Outcome, folder: RunFolder, as_json: bool) -> None:
         print_json(
             {
                 "step": outcome.step,
-                "rewards": list(outcome.rewards),
+                outcome.measure.key: list(outcome.curve),
                 "checkpoint": str(outcome.checkpoint) if outcome.checkpoint else None,
                 "run": str(folder.path),
                 "interrupted": outcome.interrupted is not None,
             }
         )
         return
-    if outcome.rewards:
-        first_step = outcome.step - len(outcome.rewards) + 1
+    if outcome.curve:
+        first_step = outcome.step - len(outcome.curve) + 1
         marks = marks_for(sys.stdout.encoding)
-        curve = render_curve(outcome.rewards, width=64, height=10, first_step=first_step, marks=marks)
-        print_lines(["", "mean reward by step", *curve, ""])
+        curve = render_curve(outcome.curve, width=64, height=10, first_step=first_step, marks=marks)
+        print_lines(["", f"{outcome.measure.title} by step", *curve, ""])
     for label, validation in (("before", outcome.before), ("after", outcome.after)):
-        for accuracy in validation.headline if validation else ():
-            print_lines([f"{label:<6} {accuracy}"])
+        for sentence in validation.headline if validation else ():
+            print_lines([f"{label:<6} {sentence}"])
     print_lines(
         [
             f"metrics     {folder.metrics}",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TextIO
@@ -18,7 +18,6 @@ from rl_compat.hardware.types import Hardware
 from rl_compat.planning.serialize import save_plan
 from rl_compat.planning.types import Plan
 from rl_compat.trainer.checkpoints import Found, file_written_whole, find_newest, open_checkpoint
-from rl_compat.workers.sequences import Sequences
 
 _MAY_CHANGE = {
     "trainer": {
@@ -95,21 +94,11 @@ class RunFolder:
         save_plan(plan, self.plan)
         save_recording(hardware, self.hardware)
 
-    def write_samples(self, step: int, sequences: Sequences, rewards: Sequence[float | None], count: int) -> None:
-        """Append the first `count` responses of a step, with prompt and reward."""
+    def write_samples(self, step: int, samples: Sequence[Mapping[str, Any]]) -> None:
+        """Append some rows of a step."""
         with self.samples.open("a", encoding="utf-8") as file:
-            rows = zip(sequences.trajectories[:count], sequences.texts, rewards, strict=False)
-            for trajectory, text, reward in rows:
-                sample = {
-                    "step": step,
-                    "prompt": trajectory.prompt.text,
-                    "response": text,
-                    "reward": reward,
-                    "ground_truth": trajectory.prompt.ground_truth,
-                    "finish_reason": trajectory.finish_reason,
-                    "num_tokens": len(trajectory.response_ids),
-                }
-                file.write(json.dumps(sample, ensure_ascii=False, default=str) + "\n")
+            for sample in samples:
+                file.write(json.dumps({"step": step} | dict(sample), ensure_ascii=False, default=str) + "\n")
 
     def forget_samples_after(self, step: int) -> None:
         """Drop the samples of steps that a resumed run does again."""

@@ -26,7 +26,8 @@ class RunState:
     elapsed_seconds: float
     total_optimizer_steps: int
     order: dict[str, Any]
-    kl: dict[str, float]
+    method: dict[str, Any]
+    "what the kind of training carries besides models"
     rng: RngState
 
 

@@ -10,10 +10,10 @@ from typing import Any
 from rl_compat.config.load import load_config
 from rl_compat.hardware.recording import load_recording
 from rl_compat.hardware.types import Hardware
-from rl_compat.trainer.build import check_run
 from rl_compat.trainer.reporter import Reporter, SilentReporter
 from rl_compat.trainer.run import Outcome, Run
 from rl_compat.trainer.run_folder import RunFolder, choose_checkpoint
+from rl_compat.trainer.start import check_training
 
 RECORDINGS = Path(__file__).parents[1] / "recordings"
 REWARD = f"{Path(__file__).with_name('digit_reward.py')}:compute_scores"
@@ -72,7 +72,7 @@ def train(arguments: list[str], *, reporter: Reporter | None = None) -> Outcome:
     """What `rlc train` does, with a reporter of the caller's."""
     config = load_config(None, arguments).config
     found = choose_checkpoint(RunFolder(Path(config.trainer.output_dir)), config)
-    return Run(check_run(config, cpu()), resumed=found, reporter=reporter or SilentReporter()).run()
+    return Run(check_training(config, cpu()), resumed=found, reporter=reporter or SilentReporter()).run()
 
 
 def records(run: Path) -> list[dict[str, Any]]:

@@ -219,7 +219,7 @@ def test_samples_of_steps_done_again_are_not_kept_twice(
 def test_a_finished_run_started_again_trains_nothing(whole_ppo_run: Path, llama_folder: Path, tmp_path: Path) -> None:
     run = copy_at_step(whole_ppo_run, tmp_path / "run", 6)
     outcome = train(settings(llama_folder, run, PPO, **STEPS, keep_checkpoints=6))
-    assert (outcome.step, outcome.rewards) == (6, ())
+    assert (outcome.step, outcome.curve) == (6, ())
     assert outcome.after is not None
     assert steps(run) == steps(whole_ppo_run)
 

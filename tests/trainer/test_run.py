@@ -217,7 +217,7 @@ def test_a_step_without_any_reward_is_skipped_and_said(llama_folder: Path, tmp_p
     assert (of_step[2]["actor/skipped_steps"], of_step[2]["critic/skipped_steps"]) == (4.0, 4.0)
     assert of_step[2]["reward/unscored"] == 8
     assert (of_step[1]["actor/skipped_steps"], of_step[3]["actor/skipped_steps"]) == (0.0, 0.0)
-    assert [math.isnan(reward) for reward in outcome.rewards] == [False, True, False]
+    assert [math.isnan(reward) for reward in outcome.curve] == [False, True, False]
     assert all(value is not None for record in of_step.values() for value in record.values())
     assert any("no token to train on" in line for line in listener.lines)
     before, after = (load_file(run / "checkpoints" / f"step_{n}" / "actor" / "weights.safetensors") for n in (2, 3))
