@@ -1,0 +1,156 @@
+"""Losses from comparisons and verdicts: DPO and its forms, KTO, and Bradley-Terry for reward models.
+
+A log-probability here is that of a whole response, the sum over its tokens. Losses are one number for each pair or
+response; their mean over the mini-batch is their sum divided by how many the whole mini-batch has.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple, assert_never
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from rl_compat.algorithms.masking import masked_mean
+from rl_compat.algorithms.precision import at_least_float32
+
+PairLoss = Literal["sigmoid", "ipo", "hinge"]
+
+
+class PreferenceLoss(NamedTuple):
+    """Losses [P] of pairs, and the rewards that DPO learns: beta times the log-ratios to the reference, detached."""
+
+    losses: Tensor
+    chosen_rewards: Tensor
+    rejected_rewards: Tensor
+
+
+class VerdictLoss(NamedTuple):
+    """Losses [N] of single responses, and beta times their log-ratios to the reference, [N] detached."""
+
+    losses: Tensor
+    rewards: Tensor
+
+
+class ReferencePoints(NamedTuple):
+    """What the log-ratios of chosen and of rejected responses are measured against, scalars, detached."""
+
+    chosen: Tensor
+    rejected: Tensor
+
+
+def dpo_loss(
+    *,
+    chosen_logprobs: Tensor,
+    rejected_logprobs: Tensor,
+    ref_chosen_logprobs: Tensor | None,
+    ref_rejected_logprobs: Tensor | None,
+    beta: float,
+    loss: PairLoss = "sigmoid",
+    label_smoothing: float = 0.0,
+    chosen_lengths: Tensor | None = None,
+    rejected_lengths: Tensor | None = None,
+) -> PreferenceLoss:
+    """How much more the policy prefers the chosen response than the reference does, as a loss, all [P].
+
+    With h = (chosen - ref_chosen) - (rejected - ref_rejected) in log-probabilities:
+    `sigmoid` is -log sigmoid(beta h) (Rafailov et al. 2023, "DPO", eq. 7), with label_smoothing e
+    -(1 - e) log sigmoid(beta h) - e log sigmoid(-beta h) (Mitchell 2023, "conservative DPO");
+    `ipo` is (h - 1 / (2 beta))^2 (Azar et al. 2023, eq. 17);
+    `hinge` is max(0, 1 - beta h) (Zhao et al. 2023, "SLiC-HF").
+
+    Without a reference its log-probabilities count as 0. With the lengths [P] in tokens each log-ratio is divided by
+    its own, so that long responses do not weigh more (Lambert et al. 2024, "Tulu 3"). TRL's `ipo` always divides.
+    """
+    assert beta > 0, f"beta is {beta}, must be above 0"
+    assert 0 <= label_smoothing < 0.5, f"label_smoothing is {label_smoothing}, must be from 0 to below 0.5"
+    assert label_smoothing == 0 or loss == "sigmoid", f"`{loss}` has no label smoothing"
+    assert (chosen_lengths is None) == (rejected_lengths is None), "both lengths or none"
+    chosen = _log_ratio(chosen_logprobs, ref_chosen_logprobs)
+    rejected = _log_ratio(rejected_logprobs, ref_rejected_logprobs)
+    rewards = beta * chosen.detach(), beta * rejected.detach()
+    if chosen_lengths is not None and rejected_lengths is not None:
+        chosen, rejected = chosen / chosen_lengths.clamp(min=1), rejected / rejected_lengths.clamp(min=1)
+    margin = chosen - rejected
+    match loss:
+        case "sigmoid":
+            losses = -(1 - label_smoothing) * functional.logsigmoid(beta * margin)
+            losses = losses - label_smoothing * functional.logsigmoid(-beta * margin)
+        case "ipo":
+            losses = (margin - 1 / (2 * beta)).square()
+        case "hinge":
+            losses = (1 - beta * margin).clamp(min=0)
+        case _:
+            assert_never(loss)
+    return PreferenceLoss(losses, *rewards)
+
+
+def kto_loss(
+    *,
+    logprobs: Tensor,
+    ref_logprobs: Tensor | None,
+    desirable: Tensor,
+    reference_point: Tensor,
+    beta: float,
+    desirable_weight: float = 1.0,
+    undesirable_weight: float = 1.0,
+) -> VerdictLoss:
+    """A loss from responses of which it is known only whether they are desirable (Ethayarajh et al. 2024, eq. 8), [N].
+
+    With r = logprobs - ref_logprobs and z the reference point, a scalar or [N]: desirable_weight (1 - sigmoid(beta (r -
+    z))) where desirable [N] bool, else undesirable_weight (1 - sigmoid(beta (z - r))). No gradient goes through z.
+    Without a reference its log-probabilities count as 0.
+    """
+    assert beta > 0, f"beta is {beta}, must be above 0"
+    log_ratio = _log_ratio(logprobs, ref_logprobs)
+    gain = beta * (log_ratio - reference_point.detach())
+    losses = torch.where(desirable, desirable_weight * torch.sigmoid(-gain), undesirable_weight * torch.sigmoid(gain))
+    return VerdictLoss(losses, beta * log_ratio.detach())
+
+
+def kto_reference_point(
+    *, mismatched_logprobs: Tensor, mismatched_ref_logprobs: Tensor | None, mask: Tensor | None = None
+) -> Tensor:
+    """KL(policy || reference) of unpaired data: the mean log-ratio of mismatched responses, at least 0, a scalar.
+
+    Each [N] log-probability is that of another row's response to a row's prompt (Ethayarajh et al. 2024, section 4.1),
+    over a whole mini-batch. Rows where mask [N] is False count nowhere. Detached.
+    """
+    log_ratio = _log_ratio(mismatched_logprobs, mismatched_ref_logprobs).detach()
+    kept = torch.ones_like(log_ratio, dtype=torch.bool) if mask is None else mask
+    return masked_mean(log_ratio, mask=kept).clamp(min=0)
+
+
+def kto_paired_reference_points(
+    *,
+    chosen_logprobs: Tensor,
+    rejected_logprobs: Tensor,
+    ref_chosen_logprobs: Tensor | None,
+    ref_rejected_logprobs: Tensor | None,
+) -> ReferencePoints:
+    """KL(policy || reference) of paired data: the mean log-ratio of the other side, at least 0.
+
+    Chosen responses are measured against the rejected of the whole mini-batch and the other way round, all [P], which
+    needs no mismatched responses. Detached.
+    """
+    chosen = _log_ratio(chosen_logprobs, ref_chosen_logprobs).detach()
+    rejected = _log_ratio(rejected_logprobs, ref_rejected_logprobs).detach()
+    every = torch.ones_like(chosen, dtype=torch.bool)
+    return ReferencePoints(
+        chosen=masked_mean(rejected, mask=every).clamp(min=0), rejected=masked_mean(chosen, mask=every).clamp(min=0)
+    )
+
+
+def bradley_terry_loss(*, chosen_rewards: Tensor, rejected_rewards: Tensor, margins: Tensor | None = None) -> Tensor:
+    """-log sigmoid(chosen - rejected - margin) of the rewards [P] that a model gives (Bradley and Terry 1952), [P].
+
+    The margin [P] says by how much a pair should differ (Touvron et al. 2023, "Llama 2", eq. 2); 0 when not given.
+    """
+    difference = at_least_float32(chosen_rewards) - at_least_float32(rejected_rewards)
+    return -functional.logsigmoid(difference if margins is None else difference - at_least_float32(margins))
+
+
+def _log_ratio(logprobs: Tensor, ref_logprobs: Tensor | None) -> Tensor:
+    exact = at_least_float32(logprobs)
+    return exact if ref_logprobs is None else exact - at_least_float32(ref_logprobs).detach()
