@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rl_compat.cli.render import print_table, print_warning
+from rl_compat.cli.render import print_note, print_table, print_warning
 from rl_compat.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -71,6 +71,8 @@ def show_report(loaded: LoadedConfig) -> None:
     """Every key of a command with verl's keys as a table; otherwise only what should not be missed."""
     from rl_compat.config.report import COLUMNS, render_report, warnings_of
 
+    for note in loaded.notes:
+        print_note(f"note: {note}")
     if any(line.verdict in ("honoured", "translated", "not given") for line in loaded.report):
         print_table("settings given as verl's keys", COLUMNS, render_report(loaded.report), stream=sys.stderr)
     for sentence in warnings_of(loaded.report):

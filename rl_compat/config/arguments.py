@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from rl_compat.config.references import Unresolved, fill_references
 from rl_compat.errors import ConfigError
-
-REFERENCE = re.compile(r"\$\{([^{}]*)\}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,15 +20,27 @@ class Argument:
     value: str
     "empty for a deletion"
     deletes: bool = False
+    problem: str = ""
+    "why the value cannot be known"
+    hint: str | None = None
+    inherited: bool = False
+    "stands in a configuration file, where a default of verl's is nobody's wish"
 
 
-def split_arguments(texts: Iterable[str]) -> list[Argument]:
-    """Arguments with references to each other filled in. Raises ConfigError for what is not `key=value`."""
-    arguments = [split_argument(text) for text in texts]
-    given = {argument.key: argument.value for argument in arguments}
-    return [
-        replace(argument, value=fill_references(argument.value, given, path=(argument.key,))) for argument in arguments
-    ]
+def split_arguments(
+    texts: Iterable[str | Argument], *, default: Callable[[str], str | None] = lambda key: None
+) -> list[Argument]:
+    """Arguments with references to each other filled in; `default` gives the value of a key that is not among them.
+
+    A reference that leads nowhere is the argument's `problem`. Raises ConfigError for what is not `key=value`.
+    """
+    arguments = [text if isinstance(text, Argument) else split_argument(text) for text in texts]
+    given = {argument.key: argument.value for argument in arguments if not argument.deletes}
+
+    def known(key: str) -> str | None:
+        return given[key] if key in given else default(key)
+
+    return [_filled(argument, known) for argument in arguments]
 
 
 def split_argument(text: str) -> Argument:
@@ -43,26 +54,20 @@ def split_argument(text: str) -> Argument:
     return Argument(text=text, key=_key(key.lstrip("+"), text), value=value.strip())
 
 
-def fill_references(value: str, given: Mapping[str, str], *, path: tuple[str, ...]) -> str:
-    """The value with each `${key}` replaced by what that key was given; `path` is the keys that led here."""
-
-    def filled(match: re.Match[str]) -> str:
-        name = match.group(1).strip()
-        if name in path:
-            raise ConfigError(f"`{path[0]}` refers to itself through `{name}`")
-        if name not in given:
-            hint = "let the shell fill it in" if ":" in name else f"give `{name}=…` too"
-            raise ConfigError(f"`{path[-1]}` refers to `{name}`, which is not given", hint=hint)
-        return fill_references(given[name], given, path=(*path, name))
-
-    return REFERENCE.sub(filled, value)
-
-
 def last_of_each(arguments: Sequence[Argument]) -> tuple[list[Argument], list[tuple[Argument, Argument]]]:
     """The last argument for each key, and every earlier one with the one that replaced it."""
     last = {argument.key: argument for argument in arguments}
     kept = [argument for argument in arguments if last[argument.key] is argument]
     return kept, [(argument, last[argument.key]) for argument in arguments if last[argument.key] is not argument]
+
+
+def _filled(argument: Argument, known: Callable[[str], str | None]) -> Argument:
+    if argument.problem or "${" not in argument.value:
+        return argument
+    try:
+        return replace(argument, value=fill_references(argument.value, known, path=(argument.key,)))
+    except Unresolved as error:
+        return replace(argument, problem=error.reason, hint=error.hint)
 
 
 def _key(text: str, argument: str) -> str:

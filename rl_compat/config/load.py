@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from pathlib import Path
 from types import NoneType
 from typing import Any, Literal
 
 from rl_compat.config.arguments import Argument, last_of_each, split_arguments
 from rl_compat.config.inert import inert_settings
-from rl_compat.config.report import KeyVerdict
-from rl_compat.config.settings import build, settings, settings_by_algorithm
+from rl_compat.config.report import KeyVerdict, refusal
+from rl_compat.config.settings import build, settings, settings_by_algorithm, values_of
 from rl_compat.config.suggest import means_ours, suggestion
 from rl_compat.config.toml_file import read_toml
 from rl_compat.config.types import RunConfig
-from rl_compat.config.validate import validate
+from rl_compat.config.validate import Problem, problems, validate
 from rl_compat.config.values import NONE_WORDS, Mismatch, alternatives, parse_text, unquote
-from rl_compat.config.verl import expand, is_verl_key, nearest_verl_key, translate
-from rl_compat.errors import ConfigError
+from rl_compat.config.verl import default_text, expand, is_verl_key, nearest_verl_key, translate
+from rl_compat.config.verl_source import is_verl_file, read_file
 
 Source = Literal["default", "file", "command line", "verl", "algorithm"]
 "`algorithm` is a value that `algorithm.name` sets"
@@ -45,15 +46,18 @@ class LoadedConfig:
     report: tuple[KeyVerdict, ...] = ()
     sources: Mapping[str, Source] = field(default_factory=dict)
     "dotted native key to its source; every key is there"
+    notes: tuple[str, ...] = ()
+    "how a script or a YAML file was read"
 
 
 @dataclass(slots=True)
 class _Given:
-    """Values collected so far, each with its source and its place."""
+    """Values collected so far, each with its source and its place, and what became of each argument."""
 
     values: dict[str, Any] = field(default_factory=dict)
     sources: dict[str, Source] = field(default_factory=dict)
     origins: dict[str, str] = field(default_factory=dict)
+    report: list[KeyVerdict] = field(default_factory=list)
 
     def put(self, key: str, value: Any, source: Source, origin: str) -> None:
         self.values[key] = _expand_home(key, value)
@@ -65,30 +69,73 @@ class _Given:
             table.pop(key, None)
 
 
-def load_config(toml_path: Path | None = None, overrides: Sequence[str] = ()) -> LoadedConfig:
+def load_config(path: Path | None = None, overrides: Sequence[str | Argument] = ()) -> LoadedConfig:
     """Defaults, then the file, then verl's keys, then native arguments: the later wins. Raises ConfigError."""
-    arguments, replaced = last_of_each(expand(split_arguments(overrides)))
+    loaded, given = _judge(path, overrides)
+    error = refusal(loaded.report)
+    if error is not None:
+        raise error
+    validate(loaded.config, given.origins)
+    return loaded
+
+
+def judge_config(path: Path | None = None, overrides: Sequence[str | Argument] = ()) -> LoadedConfig:
+    """As `load_config`, but what cannot be honoured is a verdict; the configuration is that of the other keys.
+
+    Raises ConfigError for a file that cannot be read and an argument that is not `key=value`.
+    """
+    loaded, given = _judge(path, overrides)
+    if refusal(loaded.report) is None:
+        wrong = tuple(_unusable(problem, given) for problem in problems(loaded.config))
+        keys = {line.key for line in wrong}
+        loaded = replace(loaded, report=(*wrong, *(line for line in loaded.report if line.key not in keys)))
+    return loaded
+
+
+def config_of(values: Mapping[str, Any]) -> RunConfig:
+    """The configuration that a file with these values by dotted key gives, what follows from them included."""
     given = _Given()
-    for key, read in (read_toml(toml_path) if toml_path is not None else {}).items():
-        given.put(key, read.value, "file", read.origin)
+    for key, value in values.items():
+        given.put(key, value, "file", "")
+    return _complete(given)
+
+
+def _judge(path: Path | None, overrides: Sequence[str | Argument]) -> tuple[LoadedConfig, _Given]:
+    given = _Given()
+    notes: tuple[str, ...] = ()
+    if path is not None and is_verl_file(path):
+        source = read_file(path, [str(text) for text in overrides])
+        overrides, notes = source.arguments, tuple(source.notes)
+    elif path is not None:
+        for key, read in read_toml(path).items():
+            given.put(key, read.value, "file", read.origin)
+    arguments, replaced = last_of_each(expand(split_arguments(overrides, default=default_text)))
+    given.report += [_replaced(earlier, later) for earlier, later in replaced]
+    _apply(given, arguments)
+    config = _complete(given)
+    own = [key for key, source in given.sources.items() if source not in ("verl", "algorithm")]
+    given.report += inert_settings(config, own)
+    position = {argument.key: number for number, argument in enumerate(arguments)}
+    report = sorted(given.report, key=lambda line: position.get(line.key, len(position)))
+    sources = {key: given.sources.get(key, "default") for key in settings()}
+    return LoadedConfig(config=config, report=tuple(report), sources=sources, notes=notes), given
+
+
+def _apply(given: _Given, arguments: Sequence[Argument]) -> None:
+    """Native arguments, then verl's beside them."""
     verl = [argument for argument in arguments if _is_verl(argument)]
-    native = [argument for argument in arguments if argument not in verl]
-    for argument in native:
-        _apply_native(given, argument)
-    report = [_replaced(earlier, later) for earlier, later in replaced]
+    for argument in arguments:
+        if argument not in verl:
+            _apply_native(given, argument, beside_verl=bool(verl))
     if verl:
-        report += [*_apply_verl(given, verl), *_shared(native)]
+        _apply_verl(given, verl)
+
+
+def _complete(given: _Given) -> RunConfig:
+    """The configuration, with what follows from the algorithm's name and the batch size."""
     _follow_algorithm(given)
     _follow_batch_size(given)
-    config = build(given.values)
-    validate(config, given.origins)
-    report += inert_settings(
-        config, [key for key, source in given.sources.items() if source not in ("verl", "algorithm")]
-    )
-    position = {argument.key: number for number, argument in enumerate(arguments)}
-    report.sort(key=lambda line: position.get(line.key, len(position)))
-    sources = {key: given.sources.get(key, "default") for key in settings()}
-    return LoadedConfig(config=config, report=tuple(report), sources=sources)
+    return build(given.values)
 
 
 def _is_verl(argument: Argument) -> bool:
@@ -99,37 +146,73 @@ def _is_verl(argument: Argument) -> bool:
     return nothing and is_verl_key(argument.key)
 
 
-def _apply_native(given: _Given, argument: Argument) -> None:
+def _apply_native(given: _Given, argument: Argument, *, beside_verl: bool) -> None:
+    """Put one argument of ours into the values; beside keys of verl's it gets a verdict too, so that none lacks one."""
     section, _, rest = argument.key.partition(".")
     name, _, entry = rest.partition(".")
     key, origin = f"{section}.{name}", f"argument `{argument.text}`"
     if key not in settings() or (entry and not isinstance(settings()[key].default, dict)):
-        raise _unknown_key(argument, origin)
+        given.report.append(_unknown_key(argument))
+        return
+    if argument.problem:
+        given.report.append(_refused(argument, argument.problem, argument.hint))
+        return
     if argument.deletes:
         given.drop(key)
         return
     try:
         value = {entry: unquote(argument.value)} if entry else parse_text(argument.value, settings()[key].hint)
     except Mismatch as error:
-        fact = f"{origin}: `{key}` takes {error.expected}, not `{argument.value}`"
-        raise ConfigError(fact, hint=error.hint) from error
+        given.report.append(_refused(argument, f"`{key}` takes {error.expected}, not `{argument.value}`", error.hint))
+        return
     given.put(key, {**given.values.get(key, {}), **value} if entry else value, "command line", origin)
+    if beside_verl:
+        given.report.append(
+            KeyVerdict(key=argument.key, value=argument.value, verdict="honoured", native_key=argument.key)
+        )
 
 
-def _apply_verl(given: _Given, verl: Sequence[Argument]) -> tuple[KeyVerdict, ...]:
+def _apply_verl(given: _Given, verl: Sequence[Argument]) -> None:
     native = [key for key, source in given.sources.items() if source == "command line"]
     translation = translate(verl, base=build(given.values), given_natively=native)
     for key, value in translation.values.items():
         given.put(key, value, "verl", f"from `{translation.origins[key]}`")
-    return translation.verdicts
+    given.report += translation.verdicts
 
 
-def _shared(native: Sequence[Argument]) -> list[KeyVerdict]:
-    """The native keys of a command that also has keys of verl's, so that its report is complete."""
-    return [
-        KeyVerdict(key=argument.key, value=argument.value, verdict="honoured", native_key=argument.key)
-        for argument in native
-    ]
+def _unknown_key(argument: Argument) -> KeyVerdict:
+    close = nearest_verl_key(argument.key)
+    if close is not None and means_ours(argument.key) and not _is_closer(argument.key, close, settings()):
+        close = None
+    hint = f"did you mean `{close}`" if close else suggestion(argument.key)
+    return _refused(argument, f"there is no setting `{argument.key}`", hint)
+
+
+def _is_closer(key: str, close: str, others: Iterable[str]) -> bool:
+    """Whether `close` is nearly the key, and nearer than any other."""
+    nearly = get_close_matches(key, [close], cutoff=0.9)
+    return bool(nearly) and get_close_matches(key, [close, *others], n=1) == nearly
+
+
+def _refused(argument: Argument, reason: str, hint: str | None) -> KeyVerdict:
+    fact = f"argument `{argument.text}`: {reason}"
+    return KeyVerdict(
+        key=argument.key, value=argument.value, verdict="refused", reason=reason, fact=fact, hint=hint, warn=True
+    )
+
+
+def _unusable(problem: Problem, given: _Given) -> KeyVerdict:
+    """A value that validation refuses, under the key that gave it."""
+    origin = given.origins.get(problem.key, "")
+    line = next((line for line in given.report if f"{line.key}={line.value}`" in origin), None)
+    return KeyVerdict(
+        key=line.key if line else problem.key,
+        value=line.value if line else str(values_of(build(given.values))[problem.key]),
+        verdict="refused",
+        native_key=problem.key,
+        reason=problem.message,
+        hint=problem.hint,
+    )
 
 
 def _replaced(earlier: Argument, later: Argument) -> KeyVerdict:
@@ -137,12 +220,6 @@ def _replaced(earlier: Argument, later: Argument) -> KeyVerdict:
     return KeyVerdict(
         key=earlier.key, value=earlier.value, verdict="without effect", reason=reason, warn=earlier.value != later.value
     )
-
-
-def _unknown_key(argument: Argument, origin: str) -> ConfigError:
-    close = None if means_ours(argument.key) else nearest_verl_key(argument.key)
-    hint = f"did you mean `{close}`" if close else suggestion(argument.key)
-    return ConfigError(f"{origin}: there is no setting `{argument.key}`", hint=hint)
 
 
 def _follow_algorithm(given: _Given) -> None:

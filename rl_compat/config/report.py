@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
+
+from rl_compat.errors import ConfigError
 
 Verdict = Literal["honoured", "translated", "without effect", "refused", "not given"]
 "`not given` is a default of verl's that differs from ours"
 
+WORST_FIRST: tuple[Verdict, ...] = ("refused", "without effect", "translated", "honoured", "not given")
 COLUMNS = ("key", "value", "verdict", "becomes", "why")
 
 
@@ -23,6 +26,10 @@ class KeyVerdict:
     reason: str = ""
     warn: bool = False
     "someone who reads only warnings should read this"
+    fact: str = ""
+    "what an error says of a refused key, where the reason alone does not"
+    hint: str | None = None
+    "what to do about a refusal"
 
     @property
     def sentence(self) -> str:
@@ -37,6 +44,21 @@ def render_report(report: Iterable[KeyVerdict]) -> list[tuple[str, str, str, str
     return [(line.key, line.value, line.verdict, line.native_key or "", line.reason) for line in report]
 
 
+def worst_first(report: Iterable[KeyVerdict]) -> list[KeyVerdict]:
+    """What was refused, then what has no effect, warnings before the rest."""
+    return sorted(report, key=lambda line: (WORST_FIRST.index(line.verdict), not line.warn))
+
+
 def warnings_of(report: Iterable[KeyVerdict]) -> list[str]:
     """The sentences that should be shown even when the table is not."""
     return [line.sentence for line in report if line.warn]
+
+
+def refusal(report: Sequence[KeyVerdict]) -> ConfigError | None:
+    """One error that names every refused key; None when there is none."""
+    refused = [line for line in report if line.verdict == "refused"]
+    if not refused:
+        return None
+    facts = [line.fact or f"`{line.key}={line.value}` cannot be honoured: {line.reason}" for line in refused]
+    usual = None if any(line.fact for line in refused) else "leave the key out, or give a value that works here"
+    return ConfigError("\n       ".join(facts), hint=next((line.hint for line in refused if line.hint), usual))

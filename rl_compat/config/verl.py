@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
-from rl_compat.config.arguments import Argument, split_arguments
+from rl_compat.algorithms.table import ALGORITHMS
+from rl_compat.config.arguments import Argument
 from rl_compat.config.report import KeyVerdict
 from rl_compat.config.settings import settings, values_of
 from rl_compat.config.types import RunConfig
-from rl_compat.config.values import NONE_WORDS, Mismatch, coerce, split_items, unquote
+from rl_compat.config.values import Mismatch, coerce, split_items, unquote
 from rl_compat.config.verl_keys import DEFAULTS_THAT_DIFFER, KEYS
-from rl_compat.config.verl_rules import Given, Outcome, Rule
-from rl_compat.errors import ConfigError, nearest
+from rl_compat.config.verl_releases import releases
+from rl_compat.config.verl_rules import Given, Outcome, Rule, refused
+from rl_compat.errors import nearest
 
 COMBINE: Mapping[str, Callable[..., Any]] = {
     "plan.micro_batch_size": min,
@@ -25,6 +29,11 @@ COMBINE: Mapping[str, Callable[..., Any]] = {
     "trainer.keep_checkpoints": max,
 }
 "what becomes of different values that verl has for each role and we have once; other settings must agree"
+
+CONSTANTS: Mapping[str, Any] = {"null": None, "none": None, "true": True, "false": False}
+
+UNREADABLE: Any = object()
+"a value that is not in Hydra's grammar"
 
 GROUPS = ("actor_rollout_ref.model.override_config", "critic.model.override_config")
 "known keys of which `key={a: b}` is the same as `key.a=b`; so it is for every key that is not known itself"
@@ -44,12 +53,6 @@ class _Result:
     values: dict[str, Any] = field(default_factory=dict)
     origins: dict[str, str] = field(default_factory=dict)
     verdicts: list[KeyVerdict] = field(default_factory=list)
-
-
-def translate_verl(texts: Sequence[str]) -> tuple[dict[str, Any], tuple[KeyVerdict, ...]]:
-    """Native values by dotted key for arguments with verl's keys, and a verdict on each. Raises ConfigError."""
-    translation = translate(expand(split_arguments(texts)), base=RunConfig())
-    return dict(translation.values), translation.verdicts
 
 
 def is_verl_key(key: str) -> bool:
@@ -76,14 +79,20 @@ def nearest_verl_key(key: str) -> str | None:
 def translate(arguments: Sequence[Argument], *, base: RunConfig, given_natively: Collection[str] = ()) -> Translation:
     """Arguments with known keys, over a configuration. Native keys that are given themselves win."""
     literals = {argument.key: _literal(argument) for argument in arguments if not argument.deletes}
-    given = Given(values=literals, base=base)
+    given = Given(values={key: value for key, value in literals.items() if value is not UNREADABLE}, base=base)
     result = _Result()
     for argument in arguments:
-        outcome = _outcome(argument, given)
-        result.verdicts.append(_record(result, argument, outcome, given_natively))
-    _raise_if_refused(result.verdicts)
+        result.verdicts.append(_verdict(result, argument, given, given_natively))
     defaults = _defaults_that_differ(given, {*result.values, *given_natively}, base)
     return Translation(values=result.values, origins=result.origins, verdicts=(*result.verdicts, *defaults))
+
+
+def default_text(key: str) -> str | None:
+    """What verl's newest release that has a key gives it, as text of a command; None for a key it never had."""
+    if not releases().having(key):
+        return None
+    value = releases().newest_default(key)
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def expand(arguments: Sequence[Argument]) -> list[Argument]:
@@ -93,64 +102,102 @@ def expand(arguments: Sequence[Argument]) -> list[Argument]:
         group = argument.key in GROUPS or (argument.key not in settings() and not is_verl_key(argument.key))
         value = _literal(argument) if group else None
         if isinstance(value, dict) and value:
-            entries = [replace(argument, key=f"{argument.key}.{name}", value=str(item)) for name, item in value.items()]
+            entries = [
+                replace(argument, key=f"{argument.key}.{name}", value=_text_of(item)) for name, item in value.items()
+            ]
             expanded += expand(entries)
         else:
             expanded.append(argument)
     return expanded
 
 
+def _text_of(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
 def parse_literal(text: str) -> Any:
-    """A value as Hydra reads it: null, booleans, numbers, lists, dicts, quoted or bare text. Raises Mismatch."""
+    """A value as Hydra reads it: null, booleans, numbers, lists, dicts, quoted or bare text. Raises Mismatch.
+
+    `a,b` without brackets, a sweep in Hydra, is a list.
+    """
     text = text.strip()
-    if text in NONE_WORDS:
-        return None
-    if text in ("true", "True", "false", "False"):
-        return text in ("true", "True")
-    if text[:1] + text[-1:] == "[]":
-        return [parse_literal(item) for item in split_items(text)]
+    if text.lower() in CONSTANTS:
+        return CONSTANTS[text.lower()]
     if text[:1] + text[-1:] == "{}":
         pairs = [item.partition(":") for item in split_items(text[1:-1])]
         return {unquote(name.strip()): parse_literal(value) for name, _, value in pairs}
+    items = split_items(text)
+    if text[:1] + text[-1:] == "[]" or len(items) > 1:
+        return [parse_literal(item) for item in items]
     for kind in (int, float):
         try:
             return kind(text)
         except ValueError:
             continue
-    return unquote(text)
+    return re.sub(r"\\([\\()\[\]{}:=, ])", r"\1", text) if unquote(text) == text else unquote(text)
 
 
 def _literal(argument: Argument) -> Any:
     try:
         return parse_literal(argument.value)
+    except Mismatch:
+        return UNREADABLE
+
+
+def _verdict(result: _Result, argument: Argument, given: Given, given_natively: Collection[str]) -> KeyVerdict:
+    """Judge one key and put its native values into the result."""
+    outcome = _outcome(argument, given)
+    try:
+        native = {key: coerce(value, settings()[key].hint) for key, value in outcome.native.items()}
     except Mismatch as error:
-        raise ConfigError(f"argument `{argument.text}`: the value needs {error.expected}") from error
+        outcome, native = refused(f"the value must be {error.expected}", hint=error.hint), {}
+    outcome = _merge(result, argument, replace(outcome, native=native), given_natively)
+    if outcome.verdict == "refused" and _is_nobodys_wish(argument, given):
+        outcome = Outcome(verdict="without effect", reason=f"verl's default; here {outcome.reason}")
+    return KeyVerdict(
+        key=argument.key,
+        value=argument.value,
+        verdict=outcome.verdict,
+        native_key=", ".join(outcome.native) or None,
+        reason=outcome.reason,
+        warn=outcome.warn,
+        hint=outcome.hint,
+    )
+
+
+def _is_nobodys_wish(argument: Argument, given: Given) -> bool:
+    """Whether a file that lists every key merely repeats a default of verl's."""
+    values = (given.values.get(argument.key, UNREADABLE), argument.text.partition("=")[2])
+    return argument.inherited and any(releases().is_default(argument.key, value) for value in values)
 
 
 def _outcome(argument: Argument, given: Given) -> Outcome:
     rule = find_rule(argument.key)
     assert rule is not None, argument.key
+    if argument.problem:
+        return refused(argument.problem, hint=argument.hint)
     if argument.deletes:
         return Outcome(verdict="without effect", reason="our default stays")
-    estimator = given.get("algorithm.adv_estimator")
-    if argument.key.startswith("critic.") and "gae" not in (estimator or _ESTIMATORS[given.base.algorithm.name]):
+    if argument.key not in given.values:
+        return refused("the value needs matching brackets and quotes")
+    if argument.key.startswith("critic.") and not _has_critic(given):
         return Outcome(verdict="without effect", reason="only `adv_estimator=gae` has a critic")
     try:
         return rule(argument.key, given.values[argument.key], given)
-    except (TypeError, ValueError, AttributeError) as error:
-        raise ConfigError(f"argument `{argument.text}`: the value is of the wrong kind") from error
+    except (TypeError, ValueError, AttributeError):
+        return refused("the value is of the wrong kind")
 
 
-_ESTIMATORS = {"ppo": "gae", "grpo": "grpo"}
+def _has_critic(given: Given) -> bool:
+    estimator = given.get("algorithm.adv_estimator")
+    return estimator == "gae" if estimator else ALGORITHMS[given.base.algorithm.name].needs_critic
 
 
-def _record(result: _Result, argument: Argument, outcome: Outcome, given_natively: Collection[str]) -> KeyVerdict:
-    """Put the native values of one key into the result; the verdict says if another value took their place."""
-    verdict, reason, warn = outcome.verdict, outcome.reason, outcome.warn
-    for key, raw in outcome.native.items():
-        value = _typed(argument, key, raw)
+def _merge(result: _Result, argument: Argument, outcome: Outcome, given_natively: Collection[str]) -> Outcome:
+    """Put native values into the result; the outcome says so where another value has their place."""
+    for key, value in outcome.native.items():
         if key in given_natively:
-            verdict, reason, warn = "without effect", f"`{key}` is given too", True
+            outcome = replace(outcome, verdict="without effect", reason=f"`{key}` is given too", warn=True)
         elif key not in result.values or result.values[key] == value:
             result.values[key] = value
             result.origins.setdefault(key, argument.text)
@@ -159,30 +206,9 @@ def _record(result: _Result, argument: Argument, outcome: Outcome, given_nativel
         elif isinstance(value, dict):
             result.values[key] = {**result.values[key], **value}
         else:
-            verdict, reason = "refused", f"`{result.origins[key]}` sets `{key}` too, and it has one value"
-    return KeyVerdict(
-        key=argument.key,
-        value=argument.value,
-        verdict=verdict,
-        native_key=", ".join(outcome.native) or None,
-        reason=reason,
-        warn=warn,
-    )
-
-
-def _typed(argument: Argument, key: str, value: Any) -> Any:
-    try:
-        return coerce(value, settings()[key].hint)
-    except Mismatch as error:
-        fact = f"argument `{argument.text}`: `{key}` takes {error.expected}, not `{argument.value}`"
-        raise ConfigError(fact, hint=error.hint) from error
-
-
-def _raise_if_refused(verdicts: Sequence[KeyVerdict]) -> None:
-    refused = [line for line in verdicts if line.verdict == "refused"]
-    if refused:
-        facts = [f"`{line.key}={line.value}` cannot be honoured: {line.reason}" for line in refused]
-        raise ConfigError("\n       ".join(facts), hint="leave the key out, or give a value that works here")
+            reason = f"`{result.origins[key]}` sets `{key}` too, and it has one value"
+            outcome = replace(outcome, verdict="refused", reason=reason)
+    return outcome
 
 
 def _defaults_that_differ(given: Given, set_keys: Collection[str], base: RunConfig) -> Iterator[KeyVerdict]:

@@ -55,6 +55,7 @@ class Outcome:
     native: Mapping[str, Any] = field(default_factory=dict)
     reason: str = ""
     warn: bool = False
+    hint: str | None = None
 
 
 Rule = Callable[[str, Any, Given], Outcome]
@@ -72,8 +73,8 @@ def no_effect(reason: str, *, warn: bool = False) -> Outcome:
     return Outcome(verdict="without effect", reason=reason, warn=warn)
 
 
-def refused(reason: str) -> Outcome:
-    return Outcome(verdict="refused", reason=reason)
+def refused(reason: str, *, hint: str | None = None) -> Outcome:
+    return Outcome(verdict="refused", reason=reason, hint=hint)
 
 
 def kl_term(native_key: str, kind: str) -> Outcome:

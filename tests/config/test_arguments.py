@@ -31,18 +31,52 @@ def test_references_are_filled_in() -> None:
 
 
 @pytest.mark.parametrize(
-    ("texts", "message"),
+    ("value", "filled"),
     [
-        (["word"], "`word` is not of the form `key=value`"),
-        (["=1"], "does not start with a key"),
-        (["a.b=${a.c}"], "refers to `a.c`, which is not given"),
-        (["a.b=${a.c}", "a.c=${a.b}"], "`a.b` refers to itself"),
-        (["a.b=${oc.env:HOME}"], "refers to `oc.env:HOME`, which is not given"),
+        ("${.d}", "x"),
+        ("${..e}", "y"),
+        ("${oc.select:a.missing,7}", "7"),
+        ("${oc.select:a.missing}", "null"),
+        ("${oc.select:a.b.d,${a.e}}", "x"),
+        ("${oc.env:RLC_NOT_SET,fallback}", "fallback"),
+        ("${a.default}/${a.e}", "from the table/y"),
     ],
 )
-def test_arguments_that_cannot_be_read_are_refused(texts: list[str], message: str) -> None:
-    with pytest.raises(ConfigError, match=message.replace("(", r"\(")):
-        split_arguments(texts)
+def test_the_references_of_omegaconf_are_filled_in(value: str, filled: str) -> None:
+    texts = [f"a.b.c={value}", "a.b.d=x", "a.e=y"]
+
+    assert split_arguments(texts, default={"a.default": "from the table"}.get)[0].value == filled
+
+
+def test_the_environment_is_filled_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RLC_TEST_FOLDER", "/data")
+
+    assert split_arguments(["a.b=${oc.env:RLC_TEST_FOLDER}/x"])[0].value == "/data/x"
+
+
+@pytest.mark.parametrize(
+    ("texts", "problem"),
+    [
+        (["a.b=${a.c}"], "it refers to `a.c`, which is not given"),
+        (["a.b=${HOMEDIR}/x"], "it refers to `HOMEDIR`, which is not given"),
+        (["a.b=${a.c}", "a.c=${a.b}"], "`a.b` refers to itself through `a.b`"),
+        (["a.b=${oc.env:RLC_NOT_SET}"], "the environment has no `RLC_NOT_SET`"),
+        (["a.b=${my.resolver:1}"], "`${my.resolver:1}` is not known here"),
+    ],
+)
+def test_a_reference_that_leads_nowhere_is_the_problem_of_its_argument(texts: list[str], problem: str) -> None:
+    argument = split_arguments(texts)[0]
+
+    assert (argument.problem, argument.text) == (problem, texts[0])
+    assert argument.hint or "itself" in problem
+
+
+@pytest.mark.parametrize(
+    ("text", "message"), [("word", "`word` is not of the form `key=value`"), ("=1", "does not start with a key")]
+)
+def test_arguments_that_cannot_be_read_are_refused(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        split_arguments([text])
 
 
 def test_the_last_of_two_arguments_counts() -> None:

@@ -68,8 +68,8 @@ def test_a_syntax_error_names_its_line(tmp_path: Path, text: str, message: str) 
     assert message in error.message
 
 
-def test_a_yaml_file_is_told_what_is_expected(tmp_path: Path) -> None:
-    error = error_of(tmp_path, "trainer:\n  batch_size: 8\n", "run.yaml")
+def test_a_json_file_is_told_what_is_expected(tmp_path: Path) -> None:
+    error = error_of(tmp_path, '{"trainer": {"batch_size": 8}}', "run.json")
 
     assert "settings files are TOML" in str(error.hint)
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from rl_compat.config.load import LoadedConfig, load_config
+from rl_compat.config.load import LoadedConfig, judge_config, load_config
 from rl_compat.config.report import COLUMNS, KeyVerdict, render_report, warnings_of
 from rl_compat.config.settings import settings, values_of
 from rl_compat.config.types import RunConfig
-from rl_compat.config.verl import find_rule, parse_literal, translate_verl
+from rl_compat.config.verl import find_rule, parse_literal
 from rl_compat.config.verl_keys import DEFAULTS_THAT_DIFFER, KEYS
 from rl_compat.errors import ConfigError
 
@@ -156,11 +156,23 @@ def test_defaults_of_verl_that_differ_are_listed_with_ours() -> None:
     assert all(value != str(settings()[native].default) for value, native in DEFAULTS_THAT_DIFFER.values())
 
 
-def test_translate_gives_native_values_and_verdicts() -> None:
-    values, verdicts = translate_verl(["+data.train_batch_size=8", f"{R}.name=vllm"])
+def test_a_judged_command_has_the_values_of_what_is_honoured_and_a_verdict_on_the_rest() -> None:
+    loaded = judge_config(None, ["+data.train_batch_size=8", f"{R}.tensor_model_parallel_size=2", "trainer.nnode=1"])
 
-    assert values == {"trainer.batch_size": 8, "rollout.engine": "auto"}
-    assert [line.key for line in verdicts[:2]] == ["data.train_batch_size", f"{R}.name"]
+    assert loaded.config.trainer.batch_size == 8
+    assert [(line.key, line.verdict, line.hint) for line in loaded.report[:3]] == [
+        ("data.train_batch_size", "honoured", None),
+        (f"{R}.tensor_model_parallel_size", "refused", None),
+        ("trainer.nnode", "refused", "did you mean `trainer.nnodes`"),
+    ]
+
+
+def test_a_judged_command_names_the_key_whose_setting_validation_refuses() -> None:
+    loaded = judge_config(None, ["data.train_batch_size=8", f"{A}.ppo_mini_batch_size=3"])
+
+    line = next(line for line in loaded.report if line.verdict == "refused")
+    assert (line.key, line.native_key) == (f"{A}.ppo_mini_batch_size", "trainer.mini_batch_size")
+    assert "does not divide" in line.reason
 
 
 def test_the_report_has_a_row_per_key() -> None:

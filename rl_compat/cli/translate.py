@@ -1,0 +1,103 @@
+"""`rlc translate`: a command, script or YAML file of verl's as a settings file, with a verdict on each key."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rl_compat.cli.common import AsJson, new_app
+from rl_compat.cli.render import print_json, print_lines, print_note, print_table
+from rl_compat.errors import AskedWrongly
+
+if TYPE_CHECKING:
+    from rl_compat.config.load import LoadedConfig
+    from rl_compat.config.report import KeyVerdict
+
+app = new_app()
+
+Words = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="SCRIPT|ARGS...",
+        help="A shell script, a YAML file, - for a script on stdin, key=value pairs, or a whole command; "
+        "what follows a script is given to it.",
+    ),
+]
+
+
+@app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+def translate(
+    words: Words,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the settings there, not on stdout.")
+    ] = None,
+    as_json: AsJson = False,
+) -> int:
+    """Translate what was written for verl into settings of this program, without running any of it.
+
+    The settings are TOML on stdout; the verdict on each key is a table on stderr, the worst first. Exit code 1 when a
+    key is refused. `rlc train` takes the same arguments.
+
+    Example: rlc translate --output run.toml run_grpo.sh trainer.total_epochs=1
+    """
+    from rl_compat.config.report import COLUMNS, render_report, worst_first
+    from rl_compat.config.verl_toml import translated_toml, write_toml
+
+    loaded = _judged(words)
+    text = translated_toml(loaded)
+    if output is not None:
+        write_toml(output, text)
+    if as_json:
+        print_json(_as_json(loaded, text))
+    elif output is None:
+        print_lines(text.splitlines())
+    for note in loaded.notes:
+        print_note(f"note: {note}")
+    if not as_json:
+        print_table("keys", COLUMNS, render_report(worst_first(loaded.report)), stream=sys.stderr)
+    print_note(_summary(loaded.report))
+    return 1 if any(line.verdict == "refused" for line in loaded.report) else 0
+
+
+def _judged(words: list[str]) -> LoadedConfig:
+    from rl_compat.config.load import judge_config
+    from rl_compat.config.verl_source import read_words
+
+    first, *rest = words
+    if first == "-" or ("=" not in first and Path(first).is_file()):
+        return judge_config(Path(first), rest)
+    source = read_words(words)
+    if not source.arguments:
+        raise AskedWrongly(f"there is no file `{first}`", hint="give a script, a YAML file or `key=value` pairs")
+    return judge_config(None, source.arguments)
+
+
+def _summary(report: tuple[KeyVerdict, ...]) -> str:
+    from rl_compat.config.report import WORST_FIRST
+
+    counted = Counter(line.verdict for line in report)
+    given = [f"{counted[verdict]} {verdict}" for verdict in WORST_FIRST if counted[verdict] and verdict != "not given"]
+    keys = sum(number for verdict, number in counted.items() if verdict != "not given")
+    return f"{keys} keys: {', '.join(given)}" if keys else "no keys"
+
+
+def _as_json(loaded: LoadedConfig, text: str) -> dict[str, Any]:
+    return {
+        "toml": text,
+        "notes": list(loaded.notes),
+        "keys": [
+            {
+                "key": line.key,
+                "value": line.value,
+                "verdict": line.verdict,
+                "becomes": line.native_key.split(", ") if line.native_key else [],
+                "why": line.reason,
+                "hint": line.hint,
+            }
+            for line in loaded.report
+        ],
+    }
