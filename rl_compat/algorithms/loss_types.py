@@ -15,7 +15,7 @@ MAX_LOG_RATIO = 20.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyLossNumbers:
-    """The numbers in the formulas. Each loss reads those that its row of the table names."""
+    """The numbers in the formulas. `LOSS_READS` says which loss reads which."""
 
     clip_low: float = 0.2
     clip_high: float = 0.2

@@ -30,36 +30,27 @@ class PolicyLossRule:
     """One row of the table."""
 
     loss: Callable[[PolicyLossInputs], PolicyLoss]
-    reads: tuple[str, ...]
-    "the fields of PolicyLossNumbers that change something"
     aggregation: Aggregation = "token-mean"
     "the one that its authors use"
     select: Callable[[PolicyLossInputs, int], Tensor] | None = None
     "makes the `selection` that the loss needs from all tokens of a mini-batch and a seed"
 
 
-CLIP = ("clip_low", "clip_high")
-DUAL_CLIP = (*CLIP, "clip_dual")
+PER_SEQUENCE: Aggregation = "seq-mean-token-mean"
 
 POLICY_LOSSES = {
-    "ppo_clip": PolicyLossRule(loss=ppo_clip_loss, reads=DUAL_CLIP),
-    "gspo": PolicyLossRule(loss=gspo_loss, reads=CLIP, aggregation="seq-mean-token-mean"),
-    "cispo": PolicyLossRule(loss=cispo_loss, reads=CLIP),
-    "sapo": PolicyLossRule(
-        loss=sapo_loss, reads=("sapo_tau_positive", "sapo_tau_negative"), aggregation="seq-mean-token-mean"
-    ),
-    "gpg": PolicyLossRule(loss=reinforce_loss, reads=()),
-    "clip_cov": PolicyLossRule(
-        loss=clip_cov_loss,
-        reads=(*CLIP, "clip_cov_fraction", "clip_cov_low", "clip_cov_high"),
-        select=clip_cov_selection,
-    ),
-    "kl_cov": PolicyLossRule(loss=kl_cov_loss, reads=("kl_cov_fraction", "kl_cov_coef"), select=kl_cov_selection),
-    "geo_mean": PolicyLossRule(loss=geo_mean_loss, reads=CLIP, aggregation="seq-mean-token-mean"),
-    "dro": PolicyLossRule(loss=dro_loss, reads=("dro_beta",)),
-    "dppo_tv": PolicyLossRule(loss=dppo_tv_loss, reads=DUAL_CLIP),
-    "dppo_kl": PolicyLossRule(loss=dppo_kl_loss, reads=DUAL_CLIP),
-    "reinforce": PolicyLossRule(loss=reinforce_loss, reads=()),
+    "ppo_clip": PolicyLossRule(loss=ppo_clip_loss),
+    "gspo": PolicyLossRule(loss=gspo_loss, aggregation=PER_SEQUENCE),
+    "cispo": PolicyLossRule(loss=cispo_loss),
+    "sapo": PolicyLossRule(loss=sapo_loss, aggregation=PER_SEQUENCE),
+    "gpg": PolicyLossRule(loss=reinforce_loss),
+    "clip_cov": PolicyLossRule(loss=clip_cov_loss, select=clip_cov_selection),
+    "kl_cov": PolicyLossRule(loss=kl_cov_loss, select=kl_cov_selection),
+    "geo_mean": PolicyLossRule(loss=geo_mean_loss, aggregation=PER_SEQUENCE),
+    "dro": PolicyLossRule(loss=dro_loss),
+    "dppo_tv": PolicyLossRule(loss=dppo_tv_loss),
+    "dppo_kl": PolicyLossRule(loss=dppo_kl_loss),
+    "reinforce": PolicyLossRule(loss=reinforce_loss),
 }
 
 

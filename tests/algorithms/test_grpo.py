@@ -115,7 +115,9 @@ def test_the_order_of_rows_does_not_matter(responses):
     assert_close(shuffled.advantages, straight.advantages[order])
 
 
-@pytest.mark.parametrize(("run", "by_std"), [("grpo", True), ("grpo norm_adv_by_std_in_grpo=False", False)])
+@pytest.mark.parametrize(
+    ("run", "by_std"), [("grpo", True), ("grpo_vectorized", True), ("grpo norm_adv_by_std_in_grpo=False", False)]
+)
 def test_matches_the_golden_advantages(golden, run, by_std):
     estimate = grpo(
         rewards=(golden.input("token_rewards") * golden.mask).sum(1),
