@@ -33,7 +33,7 @@ def last_tagged(text: str, tag: str) -> str | None:
 
 
 def last_announced(text: str) -> str | None:
-    """The rest of the line after the last `answer is`, `answer:` or `answer =`, without markup, else None."""
+    """The rest of the line, or the next line, after the last `answer is`, `answer:` or `answer =`, else None."""
     for match in reversed(list(_ANNOUNCED.finditer(text))):
         words = match.group().lower()
         rest = text[match.end() :].split("\n", 1)[0].strip().strip("*_").strip()

@@ -11,9 +11,7 @@ from rl_compat.rewards.types import Outcome
 _LETTER = r"[A-Z]"
 _WRAPPED = re.compile(rf"[(\[]\s*({_LETTER})\s*[)\]]")
 _BARE = re.compile(rf"^[\s(\[*_`\"'$]*({_LETTER})(?![A-Za-z0-9'’])")
-_CHOICE_IS = re.compile(
-    rf"\b(?:option|choice|answer)s?\b\s*(?:is|are|:|=)?\s*[*_`\"'(\[$]*\s*({_LETTER})(?![A-Za-z0-9'’])"
-)
+_CHOICE_IS = re.compile(rf"\b(?:option|choice)s?\b\s*(?:is|are|:|=)?\s*[*_`\"'(\[$]*\s*({_LETTER})(?![A-Za-z0-9'’])")
 _COMMAND = re.compile(r"\\(?:text|mathrm|mathbf|textbf|mbox)\s*")
 
 

@@ -16,6 +16,7 @@ from rl_compat.rewards.interpret import failed, outcome_of, shown
 from rl_compat.rewards.types import Outcome
 
 DEFAULT_FUNCTION = "compute_score"
+COMPLETIONS = "completions"
 BATCHED_FUNCTION = "compute_scores"
 KEYWORDS = ("data_source", "solution_str", "ground_truth", "extra_info", "response_length")
 BATCHED_KEYWORDS = ("data_sources", "solution_strs", "ground_truths", "extra_infos", "response_lengths")
@@ -32,6 +33,9 @@ class Call:
     extra_info: dict[str, Any]
     response_length: int | None = None
     "tokens"
+    response_ids: tuple[int, ...] | None = None
+    messages: Any = None
+    "the prompt before its template: text or chat messages"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +44,8 @@ class CustomFunction:
 
     One response at a time with the keywords `data_source`, `solution_str`, `ground_truth`, `extra_info` and
     `response_length`. A function named `compute_scores`, or with an attribute `batched = True`, gets all responses in
-    lists, by the plural of these keywords.
+    lists, by the plural of these keywords. A function with a parameter `completions` is called as TRL does: with
+    `completions`, `prompts`, `completion_ids` and the columns of the data in lists.
     """
 
     name: str
@@ -52,6 +57,10 @@ class CustomFunction:
     batched: bool
     concurrent: bool
     "a coroutine function: calls may overlap"
+    by_columns: bool = False
+    "takes `completions` and the columns of the data"
+    takes_all: bool = False
+    "has `**kwargs`"
 
     def call(self, call: Call) -> Any:
         """The raw value for one response, or an awaitable of it."""
@@ -59,6 +68,12 @@ class CustomFunction:
 
     def call_batch(self, calls: Sequence[Call]) -> Any:
         """The raw values for all responses, or an awaitable of them."""
+        if self.by_columns:
+            columns = _columns(calls)
+            return self.function(
+                **{name: values for name, values in columns.items() if self.takes_all or name in self.accepted},
+                **self.arguments,
+            )
         singular = dict(zip(BATCHED_KEYWORDS, KEYWORDS, strict=True))
         lists = {key: [getattr(call, singular[key]) for call in calls] for key in self.accepted}
         return self.function(**lists, **self.arguments)
@@ -109,8 +124,10 @@ def load_function(file: Path, name: str, arguments: Mapping[str, str]) -> Custom
         raise ConfigError(
             f"`{file}` has no function `{name}`", hint=f"did you mean `{close}`" if close else f"it defines {listed}"
         )
-    batched = name == BATCHED_FUNCTION or bool(getattr(function, "batched", False))
-    given = BATCHED_KEYWORDS if batched else KEYWORDS
+    by_columns = COMPLETIONS in inspect.signature(function).parameters
+    batched = by_columns or name == BATCHED_FUNCTION or bool(getattr(function, "batched", False))
+    given = (_named(function) if by_columns else BATCHED_KEYWORDS) if batched else KEYWORDS
+    given = tuple(key for key in given if not by_columns or key not in arguments)
     accepted, own = _bind(function, given=given, arguments=arguments, label=f"`{name}` of `{file}`")
     return CustomFunction(
         name=name,
@@ -120,6 +137,8 @@ def load_function(file: Path, name: str, arguments: Mapping[str, str]) -> Custom
         accepted=accepted,
         batched=batched,
         concurrent=inspect.iscoroutinefunction(function) and not batched,
+        by_columns=by_columns,
+        takes_all=_takes_all(function),
     )
 
 
@@ -152,12 +171,38 @@ def _import(file: Path) -> Any:
     return module
 
 
+def _columns(calls: Sequence[Call]) -> dict[str, list[Any]]:
+    """Responses, prompts and columns of the data as lists; a response to chat messages is a list of one message."""
+    keys = dict.fromkeys(key for call in calls for key in call.extra_info)
+    columns: dict[str, list[Any]] = {key: [call.extra_info.get(key) for call in calls] for key in keys}
+    return columns | {
+        "prompts": [call.messages for call in calls],
+        COMPLETIONS: [
+            call.solution_str
+            if isinstance(call.messages, str) or call.messages is None
+            else [{"role": "assistant", "content": call.solution_str}]
+            for call in calls
+        ],
+        "completion_ids": [None if call.response_ids is None else list(call.response_ids) for call in calls],
+        "ground_truth": [call.ground_truth for call in calls],
+        "data_source": [call.data_source for call in calls],
+    }
+
+
+def _takes_all(function: Callable[..., Any]) -> bool:
+    return any(item.kind is item.VAR_KEYWORD for item in inspect.signature(function).parameters.values())
+
+
+def _named(function: Callable[..., Any]) -> tuple[str, ...]:
+    parameters = inspect.signature(function).parameters.values()
+    return tuple(item.name for item in parameters if item.kind in (item.POSITIONAL_OR_KEYWORD, item.KEYWORD_ONLY))
+
+
 def _bind(
     function: Callable[..., Any], *, given: Sequence[str], arguments: Mapping[str, str], label: str
 ) -> tuple[tuple[str, ...], dict[str, str]]:
     parameters = inspect.signature(function).parameters.values()
-    takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
-    named = {item.name for item in parameters if item.kind in (item.POSITIONAL_OR_KEYWORD, item.KEYWORD_ONLY)}
+    takes_all, named = _takes_all(function), _named(function)
     required = [
         item.name
         for item in parameters

@@ -85,7 +85,7 @@ _WITHOUT = {
 
 
 class TimedBuiltinPart:
-    """A built-in reward that may take forever: over its limit it scores as a wrong answer, which is counted."""
+    """A built-in reward that may take forever: over its limit it scores as a wrong answer and is counted."""
 
     needs_correct = False
 
@@ -109,7 +109,9 @@ class TimedBuiltinPart:
         self._processes.close()
 
     def _scored(self, outcome: Outcome) -> Outcome:
-        return outcome if outcome.reward is not None else replace(outcome, reward=self._wrong, correct=False)
+        failure = outcome.failure
+        stopped = failure is not None and failure.kind in ("timeout", "died")
+        return replace(outcome, reward=self._wrong, correct=False) if stopped else outcome
 
 
 class CustomPart:
@@ -179,4 +181,6 @@ def _call(request: ScoreRequest) -> Call:
         ground_truth=prompt.ground_truth,
         extra_info=dict(prompt.extra_info),
         response_length=None if request.response_ids is None else len(request.response_ids),
+        response_ids=request.response_ids,
+        messages=prompt.messages,
     )

@@ -9,7 +9,7 @@ from typing import Any
 from rl_compat.errors import ConfigError
 from rl_compat.rewards.builtin import find_builtin
 from rl_compat.rewards.custom import CustomFunction
-from rl_compat.rewards.types import Outcome
+from rl_compat.rewards.types import Failure, Outcome
 
 
 def load_builtin(name: str, arguments: Mapping[str, str]) -> CustomFunction:
@@ -21,7 +21,11 @@ def load_builtin(name: str, arguments: Mapping[str, str]) -> CustomFunction:
     bound = builtin.bind(name, arguments)
 
     def score(solution_str: str, ground_truth: Any) -> Outcome:
-        return builtin.function(solution_str, ground_truth, **bound)
+        try:
+            return builtin.function(solution_str, ground_truth, **bound)
+        except (MemoryError, RecursionError) as error:
+            failure = Failure(kind="error", message=f"`{name}` gave up on a response: {type(error).__name__}")
+            return Outcome(reward=builtin.wrong, correct=False, failure=failure)
 
     try:
         score("1", "2")
@@ -31,7 +35,7 @@ def load_builtin(name: str, arguments: Mapping[str, str]) -> CustomFunction:
         name=name,
         file=Path(__file__),
         function=score,
-        arguments=bound,
+        arguments={},
         accepted=("solution_str", "ground_truth"),
         batched=False,
         concurrent=False,

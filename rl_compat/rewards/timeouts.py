@@ -121,7 +121,7 @@ class TimedFunction:
     def _failure(self, call: Call, *, fault: str, exit_code: int | None) -> Outcome:
         if fault == "timeout":
             return failed(timeout_message(self.name, call.row, self._timeout_seconds), kind="timeout")
-        return failed(f"the process of `{self.name}` ended with code {exit_code} on row {call.row}")
+        return failed(f"the process of `{self.name}` ended with code {exit_code} on row {call.row}", kind="died")
 
     def _start(self) -> Ready:
         ours, theirs = Pipe()

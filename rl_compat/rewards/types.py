@@ -27,8 +27,8 @@ class ScoreRequest:
 class Failure:
     """Why a function gave no usable reward for a response."""
 
-    kind: Literal["timeout", "error", "misuse"]
-    "`misuse` is a value of the wrong kind: it stops the run whatever `reward.on_error` says"
+    kind: Literal["timeout", "died", "error", "misuse"]
+    "`died` is the process of the function; `misuse`, a value of the wrong kind, stops the run whatever `on_error` is"
     message: str
 
 

@@ -18,7 +18,7 @@ ACCURACY = "accuracy"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accuracy:
-    """The share of right answers (`accuracy`) or the mean of a reward function over the prompts of one source."""
+    """The share of right answers (`accuracy`), or the mean of a reward function or of a number that it named."""
 
     source: str
     measure: str
@@ -96,7 +96,8 @@ def validate(
 
 def _by_source(sequences: Sequences, scores: Scores) -> dict[tuple[str, str], list[float]]:
     """Values that are known, by data source and measure."""
-    measures: dict[str, Sequence[float | bool | None]] = {ACCURACY: scores.correct, **scores.components}
+    extras = {name: values for name, values in scores.numbers().items() if name != "acc"}
+    measures: dict[str, Sequence[float | bool | None]] = {ACCURACY: scores.correct, **extras, **scores.components}
     found: dict[tuple[str, str], list[float]] = defaultdict(list)
     for measure, values in measures.items():
         for trajectory, value in zip(sequences.trajectories, values, strict=True):

@@ -35,23 +35,31 @@ class LearnedReward:
     arguments: tuple[str, ...] = ()
 
     def __init__(self, settings: LearnedRewardSettings) -> None:
-        """Load tokenizer and model. Raises ModelError."""
+        """Load the tokenizer; the model follows with `load`, or when it is first used. Raises ModelError."""
         self.settings = settings
-        folder, trust = settings.model_folder, settings.trust_remote_code
-        self._chat = ChatEncoder(load_tokenizer(folder, trust_remote_code=trust))
-        model = load_reward_model(folder, role=settings.role, trust_remote_code=trust)
-        self._check_ids(model.classifier.get_input_embeddings().num_embeddings)  # type: ignore[union-attr, operator]
-        self._max_length = model.max_length
-        self._engine = RewardEngine(model, role=settings.role, pad_token_id=self._chat.bundle.pad_token_id)
-        self._engine.notes += [f"reward model: {note}" for note in self._chat.notes]
-        self._engine.offload()
+        self._chat = ChatEncoder(load_tokenizer(settings.model_folder, trust_remote_code=settings.trust_remote_code))
+        self._engine: RewardEngine | None = None
+        self._notes = [f"reward model: {note}" for note in self._chat.notes]
+
+    def load(self) -> RewardEngine:
+        """The engine, with the model loaded the first time. Raises ModelError."""
+        if self._engine is None:
+            settings = self.settings
+            model = load_reward_model(
+                settings.model_folder, role=settings.role, trust_remote_code=settings.trust_remote_code
+            )
+            self._check_ids(model.classifier.get_input_embeddings().num_embeddings)  # type: ignore[union-attr, operator]
+            self._engine = RewardEngine(model, role=settings.role, pad_token_id=self._chat.bundle.pad_token_id)
+            self._engine.offload()
+        return self._engine
 
     def outcomes(self, requests: Sequence[ScoreRequest]) -> list[Outcome]:
         """The model's number for each response; one that it cannot read is a failure of its row."""
-        encoded = [self._encode(request) for request in requests]
+        engine = self.load()
+        encoded = [self._encode(request, max_length=engine.model.max_length) for request in requests]
         readable = [ids for ids in encoded if not isinstance(ids, Outcome)]
-        with self._engine.onloaded():
-            rewards = iter(self._engine.rewards(readable) if readable else [])
+        with engine.onloaded():
+            rewards = iter(engine.rewards(readable) if readable else [])
         return [
             ids if isinstance(ids, Outcome) else _outcome(next(rewards), request)
             for ids, request in zip(encoded, requests, strict=True)
@@ -59,13 +67,14 @@ class LearnedReward:
 
     def take_notes(self) -> list[str]:
         """What is to be said since the last call: about its template at first, later about memory."""
-        return self._engine.take_notes()
+        taken, self._notes = self._notes, []
+        return taken + (self._engine.take_notes() if self._engine is not None else [])
 
     def close(self) -> None:
         """Give the device's memory back."""
-        self._engine.model.to("meta")
+        self._engine = None
 
-    def _encode(self, request: ScoreRequest) -> list[int] | Outcome:
+    def _encode(self, request: ScoreRequest, *, max_length: int | None) -> list[int] | Outcome:
         prompt = request.prompt
         if prompt.messages is None:
             ids = list(self._chat.bundle.tokenizer(prompt.text + request.response_text)["input_ids"])
@@ -76,9 +85,9 @@ class LearnedReward:
                 return _failed(f"row {prompt.row}: {error.message}")
         if not ids:
             return _failed(f"row {prompt.row} gives the reward model no tokens")
-        if self._max_length is not None and len(ids) > self._max_length:
+        if max_length is not None and len(ids) > max_length:
             return _failed(
-                f"row {prompt.row} has {len(ids)} tokens for the reward model, which was made for {self._max_length}"
+                f"row {prompt.row} has {len(ids)} tokens for the reward model, which was made for {max_length}"
             )
         return ids
 

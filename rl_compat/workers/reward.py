@@ -39,6 +39,11 @@ class RewardWorker:
         notes = self._learned.take_notes() if self._learned is not None else []
         return dataclasses.replace(scores, notes=(*scores.notes, *notes))
 
+    def load(self) -> None:
+        """Load the learned model now instead of when it is first used."""
+        if self._learned is not None:
+            self._learned.load()
+
     def replace(self, *, config: RewardConfig) -> None:
         """Other functions and weights; the learned model stays. When they cannot be used the present ones stay too."""
         replaced, self.scorer = self.scorer, self._build(config)
@@ -128,6 +133,10 @@ class RewardModel:
             for text, trajectory in zip(sequences.texts, sequences.trajectories, strict=True)
         ]
         return self.group.run(RewardWorker.score, requests=requests)
+
+    def load(self) -> None:
+        """Load the learned model now, if there is one, instead of when it is first used. Raises ModelError."""
+        self.group.run(RewardWorker.load).result()
 
     def replace(self, **settings: Any) -> None:
         """Other settings of `[reward]` from the next call on, such as `functions` and `weights`.
