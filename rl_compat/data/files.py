@@ -16,6 +16,7 @@ Record = dict[str, Any]
 SUFFIXES = (".parquet", ".json", ".jsonl", ".jsonl.gz", ".json.gz", ".csv")
 LARGEST_CSV_FIELD = 2**27
 SHOWN_NAMES = 5
+BATCH_ROWS = 4096
 
 
 def suffix_of(path: Path) -> str:
@@ -64,15 +65,16 @@ def plain(value: Any) -> Any:
     return value
 
 
-def from_line(line: str, *, path: Path, number: int) -> Record:
-    """The object in one line of JSON. Raises DataError."""
+def from_line(line: str, *, path: Path, number: int | None = None, row: int | None = None) -> Record:
+    """The object in one line of JSON, known by the number of its line or of its row. Raises DataError."""
+    where = f"row {row}" if number is None else f"line {number}"
     try:
-        row = json.loads(line)
+        record = json.loads(line)
     except json.JSONDecodeError as error:
-        raise DataError(f"line {number} of `{path}` is not JSON: {error.msg}") from error
-    if not isinstance(row, dict):
-        raise DataError(f"line {number} of `{path}` is a {_kind(row)}, not an object")
-    return row
+        raise DataError(f"{where} of `{path}` is not JSON: {error.msg}") from error
+    if not isinstance(record, dict):
+        raise DataError(f"{where} of `{path}` is a {_kind(record)}, not an object")
+    return record
 
 
 def not_parquet(path: Path, error: Exception) -> DataError:
@@ -95,11 +97,18 @@ def _read_parquet(path: Path, limit: int | None) -> list[Any]:
     import pyarrow
     import pyarrow.parquet
 
+    rows: list[Any] = []
     try:
-        table = pyarrow.parquet.ParquetFile(path).read()
+        file = pyarrow.parquet.ParquetFile(path)
+        if limit is None:
+            rows = without_index(file.read()).to_pylist()
+        else:
+            for batch in file.iter_batches(batch_size=max(1, min(limit, BATCH_ROWS))):
+                rows += without_index(pyarrow.Table.from_batches([batch])).slice(0, limit - len(rows)).to_pylist()
+                if len(rows) >= limit:
+                    break
     except pyarrow.ArrowInvalid as error:
         raise not_parquet(path, error) from error
-    rows: list[Any] = without_index(table).slice(0, limit).to_pylist()
     return rows
 
 

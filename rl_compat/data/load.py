@@ -48,6 +48,7 @@ class Source:
 
     name: str
     rows: list[Any]
+    first_row: int = 0
     num_read: int = 0
     "before rows without a usable prompt or response were left out"
     forms: tuple[Form, ...] = ()
@@ -204,7 +205,7 @@ def _source(name: str, reading: Reading, limit: int | None, *, first_row: int) -
             bad.setdefault(why, []).extend(numbers)
         forms.append(form)
         num_read += len(records)
-    return Source(name=name, rows=rows, num_read=num_read, forms=tuple(forms), bad=bad)
+    return Source(name=name, rows=rows, first_row=first_row, num_read=num_read, forms=tuple(forms), bad=bad)
 
 
 def _form(records: Sequence[Record], reading: Reading, name: str, *, builtin: bool) -> Form:

@@ -45,13 +45,11 @@ def build_prompts(
     prompts: list[Prompt] = []
     too_long: list[tuple[int, int]] = []
     for row in rows:
-        text, token_ids = _encode(row, chat)
-        if len(token_ids) > max_prompt_length:
-            too_long.append((row.row, len(token_ids)))
-            if overlong == "filter" or overlong == "error":
-                continue
-            token_ids = cut(token_ids, max_prompt_length, keep=overlong)
-        prompts.append(_prompt(row, text, token_ids))
+        prompt, length = encode_row(row, chat=chat, max_prompt_length=max_prompt_length, overlong=overlong)
+        if length > max_prompt_length:
+            too_long.append((row.row, length))
+        if prompt is not None:
+            prompts.append(prompt)
     _check_lengths(too_long, num_rows=len(rows), limit=max_prompt_length, overlong=overlong)
     num_dropped = len(rows) - len(prompts)
     return PromptSet(
@@ -61,6 +59,17 @@ def build_prompts(
         num_dropped=num_dropped,
         num_cut=len(too_long) - num_dropped,
     )
+
+
+def encode_row(row: Row, *, chat: ChatEncoder, max_prompt_length: int, overlong: Overlong) -> tuple[Prompt | None, int]:
+    """The prompt, None where it is dropped for its length, and the tokens that it has uncut. Raises DataError."""
+    text, token_ids = _encode(row, chat)
+    length = len(token_ids)
+    if length > max_prompt_length:
+        if overlong == "filter" or overlong == "error":
+            return None, length
+        token_ids = cut(token_ids, max_prompt_length, keep=overlong)
+    return _prompt(row, text, token_ids), length
 
 
 def cut(token_ids: Sequence[int], length: int, *, keep: Literal["left", "right", "middle"]) -> list[int]:
@@ -116,17 +125,23 @@ def _check_lengths(too_long: Sequence[tuple[int, int]], *, num_rows: int, limit:
     longest = max(length for _, length in too_long)
     if overlong == "error":
         row, length = too_long[0]
-        more = f", and {_count(len(too_long) - 1)} more" if len(too_long) > 1 else ""
-        raise DataError(
-            f"the prompt of row {row} has {length} tokens, {length} > {limit}{more}",
-            hint=f"set `data.max_prompt_length={longest}`, or `data.overlong_prompts=filter` to drop such rows",
-        )
+        raise too_long_error(row, length, limit=limit, num_more=len(too_long) - 1, longest=longest)
     if overlong == "filter" and len(too_long) == num_rows:
         shortest = min(length for _, length in too_long)
         raise DataError(
             f"all {_count(num_rows)} dropped: too long, the shortest has {shortest} tokens and the limit is {limit}",
             hint=f"set `data.max_prompt_length={longest}` to keep all, or `data.overlong_prompts=left` to cut them",
         )
+
+
+def too_long_error(row: int, length: int, *, limit: int, num_more: int = 0, longest: int = 0) -> DataError:
+    """The error for a row over the limit where `data.overlong_prompts=error`."""
+    more = f", and {_count(num_more)} more" if num_more else ""
+    enough = max(length, longest)
+    return DataError(
+        f"the prompt of row {row} has {length} tokens, {length} > {limit}{more}",
+        hint=f"set `data.max_prompt_length={enough}`, or `data.overlong_prompts=filter` to drop such rows",
+    )
 
 
 def _notes(too_long: Sequence[tuple[int, int]], *, num_rows: int, limit: int, overlong: Overlong) -> tuple[str, ...]:

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from rl_compat.data.order import PromptOrder, epoch_order
+from rl_compat.data.epochs import epoch_order
+from rl_compat.data.order import PromptOrder
 from rl_compat.errors import DataError
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+from fakes.encoders import CharacterEncoder
 
 from rl_compat.data.load import Row
 from rl_compat.data.prompts import Overlong, build_prompts, check_batch_size, cut
@@ -8,14 +9,6 @@ from rl_compat.errors import DataError, ModelError
 
 TEXTS = ("0123456789", "0123456789abcdef", "0123456789abcdefg")
 "10, 16 and 17 tokens"
-
-
-class CharacterEncoder:
-    """One token per character, its code point."""
-
-    def encode(self, prompt: str | list[dict]) -> tuple[str, list[int]]:
-        text = prompt if isinstance(prompt, str) else "".join(message["content"] for message in prompt)
-        return text, [ord(character) for character in text]
 
 
 def _rows(texts: tuple[str, ...] = TEXTS) -> list[Row]:
