@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from rl_compat.data.load import Row
-from rl_compat.errors import DataError
-from rl_compat.rewards.builtin import BUILTINS, check_rows, check_sources
-from rl_compat.rewards.sources import BUILTIN_BY_SOURCE
+from rl_compat.errors import ConfigError, DataError
+from rl_compat.rewards.builtin import BUILTINS, check_rows, check_sources, find_builtin, truth_problem
+from rl_compat.rewards.sources import BUILTIN_BY_SOURCE, builtin_of
 
 
 def _rows(*sources_and_truths: tuple[str, Any]) -> list[Row]:
@@ -40,6 +40,78 @@ def test_distinct_sources_are_checked_for_auto_only() -> None:
     with pytest.raises(DataError, match="data source `nowhere`"):
         check_sources(["openai/gsm8k", "nowhere"], ("auto",))
     check_sources(["nowhere"], ("gsm8k",))
+
+
+def test_a_source_of_the_settings_comes_before_the_built_in_ones_and_may_be_a_pattern() -> None:
+    sources = {"my/*": "exact_match", "openai/gsm8k": "mine.py:score"}
+    assert builtin_of("my/data", sources) == "exact_match"
+    assert builtin_of("openai/gsm8k", sources) == "mine.py:score"
+    assert builtin_of("rlc/arithmetic", sources) == "arithmetic"
+    check_rows(_rows(("my/data", "text"), ("openai/gsm8k", None)), ("auto",), sources)
+    with pytest.raises(DataError, match="row 0 has no ground truth, which the reward `exact_match` needs"):
+        check_rows(_rows(("my/data", None)), ("auto",), sources)
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("openai/gsm8k", "gsm8k"),
+        ("lighteval/MATH", "math"),
+        ("DigitalLearningGmbH/MATH-lighteval", "math"),
+        ("HuggingFaceH4/MATH-500", "math"),
+        ("numina_olympiads", "math"),
+        ("hiyouga/geometry3k", "math"),
+        ("math", "math_dapo"),
+        ("math_dapo", "math_dapo"),
+        ("math_dapo_reasoning", "math_dapo"),
+        ("aime2024", "math_dapo"),
+        ("searchR1_hotpotqa", "qa_exact_match"),
+        ("codecontests", None),
+    ],
+)
+def test_verls_data_sources_have_their_rewards(source: str, name: str | None) -> None:
+    assert builtin_of(source) == name
+
+
+@pytest.mark.parametrize("source", ["codecontests", "apps", "codeforces", "taco"])
+def test_programs_are_not_executed_and_that_is_said(source: str) -> None:
+    with pytest.raises(DataError, match=f"data source `{source}`") as error:
+        check_sources([source], ("auto",))
+    assert f"answers of `{source}` are programs, which are not executed here" in str(error.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("name", "truth", "problem"),
+    [
+        ("multiple_choice", "B", None),
+        ("multiple_choice", "Paris", "has the ground truth `Paris`, and the reward `multiple_choice` needs a letter"),
+        ("qa_exact_match", {"target": ["a"]}, None),
+        ("qa_exact_match", {"target": []}, "has no ground truth, which the reward `qa_exact_match` needs"),
+        ("math", ["1", ""], "has no ground truth, which the reward `math` needs"),
+        ("format", None, None),
+        ("mine.py:f", None, None),
+    ],
+)
+def test_why_a_ground_truth_cannot_be_used(name: str, truth: Any, problem: str | None) -> None:
+    assert truth_problem(name, truth) == problem
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "bound"),
+    [
+        ("repetition", {"ngram": "4", "other": "x"}, {"ngram": 4}),
+        ("cosine_length", {"wrong_short": "-2"}, {"wrong_short": -2.0}),
+        ("format", {"tags": "a,b"}, {"tags": "a,b"}),
+        ("gsm8k", {"tags": "a"}, {}),
+    ],
+)
+def test_arguments_get_their_types(name: str, arguments: dict[str, str], bound: dict[str, Any]) -> None:
+    assert find_builtin(name).bind(name, arguments) == bound
+
+
+def test_an_argument_of_another_type_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"`reward.function_arguments.ngram` is `x`, expected a whole number"):
+        find_builtin("repetition").bind("repetition", {"ngram": "x"})
 
 
 @pytest.mark.parametrize("functions", [("auto",), ("gsm8k",), ("gsm8k_format", "gsm8k_strict")])

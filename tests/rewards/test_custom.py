@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -128,6 +129,25 @@ def test_a_batch_of_another_length_is_never_stretched(write: Write, values: obje
     assert {(o.failure.kind, o.failure.message) for o in outcomes if o.failure} == {
         ("misuse", f"`compute_scores` {got}")
     }
+
+
+def test_a_function_written_for_trl_gets_completions_prompts_and_the_columns_of_the_data(write: Write) -> None:
+    file = write(
+        "def named(completions, prompts, k, scale=1.0): return [completions, prompts, k, scale]\n"
+        "def every(completions, **columns): return sorted(columns)\n"
+    )
+    chat = replace(CALL, messages=[{"role": "user", "content": "q"}])
+    text = replace(CALL, messages="q", extra_info={})
+    named = _load(file, "named", scale="2")
+    assert named.batched
+    assert named.call_batch([chat, text]) == [
+        [[{"role": "assistant", "content": "text"}], "text"],
+        [[{"role": "user", "content": "q"}], "q"],
+        [1, None],
+        "2",
+    ]
+    columns = ["completion_ids", "data_source", "ground_truth", "k", "prompts"]
+    assert _load(file, "every").call_batch([chat]) == columns
 
 
 def test_a_crash_names_function_row_and_the_users_line(write: Write) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,75 @@ def test_auto_follows_the_data_source_of_each_row(build: Build) -> None:
     scorer = build("auto", data_sources=("openai/gsm8k", "rlc/arithmetic"))
     requests = _requests("it is 42") + _requests("it is 42", "42", source="rlc/arithmetic")
     assert scorer.score(requests).rewards == (1.0, 0.0, 1.0)
+
+
+def test_a_source_may_have_a_function_of_its_own(build: Build, mine: str) -> None:
+    sources = {"mine/*": f"{mine}:scaled", "texts": "exact_match"}
+    found = ("openai/gsm8k", "mine/a", "texts")
+    scorer = build("auto", sources=sources, data_sources=found, function_arguments={"scale": "3"})
+    requests = _requests("42") + _requests("x", source="mine/a") + _requests("x", source="texts", truth="X")
+    scores = scorer.score(requests)
+    assert scores.rewards == (1.0, 3.0, 1.0)
+    assert scores.components == {"auto": (1.0, 3.0, 1.0)}
+    assert scores.correct == (True, None, True)
+
+
+def test_the_function_of_a_source_is_named_where_it_fails(build: Build, mine: str) -> None:
+    scorer = build("auto", sources={"b": f"{mine}:nan"}, data_sources=("b",))
+    with pytest.raises(RewardError, match="`nan` returned `nan` for row 10"):
+        scorer.score(_requests("x", source="b"))
+
+
+def test_sources_without_auto_are_refused(build: Build) -> None:
+    with pytest.raises(ConfigError, match=r"`reward.sources` says what `auto` takes"):
+        build("gsm8k", sources={"a": "gsm8k"})
+
+
+def test_numbers_that_functions_name_are_in_the_metrics_and_can_be_parts(build: Build, mine: str) -> None:
+    scores = build("gsm8k", f"{mine}:info", weights=(1.0, 0.5)).score(_requests("#### 42", "no"))
+    assert (scores.metrics["reward/length"], scores.metrics["reward/acc"]) == (4.5, 0.0)
+    assert scores.parts() == {"gsm8k": (1.0, 0.0), "info": (0.5, 0.5)}
+    assert scores.parts(["length", "gsm8k"]) == {"length": (7.0, 2.0), "gsm8k": (1.0, 0.0)}
+    assert scores.weights == {"gsm8k": 1.0, "info": 0.5}
+    with pytest.raises(RewardError, match="no reward is called `lenght`") as error:
+        scores.parts(["lenght"])
+    assert error.value.hint == "did you mean `length`"
+
+
+def test_a_row_that_is_left_out_is_none_in_every_part(build: Build, mine: str) -> None:
+    scorer = build("gsm8k", f"{mine}:none_for_b", on_error="skip")
+    assert scorer.score(_requests("42", "b")).parts() == {"gsm8k": (1.0, None), "none_for_b": (1.0, None)}
+
+
+def test_the_length_in_tokens_reaches_a_function_that_takes_it(build: Build, tmp_path: Path) -> None:
+    (tmp_path / "long.py").write_text("def f(response_length): return response_length\n")
+    requests = [replace(request, response_ids=(5, 6, 7)) for request in _requests("x")]
+    assert build(f"{tmp_path / 'long.py'}:f").score(requests).rewards == (3.0,)
+
+
+@pytest.mark.parametrize("num_processes", [1, 3])
+def test_responses_are_dealt_out_among_processes_and_come_back_in_order(
+    build: Build, tmp_path: Path, num_processes: int
+) -> None:
+    (tmp_path / "slow.py").write_text(
+        "import os, time\n"
+        "def f(solution_str):\n"
+        "    time.sleep(0.2)\n"
+        "    return {'score': float(solution_str), 'pid': os.getpid()}\n"
+    )
+    scorer = build(f"{tmp_path / 'slow.py'}:f", num_processes=num_processes)
+    scores = scorer.score(_requests(*map(str, range(7))))
+    assert scores.rewards == tuple(map(float, range(7)))
+    assert len(set(scores.extras["pid"])) == num_processes
+
+
+def test_a_batched_function_sees_all_responses_in_one_process(build: Build, tmp_path: Path) -> None:
+    (tmp_path / "all.py").write_text(
+        "def compute_scores(solution_strs): return [len(solution_strs)] * len(solution_strs)\n"
+    )
+    assert (
+        build(f"{tmp_path / 'all.py'}:compute_scores", num_processes=3).score(_requests(*"abcd")).rewards == (4.0,) * 4
+    )
 
 
 def test_an_unknown_data_source_is_refused_before_the_run_and_in_it(build: Build) -> None:
