@@ -138,7 +138,7 @@ def test_responses_are_dealt_out_among_processes_and_come_back_in_order(
     (tmp_path / "slow.py").write_text(
         "import os, time\n"
         "def f(solution_str):\n"
-        "    time.sleep(0.2)\n"
+        "    time.sleep(0.05)\n"
         "    return {'score': float(solution_str), 'pid': os.getpid()}\n"
     )
     scorer = build(f"{tmp_path / 'slow.py'}:f", num_processes=num_processes)
