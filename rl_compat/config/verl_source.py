@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from rl_compat.config.arguments import Argument
 from rl_compat.config.verl_command import read_arguments, split_program
+from rl_compat.config.verl_script import read_training
 from rl_compat.config.verl_yaml import read_yaml
+from rl_compat.errors import ConfigError
 
 YAML_SUFFIXES = (".yaml", ".yml")
+SCRIPT_SUFFIXES = (".sh", ".bash")
+STDIN = Path("-")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,12 +33,30 @@ def read_words(words: Sequence[str]) -> Source:
 
 
 def read_file(path: Path, words: Sequence[str] = ()) -> Source:
-    """A YAML file, with arguments after it. Raises ConfigError."""
-    inherited, told = read_yaml(path)
-    arguments, notes = read_arguments(words)
-    return Source(arguments=[*inherited, *arguments], notes=[*told, *notes])
+    """A YAML file with arguments after it, or a shell script with its own arguments; `-` is a script on stdin.
+
+    Raises ConfigError.
+    """
+    if path.suffix.lower() in YAML_SUFFIXES:
+        inherited, told = read_yaml(path)
+        arguments, notes = read_arguments(words)
+        return Source(arguments=[*inherited, *arguments], notes=[*told, *notes])
+    name, folder = (path.name, path.parent) if path != STDIN else ("stdin", Path.cwd())
+    arguments, notes = read_training(_text(path), name=name, folder=folder, words=words)
+    return Source(arguments=arguments, notes=notes)
 
 
 def is_verl_file(path: Path) -> bool:
     """Whether a file is read as one of verl's rather than as TOML."""
-    return path.suffix.lower() in YAML_SUFFIXES
+    return path == STDIN or path.suffix.lower() in (*YAML_SUFFIXES, *SCRIPT_SUFFIXES)
+
+
+def _text(path: Path) -> str:
+    if path == STDIN:
+        return sys.stdin.read()
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"`{path}` is not text in UTF-8", hint="give a shell script or a YAML file") from error
+    except OSError as error:
+        raise ConfigError(f"`{path}` cannot be read: {error.strerror}") from error
