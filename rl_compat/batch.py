@@ -21,6 +21,7 @@ _OPTIONAL = (
     "returns",
     "weights",
     "selection",
+    "sum_pi_squared",
 )
 
 
@@ -54,6 +55,8 @@ class Batch:
     returns: Tensor | None = None
     weights: Tensor | None = None
     "importance weights of tokens that another policy sampled"
+    sum_pi_squared: Tensor | None = None
+    "sum over the vocabulary of the squared probabilities at each token"
     selection: Tensor | None = None
     "bool: tokens that a policy loss chose from the whole mini-batch"
 

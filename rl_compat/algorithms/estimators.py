@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from rl_compat.algorithms.advantages import AdvantageEstimate, gae, reinforce_plus_plus
+from rl_compat.algorithms.advantages import AdvantageEstimate, gae, reinforce_plus_plus, remax
 from rl_compat.algorithms.group_advantages import (
+    gdpo,
     gpg,
     grpo,
     grpo_passk,
@@ -18,6 +19,16 @@ from rl_compat.algorithms.group_advantages import (
     rloo,
 )
 from rl_compat.algorithms.masking import masked_sum, whiten
+from rl_compat.algorithms.token_baseline import optimal_token_baseline, tir_optimal_token_baseline
+from rl_compat.algorithms.vtrace import vtrace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VTraceBounds:
+    """The most that a ratio of probabilities counts."""
+
+    rho: float = 1.0
+    c: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,24 +47,64 @@ class AdvantageInputs:
     "[B, T], when the algorithm has a critic"
     scored: Tensor | None = None
     "[B] bool: False on rows that have no reward; all have one when not given"
+    baselines: Tensor | None = None
+    "[B] outcome reward of the greedy response to the same prompt"
+    logprobs: Tensor | None = None
+    "[B, T] of the sampled tokens under the policy that learns"
+    rollout_logprobs: Tensor | None = None
+    "[B, T] under the policy that sampled them"
+    sum_pi_squared: Tensor | None = None
+    "[B, T]"
+    importance: Tensor | None = None
+    "[B, T] weights of tokens that another policy sampled; 1 when not given"
+    reward_parts: Mapping[str, Tensor] = field(default_factory=dict)
+    "[B] by name"
+    part_weights: Mapping[str, float] = field(default_factory=dict)
     gamma: float = 1.0
     gae_lambda: float = 1.0
     whiten: bool = True
     normalize_by_std: bool = True
+    vtrace: VTraceBounds | None = None
+    "with a critic: V-trace in place of GAE"
 
 
 def ppo_advantages(inputs: AdvantageInputs) -> AdvantageEstimate:
-    """Advantages by GAE, whitened over the step if asked. Rows without a reward get 0 for advantages and returns."""
+    """Advantages by GAE or V-trace, whitened over the step if asked. Rows without a reward get 0 for both results."""
     assert inputs.values is not None
-    mask = inputs.response_mask if inputs.scored is None else inputs.response_mask & inputs.scored[:, None]
-    estimate = gae(
-        token_rewards=inputs.token_rewards,
-        values=inputs.values,
+    mask = kept(inputs)
+    estimate = with_critic(inputs, token_rewards=inputs.token_rewards, values=inputs.values)
+    return estimate._replace(advantages=whiten(estimate.advantages, mask=mask)) if inputs.whiten else estimate
+
+
+def with_critic(inputs: AdvantageInputs, *, token_rewards: Tensor, values: Tensor) -> AdvantageEstimate:
+    """GAE or V-trace over the scored rows, not whitened."""
+    mask = kept(inputs)
+    if inputs.vtrace is None:
+        return gae(
+            token_rewards=token_rewards,
+            values=values,
+            response_mask=mask,
+            gamma=inputs.gamma,
+            gae_lambda=inputs.gae_lambda,
+        )
+    assert inputs.logprobs is not None
+    assert inputs.rollout_logprobs is not None
+    return vtrace(
+        token_rewards=token_rewards,
+        values=values,
+        old_logprobs=inputs.logprobs,
+        rollout_logprobs=inputs.rollout_logprobs,
         response_mask=mask,
         gamma=inputs.gamma,
         gae_lambda=inputs.gae_lambda,
+        max_rho=inputs.vtrace.rho,
+        max_c=inputs.vtrace.c,
     )
-    return estimate._replace(advantages=whiten(estimate.advantages, mask=mask)) if inputs.whiten else estimate
+
+
+def kept(inputs: AdvantageInputs) -> Tensor:
+    """[B, T] bool: the tokens of scored rows."""
+    return inputs.response_mask if inputs.scored is None else inputs.response_mask & inputs.scored[:, None]
 
 
 def grpo_advantages(inputs: AdvantageInputs) -> AdvantageEstimate:
@@ -87,6 +138,26 @@ def reinforce_plus_plus_advantages(inputs: AdvantageInputs) -> AdvantageEstimate
     )
 
 
+def remax_advantages(inputs: AdvantageInputs) -> AdvantageEstimate:
+    assert inputs.baselines is not None
+    return remax(
+        token_rewards=inputs.token_rewards,
+        baselines=inputs.baselines,
+        response_mask=inputs.response_mask,
+        scored=inputs.scored,
+    )
+
+
+def gdpo_advantages(inputs: AdvantageInputs) -> AdvantageEstimate:
+    return gdpo(
+        reward_parts=inputs.reward_parts,
+        weights=inputs.part_weights,
+        groups=inputs.groups,
+        response_mask=inputs.response_mask,
+        scored=inputs.scored,
+    )
+
+
 def response_rewards(inputs: AdvantageInputs) -> Tensor:
     """[B]: the sum of each response's token rewards, which a KL penalty is part of.
 
@@ -97,6 +168,23 @@ def response_rewards(inputs: AdvantageInputs) -> Tensor:
 
 
 Estimator = Callable[[AdvantageInputs], AdvantageEstimate]
+
+
+def _by_token_baseline(estimate: Callable[..., AdvantageEstimate]) -> Estimator:
+    def advantages(inputs: AdvantageInputs) -> AdvantageEstimate:
+        assert inputs.logprobs is not None
+        assert inputs.sum_pi_squared is not None
+        return estimate(
+            token_rewards=inputs.token_rewards,
+            logprobs=inputs.logprobs,
+            sum_pi_squared=inputs.sum_pi_squared,
+            groups=inputs.groups,
+            response_mask=inputs.response_mask,
+            importance=inputs.importance,
+            scored=inputs.scored,
+        )
+
+    return advantages
 
 
 def _compared(estimate: Callable[..., AdvantageEstimate]) -> Estimator:
@@ -117,11 +205,16 @@ ESTIMATORS: Mapping[str, Estimator] = {
     "ppo": ppo_advantages,
     "grpo": grpo_advantages,
     "dr_grpo": grpo_advantages,
+    "dapo": grpo_advantages,
     "rloo": _compared(rloo),
     "reinforce_plus_plus": reinforce_plus_plus_advantages,
     "reinforce_plus_plus_baseline": _compared(reinforce_plus_plus_baseline),
     "opo": _compared(opo),
     "grpo_passk": passk_advantages,
     "gpg": _compared(gpg),
+    "gdpo": gdpo_advantages,
+    "remax": remax_advantages,
+    "optimal_token_baseline": _by_token_baseline(optimal_token_baseline),
+    "tir_optimal_token_baseline": _by_token_baseline(tir_optimal_token_baseline),
 }
 "by `algorithm.name`"

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """A whole number that is a fraction of another setting."""
+
+    of: str
+    fraction: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -13,16 +21,24 @@ class Algorithm:
 
     name: str
     summary: str
-    "where its advantages come from, in half a sentence"
+    "where its advantages come from, or what it learns, in half a sentence"
+    learns_from: Literal["prompts", "supervised", "preference", "labelled"] = "prompts"
+    "its rows: prompts are answered by the model itself and rewarded; the others come with their responses"
     needs_critic: bool = False
     needs_groups: bool = False
     "compares the responses of one prompt, so it needs several of each"
+    needs_greedy_response: bool = False
+    "the reward of the most likely response to each prompt is its baseline"
+    needs_sum_pi_squared: bool = False
+    "the sum of the squared probabilities of all tokens at each position"
+    needs_reward_parts: bool = False
+    "compares the parts of the reward one by one"
     reads: tuple[str, ...] = ()
     "fields of `algorithm` that only some estimators read"
     policy_loss: str = "ppo_clip"
     "what `algorithm.policy_loss=auto` is"
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    "settings by dotted key that the name sets, unless they are given"
+    "settings by dotted key that the name sets, unless they are given; a Share follows another setting"
 
 
 GAE = ("gamma", "gae_lambda", "whiten_advantages")
@@ -46,6 +62,18 @@ ROWS = (
         needs_groups=True,
         reads=("normalize_by_std",),
         defaults={"algorithm.normalize_by_std": False, "algorithm.loss_aggregation": "seq-mean-token-sum-norm"},
+    ),
+    Algorithm(
+        name="dapo",
+        summary="GRPO without prompts that teach nothing, with a wider upper clip and a penalty for overlong responses",
+        needs_groups=True,
+        reads=("normalize_by_std",),
+        defaults={
+            "algorithm.clip_high": 0.28,
+            "algorithm.dynamic_sampling": True,
+            "algorithm.loss_aggregation": "token-mean",
+            "reward.overlong_buffer": Share(of="data.max_response_length", fraction=0.2),
+        },
     ),
     Algorithm(
         name="rloo",
@@ -79,9 +107,56 @@ ROWS = (
         needs_groups=True,
         policy_loss="gpg",
     ),
+    Algorithm(
+        name="gdpo",
+        summary="every part of the reward against its group by itself, then summed and whitened",
+        needs_groups=True,
+        needs_reward_parts=True,
+        reads=("reward_parts", "reward_part_weights"),
+    ),
+    Algorithm(
+        name="remax",
+        summary="each reward against that of the greedy response to the prompt",
+        needs_greedy_response=True,
+    ),
+    Algorithm(
+        name="optimal_token_baseline",
+        summary="reward-to-go of each token against the baseline of least variance in its group",
+        needs_groups=True,
+        needs_sum_pi_squared=True,
+    ),
+    Algorithm(
+        name="tir_optimal_token_baseline",
+        summary="the same with tokens matched by their number among the trained ones",
+        needs_groups=True,
+        needs_sum_pi_squared=True,
+    ),
 )
 
-ALGORITHMS: Mapping[str, Algorithm] = {row.name: row for row in ROWS}
+OFFLINE_ROWS = (
+    Algorithm(
+        name="sft",
+        summary="responses are imitated, token by token",
+        learns_from="supervised",
+    ),
+    Algorithm(
+        name="dpo",
+        summary="the better of two responses becomes more likely than the worse, against a reference",
+        learns_from="preference",
+    ),
+    Algorithm(
+        name="kto",
+        summary="responses that were called good become more likely, others less, against a reference",
+        learns_from="labelled",
+    ),
+    Algorithm(
+        name="reward_model",
+        summary="one number for a conversation, higher for the better of two",
+        learns_from="preference",
+    ),
+)
+
+ALGORITHMS: Mapping[str, Algorithm] = {row.name: row for row in (*ROWS, *OFFLINE_ROWS)}
 
 CLIP = ("clip_low", "clip_high")
 
@@ -100,6 +175,15 @@ LOSS_READS: Mapping[str, tuple[str, ...]] = {
     "reinforce": (),
 }
 "policy loss to the fields of `algorithm` that change something in it"
+
+
+def is_offline(name: str) -> bool:
+    """Whether an algorithm learns from responses that are there, without generating any."""
+    return ALGORITHMS[name].learns_from != "prompts"
+
+
+WITHOUT_RATIO = ("gpg", "reinforce", "dro")
+"policy losses without a factor that corrects for who sampled"
 
 
 def policy_loss_of(name: str, policy_loss: str) -> str:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
-from rl_compat.algorithms.table import ALGORITHMS, LOSS_READS, policy_loss_of
+from rl_compat.algorithms.table import ALGORITHMS, LOSS_READS, is_offline, policy_loss_of
 from rl_compat.config.report import KeyVerdict
 from rl_compat.config.settings import settings, values_of
 from rl_compat.config.types import RunConfig
@@ -47,34 +48,16 @@ def _loss(config: RunConfig) -> str:
     return policy_loss_of(config.algorithm.name, config.algorithm.policy_loss)
 
 
-RULES: tuple[Inert, ...] = (
-    Inert(
-        keys=(
-            "model.critic_path",
-            "optimizer.critic_lr",
-            "algorithm.clip_value",
-            "algorithm.critic_warmup_steps",
-        ),
-        while_=_without_critic,
-        because="`algorithm.name={algorithm.name}` has no critic",
-    ),
-    *(_unread_by_estimator(name) for name in sorted({name for row in ALGORITHMS.values() for name in row.reads})),
-    *(_unread_by_loss(name) for name in dict.fromkeys(name for read in LOSS_READS.values() for name in read)),
-    Inert(
-        keys=("algorithm.kl_coef", "algorithm.kl_controller"),
-        while_=lambda config: config.algorithm.kl_in_reward == "none",
-        because="`algorithm.kl_in_reward` is `none`; set it to `k1` for a KL penalty in the reward",
-    ),
-    Inert(
-        keys=("algorithm.kl_target", "algorithm.kl_horizon"),
-        while_=lambda config: config.algorithm.kl_controller == "fixed" or config.algorithm.kl_in_reward == "none",
-        because="only `algorithm.kl_controller=adaptive` with `algorithm.kl_in_reward` reads it",
-    ),
-    Inert(
-        keys=("algorithm.kl_loss_coef",),
-        while_=lambda config: config.algorithm.kl_loss == "none",
-        because="`algorithm.kl_loss` is `none`; set it to `k3` for a KL term in the loss",
-    ),
+def _only(names: tuple[str, ...], *keys: str) -> Inert:
+    """Settings that only some algorithms read."""
+    return Inert(
+        keys=tuple(f"preference.{key}" for key in keys),
+        while_=lambda config: config.algorithm.name not in names,
+        because=f"only `algorithm.name={' or '.join(names)}` reads it",
+    )
+
+
+SHARED: tuple[Inert, ...] = (
     Inert(
         keys=("model.lora_alpha", "model.lora_dropout", "model.lora_targets"),
         while_=lambda config: config.model.lora_rank == 0,
@@ -96,6 +79,92 @@ RULES: tuple[Inert, ...] = (
         because="`data.val_files` is empty",
     ),
 )
+"whatever is trained"
+
+OFFLINE: tuple[Inert, ...] = (
+    Inert(
+        keys=("supervised.loss_on", "supervised.packing"),
+        while_=lambda config: config.algorithm.name != "sft",
+        because="only `algorithm.name=sft` reads it",
+    ),
+    _only(("dpo", "kto"), "beta"),
+    _only(("dpo",), "loss", "label_smoothing", "length_normalized", "reference_free"),
+    _only(("kto",), "desirable_weight", "undesirable_weight"),
+    _only(("reward_model",), "margin"),
+    Inert(
+        keys=("preference.label_smoothing",),
+        while_=lambda config: config.algorithm.name == "dpo" and config.preference.loss != "sigmoid",
+        because="only `preference.loss=sigmoid` has it",
+    ),
+)
+"about the settings of algorithms that generate nothing"
+
+REINFORCEMENT: tuple[Inert, ...] = (
+    Inert(
+        keys=(
+            "model.critic_path",
+            "optimizer.critic_lr",
+            "algorithm.clip_value",
+            "algorithm.critic_warmup_steps",
+        ),
+        while_=_without_critic,
+        because="`algorithm.name={algorithm.name}` has no critic",
+    ),
+    *(_unread_by_estimator(name) for name in sorted({name for row in ALGORITHMS.values() for name in row.reads})),
+    *(_unread_by_loss(name) for name in dict.fromkeys(name for read in LOSS_READS.values() for name in read)),
+    Inert(
+        keys=("algorithm.max_sampling_rounds",),
+        while_=lambda config: not config.algorithm.dynamic_sampling,
+        because="`algorithm.dynamic_sampling` is false",
+    ),
+    Inert(
+        keys=("off_policy.truncate", "off_policy.band", "off_policy.normalize"),
+        while_=lambda config: config.off_policy.importance == "none",
+        because="`off_policy.importance` is `none`: there are no weights",
+    ),
+    Inert(
+        keys=("off_policy.vtrace",),
+        while_=_without_critic,
+        because="`algorithm.name={algorithm.name}` has no critic",
+    ),
+    Inert(
+        keys=("off_policy.vtrace_rho", "off_policy.vtrace_c"),
+        while_=lambda config: not config.off_policy.vtrace or _without_critic(config),
+        because="only `off_policy.vtrace` with a critic reads it",
+    ),
+    Inert(
+        keys=("algorithm.kl_coef", "algorithm.kl_controller"),
+        while_=lambda config: config.algorithm.kl_in_reward == "none",
+        because="`algorithm.kl_in_reward` is `none`; set it to `k1` for a KL penalty in the reward",
+    ),
+    Inert(
+        keys=("algorithm.kl_target", "algorithm.kl_horizon"),
+        while_=lambda config: config.algorithm.kl_controller == "fixed" or config.algorithm.kl_in_reward == "none",
+        because="only `algorithm.kl_controller=adaptive` with `algorithm.kl_in_reward` reads it",
+    ),
+    Inert(
+        keys=("algorithm.kl_loss_coef",),
+        while_=lambda config: config.algorithm.kl_loss == "none",
+        because="`algorithm.kl_loss` is `none`; set it to `k3` for a KL term in the loss",
+    ),
+)
+
+
+@cache
+def _generation() -> Inert:
+    """What only generating and rewarding read."""
+    sections = ("algorithm", "off_policy", "reward", "cost", "rollout")
+    others = ("optimizer.critic_lr", "model.critic_path", "trainer.validation_temperature")
+    return Inert(
+        keys=(*(k for k, s in settings().items() if s.section in sections and k != "algorithm.name"), *others),
+        while_=lambda config: True,
+        because="`algorithm.name={algorithm.name}` learns from responses that are there: nothing is generated",
+    )
+
+
+def _rules(name: str) -> tuple[Inert, ...]:
+    own = (_generation(),) if is_offline(name) else REINFORCEMENT
+    return (*own, *OFFLINE, *SHARED)
 
 
 def inert_settings(config: RunConfig, given: Iterable[str]) -> tuple[KeyVerdict, ...]:
@@ -103,7 +172,7 @@ def inert_settings(config: RunConfig, given: Iterable[str]) -> tuple[KeyVerdict,
     values, wanted = values_of(config), set(given)
     return tuple(
         _verdict(key, values[key], rule.because.format(algorithm=config.algorithm))
-        for rule in RULES
+        for rule in _rules(config.algorithm.name)
         if rule.while_(config)
         for key in rule.keys
         if key in wanted and values[key] != settings()[key].default

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from rl_compat.algorithms.table import ALGORITHMS
+from rl_compat.algorithms.table import ALGORITHMS, Share
 from rl_compat.config import types
 
 
@@ -92,7 +92,15 @@ def build(values: Mapping[str, Any]) -> types.RunConfig:
 def settings_by_algorithm(values: Mapping[str, Any]) -> dict[str, Any]:
     """The settings by dotted key that the algorithm's name sets beside these values; none of these is among them."""
     row = ALGORITHMS.get(values.get("algorithm.name", ""))
-    return {} if row is None else {key: value for key, value in row.defaults.items() if key not in values}
+    if row is None:
+        return {}
+    return {key: _follow(value, values) for key, value in row.defaults.items() if key not in values}
+
+
+def _follow(value: Any, values: Mapping[str, Any]) -> Any:
+    if not isinstance(value, Share):
+        return value
+    return int(value.fraction * values.get(value.of, settings()[value.of].default))
 
 
 def replace(config: types.RunConfig, values: Mapping[str, Any]) -> types.RunConfig:

@@ -9,12 +9,21 @@ AlgorithmName = Literal[
     "ppo",
     "grpo",
     "dr_grpo",
+    "dapo",
     "rloo",
     "reinforce_plus_plus",
     "reinforce_plus_plus_baseline",
     "opo",
     "grpo_passk",
     "gpg",
+    "gdpo",
+    "remax",
+    "optimal_token_baseline",
+    "tir_optimal_token_baseline",
+    "sft",
+    "dpo",
+    "kto",
+    "reward_model",
 ]
 PolicyLossName = Literal[
     "auto",
@@ -31,7 +40,8 @@ PolicyLossName = Literal[
     "dppo_kl",
     "reinforce",
 ]
-KLKind = Literal["none", "k1", "abs", "k2", "k3"]
+KLKind = Literal["none", "k1", "abs", "k2", "k3", "k1+", "abs+", "k2+", "k3+"]
+"a `+` keeps the value and has the gradient of k2"
 Auto = Literal["auto"]
 
 
@@ -59,11 +69,27 @@ class ModelConfig:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataConfig:
     train_files: tuple[str, ...] = ("gsm8k",)
-    "`gsm8k` (shipped), `arithmetic` (generated), or paths of .parquet, .json, .jsonl"
+    "`gsm8k` (shipped), `arithmetic` (generated), or paths, patterns and folders of .parquet, .jsonl, .json, .csv"
     val_files: tuple[str, ...] = ("gsm8k",)
     "held-out data, in the same forms; empty for none"
     prompt_key: str = "prompt"
-    "column with the chat messages or the prompt text"
+    "column with the chat messages or the prompt text; `extra_info.question` reaches into a struct"
+    response_key: str | None = None
+    "column with the response to imitate or to judge; told by the form of the data when not set, as all below"
+    chosen_key: str | None = None
+    "column with the better response"
+    rejected_key: str | None = None
+    "column with the worse response"
+    label_key: str | None = None
+    "column that says whether a response is good"
+    answer_key: str | None = None
+    "column with the ground truth"
+    bad_rows: Literal["error", "drop"] = "error"
+    "rows without a usable prompt or response: stop, or leave them out and say so"
+    mixture_weights: tuple[float, ...] = ()
+    "share of each of train_files in every batch; when empty all rows are one dataset"
+    streaming: bool | Auto = "auto"
+    "read train_files in pieces, in bounded memory; `auto`: when their rows would fill a quarter of the memory"
     max_prompt_length: int = 512
     "tokens"
     max_response_length: int = 256
@@ -115,6 +141,14 @@ class AlgorithmConfig:
     "GRPO: divide by the group's standard deviation"
     group_size: int = 1
     "responses per prompt"
+    reward_parts: tuple[str, ...] = ()
+    "`gdpo`: the parts that are compared one by one, functions or numbers in their dicts; all functions when empty"
+    reward_part_weights: tuple[float, ...] = ()
+    "one per part; those of `reward.weights` when empty, 1 for other numbers"
+    dynamic_sampling: bool = False
+    "replace prompts whose responses all get the same reward by the next ones, which then come sooner"
+    max_sampling_rounds: int = 10
+    "with dynamic_sampling: after so many a step learns from the prompts that it has"
     policy_loss: PolicyLossName = "auto"
     "what the actor minimizes; `auto` is `ppo_clip`, and `gpg` for the algorithm of that name"
     clip_low: float = 0.2
@@ -160,6 +194,62 @@ class AlgorithmConfig:
     "passes over a batch"
     critic_warmup_steps: int = 0
     "steps in which only the critic learns"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffPolicyConfig:
+    """For tokens that another policy sampled: one of other rounding, or older weights."""
+
+    importance: Literal["none", "token", "sequence"] = "none"
+    "weigh losses by the ratio of the trainer's to the sampler's probability, of each token or of its whole response"
+    truncate: float | None = None
+    "no weight above this"
+    band: tuple[float, float] | None = None
+    "weights outside it are 0"
+    normalize: bool = False
+    "divide the weights by their mean over the batch"
+    reject: tuple[str, ...] = ()
+    "train on no token that one of these rules leaves out: `token_k1:0.8_1.25`, `seq_mean_k3:0.02` …"
+    bypass: bool = False
+    "the sampler's log-probabilities are the old ones; saves the pass that computes the trainer's"
+    vtrace: bool = False
+    "with a critic: V-trace returns and advantages in place of GAE"
+    vtrace_rho: float = 1.0
+    "most that a ratio counts in a step's own error"
+    vtrace_c: float = 1.0
+    "and in those of later steps"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SupervisedConfig:
+    """For `algorithm.name=sft`."""
+
+    loss_on: Literal["response", "all"] = "response"
+    "the tokens that are learned: those of the assistant, or all but the first"
+    packing: bool = False
+    "several rows in one sequence, each blind to the others: the same loss without padding"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreferenceConfig:
+    """For `algorithm.name` dpo, kto and reward_model."""
+
+    loss: Literal["sigmoid", "ipo", "hinge"] = "sigmoid"
+    "`dpo`: of the margin between the two responses"
+    beta: float = 0.1
+    "how dear it is to leave the reference: the reward is beta times the log-ratio to it"
+    label_smoothing: float = 0.0
+    "`dpo` with `sigmoid`: share of pairs that may be the wrong way round"
+    length_normalized: bool = False
+    "`dpo`: divide each log-ratio by its number of tokens"
+    reference_free: bool = False
+    "`dpo`: leave the reference out"
+    desirable_weight: float = 1.0
+    "`kto`: of the losses of good responses"
+    undesirable_weight: float = 1.0
+    "and of the others"
+    margin: float = 0.0
+    "`reward_model`: by how much the better response should lead, where its row does not say"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -265,6 +355,9 @@ class RunConfig:
     data: DataConfig = field(default_factory=DataConfig)
     reward: RewardConfig = field(default_factory=RewardConfig)
     algorithm: AlgorithmConfig = field(default_factory=AlgorithmConfig)
+    off_policy: OffPolicyConfig = field(default_factory=OffPolicyConfig)
+    supervised: SupervisedConfig = field(default_factory=SupervisedConfig)
+    preference: PreferenceConfig = field(default_factory=PreferenceConfig)
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     trainer: TrainerConfig = field(default_factory=TrainerConfig)

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rl_compat.algorithms.table import ALGORITHMS
+from rl_compat.algorithms.rejection_rules import parse_rejection_rules
+from rl_compat.algorithms.table import ALGORITHMS, WITHOUT_RATIO, policy_loss_of
 from rl_compat.config.settings import values_of
 from rl_compat.config.types import RunConfig
 from rl_compat.errors import ConfigError, nearest
@@ -38,6 +39,7 @@ POSITIVE = Range(holds=lambda value: value > 0, words="above 0")
 ABOVE_ONE = Range(holds=lambda value: value > 1, words="above 1")
 FRACTION = Range(holds=lambda value: 0 < value <= 1, words="above 0 and at most 1")
 ZERO_TO_ONE = Range(holds=lambda value: 0 <= value <= 1, words="between 0 and 1")
+BELOW_HALF = Range(holds=lambda value: 0 <= value < 0.5, words="at least 0 and below 0.5")
 BELOW_ONE = Range(holds=lambda value: 0 <= value < 1, words="at least 0 and below 1")
 
 RANGES: Mapping[str, Range] = {
@@ -48,6 +50,7 @@ RANGES: Mapping[str, Range] = {
     "data.max_response_length": AT_LEAST_ONE,
     "data.max_train_samples": AT_LEAST_ONE,
     "data.max_val_samples": AT_LEAST_ONE,
+    "data.mixture_weights": POSITIVE,
     "data.seed": NOT_NEGATIVE,
     "reward.overlong_buffer": NOT_NEGATIVE,
     "reward.overlong_penalty": NOT_NEGATIVE,
@@ -66,12 +69,22 @@ RANGES: Mapping[str, Range] = {
     "algorithm.clip_cov_fraction": FRACTION,
     "algorithm.kl_cov_fraction": FRACTION,
     "algorithm.kl_cov_coef": NOT_NEGATIVE,
+    "algorithm.max_sampling_rounds": AT_LEAST_ONE,
     "algorithm.kl_coef": NOT_NEGATIVE,
     "algorithm.kl_target": POSITIVE,
     "algorithm.kl_horizon": AT_LEAST_ONE,
     "algorithm.kl_loss_coef": NOT_NEGATIVE,
     "algorithm.num_epochs": AT_LEAST_ONE,
     "algorithm.critic_warmup_steps": NOT_NEGATIVE,
+    "off_policy.truncate": POSITIVE,
+    "off_policy.band": NOT_NEGATIVE,
+    "off_policy.vtrace_rho": POSITIVE,
+    "off_policy.vtrace_c": POSITIVE,
+    "preference.beta": POSITIVE,
+    "preference.label_smoothing": BELOW_HALF,
+    "preference.desirable_weight": NOT_NEGATIVE,
+    "preference.undesirable_weight": NOT_NEGATIVE,
+    "preference.margin": NOT_NEGATIVE,
     "rollout.temperature": POSITIVE,
     "rollout.top_p": FRACTION,
     "rollout.top_k": NOT_NEGATIVE,
@@ -168,11 +181,15 @@ def _prompts(count: int, group_size: int) -> str:
 def groups(config: RunConfig) -> Iterator[Problem]:
     """What compares the responses of one prompt needs two."""
     algorithm = config.algorithm
-    if ALGORITHMS[algorithm.name].needs_groups and algorithm.group_size == 1:
+    if algorithm.group_size > 1:
+        return
+    compares = "`algorithm.dynamic_sampling`" if algorithm.dynamic_sampling else ""
+    if ALGORITHMS[algorithm.name].needs_groups:
+        compares = f"`algorithm.name={algorithm.name}`"
+    if compares:
         yield Problem(
             key="algorithm.group_size",
-            message=f"`algorithm.name={algorithm.name}` compares the responses of one prompt and "
-            "`algorithm.group_size` is 1",
+            message=f"{compares} compares the responses of one prompt and `algorithm.group_size` is 1",
             hint="set `algorithm.group_size=8`, or any number from 2",
         )
 
@@ -217,6 +234,96 @@ def reward_parts(config: RunConfig) -> Iterator[Problem]:
         )
 
 
+def reward_by_parts(config: RunConfig) -> Iterator[Problem]:
+    """Parts that are compared one by one: one weight each, and no KL penalty, which is no part."""
+    algorithm = config.algorithm
+    names, weights = algorithm.reward_parts, algorithm.reward_part_weights
+    if weights and len(weights) != len(names):
+        yield Problem(
+            key="algorithm.reward_part_weights",
+            message=f"`algorithm.reward_part_weights` has {len(weights)} numbers and `algorithm.reward_parts` has "
+            f"{len(names)} names",
+            hint="name each part, and give one weight for each",
+        )
+    if ALGORITHMS[algorithm.name].needs_reward_parts and algorithm.kl_in_reward != "none":
+        yield Problem(
+            key="algorithm.kl_in_reward",
+            message=f"`algorithm.name={algorithm.name}` compares the parts of the reward one by one, and "
+            f"`algorithm.kl_in_reward={algorithm.kl_in_reward}` is none of them",
+            hint=f"use `algorithm.kl_loss={algorithm.kl_in_reward}`",
+        )
+
+
+def importance_bounds(config: RunConfig) -> Iterator[Problem]:
+    """Weights are cut at a bound or held in a band."""
+    band, truncate = config.off_policy.band, config.off_policy.truncate
+    if band is not None and truncate is not None:
+        yield Problem(
+            key="off_policy.band",
+            message=f"`off_policy.band` is {band} and `off_policy.truncate` is {truncate}: only one of them can hold",
+            hint="set one of them to `none`",
+        )
+    if band is not None and band[0] >= band[1]:
+        yield Problem(
+            key="off_policy.band",
+            message=f"`off_policy.band` goes from {band[0]} to {band[1]}, which holds nothing",
+            hint="give the lower bound first, for example `off_policy.band=0.5,2`",
+        )
+
+
+def rejection_rules(config: RunConfig) -> Iterator[Problem]:
+    """Rules that exist, each once."""
+    try:
+        parse_rejection_rules(config.off_policy.reject)
+    except ValueError as error:
+        yield Problem(key="off_policy.reject", message=f"`off_policy.reject`: {error}")
+
+
+def bypass(config: RunConfig) -> Iterator[Problem]:
+    """With the sampler's log-probabilities as the old ones a loss with a ratio corrects by itself."""
+    off_policy = config.off_policy
+    loss = policy_loss_of(config.algorithm.name, config.algorithm.policy_loss)
+    if not off_policy.bypass:
+        return
+    if off_policy.importance != "none" and loss not in WITHOUT_RATIO:
+        yield Problem(
+            key="off_policy.importance",
+            message=f"under `off_policy.bypass` the ratio in `algorithm.policy_loss={loss}` is that to the sampler "
+            f"already, and `off_policy.importance={off_policy.importance}` would count it twice",
+            hint="set `off_policy.importance=none`, or `algorithm.policy_loss=reinforce`",
+        )
+    if off_policy.vtrace:
+        yield Problem(
+            key="off_policy.vtrace",
+            message="`off_policy.vtrace` compares the trainer's log-probabilities with the sampler's, and "
+            "`off_policy.bypass` computes only the sampler's",
+            hint="set one of them to `false`",
+        )
+
+
+def vtrace(config: RunConfig) -> Iterator[Problem]:
+    """The advantages of V-trace are weighted already."""
+    off_policy = config.off_policy
+    if off_policy.vtrace and off_policy.importance != "none":
+        yield Problem(
+            key="off_policy.importance",
+            message=f"the advantages of `off_policy.vtrace` hold the ratio already, and "
+            f"`off_policy.importance={off_policy.importance}` would count it twice",
+            hint="set `off_policy.importance=none`",
+        )
+
+
+def mixture_weights(config: RunConfig) -> Iterator[Problem]:
+    """One weight per name in the training data, or none."""
+    num_files, num_weights = len(config.data.train_files), len(config.data.mixture_weights)
+    if num_weights not in (0, num_files):
+        yield Problem(
+            key="data.mixture_weights",
+            message=f"`data.mixture_weights` has {num_weights} numbers and `data.train_files` names {num_files} datasets",
+            hint="give one weight per name, where a folder or a pattern is one, or none for one dataset of all rows",
+        )
+
+
 def loggers(config: RunConfig) -> Iterator[Problem]:
     """Only trackers that exist."""
     for name in config.trainer.loggers:
@@ -237,14 +344,33 @@ def quantized_base(config: RunConfig) -> Iterator[Problem]:
 
 
 def token_budget(config: RunConfig) -> Iterator[Problem]:
-    """The longest sequence fits into one micro-batch."""
-    longest = config.data.max_prompt_length + config.data.max_response_length
+    """The longest sequence, or the two of a pair, fit into one micro-batch."""
+    pairs = ALGORITHMS[config.algorithm.name].learns_from == "preference"
+    longest = (config.data.max_prompt_length + config.data.max_response_length) * (2 if pairs else 1)
     budget = config.plan.max_tokens_per_micro_batch
     if isinstance(budget, int) and 1 <= budget < longest:
+        what = "the longest pair" if pairs else "the longest sequence"
         yield Problem(
             key="plan.max_tokens_per_micro_batch",
-            message=f"`plan.max_tokens_per_micro_batch` is {budget} and the longest sequence has {longest} tokens",
+            message=f"`plan.max_tokens_per_micro_batch` is {budget} and {what} has {longest} tokens",
             hint=f"set it to {longest} or more, or shorten `data.max_prompt_length` or `data.max_response_length`",
+        )
+
+
+def pairs(config: RunConfig) -> Iterator[Problem]:
+    """What is compared is computed together, and a loss that needs other rows has some."""
+    name = config.algorithm.name
+    if ALGORITHMS[name].learns_from == "preference" and config.plan.micro_batch_size == 1:
+        yield Problem(
+            key="plan.micro_batch_size",
+            message=f"`plan.micro_batch_size` is 1 and `algorithm.name={name}` compares two sequences",
+            hint="set `plan.micro_batch_size=2`, or leave it out",
+        )
+    if name == "kto" and config.trainer.mini_batch_size == 1:
+        yield Problem(
+            key="trainer.mini_batch_size",
+            message="`trainer.mini_batch_size` is 1 and `algorithm.name=kto` estimates a mean over a mini-batch",
+            hint="set `trainer.mini_batch_size=8`, or more",
         )
 
 
@@ -252,9 +378,16 @@ TOGETHER: tuple[Callable[[RunConfig], Iterator[Problem]], ...] = (
     batch_sizes,
     groups,
     covariance_bounds,
+    reward_by_parts,
+    importance_bounds,
+    rejection_rules,
+    bypass,
+    vtrace,
     reward_weights,
     reward_parts,
+    mixture_weights,
     loggers,
     quantized_base,
     token_budget,
+    pairs,
 )

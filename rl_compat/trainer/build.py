@@ -12,10 +12,7 @@ from rl_compat.algorithms.kl import KLController, make_kl_controller
 from rl_compat.algorithms.policy_losses import POLICY_LOSSES
 from rl_compat.algorithms.table import ALGORITHMS, policy_loss_of
 from rl_compat.config.types import AlgorithmConfig, RunConfig
-from rl_compat.data.columns import Columns
-from rl_compat.data.load import load_rows
-from rl_compat.data.order import PromptOrder
-from rl_compat.data.prompts import build_prompts
+from rl_compat.data.order import Order
 from rl_compat.distributed.pool import ResourcePool
 from rl_compat.errors import ModelError
 from rl_compat.hardware.types import Hardware
@@ -24,8 +21,10 @@ from rl_compat.planning.types import Plan
 from rl_compat.rewards.builtin import check_rows
 from rl_compat.trainer.checkpoints import check_disk
 from rl_compat.trainer.loop import Roles, StepSettings
+from rl_compat.trainer.prompt_data import load_training_data, load_validation_prompts
 from rl_compat.trainer.reporter import Reporter
 from rl_compat.trainer.run_folder import RunFolder
+from rl_compat.trainer.sampling import SamplingSettings
 from rl_compat.trajectory import Prompt
 from rl_compat.workers.actor import ActorModel
 from rl_compat.workers.critic import CriticModel
@@ -49,10 +48,10 @@ class Prepared:
 
     setup: Setup
     plan: Plan
-    prompts: tuple[Prompt, ...]
+    prompts: Sequence[Prompt]
     validation_prompts: tuple[Prompt, ...]
     reward: RewardModel
-    order: PromptOrder
+    order: Order
     total_steps: int
     notes: tuple[str, ...]
 
@@ -72,15 +71,15 @@ def check_run(config: RunConfig, hardware: Hardware) -> Prepared:
         check_critic_ids(setup)
     size = checkpoint_bytes(plan, config.model, shape=setup.shape, critic_shape=setup.critic_shape)
     check_disk(RunFolder(Path(config.trainer.output_dir)).checkpoints, size, config.trainer.keep_checkpoints)
-    training, notes = load_training_prompts(setup)
+    training, notes = load_training_data(setup)
     validation, validation_notes = load_validation_prompts(setup)
-    order = PromptOrder(len(training), config.trainer.batch_size, shuffle=config.data.shuffle, seed=config.data.seed)
+    order = training.order(config.trainer.batch_size, shuffle=config.data.shuffle, seed=config.data.seed)
     return Prepared(
         setup=setup,
         plan=plan,
-        prompts=training,
+        prompts=training.prompts,
         validation_prompts=validation,
-        reward=start_reward(setup, [*training, *validation]),
+        reward=start_reward(setup, [*training.sample(), *validation]),
         order=order,
         total_steps=config.trainer.num_steps or config.trainer.num_epochs * order.steps_per_epoch,
         notes=(*setup.notes, *notes, *validation_notes, *plan.notes),
@@ -100,37 +99,6 @@ def start_reward(setup: Setup, prompts: Sequence[Prompt]) -> RewardModel:
     )
 
 
-def load_training_prompts(setup: Setup) -> tuple[tuple[Prompt, ...], tuple[str, ...]]:
-    data = setup.config.data
-    return load_prompts(setup, data.train_files, data.max_train_samples)
-
-
-def load_validation_prompts(setup: Setup) -> tuple[tuple[Prompt, ...], tuple[str, ...]]:
-    """None when the settings name no held-out data."""
-    data = setup.config.data
-    return load_prompts(setup, data.val_files, data.max_val_samples, validation=True) if data.val_files else ((), ())
-
-
-def load_prompts(
-    setup: Setup, files: Sequence[str], max_samples: int | None, *, validation: bool = False
-) -> tuple[tuple[Prompt, ...], tuple[str, ...]]:
-    """The prompts of the files, encoded, and what was dropped or cut."""
-    data = setup.config.data
-    notes: list[str] = []
-    rows = load_rows(
-        files,
-        split="test" if validation else "train",
-        columns=Columns(prompt=data.prompt_key),
-        max_samples=max_samples,
-        announce=notes.append,
-    )
-    prompts = build_prompts(
-        rows, chat=setup.chat, max_prompt_length=data.max_prompt_length, overlong=data.overlong_prompts
-    )
-    check_token_ids(prompts.prompts, setup.shape.vocab_size)
-    return prompts.prompts, (*notes, *prompts.notes)
-
-
 def check_critic_ids(setup: Setup) -> None:
     """Raise ModelError for a critic that cannot read the actor's tokens."""
     sampled = min(setup.shape.vocab_size, setup.tokenizer.num_tokens)
@@ -138,16 +106,6 @@ def check_critic_ids(setup: Setup) -> None:
         raise ModelError(
             f"the critic knows {setup.critic_shape.vocab_size} token ids and the actor samples from {sampled}",
             hint="set `model.critic_path` to a model with the actor's tokenizer",
-        )
-
-
-def check_token_ids(prompts: Sequence[Prompt], vocab_size: int) -> None:
-    """Raise ModelError for a token that the model has no embedding for."""
-    largest = max(max(prompt.token_ids) for prompt in prompts)
-    if largest >= vocab_size:
-        raise ModelError(
-            f"the tokenizer gives the id {largest} and the model knows the ids below {vocab_size}",
-            hint="set `model.tokenizer` to the tokenizer that the model was trained with",
         )
 
 
@@ -169,6 +127,9 @@ def build_roles(prepared: Prepared, reporter: Reporter) -> Roles:
             if config.model.lora_rank
             else ReferenceModel.start(reference_settings(setup), pool=pool)
         )
+    if config.reward.model is not None:
+        reporter.phase("loading the reward model")
+        prepared.reward.load()
     return Roles(actor=actor, reward=prepared.reward, critic=critic, reference=reference)
 
 
@@ -193,26 +154,40 @@ def needs_reference(algorithm: AlgorithmConfig) -> bool:
 
 
 def step_settings(config: RunConfig) -> StepSettings:
+    algorithm = config.algorithm
+    row = ALGORITHMS[algorithm.name]
     return StepSettings(
-        experience=experience_settings(config.algorithm),
-        rollout=config.rollout,
-        group_size=config.algorithm.group_size,
-        max_new_tokens=config.data.max_response_length,
+        experience=experience_settings(config),
+        sampling=SamplingSettings(
+            rollout=config.rollout,
+            group_size=algorithm.group_size,
+            max_new_tokens=config.data.max_response_length,
+            max_rounds=algorithm.max_sampling_rounds if algorithm.dynamic_sampling else None,
+        ),
         one_update=one_update(config),
+        sum_pi_squared=row.needs_sum_pi_squared,
+        greedy_response=row.needs_greedy_response,
+        reward_parts=algorithm.reward_parts if row.needs_reward_parts else None,
+        reward_part_weights=algorithm.reward_part_weights,
     )
 
 
 def one_update(config: RunConfig) -> bool:
     """Whether the weights that the update starts from are those of every log-probability that a step needs.
 
-    A loss that chooses tokens from a whole mini-batch needs their log-probabilities before the update.
+    A KL in the reward and off-policy correction need log-probabilities before the update, and so does a loss that
+    chooses tokens from a whole mini-batch. Under bypass the sampler's are the old ones.
     """
-    algorithm = config.algorithm
+    algorithm, off_policy = config.algorithm, config.off_policy
     return (
         optimizer_steps_per_batch(config) == 1
         and POLICY_LOSSES[policy_loss_of(algorithm.name, algorithm.policy_loss)].select is None
-        and config.algorithm.kl_in_reward == "none"
+        and algorithm.kl_in_reward == "none"
         and config.model.lora_dropout == 0.0
+        and off_policy.importance == "none"
+        and not off_policy.reject
+        and not off_policy.vtrace
+        and not off_policy.bypass
     )
 
 

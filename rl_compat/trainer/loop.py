@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from rl_compat.config.types import RolloutConfig
-from rl_compat.rewards.score import Scores
+from rl_compat.batch import Batch
+from rl_compat.rewards.types import Scores
 from rl_compat.trainer.memory import PhaseMemory
 from rl_compat.trainer.reporter import Timer
+from rl_compat.trainer.sampling import Draw, SamplingSettings, prompts_of, sample
 from rl_compat.trajectory import Prompt
 from rl_compat.workers.actor import ActorModel
 from rl_compat.workers.critic import CriticModel
-from rl_compat.workers.experience import Experience, ExperienceSettings, make_experience
+from rl_compat.workers.experience import Experience, ExperienceSettings, RewardParts, make_experience
 from rl_compat.workers.reference import ReferenceModel
 from rl_compat.workers.reward import RewardModel
 from rl_compat.workers.sequences import Sequences
@@ -31,11 +32,15 @@ class Roles:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepSettings:
     experience: ExperienceSettings
-    rollout: RolloutConfig
-    group_size: int
-    max_new_tokens: int
+    sampling: SamplingSettings
     one_update: bool = False
-    "a step is one optimizer step and no KL is in the reward: the update's own log-probabilities are the old ones"
+    "a step is one optimizer step and nothing before it needs log-probabilities: the update's own are the old ones"
+    sum_pi_squared: bool = False
+    greedy_response: bool = False
+    "the reward of a greedy response to each prompt is asked for"
+    reward_parts: tuple[str, ...] | None = None
+    "the parts of the reward that are asked for, all functions when empty; None where the sum is enough"
+    reward_part_weights: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +50,8 @@ class Collected:
     sequences: Sequences
     scores: Scores
     experience: Experience
+    metrics: dict[str, float] = field(default_factory=dict)
+    "of the sampling"
 
 
 def collect(
@@ -56,24 +63,29 @@ def collect(
     seed: int,
     timer: Timer,
     memory: PhaseMemory,
+    more: Draw | None = None,
 ) -> Collected:
-    """Generate, score, and work out advantages. Changes no weights."""
-    with memory("gen"), timer("gen", items=len(prompts) * settings.group_size) as on_progress:
-        sequences = roles.actor.generate(
-            prompts,
-            max_new_tokens=settings.max_new_tokens,
-            group_size=settings.group_size,
-            top_p=settings.rollout.top_p,
-            top_k=settings.rollout.top_k,
-            seed=seed,
-            on_progress=on_progress,
-        )
-    with memory("reward"), timer("reward"):
-        scores = roles.reward.compute_rewards(sequences).result()
-    batch = sequences.batch
-    if not settings.one_update:
-        with memory("old_log_prob"), timer("old_log_prob"):
-            batch = batch.with_(old_logprobs=roles.actor.compute_logprobs(sequences).result())
+    """Generate, score, and work out advantages. Changes no weights.
+
+    `more` gives further prompts, for settings that replace some.
+    """
+    sampled = sample(
+        roles.actor,
+        roles.reward,
+        prompts,
+        settings.sampling,
+        more=more,
+        seed=seed,
+        timer=timer,
+        memory=memory,
+    )
+    sequences, scores = sampled.sequences, sampled.scores
+    metrics, greedy_rewards = sampled.metrics, None
+    if settings.greedy_response:
+        greedy_rewards = _greedy_rewards(roles, sequences, settings.sampling, timer=timer, memory=memory)
+        known = [reward for reward in greedy_rewards if reward is not None]
+        metrics |= {"critic/greedy_score/mean": sum(known) / len(known)} if known else {}
+    batch = _with_logprobs(roles, sequences, settings, timer=timer, memory=memory)
     if roles.reference is not None:
         with memory("ref"), timer("ref"):
             batch = batch.with_(ref_logprobs=roles.reference.compute_logprobs(sequences).result())
@@ -81,8 +93,51 @@ def collect(
         with memory("values"), timer("values"):
             batch = batch.with_(values=roles.critic.compute_values(sequences).result())
     with timer("adv"):
-        experience = make_experience(batch, rewards=scores.rewards, settings=settings.experience, kl_coef=kl_coef)
-    return Collected(sequences=sequences, scores=scores, experience=experience)
+        experience = make_experience(
+            batch,
+            rewards=scores.rewards,
+            settings=settings.experience,
+            kl_coef=kl_coef,
+            parts=_parts(scores, settings),
+            greedy_rewards=greedy_rewards,
+        )
+    return Collected(sequences=sequences, scores=scores, experience=experience, metrics=metrics)
+
+
+def _greedy_rewards(
+    roles: Roles, sequences: Sequences, settings: SamplingSettings, *, timer: Timer, memory: PhaseMemory
+) -> tuple[float | None, ...]:
+    """Of the most likely response to the prompt of each group (ReMax)."""
+    prompts = prompts_of(sequences)
+    with memory("gen_max"), timer("gen_max", items=len(prompts)) as on_progress:
+        greedy = roles.actor.generate(
+            prompts, max_new_tokens=settings.max_new_tokens, temperature=0.0, on_progress=on_progress
+        )
+    with timer("reward"):
+        return roles.reward.compute_rewards(greedy).result().rewards
+
+
+def _with_logprobs(
+    roles: Roles, sequences: Sequences, settings: StepSettings, *, timer: Timer, memory: PhaseMemory
+) -> Batch:
+    """The batch with the log-probabilities that the step needs before it updates."""
+    batch = sequences.batch
+    if settings.sum_pi_squared:
+        with memory("old_log_prob"), timer("old_log_prob"):
+            outputs = roles.actor.compute_token_outputs(sequences).result()
+        batch = batch.with_(old_logprobs=outputs["logprobs"], sum_pi_squared=outputs["sum_pi_squared"])
+    elif not settings.one_update and not settings.experience.off_policy.bypass:
+        with memory("old_log_prob"), timer("old_log_prob"):
+            batch = batch.with_(old_logprobs=roles.actor.compute_logprobs(sequences).result())
+    return batch.with_(old_logprobs=batch.rollout_logprobs) if settings.experience.off_policy.bypass else batch
+
+
+def _parts(scores: Scores, settings: StepSettings) -> RewardParts | None:
+    if settings.reward_parts is None:
+        return None
+    values = scores.parts(settings.reward_parts)
+    given = dict(zip(values, settings.reward_part_weights, strict=True)) if settings.reward_part_weights else {}
+    return RewardParts(values=values, weights=dict.fromkeys(values, 1.0) | dict(scores.weights) | given)
 
 
 def learn(

@@ -11,6 +11,7 @@ from rl_compat.planning.types import Plan
 
 PLANNED_PHASE = {
     "gen": "rollout",
+    "gen_max": "rollout",
     "reward": "reward",
     "old_log_prob": "logprobs",
     "ref": "reference",

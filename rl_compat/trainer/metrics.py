@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from rl_compat.algorithms import mismatch
 from rl_compat.algorithms.groups import zero_spread_fraction
 from rl_compat.algorithms.value_losses import explained_variance
 from rl_compat.batch import Batch
@@ -39,14 +40,15 @@ def data_metrics(batch: Batch, *, scored: Tensor) -> dict[str, float]:
 
 
 def mismatch_metrics(batch: Batch) -> dict[str, float]:
-    """How far the sampler's log-probabilities are from the trainer's; the update says it where it computes them."""
+    """How far the sampler's log-probabilities are from the trainer's; the update says it where it computes them.
+
+    Nothing is known where the sampler's are taken for the old ones.
+    """
     assert batch.rollout_logprobs is not None
-    if batch.old_logprobs is None:
-        return {}
     mask = batch.response_mask
-    rollout, trained = batch.rollout_logprobs[mask], batch.old_logprobs[mask]
-    if rollout.numel() == 0:
+    if batch.old_logprobs is None or batch.old_logprobs is batch.rollout_logprobs or not mask.any():
         return {}
+    rollout, trained = batch.rollout_logprobs[mask], batch.old_logprobs[mask]
     gap = (trained - rollout).abs()
     probability_gap = (trained.exp() - rollout.exp()).abs()
     return {
@@ -54,6 +56,9 @@ def mismatch_metrics(batch: Batch) -> dict[str, float]:
         "training/rollout_logprobs_diff_max": float(gap.max()),
         "training/rollout_probs_diff_mean": float(probability_gap.mean()),
         "training/rollout_probs_diff_max": float(probability_gap.max()),
+        **mismatch.mismatch_metrics(
+            old_logprobs=batch.old_logprobs, rollout_logprobs=batch.rollout_logprobs, response_mask=mask
+        ),
     }
 
 

@@ -7,12 +7,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rl_compat.data.order import PromptOrder
+from rl_compat.data.order import Order
+from rl_compat.data.training import left_out
 from rl_compat.trainer.build import Prepared, build_roles, kl_controller, step_settings
 from rl_compat.trainer.loop import Collected, Roles, collect, learn
 from rl_compat.trainer.method import Instruments, Measure
 from rl_compat.trainer.metrics import data_metrics, mismatch_metrics, timing_metrics
+from rl_compat.trainer.rows import Rows
 from rl_compat.trainer.validate import Validation, validate
+from rl_compat.trajectory import Prompt
 from rl_compat.workers.actor import ActorWorker
 from rl_compat.workers.critic import CriticWorker
 from rl_compat.workers.setup import Setup
@@ -27,6 +30,7 @@ class Reinforcement:
         self.prepared = prepared
         self.config = prepared.setup.config
         self.kl = kl_controller(self.config.algorithm)
+        self.more = Rows(prepared.order)
         self._notes: list[str] = []
         self.roles: Roles
         self.instruments: Instruments
@@ -36,7 +40,7 @@ class Reinforcement:
         return self.prepared.setup
 
     @property
-    def order(self) -> PromptOrder:
+    def order(self) -> Order:
         return self.prepared.order
 
     @property
@@ -65,15 +69,20 @@ class Reinforcement:
         self.roles = build_roles(self.prepared, instruments.reporter)
 
     def collect(self, rows: Sequence[int], *, step: int) -> Collected:
+        """A step on these rows, and on further ones of the order where prompts are replaced."""
         return collect(
             self.roles,
-            [self.prepared.prompts[row] for row in rows],
+            self._prompts(rows),
             step_settings(self.config),
+            more=lambda count: self._prompts(self.more.take(count)),
             kl_coef=self.kl.coef,
             seed=self.config.rollout.seed * 1_000_003 + step,
             timer=self.instruments.timer,
             memory=self.instruments.memory,
         )
+
+    def _prompts(self, rows: Sequence[int]) -> list[Prompt]:
+        return [self.prepared.prompts[row] for row in rows]
 
     def learn(self, collected: Collected, *, step: int) -> dict[str, float]:
         """Update the models, then the KL controller."""
@@ -101,6 +110,8 @@ class Reinforcement:
         return (
             data_metrics(batch, scored=collected.experience.scored)
             | mismatch_metrics(batch)
+            | dict(collected.experience.metrics)
+            | collected.metrics
             | dict(collected.scores.metrics)
             | timing_metrics(seconds, batch)
         )
@@ -151,14 +162,15 @@ class Reinforcement:
             self.roles.critic.group.run(CriticWorker.load_state, folder=checkpoint / "critic").result()
 
     def state_dict(self) -> dict[str, Any]:
-        return {"kl": dict(self.kl.state_dict())}
+        return {"kl": dict(self.kl.state_dict()), "left_over": list(self.more.left_over)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.kl.load_state_dict(state["kl"])
+        self.more = Rows(self.order, left_over=state["left_over"])
 
     def take_notes(self) -> list[str]:
-        """What the rewards noticed, then the models."""
-        notes, self._notes = self._notes, []
+        """What the rewards noticed and streaming left out, then the models."""
+        notes, self._notes = [*self._notes, *left_out(self.prepared.prompts)], []
         notes += self.roles.actor.group.run(ActorWorker.take_notes).result()
         if self.roles.critic is not None:
             notes += self.roles.critic.group.run(CriticWorker.take_notes).result()

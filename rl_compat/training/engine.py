@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor, nn
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 from rl_compat.batch import Batch
 from rl_compat.planning.types import RolePlan
 from rl_compat.training.base import TrainEngine
+from rl_compat.training.layout import Layout
 from rl_compat.training.micro_batches import TokenMatrix
 from rl_compat.training.optimizers import OptimizerSettings
 from rl_compat.training.output_head import SplitModel
@@ -33,11 +35,18 @@ class PolicyEngine(TrainEngine):
     unknown way.
     """
 
-    def __init__(self, model: nn.Module, *, role: RolePlan, optimizer: OptimizerSettings | None) -> None:
-        super().__init__(model, role=role, optimizer=optimizer)
+    def __init__(
+        self, model: nn.Module, *, role: RolePlan, optimizer: OptimizerSettings | None, layout: Layout = Layout()
+    ) -> None:
+        super().__init__(model, role=role, optimizer=optimizer, layout=layout)
         self._split = SplitModel(model)
         with autocast_for(role):
             self._split.check(model, role.device)
+            if layout.line_tokens is not None and not self._split.shares_lines(role.device):
+                self.layout = replace(layout, line_tokens=None)
+                self.notes.append(
+                    f"`{type(model).__name__}` lets rows that share a line see each other: they are padded instead"
+                )
 
     def logprobs(
         self, batch: Batch, *, temperature: float, with_entropy: bool = False, with_sum_pi_squared: bool = False
@@ -74,7 +83,7 @@ class PolicyEngine(TrainEngine):
     def _outputs(
         self, matrix: TokenMatrix, *, temperature: float, with_entropy: bool, with_sum_pi_squared: bool = False
     ) -> TokenOutputs:
-        hidden: Any = matrix.at_predictors(self._split.hidden(matrix.input_ids))
+        hidden: Any = matrix.at_predictors(self._split.hidden(matrix.input_ids, position_ids=matrix.position_ids))
         statistics = self._split.logprobs(
             hidden,
             matrix.targets,
@@ -83,10 +92,9 @@ class PolicyEngine(TrainEngine):
             with_entropy=with_entropy,
             with_sum_pi_squared=with_sum_pi_squared,
         )
-        columns = {
-            name: None if column is None else matrix.to_columns(column) for name, column in statistics._asdict().items()
-        }
-        return TokenOutputs(**columns)
+        logprobs, entropy, squares = (None if column is None else matrix.to_columns(column) for column in statistics)
+        assert logprobs is not None
+        return TokenOutputs(logprobs=logprobs, entropy=entropy, sum_pi_squared=squares)
 
 
 class ValueEngine(TrainEngine):

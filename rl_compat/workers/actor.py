@@ -29,6 +29,7 @@ from rl_compat.trajectory import Prompt, Trajectory
 from rl_compat.workers.losses import PolicyLossSettings, policy_loss, policy_loss_inputs
 from rl_compat.workers.means import mean_metrics
 from rl_compat.workers.mini_batches import mini_batches
+from rl_compat.workers.off_policy import OffPolicySettings, correct
 from rl_compat.workers.sequences import Sequences
 
 
@@ -46,6 +47,7 @@ class ActorSettings:
     "None for an actor that only generates"
     lora: LoraSettings | None = None
     loss: PolicyLossSettings = field(default_factory=PolicyLossSettings)
+    off_policy: OffPolicySettings = field(default_factory=OffPolicySettings)
     temperature: float = 1.0
     "of the sampling and of every log-probability"
     num_epochs: int = 1
@@ -115,6 +117,14 @@ class ActorWorker:
             return self.engine.logprobs(batch, temperature=self.settings.temperature).logprobs
 
     @dispatch(split=("batch",), merge="concat")
+    def token_outputs(self, *, batch: Batch) -> dict[str, Tensor]:
+        """`logprobs` and `sum_pi_squared` of each response token under the current weights, [B, T]."""
+        with self.engine.onloaded():
+            outputs = self.engine.logprobs(batch, temperature=self.settings.temperature, with_sum_pi_squared=True)
+        assert outputs.sum_pi_squared is not None
+        return {"logprobs": outputs.logprobs, "sum_pi_squared": outputs.sum_pi_squared}
+
+    @dispatch(split=("batch",), merge="concat")
     def reference_logprobs(self, *, batch: Batch) -> Tensor:
         """The same with the adapters switched off: the base model, which is the reference under LoRA."""
         with self.engine.onloaded(), adapter_disabled(self.engine.model):
@@ -138,34 +148,45 @@ class ActorWorker:
             num_epochs=settings.num_epochs,
             seed=seed,
         )
+        steps = []
         with self.engine.onloaded():
-            steps = [
-                self.engine.update(
-                    self._with_selection(mini_batch, seed=seed * 1_000_003 + number, first=number == 0),
+            for number, piece in enumerate(pieces):
+                mini_batch, metrics = self._prepared(piece, seed=seed * 1_000_003 + number, first=number == 0)
+                metrics |= self.engine.update(
+                    mini_batch,
                     loss=loss,
                     temperature=settings.temperature,
                     with_entropy=settings.loss.entropy_coef != 0.0,
                 )
-                for number, mini_batch in enumerate(pieces)
-            ]
+                steps.append(metrics)
             self.rollout.update_weights()
         self.policy_version += 1
         return mean_metrics(steps, prefix="actor/")
 
-    def _with_selection(self, mini_batch: Batch, *, seed: int, first: bool) -> Batch:
-        """The mini-batch with the tokens that the loss chooses from all of it, so that its pieces add up to it.
+    def _prepared(self, mini_batch: Batch, *, seed: int, first: bool) -> tuple[Batch, dict[str, float]]:
+        """The mini-batch with what depends on all of it, so that its pieces add up to it; and metrics.
 
-        Before the first change of the weights the old log-probabilities are the current ones.
+        That is the tokens which the loss selects, and under `off_policy.bypass` weights and rejection by the current
+        weights. Before their first change the old log-probabilities are the current ones, unless they are the
+        sampler's.
         """
         settings = self.settings
         select = POLICY_LOSSES[settings.loss.policy_loss].select
-        if select is None:
-            return mini_batch
-        logprobs = mini_batch.old_logprobs if first else None
+        bypass = settings.off_policy.bypass
+        corrects = bypass and settings.off_policy.corrects
+        if select is None and not corrects:
+            return mini_batch, {}
+        logprobs = mini_batch.old_logprobs if first and not bypass else None
         if logprobs is None:
             logprobs = self.engine.logprobs(mini_batch, temperature=settings.temperature).logprobs
-        inputs = policy_loss_inputs(mini_batch, logprobs, settings.loss)
-        return mini_batch.with_(selection=select(inputs, seed))
+        metrics: dict[str, float] = {}
+        if corrects:
+            corrected, metrics = correct(mini_batch.with_(old_logprobs=logprobs), settings.off_policy)
+            mini_batch = corrected.with_(old_logprobs=mini_batch.old_logprobs)
+        if select is not None:
+            selection = select(policy_loss_inputs(mini_batch, logprobs, settings.loss), seed)
+            mini_batch = mini_batch.with_(selection=selection)
+        return mini_batch, metrics
 
     def _takes_one_step(self, batch: Batch) -> bool:
         num_groups = len(batch.groups.unique())
@@ -266,6 +287,10 @@ class ActorModel:
     def compute_logprobs(self, sequences: Sequences) -> Future[Tensor]:
         """Log-probability of each response token under the current weights, [B, T]."""
         return self.group.run(ActorWorker.logprobs, batch=sequences.batch)
+
+    def compute_token_outputs(self, sequences: Sequences) -> Future[dict[str, Tensor]]:
+        """The same as `logprobs`, with `sum_pi_squared`: the sum of the squared probabilities of all tokens, [B, T]."""
+        return self.group.run(ActorWorker.token_outputs, batch=sequences.batch)
 
     def update(self, batch: Batch, *, seed: int = 0) -> dict[str, float]:
         """Learn from a batch with `advantages` and, for several steps, `old_logprobs`; returns the metrics."""

@@ -2,30 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from rl_compat.algorithms.advantages import add_kl_penalty, outcome_token_rewards
-from rl_compat.algorithms.estimators import ESTIMATORS, AdvantageInputs
-from rl_compat.algorithms.kl import kl_estimate
+from rl_compat.algorithms.estimators import ESTIMATORS, AdvantageInputs, VTraceBounds
+from rl_compat.algorithms.kl import KLKind, kl_estimate
 from rl_compat.algorithms.masking import masked_mean
 from rl_compat.batch import Batch
+from rl_compat.workers.off_policy import OffPolicySettings, correct
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExperienceSettings:
-    """Which estimator turns rewards into advantages, and the KL penalty inside the reward."""
+    """Which estimator turns rewards into advantages, the KL penalty inside the reward, and off-policy correction."""
 
     algorithm: str = "ppo"
     gamma: float = 1.0
     gae_lambda: float = 1.0
     whiten: bool = True
     normalize_by_std: bool = True
-    kl_in_reward: Literal["none", "k1", "abs", "k2", "k3"] = "none"
+    kl_in_reward: KLKind | Literal["none"] = "none"
+    off_policy: OffPolicySettings = field(default_factory=OffPolicySettings)
+    vtrace: VTraceBounds | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewardParts:
+    """The rewards of a step by name, for an algorithm that weighs them itself."""
+
+    values: Mapping[str, Sequence[float | None]]
+    weights: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,19 +46,35 @@ class Experience:
     "[B] bool: False on responses that had no reward"
     reward_kl: float
     "mean KL per token between the policy and the reference, 0 without one in the reward"
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    "of the off-policy correction"
 
 
 def make_experience(
-    batch: Batch, *, rewards: Sequence[float | None], settings: ExperienceSettings, kl_coef: float
+    batch: Batch,
+    *,
+    rewards: Sequence[float | None],
+    settings: ExperienceSettings,
+    kl_coef: float = 0.0,
+    parts: RewardParts | None = None,
+    greedy_rewards: Sequence[float | None] | None = None,
 ) -> Experience:
     """The batch with rewards, token rewards, advantages and returns.
 
     `rewards` holds one outcome per response. A response without one (None) is left out: its mask is cleared, and no
-    group statistic counts it. A KL in the reward needs `old_logprobs` and `ref_logprobs`, PPO needs `values`.
+    group statistic counts it. `greedy_rewards` (ReMax) holds one for each group, in the order of their numbers;
+    without one the group is left out. A KL in the reward needs `old_logprobs` and `ref_logprobs`, PPO needs `values`.
     """
-    scored = torch.tensor([reward is not None for reward in rewards])
-    outcome = torch.tensor([0.0 if reward is None else float(reward) for reward in rewards])
-    mask = batch.response_mask & scored[:, None]
+    outcome, scored = _column(rewards)
+    baselines = None
+    if greedy_rewards is not None:
+        of_group, known = _column(greedy_rewards)
+        baselines, scored = of_group[batch.groups], scored & known[batch.groups]
+    batch = batch.with_(response_mask=batch.response_mask & scored[:, None], rewards=outcome)
+    metrics: dict[str, float] = {}
+    if settings.off_policy.corrects and not settings.off_policy.bypass:
+        batch, metrics = correct(batch, settings.off_policy)
+    mask = batch.response_mask
     token_rewards = outcome_token_rewards(rewards=outcome, response_lengths=batch.response_lengths, response_mask=mask)
     reward_kl = 0.0
     if settings.kl_in_reward != "none":
@@ -62,26 +89,31 @@ def make_experience(
             response_mask=mask,
             groups=batch.groups,
             scored=scored,
+            baselines=baselines,
+            logprobs=batch.old_logprobs,
+            rollout_logprobs=batch.rollout_logprobs,
+            sum_pi_squared=batch.sum_pi_squared,
+            importance=batch.weights,
+            reward_parts={} if parts is None else {name: _column(part)[0] for name, part in parts.values.items()},
+            part_weights={} if parts is None else parts.weights,
             gamma=settings.gamma,
             gae_lambda=settings.gae_lambda,
             whiten=settings.whiten,
             normalize_by_std=settings.normalize_by_std,
+            vtrace=settings.vtrace,
         )
     )
-    return Experience(
-        batch=batch.with_(
-            response_mask=mask,
-            rewards=outcome,
-            token_rewards=token_rewards,
-            advantages=estimate.advantages,
-            returns=estimate.returns,
-        ),
-        scored=scored,
-        reward_kl=reward_kl,
-    )
+    batch = batch.with_(token_rewards=token_rewards, advantages=estimate.advantages, returns=estimate.returns)
+    return Experience(batch=batch, scored=scored, reward_kl=reward_kl, metrics=metrics)
 
 
-def _reward_kl(batch: Batch, kind: Literal["k1", "abs", "k2", "k3"]) -> Tensor:
+def _column(values: Sequence[float | None]) -> tuple[Tensor, Tensor]:
+    """The values with 0 for None, float32, and which are known, bool."""
+    numbers = torch.tensor([0.0 if value is None else float(value) for value in values])
+    return numbers, torch.tensor([value is not None for value in values])
+
+
+def _reward_kl(batch: Batch, kind: KLKind) -> Tensor:
     assert batch.old_logprobs is not None, "the KL in the reward needs the policy's log-probabilities"
     assert batch.ref_logprobs is not None, "the KL in the reward needs the reference's log-probabilities"
     return kl_estimate(kind, logprobs=batch.old_logprobs, ref_logprobs=batch.ref_logprobs)

@@ -10,12 +10,15 @@ from typing import Literal
 
 from torch import Tensor
 
-from rl_compat.algorithms.kl import kl_estimate
+from rl_compat.algorithms.kl import KLKind, kl_estimate
 from rl_compat.algorithms.loss_types import PolicyLossInputs, PolicyLossNumbers
+from rl_compat.algorithms.mismatch import mismatch_metrics
 from rl_compat.algorithms.policy_losses import POLICY_LOSSES, Aggregation, aggregate
 from rl_compat.algorithms.value_losses import value_loss
 from rl_compat.batch import Batch
 from rl_compat.training.engine import BatchTotals, TokenOutputs
+
+MEANS_OVER_TOKENS = ("rollout_corr/kl", "rollout_corr/k3_kl", "rollout_corr/chi2_token")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +27,7 @@ class PolicyLossSettings:
     "a name of POLICY_LOSSES"
     numbers: PolicyLossNumbers = field(default_factory=PolicyLossNumbers)
     entropy_coef: float = 0.0
-    kl_loss: Literal["none", "k1", "abs", "k2", "k3"] = "none"
+    kl_loss: KLKind | Literal["none"] = "none"
     kl_loss_coef: float = 0.001
     loss_aggregation: Aggregation = "token-mean"
     width: int | None = None
@@ -70,6 +73,7 @@ def policy_loss(
     if batch.old_logprobs is None and batch.rollout_logprobs is not None:
         gap = (inputs.old_logprobs - batch.rollout_logprobs).abs() * mask
         metrics["training/rollout_logprobs_diff_mean"] = gap.sum() / num_tokens
+        metrics |= _mismatch_shares(batch, inputs.old_logprobs, totals)
     if outputs.entropy is not None:
         entropy = total(outputs.entropy)
         loss = loss - settings.entropy_coef * entropy
@@ -81,6 +85,19 @@ def policy_loss(
         metrics["actor/kl_loss"] = kl.detach()
     metrics["actor/loss"] = loss.detach()
     return loss, metrics
+
+
+def _mismatch_shares(batch: Batch, logprobs: Tensor, totals: BatchTotals) -> dict[str, Tensor]:
+    """What this micro-batch adds to those `mismatch_metrics` that are means over tokens or over responses."""
+    assert batch.rollout_logprobs is not None
+    mask = batch.response_mask
+    found = mismatch_metrics(old_logprobs=logprobs, rollout_logprobs=batch.rollout_logprobs, response_mask=mask)
+    tokens, rows = mask.sum() / max(1, totals.num_tokens), mask.any(1).sum() / max(1, totals.num_sequences)
+    return {
+        name: value * (tokens if name in MEANS_OVER_TOKENS else rows)
+        for name, value in found.items()
+        if not name.endswith(("_max", "_min"))
+    }
 
 
 def policy_loss_inputs(batch: Batch, logprobs: Tensor, settings: PolicyLossSettings) -> PolicyLossInputs:

@@ -7,14 +7,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from rl_compat.algorithms.estimators import VTraceBounds
 from rl_compat.algorithms.loss_types import PolicyLossNumbers
 from rl_compat.algorithms.policy_losses import POLICY_LOSSES
+from rl_compat.algorithms.rejection_rules import parse_rejection_rules
 from rl_compat.algorithms.table import policy_loss_of
 from rl_compat.config.settings import settings_by_algorithm
 from rl_compat.config.types import (
     AlgorithmConfig,
     DataConfig,
     ModelConfig,
+    OffPolicyConfig,
     OptimizerConfig,
     PlanConfig,
     RolloutConfig,
@@ -38,6 +41,7 @@ from rl_compat.workers.critic import CriticSettings
 from rl_compat.workers.experience import ExperienceSettings
 from rl_compat.workers.learned_reward import LearnedRewardSettings
 from rl_compat.workers.losses import PolicyLossSettings, ValueLossSettings
+from rl_compat.workers.off_policy import OffPolicySettings
 from rl_compat.workers.reference import ReferenceSettings
 
 WITHOUT_TOKENIZER: tuple[Part, ...] = ("config", "weights")
@@ -119,6 +123,7 @@ def actor_settings(setup: Setup, *, total_optimizer_steps: int | None = None) ->
         optimizer=_optimizer(config.optimizer, config.optimizer.actor_lr, total_optimizer_steps),
         lora=lora_settings(config.model),
         loss=policy_loss_settings(config),
+        off_policy=off_policy_settings(config.off_policy),
         temperature=config.rollout.temperature,
         num_epochs=algorithm.num_epochs,
         mini_batch_size=config.trainer.mini_batch_size,
@@ -197,7 +202,8 @@ def plan_learned_reward(
     return LearnedRewardSettings(model_folder=source.folder, role=plan.roles["reward"])
 
 
-def experience_settings(algorithm: AlgorithmConfig) -> ExperienceSettings:
+def experience_settings(config: RunConfig) -> ExperienceSettings:
+    algorithm, off_policy = config.algorithm, config.off_policy
     return ExperienceSettings(
         algorithm=algorithm.name,
         gamma=algorithm.gamma,
@@ -205,6 +211,19 @@ def experience_settings(algorithm: AlgorithmConfig) -> ExperienceSettings:
         whiten=algorithm.whiten_advantages,
         normalize_by_std=algorithm.normalize_by_std,
         kl_in_reward=algorithm.kl_in_reward,
+        off_policy=off_policy_settings(off_policy),
+        vtrace=VTraceBounds(rho=off_policy.vtrace_rho, c=off_policy.vtrace_c) if off_policy.vtrace else None,
+    )
+
+
+def off_policy_settings(config: OffPolicyConfig) -> OffPolicySettings:
+    return OffPolicySettings(
+        importance=config.importance,
+        truncate=config.truncate,
+        band=config.band,
+        normalize=config.normalize,
+        rules=parse_rejection_rules(config.reject),
+        bypass=config.bypass,
     )
 
 

@@ -1,14 +1,17 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import pytest
 import torch
+from torch import Tensor
 from torch.testing import assert_close
 
 from rl_compat.algorithms.advantages import gae
-from rl_compat.algorithms.estimators import ESTIMATORS, AdvantageInputs
-from rl_compat.algorithms.group_advantages import grpo
+from rl_compat.algorithms.estimators import ESTIMATORS, AdvantageInputs, VTraceBounds
+from rl_compat.algorithms.group_advantages import gdpo, grpo
+from rl_compat.algorithms.vtrace import vtrace
 
 
 @pytest.fixture
@@ -19,10 +22,27 @@ def inputs(responses) -> AdvantageInputs:
         response_mask=responses.mask,
         groups=responses.groups,
         values=responses.values,
+        baselines=responses.values[:, 0],
+        logprobs=-responses.logprobs.abs(),
+        rollout_logprobs=-responses.old_logprobs.abs(),
+        sum_pi_squared=responses.returns.sigmoid(),
+        reward_parts={"one": responses.rewards, "two": responses.advantages[:, 0]},
+        part_weights={"one": 1.0, "two": 0.5},
         gamma=0.99,
         gae_lambda=0.95,
         whiten=False,
     )
+
+
+def changed(inputs: AdvantageInputs, change: Callable[[Tensor], Tensor], *names: str) -> AdvantageInputs:
+    """The inputs with the tensors of these names, or all, passed through a function."""
+    names = names or tuple(name for name in FIELDS if isinstance(getattr(inputs, name), Tensor))
+    parts = {name: change(part) for name, part in inputs.reward_parts.items()}
+    return dataclasses.replace(inputs, reward_parts=parts, **{name: change(getattr(inputs, name)) for name in names})
+
+
+FIELDS = [field.name for field in dataclasses.fields(AdvantageInputs)]
+PER_TOKEN = ("token_rewards", "values", "logprobs", "rollout_logprobs", "sum_pi_squared")
 
 
 def test_ppo_is_gae_with_the_settings_it_is_given(inputs):
@@ -94,6 +114,9 @@ GOLDEN_RUNS = {
     "reinforce_plus_plus_baseline": ("reinforce_plus_plus_baseline", {}),
     "opo": ("opo", {}),
     "gpg": ("gpg", {}),
+    "remax": ("remax", {}),
+    "optimal_token_baseline": ("optimal_token_baseline", {}),
+    "tir_optimal_token_baseline": ("tir_optimal_token_baseline", {}),
 }
 "algorithm to the golden run and the settings that it was made with"
 
@@ -108,11 +131,14 @@ def test_an_algorithm_by_its_name_gives_the_golden_advantages(golden, name):
             rewards=torch.zeros(6),
             response_mask=golden.mask,
             groups=golden.groups,
+            baselines=golden.input("reward_baselines"),
+            logprobs=golden.input("old_logprobs"),
+            sum_pi_squared=golden.input("sum_pi_squared"),
             **settings,
         )
     )
 
-    expected = golden.output("advantages", run, "advantages")
+    expected = golden.output("advantages", run, "advantages").masked_fill(~golden.mask, 0)
     assert_close(estimate.advantages, expected, atol=1e-6, rtol=0)
 
 
@@ -131,22 +157,15 @@ def test_unscored_rows_get_nothing_and_move_nobody(inputs, name):
     """A-REW-07: the rows with a score get what they would get without the others."""
     inputs = dataclasses.replace(inputs, whiten=True)
     scored = torch.tensor([True, True, False, True, True, True])
-    rewards, token_rewards = inputs.rewards.clone(), inputs.token_rewards.clone()
-    rewards[2], token_rewards[2] = float("nan"), float("nan")
+
+    def spoiled(x: Tensor) -> Tensor:
+        return torch.where(scored if x.dim() == 1 else scored[:, None], x, float("nan"))
 
     estimate = ESTIMATORS[name](
-        dataclasses.replace(inputs, rewards=rewards, token_rewards=token_rewards, scored=scored)
+        dataclasses.replace(changed(inputs, spoiled, "rewards", "token_rewards"), scored=scored)
     )
 
-    alone = ESTIMATORS[name](
-        dataclasses.replace(
-            inputs,
-            **{
-                field: getattr(inputs, field)[scored]
-                for field in ("token_rewards", "rewards", "response_mask", "groups", "values")
-            },
-        )
-    )
+    alone = ESTIMATORS[name](changed(inputs, lambda x: x[scored]))
     assert_close(estimate.advantages[scored], alone.advantages)
     assert_close(estimate.returns[scored], alone.returns)
     assert estimate.advantages[2].abs().max().item() == 0
@@ -157,17 +176,50 @@ def test_padding_and_the_order_of_rows_change_nothing(inputs, responses, name):
     inputs = dataclasses.replace(inputs, whiten=True)
     order = torch.tensor([3, 5, 0, 4, 2, 1])
 
-    estimate = ESTIMATORS[name](
-        dataclasses.replace(
-            inputs,
-            token_rewards=responses.padded_with(inputs.token_rewards, 1e6)[order],
-            values=responses.padded_with(inputs.values, float("nan"))[order],
-            rewards=inputs.rewards[order],
-            response_mask=inputs.response_mask[order],
-            groups=inputs.groups[order],
-        )
-    )
+    def padded(x: Tensor) -> Tensor:
+        return x if x.dim() == 1 else responses.padded_with(x, float("nan"))
+
+    estimate = ESTIMATORS[name](changed(changed(inputs, padded, *PER_TOKEN), lambda x: x[order]))
 
     expected = ESTIMATORS[name](inputs)
     assert_close(estimate.advantages, expected.advantages[order])
     assert_close(estimate.returns, expected.returns[order])
+
+
+def test_ppo_takes_its_returns_from_v_trace_when_asked(inputs):
+    bounds = VTraceBounds(rho=0.9, c=0.8)
+
+    estimate = ESTIMATORS["ppo"](dataclasses.replace(inputs, vtrace=bounds))
+
+    expected = vtrace(
+        token_rewards=inputs.token_rewards,
+        values=inputs.values,
+        old_logprobs=inputs.logprobs,
+        rollout_logprobs=inputs.rollout_logprobs,
+        response_mask=inputs.response_mask,
+        gamma=0.99,
+        gae_lambda=0.95,
+        max_rho=0.9,
+        max_c=0.8,
+    )
+    assert torch.equal(estimate.advantages, expected.advantages)
+    assert torch.equal(estimate.returns, expected.returns)
+
+
+def test_gdpo_compares_every_part_by_itself(golden):
+    parts = {"one": golden.input("token_rewards").sum(1), "two": golden.input("values")[:, 0]}
+    inputs = AdvantageInputs(
+        token_rewards=golden.input("token_rewards"),
+        rewards=torch.zeros(6),
+        response_mask=golden.mask,
+        groups=golden.groups,
+        reward_parts=parts,
+        part_weights={"one": 1.0, "two": 0.5},
+    )
+
+    estimate = ESTIMATORS["gdpo"](inputs)
+
+    expected = gdpo(
+        reward_parts=parts, weights={"one": 1.0, "two": 0.5}, groups=golden.groups, response_mask=golden.mask
+    )
+    assert torch.equal(estimate.advantages, expected.advantages)

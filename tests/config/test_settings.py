@@ -23,7 +23,14 @@ def test_the_defaults_are_valid() -> None:
 
 
 def test_every_number_has_a_range() -> None:
-    unranged = {"algorithm.entropy_coef", "algorithm.clip_cov_low", "algorithm.clip_cov_high", "reward.weights"}
+    unranged = {
+        "algorithm.entropy_coef",
+        "algorithm.clip_cov_low",
+        "algorithm.clip_cov_high",
+        "algorithm.reward_part_weights",
+        "reward.model_weight",
+        "reward.weights",
+    }
     numbers = {key for key, setting in settings().items() if "int" in str(setting.hint) or "float" in str(setting.hint)}
 
     assert numbers - set(RANGES) == unranged

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from fakes.runs import settings, steps, train
 
-from rl_compat.algorithms.table import ALGORITHMS
+from rl_compat.algorithms.estimators import ESTIMATORS
+from rl_compat.algorithms.table import ALGORITHMS, LOSS_READS
 from rl_compat.config.load import load_config
 
 SMALL_STEPS = {"data.val_files": "", "trainer.batch_size": 4, "trainer.mini_batch_size": 2, "trainer.save_every": 0}
@@ -19,7 +20,7 @@ def algorithm(name: str) -> dict[str, object]:
     return {"algorithm.name": name} | ({"algorithm.group_size": 4} if ALGORITHMS[name].needs_groups else {})
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", ESTIMATORS)
 def test_an_algorithm_trains_by_its_name(name: str, llama_folder: Path, tmp_path: Path) -> None:
     train(settings(llama_folder, tmp_path / "run", SMALL_STEPS, algorithm(name), num_steps=2))
 
