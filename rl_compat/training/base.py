@@ -16,7 +16,8 @@ from rl_compat.errors import RLCompatError
 from rl_compat.models.lora import merge_for_export, trainable_parameters
 from rl_compat.planning.types import RolePlan
 from rl_compat.training import memory
-from rl_compat.training.micro_batches import MicroBatchLimits, TokenMatrix, on_device, split_by_length
+from rl_compat.training.layout import Layout
+from rl_compat.training.micro_batches import MicroBatchLimits, TokenMatrix, on_device
 from rl_compat.training.offload import HostWeights
 from rl_compat.training.optimizers import OptimizerSettings
 from rl_compat.training.precision import autocast_for
@@ -35,9 +36,12 @@ class TrainEngine:
     The optimizer is the plan's; its numbers are the settings'. Batches go in and results come out on the CPU.
     """
 
-    def __init__(self, model: nn.Module, *, role: RolePlan, optimizer: OptimizerSettings | None) -> None:
+    def __init__(
+        self, model: nn.Module, *, role: RolePlan, optimizer: OptimizerSettings | None, layout: Layout = Layout()
+    ) -> None:
         self.model = model
         self.role = role
+        self.layout = layout
         self.limits = MicroBatchLimits(max_rows=role.micro_batch_size, max_tokens=role.max_tokens_per_micro_batch)
         self.step = None if optimizer is None else OptimizerStep(model, role=role, settings=optimizer)
         self.notes: list[str] = []
@@ -111,13 +115,13 @@ class TrainEngine:
             columns: list[Tensor] = []
             for rows, micro_batch in self._micro_batches(batch, pieces):
                 with torch.no_grad(), autocast_for(self.role):
-                    outputs = compute(TokenMatrix.from_batch(micro_batch, device=self.role.device))
+                    outputs = compute(self._matrix(micro_batch))
                 columns = columns or [torch.zeros(batch.response_ids.shape) for _ in outputs]
                 for column, output in zip(columns, outputs, strict=True):
                     column[rows, : output.shape[1]] = output.float().cpu()
             return columns
 
-        return self._within_memory(batch.sequence_lengths(), attempt)
+        return self._within_memory(batch.sequence_lengths(), attempt, groups=batch.groups.tolist())
 
     def _update(
         self, batch: Batch, *, loss: LossFunction[Outputs], compute: Callable[[TokenMatrix], Outputs]
@@ -140,7 +144,7 @@ class TrainEngine:
 
         self.model.train()
         try:
-            metrics = self._within_memory(batch.sequence_lengths(), attempt)
+            metrics = self._within_memory(batch.sequence_lengths(), attempt, groups=batch.groups.tolist())
         finally:
             self.model.eval()
         taken = step.take()
@@ -154,7 +158,7 @@ class TrainEngine:
         compute: Callable[[TokenMatrix], Outputs],
     ) -> Metrics:
         with autocast_for(self.role):
-            outputs = compute(TokenMatrix.from_batch(micro_batch, device=self.role.device))
+            outputs = compute(self._matrix(micro_batch))
         value, metrics = loss(on_device(micro_batch, self.role.device), outputs, totals)
         (value * self._trained().scaler.scale).backward()
         return {name: part.detach() if isinstance(part, Tensor) else part for name, part in metrics.items()}
@@ -164,28 +168,45 @@ class TrainEngine:
             self._running_rows = rows
             yield rows, batch.select(rows)
 
-    def _within_memory(self, lengths: Sequence[int], attempt: Callable[[list[list[int]]], Result]) -> Result:
+    def _matrix(self, micro_batch: Batch) -> TokenMatrix:
+        places = self.layout.places(micro_batch.sequence_lengths(), self.limits)
+        return TokenMatrix.from_batch(micro_batch, device=self.role.device, places=places)
+
+    def _within_memory(
+        self, lengths: Sequence[int], attempt: Callable[[list[list[int]]], Result], *, groups: Sequence[int] = ()
+    ) -> Result:
         """Run `attempt` on the rows in pieces; when they do not fit, again from the start in smaller ones."""
+
         while True:
-            done = memory.unless_out_of_memory(partial(attempt, split_by_length(lengths, self.limits)))
+            pieces = self.layout.split(lengths, self.limits, groups=groups)
+            done = memory.unless_out_of_memory(partial(attempt, pieces))
             if done is not None:
                 return done.value
-            self._shrink(rows=len(self._running_rows), longest=max(lengths[row] for row in self._running_rows))
+            failed = self._running_rows
+            if len(failed) > 1:
+                self._shrink([lengths[row] for row in failed])
+            if any(set(failed) <= set(piece) for piece in self.layout.split(lengths, self.limits, groups=groups)):
+                raise self._too_long([lengths[row] for row in failed])
 
-    def _shrink(self, *, rows: int, longest: int) -> None:
-        if rows == 1:
-            raise RLCompatError(
-                f"`{self.role.role}`: one sequence of {longest} tokens does not fit on `{self.role.device}`",
-                hint="use `plan.gradient_checkpointing=true`, a smaller `plan.logprob_chunk_tokens`, "
-                "or a shorter `data.max_response_length`",
-            )
+    def _shrink(self, lengths: Sequence[int]) -> None:
+        """Half of a micro-batch of rows with these lengths, from now on."""
         if self.step is not None:
             self.step.zero_grad()
-        self.limits = self.limits.halved(rows, rows * longest)
+        self.limits = self.limits.halved(len(lengths), self.layout.num_tokens(lengths, self.limits))
         self.notes.append(
-            f"`{self.role.role}` ran out of memory with {rows} sequences of up to {longest} tokens: the same step is "
-            f"done again, from now on with at most {self.limits.max_rows} sequences and {self.limits.max_tokens} "
-            "tokens in a micro-batch"
+            f"`{self.role.role}` ran out of memory with {len(lengths)} sequences of up to {max(lengths)} tokens: the "
+            f"same step is done again, from now on with at most {self.limits.max_rows} sequences and "
+            f"{self.limits.max_tokens} tokens in a micro-batch"
+        )
+
+    def _too_long(self, lengths: Sequence[int]) -> RLCompatError:
+        alone = len(lengths) == 1
+        what = "one sequence" if alone else f"{len(lengths)} sequences that belong together,"
+        return RLCompatError(
+            f"`{self.role.role}`: {what} of {'' if alone else 'up to '}{max(lengths)} tokens does not fit on "
+            f"`{self.role.device}`",
+            hint="use `plan.gradient_checkpointing=true`, a smaller `plan.logprob_chunk_tokens`, "
+            "or a shorter `data.max_response_length`",
         )
 
     def _trained(self) -> OptimizerStep:

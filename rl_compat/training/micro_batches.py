@@ -35,14 +35,15 @@ def split_by_length(lengths: Sequence[int], limits: MicroBatchLimits) -> list[li
     pieces: list[list[int]] = []
     for row in order:
         current = pieces[-1] if pieces else None
-        if current is not None and _has_room(len(current) + 1, lengths[current[0]], limits):
+        if current is not None and has_room(len(current) + 1, lengths[current[0]], limits):
             current.append(row)
         else:
             pieces.append([row])
     return pieces
 
 
-def _has_room(rows: int, longest: int, limits: MicroBatchLimits) -> bool:
+def has_room(rows: int, longest: int, limits: MicroBatchLimits) -> bool:
+    """Whether a micro-batch of so many rows, padded to the longest, keeps the limits."""
     return rows <= limits.max_rows and (limits.max_tokens is None or rows * longest <= limits.max_tokens)
 
 
@@ -60,27 +61,38 @@ class TokenMatrix:
     "[N] its position in the flattened [B * T]"
     shape: tuple[int, int]
     "(B, T)"
+    position_ids: Tensor | None = None
+    "[lines, L] where rows share lines: counted from 0 in each, so that attention tells them apart"
 
     @classmethod
-    def from_batch(cls, batch: Batch, *, device: str) -> TokenMatrix:
-        """Built on the CPU, then moved. Every row needs a prompt: its last token predicts the first of the response."""
+    def from_batch(cls, batch: Batch, *, device: str, places: Sequence[tuple[int, int]] | None = None) -> TokenMatrix:
+        """Built on the CPU, then moved. Every row needs a prompt: its last token predicts the first of the response.
+
+        `places` are line and first column of each row; without them each row has a line of its own.
+        """
         num_prompt = torch.tensor([len(prompt) for prompt in batch.prompt_ids])
         assert bool((num_prompt > 0).all()), "a prompt is empty"
-        ends = num_prompt + batch.response_lengths
-        columns = torch.arange(int(ends.max()))
-        is_prompt = columns < num_prompt[:, None]
-        is_response = ~is_prompt & (columns < ends[:, None])
+        lengths = num_prompt + batch.response_lengths
+        places = [(row, 0) for row in range(len(batch))] if places is None else places
+        line, start = torch.tensor(places).unbind(1)
+        width = int((start + lengths).max())
+        offset = _counted(lengths)
+        positions = (line * width + start).repeat_interleave(lengths) + offset
+        is_response = offset >= num_prompt.repeat_interleave(lengths)
         in_batch = length_mask(batch.response_lengths, batch.response_ids.shape[1])
         targets = batch.response_ids[in_batch]
-        input_ids = torch.zeros(is_prompt.shape, dtype=torch.int64)
-        input_ids[is_prompt] = torch.tensor([token_id for prompt in batch.prompt_ids for token_id in prompt])
-        input_ids[is_response] = targets
+        tokens = torch.empty(len(positions), dtype=torch.int64)
+        tokens[~is_response] = torch.tensor([token_id for prompt in batch.prompt_ids for token_id in prompt])
+        tokens[is_response] = targets
+        num_lines = int(line.max()) + 1
+        input_ids = torch.zeros(num_lines * width, dtype=torch.int64).index_copy(0, positions, tokens)
         return cls(
-            input_ids=input_ids.to(device),
-            predictors=(is_response.flatten().nonzero().flatten() - 1).to(device),
+            input_ids=input_ids.view(num_lines, width).to(device),
+            predictors=(positions[is_response] - 1).to(device),
             targets=targets.to(device),
             slots=in_batch.flatten().nonzero().flatten().to(device),
             shape=(len(batch), batch.response_ids.shape[1]),
+            position_ids=None if num_lines == len(batch) else _from_zero(line, start, lengths, width).to(device),
         )
 
     def at_predictors(self, per_position: Tensor) -> Tensor:
@@ -91,6 +103,22 @@ class TokenMatrix:
         """[N] as [B, T], 0 in the padding."""
         empty = per_token.new_zeros(self.shape[0] * self.shape[1])
         return empty.index_copy(0, self.slots, per_token).view(self.shape)
+
+
+def _counted(lengths: Tensor) -> Tensor:
+    """0, 1, 2 … for each length, one after the other."""
+    ends = lengths.cumsum(0)
+    return torch.arange(int(ends[-1])) - (ends - lengths).repeat_interleave(lengths)
+
+
+def _from_zero(line: Tensor, start: Tensor, lengths: Tensor, width: int) -> Tensor:
+    """[lines, width]: each token's position in its row, and those of the padding as if it were another row."""
+    num_lines = int(line.max()) + 1
+    filled = torch.zeros(num_lines, dtype=torch.int64).scatter_reduce(0, line, start + lengths, "amax")
+    positions = torch.arange(width) - filled[:, None]
+    places = (line * width + start).repeat_interleave(lengths)
+    offset = _counted(lengths)
+    return positions.flatten().index_copy(0, places + offset, offset).view(num_lines, width)
 
 
 def on_device(batch: Batch, device: str) -> Batch:

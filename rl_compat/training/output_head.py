@@ -29,9 +29,13 @@ class SplitModel:
         if self.head is None or self.trunk is model:
             raise ModelError(f"`{type(model).__name__}` has no separate trunk and output head")
 
-    def hidden(self, input_ids: Tensor) -> Tensor:
-        """Token ids [B, L], padded on the right where causal attention never sees it, to hidden states [B, L, H]."""
-        output: Tensor = self.trunk(input_ids=input_ids, use_cache=False).last_hidden_state
+    def hidden(self, input_ids: Tensor, *, position_ids: Tensor | None = None) -> Tensor:
+        """Token ids [B, L], padded on the right where causal attention never sees it, to hidden states [B, L, H].
+
+        With `position_ids` [B, L] a line holds several rows, each counted from 0: none sees another.
+        """
+        given = {} if position_ids is None else {"position_ids": position_ids}
+        output: Tensor = self.trunk(input_ids=input_ids, use_cache=False, **given).last_hidden_state
         return output
 
     def logprobs(
@@ -87,6 +91,18 @@ class SplitModel:
                 f"`{type(model).__name__}` changes its logits in a way that training does not know",
                 hint="use a model of a common family: llama, qwen, mistral, gemma, phi, granite, cohere",
             )
+
+    @torch.no_grad()
+    def shares_lines(self, device: str) -> bool:
+        """Whether two rows in one line give the hidden states that each gives alone."""
+        rows = ([[1, 2, 3]], [[2, 1]])
+        alone = torch.cat([self.hidden(torch.tensor(row, device=device))[0] for row in rows])
+        shared = [torch.tensor([values], device=device) for values in ([1, 2, 3, 2, 1], [0, 1, 2, 0, 1])]
+        together = self.hidden(shared[0], position_ids=shared[1])[0]
+        largest = float(alone.abs().max())
+        exact = alone.dtype == torch.float32 and not torch.is_autocast_enabled(torch.device(device).type)
+        tolerance = (1e-4 if exact else 0.03) * largest
+        return bool(torch.allclose(together, alone, rtol=0.0, atol=tolerance))
 
 
 def _module_logprobs(
