@@ -7,6 +7,7 @@ from typing import Literal
 
 AlgorithmName = Literal[
     "ppo",
+    "ppo_lagrangian",
     "grpo",
     "dr_grpo",
     "dapo",
@@ -129,6 +130,22 @@ class RewardConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CostConfig:
+    """What `ppo_lagrangian` holds below a limit. Time limits and what happens on a failure are those of `reward`."""
+
+    functions: tuple[str, ...] = ()
+    "built-in names or `file.py:function`; summed with the weights"
+    weights: tuple[float, ...] = ()
+    "one per function; all 1 when empty"
+    function_arguments: dict[str, str] = field(default_factory=dict)
+    "extra keyword arguments of the functions that take them"
+    model: str | None = None
+    "a learned cost beside the functions: folder or hub id of a sequence classification model with one output"
+    model_weight: float = 1.0
+    "of the learned cost in the sum"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AlgorithmConfig:
     name: AlgorithmName = "ppo"
     "how rewards become advantages; some names also set others of these, unless they are given"
@@ -194,6 +211,14 @@ class AlgorithmConfig:
     "passes over a batch"
     critic_warmup_steps: int = 0
     "steps in which only the critic learns"
+    cost_limit: float = 0.0
+    "`ppo_lagrangian`: mean cost of a response that is allowed"
+    lagrange_lr: float = 0.1
+    "learning rate of the price of the cost"
+    lagrange_init: float = 1.0
+    "price at the start"
+    lagrange_max: float = 5.0
+    "highest price"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -354,6 +379,7 @@ class RunConfig:
     model: ModelConfig = field(default_factory=ModelConfig)
     data: DataConfig = field(default_factory=DataConfig)
     reward: RewardConfig = field(default_factory=RewardConfig)
+    cost: CostConfig = field(default_factory=CostConfig)
     algorithm: AlgorithmConfig = field(default_factory=AlgorithmConfig)
     off_policy: OffPolicyConfig = field(default_factory=OffPolicyConfig)
     supervised: SupervisedConfig = field(default_factory=SupervisedConfig)

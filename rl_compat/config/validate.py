@@ -319,7 +319,7 @@ def mixture_weights(config: RunConfig) -> Iterator[Problem]:
     if num_weights not in (0, num_files):
         yield Problem(
             key="data.mixture_weights",
-            message=f"`data.mixture_weights` has {num_weights} numbers and `data.train_files` names {num_files} datasets",
+            message=f"`data.mixture_weights` has {num_weights} numbers and `data.train_files` has {num_files} names",
             hint="give one weight per name, where a folder or a pattern is one, or none for one dataset of all rows",
         )
 

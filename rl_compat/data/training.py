@@ -45,10 +45,6 @@ class TrainingData:
         """All prompts, or the first of each streamed file: what can be checked before a run."""
         return self.prompts.sample() if isinstance(self.prompts, StreamedPrompts) else self.prompts
 
-    def take_notes(self) -> list[str]:
-        """What streaming has left out since the last time."""
-        return self.prompts.take_notes() if isinstance(self.prompts, StreamedPrompts) else []
-
     def order(self, batch_size: int, *, shuffle: bool, seed: int) -> Order:
         """Batches of indexes into the prompts. Raises DataError when there are too few rows."""
         check_batch_size(len(self.prompts), batch_size)
@@ -99,6 +95,11 @@ def load_training(
                 hint="raise `data.max_prompt_length`, or leave the file out",
             )
     return TrainingData(prompts=built.prompts, sources=tuple(places), weights=tuple(weights), notes=built.notes)
+
+
+def left_out(prompts: Sequence[Prompt]) -> list[str]:
+    """What streaming has left out since the last time."""
+    return prompts.take_notes() if isinstance(prompts, StreamedPrompts) else []
 
 
 def should_stream(files: Sequence[str], *, memory_bytes: int) -> bool:

@@ -12,8 +12,9 @@ from rl_compat.config.types import RunConfig
 from rl_compat.errors import CheckpointError, ConfigError
 from rl_compat.hardware.types import Hardware
 from rl_compat.planning.types import Plan
-from rl_compat.trainer.build import load_actor, load_validation_prompts, start_reward
+from rl_compat.trainer.build import load_actor, start_reward
 from rl_compat.trainer.checkpoints import Found, find_newest, open_checkpoint
+from rl_compat.trainer.prompt_data import load_validation_prompts
 from rl_compat.trainer.reporter import Reporter, Timer
 from rl_compat.trainer.run_folder import RunFolder
 from rl_compat.trainer.validate import Validation, validate

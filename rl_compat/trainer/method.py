@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
-from rl_compat.data.order import PromptOrder
+from rl_compat.data.order import Order
 from rl_compat.trainer.memory import PhaseMemory
 from rl_compat.trainer.reporter import Reporter, Timer
 from rl_compat.workers.setup import Setup
@@ -52,7 +52,7 @@ class Method(Protocol, Generic[Collected]):
     def setup(self) -> Setup: ...
 
     @property
-    def order(self) -> PromptOrder:
+    def order(self) -> Order:
         """Of the rows that steps are made of."""
         ...
 

@@ -17,7 +17,7 @@ from rl_compat.data.epochs import BlockEpochs
 from rl_compat.data.load import Reading
 from rl_compat.data.order import PromptOrder
 from rl_compat.data.pieces import FilePiece, LinePieces, ParquetPieces, PieceFile
-from rl_compat.data.training import TrainingData, load_training, should_stream
+from rl_compat.data.training import TrainingData, left_out, load_training, should_stream
 from rl_compat.errors import DataError
 
 RECORDS = [{"prompt": f"row {index}", "ground_truth": str(index)} for index in range(100)]
@@ -136,10 +136,10 @@ def test_overlong_rows_are_left_out_on_the_way_and_counted(tmp_path: Path) -> No
     assert len(set(rows)) == 160 and max(len(data.prompts[row].token_ids) for row in rows) == 16
     next(order)
     assert order.position[0] == 1
-    notes = data.take_notes()
+    notes = left_out(data.prompts)
     assert "is left out: " in notes[0] and "tokens, over 16" in notes[0]
     assert notes[1].startswith("10 rows were left out so far, the last is row ")
-    assert data.take_notes() == []
+    assert left_out(data.prompts) == []
 
 
 def test_cutting_and_stopping_hold_for_streams_too(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_the_beginning_of_each_file_is_checked_and_later_rows_are_left_out(tmp_p
         _load(name)
     data = _load(name, bad_rows="drop")
     assert [data.prompts.usable(row) for row in (0, 1)] == [True, False]  # type: ignore[attr-defined]
-    assert data.take_notes() == ["row 1 is left out: null"]
+    assert left_out(data.prompts) == ["row 1 is left out: null"]
     with pytest.raises(DataError, match="row 1 cannot be used"):
         data.prompts[1]
     none = _write(tmp_path / "b.jsonl", [{"prompt": "far too long"}] * 3)
