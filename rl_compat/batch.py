@@ -22,6 +22,8 @@ _OPTIONAL = (
     "weights",
     "selection",
     "sum_pi_squared",
+    "cost_values",
+    "cost_returns",
 )
 
 
@@ -53,6 +55,10 @@ class Batch:
     token_rewards: Tensor | None = None
     advantages: Tensor | None = None
     returns: Tensor | None = None
+    costs: Tensor | None = None
+    "[B] float32: the outcome cost"
+    cost_values: Tensor | None = None
+    cost_returns: Tensor | None = None
     weights: Tensor | None = None
     "importance weights of tokens that another policy sampled"
     sum_pi_squared: Tensor | None = None

@@ -18,6 +18,7 @@ from rl_compat.algorithms.group_advantages import (
     reinforce_plus_plus_baseline,
     rloo,
 )
+from rl_compat.algorithms.lagrangian import constrained_advantages
 from rl_compat.algorithms.masking import masked_sum, whiten
 from rl_compat.algorithms.token_baseline import optimal_token_baseline, tir_optimal_token_baseline
 from rl_compat.algorithms.vtrace import vtrace
@@ -60,6 +61,10 @@ class AdvantageInputs:
     reward_parts: Mapping[str, Tensor] = field(default_factory=dict)
     "[B] by name"
     part_weights: Mapping[str, float] = field(default_factory=dict)
+    cost_advantages: Tensor | None = None
+    "[B, T] not whitened"
+    multiplier: float = 0.0
+    "the price of the cost"
     gamma: float = 1.0
     gae_lambda: float = 1.0
     whiten: bool = True
@@ -74,6 +79,18 @@ def ppo_advantages(inputs: AdvantageInputs) -> AdvantageEstimate:
     mask = kept(inputs)
     estimate = with_critic(inputs, token_rewards=inputs.token_rewards, values=inputs.values)
     return estimate._replace(advantages=whiten(estimate.advantages, mask=mask)) if inputs.whiten else estimate
+
+
+def lagrangian_advantages(inputs: AdvantageInputs) -> AdvantageEstimate:
+    """Those of the reward minus the price times those of the cost, over one plus the price; whitened together if asked.
+
+    Returns are those of the reward.
+    """
+    assert inputs.values is not None
+    assert inputs.cost_advantages is not None
+    reward = with_critic(inputs, token_rewards=inputs.token_rewards, values=inputs.values)
+    both = constrained_advantages(reward.advantages, inputs.cost_advantages, multiplier=inputs.multiplier)
+    return AdvantageEstimate(whiten(both, mask=kept(inputs)) if inputs.whiten else both, reward.returns)
 
 
 def with_critic(inputs: AdvantageInputs, *, token_rewards: Tensor, values: Tensor) -> AdvantageEstimate:
@@ -203,6 +220,7 @@ def _compared(estimate: Callable[..., AdvantageEstimate]) -> Estimator:
 
 ESTIMATORS: Mapping[str, Estimator] = {
     "ppo": ppo_advantages,
+    "ppo_lagrangian": lagrangian_advantages,
     "grpo": grpo_advantages,
     "dr_grpo": grpo_advantages,
     "dapo": grpo_advantages,

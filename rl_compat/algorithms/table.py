@@ -33,6 +33,12 @@ class Algorithm:
     "the sum of the squared probabilities of all tokens at each position"
     needs_reward_parts: bool = False
     "compares the parts of the reward one by one"
+    needs_cost: bool = False
+    "a cost beside the reward, held below a limit, with a critic of its own"
+    compares_with_reference: bool = False
+    "its loss has the log-probabilities of the model before training"
+    scores: bool = False
+    "trains a model with one number for a conversation in place of the output over the vocabulary"
     reads: tuple[str, ...] = ()
     "fields of `algorithm` that only some estimators read"
     policy_loss: str = "ppo_clip"
@@ -49,6 +55,13 @@ ROWS = (
         summary="generalized advantage estimation with a critic",
         needs_critic=True,
         reads=GAE,
+    ),
+    Algorithm(
+        name="ppo_lagrangian",
+        summary="PPO with a second critic for a cost, whose price rises while it is above its limit",
+        needs_critic=True,
+        needs_cost=True,
+        reads=(*GAE, "cost_limit", "lagrange_lr", "lagrange_init", "lagrange_max"),
     ),
     Algorithm(
         name="grpo",
@@ -143,16 +156,19 @@ OFFLINE_ROWS = (
         name="dpo",
         summary="the better of two responses becomes more likely than the worse, against a reference",
         learns_from="preference",
+        compares_with_reference=True,
     ),
     Algorithm(
         name="kto",
         summary="responses that were called good become more likely, others less, against a reference",
         learns_from="labelled",
+        compares_with_reference=True,
     ),
     Algorithm(
         name="reward_model",
         summary="one number for a conversation, higher for the better of two",
         learns_from="preference",
+        scores=True,
     ),
 )
 

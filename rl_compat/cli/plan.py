@@ -45,6 +45,7 @@ def plan(
         _shape_of(config.model.path),
         _shape_of(critic_path),
         reward_shape=_shape_of(config.reward.model) if config.reward.model else None,
+        cost_shape=_shape_of(config.cost.model) if config.cost.model else None,
     )
     for warning in machine.warnings:
         print_note(f"note: {warning}")

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any
 
 from rl_compat.algorithms.table import ALGORITHMS, LOSS_READS, is_offline, policy_loss_of
 from rl_compat.config.report import KeyVerdict
 from rl_compat.config.settings import settings, values_of
-from rl_compat.config.types import RunConfig
+from rl_compat.config.types import CostConfig, RunConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +112,11 @@ REINFORCEMENT: tuple[Inert, ...] = (
     ),
     *(_unread_by_estimator(name) for name in sorted({name for row in ALGORITHMS.values() for name in row.reads})),
     *(_unread_by_loss(name) for name in dict.fromkeys(name for read in LOSS_READS.values() for name in read)),
+    Inert(
+        keys=tuple(f"cost.{field.name}" for field in fields(CostConfig)),
+        while_=lambda config: not ALGORITHMS[config.algorithm.name].needs_cost,
+        because="`algorithm.name={algorithm.name}` has no cost; `ppo_lagrangian` has one",
+    ),
     Inert(
         keys=("algorithm.max_sampling_rounds",),
         while_=lambda config: not config.algorithm.dynamic_sampling,

@@ -70,6 +70,9 @@ RANGES: Mapping[str, Range] = {
     "algorithm.kl_cov_fraction": FRACTION,
     "algorithm.kl_cov_coef": NOT_NEGATIVE,
     "algorithm.max_sampling_rounds": AT_LEAST_ONE,
+    "algorithm.lagrange_lr": NOT_NEGATIVE,
+    "algorithm.lagrange_init": POSITIVE,
+    "algorithm.lagrange_max": POSITIVE,
     "algorithm.kl_coef": NOT_NEGATIVE,
     "algorithm.kl_target": POSITIVE,
     "algorithm.kl_horizon": AT_LEAST_ONE,
@@ -324,6 +327,33 @@ def mixture_weights(config: RunConfig) -> Iterator[Problem]:
         )
 
 
+def cost(config: RunConfig) -> Iterator[Problem]:
+    """A cost where it is held below a limit, with one weight per function, or none; and a price within its bounds."""
+    cost, algorithm = config.cost, config.algorithm
+    if not ALGORITHMS[algorithm.name].needs_cost:
+        return
+    if not cost.functions and cost.model is None:
+        yield Problem(
+            key="cost.functions",
+            message=f"`algorithm.name={algorithm.name}` holds a cost below a limit, and `cost.functions` is empty",
+            hint="set `cost.functions=file.py:function`, or `cost.model` to a learned one",
+        )
+    if len(cost.weights) not in (0, len(cost.functions)):
+        yield Problem(
+            key="cost.weights",
+            message=f"`cost.weights` has {len(cost.weights)} numbers and `cost.functions` has {len(cost.functions)} "
+            "functions",
+            hint="give one weight per function, or none for equal weights",
+        )
+    if algorithm.lagrange_init > algorithm.lagrange_max:
+        yield Problem(
+            key="algorithm.lagrange_init",
+            message=f"`algorithm.lagrange_init` is {algorithm.lagrange_init} and `algorithm.lagrange_max` "
+            f"is {algorithm.lagrange_max}",
+            hint="the price starts at `lagrange_init` and never goes above `lagrange_max`",
+        )
+
+
 def loggers(config: RunConfig) -> Iterator[Problem]:
     """Only trackers that exist."""
     for name in config.trainer.loggers:
@@ -379,6 +409,7 @@ TOGETHER: tuple[Callable[[RunConfig], Iterator[Problem]], ...] = (
     groups,
     covariance_bounds,
     reward_by_parts,
+    cost,
     importance_bounds,
     rejection_rules,
     bypass,

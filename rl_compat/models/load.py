@@ -19,7 +19,7 @@ from rl_compat.models.storage import ExactHead, keep_in_storage_dtype
 from rl_compat.planning.types import RolePlan
 
 TORCH_DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
-TRAINED_ROLES = ("actor", "critic")
+TRAINED_ROLES = ("actor", "critic", "cost_critic")
 
 
 def load_causal_lm(

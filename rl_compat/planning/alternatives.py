@@ -69,7 +69,8 @@ def _gentle_changes(config: RunConfig) -> Iterator[tuple[str, RunConfig]]:
             yield f"`data.max_response_length={length}`", replace(config, data=data)
     if config.model.lora_rank == 0:
         yield "`model.lora_rank=16`", replace(config, model=replace(config.model, lora_rank=16))
-    if ALGORITHMS[config.algorithm.name].needs_critic:
+    row = ALGORITHMS[config.algorithm.name]
+    if row.needs_critic and not row.needs_cost:
         algorithm = replace(config.algorithm, name="grpo", group_size=max(2, config.algorithm.group_size))
         words = f"`algorithm.name=grpo algorithm.group_size={algorithm.group_size}`, which has no critic"
         yield words, replace(config, algorithm=algorithm)
@@ -79,7 +80,7 @@ def _peak_bytes(
     config: RunConfig, decided: Decided, search: Search, actor: ModelShape, critic: ModelShape
 ) -> int | None:
     try:
-        changed = decide(config, decided.hardware, actor, critic, decided.request.reward)
+        changed = decide(config, decided.hardware, actor, critic, decided.request.reward, decided.request.cost)
     except RLCompatError:
         return None
     outcome = search(changed)

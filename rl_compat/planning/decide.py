@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import cast
 
-from rl_compat.algorithms.table import ALGORITHMS
+from rl_compat.algorithms.table import ALGORITHMS, is_offline
 from rl_compat.capability.devices import emulated_on_cpu, on_cpu, select_devices
 from rl_compat.capability.offload import host_budget_bytes
 from rl_compat.capability.optimizers import STATE_BYTES
@@ -50,6 +50,7 @@ def decide(
     shape: ModelShape,
     critic_shape: ModelShape,
     reward_shape: ModelShape | None = None,
+    cost_shape: ModelShape | None = None,
 ) -> Decided:
     """Raises HardwareError for a setting that the hardware cannot honour, ConfigError for contradicting settings."""
     selected = selected_hardware(config, hardware)
@@ -63,6 +64,7 @@ def decide(
         shape,
         critic_shape,
         reward_shape,
+        cost_shape,
         on_cpu=on_cpu(selected) or emulated_on_cpu(selected),
     )
     available = available_bytes(selected, config.plan.memory_fraction)
@@ -117,19 +119,24 @@ def memory_request(
     shape: ModelShape,
     critic_shape: ModelShape,
     reward_shape: ModelShape | None = None,
+    cost_shape: ModelShape | None = None,
     *,
     on_cpu: bool,
 ) -> MemoryRequest:
     """What the algorithm needs in memory, without sizes."""
     algorithm, lora = config.algorithm, config.model.lora_rank > 0
-    reference = algorithm.kl_in_reward != "none" or algorithm.kl_loss != "none"
-    grouped = any(item.num_kv_heads < item.num_heads for item in (shape, critic_shape, reward_shape or shape))
+    row = ALGORITHMS[algorithm.name]
+    offline = is_offline(algorithm.name)
+    reference = not offline and (algorithm.kl_in_reward != "none" or algorithm.kl_loss != "none")
+    free = algorithm.name == "dpo" and config.preference.reference_free
+    shapes = [item for item in (shape, critic_shape, reward_shape, cost_shape) if item is not None]
+    grouped = any(item.num_kv_heads < item.num_heads for item in shapes)
     repeat = choices.get("repeat_kv")
     return MemoryRequest(
         actor=shape,
-        critic=critic_shape if ALGORITHMS[algorithm.name].needs_critic else None,
+        critic=critic_shape if row.needs_critic else None,
         has_reference=reference and not lora,
-        reference_pass=reference,
+        reference_pass=reference or (row.compares_with_reference and not free),
         lora_rank=config.model.lora_rank,
         lora_targets=config.model.lora_targets,
         quantization=choices["quantization"].value,
@@ -143,11 +150,17 @@ def memory_request(
         engine=choices["rollout_engine"].value,
         on_cpu=on_cpu,
         cuda_graphs=choices["cuda_graphs"].value == "on",
-        with_entropy=algorithm.entropy_coef != 0.0,
+        with_entropy=not offline and algorithm.entropy_coef != 0.0,
         sorts_vocabulary=config.rollout.top_p < 1.0 or config.rollout.top_k > 0,
         context_bytes=profile.limits.context_bytes,
         allocator_factor=profile.limits.allocator_factor,
         reward=reward_shape,
+        cost=cost_shape if row.needs_cost else None,
+        has_cost_critic=row.needs_cost,
+        generates=not offline,
+        compares=row.learns_from == "preference",
+        scores=row.scores,
+        packs=algorithm.name == "sft" and config.supervised.packing,
     )
 
 
@@ -159,6 +172,7 @@ def _levels(
     idle = both if len(request.roles) > 1 and not cpu else (False,)
     optimizer = both if not cpu and choices["optimizer"].value == "adamw" else (False,)
     return Levels(
+        sleep_between=both if request.generates else (False,),
         gradient_checkpointing=_fixed(plan.gradient_checkpointing, both),
         frozen_dtype=_frozen_dtypes(choices["frozen_storage_dtype"], request, profile),
         offload_idle=(False,) if cpu else _fixed(plan.offload_idle_models, idle),
@@ -172,7 +186,7 @@ def _fixed(setting: bool | str, otherwise: tuple[bool, ...]) -> tuple[bool, ...]
 
 def _frozen_dtypes(chosen: Choice, request: MemoryRequest, profile: Profile) -> tuple[DType, ...]:
     """The chosen dtype, and the profile's later ones that work here; only the first without frozen weights."""
-    frozen = request.has_reference or request.reward is not None or request.lora_rank > 0
+    frozen = bool({"reference", "reward", "cost"} & request.roles.keys()) or request.lora_rank > 0
     order = profile.prefer["frozen_storage_dtype"].order
     impossible = {item.value for item in chosen.rejected if "is preferred" not in item.reasons[0]}
     later = [value for value in order if value != chosen.value and value not in impossible]
@@ -181,8 +195,8 @@ def _frozen_dtypes(chosen: Choice, request: MemoryRequest, profile: Profile) -> 
 
 
 def _wanted(config: RunConfig, request: MemoryRequest) -> Wanted:
-    plan, group = config.plan, config.algorithm.group_size
-    prefill = config.rollout.max_num_batched_tokens
+    plan, group = config.plan, sequences_per_row(config)
+    prefill = config.rollout.max_num_batched_tokens if request.generates else None
     if prefill is not None and prefill < request.max_prompt_length:
         raise ConfigError(
             f"`rollout.max_num_batched_tokens` is {prefill} and a prompt may have {request.max_prompt_length} tokens",
@@ -201,6 +215,12 @@ def _wanted(config: RunConfig, request: MemoryRequest) -> Wanted:
         micro_batch_tokens=_number(plan.max_tokens_per_micro_batch),
         logprob_chunk_tokens=_number(plan.logprob_chunk_tokens),
     )
+
+
+def sequences_per_row(config: RunConfig) -> int:
+    """Responses to each prompt, or those that a row comes with."""
+    learns_from = ALGORITHMS[config.algorithm.name].learns_from
+    return config.algorithm.group_size if learns_from == "prompts" else 2 if learns_from == "preference" else 1
 
 
 def _number(setting: int | str) -> int | None:

@@ -22,15 +22,16 @@ def make_plan(
     critic_shape: ModelShape | None = None,
     *,
     reward_shape: ModelShape | None = None,
+    cost_shape: ModelShape | None = None,
 ) -> Plan:
     """Everything resolved for one run on one machine; `critic_shape` is the actor's when not given.
 
-    `reward_shape` is that of a learned reward, if there is one.
+    `reward_shape` and `cost_shape` are those of a learned reward and cost, if there are any.
 
     Raises HardwareError for a setting that the hardware cannot honour, ConfigError for one that contradicts another,
     and DoesNotFitError, with the nearest request that fits, when no way of working does.
     """
-    decided = decide(config, hardware, shape, critic_shape or shape, reward_shape)
+    decided = decide(config, hardware, shape, critic_shape or shape, reward_shape, cost_shape)
     outcome = _search(decided)
     if isinstance(outcome, Found):
         return resolve(decided, outcome)

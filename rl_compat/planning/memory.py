@@ -14,7 +14,7 @@ from rl_compat.capability.quantization import NF4_BYTES
 from rl_compat.planning import activations
 from rl_compat.planning.activations import FP32_BYTES, Arithmetic
 from rl_compat.planning.types import PhaseBudget
-from rl_compat.planning.work import HEADLESS_ROLES, TRAINED_ROLES, Levers, MemoryRequest, Sizes
+from rl_compat.planning.work import CRITIC_ROLES, TRAINED_ROLES, Levers, MemoryRequest, Sizes
 from rl_compat.units import MIB
 
 HOST_BYTES_PER_OFFLOADED_PARAMETER = 12
@@ -23,27 +23,49 @@ HOST_GRADIENT_BYTES = 512 * MIB
 "gradients on their way to an offloaded optimizer: a bucket and the largest matrix"
 CACHE_STEP = 128
 "the rollout cache holds a multiple of so many tokens a sequence"
+VALUES_PHASE = {"critic": "values", "cost_critic": "cost_values"}
 MASK_BYTES = 13
-"per query and key of a prefill: the distance, whether it is seen, and the additive mask"
+"per query and key of a mask: the distance, whether it is seen, and the additive mask"
 
 
 def phase_budgets(request: MemoryRequest, levers: Levers, sizes: Sizes) -> tuple[PhaseBudget, ...]:
     """One budget for each phase that the algorithm has, in the order of a step."""
-    phases = {"rollout": ("actor", _rollout_items(request, levers, sizes))}
-    if request.reward is not None:
-        phases["reward"] = ("reward", _forward_items(request, levers, sizes, role="reward"))
-    phases["logprobs"] = ("actor", _logprob_items(request, levers, sizes))
-    if request.reference_pass:
-        role = "reference" if request.has_reference else "actor"
-        phases["reference"] = (role, _logprob_items(request, levers, sizes, role=role))
-    if request.critic is not None:
-        phases["values"] = ("critic", _forward_items(request, levers, sizes, role="critic"))
-        phases["critic_update"] = ("critic", _update_items(request, levers, sizes, role="critic"))
-    phases["actor_update"] = ("actor", _update_items(request, levers, sizes, role="actor"))
+    phases = _generating(request, levers, sizes) if request.generates else _offline(request, levers, sizes)
     return tuple(
         PhaseBudget(phase=phase, items=_with_slack(request, _resident(request, levers, sizes, phase, role) | items))
         for phase, (role, items) in phases.items()
     )
+
+
+def _offline(request: MemoryRequest, levers: Levers, sizes: Sizes) -> dict[str, tuple[str, dict[str, int]]]:
+    """Phase to role and items, of training on given responses: measuring them, also as the reference, and learning."""
+    measuring = _forward_items if request.scores else _logprob_items
+    measured = ("actor", measuring(request, levers, sizes, role="actor"))
+    phases = {"reference": measured} if request.reference_pass else {}
+    return phases | {
+        "evaluation": measured,
+        "actor_update": ("actor", _update_items(request, levers, sizes, role="actor")),
+    }
+
+
+def _generating(request: MemoryRequest, levers: Levers, sizes: Sizes) -> dict[str, tuple[str, dict[str, int]]]:
+    """Phase to role and items, of reinforcement learning."""
+    phases = {"rollout": ("actor", _rollout_items(request, levers, sizes))}
+    if request.reward is not None:
+        phases["reward"] = ("reward", _forward_items(request, levers, sizes, role="reward"))
+    if request.cost is not None:
+        phases["cost"] = ("cost", _forward_items(request, levers, sizes, role="cost"))
+    phases["logprobs"] = ("actor", _logprob_items(request, levers, sizes))
+    if request.reference_pass:
+        role = "reference" if request.has_reference else "actor"
+        phases["reference"] = (role, _logprob_items(request, levers, sizes, role=role))
+    critics = [role for role in CRITIC_ROLES if role in request.roles]
+    for role in critics:
+        phases[VALUES_PHASE[role]] = (role, _forward_items(request, levers, sizes, role=role))
+    for role in critics:
+        phases[f"{role}_update"] = (role, _update_items(request, levers, sizes, role=role))
+    phases["actor_update"] = ("actor", _update_items(request, levers, sizes, role="actor"))
+    return phases
 
 
 def weights_bytes(request: MemoryRequest, levers: Levers, role: str) -> int:
@@ -53,7 +75,7 @@ def weights_bytes(request: MemoryRequest, levers: Levers, role: str) -> int:
         return trained * FP32_BYTES
     frozen_bytes = DTYPE_BYTES[levers.frozen_dtype]
     linear_bytes = NF4_BYTES if request.quantization == "nf4" and role in TRAINED_ROLES else frozen_bytes
-    whole = shape.trunk_parameters if role in HEADLESS_ROLES else shape.num_parameters
+    whole = shape.trunk_parameters if request.is_headless(role) else shape.num_parameters
     embeddings = whole - shape.linear_parameters - shape.norm_parameters
     frozen = shape.linear_parameters * linear_bytes + embeddings * frozen_bytes + shape.norm_parameters * FP32_BYTES
     return int(frozen) + trained * FP32_BYTES
@@ -147,7 +169,12 @@ def _logprob_items(request: MemoryRequest, levers: Levers, sizes: Sizes, *, role
 def _forward_items(request: MemoryRequest, levers: Levers, sizes: Sizes, *, role: str) -> dict[str, int]:
     shape = request.roles[role]
     alive = activations.forward_bytes(shape, request.arithmetic, tokens=sizes.micro_batch_tokens, length=request.length)
-    return {"activations": alive} | _cast_items(request, levers, role)
+    return {"activations": alive} | _mask_items(request, sizes) | _cast_items(request, levers, role)
+
+
+def _mask_items(request: MemoryRequest, sizes: Sizes) -> dict[str, int]:
+    """The mask of rows that share lines as long as the longest sequence."""
+    return {"attention mask": sizes.micro_batch_tokens * request.length * MASK_BYTES} if request.packs else {}
 
 
 def _update_items(request: MemoryRequest, levers: Levers, sizes: Sizes, *, role: str) -> dict[str, int]:
@@ -159,10 +186,11 @@ def _update_items(request: MemoryRequest, levers: Levers, sizes: Sizes, *, role:
         length=request.length,
         checkpointing=levers.gradient_checkpointing,
     )
-    logits = _logits_moment(request, levers, sizes) if role == "actor" else 0
+    has_logits = not request.is_headless(role)
+    logits = _logits_moment(request, levers, sizes) if has_logits else 0
     later = max(_block_moment(request, levers, sizes, role), _embedding_moment(request, role) - saved)
-    items = {"gradients": trained * FP32_BYTES, "activations": saved}
-    items |= {"logits": logits} if role == "actor" else {}
+    items = {"gradients": trained * FP32_BYTES, "activations": saved} | _mask_items(request, sizes)
+    items |= {"logits": logits} if has_logits else {}
     return items | {"backward": max(0, later - logits)} | _cast_items(request, levers, role)
 
 
@@ -184,7 +212,7 @@ def _block_moment(request: MemoryRequest, levers: Levers, sizes: Sizes, role: st
     moment = activations.backward_layer_bytes(shape, arithmetic, tokens=tokens, length=request.length)
     if levers.gradient_checkpointing:
         moment += activations.saved_layer_bytes(shape, arithmetic, tokens=tokens, length=request.length)
-    if role == "actor" and request.lora_rank == 0 and shape.tie_word_embeddings:
+    if not request.is_headless(role) and request.lora_rank == 0 and shape.tie_word_embeddings:
         moment += shape.embedding_parameters * FP32_BYTES
     return moment
 
@@ -194,7 +222,7 @@ def _embedding_moment(request: MemoryRequest, role: str) -> int:
     shape = request.roles[role]
     if request.lora_rank > 0:
         return 0
-    tied = role == "actor" and shape.tie_word_embeddings
+    tied = not request.is_headless(role) and shape.tie_word_embeddings
     return shape.embedding_parameters * FP32_BYTES * (3 if tied else 2)
 
 
@@ -230,7 +258,7 @@ def _resident(request: MemoryRequest, levers: Levers, sizes: Sizes, phase: str, 
         trained = request.trained_parameters(role)
         if trained and not levers.offload_optimizer:
             items[f"{role} optimizer"] = trained * request.optimizer_state_bytes
-    if phase != "rollout" and not levers.sleep_between:
+    if request.generates and phase != "rollout" and not levers.sleep_between:
         items |= rollout_engine_bytes(request, levers, sizes)
     return items
 

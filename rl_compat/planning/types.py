@@ -11,7 +11,7 @@ from rl_compat.capability.types import Choice
 SCHEMA_VERSION = 1
 
 DType = Literal["fp32", "fp16", "bf16"]
-RoleName = Literal["actor", "critic", "reference", "reward"]
+RoleName = Literal["actor", "critic", "cost_critic", "reference", "reward", "cost"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,7 @@ class PhaseBudget:
     """Peak bytes of one phase on the device, item by item."""
 
     phase: str
-    "`rollout`, `reward`, `logprobs`, `reference`, `values`, `critic_update`, `actor_update`"
+    "`rollout`, `reward`, `cost`, `logprobs`, `reference`, `values`, `cost_values`, `critic_update` …"
     items: Mapping[str, int]
     "`actor weights`, `gradients`, `optimizer`, `activations`, `logits`, `kv cache` …: bytes"
 

@@ -9,8 +9,9 @@ from rl_compat.planning.activations import Arithmetic
 from rl_compat.planning.model_shape import ModelShape
 from rl_compat.planning.types import DType
 
-TRAINED_ROLES = ("actor", "critic")
-HEADLESS_ROLES = ("critic", "reward")
+CRITIC_ROLES = ("critic", "cost_critic")
+TRAINED_ROLES = ("actor", *CRITIC_ROLES)
+HEADLESS_ROLES = (*CRITIC_ROLES, "reward", "cost")
 "one number in place of the output over the vocabulary"
 
 
@@ -45,11 +46,24 @@ class MemoryRequest:
     allocator_factor: float
     reward: ModelShape | None = None
     "of a learned reward"
+    cost: ModelShape | None = None
+    "of a learned cost"
+    has_cost_critic: bool = False
+    "a second critic, for the cost"
+    generates: bool = True
+    "False for training on responses that are there"
+    compares: bool = False
+    "two sequences are computed together"
+    scores: bool = False
+    "the actor gives one number for a sequence"
+    packs: bool = False
+    "rows share lines, so that attention needs a mask"
 
     @property
     def packs_linears(self) -> bool:
         """The native engine decodes faster on a CPU over a packed copy of fp32 weights."""
-        return self.on_cpu and self.engine == "native" and self.rollout_dtype == "fp32" and self.quantization == "none"
+        native = self.generates and self.on_cpu and self.engine == "native"
+        return native and self.rollout_dtype == "fp32" and self.quantization == "none"
 
     @property
     def length(self) -> int:
@@ -61,10 +75,13 @@ class MemoryRequest:
         roles = {"actor": self.actor}
         if self.critic is not None:
             roles["critic"] = self.critic
+            roles |= {"cost_critic": self.critic} if self.has_cost_critic else {}
         if self.has_reference:
             roles["reference"] = self.actor
         if self.reward is not None:
             roles["reward"] = self.reward
+        if self.cost is not None:
+            roles["cost"] = self.cost
         return roles
 
     @property
@@ -80,10 +97,14 @@ class MemoryRequest:
         if role not in TRAINED_ROLES:
             return 0
         shape = self.roles[role]
-        head = shape.hidden_size + 1 if role == "critic" else 0
+        head = shape.hidden_size + 1 if self.is_headless(role) else 0
         if self.lora_rank > 0:
             return shape.lora_parameters(self.lora_rank, self.lora_targets) + head
-        return (shape.trunk_parameters + head) if role == "critic" else shape.num_parameters
+        return (shape.trunk_parameters + head) if self.is_headless(role) else shape.num_parameters
+
+    def is_headless(self, role: str) -> bool:
+        """Whether a role has one number in place of the output over the vocabulary."""
+        return role in HEADLESS_ROLES or (role == "actor" and self.scores)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,15 +9,17 @@ from pathlib import Path
 import torch
 
 from rl_compat.algorithms.kl import KLController, make_kl_controller
+from rl_compat.algorithms.lagrangian import LagrangeMultiplier
 from rl_compat.algorithms.policy_losses import POLICY_LOSSES
 from rl_compat.algorithms.table import ALGORITHMS, policy_loss_of
-from rl_compat.config.types import AlgorithmConfig, RunConfig
+from rl_compat.config.types import AlgorithmConfig, RewardConfig, RunConfig
 from rl_compat.data.order import Order
 from rl_compat.distributed.pool import ResourcePool
 from rl_compat.errors import ModelError
 from rl_compat.hardware.types import Hardware
 from rl_compat.planning.checkpoint_size import checkpoint_bytes
 from rl_compat.planning.types import Plan
+from rl_compat.planning.work import CRITIC_ROLES
 from rl_compat.rewards.builtin import check_rows
 from rl_compat.trainer.checkpoints import check_disk
 from rl_compat.trainer.loop import Roles, StepSettings
@@ -28,13 +30,16 @@ from rl_compat.trainer.sampling import SamplingSettings
 from rl_compat.trajectory import Prompt
 from rl_compat.workers.actor import ActorModel
 from rl_compat.workers.critic import CriticModel
+from rl_compat.workers.learned_reward import LearnedRewardSettings
 from rl_compat.workers.reference import ReferenceModel
 from rl_compat.workers.reward import RewardModel
 from rl_compat.workers.setup import (
     Setup,
     actor_settings,
+    cost_config,
     critic_settings,
     experience_settings,
+    learned_cost_settings,
     learned_reward_settings,
     optimizer_steps_per_batch,
     prepare,
@@ -51,9 +56,17 @@ class Prepared:
     prompts: Sequence[Prompt]
     validation_prompts: tuple[Prompt, ...]
     reward: RewardModel
+    cost: RewardModel | None
+    "where the algorithm holds one below a limit"
     order: Order
     total_steps: int
     notes: tuple[str, ...]
+
+    def close(self) -> None:
+        """End the processes of the functions, and give back the memory of learned rewards."""
+        self.reward.close()
+        if self.cost is not None:
+            self.cost.close()
 
     @property
     def total_optimizer_steps(self) -> int:
@@ -73,13 +86,15 @@ def check_run(config: RunConfig, hardware: Hardware) -> Prepared:
     check_disk(RunFolder(Path(config.trainer.output_dir)).checkpoints, size, config.trainer.keep_checkpoints)
     training, notes = load_training_data(setup)
     validation, validation_notes = load_validation_prompts(setup)
+    prompts = [*training.sample(), *validation]
     order = training.order(config.trainer.batch_size, shuffle=config.data.shuffle, seed=config.data.seed)
     return Prepared(
         setup=setup,
         plan=plan,
         prompts=training.prompts,
         validation_prompts=validation,
-        reward=start_reward(setup, [*training.sample(), *validation]),
+        reward=start_reward(setup, prompts),
+        cost=start_cost(setup, prompts),
         order=order,
         total_steps=config.trainer.num_steps or config.trainer.num_epochs * order.steps_per_epoch,
         notes=(*setup.notes, *notes, *validation_notes, *plan.notes),
@@ -88,14 +103,26 @@ def check_run(config: RunConfig, hardware: Hardware) -> Prepared:
 
 def start_reward(setup: Setup, prompts: Sequence[Prompt]) -> RewardModel:
     """The reward of the settings, checked against the prompts. Raises DataError or ConfigError."""
-    config = setup.config.reward
+    return _start(setup, prompts, setup.config.reward, learned_reward_settings(setup))
+
+
+def start_cost(setup: Setup, prompts: Sequence[Prompt]) -> RewardModel | None:
+    """The cost of the settings, where the algorithm has one. Raises DataError or ConfigError."""
+    if not ALGORITHMS[setup.config.algorithm.name].needs_cost:
+        return None
+    return _start(setup, prompts, cost_config(setup.config), learned_cost_settings(setup))
+
+
+def _start(
+    setup: Setup, prompts: Sequence[Prompt], config: RewardConfig, learned: LearnedRewardSettings | None
+) -> RewardModel:
     check_rows(prompts, config.functions, config.sources)
     return RewardModel(
         config,
         data_sources=sorted({prompt.data_source for prompt in prompts}),
         pool=pool_of(setup),
         max_response_length=setup.config.data.max_response_length,
-        learned=learned_reward_settings(setup),
+        learned=learned,
     )
 
 
@@ -115,11 +142,12 @@ def build_roles(prepared: Prepared, reporter: Reporter) -> Roles:
     config = setup.config
     actor = load_actor(setup, reporter, total_optimizer_steps=prepared.total_optimizer_steps)
     pool = pool_of(setup)
-    critic = reference = None
-    if ALGORITHMS[config.algorithm.name].needs_critic:
-        reporter.phase("loading the critic")
-        settings = critic_settings(setup, total_optimizer_steps=prepared.total_optimizer_steps)
-        critic = CriticModel(settings, pool=pool)
+    critics = {}
+    for role in [role for role in CRITIC_ROLES if role in prepared.plan.roles]:
+        reporter.phase(f"loading the {role.replace('_', ' ')}")
+        settings = critic_settings(setup, role=role, total_optimizer_steps=prepared.total_optimizer_steps)
+        critics[role] = CriticModel(settings, pool=pool)
+    reference = None
     if needs_reference(config.algorithm):
         reporter.phase("loading the reference")
         reference = (
@@ -130,7 +158,17 @@ def build_roles(prepared: Prepared, reporter: Reporter) -> Roles:
     if config.reward.model is not None:
         reporter.phase("loading the reward model")
         prepared.reward.load()
-    return Roles(actor=actor, reward=prepared.reward, critic=critic, reference=reference)
+    if prepared.cost is not None and config.cost.model is not None:
+        reporter.phase("loading the cost model")
+        prepared.cost.load()
+    return Roles(
+        actor=actor,
+        reward=prepared.reward,
+        critic=critics.get("critic"),
+        reference=reference,
+        cost=prepared.cost,
+        cost_critic=critics.get("cost_critic"),
+    )
 
 
 def load_actor(
@@ -188,6 +226,18 @@ def one_update(config: RunConfig) -> bool:
         and not off_policy.reject
         and not off_policy.vtrace
         and not off_policy.bypass
+    )
+
+
+def lagrange_multiplier(config: AlgorithmConfig) -> LagrangeMultiplier | None:
+    """The price of the cost, where the algorithm has one."""
+    if not ALGORITHMS[config.name].needs_cost:
+        return None
+    return LagrangeMultiplier(
+        limit=config.cost_limit,
+        learning_rate=config.lagrange_lr,
+        initial=config.lagrange_init,
+        maximum=config.lagrange_max,
     )
 
 

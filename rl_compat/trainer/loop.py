@@ -21,12 +21,20 @@ from rl_compat.workers.sequences import Sequences
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roles:
-    """The models of a run; critic and reference are absent where the algorithm has none."""
+    """The models of a run; those that the algorithm has no use for are absent."""
 
     actor: ActorModel
     reward: RewardModel
     critic: CriticModel | None = None
     reference: ReferenceModel | None = None
+    cost: RewardModel | None = None
+    cost_critic: CriticModel | None = None
+
+    @property
+    def critics(self) -> dict[str, CriticModel]:
+        """Those that are there, by role."""
+        both = {"critic": self.critic, "cost_critic": self.cost_critic}
+        return {role: critic for role, critic in both.items() if critic is not None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +58,7 @@ class Collected:
     sequences: Sequences
     scores: Scores
     experience: Experience
+    costs: Scores | None = None
     metrics: dict[str, float] = field(default_factory=dict)
     "of the sampling"
 
@@ -64,10 +73,11 @@ def collect(
     timer: Timer,
     memory: PhaseMemory,
     more: Draw | None = None,
+    multiplier: float = 0.0,
 ) -> Collected:
     """Generate, score, and work out advantages. Changes no weights.
 
-    `more` gives further prompts, for settings that replace some.
+    `more` gives further prompts, for settings that replace some; `multiplier` is the price of the cost.
     """
     sampled = sample(
         roles.actor,
@@ -85,6 +95,10 @@ def collect(
         greedy_rewards = _greedy_rewards(roles, sequences, settings.sampling, timer=timer, memory=memory)
         known = [reward for reward in greedy_rewards if reward is not None]
         metrics |= {"critic/greedy_score/mean": sum(known) / len(known)} if known else {}
+    costs = None
+    if roles.cost is not None:
+        with timer("cost"):
+            costs = roles.cost.compute_rewards(sequences).result()
     batch = _with_logprobs(roles, sequences, settings, timer=timer, memory=memory)
     if roles.reference is not None:
         with memory("ref"), timer("ref"):
@@ -92,6 +106,9 @@ def collect(
     if roles.critic is not None:
         with memory("values"), timer("values"):
             batch = batch.with_(values=roles.critic.compute_values(sequences).result())
+    if roles.cost_critic is not None:
+        with memory("cost_values"), timer("cost_values"):
+            batch = batch.with_(cost_values=roles.cost_critic.compute_values(sequences).result())
     with timer("adv"):
         experience = make_experience(
             batch,
@@ -100,8 +117,10 @@ def collect(
             kl_coef=kl_coef,
             parts=_parts(scores, settings),
             greedy_rewards=greedy_rewards,
+            costs=None if costs is None else costs.rewards,
+            multiplier=multiplier,
         )
-    return Collected(sequences=sequences, scores=scores, experience=experience, metrics=metrics)
+    return Collected(sequences=sequences, scores=scores, experience=experience, costs=costs, metrics=metrics)
 
 
 def _greedy_rewards(
@@ -143,12 +162,17 @@ def _parts(scores: Scores, settings: StepSettings) -> RewardParts | None:
 def learn(
     roles: Roles, experience: Experience, *, update_actor: bool, seed: int, timer: Timer, memory: PhaseMemory
 ) -> dict[str, float]:
-    """Update the critic, then the actor, from the experience; returns their metrics."""
+    """Update the critics, then the actor, from the experience; returns their metrics."""
     metrics: dict[str, float] = {}
+    batch = experience.batch
     if roles.critic is not None:
         with memory("update_critic"), timer("update_critic"):
-            metrics |= roles.critic.update(experience.batch, seed=seed)
+            metrics |= roles.critic.update(batch, seed=seed)
+    if roles.cost_critic is not None:
+        of_cost = batch.with_(values=batch.cost_values, returns=batch.cost_returns)
+        with memory("update_cost_critic"), timer("update_cost_critic"):
+            metrics |= roles.cost_critic.update(of_cost, seed=seed)
     if update_actor:
         with memory("update_actor"), timer("update_actor"):
-            metrics |= roles.actor.update(experience.batch, seed=seed)
+            metrics |= roles.actor.update(batch, seed=seed)
     return metrics

@@ -10,13 +10,16 @@ import torch
 from rl_compat.planning.types import Plan
 
 PLANNED_PHASE = {
+    "testing": "evaluation",
     "gen": "rollout",
     "gen_max": "rollout",
     "reward": "reward",
     "old_log_prob": "logprobs",
     "ref": "reference",
     "values": "values",
+    "cost_values": "cost_values",
     "update_critic": "critic_update",
+    "update_cost_critic": "cost_critic_update",
     "update_actor": "actor_update",
 }
 "timer phase to phase of the plan"

@@ -31,6 +31,14 @@ def data_metrics(batch: Batch, *, scored: Tensor) -> dict[str, float]:
         "response_length/clip_ratio": float(batch.truncated.float().mean()),
         "training/zero_spread_groups": zero_spread_fraction(rewards=batch.rewards, groups=batch.groups, scored=scored),
     }
+    if batch.costs is not None:
+        assert batch.cost_values is not None
+        assert batch.cost_returns is not None
+        metrics |= _spread("cost/score", batch.costs[scored])
+        metrics |= _spread("cost/values", batch.cost_values[mask]) | _spread("cost/returns", batch.cost_returns[mask])
+        metrics["cost/vf_explained_var"] = float(
+            explained_variance(values=batch.cost_values, returns=batch.cost_returns, mask=mask)
+        )
     if batch.values is not None:
         metrics |= _spread("critic/values", batch.values[mask])
         metrics["critic/vf_explained_var"] = float(

@@ -9,7 +9,8 @@ from typing import Any
 
 from rl_compat.data.order import Order
 from rl_compat.data.training import left_out
-from rl_compat.trainer.build import Prepared, build_roles, kl_controller, step_settings
+from rl_compat.distributed.pool import WorkerGroup
+from rl_compat.trainer.build import Prepared, build_roles, kl_controller, lagrange_multiplier, step_settings
 from rl_compat.trainer.loop import Collected, Roles, collect, learn
 from rl_compat.trainer.method import Instruments, Measure
 from rl_compat.trainer.metrics import data_metrics, mismatch_metrics, timing_metrics
@@ -30,6 +31,7 @@ class Reinforcement:
         self.prepared = prepared
         self.config = prepared.setup.config
         self.kl = kl_controller(self.config.algorithm)
+        self.price = lagrange_multiplier(self.config.algorithm)
         self.more = Rows(prepared.order)
         self._notes: list[str] = []
         self.roles: Roles
@@ -64,7 +66,8 @@ class Reinforcement:
             f"{config.algorithm.group_size}"
         )
 
-    def load(self, instruments: Instruments) -> None:
+    def load(self, instruments: Instruments, *, step: int) -> None:
+        del step
         self.instruments = instruments
         self.roles = build_roles(self.prepared, instruments.reporter)
 
@@ -76,6 +79,7 @@ class Reinforcement:
             step_settings(self.config),
             more=lambda count: self._prompts(self.more.take(count)),
             kl_coef=self.kl.coef,
+            multiplier=0.0 if self.price is None else self.price.value,
             seed=self.config.rollout.seed * 1_000_003 + step,
             timer=self.instruments.timer,
             memory=self.instruments.memory,
@@ -85,17 +89,18 @@ class Reinforcement:
         return [self.prepared.prompts[row] for row in rows]
 
     def learn(self, collected: Collected, *, step: int) -> dict[str, float]:
-        """Update the models, then the KL controller."""
+        """Update the models, then the KL controller and the price of the cost."""
+        update_actor = step > self.config.algorithm.critic_warmup_steps
         metrics = learn(
             self.roles,
             collected.experience,
-            update_actor=step > self.config.algorithm.critic_warmup_steps,
+            update_actor=update_actor,
             seed=self.config.trainer.seed * 1_000_003 + step,
             timer=self.instruments.timer,
             memory=self.instruments.memory,
         )
         self._notes += collected.scores.notes
-        return metrics | self._kl_metrics(collected)
+        return metrics | self._kl_metrics(collected) | self._cost_metrics(collected, moves=update_actor)
 
     def _kl_metrics(self, collected: Collected) -> dict[str, float]:
         """Move the KL controller and say where it stood."""
@@ -104,6 +109,18 @@ class Reinforcement:
         coef, kl = self.kl.coef, collected.experience.reward_kl
         self.kl.update(kl=kl, num_sequences=len(collected.sequences))
         return {"actor/reward_kl_penalty": kl, "actor/reward_kl_penalty_coeff": coef}
+
+    def _cost_metrics(self, collected: Collected, *, moves: bool) -> dict[str, float]:
+        """Say where the price of the cost stood, and move it unless the actor waits for its critics."""
+        if self.price is None or collected.costs is None:
+            return {}
+        price = self.price.value
+        costs = [cost for cost in collected.costs.rewards if cost is not None]
+        if moves and costs:
+            self.price.update(sum(costs) / len(costs))
+        self._notes += collected.costs.notes
+        of_functions = {f"cost/{name.removeprefix('reward/')}": n for name, n in collected.costs.metrics.items()}
+        return of_functions | {"cost/multiplier": price, "cost/limit": self.price.limit}
 
     def describe(self, collected: Collected, seconds: Mapping[str, float]) -> dict[str, float]:
         batch = collected.experience.batch
@@ -119,6 +136,7 @@ class Reinforcement:
     def samples(self, collected: Collected, count: int) -> list[dict[str, Any]]:
         sequences = collected.sequences
         rows = zip(sequences.trajectories[:count], sequences.texts, collected.scores.rewards, strict=False)
+        costs = None if collected.costs is None else collected.costs.rewards
         return [
             {
                 "prompt": trajectory.prompt.text,
@@ -128,7 +146,8 @@ class Reinforcement:
                 "finish_reason": trajectory.finish_reason,
                 "num_tokens": len(trajectory.response_ids),
             }
-            for trajectory, text, reward in rows
+            | ({} if costs is None else {"cost": costs[row]})
+            for row, (trajectory, text, reward) in enumerate(rows)
         ]
 
     def validate(self) -> Validation | None:
@@ -143,38 +162,40 @@ class Reinforcement:
                 max_new_tokens=self.config.data.max_response_length,
                 temperature=trainer.validation_temperature,
                 seed=trainer.seed,
+                cost=self.roles.cost,
                 on_progress=on_progress,
             )
 
     def savers(self) -> Mapping[str, Callable[[Path], None]]:
-        actor, critic = self.roles.actor.group, None if self.roles.critic is None else self.roles.critic.group
-        savers: dict[str, Callable[[Path], None]] = {
-            "actor": lambda folder: actor.run(ActorWorker.save_state, folder=folder).result()
-        }
-        if critic is not None:
-            savers["critic"] = lambda folder: critic.run(CriticWorker.save_state, folder=folder).result()
-        return savers
+        def saver(group: WorkerGroup, method: Callable[..., None]) -> Callable[[Path], None]:
+            return lambda folder: group.run(method, folder=folder).result()
+
+        critics = {role: saver(critic.group, CriticWorker.save_state) for role, critic in self.roles.critics.items()}
+        return {"actor": saver(self.roles.actor.group, ActorWorker.save_state), **critics}
 
     def restore(self, checkpoint: Path, *, policy_version: int) -> None:
         load = partial(self.roles.actor.group.run, ActorWorker.load_state, policy_version=policy_version)
         load(folder=checkpoint / "actor").result()
-        if self.roles.critic is not None:
-            self.roles.critic.group.run(CriticWorker.load_state, folder=checkpoint / "critic").result()
+        for role, critic in self.roles.critics.items():
+            critic.group.run(CriticWorker.load_state, folder=checkpoint / role).result()
 
     def state_dict(self) -> dict[str, Any]:
-        return {"kl": dict(self.kl.state_dict()), "left_over": list(self.more.left_over)}
+        price = {} if self.price is None else {"price": self.price.state_dict()}
+        return {"kl": dict(self.kl.state_dict()), "left_over": list(self.more.left_over)} | price
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.kl.load_state_dict(state["kl"])
+        if self.price is not None:
+            self.price.load_state_dict(state["price"])
         self.more = Rows(self.order, left_over=state["left_over"])
 
     def take_notes(self) -> list[str]:
         """What the rewards noticed and streaming left out, then the models."""
         notes, self._notes = [*self._notes, *left_out(self.prepared.prompts)], []
         notes += self.roles.actor.group.run(ActorWorker.take_notes).result()
-        if self.roles.critic is not None:
-            notes += self.roles.critic.group.run(CriticWorker.take_notes).result()
+        for critic in self.roles.critics.values():
+            notes += critic.group.run(CriticWorker.take_notes).result()
         return notes
 
     def close(self) -> None:
-        self.prepared.reward.close()
+        self.prepared.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rl_compat.rewards.score import Scores
@@ -14,6 +14,7 @@ from rl_compat.workers.reward import RewardModel
 from rl_compat.workers.sequences import Sequences
 
 ACCURACY = "accuracy"
+COST = "cost"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,9 +51,9 @@ class Validation:
 
     @property
     def headline(self) -> tuple[Accuracy, ...]:
-        """Accuracy by source, and the reward functions where no function judges correctness."""
+        """Accuracy and cost by source, and the reward functions where no function judges correctness."""
         judged = {accuracy.source for accuracy in self.accuracies if accuracy.measure == ACCURACY}
-        return tuple(a for a in self.accuracies if a.measure == ACCURACY or a.source not in judged)
+        return tuple(a for a in self.accuracies if a.measure in (ACCURACY, COST) or a.source not in judged)
 
     def metrics(self) -> dict[str, float]:
         """Under the usual names: accuracy is `val-core/<source>/acc`, reward functions are `val-aux`."""
@@ -77,27 +78,37 @@ def validate(
     max_new_tokens: int,
     temperature: float,
     seed: int,
+    cost: RewardModel | None = None,
     on_progress: Callable[[int], None] | None = None,
 ) -> Validation:
-    """One response to each prompt, scored by every reward function."""
+    """One response to each prompt, scored by every reward function and, as the measure `cost`, by the cost."""
     sequences = actor.generate(
         prompts, max_new_tokens=max_new_tokens, temperature=temperature, seed=seed, on_progress=on_progress
     )
     scores = reward.compute_rewards(sequences).result()
+    costs = {} if cost is None else {COST: cost.compute_rewards(sequences).result().rewards}
     batch = sequences.batch
     return Validation(
         accuracies=tuple(
-            _accuracy(source, measure, values) for (source, measure), values in _by_source(sequences, scores).items()
+            _accuracy(source, measure, values)
+            for (source, measure), values in _by_source(sequences, scores, costs).items()
         ),
         mean_response_length=float(batch.response_lengths.float().mean()),
         truncated_fraction=float(batch.truncated.float().mean()),
     )
 
 
-def _by_source(sequences: Sequences, scores: Scores) -> dict[tuple[str, str], list[float]]:
+def _by_source(
+    sequences: Sequences, scores: Scores, costs: Mapping[str, Sequence[float | None]]
+) -> dict[tuple[str, str], list[float]]:
     """Values that are known, by data source and measure."""
     extras = {name: values for name, values in scores.numbers().items() if name != "acc"}
-    measures: dict[str, Sequence[float | bool | None]] = {ACCURACY: scores.correct, **extras, **scores.components}
+    measures: dict[str, Sequence[float | bool | None]] = {
+        ACCURACY: scores.correct,
+        **extras,
+        **scores.components,
+        **costs,
+    }
     found: dict[tuple[str, str], list[float]] = defaultdict(list)
     for measure, values in measures.items():
         for trajectory, value in zip(sequences.trajectories, values, strict=True):

@@ -71,7 +71,7 @@ class CriticWorker:
                     seed=seed,
                 )
             ]
-        return mean_metrics(steps, prefix="critic/")
+        return mean_metrics(steps, prefix=f"{self.settings.role.role}/")
 
     def save_state(self, *, folder: Path) -> None:
         self.engine.save_state(folder)

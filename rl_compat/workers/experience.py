@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from rl_compat.algorithms.advantages import add_kl_penalty, outcome_token_rewards
-from rl_compat.algorithms.estimators import ESTIMATORS, AdvantageInputs, VTraceBounds
+from rl_compat.algorithms.advantages import AdvantageEstimate, add_kl_penalty, outcome_token_rewards
+from rl_compat.algorithms.estimators import ESTIMATORS, AdvantageInputs, VTraceBounds, with_critic
 from rl_compat.algorithms.kl import KLKind, kl_estimate
 from rl_compat.algorithms.masking import masked_mean
 from rl_compat.batch import Batch
@@ -58,18 +58,25 @@ def make_experience(
     kl_coef: float = 0.0,
     parts: RewardParts | None = None,
     greedy_rewards: Sequence[float | None] | None = None,
+    costs: Sequence[float | None] | None = None,
+    multiplier: float = 0.0,
 ) -> Experience:
     """The batch with rewards, token rewards, advantages and returns.
 
     `rewards` holds one outcome per response. A response without one (None) is left out: its mask is cleared, and no
     group statistic counts it. `greedy_rewards` (ReMax) holds one for each group, in the order of their numbers;
-    without one the group is left out. A KL in the reward needs `old_logprobs` and `ref_logprobs`, PPO needs `values`.
+    without one the group is left out. `costs` (PPO-Lagrangian) holds one per response, None leaves it out too, and
+    `multiplier` is their price. A KL in the reward needs `old_logprobs` and `ref_logprobs`, PPO needs `values`, a cost
+    `cost_values`.
     """
     outcome, scored = _column(rewards)
     baselines = None
     if greedy_rewards is not None:
         of_group, known = _column(greedy_rewards)
         baselines, scored = of_group[batch.groups], scored & known[batch.groups]
+    if costs is not None:
+        outcome_costs, known = _column(costs)
+        batch, scored = batch.with_(costs=outcome_costs), scored & known
     batch = batch.with_(response_mask=batch.response_mask & scored[:, None], rewards=outcome)
     metrics: dict[str, float] = {}
     if settings.off_policy.corrects and not settings.off_policy.bypass:
@@ -81,30 +88,43 @@ def make_experience(
         kl = _reward_kl(batch, settings.kl_in_reward)
         reward_kl = float(masked_mean(kl, mask=mask))
         token_rewards = add_kl_penalty(token_rewards, kl=kl, coef=kl_coef, mask=mask)
-    estimate = ESTIMATORS[settings.algorithm](
-        AdvantageInputs(
-            token_rewards=token_rewards,
-            rewards=outcome,
-            values=batch.values,
-            response_mask=mask,
-            groups=batch.groups,
-            scored=scored,
-            baselines=baselines,
-            logprobs=batch.old_logprobs,
-            rollout_logprobs=batch.rollout_logprobs,
-            sum_pi_squared=batch.sum_pi_squared,
-            importance=batch.weights,
-            reward_parts={} if parts is None else {name: _column(part)[0] for name, part in parts.values.items()},
-            part_weights={} if parts is None else parts.weights,
-            gamma=settings.gamma,
-            gae_lambda=settings.gae_lambda,
-            whiten=settings.whiten,
-            normalize_by_std=settings.normalize_by_std,
-            vtrace=settings.vtrace,
-        )
+    inputs = AdvantageInputs(
+        token_rewards=token_rewards,
+        rewards=outcome,
+        values=batch.values,
+        response_mask=mask,
+        groups=batch.groups,
+        scored=scored,
+        baselines=baselines,
+        logprobs=batch.old_logprobs,
+        rollout_logprobs=batch.rollout_logprobs,
+        sum_pi_squared=batch.sum_pi_squared,
+        importance=batch.weights,
+        reward_parts={} if parts is None else {name: _column(part)[0] for name, part in parts.values.items()},
+        part_weights={} if parts is None else parts.weights,
+        multiplier=multiplier,
+        gamma=settings.gamma,
+        gae_lambda=settings.gae_lambda,
+        whiten=settings.whiten,
+        normalize_by_std=settings.normalize_by_std,
+        vtrace=settings.vtrace,
     )
+    if batch.costs is not None:
+        cost = _of_cost(batch, inputs)
+        batch, inputs = batch.with_(cost_returns=cost.returns), replace(inputs, cost_advantages=cost.advantages)
+    estimate = ESTIMATORS[settings.algorithm](inputs)
     batch = batch.with_(token_rewards=token_rewards, advantages=estimate.advantages, returns=estimate.returns)
     return Experience(batch=batch, scored=scored, reward_kl=reward_kl, metrics=metrics)
+
+
+def _of_cost(batch: Batch, inputs: AdvantageInputs) -> AdvantageEstimate:
+    """Advantages and returns of the cost, which stands on the last token as the reward does, without a KL."""
+    assert batch.costs is not None
+    assert batch.cost_values is not None
+    token_costs = outcome_token_rewards(
+        rewards=batch.costs, response_lengths=batch.response_lengths, response_mask=batch.response_mask
+    )
+    return with_critic(inputs, token_rewards=token_costs, values=batch.cost_values)
 
 
 def _column(values: Sequence[float | None]) -> tuple[Tensor, Tensor]:

@@ -138,7 +138,7 @@ def critic_loss(
     )
     num_tokens = max(1, totals.num_tokens)
     return loss, {
-        "critic/vf_loss": loss.detach(),
-        "critic/vf_clipfrac": error.num_clipped / num_tokens,
-        "critic/vpred_mean": (values.detach() * mask).sum() / num_tokens,
+        "vf_loss": loss.detach(),
+        "vf_clipfrac": error.num_clipped / num_tokens,
+        "vpred_mean": (values.detach() * mask).sum() / num_tokens,
     }

@@ -11,7 +11,7 @@ from rl_compat.algorithms.estimators import VTraceBounds
 from rl_compat.algorithms.loss_types import PolicyLossNumbers
 from rl_compat.algorithms.policy_losses import POLICY_LOSSES
 from rl_compat.algorithms.rejection_rules import parse_rejection_rules
-from rl_compat.algorithms.table import policy_loss_of
+from rl_compat.algorithms.table import ALGORITHMS, is_offline, policy_loss_of
 from rl_compat.config.settings import settings_by_algorithm
 from rl_compat.config.types import (
     AlgorithmConfig,
@@ -20,6 +20,7 @@ from rl_compat.config.types import (
     OffPolicyConfig,
     OptimizerConfig,
     PlanConfig,
+    RewardConfig,
     RolloutConfig,
     RunConfig,
     TrainerConfig,
@@ -59,6 +60,8 @@ class Setup:
     chat: ChatEncoder
     reward_source: ModelSource | None = None
     "of a learned reward"
+    cost_source: ModelSource | None = None
+    "of a learned cost"
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -78,16 +81,26 @@ class Setup:
         return None if self.reward_source is None else ModelShape.from_folder(self.reward_source.folder)
 
     @cached_property
+    def cost_shape(self) -> ModelShape | None:
+        return None if self.cost_source is None else ModelShape.from_folder(self.cost_source.folder)
+
+    @cached_property
     def plan(self) -> Plan:
         """The plan for this request on this hardware. Raises HardwareError or DoesNotFitError."""
         return make_plan(
-            self.config, self.hardware, self.shape, critic_shape=self.critic_shape, reward_shape=self.reward_shape
+            self.config,
+            self.hardware,
+            self.shape,
+            critic_shape=self.critic_shape,
+            reward_shape=self.reward_shape,
+            cost_shape=self.cost_shape,
         )
 
 
 def prepare(config: RunConfig, hardware: Hardware) -> Setup:
     """Find the model and its tokenizer. Raises ModelError."""
-    model = config.model
+    model, needs_cost = config.model, ALGORITHMS[config.algorithm.name].needs_cost
+    rewarded = not is_offline(config.algorithm.name)
     source = resolve_model(model.path, needs=WITHOUT_TOKENIZER if model.tokenizer else ALL_PARTS)
     tokenizer = load_tokenizer(
         tokenizer_folder(model, source.folder),
@@ -101,7 +114,8 @@ def prepare(config: RunConfig, hardware: Hardware) -> Setup:
         critic_source=resolve_model(model.critic_path, needs=WITHOUT_TOKENIZER) if model.critic_path else source,
         tokenizer=tokenizer,
         chat=ChatEncoder(tokenizer, model.chat_template),
-        reward_source=None if config.reward.model is None else resolve_model(config.reward.model, needs=ALL_PARTS),
+        reward_source=resolve_model(config.reward.model, needs=ALL_PARTS) if config.reward.model and rewarded else None,
+        cost_source=resolve_model(config.cost.model, needs=ALL_PARTS) if config.cost.model and needs_cost else None,
     )
 
 
@@ -148,12 +162,13 @@ def policy_loss_settings(config: RunConfig) -> PolicyLossSettings:
     )
 
 
-def critic_settings(setup: Setup, *, total_optimizer_steps: int | None = None) -> CriticSettings:
+def critic_settings(setup: Setup, *, role: str = "critic", total_optimizer_steps: int | None = None) -> CriticSettings:
+    """Of the critic, or with `role="cost_critic"` of that of the cost."""
     config = setup.config
     aggregation = config.algorithm.loss_aggregation
     return CriticSettings(
         model_folder=setup.critic_source.folder,
-        role=setup.plan.roles["critic"],
+        role=setup.plan.roles[role],
         optimizer=_optimizer(config.optimizer, config.optimizer.critic_lr, total_optimizer_steps),
         lora=lora_settings(config.model),
         loss=ValueLossSettings(
@@ -176,13 +191,36 @@ def reference_settings(setup: Setup) -> ReferenceSettings:
     )
 
 
+def cost_config(config: RunConfig) -> RewardConfig:
+    """The cost as a reward of its own; what `[cost]` does not say is as in `[reward]`."""
+    cost = config.cost
+    return replace(
+        config.reward,
+        functions=cost.functions,
+        weights=cost.weights,
+        function_arguments=cost.function_arguments,
+        model=cost.model,
+        model_weight=cost.model_weight,
+        overlong_buffer=0,
+    )
+
+
 def learned_reward_settings(setup: Setup) -> LearnedRewardSettings | None:
     """None when the reward has no model."""
-    if setup.reward_source is None:
+    return _learned(setup, setup.reward_source, "reward")
+
+
+def learned_cost_settings(setup: Setup) -> LearnedRewardSettings | None:
+    """None when the cost has no model."""
+    return _learned(setup, setup.cost_source, "cost")
+
+
+def _learned(setup: Setup, source: ModelSource | None, role: str) -> LearnedRewardSettings | None:
+    if source is None:
         return None
     return LearnedRewardSettings(
-        model_folder=setup.reward_source.folder,
-        role=setup.plan.roles["reward"],
+        model_folder=source.folder,
+        role=setup.plan.roles[role],
         trust_remote_code=setup.config.model.trust_remote_code,
     )
 
@@ -321,5 +359,6 @@ def _run_config(sections: dict[str, dict[str, Any]]) -> RunConfig:
 
 
 def optimizer_steps_per_batch(config: RunConfig) -> int:
-    """Optimizer steps that one training step takes."""
-    return config.algorithm.num_epochs * (config.trainer.batch_size // config.trainer.mini_batch_size)
+    """Optimizer steps that one training step takes; given responses are passed over once."""
+    passes = 1 if is_offline(config.algorithm.name) else config.algorithm.num_epochs
+    return passes * (config.trainer.batch_size // config.trainer.mini_batch_size)

@@ -26,6 +26,8 @@ def inputs(responses) -> AdvantageInputs:
         logprobs=-responses.logprobs.abs(),
         rollout_logprobs=-responses.old_logprobs.abs(),
         sum_pi_squared=responses.returns.sigmoid(),
+        cost_advantages=responses.advantages * responses.mask,
+        multiplier=0.7,
         reward_parts={"one": responses.rewards, "two": responses.advantages[:, 0]},
         part_weights={"one": 1.0, "two": 0.5},
         gamma=0.99,
@@ -204,6 +206,15 @@ def test_ppo_takes_its_returns_from_v_trace_when_asked(inputs):
     )
     assert torch.equal(estimate.advantages, expected.advantages)
     assert torch.equal(estimate.returns, expected.returns)
+
+
+def test_a_constrained_advantage_is_that_of_the_reward_less_the_price_of_the_cost(inputs):
+    estimate = ESTIMATORS["ppo_lagrangian"](inputs)
+
+    reward = ESTIMATORS["ppo"](inputs)
+    assert inputs.cost_advantages is not None
+    assert_close(estimate.advantages, (reward.advantages - 0.7 * inputs.cost_advantages) / 1.7)
+    assert torch.equal(estimate.returns, reward.returns)
 
 
 def test_gdpo_compares_every_part_by_itself(golden):

@@ -17,6 +17,7 @@ from rl_compat.trainer.start import check_training
 
 RECORDINGS = Path(__file__).parents[1] / "recordings"
 REWARD = f"{Path(__file__).with_name('digit_reward.py')}:compute_scores"
+COST = f"{Path(__file__).with_name('length_cost.py')}:compute_scores"
 SMALL = {
     "data.train_files": "arithmetic",
     "data.val_files": "arithmetic",

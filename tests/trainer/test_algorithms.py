@@ -6,10 +6,10 @@ import math
 from pathlib import Path
 
 import pytest
-from fakes.runs import settings, steps, train
+from fakes.runs import COST, settings, steps, train
 
 from rl_compat.algorithms.estimators import ESTIMATORS
-from rl_compat.algorithms.table import ALGORITHMS, LOSS_READS
+from rl_compat.algorithms.table import ALGORITHMS
 from rl_compat.config.load import load_config
 
 SMALL_STEPS = {"data.val_files": "", "trainer.batch_size": 4, "trainer.mini_batch_size": 2, "trainer.save_every": 0}
@@ -17,7 +17,8 @@ SMALL_STEPS = {"data.val_files": "", "trainer.batch_size": 4, "trainer.mini_batc
 
 def algorithm(name: str) -> dict[str, object]:
     """The settings that an algorithm needs beside its name."""
-    return {"algorithm.name": name} | ({"algorithm.group_size": 4} if ALGORITHMS[name].needs_groups else {})
+    groups = {"algorithm.group_size": 4} if ALGORITHMS[name].needs_groups else {}
+    return {"algorithm.name": name} | groups | ({"cost.functions": COST} if ALGORITHMS[name].needs_cost else {})
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)
@@ -30,6 +31,8 @@ def test_an_algorithm_trains_by_its_name(name: str, llama_folder: Path, tmp_path
         assert all(math.isfinite(value) for value in metrics.values())
         assert metrics["actor/grad_norm"] > 0
         assert ("critic/vf_loss" in metrics) == ALGORITHMS[name].needs_critic
+        assert ("cost_critic/vf_loss" in metrics) == ALGORITHMS[name].needs_cost
+        assert "rollout_corr/kl" in metrics
 
 
 @pytest.mark.parametrize(
