@@ -84,10 +84,13 @@ def _fabric_manager(hardware: Hardware) -> tuple[Remedy, ...]:
 
 
 def _two_drivers(hardware: Hardware) -> tuple[Remedy, ...]:
-    """A libcuda of another release than the kernel's module: from a compat folder, or since an update."""
-    library = hardware.driver.cuda_library or ""
+    """A libcuda of another release than the kernel's module, since an update.
+
+    None where the check `libraries` has them: it names a folder with another driver's library, a compat folder's too.
+    """
+    library, version = hardware.driver.cuda_library or "", hardware.driver.cuda_library_version
     paths = hardware.environment.get("LD_LIBRARY_PATH", "")
-    if "compat" in library + paths:
+    if "compat" in library + paths or version not in (None, hardware.driver.module_version):
         return ()
     restart = _on_the_host(hardware, "restart the machine, so that the kernel loads the module of the new driver")
     older = Remedy(what="use an image whose CUDA is not newer than the host's driver", step=Step.CONTAINER, commands=())
@@ -174,7 +177,8 @@ ANSWERS = (
     Answer(
         case="two_drivers",
         pattern=r"\b803\b|unsupported display driver|SystemDriverMismatch|driver/library version mismatch",
-        why="the library libcuda and the kernel's module are of different driver releases",
+        why="the library libcuda and the kernel's module are of different driver releases; where two are found the "
+        "check `libraries` names the folder",
         remedies=_two_drivers,
     ),
     Answer(

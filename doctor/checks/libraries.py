@@ -27,8 +27,8 @@ OF_LIBRARIES = (
 "failed imports and answers of CUDA that come from wrong libraries"
 COMPAT = re.compile(r"/compat(/|$)")
 STUBS = re.compile(r"/stubs(/|$)")
-DRIVER_FOLDER = "/usr/lib/wsl/lib"
-"under WSL the driver's libraries are found here alone"
+DRIVER_FOLDERS = ("/usr/lib/wsl/lib", "/usr/local/nvidia/lib64", "/usr/local/nvidia/lib")
+"where WSL and container platforms put the driver's libraries, often by LD_LIBRARY_PATH alone"
 
 
 def look_at_libraries(hardware: Hardware) -> Iterator[Finding]:
@@ -61,17 +61,9 @@ def _unimported(hardware: Hardware) -> bool:
 
 
 def _driver_library(hardware: Hardware) -> Iterator[Finding]:
-    """A libcuda that is not the driver's own: a compat folder's, or a stub for linking."""
-    library = hardware.driver.cuda_library
-    folders = [*_folders(hardware), *([str(PurePosixPath(library).parent)] if library else [])]
-    for case, pattern, why in (
-        ("compat", COMPAT, "it is of a newer release than the driver, which only data-centre cards may use"),
-        ("stubs", STUBS, "it is there for linking only and has no code"),
-    ):
-        folder = next((folder for folder in folders if pattern.search(folder)), None)
-        if folder is None:
-            continue
-        broken = _silent(hardware)
+    """A libcuda that is not the driver's own: it matters where CUDA does not answer."""
+    broken = _silent(hardware)
+    for case, folder, why in _foreign_drivers(hardware):
         yield Finding(
             id=f"libraries.{case}",
             severity=Severity.FAILURE if broken else Severity.OK,
@@ -83,13 +75,29 @@ def _driver_library(hardware: Hardware) -> Iterator[Finding]:
         )
 
 
+def _foreign_drivers(hardware: Hardware) -> Iterator[tuple[str, str, str]]:
+    """Case, folder and reason: a compat folder's libcuda, a stub for linking, or one of another driver's version."""
+    driver = hardware.driver
+    found = str(PurePosixPath(driver.cuda_library).parent) if driver.cuda_library else ""
+    for case, pattern, why in (
+        ("compat", COMPAT, "it is of a newer release than the driver, which only data-centre cards may use"),
+        ("stubs", STUBS, "it is there for linking only and has no code"),
+    ):
+        folder = next((folder for folder in (*_folders(hardware), found) if pattern.search(folder)), None)
+        if folder is not None:
+            yield case, folder, why
+    library, loaded = driver.cuda_library_version, driver.module_version
+    if library and loaded and library != loaded and not COMPAT.search(found):
+        yield "other_driver", found, f"it belongs to driver {library}, and the one that is loaded is {loaded}"
+
+
 def _shadowing(hardware: Hardware) -> Iterator[Finding]:
     """Libraries in folders of LD_LIBRARY_PATH under the names of those that torch wants."""
     libraries = [path for path in hardware.software.shadowing_libraries if _wanted_by_torch(hardware, path)]
     folders = list(dict.fromkeys(str(PurePosixPath(path).parent) for path in libraries))
     fails, silent = _unimported(hardware), _silent(hardware)
     if not folders and fails:
-        folders = _folders(hardware)
+        folders = [folder for folder in _folders(hardware) if not _of_the_driver(hardware, folder)]
     if not folders:
         return
     names = ", ".join(f"`{PurePosixPath(path).name}`" for path in libraries[:4])
@@ -108,8 +116,10 @@ def _shadowing(hardware: Hardware) -> Iterator[Finding]:
 
 
 def _wanted_by_torch(hardware: Hardware, path: str) -> bool:
-    """Whether the name has the number that torch looks for; a library of another major version is not taken."""
+    """Whether torch brings that library under that name: not libcuda, nor one of another major version."""
     torch, name = hardware.software.torch, PurePosixPath(path).name
+    if name.startswith("libcuda.so"):
+        return False
     match = re.search(r"\.so\.(\d+)", name)
     if torch is None or torch.cuda is None or match is None or not OF_CUDA.match(name):
         return True
@@ -135,6 +145,14 @@ def _preloaded(hardware: Hardware) -> Iterator[Finding]:
     )
 
 
+def _of_the_driver(hardware: Hardware, folder: str) -> bool:
+    """Whether the driver's own libraries are found there."""
+    library = hardware.driver.cuda_library
+    known = (*DRIVER_FOLDERS, str(PurePosixPath(library).parent)) if library else DRIVER_FOLDERS
+    foreign = {other for _, other, _ in _foreign_drivers(hardware)}
+    return folder.rstrip("/") in known and folder not in foreign
+
+
 def _folders(hardware: Hardware) -> list[str]:
     return [folder for folder in hardware.environment.get("LD_LIBRARY_PATH", "").split(":") if folder]
 
@@ -143,7 +161,7 @@ def _without(hardware: Hardware, folders: Sequence[str]) -> tuple[Remedy, ...]:
     """LD_LIBRARY_PATH without those folders; what else is in it stays."""
     listed = _folders(hardware)
     harmful = {folder.rstrip("/") for folder in folders}
-    rest = [entry for entry in listed if entry.rstrip("/") not in harmful or entry.rstrip("/") == DRIVER_FOLDER]
+    rest = [entry for entry in listed if entry.rstrip("/") not in harmful or _of_the_driver(hardware, entry)]
     if len(rest) == len(listed):
         return (shell(f"find out what names {_and(folders)}: `ldconfig` or the start of the container", "ldconfig -p"),)
     once = shell("try it once without it", "env -u LD_LIBRARY_PATH rlc doctor")

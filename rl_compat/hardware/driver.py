@@ -35,12 +35,14 @@ def read_driver(
         )
     nodes, closed = read_device_nodes(root)
     cuda_library = find_cuda_library(environment, root)
+    of_library = library_version(cuda_library)
     unanswered = reading.driver.nvml_error is not None
     driver = replace(
         reading.driver,
-        version=(library_version(cuda_library) if unanswered else None) or reading.driver.version,
+        version=(of_library if unanswered else None) or reading.driver.version,
         device_nodes=nodes,
         closed_device_nodes=closed,
         cuda_library=cuda_library,
+        cuda_library_version=of_library,
     )
     return replace(reading, driver=driver)

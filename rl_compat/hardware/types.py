@@ -121,6 +121,8 @@ class Driver:
     "those that exist and it may not open"
     cuda_library: str | None = None
     "where `libcuda.so.1` was found"
+    cuda_library_version: str | None = None
+    "of the driver that it belongs to, by the name of its file; None where that tells nothing"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

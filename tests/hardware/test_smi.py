@@ -169,10 +169,12 @@ def test_what_the_system_shows_is_beside_what_the_driver_says(tmp_path: Path) ->
     (tmp_path / "dev").mkdir()
     (tmp_path / "dev/nvidiactl").touch()
     (tmp_path / "usr/lib64").mkdir(parents=True)
-    (tmp_path / "usr/lib64/libcuda.so.1").write_bytes(b"\x7fELF\x02")
+    (tmp_path / "usr/lib64/libcuda.so.550.54").write_bytes(b"\x7fELF\x02")
+    (tmp_path / "usr/lib64/libcuda.so.1").symlink_to("libcuda.so.550.54")
     driver = read_driver({}, root=tmp_path, library=FakeNvml()).driver
     assert (driver.version, driver.device_nodes) == ("535.274.02", ("/dev/nvidiactl",))
     assert driver.cuda_library == str(tmp_path / "usr/lib64/libcuda.so.1")
+    assert driver.cuda_library_version == "550.54"
 
 
 def test_every_field_is_asked_for_once() -> None:

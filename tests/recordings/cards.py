@@ -70,13 +70,30 @@ def t4_bf16_unknown() -> Hardware:
 
 
 def h200() -> Hardware:
+    """In a container whose platform mounts the driver's libraries and names their folder in LD_LIBRARY_PATH."""
     gpu = nvml_device(0, "NVIDIA H200", total=143771 * MIB, free=143160 * MIB)
     seen = cuda_device(0, gpu, shared_memory_optin_bytes=232448, num_multiprocessors=132)
     big = host(
         cpu_name="Intel(R) Xeon(R) Platinum 8592+", num_cores=16, container="docker", file_descriptor_limit=1048576
     )
+    mounted = ("/usr/local/nvidia/lib64/libcuda.so.1", "/usr/local/nvidia/lib/libcuda.so.1")
     return machine(
-        (gpu,), torch=NEW_TORCH, driver="580.159.04", cuda_version="13.0", module="open", cuda=(seen,), on=big
+        (gpu,),
+        torch=NEW_TORCH,
+        driver="580.159.04",
+        cuda_version="13.0",
+        module="open",
+        cuda=(seen,),
+        on=big,
+        environment={
+            "CUDA_HOME": "/usr/local/cuda",
+            "LD_LIBRARY_PATH": "/usr/local/nvidia/lib64:/usr/local/nvidia/lib",
+            "NVIDIA_DRIVER_CAPABILITIES": "compute,graphics,utility",
+            "NVIDIA_VISIBLE_DEVICES": "0",
+            "TORCH_CUDA_ARCH_LIST": "9.0a",
+        },
+        driver_facts={"cuda_library": mounted[0], "cuda_library_version": "580.159.04"},
+        software={"shadowing_libraries": mounted},
     )
 
 

@@ -52,7 +52,7 @@ BROUGHT_BY_TORCH = {
     "2.8": {"triton": "3.4.0", "nvidia-cudnn-cu12": "9.10.2.21", "nvidia-nccl-cu12": "2.27.3"},
     "2.11": {"triton": "3.6.0", "nvidia-cudnn-cu13": "9.19.0.56", "nvidia-nccl-cu13": "2.28.9"},
     "2.14": {"triton": "3.8.0", "nvidia-cudnn-cu12": "9.10.2.21", "nvidia-nccl-cu12": "2.29.3"},
-    "2.15": {"triton": "3.9.0", "nvidia-cudnn-cu13": "9.26.0.41", "nvidia-nccl-cu13": "2.30.7"},
+    "2.15": {"triton": "3.9.0", "nvidia-cudnn-cu13": "9.26.0.51", "nvidia-nccl-cu13": "2.30.7"},
 }
 
 

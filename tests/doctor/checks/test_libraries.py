@@ -124,6 +124,37 @@ def test_a_stub_for_linking_is_no_driver() -> None:
     assert (finding.id, finding.severity) == ("libraries.stubs", Severity.FAILURE)
 
 
+def test_the_drivers_own_library_in_the_folder_that_a_platform_mounts_is_fine() -> None:
+    """NVIDIA's container toolkit and device plugins put it there; torch brings no libcuda."""
+    h200 = recorded("h200")
+    assert h200.environment["LD_LIBRARY_PATH"] == "/usr/local/nvidia/lib64:/usr/local/nvidia/lib"
+    assert h200.software.shadowing_libraries[0] == "/usr/local/nvidia/lib64/libcuda.so.1"
+    assert [(finding.id, finding.severity) for finding in look_at_libraries(h200)] == [("libraries.own", Severity.OK)]
+
+
+def test_the_folder_with_the_driver_stays_in_the_path_and_is_not_blamed() -> None:
+    driver = "/usr/local/nvidia/lib64"
+    failing = replace(
+        recorded("rtx3090_library_conflict"), environment={"LD_LIBRARY_PATH": f"{CUDA}:{driver}:/opt/driver"}
+    )
+    failing = replace(failing, driver=replace(failing.driver, cuda_library="/opt/driver/libcuda.so.1"))
+    (finding,) = look_at_libraries(failing)
+    assert commands(finding.remedies)[0] == f"export LD_LIBRARY_PATH={driver}:/opt/driver"
+    alone = replace(failing, environment={"LD_LIBRARY_PATH": driver})
+    assert list(look_at_libraries(replace(alone, software=replace(alone.software, shadowing_libraries=())))) == []
+
+
+def test_a_library_of_another_driver_than_the_loaded_one_is_named_where_cuda_is_silent() -> None:
+    error = "Error 803: system has unsupported display driver / cuda driver combination"
+    base = shadowed(path="/opt/old", cuda_available=False, cuda_error=error)
+    facts = {"cuda_library": "/opt/old/libcuda.so.1", "cuda_library_version": "535.54.03"}
+    silent = replace(base, driver=replace(base.driver, **facts))  # type: ignore[arg-type]
+    (finding,) = look_at_libraries(silent)
+    assert (finding.id, finding.severity) == ("libraries.other_driver", Severity.FAILURE)
+    assert finding.why == "it belongs to driver 535.54.03, and the one that is loaded is 580.95.05"
+    assert commands(finding.remedies)[0] == "unset LD_LIBRARY_PATH"
+
+
 def test_a_preloaded_cuda_library_is_taken_out_and_the_others_stay() -> None:
     preload = "/usr/lib/libjemalloc.so.2 /opt/cuda/lib/libcublas.so.12"
     hardware = replace(recorded("rtx3090"), environment={"LD_PRELOAD": preload})
