@@ -108,7 +108,20 @@ def _merge(chosen: Iterable[tuple[str, Remedy]]) -> list[Mend]:
 def _in_new_environment(mends: Sequence[Mend], hardware: Hardware) -> list[Mend]:
     """Packages go into the environment that an earlier line makes, not into the Python that it replaces."""
     makes = any(mend.remedy.step is Step.PYTHON and _makes_environment(mend.remedy) for mend in mends)
-    return [_with_new_python(mend, hardware) if makes else mend for mend in mends]
+    return _folded(_with_new_python(mend, hardware) for mend in mends) if makes else list(mends)
+
+
+def _folded(mends: Iterable[Mend]) -> list[Mend]:
+    """What an earlier one does among other things is done there, also for the findings that asked for it alone."""
+    found: list[Mend] = []
+    for mend in mends:
+        commands = set(mend.remedy.commands)
+        whole = next((it for it in found if commands and commands <= set(it.remedy.commands)), None)
+        if whole is None:
+            found.append(mend)
+        else:
+            found[found.index(whole)] = replace(whole, findings=(*whole.findings, *mend.findings))
+    return found
 
 
 def _makes_environment(remedy: Remedy) -> bool:

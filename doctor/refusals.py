@@ -24,7 +24,7 @@ class NoTorchBuildError(LookupError):
     def __init__(self, message: str, *, obstacle: str, needed_driver: str | None = None) -> None:
         super().__init__(message)
         self.obstacle = obstacle
-        "`machine`, `python`, `card`, `driver`, or `source` when pip finds none"
+        "`machine`, `system` (the C library), `python`, `card`, `driver`, or `source` when pip finds none"
         self.needed_driver = needed_driver
         "the oldest that would do, when the driver is the obstacle"
 
@@ -61,6 +61,10 @@ def why_none(cards: Sequence[Capability], driver: str | None, python: str, machi
         obstacle="driver",
         needed_driver=least,
     )
+
+
+def refused_libc(libc: str) -> NoTorchBuildError:
+    return NoTorchBuildError(f"no torch is published for {libc} and this Python, cards and driver", obstacle="system")
 
 
 def refused_python(python: str) -> NoTorchBuildError:

@@ -10,12 +10,16 @@ from rl_compat.doctor.drivers import install_driver, last_branch
 from rl_compat.doctor.findings import Remedy, Step, Sureness
 from rl_compat.doctor.target import suitable_torch, target_of
 from rl_compat.doctor.torch_tables import OLDEST_PYTHON, companions, releases
-from rl_compat.doctor.wheels import NoTorchBuildError, TorchInstall, pip_arguments, rank_torch, serving_pythons
+from rl_compat.doctor.wheels import NoTorchBuildError, TorchInstall, pip_arguments
 from rl_compat.hardware.binaries import parse_version
 from rl_compat.hardware.types import Hardware
 
 NEW_ENVIRONMENT = ".venv"
 "folder of the virtual environment that is made where the Python that was looked at will not do"
+WSL_LIBRARY_PATH = 'export LD_LIBRARY_PATH="/usr/lib/wsl/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"'
+"puts the driver of Windows first; an empty entry would mean the current folder"
+PROJECT = ("-e", ".")
+"what pip installs of this project, in its checkout"
 BUILT_FOR_ONE_TORCH = ("vllm", "sglang", "flash-attn", "flash-attn-3", "xformers")
 "packages with machine code for one release of torch"
 
@@ -87,9 +91,8 @@ def update_driver(hardware: Hardware, needed: str) -> Remedy:
 
 def on_the_cpu(hardware: Hardware, because: str) -> Remedy:
     """Train without the card: hide it and install the CPU build."""
-    wanted = target_of(hardware)
     try:
-        build = rank_torch(None, None, wanted.python, machine=wanted.machine)[0]
+        build = replace(target_of(hardware), cards=()).builds()[0]
     except NoTorchBuildError as error:
         return Remedy(what=f"{because}; nor can torch for the CPU be installed: {error}", step=Step.TORCH)
     pip = pip_install(hardware, *_pip_arguments(hardware, build))
@@ -97,6 +100,15 @@ def on_the_cpu(hardware: Hardware, because: str) -> Remedy:
         what=f"{because}; hide it and train on the CPU with torch {build.version}, or use another card",
         step=Step.TORCH,
         commands=("export CUDA_VISIBLE_DEVICES=", pip),
+    )
+
+
+def newer_system() -> Remedy:
+    """For a C library that torch is not published for."""
+    return Remedy(
+        what="use a container or a release of the system with a newer glibc (Debian 10, Ubuntu 20.04, RHEL 8 or "
+        "later); the driver of the host can stay",
+        step=Step.SYSTEM,
     )
 
 
@@ -118,6 +130,8 @@ def _ways_out(hardware: Hardware, error: NoTorchBuildError) -> tuple[Remedy, ...
         return (Remedy(what=f"{error}: use another machine, or a torch that its maker built", step=Step.TORCH),)
     if error.obstacle == "card":
         return (on_the_cpu(hardware, str(error).partition(":")[0]),)
+    if error.obstacle == "system":
+        return (newer_system(), *other_python(hardware))
     if error.obstacle == "driver" and error.needed_driver is not None:
         return (*other_python(hardware), update_driver(hardware, error.needed_driver))
     return other_python(hardware) or (
@@ -126,23 +140,27 @@ def _ways_out(hardware: Hardware, error: NoTorchBuildError) -> tuple[Remedy, ...
 
 
 def other_python(hardware: Hardware) -> tuple[Remedy, ...]:
-    """A new environment with another Python and torch in it; none when no Python gets a torch for card and driver.
+    """A new environment with another Python, torch and this project; none when no Python gets a torch for the machine.
 
     Of the Pythons that get the newest torch it is the nearest to the present one.
     """
     wanted = target_of(hardware)
-    pythons = serving_pythons(wanted.cards, wanted.driver, wanted.machine)
+    pythons = wanted.pythons()
     if not pythons:
         return ()
     python = min(pythons, key=lambda known: abs(_minor(known) - _minor(wanted.python)))
-    build = rank_torch(wanted.cards, wanted.driver, python, machine=wanted.machine)[0]
-    pip = [f"{NEW_ENVIRONMENT}/bin/python", "-m", "pip", "install", *_pip_arguments(hardware, build)]
+    build = replace(wanted, python=python).builds()[0]
+    pip = [f"{NEW_ENVIRONMENT}/bin/python", "-m", "pip", "install"]
     environment = new_python(hardware, python)
     return (
         replace(
             environment,
-            what=f"{environment.what}: it gets torch {build.version} for {_kind(build)}",
-            commands=(*environment.commands, shlex.join(pip)),
+            what=f"{environment.what}: it gets torch {build.version} for {_kind(build)}, then this project",
+            commands=(
+                *environment.commands,
+                shlex.join([*pip, *_pip_arguments(hardware, build)]),
+                shlex.join([*pip, *PROJECT]),
+            ),
         ),
     )
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from rl_compat.doctor.target import target_of
 from rl_compat.doctor.torch_tables import cuda_of, read_knowledge, releases, variants
-from rl_compat.doctor.wheels import NoTorchBuildError, TorchInstall, rank_torch, serving_pythons
+from rl_compat.doctor.wheels import NoTorchBuildError, TorchInstall
 from rl_compat.hardware.catalogue import emulated_hardware
 from rl_compat.hardware.types import Device, Hardware, TorchBuild
 
@@ -27,11 +27,15 @@ def supposed(hardware: Hardware, *, new_torch: bool) -> Iterator[tuple[Hardware,
 
 
 def obtainable_torch(hardware: Hardware) -> TorchInstall | None:
-    """The build that suits the machine, if need be with another Python; None when none serves its cards and driver."""
+    """The build that suits the machine, if need be with another Python or on another system.
+
+    None when none serves its cards and driver.
+    """
     wanted = target_of(hardware)
-    for python in (wanted.python, *serving_pythons(wanted.cards, wanted.driver, wanted.machine)[:1]):
-        with suppress(NoTorchBuildError):
-            return rank_torch(wanted.cards, wanted.driver, python, machine=wanted.machine)[0]
+    for python in (wanted.python, *wanted.pythons()[:1]):
+        for libc in (wanted.libc, None):
+            with suppress(NoTorchBuildError):
+                return replace(wanted, python=python, libc=libc).builds()[0]
     return None
 
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from rl_compat.doctor.cards import all_cards
 from rl_compat.doctor.drivers import RESERVED_BY
-from rl_compat.doctor.torch_tables import driver_of_cuda
-from rl_compat.doctor.wheels import Capability, TorchInstall, minor_of, processor, rank_torch
+from rl_compat.doctor.torch_tables import cuda_of, driver_of_cuda, releases, variants
+from rl_compat.doctor.wheels import Capability, TorchInstall, minor_of, processor, rank_torch, serving_pythons
+from rl_compat.hardware.binaries import wheel_supports
 from rl_compat.hardware.nvml import cuda_version_text
 from rl_compat.hardware.types import Hardware
 
@@ -26,6 +27,16 @@ class Target:
     "`Linux`, `Darwin` …"
     machine: str
     "`x86_64`, `aarch64` …"
+    libc: str | None = None
+    "`glibc 2.39`, `musl`, or None where it is not known"
+
+    def builds(self) -> tuple[TorchInstall, ...]:
+        """Every published build that fits, best first. Raises NoTorchBuildError without any."""
+        return rank_torch(self.cards, self.driver, self.python, machine=self.machine, libc=self.libc)
+
+    def pythons(self) -> tuple[str, ...]:
+        """Those that get the newest build that any Python gets, oldest first."""
+        return serving_pythons(self.cards, self.driver, self.machine, self.libc)
 
 
 def target_of(hardware: Hardware) -> Target:
@@ -37,13 +48,13 @@ def target_of(hardware: Hardware) -> Target:
         python=minor_of(hardware.software.python),
         system=system,
         machine=processor(machine or "unknown"),
+        libc=hardware.host.libc,
     )
 
 
 def suitable_builds(hardware: Hardware) -> tuple[TorchInstall, ...]:
     """Every published build for the cards, the driver and the Python, best first. NoTorchBuildError without any."""
-    wanted = target_of(hardware)
-    return rank_torch(wanted.cards, wanted.driver, wanted.python, machine=wanted.machine)
+    return target_of(hardware).builds()
 
 
 def suitable_torch(hardware: Hardware) -> TorchInstall:
@@ -68,6 +79,15 @@ def newest_cuda(hardware: Hardware) -> str | None:
     torch = hardware.software.torch
     match = re.search(r"driver on your system is too old \(found version (\d+)\)", (torch and torch.cuda_error) or "")
     return cuda_version_text(int(match.group(1))) if match else None
+
+
+def has_a_build(hardware: Hardware, capability: Capability) -> bool:
+    """Whether any torch that rl_compat runs with has code for a card, whatever driver and Python are here."""
+    return any(
+        wheel_supports(archs, capability, cuda=cuda_of(variant))
+        for release in releases()
+        for variant, archs in variants(release, target_of(hardware).machine)
+    )
 
 
 def _cards(hardware: Hardware) -> tuple[Capability, ...]:

@@ -44,6 +44,26 @@ def index_url(variant: str) -> str:
     return str(read_knowledge("torch")["index_url"]).replace("<tag>", variant)
 
 
+def needed_glibc(release: str, variant: str, machine: str) -> str:
+    """The oldest glibc that pip takes a Linux wheel of a release on; `variant` is `cpu` or that of a CUDA build."""
+    for row in read_knowledge("torch")["platforms"]:
+        last = row["torch_max"]
+        within = parse_version(row["torch_min"]) <= parse_version(release)[:2] and (
+            last is None or parse_version(release)[:2] <= parse_version(last)
+        )
+        if within and row["machine"] in (None, machine) and (row["variants"] is None or variant in row["variants"]):
+            return str(row["glibc_min"])
+    raise LookupError(f"torch {release} has no row of platforms")
+
+
+def libc_runs(libc: str | None, release: str, variant: str, machine: str) -> bool:
+    """Whether a wheel is for a C library: `glibc 2.17`, `musl`, or None where it is not known or not Linux."""
+    if libc is None:
+        return True
+    name, _, version = libc.partition(" ")
+    return name == "glibc" and parse_version(version) >= parse_version(needed_glibc(release, variant, machine))
+
+
 def driver_runs(driver_version: str, cuda: str, *, full: bool = False) -> bool:
     """Whether a Linux driver is listed as running binaries of that CUDA; `full` when it must also compile its PTX."""
     needed = needed_driver(cuda, full=full)

@@ -18,17 +18,26 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any
 
-from rl_compat.doctor.refusals import Capability, NoTorchBuildError, capability_text, refused_python, why_none
+from rl_compat.doctor.refusals import (
+    Capability,
+    NoTorchBuildError,
+    capability_text,
+    refused_libc,
+    refused_python,
+    why_none,
+)
 from rl_compat.doctor.torch_tables import (
     OLDEST_PYTHON,
     cuda_of,
     driver_runs,
     index_url,
+    libc_runs,
     python_bounds,
     releases,
     variants,
 )
 from rl_compat.hardware.binaries import Version, needs_ptx, parse_version, wheel_supports
+from rl_compat.hardware.host import read_libc
 from rl_compat.hardware.smi import Detected, detect
 
 MACHINES = ("x86_64", "aarch64")
@@ -60,13 +69,15 @@ def choose_torch(
     python: str,
     *,
     machine: str = "x86_64",
+    libc: str | None = None,
 ) -> TorchInstall:
     """The newest build for the cards, the driver and the Python. NoTorchBuildError when the tables list none.
 
     The compute capability decides first and the driver second. Of several cards all are served if one build has code
     for all, otherwise the weakest that any build serves; the reason says so. None, or no card, is a CPU build.
+    `libc` is `glibc 2.39`, `musl`, or None where it is not known.
     """
-    return rank_torch(capability, driver_version, python, machine=machine)[0]
+    return rank_torch(capability, driver_version, python, machine=machine, libc=libc)[0]
 
 
 def rank_torch(
@@ -75,6 +86,7 @@ def rank_torch(
     python: str,
     *,
     machine: str = "x86_64",
+    libc: str | None = None,
 ) -> tuple[TorchInstall, ...]:
     """Every listed build that fits, best first; never empty."""
     cards = tuple(sorted(set(_as_cards(capability))))
@@ -83,25 +95,38 @@ def rank_torch(
             f"torch is published for {' and '.join(MACHINES)}, this processor is {machine}", obstacle="machine"
         )
     if not cards:
-        return tuple(_cpu_builds(python))
-    together = _cuda_builds(cards, driver_version, python, machine, _weakest_note(cards))
+        return tuple(_cpu_builds(python, machine, libc))
+    together = _cuda_builds(cards, driver_version, python, machine, libc, _weakest_note(cards))
     if together:
         return together
     for weakest in cards:
         left_out = ", ".join(capability_text(card) for card in cards if card != weakest)
         note = f"; no build also serves the cards with compute capability {left_out}" if left_out else ""
-        alone = _cuda_builds((weakest,), driver_version, python, machine, note)
+        alone = _cuda_builds((weakest,), driver_version, python, machine, libc, note)
         if alone:
             return alone
+    if libc is not None and _fits_elsewhere(cards, driver_version, python, machine):
+        raise refused_libc(libc)
     raise why_none(cards, driver_version, python, machine)
 
 
-def serving_pythons(capability: Sequence[Capability], driver_version: str | None, machine: str) -> tuple[str, ...]:
+def _fits_elsewhere(cards: Sequence[Capability], driver_version: str | None, python: str, machine: str) -> bool:
+    """Whether another C library would get a build."""
+    try:
+        rank_torch(cards, driver_version, python, machine=machine)
+    except NoTorchBuildError:
+        return False
+    return True
+
+
+def serving_pythons(
+    capability: Sequence[Capability], driver_version: str | None, machine: str, libc: str | None = None
+) -> tuple[str, ...]:
     """Pythons with the newest build that any Python gives the cards and the driver, oldest first; none without one."""
     found: dict[Version, list[str]] = {}
     for python in listed_pythons():
         try:
-            build = rank_torch(capability, driver_version, python, machine=machine)[0]
+            build = rank_torch(capability, driver_version, python, machine=machine, libc=libc)[0]
         except NoTorchBuildError:
             continue
         found.setdefault(parse_version(build.version), []).append(python)
@@ -124,18 +149,20 @@ def _as_cards(capability: Capability | Sequence[Capability] | None) -> list[Capa
 
 @cache
 def _cuda_builds(
-    cards: tuple[Capability, ...], driver_version: str | None, python: str, machine: str, note: str
+    cards: tuple[Capability, ...], driver_version: str | None, python: str, machine: str, libc: str | None, note: str
 ) -> tuple[TorchInstall, ...]:
-    return tuple(_serving(cards, driver_version, python, machine, note))
+    return tuple(_serving(cards, driver_version, python, machine, libc, note))
 
 
 def _serving(
-    cards: tuple[Capability, ...], driver_version: str | None, python: str, machine: str, note: str
+    cards: tuple[Capability, ...], driver_version: str | None, python: str, machine: str, libc: str | None, note: str
 ) -> Iterator[TorchInstall]:
     for release in releases(python):
         for variant, arch_list in variants(release, machine):
             cuda = cuda_of(variant)
             if not all(wheel_supports(arch_list, card, cuda=cuda) for card in cards):
+                continue
+            if not libc_runs(libc, release["torch"], variant, machine):
                 continue
             full = any(needs_ptx(arch_list, card, cuda=cuda) for card in cards)
             if driver_version is not None and not driver_runs(driver_version, cuda, full=full):
@@ -151,9 +178,11 @@ def _serving(
             )
 
 
-def _cpu_builds(python: str) -> Iterator[TorchInstall]:
+def _cpu_builds(python: str, machine: str, libc: str | None) -> Iterator[TorchInstall]:
     found = False
     for release in releases(python):
+        if not libc_runs(libc, release["torch"], "cpu", machine):
+            continue
         found = True
         yield TorchInstall(
             version=release["newest"],
@@ -162,7 +191,7 @@ def _cpu_builds(python: str) -> Iterator[TorchInstall]:
             reason=f"no GPU: the newest CPU build for Python {python}",
         )
     if not found:
-        raise refused_python(python)
+        raise refused_libc(libc) if libc is not None and releases(python) else refused_python(python)
 
 
 def _weakest_note(cards: Sequence[Capability]) -> str:
@@ -202,7 +231,7 @@ def builds_for(found: Detected, *, python: str, machine: str | None = None) -> t
     """Every build that fits what was detected, best first. NoTorchBuildError when there is none."""
     capabilities = [card.compute_capability for card in found.cards]
     machine = processor(machine or platform.machine())
-    return rank_torch(capabilities, found.driver_version, minor_of(python), machine=machine)
+    return rank_torch(capabilities, found.driver_version, minor_of(python), machine=machine, libc=read_libc())
 
 
 def processor(text: str) -> str:

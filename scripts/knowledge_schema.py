@@ -227,6 +227,17 @@ TABLES: Mapping[str, Mapping[str, Section]] = {
                 "version": version,
             },
         ),
+        "platforms": Section(
+            key=("torch_min", "machine", "variants"),
+            fields={
+                "torch_min": minor,
+                "torch_max": maybe(minor),
+                "machine": maybe(one_of("x86_64", "aarch64")),
+                "variants": maybe(some(matches(r"cpu|cu1[0-9][0-9]"))),
+                "glibc_min": minor,
+            },
+            optional=NOTE,
+        ),
         "newest_by_capability": Section(
             key=("cc_min",),
             fields={
@@ -243,7 +254,7 @@ TABLES: Mapping[str, Mapping[str, Section]] = {
         "features": Section(
             key=("id",),
             fields={"id": is_text},
-            optional={**NOTE, "torch_min": minor, "cc_min": capability, "glibc_min": minor},
+            optional={**NOTE, "torch_min": minor, "cc_min": capability},
         ),
     },
     "bitsandbytes": {

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import PurePosixPath
 
 from rl_compat.doctor.findings import Check, Finding, Remedy, Severity, Step
 from rl_compat.doctor.remedies import (
     new_environment,
     new_python,
+    newer_system,
     other_python,
     pip_install,
     pip_uninstall,
     shell,
     unset,
 )
-from rl_compat.doctor.target import target_of
-from rl_compat.doctor.torch_tables import OLDEST_PYTHON, read_knowledge
-from rl_compat.doctor.wheels import MACHINES, NoTorchBuildError, listed_pythons, rank_torch
+from rl_compat.doctor.target import Target, target_of
+from rl_compat.doctor.torch_tables import OLDEST_PYTHON, needed_glibc, releases
+from rl_compat.doctor.wheels import MACHINES, NoTorchBuildError, TorchInstall, listed_pythons
 from rl_compat.hardware.binaries import parse_version, wheel_supports
 from rl_compat.hardware.types import Hardware
 
@@ -55,7 +57,7 @@ def _version(hardware: Hardware) -> Finding | None:
             where=("python",),
         )
     try:
-        rank_torch(wanted.cards, wanted.driver, wanted.python, machine=wanted.machine)
+        wanted.builds()
     except NoTorchBuildError as error:
         if error.obstacle == "python" and not _has_a_torch_that_serves(hardware):
             return _refused(str(error), "outside_wheels", other_python(hardware))
@@ -100,29 +102,34 @@ def _processor(hardware: Hardware) -> Finding | None:
 
 
 def _c_library(hardware: Hardware) -> Finding | None:
-    """What keeps pip from taking a wheel of torch on Linux, although the Python and the processor fit."""
-    libc = hardware.host.libc
-    if libc is None or hardware.software.torch is not None:
+    """What keeps pip from the newest torch, or from any, although the Python and the processor fit."""
+    wanted = target_of(hardware)
+    if wanted.libc is None or hardware.software.torch is not None:
         return None
-    row = next(row for row in read_knowledge("torch")["features"] if row["id"] == "manylinux_2_28")
-    needed, name = row["glibc_min"], libc.partition(" ")[0]
-    if name == "glibc" and parse_version(libc.partition(" ")[2]) >= parse_version(needed):
+    here, elsewhere = _best(wanted), _best(replace(wanted, libc=None))
+    if here == elsewhere:
         return None
+    needed = needed_glibc(releases()[0]["torch"], "cpu", wanted.machine)
+    last = f"; {here.version} is the last that it gets" if here else ""
     return Finding(
-        id="python.musl" if name == "musl" else "python.glibc_too_old",
-        severity=Severity.FAILURE,
-        what=f"the C library is {libc}, torch from {row['torch_min']} on is published for glibc {needed} and newer",
-        why="pip finds no torch for this system, and says so only with `no matching distribution`",
+        id="python.musl" if wanted.libc == "musl" else "python.glibc_too_old",
+        severity=Severity.NOTE if here else Severity.FAILURE,
+        what=f"the C library is {wanted.libc}, torch is published for glibc {needed} and newer{last}",
+        why="new releases of numpy and pyarrow have no wheels for it either: `PIP_ONLY_BINARY=:all:` makes pip take "
+        "older ones instead of compiling for an hour"
+        if here
+        else "pip finds no torch for this system, and says so only with `no matching distribution`",
         where=("platform",),
-        affects=("installation", "training"),
-        remedies=(
-            Remedy(
-                what="use a container or a release of the system with a newer glibc (Debian 10, Ubuntu 20.04, RHEL 8 "
-                "or later); the driver of the host can stay",
-                step=Step.SYSTEM,
-            ),
-        ),
+        affects=("installation",) if here else ("installation", "training"),
+        remedies=(newer_system(),),
     )
+
+
+def _best(wanted: Target) -> TorchInstall | None:
+    try:
+        return wanted.builds()[0]
+    except NoTorchBuildError:
+        return None
 
 
 def _environment(hardware: Hardware) -> Finding | None:

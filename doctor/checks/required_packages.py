@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from rl_compat.doctor.findings import Check, Finding, Remedy, Severity, Step
-from rl_compat.doctor.remedies import pip_install
+from rl_compat.doctor.remedies import PROJECT, pip_install
 from rl_compat.doctor.tables import required, satisfies
 from rl_compat.hardware.software import PACKAGES
 from rl_compat.hardware.types import Hardware
@@ -128,7 +128,7 @@ def _install_all(hardware: Hardware) -> tuple[Remedy, ...]:
     here = Remedy(
         what="install this project and what it needs, in its checkout; torch stays as it is",
         step=Step.PACKAGE,
-        commands=(pip_install(hardware, "-e", "."),),
+        commands=(pip_install(hardware, *PROJECT),),
     )
     apart = Remedy(
         what="make an environment of its own in the checkout, with everything in it and a first short training",

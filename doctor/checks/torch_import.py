@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from rl_compat.doctor.findings import Finding, Remedy, Severity, Step, Sureness
-from rl_compat.doctor.remedies import pip_install, shell, torch_remedies
+from rl_compat.doctor.remedies import newer_system, pip_install, shell, torch_remedies
 from rl_compat.hardware.types import Hardware
 
 LONGEST = 300
@@ -88,8 +88,8 @@ def _trace(hardware: Hardware) -> Remedy:
 
 
 def _newer_system(hardware: Hardware) -> tuple[Remedy, ...]:
-    what = "use a newer operating system, or a container with one: torch needs glibc 2.28 from 2.7 on"
-    return (Remedy(what=what, step=Step.SYSTEM),)
+    """Or the last torch for this one, where there is one."""
+    return (newer_system(), *(remedy for remedy in torch_remedies(hardware) if remedy.step is Step.TORCH))
 
 
 def _conda_runtime(hardware: Hardware) -> tuple[Remedy, ...]:

@@ -114,6 +114,22 @@ def test_another_python_brings_its_torch_and_no_second_one_is_installed() -> Non
     assert [line for line in lines if not line.startswith("#")] == list(python.commands)
 
 
+def test_another_python_gets_this_project_once_whoever_asks_for_it() -> None:
+    base = machine("p40_python_3_15")
+    without = {name: version for name, version in base.software.packages.items() if name != "transformers"}
+    bare = replace(base, software=replace(base.software, packages=without))
+    findings = [finding for result in run_checks(CHECKS, bare) for finding in result.findings]
+
+    mends = mending(findings, bare)
+
+    assert [line for line in script(mends) if not line.startswith("#")] == [
+        "python3.14 -m venv .venv",
+        ".venv/bin/python -m pip install --index-url https://download.pytorch.org/whl/cu126 torch==2.14.1+cu126",
+        ".venv/bin/python -m pip install -e .",
+    ]
+    assert mends[0].findings == ("python.outside_wheels", "torch.missing", "required_packages.missing")
+
+
 def test_the_quickstart_stands_for_all_that_it_installs() -> None:
     whole = remedy(Step.PYTHON, "scripts/quickstart.sh", what="make an environment with everything")
     other = remedy(Step.SHELL, "unset A")

@@ -71,6 +71,31 @@ def test_what_no_build_serves_is_refused_with_the_reason(
         choose_torch(capability, driver, python)
 
 
+@pytest.mark.parametrize(
+    ("capability", "libc", "machine", "requirement"),
+    [
+        ((8, 6), "glibc 2.28", "x86_64", "torch==2.15.0+cu132"),
+        ((8, 6), "glibc 2.17", "x86_64", "torch==2.6.0+cu124"),
+        (None, "glibc 2.27", "x86_64", "torch==2.6.0+cpu"),
+        (None, "glibc 2.17", "aarch64", None),
+        ((12, 0), "glibc 2.17", "x86_64", None),
+        ((8, 6), "glibc 2.12", "x86_64", None),
+        ((8, 6), "musl", "x86_64", None),
+    ],
+)
+def test_no_wheel_is_offered_that_pip_would_not_take_on_this_c_library(
+    capability: tuple[int, int] | None, libc: str, machine: str, requirement: str | None
+) -> None:
+    """Of 2.6 alone there are wheels for glibc 2.17, and its CUDA 12.6 build is not among them."""
+    if requirement is None:
+        with pytest.raises(NoTorchBuildError, match=f"no torch is published for {libc}") as caught:
+            choose_torch(capability, "580.95.05", "3.12", machine=machine, libc=libc)
+        assert caught.value.obstacle == "system"
+    else:
+        build = choose_torch(capability, "580.95.05", "3.12", machine=machine, libc=libc)
+        assert build.requirement == requirement
+
+
 def test_every_listed_build_that_fits_is_offered_newest_first() -> None:
     builds = rank_torch((6, 1), "580.95.05", "3.12")
     versions = [parse_version(build.version) for build in builds]

@@ -48,6 +48,7 @@ class TestPython:
         assert remedy.commands[0] == "python3.14 -m venv .venv"
         assert remedy.commands[1].startswith(".venv/bin/python -m pip install")
         assert remedy.commands[1].endswith("torch==2.14.1+cu126")
+        assert remedy.commands[2:] == (".venv/bin/python -m pip install -e .",)
 
     def test_conda_brings_the_other_python_along(self) -> None:
         conda = with_software(recorded("p40_python_3_15"), environment_kind="conda")
@@ -87,15 +88,23 @@ class TestPython:
         assert list(found(look_at_python(on(recorded("rtx3090"), platform=f"Linux {processor}")))) == ["python.fits"]
 
     @pytest.mark.parametrize(
-        ("libc", "case"), [("glibc 2.17", "glibc_too_old"), ("musl", "musl"), ("glibc 2.28", "fits"), (None, "fits")]
+        ("libc", "case", "severity"),
+        [
+            ("musl", "musl", Severity.FAILURE),
+            ("glibc 2.12", "glibc_too_old", Severity.FAILURE),
+            ("glibc 2.17", "glibc_too_old", Severity.NOTE),
+            ("glibc 2.28", "fits", Severity.OK),
+            (None, "fits", Severity.OK),
+        ],
     )
-    def test_a_c_library_without_wheels_is_named(self, libc: str | None, case: str) -> None:
+    def test_a_c_library_without_the_newest_wheels_is_named(
+        self, libc: str | None, case: str, severity: Severity
+    ) -> None:
         (finding,) = look_at_python(on(recorded("rtx3090_no_torch"), libc=libc))
-        assert finding.id == f"python.{case}"
-        assert finding.severity is (Severity.OK if case == "fits" else Severity.FAILURE)
-        assert (
-            case == "fits" or f"the C library is {libc}, torch from 2.7 on is published for glibc 2.28" in finding.what
-        )
+        assert (finding.id, finding.severity) == (f"python.{case}", severity)
+        if severity:
+            assert f"the C library is {libc}, torch is published for glibc 2.28 and newer" in finding.what
+            assert ("2.6.0 is the last" in finding.what) is (severity is Severity.NOTE)
         assert [one.severity for one in look_at_python(on(recorded("rtx3090"), libc=libc))] == [Severity.OK]
 
     def test_the_systems_own_python_gets_a_virtual_environment(self) -> None:
