@@ -5,6 +5,7 @@ Weights, data and samples are never in it, and every text passes the redactor.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import tempfile
@@ -63,11 +64,18 @@ def write_bundle(
 
 
 def refuse_request(path: Path, run_folder: Path | None = None) -> None:
-    """Raise AskedWrongly when the file exists or the folder holds no run: asked before the machine is looked at."""
+    """Raise AskedWrongly when the file exists, its folder does not, or the run's folder holds no run.
+
+    Asked before the machine is looked at.
+    """
     if run_folder is not None and not (run_folder / "plan.json").is_file():
         raise AskedWrongly(f"there is no `plan.json` in `{run_folder}`", hint="name the folder of a run")
     if os.path.lexists(path):
         raise _exists(path)
+    if not path.parent.is_dir():
+        raise _cannot_write(path, f"there is no folder `{path.parent}`")
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise _cannot_write(path, os.strerror(errno.EACCES))
 
 
 def describe_bundle(path: Path) -> list[str]:
@@ -156,7 +164,7 @@ def _write_zip(path: Path, files: Mapping[str, str], today: datetime) -> None:
     try:
         descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     except OSError as error:
-        raise _cannot_write(path, error) from None
+        raise _cannot_write(path, error.strerror) from None
     aside = Path(name)
     try:
         with os.fdopen(descriptor, "wb") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as bundle:
@@ -169,7 +177,7 @@ def _write_zip(path: Path, files: Mapping[str, str], today: datetime) -> None:
     except FileExistsError:
         raise _exists(path) from None
     except OSError as error:
-        raise _cannot_write(path, error) from None
+        raise _cannot_write(path, error.strerror) from None
     finally:
         aside.unlink(missing_ok=True)
 
@@ -189,7 +197,7 @@ def _exists(path: Path) -> AskedWrongly:
     return AskedWrongly(f"`{path}` exists and is not overwritten", hint="name a file that does not exist yet")
 
 
-def _cannot_write(path: Path, error: OSError) -> AskedWrongly:
+def _cannot_write(path: Path, reason: str | None) -> AskedWrongly:
     return AskedWrongly(
-        f"`{path}` cannot be written: {error.strerror}", hint="name a file in a folder that exists and is yours"
+        f"`{path}` cannot be written: {reason}", hint="name a file in a folder that exists and is yours"
     )

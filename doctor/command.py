@@ -67,6 +67,10 @@ def run(arguments: Sequence[str], program: str, checks: Sequence[Check] | None =
     if options.listed:
         print("\n".join(render_checks(selected, paper_of(sys.stdout))))
         return 0
+    if options.bundle is not None:
+        from rl_compat.doctor.bundle import refuse_request
+
+        refuse_request(options.bundle, options.run_folder)
     if options.yes:
         return mend(options, selected)
     diagnosis = diagnose(options, selected)

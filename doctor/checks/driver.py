@@ -19,7 +19,7 @@ from rl_compat.doctor.drivers import (
     why_unlisted,
 )
 from rl_compat.doctor.findings import Check, Finding, Remedy, Severity, Step, Sureness
-from rl_compat.doctor.remedies import shell
+from rl_compat.doctor.remedies import WSL_LIBRARY_PATH, shell
 from rl_compat.hardware.binaries import wheel_supports
 from rl_compat.hardware.types import Hardware
 
@@ -60,7 +60,7 @@ def _under_wsl(hardware: Hardware) -> Finding:
         where=("libcuda.so.1",),
         affects=("training",),
         remedies=(
-            shell("put the library of Windows first", 'export LD_LIBRARY_PATH="/usr/lib/wsl/lib:$LD_LIBRARY_PATH"'),
+            shell("put the library of Windows first", WSL_LIBRARY_PATH),
             Remedy(
                 what="remove the Linux driver from WSL (the packages have these names on Ubuntu)",
                 step=Step.SYSTEM,

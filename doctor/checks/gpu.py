@@ -18,6 +18,7 @@ from rl_compat.doctor.checks import (
 )
 from rl_compat.doctor.findings import Check, Finding, Remedy, Severity, Step
 from rl_compat.doctor.remedies import shell, unset
+from rl_compat.doctor.target import has_a_build
 from rl_compat.hardware.types import Device, Hardware
 from rl_compat.units import format_bytes
 
@@ -61,13 +62,14 @@ def _visible(hardware: Hardware) -> Iterator[Finding]:
 def _hidden(hardware: Hardware) -> Iterator[Finding]:
     value = hardware.environment.get("CUDA_VISIBLE_DEVICES")
     hidden = [device for device in hardware.hidden_devices if _kept_out(device) is None]
-    none_left = not hardware.devices
-    if value is None or not hidden or (none_left and not visible_devices.means_no_gpu(value)):
+    if value is None or not hidden or (not hardware.devices and not visible_devices.means_no_gpu(value)):
         return
+    none_left = not hardware.devices and any(has_a_build(hardware, device.compute_capability) for device in hidden)
     yield Finding(
         id="gpu.all_hidden" if none_left else "gpu.hidden",
         severity=Severity.WARNING if none_left else Severity.OK,
-        what=f"CUDA_VISIBLE_DEVICES=`{value}` hides {'every GPU' if none_left else 'some GPUs'}: {names(hidden)}",
+        what=f"CUDA_VISIBLE_DEVICES=`{value}` hides {'some GPUs' if hardware.devices else 'every GPU'}: {names(hidden)}"
+        + ("" if hardware.devices or none_left else ", for which there is no torch"),
         why="training runs on the CPU, many times slower" if none_left else "",
         where=("nvml", "CUDA_VISIBLE_DEVICES"),
         affects=("training", "rollout") if none_left else (),

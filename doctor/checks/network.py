@@ -71,11 +71,13 @@ def _answers(endpoint: Endpoint) -> Finding:
 def _no_hub(endpoint: Endpoint, hardware: Hardware) -> Finding:
     mirror = endpoint.url.rstrip("/") != PUBLIC_HUB
     name = "mirror of the hub" if mirror else "hub"
+    index = any(other.role == "package_index" and other.reachable for other in hardware.network or ())
+    instead = "; `smollm2-135m` comes from the package index instead" if index else ""
     return Finding(
         id="hub.mirror_unreachable" if mirror else "hub.unreachable",
         severity=Severity.WARNING,
         what=f"the {name} {endpoint.url} does not answer: {endpoint.error or 'the reason is not known'}",
-        why="models that are not in the cache cannot be fetched; `smollm2-135m` comes from the package index instead",
+        why=f"models that are not in the cache cannot be fetched{instead}",
         where=("HF_ENDPOINT", "network") if mirror else ("network",),
         affects=("models",),
         remedies=tuple(_ways_out(endpoint, hardware, mirror)),
@@ -85,6 +87,14 @@ def _no_hub(endpoint: Endpoint, hardware: Hardware) -> Finding:
 def _ways_out(endpoint: Endpoint, hardware: Hardware, mirror: bool) -> Iterator[Remedy]:
     """What the error calls for first, what only may help last."""
     yield from _by_cause(endpoint, hardware)
+    if _nothing_answers(hardware):
+        yield shell(
+            "do without: models in the cache, local folders and GGUF files train, and no run waits for an answer",
+            "export HF_HUB_OFFLINE=1",
+        )
+        yield _from_elsewhere()
+        yield from _name_proxy(hardware)
+        return
     if mirror:
         yield shell("ask the public hub", "unset HF_ENDPOINT")
     else:
@@ -92,8 +102,18 @@ def _ways_out(endpoint: Endpoint, hardware: Hardware, mirror: bool) -> Iterator[
             "name a mirror that this network reaches", f"export HF_ENDPOINT={MIRROR}", sure=Sureness.PLACEHOLDER
         )
     yield _cached_only()
-    yield Remedy(what="fetch the model elsewhere and name its folder: `model.path=/PATH/TO/MODEL`", step=Step.SETTING)
+    yield _from_elsewhere()
     yield from _name_proxy(hardware)
+
+
+def _nothing_answers(hardware: Hardware) -> bool:
+    """Whether several servers were asked and none was reached, so that no other one is likely to be."""
+    asked = hardware.network or ()
+    return len(asked) > 1 and not any(endpoint.reachable for endpoint in asked)
+
+
+def _from_elsewhere() -> Remedy:
+    return Remedy(what="fetch the model elsewhere and name its folder: `model.path=/PATH/TO/MODEL`", step=Step.SETTING)
 
 
 def _by_cause(endpoint: Endpoint, hardware: Hardware) -> Iterator[Remedy]:
@@ -172,6 +192,15 @@ def _index(endpoint: Endpoint, wanted: list[str], hardware: Hardware) -> Finding
 def _other_sources(endpoint: Endpoint, hardware: Hardware) -> Iterator[Remedy]:
     yield from _by_cause(endpoint, hardware)
     others = [other for other in hardware.network or () if other.role == "package_index" and other.reachable]
+    wheels = shell(
+        "put the wheels, fetched elsewhere, into a folder and let pip look there alone",
+        "export PIP_NO_INDEX=1 PIP_FIND_LINKS=/PATH/TO/WHEELS",
+        sure=Sureness.PLACEHOLDER,
+    )
+    if _nothing_answers(hardware):
+        yield wheels
+        yield from _name_proxy(hardware)
+        return
     if endpoint.role == "torch_index" and others:
         yield Remedy(
             what=f"install the build that suits this machine from {others[0].url}, if it has it",
@@ -182,11 +211,7 @@ def _other_sources(endpoint: Endpoint, hardware: Hardware) -> Iterator[Remedy]:
     elif endpoint.role == "package_index":
         what = "name an index that this network reaches"
         yield shell(what, f"export PIP_INDEX_URL={MIRROR}/simple", sure=Sureness.PLACEHOLDER)
-    yield shell(
-        "put the wheels, fetched elsewhere, into a folder and let pip look there alone",
-        "export PIP_NO_INDEX=1 PIP_FIND_LINKS=/PATH/TO/WHEELS",
-        sure=Sureness.PLACEHOLDER,
-    )
+    yield wheels
     yield from _name_proxy(hardware)
 
 

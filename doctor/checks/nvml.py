@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from rl_compat.doctor.cards import all_cards
 from rl_compat.doctor.findings import Check, Finding, Remedy, Severity, Step, Sureness
-from rl_compat.doctor.remedies import pip_install, shell
+from rl_compat.doctor.remedies import WSL_LIBRARY_PATH, pip_install, shell
 from rl_compat.hardware.binaries import TEGRA
 from rl_compat.hardware.types import Hardware
 
@@ -91,7 +91,7 @@ CGROUP = (
 
 def _wsl_remedies() -> tuple[Remedy, ...]:
     return (
-        shell("show the loader the library of Windows", 'export LD_LIBRARY_PATH="/usr/lib/wsl/lib:$LD_LIBRARY_PATH"'),
+        shell("show the loader the library of Windows", WSL_LIBRARY_PATH),
         Remedy(what="update the NVIDIA driver in Windows, then `wsl --shutdown` there", step=Step.DRIVER),
     )
 

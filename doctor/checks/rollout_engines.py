@@ -107,22 +107,22 @@ def _sglang(hardware: Hardware, version: str, torch: str, python: str, cuda: str
     old_cuda = build is not None and build.cuda is not None and parse_version(build.cuda) < parse_version(cuda)
     strange = _strange(hardware, {"torch": torch, "Python": python})
     if lacking:
-        cards = ", ".join(dict.fromkeys(f"{device.name} ({capability_text(device)})" for device in lacking))
-        case, what = "no_code", f"sglang {version} has kernels from {row['cc_min']} on, none for {cards}"
+        cards = ", ".join(dict.fromkeys(f"{capability_text(device)} ({device.name})" for device in lacking))
+        case, what = "no_code", f"off because cc {cards}: sglang {version} has kernels from {row['cc_min']} on"
     elif strange or old_cuda:
         also = f"CUDA {cuda}, this torch has {build.cuda}" if old_cuda and build else ""
         case, what = "mismatch", f"sglang {version} goes with {' and '.join(filter(None, (strange, also)))}"
     else:
         case, what = "works", f"sglang {version} has kernels for the cards here and goes with this torch"
-    good = case == "works"
+    good, severity = case == "works", {"works": Severity.OK, "no_code": Severity.NOTE}.get(case, Severity.WARNING)
     return Finding(
         id=f"sglang.{case}",
-        severity=Severity.OK if good else Severity.WARNING,
+        severity=severity,
         what=what,
         why="" if good else "it fails when it starts; this project's own engine generates on these cards",
         where=("installed packages",),
         affects=() if good else ("rollout",),
-        remedies=() if good else (_without(hardware, "sglang"),),
+        remedies=(_without(hardware, "sglang"),) if severity is Severity.WARNING else (),
     )
 
 

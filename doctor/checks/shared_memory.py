@@ -8,10 +8,8 @@ from rl_compat.doctor.checks.enclosure import run_container
 from rl_compat.doctor.findings import Check, Finding, Remedy, Severity, Step
 from rl_compat.doctor.remedies import shell
 from rl_compat.hardware.types import Hardware, Host
-from rl_compat.units import GIB, MIB, format_bytes
+from rl_compat.units import GIB, format_bytes
 
-DOCKER_BYTES = 64 * MIB
-"what Docker and Kubernetes give a container that asks for nothing"
 NCCL_BYTES = GIB
 "what NCCL's guide gives a container: `--shm-size=1g`"
 
@@ -29,20 +27,16 @@ def check_shared_memory(hardware: Hardware) -> Iterator[Finding]:
         yield _finding("unknown", Severity.NOTE, hardware, "NCCL and Ray need it for several GPUs", (look,))
     elif total < NCCL_BYTES:
         why = (
-            "NCCL puts the buffers between the processes of several GPUs there: it stops at the start with "
-            "`no space left on device`, which is not about the disk"
+            "one GPU is not touched. Between the processes of several NCCL puts its buffers there: such a run stops "
+            "at the start with `no space left on device`, which is not about the disk"
         )
-        yield _finding("small", _how_bad(total), hardware, why, enlarge(host))
+        yield _finding("small", Severity.WARNING, hardware, why, enlarge(host))
     elif free is not None and free < NCCL_BYTES:
         why = "what runs now or crashed before left its segments there, and NCCL finds no room at the start"
         look = shell("see what fills it; what belongs to no running program may be deleted", "ls -lhS /dev/shm")
-        yield _finding("full", _how_bad(free), hardware, why, (look, *enlarge(host)))
+        yield _finding("full", Severity.WARNING, hardware, why, (look, *enlarge(host)))
     else:
         yield _finding("fits", Severity.OK, hardware)
-
-
-def _how_bad(num_bytes: int) -> Severity:
-    return Severity.FAILURE if num_bytes <= DOCKER_BYTES else Severity.WARNING
 
 
 def _finding(

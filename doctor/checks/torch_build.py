@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from rl_compat.capability.devices import capability_text, describe
+from rl_compat.capability.devices import capability_text
+from rl_compat.doctor.cards import names
 from rl_compat.doctor.checks.torch_driver import look_at_the_driver
 from rl_compat.doctor.checks.torch_import import look_at_the_import_error
 from rl_compat.doctor.findings import Check, Finding, Remedy, Severity, Step
 from rl_compat.doctor.remedies import install_torch, torch_remedies
-from rl_compat.doctor.target import known_driver
+from rl_compat.doctor.tables import satisfies, transformers_row
+from rl_compat.doctor.target import has_a_build, known_driver
 from rl_compat.doctor.torch_tables import BEYOND, OLDEST, needed_driver
 from rl_compat.hardware.binaries import needs_ptx, parse_version, wheel_supports
 from rl_compat.hardware.types import Device, Hardware, TorchBuild
@@ -76,14 +78,20 @@ def _wrong_kind(hardware: Hardware, torch: TorchBuild) -> Finding | None:
 
 
 def _wrong_release(hardware: Hardware, torch: TorchBuild) -> Finding | None:
+    """One outside of what rl_compat runs with; where that is the last with code for the card, the card is named."""
     release = parse_version(torch.version)[:2]
     oldest, newest = (".".join(map(str, bound)) for bound in (OLDEST, (BEYOND[0], BEYOND[1] - 1)))
     if release < OLDEST:
+        cards = [device.compute_capability for device in hardware.devices]
+        unserved = bool(cards) and not any(has_a_build(hardware, card) for card in cards)
         return Finding(
-            id="torch.too_old",
+            id="torch.none_for_card" if unserved else "torch.too_old",
             severity=Severity.FAILURE,
-            what=f"torch {torch.version} is older than {oldest}, the oldest that rl_compat runs with",
-            why="parts that training uses are missing in it, and newer transformers do not work with it",
+            what=f"no torch that rl_compat runs with, {oldest} or newer, has code for {_cards(hardware.devices)}; "
+            f"this is {torch.version}"
+            if unserved
+            else f"torch {torch.version} is older than {oldest}, the oldest that rl_compat runs with",
+            why=f"parts that training uses are missing in it{_without_torch(hardware)}",
             where=("torch",),
             affects=("training",),
             remedies=torch_remedies(hardware),
@@ -97,6 +105,15 @@ def _wrong_release(hardware: Hardware, torch: TorchBuild) -> Finding | None:
             where=("torch",),
         )
     return None
+
+
+def _without_torch(hardware: Hardware) -> str:
+    """What the installed transformers makes of an old torch."""
+    version, torch = hardware.software.packages.get("transformers"), hardware.software.torch
+    row = transformers_row(version) if version else None
+    if row is None or torch is None or satisfies(torch.version, f">={row['torch_min']}"):
+        return ""
+    return f"; transformers {version} needs {row['torch_min']} and says without it that PyTorch is disabled"
 
 
 def _slow(hardware: Hardware, seconds: float) -> Finding:
@@ -205,8 +222,11 @@ def _compiles(hardware: Hardware, torch: TorchBuild, devices: list[Device]) -> F
     )
 
 
-def _cards(devices: list[Device]) -> str:
-    return ", ".join(f"{describe(device)} with compute capability {capability_text(device)}" for device in devices)
+def _cards(devices: Sequence[Device]) -> str:
+    """`2 × NVIDIA A10 (compute capability 8.6), Tesla T4 (compute capability 7.5)`."""
+    alike = dict.fromkeys((device.name, device.compute_capability) for device in devices)
+    groups = [[device for device in devices if (device.name, device.compute_capability) == kind] for kind in alike]
+    return ", ".join(f"{names(group)} (compute capability {capability_text(group[0])})" for group in groups)
 
 
 CHECKS: tuple[Check, ...] = (

@@ -24,24 +24,24 @@ from rl_compat.hardware.catalogue import capability_of
 from rl_compat.hardware.types import Hardware
 
 NAME = "transformers"
-TORCH_DISABLED = "transformers then says that PyTorch is disabled, and every model of it is missing"
 
 
 def look_at_transformers(hardware: Hardware) -> Iterator[Finding]:
-    """Nothing when it is not installed, which is for `required_packages` to say."""
+    """Nothing when it is not installed, or torch is too old for both: `required_packages` and `torch` say that."""
     version = hardware.software.packages.get(NAME)
     if version is None:
         return
     error = hardware.software.import_errors.get(NAME)
     if error is not None:
         yield _does_not_import(hardware, version, error)
-    wrong = _too_old(hardware, version) or _torch_too_old(hardware, version) or _python_too_old(hardware, version)
+    wrong = _too_old(hardware, version) or _python_too_old(hardware, version)
     if wrong is not None:
         yield wrong
-    elif error is None:
-        yield _works(hardware, version)
-    if wrong is None and (trapped := _grouped_attention(hardware, version)):
-        yield trapped
+    elif not _lacks_torch(hardware, version):
+        if error is None:
+            yield _works(hardware, version)
+        if trapped := _grouped_attention(hardware, version):
+            yield trapped
     yield from _companions(hardware)
 
 
@@ -79,19 +79,12 @@ def _too_old(hardware: Hardware, version: str) -> Finding | None:
     )
 
 
-def _torch_too_old(hardware: Hardware, version: str) -> Finding | None:
+def _lacks_torch(hardware: Hardware, version: str) -> bool:
+    """Whether it takes the torch here for none."""
     row, torch = transformers_row(version), torch_version(hardware)
-    if row is None or torch is None or is_unknown(NAME, version) or satisfies(torch, f">={row['torch_min']}"):
-        return None
-    return Finding(
-        id="transformers.torch_too_old",
-        severity=Severity.FAILURE,
-        what=f"transformers {version} needs torch {row['torch_min']} or newer, this is {torch}",
-        why=TORCH_DISABLED,
-        where=("installed packages",),
-        affects=("training", "rollout"),
-        remedies=torch_remedies(hardware),
-    )
+    if row is None or torch is None or is_unknown(NAME, version):
+        return False
+    return not satisfies(torch, f">={row['torch_min']}")
 
 
 def _python_too_old(hardware: Hardware, version: str) -> Finding | None:

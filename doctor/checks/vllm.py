@@ -93,16 +93,19 @@ def mismatches(hardware: Hardware, row: Row) -> str:
 
 
 def _without_code(hardware: Hardware, version: str, row: Row, lacking: list[Device]) -> Finding:
+    """A note, as for other packages that a card has no use for: nothing is broken, it stays off."""
     last = last_vllm_with_code([device.compute_capability for device in hardware.devices])
+    other = _other_release(hardware, None)
+    kinds = ", ".join(dict.fromkeys(f"{capability_text(device)} ({device.name})" for device in lacking))
     which = f"; the last with code for every card here is {last['vllm']}" if last else _none_has(lacking)
     return Finding(
         id="vllm.no_code",
-        severity=Severity.WARNING,
-        what=f"vLLM {version} has code from {row['wheel_min_cc']} on, none for {_cards(lacking)}{which}",
-        why=f"it dies with `no kernel image is available`; {OURS}",
+        severity=Severity.NOTE,
+        what=f"off because cc {kinds}: vLLM {version} has code from {row['wheel_min_cc']} on{which}",
+        why=OURS,
         where=("installed packages",),
         affects=("rollout", *(f"cuda:{device.index}" for device in lacking)),
-        remedies=_remedies(hardware, installed=None),
+        remedies=() if other is None else (_install(hardware, other),),
     )
 
 
@@ -128,26 +131,36 @@ def _mismatch(hardware: Hardware, version: str, strange: str) -> Finding:
 
 
 def _remedies(hardware: Hardware, installed: Row | None) -> tuple[Remedy, ...]:
-    """A release that goes with everything here first, then one that changes torch, then none at all."""
-    releases = vllm_releases(hardware)
-    fitting = [row for row in releases if not mismatches(hardware, row)]
+    """A release that goes with everything here first, then none at all, then one that changes torch."""
     remove = Remedy(
         what="uninstall vLLM: `rollout.engine=native` generates without it",
         step=Step.PACKAGE,
         commands=(pip_uninstall(hardware, "vllm"),),
     )
-    if not releases:
+    row = _other_release(hardware, installed)
+    if row is None:
         return (remove,)
+    repaired = installed is not None and row["vllm"] == installed["vllm"]
+    harmless = repaired or not mismatches(hardware, row)
+    install = _install(hardware, row)
+    return (install, remove) if harmless else (remove, install)
+
+
+def _other_release(hardware: Hardware, installed: Row | None) -> Row | None:
+    """The best that the cards, the driver and the Python run: with what is here, else the installed one, else any."""
+    releases = vllm_releases(hardware)
+    fitting = [row for row in releases if not mismatches(hardware, row)]
     same = [row for row in releases if installed is not None and row["vllm"] == installed["vllm"]]
-    row = (fitting or same or list(releases))[0]
-    changes = mismatches(hardware, row)
-    brings = f", which brings what it goes with: torch {row['torch'].lstrip('=')}" if changes else ""
-    install = Remedy(
+    return next(iter((*fitting, *same, *releases)), None)
+
+
+def _install(hardware: Hardware, row: Row) -> Remedy:
+    brings = f", which brings what it goes with: torch {row['torch'].lstrip('=')}" if mismatches(hardware, row) else ""
+    return Remedy(
         what=f"install vLLM {row['vllm']}{brings}",
         step=Step.PACKAGE,
         commands=(pip_install(hardware, f"vllm=={row['vllm']}"),),
     )
-    return (remove, install) if changes and not same else (install, remove)
 
 
 def _works(hardware: Hardware, version: str, row: Row) -> Finding:

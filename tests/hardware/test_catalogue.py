@@ -43,6 +43,12 @@ def test_cards_that_share_a_name_are_told_apart_by_memory() -> None:
     assert (twelve and twelve.id, ten and ten.id) == ("rtx3080-12", "rtx3080")
 
 
+def test_the_name_that_drivers_give_to_cards_they_do_not_know_is_no_card() -> None:
+    assert find_gpu("NVIDIA Graphics Device") is None
+    cmp = find_gpu("NVIDIA CMP 170HX")
+    assert (cmp and cmp.id, cmp and cmp.name) == ("cmp170hx", "NVIDIA CMP 170HX")
+
+
 def test_an_unknown_card_names_the_nearest() -> None:
     assert find_gpu("Tesla P41") is None
     with pytest.raises(HardwareError) as caught:

@@ -215,7 +215,9 @@ def test_a_linux_driver_inside_wsl_is_a_warning() -> None:
     machine = driven(recorded("wsl_rtx4070_nvml"), cuda_library="/usr/lib/x86_64-linux-gnu/libcuda.so.1")
     finding = found(check_driver, machine)["driver.linux_in_wsl"]
     assert finding.severity is Severity.WARNING
-    assert finding.remedies[0].commands == ('export LD_LIBRARY_PATH="/usr/lib/wsl/lib:$LD_LIBRARY_PATH"',)
+    assert finding.remedies[0].commands == (
+        'export LD_LIBRARY_PATH="/usr/lib/wsl/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"',
+    )
 
 
 def test_in_a_container_a_driver_is_the_hosts_business() -> None:

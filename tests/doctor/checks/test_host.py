@@ -44,10 +44,10 @@ def prose(finding: Finding) -> str:
     return "\n".join(remedy.what for remedy in finding.remedies)
 
 
-def test_64_mib_of_shared_memory_stop_two_gpus_and_both_remedies_are_named() -> None:
-    """A-ENV-07."""
+def test_64_mib_of_shared_memory_for_two_gpus_are_a_warning_with_both_remedies() -> None:
+    """A-ENV-07: a run on several GPUs stops, one on a single GPU does not."""
     finding = only(check_shared_memory, recorded("container_32gib_two_a10"))
-    assert (finding.id, finding.severity) == ("shared_memory.small", Severity.FAILURE)
+    assert (finding.id, finding.severity) == ("shared_memory.small", Severity.WARNING)
     assert finding.what == "/dev/shm has 64.0 MiB, 64.0 MiB free, for 2 GPUs"
     assert finding.affects == ("several GPUs",)
     assert "--shm-size=8g" in commands(finding)
@@ -82,7 +82,7 @@ def test_outside_a_container_shared_memory_is_mounted_larger() -> None:
 
 def test_shared_memory_that_others_fill_is_told_from_one_that_is_small() -> None:
     finding = only(check_shared_memory, around(P40, P40, shm_total_bytes=32 * GIB, shm_free_bytes=10 * MIB))
-    assert (finding.id, finding.severity) == ("shared_memory.full", Severity.FAILURE)
+    assert (finding.id, finding.severity) == ("shared_memory.full", Severity.WARNING)
     assert finding.remedies[0].commands == ("ls -lhS /dev/shm",)
 
 

@@ -106,6 +106,18 @@ def test_a_hub_out_of_reach_is_a_warning_with_every_way_around_it() -> None:
     assert finding.remedies[0].sure is Sureness.PLACEHOLDER
 
 
+def test_without_any_network_nobody_is_sent_to_another_server() -> None:
+    dead = "Network is unreachable"
+    hardware = reaching(
+        hub(error=dead), index("torch_index", error=dead), index(error=dead), packages={"torch": "2.14.1"}
+    )
+    finding, (_, packages) = only(hardware), check_package_index(hardware)
+    assert first_commands(finding) == ("export HF_HUB_OFFLINE=1",)
+    assert first_commands(packages) == ("export PIP_NO_INDEX=1 PIP_FIND_LINKS=/PATH/TO/WHEELS",)
+    assert "package index" not in finding.why
+    assert "MIRROR" not in str([*finding.remedies, *packages.remedies])
+
+
 def test_a_mirror_out_of_reach_is_taken_out_first() -> None:
     finding = only(
         reaching(

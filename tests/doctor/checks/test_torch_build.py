@@ -101,6 +101,7 @@ class TestTorch:
     def test_a_release_below_the_range_fails_and_one_above_is_unknown(self) -> None:
         old = only(look_at_torch, recorded("rtx3090_torch_2_5"))
         assert (old.id, old.severity) == ("torch.too_old", Severity.FAILURE)
+        assert "transformers 5.24.0 needs 2.6 and says without it that PyTorch is disabled" in old.why
         assert "torch 2.5.1+cu121 is older than 2.6" in old.what
         new = only(look_at_torch, recorded("rtx4090_newer_than_the_tables"))
         assert (new.id, new.severity, new.remedies) == ("torch.unknown", Severity.NOTE, ())
@@ -181,7 +182,7 @@ class TestArchitectures:
         """A-ENV-01."""
         finding = only(look_at_architectures, recorded("p40_cu128_wheel"))
         assert (finding.id, finding.severity) == ("torch_architectures.no_code", Severity.FAILURE)
-        assert "torch 2.8.0+cu128 for CUDA 12.8 has no code for device 0 (Tesla P40)" in finding.what
+        assert "torch 2.8.0+cu128 for CUDA 12.8 has no code for Tesla P40 (compute capability 6.1)" in finding.what
         assert "compute capability 6.1" in finding.what
         assert "sm_70, sm_75" in finding.what
         assert "whl/cu126 torch==2.14.1+cu126" in commands(finding.remedies)
@@ -190,7 +191,7 @@ class TestArchitectures:
         """A-ENV-02."""
         finding = only(look_at_architectures, with_torch(recorded("p40"), arch_list=CU126))
         assert finding.severity is Severity.OK
-        assert finding.what == "torch 2.14.1+cu126 has code for device 0 (Tesla P40) with compute capability 6.1"
+        assert finding.what == "torch 2.14.1+cu126 has code for Tesla P40 (compute capability 6.1)"
 
     def test_without_an_architecture_list_nothing_is_claimed(self) -> None:
         finding = only(look_at_architectures, with_torch(recorded("p40"), arch_list=()))
@@ -215,8 +216,8 @@ class TestArchitectures:
         lacking = results["torch_architectures.some_without_code"]
         assert lacking.severity is Severity.WARNING
         assert lacking.affects == ("cuda:1",)
-        assert "no code for device 1 (Tesla P40)" in lacking.what
-        assert "it has code for device 0 (NVIDIA A100-PCIE-40GB)" in lacking.what
+        assert "no code for Tesla P40 (compute capability 6.1)" in lacking.what
+        assert "it has code for NVIDIA A100-PCIE-40GB (compute capability 8.0)" in lacking.what
         assert commands(lacking.remedies[:1]).endswith("torch==2.14.1+cu126")
         assert results["torch_architectures.match"].severity is Severity.OK
 

@@ -90,7 +90,7 @@ def test_a_wheel_without_code_for_the_card_is_named_with_the_build_that_has_it()
     """A-ENV-01: the finding of the check and the command for this card, driver and Python."""
     found = advice("no_kernel_image", "p40_cu128_wheel")
 
-    assert any("has no code for device 0" in finding.what for finding in found.findings)
+    assert any("has no code for Tesla P40" in finding.what for finding in found.findings)
     assert "torch==2.14.1+cu126" in found.remedies[0].commands[0]
 
 
