@@ -45,6 +45,8 @@ class ChatEncoder:
         own = turn_end_ids(bundle.tokenizer, self._template)
         self.stop_token_ids = tuple(dict.fromkeys((*bundle.stop_token_ids, *own)))
         "those of the tokenizer and the one that ends a turn of the template in use"
+        self.end_token_id = next(iter((*own, *bundle.stop_token_ids)), None)
+        "what a response ends with, None for a model without an end"
         self.encode("a")
 
     def encode(self, prompt: str | Messages) -> tuple[str, list[int]]:
@@ -66,6 +68,17 @@ class ChatEncoder:
         messages.append({"role": "assistant", "content": f"{begun['content']}{response}"})
         text = self._prefix + self._render(messages, add_generation_prompt=False)
         return text, list(self.bundle.tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    def render(self, messages: Messages, *, opens_response: bool) -> str:
+        """Messages as the model sees them; `opens_response` adds what the template writes before a response.
+
+        Raises ModelError when the template refuses them.
+        """
+        return self._prefix + self._render(_messages(messages), add_generation_prompt=opens_response)
+
+    def tokenize(self, text: str, *, is_whole: bool = False) -> list[int]:
+        """The ids of a text; a whole one, not made by a template, gets the tokenizer's begin token if it has one."""
+        return list(self.bundle.tokenizer(text, add_special_tokens=is_whole)["input_ids"])
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of ids without special tokens; ids that the tokenizer does not have give no text."""

@@ -8,6 +8,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from rl_compat.errors import ModelError
 from rl_compat.models.load import load_trunk
@@ -39,6 +40,29 @@ class ValueModel(nn.Module):
         folder.mkdir(parents=True, exist_ok=True)
         self.trunk.save_pretrained(folder, state_dict=merge_for_export(self.trunk))  # type: ignore[operator]
         save_file({name: tensor.detach().cpu() for name, tensor in self.head.state_dict().items()}, folder / HEAD_FILE)
+
+
+def check_scoring_family(folder: Path) -> None:
+    """Raise ModelError for a model without a form that gives one number for a sequence, read at its last token."""
+    name = scoring_architecture(folder)
+    if name is None:
+        raise ModelError(
+            f"the model in `{folder}` is of a family that has no sequence classifier which reads the last token",
+            hint="use a model of a common family: llama, qwen, mistral, gemma, phi",
+        )
+
+
+def scoring_architecture(folder: Path) -> str | None:
+    """The class of the family's sequence classifier, when it is a trunk and a linear `score` without bias."""
+    config = AutoConfig.from_pretrained(folder, local_files_only=True, num_labels=1)
+    try:
+        with torch.device("meta"):
+            model = AutoModelForSequenceClassification.from_config(config)
+    except ValueError:
+        return None
+    score = getattr(model, "score", None)
+    suits = isinstance(score, nn.Linear) and score.bias is None and hasattr(model, model.base_model_prefix)
+    return type(model).__name__ if suits else None
 
 
 def load_value_model(

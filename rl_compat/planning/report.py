@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from rl_compat.algorithms.table import is_offline
 from rl_compat.config.types import RunConfig
+from rl_compat.planning.decide import sequences_per_row
 from rl_compat.planning.types import Plan
 from rl_compat.units import format_bytes
 
@@ -44,22 +46,25 @@ def rejected_rows(plan: Plan) -> list[tuple[str, str, str]]:
 
 def size_lines(plan: Plan, config: RunConfig) -> Iterator[str]:
     """Batch, micro-batch and rollout sizes, prompts and sequences told apart."""
-    group, trainer = config.algorithm.group_size, config.trainer
+    group, trainer = sequences_per_row(config), config.trainer
+    generates = not is_offline(config.algorithm.name)
+    rows = "prompts" if generates else "rows"
     actor, rollout = plan.roles["actor"], plan.rollout
     mini_batches = trainer.batch_size // trainer.mini_batch_size
-    mini = f"{trainer.mini_batch_size} prompts = {trainer.mini_batch_size * group} sequences"
+    mini = f"{trainer.mini_batch_size} {rows} = {trainer.mini_batch_size * group} sequences"
     yield (
-        f"step         {trainer.batch_size} prompts x {group} = {trainer.batch_size * group} sequences, "
+        f"step         {trainer.batch_size} {rows} x {group} = {trainer.batch_size * group} sequences, "
         f"{mini_batches} mini-batch{'es' if mini_batches > 1 else ''} of {mini}"
     )
     yield (
         f"micro-batch  at most {actor.micro_batch_size} sequences and {actor.max_tokens_per_micro_batch} tokens, "
         f"logits of {actor.logprob_chunk_tokens} tokens at once"
     )
-    yield (
-        f"rollout      {rollout.max_num_seqs} sequences at once, prefill of {rollout.max_prefill_tokens} tokens"
-        + (", memory given back after each" if rollout.sleep_between else "")
-    )
+    if generates:
+        yield (
+            f"rollout      {rollout.max_num_seqs} sequences at once, prefill of {rollout.max_prefill_tokens} tokens"
+            + (", memory given back after each" if rollout.sleep_between else "")
+        )
 
 
 def phase_rows(plan: Plan) -> list[tuple[str, str, str, str]]:

@@ -21,6 +21,8 @@ LEVER_CHOICES = {
     "offload_optimizer": ("offload_optimizer", "offload_optimizer"),
 }
 "lever: concern, and the setting under `plan` that fixes it"
+ROLLOUT_CONCERNS = ("rollout_dtype", "rollout_engine", "cuda_graphs", "sleep_between")
+"not said of training that generates nothing"
 THREADS_BESIDE_A_GPU = 8
 
 
@@ -40,7 +42,11 @@ def resolve(decided: Decided, found: Found) -> Plan:
         budgets=budgets,
         memory_available_bytes=decided.room.available_bytes,
         host_bytes=peak if cpu else host_bytes(request, found.levers),
-        choices=dict(decided.choices) | _lever_choices(decided, found),
+        choices={
+            concern: choice
+            for concern, choice in (dict(decided.choices) | _lever_choices(decided, found)).items()
+            if request.generates or concern not in ROLLOUT_CONCERNS
+        },
         notes=_notes(decided),
         tf32=decided.choices["tf32"].value == "on",
         num_threads=_num_threads(decided, found),

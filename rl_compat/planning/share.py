@@ -41,7 +41,7 @@ def kv_room_bytes(
 def engine_room_bytes(config: RunConfig, hardware: Hardware, request: MemoryRequest) -> int | None:
     """What the user lets the engine hold, cache and weights together; None when the planner decides."""
     share = config.rollout.gpu_memory_utilization
-    if share is None:
+    if share is None or not request.generates:
         return None
     total = hardware.devices[0].memory_total_bytes if hardware.devices else hardware.host.ram_limit_bytes
     copy = request.actor.num_parameters * 2 if request.rollout_dtype != "fp32" else 0

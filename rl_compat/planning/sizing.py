@@ -85,7 +85,8 @@ def shortage(request: MemoryRequest, levers: Levers, sizes: Sizes, room: Room) -
 
 
 def _smallest(request: MemoryRequest, wanted: Wanted, limits: Limits, room: Room) -> Sizes:
-    tokens = wanted.micro_batch_tokens or (wanted.micro_batch_size or 1) * request.length
+    rows = wanted.micro_batch_size or (2 if request.compares else 1)
+    tokens = wanted.micro_batch_tokens or rows * request.length
     return Sizes(
         micro_batch_tokens=tokens,
         logprob_chunk_tokens=wanted.logprob_chunk_tokens or _chunk_tokens(request, limits, room),

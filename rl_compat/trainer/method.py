@@ -74,8 +74,8 @@ class Method(Protocol, Generic[Collected]):
         """The run in one line, before it starts."""
         ...
 
-    def load(self, instruments: Instruments) -> None:
-        """Load the models, as they are before the first step."""
+    def load(self, instruments: Instruments, *, step: int) -> None:
+        """Load the models, as they are before the first step, for a run that stands at `step`."""
         ...
 
     def collect(self, rows: Sequence[int], *, step: int) -> Collected:

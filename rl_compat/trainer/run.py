@@ -197,7 +197,8 @@ class Run:
         if state is not None:
             self.order.load_state_dict(state.order)
         seed_everything(self.config.trainer.seed)
-        self.method.load(Instruments(reporter=self.reporter, timer=self.timer, memory=self.memory))
+        instruments = Instruments(reporter=self.reporter, timer=self.timer, memory=self.memory)
+        self.method.load(instruments, step=0 if state is None else state.step)
         self.timer.take()
         self._say_notes()
         if checkpoint is None or state is None:

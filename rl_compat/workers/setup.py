@@ -134,7 +134,7 @@ def actor_settings(setup: Setup, *, total_optimizer_steps: int | None = None) ->
         rollout=plan.rollout,
         pad_token_id=setup.tokenizer.pad_token_id,
         num_valid_tokens=setup.tokenizer.num_tokens,
-        optimizer=_optimizer(config.optimizer, config.optimizer.actor_lr, total_optimizer_steps),
+        optimizer=optimizer_settings(config.optimizer, config.optimizer.actor_lr, total_optimizer_steps),
         lora=lora_settings(config.model),
         loss=policy_loss_settings(config),
         off_policy=off_policy_settings(config.off_policy),
@@ -169,7 +169,7 @@ def critic_settings(setup: Setup, *, role: str = "critic", total_optimizer_steps
     return CriticSettings(
         model_folder=setup.critic_source.folder,
         role=setup.plan.roles[role],
-        optimizer=_optimizer(config.optimizer, config.optimizer.critic_lr, total_optimizer_steps),
+        optimizer=optimizer_settings(config.optimizer, config.optimizer.critic_lr, total_optimizer_steps),
         lora=lora_settings(config.model),
         loss=ValueLossSettings(
             clip_value=config.algorithm.clip_value,
@@ -265,7 +265,7 @@ def off_policy_settings(config: OffPolicyConfig) -> OffPolicySettings:
     )
 
 
-def _optimizer(config: OptimizerConfig, lr: float, total_steps: int | None) -> OptimizerSettings:
+def optimizer_settings(config: OptimizerConfig, lr: float, total_steps: int | None) -> OptimizerSettings:
     return OptimizerSettings(
         name=config.name,
         lr=lr,

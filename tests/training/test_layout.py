@@ -60,7 +60,7 @@ def test_packing_works_with_adapters(llama_folder: Path) -> None:
 
 
 def test_packing_uses_fewer_tokens() -> None:
-    limits, layout = MicroBatchLimits(max_rows=8), Layout(line_tokens=20)
+    limits, layout = MicroBatchLimits(max_rows=8), Layout(line_tokens=24)
     batch = random_batch()
     batch = batch.select(layout.split(batch.sequence_lengths(), limits, groups=())[0])
     places = layout.places(batch.sequence_lengths(), limits)

@@ -1,0 +1,159 @@
+"""The learner: a model that is trained on given responses, by imitation, by preferences, or to score them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from torch import Tensor
+
+from rl_compat.batch import Batch
+from rl_compat.data.items import ItemBatch
+from rl_compat.distributed.dispatch import dispatch
+from rl_compat.distributed.pool import ResourcePool, WorkerGroup
+from rl_compat.models.load import load_causal_lm
+from rl_compat.models.lora import LoraSettings, adapter_disabled
+from rl_compat.models.value_model import load_value_model
+from rl_compat.planning.types import RolePlan
+from rl_compat.training.engine import BatchTotals, PolicyEngine, TokenOutputs, ValueEngine
+from rl_compat.training.layout import Layout
+from rl_compat.training.optimizers import OptimizerSettings
+from rl_compat.workers.means import mean_metrics
+from rl_compat.workers.mini_batches import mini_batches
+from rl_compat.workers.objectives import Counts, Objective, value_of_each
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnerSettings:
+    """What a learner is built from."""
+
+    model_folder: Path
+    role: RolePlan
+    objective: Objective
+    mini_batch_size: int
+    "items per optimizer step"
+    optimizer: OptimizerSettings | None = None
+    "None for one that only measures"
+    lora: LoraSettings | None = None
+    line_tokens: int | None = None
+    "examples share lines of so many tokens; None pads each to the longest"
+    trust_remote_code: bool = False
+
+
+class LearnerWorker:
+    """One device's share of the learner."""
+
+    def __init__(self, settings: LearnerSettings) -> None:
+        self.settings = settings
+        self.objective = settings.objective
+        self.engine = _engine(settings)
+
+    @dispatch(split=("batch",), merge="concat")
+    def values(self, *, batch: ItemBatch) -> Tensor:
+        """[B, 1]: the log-probability of what is learned of each example, or its score."""
+        with self.engine.onloaded():
+            return self._values(batch)[:, None]
+
+    @dispatch(split=("batch",), merge="concat")
+    def reference_values(self, *, batch: ItemBatch) -> Tensor:
+        """The same without adapters. Of a model that trains all weights, called before the first of them changes."""
+        with self.engine.onloaded(), adapter_disabled(self.engine.model):
+            return self._values(batch)[:, None]
+
+    def update(self, *, batch: ItemBatch, mismatched: ItemBatch | None, seed: int) -> dict[str, float]:
+        """All mini-batches over the batch; the mean of their metrics.
+
+        `mismatched` has one example for each item of the batch, with the reference's log-probabilities.
+        """
+        pieces = mini_batches(batch, prompts_per_mini_batch=self.settings.mini_batch_size, num_epochs=1, seed=seed)
+        with self.engine.onloaded():
+            steps = [self._step(piece, mismatched) for piece in pieces]
+        return mean_metrics(steps, prefix="train/")
+
+    def _step(self, batch: ItemBatch, mismatched: ItemBatch | None) -> dict[str, float]:
+        log_ratios = None
+        if mismatched is not None:
+            beside = mismatched.select(batch.groups.tolist())
+            assert beside.reference is not None
+            log_ratios = (self._values(beside) - beside.reference).to(self.settings.role.device)
+        loss = partial(_loss, objective=self.objective, counts=Counts.of(batch), mismatched=log_ratios)
+        if isinstance(self.engine, PolicyEngine):
+            return self.engine.update(batch, loss=loss, temperature=1.0)
+        return self.engine.update(batch, loss=loss)
+
+    def _values(self, batch: ItemBatch) -> Tensor:
+        """[B] on the CPU, without gradient."""
+        if isinstance(self.engine, PolicyEngine):
+            return value_of_each(batch, self.engine.logprobs(batch, temperature=1.0).logprobs)
+        return value_of_each(batch, self.engine.values(batch))
+
+    def save_state(self, *, folder: Path) -> None:
+        self.engine.save_state(folder)
+
+    def load_state(self, *, folder: Path) -> None:
+        self.engine.load_state(folder)
+
+    def load_weights(self, *, folder: Path) -> None:
+        """The weights of a saved state alone, for a learner that only measures."""
+        self.engine.load_weights(folder)
+
+    def take_notes(self) -> list[str]:
+        return self.engine.take_notes()
+
+
+def _engine(settings: LearnerSettings) -> PolicyEngine | ValueEngine:
+    role, objective = settings.role, settings.objective
+    layout = Layout(whole_groups=objective.compares, line_tokens=settings.line_tokens)
+    load = load_value_model if objective.scores else load_causal_lm
+    model = load(settings.model_folder, role=role, lora=settings.lora, trust_remote_code=settings.trust_remote_code)
+    if objective.scores:
+        model.head.bias.requires_grad_(False)  # type: ignore[union-attr]
+        return ValueEngine(model, role=role, optimizer=settings.optimizer, layout=layout)
+    return PolicyEngine(model, role=role, optimizer=settings.optimizer, layout=layout)
+
+
+def _loss(
+    micro_batch: Batch,
+    outputs: TokenOutputs | Tensor,
+    totals: BatchTotals,
+    *,
+    objective: Objective,
+    counts: Counts,
+    mismatched: Tensor | None,
+) -> tuple[Tensor, dict[str, Tensor]]:
+    del totals
+    assert isinstance(micro_batch, ItemBatch)
+    per_token = outputs.logprobs if isinstance(outputs, TokenOutputs) else outputs
+    judged = objective.judge(micro_batch, value_of_each(micro_batch, per_token), counts, mismatched=mismatched)
+    return judged.loss, {("train/loss" if name == "loss" else name): part for name, part in judged.shares.items()}
+
+
+class LearnerModel:
+    """The learner of a run, wherever its workers are."""
+
+    def __init__(self, settings: LearnerSettings, *, pool: ResourcePool) -> None:
+        self.settings = settings
+        self.group: WorkerGroup = pool.start(partial(LearnerWorker, settings))
+
+    def values(self, batch: ItemBatch) -> Tensor:
+        """[B]: the log-probability of what is learned of each example, or its score."""
+        found: Tensor = self.group.run(LearnerWorker.values, batch=batch).result()
+        return found[:, 0]
+
+    def reference_values(self, batch: ItemBatch) -> Tensor:
+        """[B]: log-probabilities without adapters; of full weights, before the first change."""
+        found: Tensor = self.group.run(LearnerWorker.reference_values, batch=batch).result()
+        return found[:, 0]
+
+    def update(self, batch: ItemBatch, *, mismatched: ItemBatch | None = None, seed: int = 0) -> dict[str, float]:
+        """Learn from a batch; returns the metrics."""
+        metrics: dict[str, float] = self.group.run(
+            LearnerWorker.update, batch=batch, mismatched=mismatched, seed=seed
+        ).result()
+        return metrics
+
+    def judge(self, batch: ItemBatch, values: Tensor, *, mismatched: Tensor | None = None) -> dict[str, float]:
+        """The metrics of examples whose values are known."""
+        judged = self.settings.objective.judge(batch, values, Counts.of(batch), mismatched=mismatched)
+        return {name: float(value) for name, value in judged.shares.items()}

@@ -1,0 +1,50 @@
+"""From what a user asks for to what a learner is built from."""
+
+from __future__ import annotations
+
+from rl_compat.config.types import RunConfig
+from rl_compat.workers.learner import LearnerSettings
+from rl_compat.workers.objectives import Objective
+from rl_compat.workers.preference import Comparison, Scores, Verdicts
+from rl_compat.workers.setup import Setup, lora_settings, optimizer_settings
+from rl_compat.workers.supervised import Imitation
+
+
+def learner_settings(setup: Setup, *, total_optimizer_steps: int | None, trains: bool = True) -> LearnerSettings:
+    """The model that learns from given responses; without an optimizer where it is only measured."""
+    config = setup.config
+    packs = config.algorithm.name == "sft" and config.supervised.packing
+    optimizer = optimizer_settings(config.optimizer, config.optimizer.actor_lr, total_optimizer_steps)
+    return LearnerSettings(
+        model_folder=setup.source.folder,
+        role=setup.plan.roles["actor"],
+        objective=objective_of(config),
+        mini_batch_size=config.trainer.mini_batch_size,
+        optimizer=optimizer if trains else None,
+        lora=lora_settings(config.model),
+        line_tokens=config.data.max_prompt_length + config.data.max_response_length if packs else None,
+        trust_remote_code=config.model.trust_remote_code,
+    )
+
+
+def objective_of(config: RunConfig) -> Objective:
+    """What the algorithm minimizes."""
+    preference, name = config.preference, config.algorithm.name
+    if name == "sft":
+        return Imitation()
+    if name == "dpo":
+        return Comparison(
+            loss=preference.loss,
+            beta=preference.beta,
+            label_smoothing=preference.label_smoothing,
+            length_normalized=preference.length_normalized,
+            reference_free=preference.reference_free,
+        )
+    if name == "kto":
+        return Verdicts(
+            beta=preference.beta,
+            desirable_weight=preference.desirable_weight,
+            undesirable_weight=preference.undesirable_weight,
+        )
+    assert name == "reward_model", name
+    return Scores()
