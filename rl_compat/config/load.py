@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -18,7 +18,7 @@ from rl_compat.config.toml_file import read_toml
 from rl_compat.config.types import RunConfig
 from rl_compat.config.validate import Problem, problems, validate
 from rl_compat.config.values import NONE_WORDS, Mismatch, alternatives, parse_text, unquote
-from rl_compat.config.verl import default_text, expand, is_verl_key, nearest_verl_key, translate
+from rl_compat.config.verl import default_text, defaults_that_differ, expand, is_verl_key, nearest_verl_key, translate
 from rl_compat.config.verl_source import is_verl_file, read_file
 
 Source = Literal["default", "file", "command line", "verl", "algorithm"]
@@ -112,13 +112,28 @@ def _judge(path: Path | None, overrides: Sequence[str | Argument]) -> tuple[Load
     arguments, replaced = last_of_each(expand(split_arguments(overrides, default=default_text)))
     given.report += [_replaced(earlier, later) for earlier, later in replaced]
     _apply(given, arguments)
+    chosen = set(given.values)
     config = _complete(given)
-    own = [key for key, source in given.sources.items() if source not in ("verl", "algorithm")]
-    given.report += inert_settings(config, own)
     position = {argument.key: number for number, argument in enumerate(arguments)}
-    report = sorted(given.report, key=lambda line: position.get(line.key, len(position)))
+    report = sorted(_finished(given, config, chosen), key=lambda line: position.get(line.key, len(position)))
     sources = {key: given.sources.get(key, "default") for key in settings()}
     return LoadedConfig(config=config, report=tuple(report), sources=sources, notes=notes), given
+
+
+def _finished(given: _Given, config: RunConfig, chosen: Collection[str]) -> list[KeyVerdict]:
+    """The report, with what another setting makes idle and, after keys of verl's, what its defaults would have been."""
+    verl = [key for key, source in given.sources.items() if source == "verl"]
+    own = [key for key, source in given.sources.items() if source in ("file", "command line")]
+    reasons = {line.native_key: line.reason for line in inert_settings(config, verl)}
+    report = [*(_idle(line, reasons) for line in given.report), *inert_settings(config, own)]
+    return [*report, *defaults_that_differ(config, chosen)] if verl else report
+
+
+def _idle(line: KeyVerdict, reasons: Mapping[str | None, str]) -> KeyVerdict:
+    keys = (line.native_key or "").split(", ")
+    if line.verdict not in ("honoured", "translated") or any(key not in reasons for key in keys):
+        return line
+    return replace(line, verdict="without effect", reason=reasons[keys[0]], warn=True)
 
 
 def _apply(given: _Given, arguments: Sequence[Argument]) -> None:

@@ -10,7 +10,9 @@ from rl_compat.config.shell_arithmetic import evaluate
 from rl_compat.config.shell_scope import Scope, mark_of, unknown, unset, without_unset
 from rl_compat.config.shell_words import closing, tokenize
 
-PARAMETER = re.compile(r"(?P<length>#)?(?P<indirect>!)?(?P<name>\w+|[@*#?$-])(?:\[(?P<item>[^\]]*)\])?(?P<rest>.*)", re.S)
+PARAMETER = re.compile(
+    r"(?P<length>#)?(?P<indirect>!)?(?P<name>\w+|[@*#?$-])(?:\[(?P<item>[^\]]*)\])?(?P<rest>.*)", re.S
+)
 NAME = re.compile(r"[A-Za-z_]\w*|[0-9@*#?$!-]")
 BLANKS = re.compile("[ \t\n]+(?=(?:[^\0]*\0[^\0]*\0)*[^\0]*$)")
 ESCAPES = {"n": "\n", "t": "\t", "\\": "\\", "'": "'", '"': '"'}

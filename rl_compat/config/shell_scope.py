@@ -1,4 +1,4 @@
-"""What a shell script knows while it is read: variables, arguments, and values that cannot be known without running it."""
+"""What a shell script knows while it is read: variables, arguments, and marks for what only running it would give."""
 
 from __future__ import annotations
 

@@ -107,9 +107,7 @@ class _Reader:
         arguments: Sequence[str],
         doubtful: bool,
     ) -> None:
-        self.scope = Scope(
-            environment=environment, substitute=self._substitute, script=name, arguments=list(arguments)
-        )
+        self.scope = Scope(environment=environment, substitute=self._substitute, script=name, arguments=list(arguments))
         self.scope.variables["BASH_SOURCE"] = [str(folder / name)]
         self.scope.variables["RANDOM"] = unknown("`$RANDOM` is another number each time")
         self.started: list[Started] = []
@@ -265,7 +263,9 @@ class _Reader:
             self._declare(raw)
             return True
         words = [text for word in raw for text in expand_word(word, self.scope)]
-        own = {match[1]: expand_text(match[4], self.scope) for word in assigned if (match := ASSIGNMENT.fullmatch(word))}
+        own = {
+            match[1]: expand_text(match[4], self.scope) for word in assigned if (match := ASSIGNMENT.fullmatch(word))
+        }
         return self._command(words, node.line, own) if words else True
 
     def _assign(self, word: str) -> None:

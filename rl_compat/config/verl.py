@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any
@@ -16,8 +16,9 @@ from rl_compat.config.settings import settings, values_of
 from rl_compat.config.types import RunConfig
 from rl_compat.config.values import Mismatch, coerce, split_items, unquote
 from rl_compat.config.verl_keys import DEFAULTS_THAT_DIFFER, KEYS
+from rl_compat.config.verl_policy import ESTIMATORS
 from rl_compat.config.verl_releases import releases
-from rl_compat.config.verl_rules import Given, Outcome, Rule, refused
+from rl_compat.config.verl_rules import Given, Inert, Outcome, Rule, no_effect, refused
 from rl_compat.errors import nearest
 
 COMBINE: Mapping[str, Callable[..., Any]] = {
@@ -52,7 +53,6 @@ class Translation:
 class _Result:
     values: dict[str, Any] = field(default_factory=dict)
     origins: dict[str, str] = field(default_factory=dict)
-    verdicts: list[KeyVerdict] = field(default_factory=list)
 
 
 def is_verl_key(key: str) -> bool:
@@ -79,12 +79,27 @@ def nearest_verl_key(key: str) -> str | None:
 def translate(arguments: Sequence[Argument], *, base: RunConfig, given_natively: Collection[str] = ()) -> Translation:
     """Arguments with known keys, over a configuration. Native keys that are given themselves win."""
     literals = {argument.key: _literal(argument) for argument in arguments if not argument.deletes}
-    given = Given(values={key: value for key, value in literals.items() if value is not UNREADABLE}, base=base)
+    given = Given(
+        values={key: value for key, value in literals.items() if value is not UNREADABLE},
+        base=base,
+        texts={argument.key: argument.value for argument in arguments},
+    )
     result = _Result()
-    for argument in arguments:
-        result.verdicts.append(_verdict(result, argument, given, given_natively))
-    defaults = _defaults_that_differ(given, {*result.values, *given_natively}, base)
-    return Translation(values=result.values, origins=result.origins, verdicts=(*result.verdicts, *defaults))
+    verdicts = [_verdict(result, argument, given, given_natively) for argument in arguments]
+    return Translation(values=result.values, origins=result.origins, verdicts=tuple(verdicts))
+
+
+def defaults_that_differ(config: RunConfig, given: Collection[str]) -> list[KeyVerdict]:
+    """verl's defaults that would be others than the configuration has; `given` is the native keys that were set."""
+    values = values_of(config)
+    lines = []
+    for key, (default, native_key) in DEFAULTS_THAT_DIFFER.items():
+        value = values[native_key]
+        shown = ",".join(value) if isinstance(value, tuple) else str(value)
+        if native_key not in given and shown != default:
+            reason = f"verl's default; `{shown}` here"
+            lines.append(KeyVerdict(key=key, value=default, verdict="not given", native_key=native_key, reason=reason))
+    return lines
 
 
 def default_text(key: str) -> str | None:
@@ -126,7 +141,7 @@ def parse_literal(text: str) -> Any:
     if text[:1] + text[-1:] == "{}":
         pairs = [item.partition(":") for item in split_items(text[1:-1])]
         return {unquote(name.strip()): parse_literal(value) for name, _, value in pairs}
-    items = split_items(text)
+    items = [text] if "\\" in text else split_items(text)
     if text[:1] + text[-1:] == "[]" or len(items) > 1:
         return [parse_literal(item) for item in items]
     for kind in (int, float):
@@ -174,6 +189,8 @@ def _is_nobodys_wish(argument: Argument, given: Given) -> bool:
 def _outcome(argument: Argument, given: Given) -> Outcome:
     rule = find_rule(argument.key)
     assert rule is not None, argument.key
+    if isinstance(rule, Inert):
+        return no_effect(rule.reason)
     if argument.problem:
         return refused(argument.problem, hint=argument.hint)
     if argument.deletes:
@@ -190,7 +207,8 @@ def _outcome(argument: Argument, given: Given) -> Outcome:
 
 def _has_critic(given: Given) -> bool:
     estimator = given.get("algorithm.adv_estimator")
-    return estimator == "gae" if estimator else ALGORITHMS[given.base.algorithm.name].needs_critic
+    name = ESTIMATORS.get(str(estimator), "") if estimator else given.base.algorithm.name
+    return name not in ALGORITHMS or ALGORITHMS[name].needs_critic
 
 
 def _merge(result: _Result, argument: Argument, outcome: Outcome, given_natively: Collection[str]) -> Outcome:
@@ -209,13 +227,3 @@ def _merge(result: _Result, argument: Argument, outcome: Outcome, given_natively
             reason = f"`{result.origins[key]}` sets `{key}` too, and it has one value"
             outcome = replace(outcome, verdict="refused", reason=reason)
     return outcome
-
-
-def _defaults_that_differ(given: Given, set_keys: Collection[str], base: RunConfig) -> Iterator[KeyVerdict]:
-    ours = values_of(base)
-    for key, (default, native_key) in DEFAULTS_THAT_DIFFER.items():
-        if key not in given.values and native_key not in set_keys:
-            value = ours[native_key]
-            shown = ",".join(value) if isinstance(value, tuple) else value
-            reason = f"verl's default; `{shown}` here"
-            yield KeyVerdict(key=key, value=default, verdict="not given", native_key=native_key, reason=reason)

@@ -80,6 +80,11 @@ def _argument(word: str) -> Argument:
     try:
         return split_argument(word)
     except ConfigError as error:
+        if re.match(r"[+~]*[\w/]+@[\w.]+=", word):
+            problem = "a group of verl's configuration has no other member here"
+            return Argument(
+                text=word, key=word.partition("=")[0].lstrip("+~"), value=word.partition("=")[2], problem=problem
+            )
         return Argument(text=word, key=word, value="", problem="it is not of the form `key=value`", hint=error.hint)
 
 

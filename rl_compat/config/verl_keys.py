@@ -4,39 +4,60 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from rl_compat.config.verl_correction import (
+    bypass,
+    importance,
+    importance_bound,
+    loss_type,
+    normalize,
+    rejection,
+    rejection_bound,
+    veto,
+)
 from rl_compat.config.verl_meanings import (
+    config_name,
     critic_warmup,
-    custom_reward,
-    estimator,
+    disable_logprobs,
     filter_overlong,
     interval,
-    kl_control,
-    kl_penalty,
     loggers,
     num_devices,
     resume_mode,
     resume_path,
-    reward_argument,
     rollout_engine,
     sample_limit,
     top_k,
     truncation,
-    use_kl_in_reward,
     validation_sampling,
     validation_temperature,
 )
+from rl_compat.config.verl_policy import (
+    estimator,
+    filter_groups,
+    filter_metric,
+    filter_rounds,
+    kl_control,
+    kl_penalty,
+    use_kl_in_reward,
+)
+from rl_compat.config.verl_reward import (
+    custom_reward,
+    longest_response,
+    manager,
+    overlong,
+    reward_argument,
+    reward_model,
+)
 from rl_compat.config.verl_role_keys import BATCHES, PROFILER, ROLES
-from rl_compat.config.verl_rules import DTYPES, Rule, inert, only, renamed, same
+from rl_compat.config.verl_rules import DTYPES, Rule, inert, only, other_than, renamed, same
 
 TEXT_ONLY = inert("models are text only")
 OF_VLLM = inert("the rollout engine decides it from the plan")
 ONE_DEVICE = "every tensor is whole on one device"
 NO_RAY = inert("one device runs in this process, without Ray")
-NO_REWARD_SERVER = "no reward model is served; score with `reward.functions`"
+NO_REWARD_SERVER = inert("a reward model runs in this process, read by its own template; no server is started")
 NO_SANDBOX = "no code sandbox is called; score with `reward.functions`"
 NO_TOOLS = "rollouts are single turns without tools"
-NO_CORRECTION = "there is no importance correction of the rollout"
-NO_FILTER_GROUPS = "groups are not filtered and drawn again"
 
 DATA: Mapping[str, Rule] = {
     "data.train_files": same("data.train_files"),
@@ -110,10 +131,10 @@ _ROLLOUT: Mapping[str, Rule] = {
     "max_num_seqs": same("rollout.max_num_seqs"),
     "max_model_len": inert("the longest sequence is prompt plus response"),
     "ignore_eos": only((False,), "responses end at the end token", otherwise="responses end at the end token"),
-    "tensor_model_parallel_size": only((1,), ONE_DEVICE, otherwise=f"{ONE_DEVICE}; set it to 1"),
-    "data_parallel_size": only((1,), ONE_DEVICE, otherwise=f"{ONE_DEVICE}; set it to 1"),
-    "expert_parallel_size": only((1,), ONE_DEVICE, otherwise=f"{ONE_DEVICE}; set it to 1"),
-    "pipeline_model_parallel_size": only((1,), ONE_DEVICE, otherwise=f"{ONE_DEVICE}; set it to 1"),
+    "tensor_model_parallel_size": other_than((1,), ONE_DEVICE),
+    "data_parallel_size": other_than((1,), ONE_DEVICE),
+    "expert_parallel_size": other_than((1,), ONE_DEVICE),
+    "pipeline_model_parallel_size": other_than((1,), ONE_DEVICE),
     "nnodes": only((0,), "generation is where training is", otherwise="generation is where training is"),
     "n_gpus_per_node": inert("generation is where training is"),
     "enforce_eager": OF_VLLM,
@@ -131,18 +152,16 @@ _ROLLOUT: Mapping[str, Rule] = {
     "update_weights_bucket_megabytes": inert("the rollout shares the trained weights"),
     "logprobs_mode": inert("log-probabilities are those of the distribution that was sampled"),
     "calculate_log_probs": inert("the log-probability of each sampled token is always recorded"),
-    "disable_logprobs": inert(
-        "never one of verl's keys; the log-probability of each sampled token is always recorded, at no cost", warn=True
-    ),
+    "disable_logprobs": disable_logprobs,
     "over_sample_rate": inert("as many responses are generated as are used"),
     "use_fire_sampling": only((False,), "off", otherwise="there is no such sampling"),
     "quantization": only((None,), "off", otherwise="rollout weights are not quantized"),
     "quantization_config_file": only((None,), "off", otherwise="rollout weights are not quantized"),
     "val_kwargs.temperature": validation_temperature,
     "val_kwargs.do_sample": validation_sampling,
-    "val_kwargs.n": only((1,), "one response per question", otherwise="validation takes one response per question"),
-    "val_kwargs.top_k": only((-1,), "all tokens", otherwise="validation samples from all tokens"),
-    "val_kwargs.top_p": only((1,), "all tokens", otherwise="validation samples from all tokens"),
+    "val_kwargs.n": other_than((1,), "validation takes one response per question"),
+    "val_kwargs.top_k": other_than((-1, 0), "validation samples from all tokens"),
+    "val_kwargs.top_p": other_than((1,), "validation samples from all tokens"),
     "disable_log_stats": OF_VLLM,
     "full_determinism": inert("`trainer.seed` seeds the run; the kernels stay as they are"),
     "mtp*": inert("there is no multi-token prediction"),
@@ -173,14 +192,25 @@ ALGORITHM: Mapping[str, Rule] = {
     "algorithm.kl_ctrl.kl_coef": kl_control("algorithm.kl_coef"),
     "algorithm.kl_ctrl.horizon": kl_control("algorithm.kl_horizon"),
     "algorithm.kl_ctrl.target_kl": kl_control("algorithm.kl_target"),
-    "algorithm.filter_groups.enable": only((False,), "off", otherwise=NO_FILTER_GROUPS),
-    "algorithm.filter_groups.*": inert(NO_FILTER_GROUPS),
+    "algorithm.filter_groups.enable": filter_groups,
+    "algorithm.filter_groups.metric": filter_metric,
+    "algorithm.filter_groups.max_num_gen_batches": filter_rounds,
+    "algorithm.filter_groups.max_inflight_gen_batches": inert("a step draws further prompts one round after another"),
+    "algorithm.filter_groups.*": inert("only `enable`, `metric` and `max_num_gen_batches` are known"),
+    "algorithm.gdpo_reward_keys": same("algorithm.reward_parts"),
+    "algorithm.gdpo_reward_weights": same("algorithm.reward_part_weights"),
     "algorithm.use_pf_ppo": only((False,), "off", otherwise="the batch is not resampled"),
     "algorithm.pf_ppo.*": inert("the batch is not resampled"),
-    "algorithm.rollout_correction.rollout_is": only((None,), "off", otherwise=NO_CORRECTION),
-    "algorithm.rollout_correction.rollout_rs": only((None,), "off", otherwise=NO_CORRECTION),
-    "algorithm.rollout_correction.bypass_mode": only((False,), "off", otherwise=NO_CORRECTION),
-    "algorithm.rollout_correction.*": inert(NO_CORRECTION),
+    "algorithm.rollout_correction.rollout_is": importance,
+    "algorithm.rollout_correction.rollout_is_threshold": importance_bound,
+    "algorithm.rollout_correction.rollout_is_batch_normalize": normalize,
+    "algorithm.rollout_correction.rollout_rs": rejection,
+    "algorithm.rollout_correction.rollout_rs_threshold": rejection_bound,
+    "algorithm.rollout_correction.rollout_rs_threshold_lower": rejection_bound,
+    "algorithm.rollout_correction.rollout_token_veto_threshold": veto,
+    "algorithm.rollout_correction.bypass_mode": bypass,
+    "algorithm.rollout_correction.loss_type": loss_type,
+    "algorithm.rollout_correction.use_policy_gradient": loss_type,
 }
 
 REWARD: Mapping[str, Rule] = {
@@ -192,22 +222,29 @@ REWARD: Mapping[str, Rule] = {
     "custom_reward_function.name": custom_reward("custom_reward_function"),
     "custom_reward_function.reward_kwargs": reward_argument,
     "custom_reward_function.reward_kwargs.*": reward_argument,
-    "reward.num_workers": inert("this process scores"),
-    "reward.reward_manager.name": only(("naive",), "every response is scored", otherwise="only `naive` exists here"),
+    "reward.num_workers": inert("a built-in reward is fast; `reward.num_processes` is for functions of one's own"),
+    "reward.reward_manager.name": manager,
     "reward.reward_manager.source": only(
         ("register",), "built in", otherwise="use `reward.functions=file.py:function`"
     ),
     "reward.reward_manager.module.*": inert("use `reward.functions=file.py:function`"),
-    "reward.reward_model.enable": only((False,), "off", otherwise=NO_REWARD_SERVER),
-    "reward.reward_model.*": inert(NO_REWARD_SERVER),
+    "reward.reward_kwargs.overlong_buffer_cfg.*": overlong,
+    "reward.reward_kwargs.max_resp_len": longest_response,
+    "reward.reward_model.enable": reward_model("reward.reward_model"),
+    "reward.reward_model.model_path": reward_model("reward.reward_model"),
+    "reward.reward_model.*": NO_REWARD_SERVER,
     "reward.sandbox_fusion.url": only((None,), "off", otherwise=NO_SANDBOX),
     "reward.sandbox_fusion.*": inert(NO_SANDBOX),
-    "reward_model.enable": only((False, None), "off", otherwise=NO_REWARD_SERVER),
-    "reward_model.reward_manager": only(
-        ("naive", None), "every response is scored", otherwise="only `naive` exists here"
-    ),
-    "reward_model.*": inert(NO_REWARD_SERVER),
-    "reward_manager.name": only(("naive",), "every response is scored", otherwise="only `naive` exists here"),
+    "reward_model.enable": reward_model("reward_model"),
+    "reward_model.model.path": reward_model("reward_model"),
+    "reward_model.reward_manager": manager,
+    "reward_model.overlong_buffer.*": overlong,
+    "reward_model.reward_kwargs.overlong_buffer_cfg.*": overlong,
+    "reward_model.reward_kwargs.max_resp_len": longest_response,
+    "reward_model.sandbox_fusion.url": only((None,), "off", otherwise=NO_SANDBOX),
+    "reward_model.*": NO_REWARD_SERVER,
+    "reward_manager.name": manager,
+    "reward_manager.source": only(("register",), "built in", otherwise="use `reward.functions=file.py:function`"),
     "reward_manager.*": inert("use `reward.functions=file.py:function`"),
     "sandbox_fusion.url": only((None,), "off", otherwise=NO_SANDBOX),
     "sandbox_fusion.*": inert(NO_SANDBOX),
@@ -253,7 +290,12 @@ TRAINER: Mapping[str, Rule] = {
 }
 
 OTHERS: Mapping[str, Rule] = {
-    "model_engine": only(("dp",), "one program for one device and many", otherwise="only `dp` exists here"),
+    "model_engine": other_than(("dp",), "one program for one device and many"),
+    "*@*": only((), "", otherwise="a group of verl's configuration has no other member here"),
+    "--config-name": config_name,
+    "--config-*": inert("the file that `--config-name` names is looked for there"),
+    "--multirun": only((), "", otherwise="one run at a time"),
+    "--*": inert("Hydra prints and places; nothing here is read from it"),
     "ray_kwargs.*": NO_RAY,
     "ray_init.*": NO_RAY,
     "transfer_queue.*": NO_RAY,
@@ -286,5 +328,6 @@ DEFAULTS_THAT_DIFFER: Mapping[str, tuple[str, str]] = {
     "trainer.save_freq": ("-1", "trainer.save_every"),
     "trainer.logger": ("console,wandb", "trainer.loggers"),
     "trainer.n_gpus_per_node": ("8", "plan.num_devices"),
+    "actor_rollout_ref.actor.ppo_mini_batch_size": ("256", "trainer.mini_batch_size"),
 }
 "verl's default and the native key, where ours is another and it changes the run"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import PurePath
 from typing import Any
 
 from rl_compat.config.verl_rules import (
@@ -9,48 +10,16 @@ from rl_compat.config.verl_rules import (
     Outcome,
     Rule,
     honoured,
-    kl_term,
     no_effect,
     refused,
     translated,
 )
 
 
-def estimator(key: str, value: Any, given: Given) -> Outcome:
-    """The advantage estimator, which names the algorithm here."""
-    names = {"gae": "ppo", "grpo": "grpo"}
-    if value not in names:
-        return refused(f"the advantage estimators are {' and '.join(f'`{name}`' for name in names)}")
-    if names[value] == value:
-        return honoured("algorithm.name", value)
-    return translated({"algorithm.name": names[value]}, "PPO is the algorithm with this estimator and a critic")
-
-
-def use_kl_in_reward(key: str, value: Any, given: Given) -> Outcome:
-    """A KL penalty in the reward, with the estimator of `kl_penalty`."""
-    kind = str(given.get("algorithm.kl_penalty") or "kl").removesuffix("+")
-    return kl_term("algorithm.kl_in_reward", kind if value else "none")
-
-
-def kl_penalty(key: str, value: Any, given: Given) -> Outcome:
-    """The estimator of the KL penalty."""
-    if given.get("algorithm.use_kl_in_reward"):
-        return use_kl_in_reward(key, True, given)
-    return _no_kl_in_reward()
-
-
-def kl_control(native_key: str) -> Rule:
-    """A number of the KL controller, which only a penalty in the reward reads."""
-
-    def rule(key: str, value: Any, given: Given) -> Outcome:
-        return honoured(native_key, value) if given.get("algorithm.use_kl_in_reward") else _no_kl_in_reward()
-
-    return rule
-
-
-def _no_kl_in_reward() -> Outcome:
-    reason = "as in verl, only a KL in the reward reads it; add `algorithm.use_kl_in_reward=true` for one"
-    return no_effect(reason, warn=True)
+def config_name(key: str, value: Any, given: Given) -> Outcome:
+    """A configuration that verl ships."""
+    own = PurePath(str(value)).name.removesuffix(".yaml")
+    return no_effect("verl's own configuration; its defaults that differ are listed", warn=own != "ppo_trainer")
 
 
 def filter_overlong(key: str, value: Any, given: Given) -> Outcome:
@@ -105,6 +74,12 @@ def rollout_engine(key: str, value: Any, given: Given) -> Outcome:
     return translated({"rollout.engine": "auto"}, reason, warn=value != "vllm")
 
 
+def disable_logprobs(key: str, value: Any, given: Given) -> Outcome:
+    """A key of a widely copied command that no version of verl has had."""
+    reason = "never one of verl's keys; the log-probability of each sampled token is always recorded, at no cost"
+    return no_effect(reason, warn=True)
+
+
 def validation_temperature(key: str, value: Any, given: Given) -> Outcome:
     """Of validation, unless it is greedy."""
     if given.get("actor_rollout_ref.rollout.val_kwargs.do_sample") is False:
@@ -146,9 +121,8 @@ def resume_mode(key: str, value: Any, given: Given) -> Outcome:
     names = {"auto": "auto", "disable": "never"}
     if value not in names:
         return refused("only `auto`, `disable` and `resume_path` exist")
-    return translated(
-        {"trainer.resume": names[value]}, "the newest complete checkpoint, or none" if value == "auto" else ""
-    )
+    reason = "the newest complete checkpoint, or none" if value == "auto" else "a new run"
+    return translated({"trainer.resume": names[value]}, reason)
 
 
 def resume_path(key: str, value: Any, given: Given) -> Outcome:
@@ -165,29 +139,3 @@ def loggers(key: str, value: Any, given: Given) -> Outcome:
     if native == tuple(names):
         return honoured("trainer.loggers", native)
     return translated({"trainer.loggers": native}, "`file` is `jsonl` here")
-
-
-def custom_reward(section: str) -> Rule:
-    """A function in a file: `path` and `name` together."""
-
-    def rule(key: str, value: Any, given: Given) -> Outcome:
-        path, name = given.get(f"{section}.path"), given.get(f"{section}.name") or "compute_score"
-        if path is None:
-            return no_effect("there is no `path`" if value is not None else "null keeps the built-in scorers")
-        return translated({"reward.functions": (f"{path}:{name}",)}, "file and function in one")
-
-    return rule
-
-
-def reward_argument(key: str, value: Any, given: Given) -> Outcome:
-    """A keyword argument of the custom function."""
-    name = key.rpartition(".")[2]
-    if isinstance(value, dict):
-        arguments = {str(key): _as_text(item) for key, item in value.items()}
-    else:
-        arguments = {name: _as_text(value)}
-    return translated({"reward.function_arguments": arguments}, "an argument of the function, as text")
-
-
-def _as_text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -5,25 +5,31 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from rl_compat.config.verl_correction import ratio_cap
+from rl_compat.config.verl_policy import (
+    clip_ratio,
+    clip_ratio_low,
+    kl_loss_coef,
+    kl_loss_type,
+    loss_aggregation,
+    loss_mode,
+    use_kl_loss,
+)
 from rl_compat.config.verl_role_meanings import (
     attention,
-    clip_ratio,
     compute_dtype,
     dynamic_batches,
     global_micro_batch_size,
     grad_clip,
-    kl_loss_coef,
-    kl_loss_type,
     micro_batch_size,
     offload,
     storage_dtype,
     targets,
     token_budget,
-    use_kl_loss,
     warmup_ratio,
     warmup_steps,
 )
-from rl_compat.config.verl_rules import Given, Outcome, Rule, inert, only, renamed, same, translated
+from rl_compat.config.verl_rules import Given, Outcome, Rule, inert, only, other_than, renamed, same, translated
 
 SHARDING = inert("one device holds whole tensors")
 PACKED = inert("padding is trimmed from every micro-batch")
@@ -41,10 +47,8 @@ ENGINE: Mapping[str, Rule] = {
     "mixed_precision.param_dtype": compute_dtype("what training multiplies in"),
     "mixed_precision.reduce_dtype": inert("one device reduces nothing"),
     "mixed_precision.buffer_dtype": inert("buffers keep their own dtype"),
-    "strategy": only(
-        ("fsdp", "fsdp2"), "one program for one device and many", otherwise="only fsdp and fsdp2 are known"
-    ),
-    "ulysses_sequence_parallel_size": only((1,), "one device", otherwise="a sequence is never split over devices"),
+    "strategy": other_than(("fsdp", "fsdp2"), "one program for one device and many"),
+    "ulysses_sequence_parallel_size": other_than((1,), "a sequence is never split over devices"),
     "use_torch_compile": NOT_COMPILED,
     "entropy_from_logits_with_chunking": CHUNKED,
     "entropy_from_logits_chunk_size": CHUNKED,
@@ -83,6 +87,10 @@ OPTIM: Mapping[str, Rule] = {
     "override_optimizer_config": only(
         (None, {}), "nothing to override", otherwise="set `optimizer.betas` and `optimizer.eps`"
     ),
+    "override_optimizer_config.eps": same("optimizer.eps"),
+    "override_optimizer_config.betas": same("optimizer.betas"),
+    "override_optimizer_config.optimizer_cpu_offload": offload("plan.offload_optimizer"),
+    "override_optimizer_config.*": other_than((False, None), "only `eps`, `betas` and offload are read"),
 }
 
 MODEL: Mapping[str, Rule] = {
@@ -98,6 +106,7 @@ MODEL: Mapping[str, Rule] = {
     "override_config.*dropout*": only(
         (0,), "dropout is off", otherwise="dropout changes the log-probabilities between rollout and update"
     ),
+    "override_config.*": only((), "", otherwise="the model keeps its own configuration"),
     "override_config.*pdrop": only(
         (0,), "dropout is off", otherwise="dropout changes the log-probabilities between rollout and update"
     ),
@@ -160,7 +169,7 @@ LEARNER: Mapping[str, Rule] = {
     "rollout_n": same("algorithm.group_size"),
     "shuffle": inert("mini-batches are always drawn in a shuffled order"),
     "data_loader_seed": inert("`trainer.seed` seeds the order of mini-batches"),
-    "loss_agg_mode": same("algorithm.loss_aggregation"),
+    "loss_agg_mode": loss_aggregation,
     "loss_scale_factor": only((None,), "the padded width", otherwise="the divisor is the padded width"),
     "ulysses_sequence_parallel_size": ENGINE["ulysses_sequence_parallel_size"],
     "use_torch_compile": NOT_COMPILED,
@@ -176,7 +185,12 @@ LEARNER: Mapping[str, Rule] = {
     "qat.*": ENGINE["qat.*"],
     "router_replay.mode": only(("disabled",), "off", otherwise="expert routing is not replayed"),
     "router_replay.*": inert("expert routing is not replayed"),
-    "megatron.*": inert("only the strategy `megatron` reads it"),
+    "megatron.param_offload": ENGINE["param_offload"],
+    "megatron.optimizer_offload": ENGINE["optimizer_offload"],
+    "megatron.*": inert("it says how Megatron splits, fuses or saves; one program for one device and many"),
+    "engine.*": inert("it says how an engine splits or fuses; one program for one device and many"),
+    "veomni.*": inert("it says how VeOmni splits or fuses; one program for one device and many"),
+    "torchtitan.*": inert("it says how TorchTitan splits or fuses; one program for one device and many"),
     "profiler.*": PROFILER,
 }
 
@@ -193,23 +207,27 @@ def _under(prefix: str, *tables: Mapping[str, Rule]) -> dict[str, Rule]:
 
 ACTOR_ONLY: Mapping[str, Rule] = {
     "clip_ratio": clip_ratio,
-    "clip_ratio_low": same("algorithm.clip_low"),
+    "clip_ratio_low": clip_ratio_low,
     "clip_ratio_high": same("algorithm.clip_high"),
     "clip_ratio_c": same("algorithm.clip_dual"),
     "entropy_coeff": same("algorithm.entropy_coef"),
     "calculate_entropy": inert("entropy is always in the metrics"),
-    "calculate_sum_pi_squared": only((False,), "off", otherwise="no estimator here needs it"),
+    "calculate_sum_pi_squared": inert("the estimators that need it ask for it"),
     "use_kl_loss": use_kl_loss,
     "kl_loss_type": kl_loss_type,
     "kl_loss_coef": kl_loss_coef,
-    "policy_loss.loss_mode": only(
-        ("vanilla",), "the clipped loss of PPO", otherwise="only `vanilla`, the clipped loss of PPO, exists here"
-    ),
-    "policy_loss.*": inert("only other loss modes than `vanilla` read it"),
-    "tau_pos": inert("only the loss mode `sapo` reads it"),
-    "tau_neg": inert("only the loss mode `sapo` reads it"),
+    "policy_loss.loss_mode": loss_mode,
+    "policy_loss.clip_cov_ratio": same("algorithm.clip_cov_fraction"),
+    "policy_loss.clip_cov_lb": same("algorithm.clip_cov_low"),
+    "policy_loss.clip_cov_ub": same("algorithm.clip_cov_high"),
+    "policy_loss.kl_cov_ratio": same("algorithm.kl_cov_fraction"),
+    "policy_loss.ppo_kl_coef": same("algorithm.kl_cov_coef"),
+    "policy_loss.dro_beta": same("algorithm.dro_beta"),
+    "policy_loss.*": inert("no policy loss reads it"),
+    "tau_pos": same("algorithm.sapo_tau_positive"),
+    "tau_neg": same("algorithm.sapo_tau_negative"),
     "freeze_vision_tower": inert("models are text only"),
-    "tis_imp_ratio_cap": only((-1, None), "off", otherwise="there is no importance correction of the rollout"),
+    "tis_imp_ratio_cap": ratio_cap,
 }
 
 ROLES: Mapping[str, Rule] = {

@@ -10,7 +10,6 @@ from rl_compat.config.verl_rules import (
     Outcome,
     Rule,
     honoured,
-    kl_term,
     no_effect,
     refused,
     renamed,
@@ -45,9 +44,11 @@ def token_budget(key: str, value: Any, given: Given) -> Outcome:
     """Tokens per device in one micro-batch."""
     if not uses_dynamic_batches(key.rpartition(".")[0], given):
         return no_effect("`use_dynamic_bsz` is not true; set `plan.max_tokens_per_micro_batch` to cap tokens too")
-    return translated(
-        {"plan.max_tokens_per_micro_batch": value}, "one token budget serves every role: the smallest given"
-    )
+    parts = given.get(f"{key.rpartition('.')[0]}.ulysses_sequence_parallel_size") or 1
+    reason = "one token budget serves every role: the smallest given"
+    if parts > 1:
+        reason = f"{value} tokens on each of {parts} devices that share a sequence"
+    return translated({"plan.max_tokens_per_micro_batch": value * parts}, reason)
 
 
 def dynamic_batches(key: str, value: Any, given: Given) -> Outcome:
@@ -61,35 +62,6 @@ def uses_dynamic_batches(role: str, given: Given) -> bool:
     """Whether a role packs by tokens: its own switch, or the actor's, which it follows."""
     own = (f"{role}.use_dynamic_bsz", f"{role}.log_prob_use_dynamic_bsz", f"{ACTOR}.use_dynamic_bsz")
     return bool(next((given.values[name] for name in own if name in given.values), False))
-
-
-def clip_ratio(key: str, value: Any, given: Given) -> Outcome:
-    """Both clip bounds, except the one given by its own key."""
-    native = {
-        f"algorithm.clip_{side}": value for side in ("low", "high") if f"{ACTOR}.clip_ratio_{side}" not in given.values
-    }
-    if not native:
-        return no_effect("`clip_ratio_low` and `clip_ratio_high` are given")
-    return translated(native, "verl itself ignores it, since its bounds have defaults of their own")
-
-
-def use_kl_loss(key: str, value: Any, given: Given) -> Outcome:
-    """A KL term in the loss, with the estimator of `kl_loss_type`."""
-    kind = given.get(f"{ACTOR}.kl_loss_type") or "low_var_kl"
-    return kl_term("algorithm.kl_loss", kind if value else "none")
-
-
-def kl_loss_type(key: str, value: Any, given: Given) -> Outcome:
-    """The estimator of the KL term."""
-    if given.get(f"{ACTOR}.use_kl_loss"):
-        return use_kl_loss(key, True, given)
-    return no_effect("`use_kl_loss` is not true; add `actor_rollout_ref.actor.use_kl_loss=true`", warn=True)
-
-
-def kl_loss_coef(key: str, value: Any, given: Given) -> Outcome:
-    if given.get(f"{ACTOR}.use_kl_loss"):
-        return honoured("algorithm.kl_loss_coef", value)
-    return no_effect("`use_kl_loss` is not true; add `actor_rollout_ref.actor.use_kl_loss=true`", warn=True)
 
 
 def warmup_steps(key: str, value: Any, given: Given) -> Outcome:

@@ -40,6 +40,8 @@ class Given:
 
     values: Mapping[str, Any]
     base: RunConfig
+    texts: Mapping[str, str] = field(default_factory=dict)
+    "the values as they were written"
 
     def get(self, key: str, native_key: str | None = None) -> Any:
         """The value of one of verl's keys; when not given, of a native one."""
@@ -78,12 +80,16 @@ def refused(reason: str, *, hint: str | None = None) -> Outcome:
 
 
 def kl_term(native_key: str, kind: str) -> Outcome:
-    """A KL term with verl's name of its estimator, or `none`."""
+    """A KL term with verl's name of its estimator, a `+` kept, or `none`."""
     if kind == "none":
         return translated({native_key: "none"}, "no KL term")
-    if kind not in KL_NAMES:
+    name, plus = kind.removesuffix("+"), "+" if kind.endswith("+") else ""
+    if name not in KL_NAMES:
         return refused(f"`{kind}` is not among the estimators {', '.join(KL_NAMES)}")
-    return translated({native_key: KL_NAMES[kind]}, f"`{kind}` is the estimator `{KL_NAMES[kind]}`")
+    native = KL_NAMES[name] + plus
+    if native == kind:
+        return translated({native_key: native}, "the estimator")
+    return translated({native_key: native}, f"`{kind}` is the estimator `{native}`")
 
 
 def same(native_key: str, *, reason: str = "") -> Rule:
@@ -110,9 +116,19 @@ def renamed(native_key: str, names: Mapping[Any, Any], *, reason: str, known: st
     return rule
 
 
-def inert(reason: str, *, warn: bool = False) -> Rule:
+@dataclass(frozen=True, slots=True)
+class Inert:
+    """The rule of a key that has nothing to act on here, whatever its value."""
+
+    reason: str
+
+    def __call__(self, key: str, value: Any, given: Given) -> Outcome:
+        return no_effect(self.reason)
+
+
+def inert(reason: str) -> Rule:
     """A key that has nothing to act on here."""
-    return lambda key, value, given: no_effect(reason, warn=warn)
+    return Inert(reason)
 
 
 def only(allowed: tuple[Any, ...], reason: str, *, otherwise: str) -> Rule:
@@ -122,6 +138,11 @@ def only(allowed: tuple[Any, ...], reason: str, *, otherwise: str) -> Rule:
         return no_effect(reason) if any(_equal(value, item) for item in allowed) else refused(otherwise)
 
     return rule
+
+
+def other_than(usual: tuple[Any, ...], reason: str) -> Rule:
+    """A key that changes nothing here; a value other than the usual ones is worth a warning."""
+    return lambda key, value, given: no_effect(reason, warn=not any(_equal(value, item) for item in usual))
 
 
 def _equal(value: Any, item: Any) -> bool:

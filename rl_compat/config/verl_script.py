@@ -44,17 +44,19 @@ def read_training(text: str, *, name: str, folder: Path, words: Sequence[str]) -
         told.append(f"`{name}` does not pass its arguments on; {_quoted(words)} added to its command")
     arguments, notes = read_arguments([_without_marks(word) for word in given], folders=[folder, Path.cwd()])
     problems = {_without_marks(word): word for word in given if mark_of(word)}
-    return [
-        _with_problem(argument, problems.get(argument.text)) for argument in arguments
-    ], [_chosen(name, chosen, found), *told, *notes, *_stray(script.started), *_environment(script, chosen)]
+    return [_with_problem(argument, problems.get(argument.text)) for argument in arguments], [
+        _chosen(name, chosen, found),
+        *told,
+        *notes,
+        *_stray(script.started),
+        *_environment(script, chosen),
+    ]
 
 
 def _read(text: str, name: str, folder: Path, words: Sequence[str]) -> tuple[ReadScript, list[Training]]:
     """The script, with conditions that need running taken as false, and as true where it then trains nothing."""
     for doubtful in (False, True):
-        script = read_script(
-            text, name=name, arguments=words, environment=os.environ, folder=folder, doubtful=doubtful
-        )
+        script = read_script(text, name=name, arguments=words, environment=os.environ, folder=folder, doubtful=doubtful)
         found = [training for started in script.started if (training := _training(started)) is not None]
         if found:
             break
@@ -79,7 +81,8 @@ def _nothing_found(name: str, started: Sequence[Started]) -> ConfigError:
     if supervised:
         hint = "set `algorithm.name=sft` and `data.train_files` in a settings file"
         return ConfigError(f"`{name}` runs `{supervised}`, whose keys are not those of RL training", hint=hint)
-    programs = list(dict.fromkeys(" ".join(command.words[:2]) for command in started))[:MOST_LISTED]
+    commands = [split_program(command.words).module or command.words[0] for command in started]
+    programs = list(dict.fromkeys(commands))[:MOST_LISTED]
     what = f"; it runs {_quoted(programs)}" if programs else ""
     hint = "a training command is `python3 -m verl.trainer.main_ppo key=value …`"
     return ConfigError(f"`{name}` has no training command{what}", hint=hint)
@@ -96,8 +99,8 @@ def _chosen(name: str, chosen: Training, found: Sequence[Training]) -> str:
 def _stray(started: Sequence[Started]) -> list[str]:
     """Arguments on lines of their own, which bash does not give to the command above them."""
     return [
-        f"line {command.line}: `{_without_marks(command.words[0])}` is outside of the command, which a comment or a line "
-        "without `\\` ended; it is left out, as bash does"
+        f"line {command.line}: `{_without_marks(command.words[0])}` is outside of the command, which a comment or a "
+        "line without `\\` ended; it is left out, as bash does"
         for command in started
         if STRAY.match(command.words[0])
     ]

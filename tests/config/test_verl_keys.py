@@ -11,6 +11,7 @@ from rl_compat.config.settings import settings, values_of
 from rl_compat.errors import ConfigError
 
 A, R, M = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "actor_rollout_ref.model"
+C = "algorithm.rollout_correction"
 
 
 def changed(*arguments: str) -> dict[str, Any]:
@@ -159,18 +160,21 @@ def test_a_key_becomes_the_setting_that_it_means(arguments: list[str], expected:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["algorithm.adv_estimator=rloo"], "the advantage estimators are `gae` and `grpo`"),
-        ([f"{R}.tensor_model_parallel_size=2"], "set it to 1"),
+        (["algorithm.adv_estimator=sarsa"], "the advantage estimators are `gae`, `grpo`"),
+        ([f"{R}.ignore_eos=True"], "responses end at the end token"),
         ([f"{R}.name=mine"], "the engines are"),
-        ([f"{A}.strategy=megatron"], "only fsdp and fsdp2"),
-        ([f"{A}.policy_loss.loss_mode=gspo"], "only `vanilla`"),
+        ([f"{A}.policy_loss.loss_mode=mine"], "the policy losses are `vanilla`, `dppo_tv`"),
+        ([f"{A}.policy_loss.loss_mode=dro"], "needs a number above 0"),
         ([f"{A}.use_kl_loss=True", f"{A}.kl_loss_type=full"], "`full` is not among the estimators"),
         ([f"{A}.optim.lr_warmup_steps_ratio=0.1"], "the number of steps is open"),
         ([f"{A}.optim.weight_decay=0.1", "critic.optim.weight_decay=0.2"], "sets `optimizer.weight_decay` too"),
         ([f"{M}.override_config.attn_implementation=xformers"], "`flash_attention_2` exist here"),
-        (["algorithm.filter_groups.enable=True"], "groups are not filtered"),
-        (["reward_model.enable=True"], "no reward model is served"),
-        (["reward.reward_manager.name=dapo"], "only `naive`"),
+        (["reward_model.enable=True"], "it has no model"),
+        (["reward.reward_manager.name=batch"], "the managers are `naive`, `dapo`"),
+        ([f"{C}.rollout_token_veto_threshold=1e-4"], "no response is left out"),
+        ([f"{C}.rollout_rs=token_k2"], "`rollout_rs_threshold` is missing"),
+        ([f"{C}.rollout_rs_threshold='1,2,3'", f"{C}.rollout_rs='token_k1,token_k2'"], "2 rules have 3 thresholds"),
+        ([f"{C}.rollout_is=word"], "`token` or `sequence`"),
         (["trainer.val_only=True"], "rlc eval"),
         ([f"{R}.multi_turn.enable=True"], "single turns"),
         (["data.apply_chat_template_kwargs.enable_thinking=False"], "model.chat_template"),
