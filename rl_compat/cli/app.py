@@ -26,7 +26,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("train", "rl_compat.cli.train", "train a language model with PPO or GRPO"),
     ("eval", "rl_compat.cli.eval", "accuracy of a model or a run on held-out prompts"),
     ("export", "rl_compat.cli.export", "write a run's actor as a Hugging Face folder"),
-    ("data", "rl_compat.cli.data", "write the shipped data sets as parquet"),
+    ("data", "rl_compat.cli.data", "check data before a run, and write it in verl's schema"),
     ("models", "rl_compat.cli.models", "models that can be fetched, and fetching them"),
 )
 "name, module with `app`, what it does in one line"

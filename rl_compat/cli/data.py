@@ -1,30 +1,132 @@
-"""`rlc data`: write the shipped data sets as files that other programs read."""
+"""`rlc data`: look for what is wrong with data before a run, and write it as files that other programs read."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from rl_compat.cli.common import AsJson, new_app
-from rl_compat.cli.render import print_json, print_lines
+from rl_compat.cli.common import AsJson, new_app, show_report
+from rl_compat.cli.render import print_json, print_lines, print_note, print_warning, progress
+
+if TYPE_CHECKING:
+    from rl_compat.config.load import LoadedConfig
+    from rl_compat.data.build import Written
+    from rl_compat.data.check import FileCheck
+    from rl_compat.data.findings import FileReport, Problem
 
 app = new_app()
 
 
 @app.callback()
 def data() -> None:
-    """Write data sets as parquet files."""
+    """Check data sets, and write them as parquet files."""
 
 
 @app.command()
-def gsm8k(
-    output: Annotated[Path, typer.Option(metavar="DIR", help="Folder for `train.parquet` and `test.parquet`.")] = Path(
-        "~/data/gsm8k"
-    ),
+def check(
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[FILE]... [RUN.TOML] [KEY=VALUE]...",
+            help="Data files, patterns, folders or `gsm8k`: the first is training data, others are held out. Without "
+            "any, those of the settings.",
+        ),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", metavar="M", help="The model whose tokenizer and template are used.")
+    ] = None,
     as_json: AsJson = False,
-) -> None:
+) -> int:
+    """Look at every row as a run with the same settings would: lengths, template, copies, sources, answers.
+
+    `algorithm.name` says what kind of data it is: `sft`, `dpo`, `kto`, `reward_model`, otherwise prompts. Exit code 1
+    when there are rows that a run would fail on, drop or misread.
+
+    Example: rlc data check train.parquet test.parquet --model Qwen/Qwen2.5-0.5B-Instruct data.max_prompt_length=1024
+    """
+    from rl_compat.data.check import overlap
+    from rl_compat.trainer.check_data import open_checks
+
+    loaded, files = _read_arguments(arguments or [], model)
+    checks = open_checks(loaded.config, files, announce=lambda note: print_note(f"note: {note}"))
+    with progress(sum(item.num_rows for item in checks), "checking rows") as bar:
+        reports = [item.run(bar.advance) for item in checks]
+    shared = [problem for first, second in _pairs(checks) if (problem := overlap(first, second)) is not None]
+    if as_json:
+        print_json({"files": [asdict(report) for report in reports], "shared": [asdict(item) for item in shared]})
+    else:
+        _show(reports, shared)
+    problems = [problem for report in reports for problem in report.problems] + shared
+    return int(any(problem.spoils for problem in problems))
+
+
+def _read_arguments(
+    arguments: list[str], model: str | None
+) -> tuple[LoadedConfig, list[tuple[str, Literal["train", "test"]]]]:
+    """Settings, and data files with their split. Raises ConfigError."""
+    from rl_compat.config.load import load_config
+    from rl_compat.errors import ConfigError
+
+    settings = [text for text in arguments if "=" in text and not Path(text).exists()]
+    files = [text for text in arguments if text not in settings and not text.endswith(".toml")]
+    runs = [text for text in arguments if text not in settings and text.endswith(".toml")]
+    if len(runs) > 1:
+        raise ConfigError(f"`{runs[0]}` and `{runs[1]}` are both settings files", hint="give one, then `key=value`")
+    named = [] if model is None else [f"model.path={model}"]
+    loaded = load_config(Path(runs[0]) if runs else None, [*settings, *named])
+    show_report(loaded)
+    if files:
+        return loaded, [(name, "test" if index else "train") for index, name in enumerate(files)]
+    data = loaded.config.data
+    return loaded, [*((name, "train") for name in data.train_files), *((name, "test") for name in data.val_files)]
+
+
+def _pairs(checks: list[FileCheck]) -> list[tuple[FileCheck, FileCheck]]:
+    """Each of held-out data with each of training data before it."""
+    pairs = [(first, second) for index, second in enumerate(checks) for first in checks[:index]]
+    return [(first, second) for first, second in pairs if first.split != second.split]
+
+
+def _show(reports: list[FileReport], shared: list[Problem]) -> None:
+    for report in reports:
+        print_lines([*_summary(report), *(line for problem in report.problems for line in _lines(problem)), ""])
+    print_lines(line for problem in shared for line in _lines(problem))
+    spoilt = sum(problem.spoils for report in reports for problem in report.problems) + len(shared)
+    print_lines([f"{spoilt} {'problem' if spoilt == 1 else 'problems'} found" if spoilt else "no problems found"])
+
+
+def _summary(report: FileReport) -> list[str]:
+    split = "to train on" if report.split == "train" else "held out"
+    lines = [report.form, f"  {report.num_rows} rows {split}, {report.num_usable} of them usable"]
+    for name, found in report.lengths.items():
+        shape = f"{found.minimum} at least, {found.median} median, {found.p95} p95, {found.maximum} at most"
+        lines.append(f"  {name} tokens: {shape}")
+    lines.append(f"  {report.tokens_per_epoch:,} tokens per epoch")
+    if set(report.sources) != {""}:
+        lines.append("  data source: " + ", ".join(f"`{name}` {count}" for name, count in report.sources.items()))
+    return lines
+
+
+def _lines(problem: Problem) -> list[str]:
+    kind = "problem" if problem.spoils else "note"
+    if problem.others:
+        named = ", ".join(f"{row} (row {other})" for row, other in zip(problem.rows, problem.others, strict=True))
+    else:
+        named = ", ".join(map(str, problem.rows))
+    left = problem.num_rows - len(problem.rows)
+    rows = f"{'row' if problem.num_rows == 1 else 'rows'} {named}{f' and {left} more' if left else ''}"
+    lines = [f"  {kind}: {problem.num_rows} x {problem.what}: {rows}"]
+    return [*lines, f"    hint: {problem.hint}"] if problem.hint else lines
+
+
+Output = Annotated[Path, typer.Option(metavar="DIR", help="Folder for `train.parquet` and `test.parquet`.")]
+
+
+@app.command()
+def gsm8k(output: Output = Path("~/data/gsm8k"), as_json: AsJson = False) -> None:
     """Write GSM8K in the schema that verl's training reads. Nothing is downloaded."""
     from rl_compat.data.gsm8k import write
 
@@ -33,3 +135,85 @@ def gsm8k(
         print_json({split: {"path": str(path), "num_rows": num_rows} for split, (path, num_rows) in written.items()})
     else:
         print_lines(f"{path}: {num_rows} rows" for path, num_rows in written.values())
+
+
+@app.command()
+def math(
+    source: Annotated[
+        str, typer.Argument(metavar="[FILE|DIR|HUB-ID]", help="MATH, MATH-500 or data with `problem` and `solution`.")
+    ] = "DigitalLearningGmbH/MATH-lighteval",
+    output: Output = Path("~/data/math"),
+    as_json: AsJson = False,
+) -> None:
+    """Write MATH in the schema that verl's training reads; the ground truth is the last box of the solution.
+
+    Example: rlc data math downloads/MATH-500/test.jsonl --output data/math
+    """
+    from rl_compat.data.build import build_math
+
+    _show_written(build_math(source, output.expanduser()), as_json=as_json)
+
+
+@app.command()
+def build(
+    source: Annotated[Path, typer.Argument(metavar="FILE", help="A .jsonl, .json, .csv or .parquet file.")],
+    question: Annotated[str, typer.Option(metavar="NAME", help="Column with the question.")],
+    answer: Annotated[str, typer.Option(metavar="NAME", help="Column with the answer.")],
+    output: Annotated[Path, typer.Option(metavar="FILE.parquet", help="What to write.")],
+    instruction: Annotated[str, typer.Option(metavar="TEXT", help="Added after each question.")] = "",
+    answer_in: Annotated[
+        str,
+        typer.Option(
+            metavar="column|hash|boxed",
+            help="The ground truth: the whole column, the number after `####`, or what the last \\boxed holds.",
+        ),
+    ] = "column",
+    data_source: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Picks the reward; the file's name when not given.")
+    ] = None,
+    split: Annotated[str, typer.Option(metavar="train|test", help="Written to `extra_info.split`.")] = "train",
+    drop: Annotated[bool, typer.Option("--drop", help="Leave out rows without a question or an answer.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write questions and answers in the schema that verl's training reads.
+
+    Example: rlc data build qa.jsonl --question q --answer a --instruction "Answer with a number." --output qa.parquet
+    """
+    from rl_compat.data.build import build_file
+
+    _one_of("--answer-in", answer_in, ("column", "hash", "boxed"))
+    _one_of("--split", split, ("train", "test"))
+    written = build_file(
+        source.expanduser(),
+        output.expanduser(),
+        question=question,
+        answer=answer,
+        instruction=instruction,
+        data_source=data_source,
+        answer_in=answer_in,  # type: ignore[arg-type]
+        split=split,  # type: ignore[arg-type]
+        drop=drop,
+    )
+    _show_written([written], as_json=as_json)
+    if data_source is None:
+        print_note("note: no reward belongs to this data source: name one, such as `reward.functions=exact_match`")
+
+
+def _one_of(option: str, value: str, allowed: tuple[str, ...]) -> None:
+    from rl_compat.errors import ConfigError, nearest
+
+    if value not in allowed:
+        close = nearest(value, allowed)
+        names = " or ".join(f"`{name}`" for name in allowed)
+        hint = f"did you mean `{close}`" if close else None
+        raise ConfigError(f"`{option}` takes {names}, not `{value}`", hint=hint)
+
+
+def _show_written(written: list[Written], *, as_json: bool) -> None:
+    for item in written:
+        if item.num_left_out:
+            print_warning(f"{item.num_left_out} rows left out of `{item.path}`: without a question or an answer")
+    if as_json:
+        print_json([asdict(item) | {"path": str(item.path)} for item in written])
+    else:
+        print_lines(f"{item.path}: {item.num_rows} rows" for item in written)

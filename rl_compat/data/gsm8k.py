@@ -8,9 +8,9 @@ from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any, Literal
 
-import pyarrow
 import pyarrow.parquet
 
+from rl_compat.data.verl_schema import schema_row, write_rows
 from rl_compat.errors import DataError
 
 Split = Literal["train", "test"]
@@ -18,26 +18,6 @@ Split = Literal["train", "test"]
 DATA_SOURCE = "openai/gsm8k"
 INSTRUCTION = 'Let\'s think step by step and output the final answer after "####".'
 MARKER = "####"
-
-SCHEMA = pyarrow.schema(
-    [
-        ("data_source", pyarrow.string()),
-        ("prompt", pyarrow.list_(pyarrow.struct([("role", pyarrow.string()), ("content", pyarrow.string())]))),
-        ("ability", pyarrow.string()),
-        ("reward_model", pyarrow.struct([("style", pyarrow.string()), ("ground_truth", pyarrow.string())])),
-        (
-            "extra_info",
-            pyarrow.struct(
-                [
-                    ("split", pyarrow.string()),
-                    ("index", pyarrow.int64()),
-                    ("answer", pyarrow.string()),
-                    ("question", pyarrow.string()),
-                ]
-            ),
-        ),
-    ]
-)
 
 _FINAL_NUMBER = re.compile(r"(-?)\$?(-?)([0-9][0-9,]*(?:\.[0-9]+)?|\.[0-9]+)")
 _MINUS_SIGNS = dict.fromkeys(map(ord, "\u2010\u2011\u2012\u2013\u2212\ufe63\uff0d"), "-")
@@ -61,13 +41,15 @@ def row(question: str, answer: str, *, split: str, index: int) -> dict[str, Any]
     truth = ground_truth(answer)
     if truth is None:
         raise DataError(f"row {index}: the answer has no number after `{MARKER}`", hint=f"it ends `…{answer[-40:]}`")
-    return {
-        "data_source": DATA_SOURCE,
-        "prompt": [{"role": "user", "content": f"{question} {INSTRUCTION}"}],
-        "ability": "math",
-        "reward_model": {"style": "rule", "ground_truth": truth},
-        "extra_info": {"split": split, "index": index, "answer": answer, "question": question},
-    }
+    return schema_row(
+        question=question,
+        instruction=INSTRUCTION,
+        ground_truth=truth,
+        answer=answer,
+        data_source=DATA_SOURCE,
+        split=split,
+        index=index,
+    )
 
 
 def rows_from_raw(records: Iterable[Mapping[str, Any]], *, split: str) -> list[dict[str, Any]]:
@@ -96,28 +78,11 @@ def rows(split: Split, *, limit: int | None = None) -> list[dict[str, Any]]:
 
 
 def write(folder: Path) -> dict[Split, tuple[Path, int]]:
-    """Write `train.parquet` and `test.parquet`; the path and number of rows of each split."""
+    """Write `train.parquet` and `test.parquet`; the path and number of rows of each split. Raises DataError."""
     written: dict[Split, tuple[Path, int]] = {}
     splits: tuple[Split, ...] = ("train", "test")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for split in splits:
-            path = folder / f"{split}.parquet"
-            table = pyarrow.Table.from_pylist(rows(split), schema=SCHEMA)
-            _write_whole(table, path)
-            written[split] = (path, table.num_rows)
-    except OSError as error:
-        raise DataError(
-            f"cannot write to `{folder}`: {error.strerror or error}", hint="name another folder with `--output`"
-        ) from error
+    for split in splits:
+        found = rows(split)
+        write_rows(found, folder / f"{split}.parquet")
+        written[split] = (folder / f"{split}.parquet", len(found))
     return written
-
-
-def _write_whole(table: pyarrow.Table, path: Path) -> None:
-    """Write beside the path and rename, so that no half file ever has the name."""
-    unfinished = path.with_name(path.name + ".tmp")
-    try:
-        pyarrow.parquet.write_table(table, unfinished)
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)

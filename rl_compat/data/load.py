@@ -164,13 +164,15 @@ def convert_all(
     return rows, bad
 
 
-def check_usable(bad: Mapping[str, list[int]], *, num_rows: int, name: str, column: str) -> None:
+def check_usable(
+    bad: Mapping[str, list[int]], *, num_rows: int, name: str, column: str, way_out: str = "`data.bad_rows=drop`"
+) -> None:
     """Raise DataError when there are rows that cannot be used."""
     if bad:
         count = f"{sum(map(len, bad.values()))} of {num_rows} rows"
         raise DataError(
             f"`{column}` cannot be used in {count} of `{name}`: {name_bad(bad)}",
-            hint="mend these rows (counted from 0), or leave them out with `data.bad_rows=drop`",
+            hint=f"mend these rows (counted from 0), or leave them out with {way_out}",
         )
 
 

@@ -36,7 +36,7 @@ def _in_folder(folder: Path, *, split: Split, announce: Callable[[str], None]) -
     found = _data_files(folder) or _data_files(folder / "data")
     if not found:
         raise DataError(f"the folder `{folder}` holds no data files", hint=files_inside(folder))
-    splits = {path: _split_of(path) for path in found}
+    splits = {path: split_of(path) for path in found}
     chosen = [path for path in found if splits[path] == split] if any(splits.values()) else found
     if not chosen:
         raise DataError(
@@ -47,13 +47,19 @@ def _in_folder(folder: Path, *, split: Split, announce: Callable[[str], None]) -
     return chosen
 
 
+def files_of_split(folder: Path, split: Split) -> list[Path]:
+    """The data files in a folder, or in its `data`, whose names say that they are of the split."""
+    return [path for path in _data_files(folder) or _data_files(folder / "data") if split_of(path) == split]
+
+
 def _data_files(folder: Path) -> list[Path]:
     if not folder.is_dir():
         return []
     return sorted(path for path in folder.iterdir() if path.is_file() and suffix_of(path) in SUFFIXES)
 
 
-def _split_of(path: Path) -> Split | None:
+def split_of(path: Path) -> Split | None:
+    """The split that a file's name says, None when it says nothing."""
     words = path.name.lower().replace("_", "-").replace(".", "-").split("-")
     return next((split for split, names in SPLIT_WORDS.items() if set(names) & set(words)), None)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rl_compat.data.files import Record
+from rl_compat.data.verl_schema import schema_row
 from rl_compat.rewards.answers import last_boxed
 
 DATA_SOURCE = "DigitalLearningGmbH/MATH-lighteval"
@@ -21,13 +22,15 @@ def row(problem: str, solution: str, *, answer: str | None = None, split: str, i
     truth = answer or answer_in(solution)
     if truth is None:
         return None
-    return {
-        "data_source": DATA_SOURCE,
-        "prompt": [{"role": "user", "content": f"{problem} {INSTRUCTION}"}],
-        "ability": "math",
-        "reward_model": {"style": "rule", "ground_truth": truth},
-        "extra_info": {"split": split, "index": index, "answer": solution, "question": problem},
-    }
+    return schema_row(
+        question=problem,
+        instruction=INSTRUCTION,
+        ground_truth=truth,
+        answer=solution,
+        data_source=DATA_SOURCE,
+        split=split,
+        index=index,
+    )
 
 
 def from_raw(record: Record, index: int, split: str) -> Record | None:

@@ -136,7 +136,7 @@ def _open(
     for index, name in enumerate(files):
         first = start
         limit = limits - start if isinstance(limits, int) else _limit_of(limits, index)
-        for file in _piece_files(name, reading):
+        for file in piece_files(name, reading):
             left = None if limit is None else limit - (start - first)
             if left is not None and left <= 0:
                 break
@@ -163,7 +163,8 @@ def _open_one(file: PieceFile, reading: Reading, *, number: int, first_row: int,
     return StreamedFile(file=file, form=form, pieces=pieces, split=reading.split)
 
 
-def _piece_files(name: str, reading: Reading) -> list[PieceFile]:
+def piece_files(name: str, reading: Reading) -> list[PieceFile]:
+    """The files that a name stands for, to be read in pieces; others are held whole. Raises DataError."""
     if name in BUILTIN_DATASETS:
         return [MemoryPieces(name, BUILTIN_DATASETS[name](reading.split))]
     files: list[PieceFile] = []

@@ -60,7 +60,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "peft": ("models/",),
     "gguf": ("models/",),
     "tokenizers": ("models/",),
-    "huggingface_hub": ("models/",),
+    "huggingface_hub": ("models/", "data/hub"),
     "jinja2": ("models/",),
     "datasets": ("data/",),
     "pyarrow": ("data/",),

@@ -7,7 +7,7 @@ import pytest
 
 from rl_compat.cli.app import run_command
 from rl_compat.data.load import load_rows
-from rl_compat.errors import DataError
+from rl_compat.errors import ConfigError, DataError
 
 
 def test_gsm8k_is_written_and_trains_as_the_shipped_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -32,3 +32,30 @@ def test_a_folder_that_cannot_be_written_is_asked_wrongly(tmp_path: Path) -> Non
     with pytest.raises(DataError, match="cannot write to") as error:
         run_command("rl_compat.cli.data", ["gsm8k", "--output", str(tmp_path / "file")], "rlc data")
     assert error.value.exit_code == 2
+
+
+def test_questions_and_answers_are_written_from_named_columns(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, output = tmp_path / "qa.csv", tmp_path / "out.parquet"
+    source.write_text("q,a\n2+2?,so #### 4\n3+3?,six\n")
+    arguments = ["build", str(source), "--question", "q", "--answer", "a", "--output", str(output)]
+    assert run_command("rl_compat.cli.data", [*arguments, "--answer-in", "hash", "--drop"], "rlc data") == 0
+    shown = capsys.readouterr()
+    assert shown.out == f"{output}: 1 rows\n"
+    assert "warning: 1 rows left out" in shown.err
+    assert "note: no reward belongs to this data source" in shown.err
+    assert load_rows([str(output)])[0].ground_truth == "4"
+    with pytest.raises(ConfigError, match="`--answer-in` takes `column` or `hash` or `boxed`, not `bocksed`") as error:
+        run_command("rl_compat.cli.data", [*arguments, "--answer-in", "bocksed"], "rlc data")
+    assert error.value.hint == "did you mean `boxed`"
+
+
+def test_math_is_written_from_a_local_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = tmp_path / "test.jsonl"
+    source.write_text(json.dumps({"problem": "half?", "solution": r"\boxed{\frac12}"}) + "\n")
+    arguments = ["math", str(source), "--output", str(tmp_path / "math"), "--json"]
+    assert run_command("rl_compat.cli.data", arguments, "rlc data") == 0
+    path = str(tmp_path / "math" / "test.parquet")
+    assert json.loads(capsys.readouterr().out) == [{"path": path, "num_rows": 1, "num_left_out": 0}]
+    assert load_rows([path])[0].ground_truth == r"\frac12"

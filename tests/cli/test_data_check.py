@@ -1,0 +1,260 @@
+"""What `rlc data check` finds before a run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes.models import character_tokenizer, save_random_model
+
+from rl_compat.cli.app import run_command
+from rl_compat.errors import ConfigError, DataError
+
+GSM8K = {"data_source": "openai/gsm8k", "reward_model": {"ground_truth": "4"}}
+STRICT_TEMPLATE = (
+    "{% if messages[0]['role'] == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
+    "{% for m in messages %}{% if (m['role'] == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('roles must alternate') }}{% endif %}<|{{ m['role'] }}|>{{ m['content'] | lower }}<|end|>"
+    "{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+
+Check = Callable[..., tuple[int, dict[str, Any]]]
+
+
+def user(text: str | None) -> dict[str, Any]:
+    return {"role": "user", "content": text}
+
+
+def jsonl(path: Path, *records: dict[str, Any]) -> str:
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return str(path)
+
+
+@pytest.fixture
+def check(llama_folder: Path, capsys: pytest.CaptureFixture[str]) -> Check:
+    """Runs the command with `--json`: its exit code and what it prints."""
+
+    def run(*arguments: str, model: Path = llama_folder) -> tuple[int, dict[str, Any]]:
+        code = run_command("rl_compat.cli.data", ["check", *arguments, "--model", str(model), "--json"], "rlc data")
+        return code, json.loads(capsys.readouterr().out)
+
+    return run
+
+
+def problems(report: dict[str, Any], *, spoils: bool | None = None) -> dict[str, list[int]]:
+    """What was found in the first file, and its rows."""
+    found = report["files"][0]["problems"]
+    return {item["what"]: item["rows"] for item in found if spoils is None or item["spoils"] is spoils}
+
+
+def test_good_data_has_lengths_and_no_problems(check: Check, tmp_path: Path) -> None:
+    rows = [GSM8K | {"prompt": [user("x" * size)], "extra_info": {"answer": "so #### 4"}} for size in (1, 2, 3, 10)]
+    code, shown = check(jsonl(tmp_path / "a.jsonl", *rows))
+    report = shown["files"][0]
+    assert code == 0
+    assert report["lengths"]["prompt"] == {"minimum": 4, "median": 6, "p95": 13, "maximum": 13, "total": 28}
+    assert report["lengths"]["reference solution"]["maximum"] == len("so #### 4")
+    assert (report["num_rows"], report["num_usable"], report["tokens_per_epoch"]) == (4, 4, 28)
+    assert report["sources"] == {"openai/gsm8k": 4}
+    assert report["problems"] == [] and shown["shared"] == []
+
+
+def test_overlong_rows_are_counted_and_a_length_equal_to_the_limit_is_not_one(check: Check, tmp_path: Path) -> None:
+    """A-DATA-05"""
+    path = jsonl(tmp_path / "a.jsonl", *(GSM8K | {"prompt": "x" * size} for size in (7, 13, 14)))
+    code, shown = check(path, "data.max_prompt_length=16")
+    assert code == 1
+    assert problems(shown) == {"the prompt is over 16 tokens and would be dropped": [2]}
+    assert shown["files"][0]["num_usable"] == 2
+    _, shown = check(path, "data.max_prompt_length=16", "data.overlong_prompts=left")
+    assert list(problems(shown)) == ["the prompt is over 16 tokens and would be cut (left)"]
+    assert shown["files"][0]["tokens_per_epoch"] == 10 + 16 + 16
+
+
+def test_null_and_empty_prompts_are_told_apart(check: Check, tmp_path: Path) -> None:
+    rows = [{"prompt": prompt} for prompt in ("ok", None, " ", [], [user("")], [user("a"), user(None)])]
+    code, shown = check(jsonl(tmp_path / "a.jsonl", *(GSM8K | row for row in rows)))
+    assert code == 1
+    assert problems(shown, spoils=True) == {
+        "cannot be used: empty": [2, 3, 4],
+        "cannot be used: null": [1],
+        "a turn without content": [5],
+    }
+
+
+def test_template_problems_are_named_by_what_the_template_says(
+    check: Check, tmp_path: Path, llama_folder: Path
+) -> None:
+    template = tmp_path / "strict.jinja"
+    template.write_text(STRICT_TEMPLATE)
+    rows = [
+        [user("fine")],
+        [{"role": "system", "content": "be brief"}, user("a")],
+        [user("b"), user("c")],
+        [user("d"), {"role": "assistant", "content": "e"}],
+        [user("Shouting")],
+    ]
+    path = jsonl(tmp_path / "a.jsonl", *(GSM8K | {"prompt": row} for row in rows))
+    code, shown = check(path, f"model.chat_template={template}")
+    assert code == 1
+    found = problems(shown)
+    assert found["two turns of `user` in a row"] == [2]
+    assert found["ends with a turn of the assistant, which is left nothing to answer"] == [3]
+    assert found["the template leaves out or changes the text of `user`"] == [4]
+    errors = {what: rows for what, rows in found.items() if what.startswith("the chat template failed")}
+    assert sorted(errors.values()) == [[1], [2]]
+    assert any("System role not supported" in what for what in errors)
+    assert any("roles must alternate" in what for what in errors)
+
+
+def test_a_begin_token_that_comes_twice_is_flagged(check: Check, tmp_path: Path) -> None:
+    """A-DATA-10"""
+    folder = save_random_model(tmp_path / "model", chat_template="{{ bos_token }}" + "{{ messages[0]['content'] }}")
+    tokenizer = character_tokenizer(chat_template="{{ bos_token }}{{ messages[0]['content'] }}")
+    tokenizer.bos_token = "<|unk|>"
+    tokenizer.save_pretrained(folder)
+    path = jsonl(tmp_path / "a.jsonl", GSM8K | {"prompt": "hi"}, GSM8K | {"prompt": "<|unk|>hi"})
+    code, shown = check(path, model=folder)
+    assert code == 1
+    assert problems(shown) == {
+        "the begin token comes twice": [1],
+        "the text holds the special token `<|unk|>`, which is read as one": [1],
+    }
+
+
+def test_copies_name_the_row_they_repeat_and_contradictions_spoil(check: Check, tmp_path: Path) -> None:
+    rows = [GSM8K | {"prompt": text} for text in ("a", "b", " a", "b")]
+    rows[3] = rows[3] | {"reward_model": {"ground_truth": "5"}}
+    code, shown = check(jsonl(tmp_path / "a.jsonl", *rows))
+    assert code == 1
+    by_what = {item["what"]: (item["rows"], item["others"]) for item in shown["files"][0]["problems"]}
+    assert by_what == {
+        "the prompt of an earlier row with another ground truth": ([3], [1]),
+        "the same as an earlier row": ([2], [0]),
+    }
+
+
+def test_held_out_prompts_that_are_trained_on_are_found(check: Check, tmp_path: Path) -> None:
+    train = jsonl(tmp_path / "train.jsonl", *(GSM8K | {"prompt": text} for text in "abc"))
+    test = jsonl(tmp_path / "test.jsonl", *(GSM8K | {"prompt": text} for text in "xcb"))
+    code, shown = check(train, test)
+    assert code == 1
+    assert [(item["num_rows"], item["rows"]) for item in shown["shared"]] == [(2, [1, 2])]
+    assert check(train, f"data.val_files={test}", f"data.train_files={train}")[1]["shared"] == []
+    assert check(f"data.val_files={test}", f"data.train_files={train}")[1]["shared"] == shown["shared"]
+
+
+def test_sources_and_answers_that_the_reward_cannot_use_are_named(check: Check, tmp_path: Path) -> None:
+    """A-DATA-04"""
+    rows = [
+        {"data_source": "", "ground_truth": "4"},
+        {"data_source": "/data/gsm8k", "ground_truth": "4"},
+        {"data_source": "openai/gsm8k", "ground_truth": "four"},
+        {"data_source": "openai/gsm8k", "ground_truth": None},
+        {"data_source": "openai/gsm8k", "ground_truth": "4", "extra_info": {"answer": "no number"}},
+        {"data_source": "openai/gsm8k", "ground_truth": "4", "extra_info": {"answer": "#### 5"}},
+        {"data_source": "openai/gsm8k", "ground_truth": "-3", "extra_info": {"answer": "fell by 5\n#### -3"}},
+    ]
+    path = jsonl(tmp_path / "a.jsonl", *({"prompt": f"q{i}"} | row for i, row in enumerate(rows)))
+    code, shown = check(path)
+    assert code == 1
+    assert problems(shown) == {
+        "no reward belongs to the data source ``": [0],
+        "no reward belongs to the data source `/data/gsm8k`": [1],
+        "a ground truth that is not a number, which the reward `gsm8k` needs": [2],
+        "no ground truth, which the reward `gsm8k` needs": [3],
+        "the reward `gsm8k` finds no answer in the reference solution": [4],
+        "the reward `gsm8k` does not accept the reference solution": [5],
+    }
+    code, shown = check(path, 'reward.sources={"": "exact_match", "/data/*": "gsm8k"}')
+    assert not any("belongs" in what for what in problems(shown))
+
+
+def test_mathematics_is_compared_as_text_and_only_noted(check: Check, tmp_path: Path) -> None:
+    solutions = [r"so \boxed{\frac12}", r"so \boxed{0.5}", r"so $x$ \boxed{"]
+    rows = [{"problem": f"p{i}", "solution": text, "answer": r"\frac12"} for i, text in enumerate(solutions)]
+    path = jsonl(tmp_path / "a.jsonl", *rows[:2])
+    code, shown = check(path)
+    assert code == 0
+    assert list(problems(shown, spoils=False).values()) == [[1]]
+    assert "looks like raw MATH" in shown["files"][0]["form"]
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "rows", "found"),
+    [
+        (
+            "sft",
+            [
+                {"prompt": "a", "completion": "b"},
+                {"prompt": "a", "completion": ""},
+                {"prompt": "a", "completion": "x" * 9},
+            ],
+            {"cannot be used: with an empty response": [1], "a response is over 8 tokens": [2]},
+        ),
+        (
+            "dpo",
+            [{"prompt": "a", "chosen": "b", "rejected": "c"}, {"prompt": "a", "chosen": "b", "rejected": "b"}],
+            {"the chosen and the rejected response are the same": [1]},
+        ),
+        (
+            "kto",
+            [{"prompt": "a", "completion": "b", "label": True}, {"prompt": "a", "completion": "c", "label": True}],
+            {"every response is good: there is nothing to tell apart": [0]},
+        ),
+        ("reward_model", [{"prompt": "a", "chosen": "b", "rejected": "c"}] * 2, {"the same as an earlier row": [1]}),
+    ],
+)
+def test_each_kind_of_data_is_looked_at_as_its_algorithm_reads_it(
+    algorithm: str, rows: list[dict[str, Any]], found: dict[str, list[int]], check: Check, tmp_path: Path
+) -> None:
+    path = jsonl(tmp_path / "a.jsonl", *rows)
+    _, shown = check(path, f"algorithm.name={algorithm}", "data.max_response_length=8")
+    assert problems(shown) == found
+    assert shown["files"][0]["lengths"]["response"]["minimum"] == 1
+
+
+def test_rows_of_a_large_problem_are_capped_and_counted(
+    llama_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = jsonl(tmp_path / "a.jsonl", *({"prompt": None} for _ in range(30)), {"prompt": "same"}, {"prompt": "same"})
+    arguments = ["check", path, "--model", str(llama_folder), "reward.functions=gsm8k_format"]
+    assert run_command("rl_compat.cli.data", arguments, "rlc data") == 1
+    shown = capsys.readouterr()
+    lines = shown.out.splitlines()
+    assert lines[0] == f"`{path}` looks like prompts: prompt from `prompt`"
+    assert lines[1] == "  32 rows to train on, 2 of them usable"
+    first = next(index for index, line in enumerate(lines) if "problem:" in line)
+    assert lines[first].startswith("  problem: 30 x cannot be used: null: rows 0, 1, 2, ")
+    assert lines[first].endswith(", 19 and 10 more")
+    assert lines[first + 1] == "    hint: mend the rows, or leave them out with `data.bad_rows=drop`"
+    assert lines[first + 2] == "  note: 1 x the same as an earlier row: row 31 (row 30)"
+    assert lines[-1] == "1 problem found"
+    assert "checking rows: 32/32" in shown.err
+
+
+def test_the_shipped_test_questions_are_fine(check: Check) -> None:
+    code, shown = check("data.train_files=arithmetic", "data.max_prompt_length=1024")
+    train, test = shown["files"]
+    assert (train["name"], test["name"], test["split"], test["num_rows"]) == ("arithmetic", "gsm8k", "test", 1319)
+    assert (code, problems(shown, spoils=True), shown["shared"]) == (0, {}, [])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "fact"),
+    [
+        (["nowhere.jsonl"], DataError, "`nowhere.jsonl` does not exist"),
+        (["gsm9k"], DataError, "no dataset or file `gsm9k`"),
+        (["a.toml", "b.toml"], ConfigError, "`a.toml` and `b.toml` are both settings files"),
+        (["gsm8k", "data.max_prompt_lenght=1"], ConfigError, "data.max_prompt_lenght"),
+    ],
+)
+def test_what_cannot_be_checked_is_asked_wrongly(
+    arguments: list[str], error: type[Exception], fact: str, llama_folder: Path
+) -> None:
+    with pytest.raises(error, match=fact) as raised:
+        run_command("rl_compat.cli.data", ["check", *arguments, "--model", str(llama_folder)], "rlc data")
+    assert raised.value.exit_code == 2  # type: ignore[attr-defined]

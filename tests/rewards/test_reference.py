@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import pytest
+
+from rl_compat.data import gsm8k
+from rl_compat.rewards.reference import reference_judge
+
+
+def test_every_official_solution_of_gsm8k_is_accepted() -> None:
+    judge = reference_judge(["auto"])
+    for split in ("train", "test"):
+        for row in gsm8k.rows(split, limit=1000):
+            assert judge(row["data_source"], row["reward_model"]["ground_truth"], row["extra_info"]["answer"]) == []
+
+
+@pytest.mark.parametrize(
+    ("function", "truth", "reference", "found"),
+    [
+        ("gsm8k", "4", "so #### 5", [(True, "the reward `gsm8k` does not accept the reference solution")]),
+        ("gsm8k", "four", None, [(True, "a ground truth that is not a number, which the reward `gsm8k` needs")]),
+        ("gsm8k_strict", "4", "so 4", [(True, "the reward `gsm8k_strict` finds no answer in the reference solution")]),
+        (
+            "multiple_choice",
+            "E5",
+            None,
+            [(True, "a ground truth that is not a letter, which the reward `multiple_choice` needs")],
+        ),
+        ("math", [], None, [(True, "no ground truth, which the reward `math` needs")]),
+        ("math", r"\frac{1}{2}", r"\boxed{\dfrac{1}{2}}", []),
+        ("math", "0.5", r"\boxed{}", [(True, "the reward `math` finds no answer in the reference solution")]),
+        ("format", None, "text", []),
+        ("mine.py:score", None, "text", []),
+        ("regex", "x", "y", []),
+    ],
+)
+def test_a_row_is_judged_by_the_rewards_of_the_run(
+    function: str, truth: object, reference: str | None, found: list[tuple[bool, str]]
+) -> None:
+    arguments = {"pattern": "y"} if function == "regex" else {}
+    assert reference_judge([function], arguments=arguments)("mine", truth, reference) == found
+
+
+def test_a_source_of_the_settings_names_the_reward() -> None:
+    judge = reference_judge(["auto"], sources={"mine": "exact_match"})
+    assert judge("mine", "a", None) == []
+    assert judge("other", "a", None) == [(True, "no reward belongs to the data source `other`")]
