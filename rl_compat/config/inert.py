@@ -57,7 +57,20 @@ def _only(names: tuple[str, ...], *keys: str) -> Inert:
     )
 
 
+def _column(tasks: tuple[str, ...], *keys: str) -> Inert:
+    """Columns that only some kinds of rows have."""
+    return Inert(
+        keys=tuple(f"data.{key}" for key in keys),
+        while_=lambda config: ALGORITHMS[config.algorithm.name].learns_from not in tasks,
+        because="the rows of `algorithm.name={algorithm.name}` have no such column",
+    )
+
+
 SHARED: tuple[Inert, ...] = (
+    _column(("prompts",), "answer_key"),
+    _column(("supervised", "labelled"), "response_key"),
+    _column(("preference", "labelled"), "chosen_key", "rejected_key"),
+    _column(("labelled",), "label_key"),
     Inert(
         keys=("model.lora_alpha", "model.lora_dropout", "model.lora_targets"),
         while_=lambda config: config.model.lora_rank == 0,
@@ -82,6 +95,11 @@ SHARED: tuple[Inert, ...] = (
 "whatever is trained"
 
 OFFLINE: tuple[Inert, ...] = (
+    Inert(
+        keys=("data.streaming",),
+        while_=lambda config: is_offline(config.algorithm.name),
+        because="rows with responses are all held in memory",
+    ),
     Inert(
         keys=("supervised.loss_on", "supervised.packing"),
         while_=lambda config: config.algorithm.name != "sft",
