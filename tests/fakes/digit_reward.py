@@ -1,4 +1,7 @@
-"""A reward that a random model can move: the share of digits. It can also signal the run that calls it."""
+"""A reward that a random model can move: the share of digits, or whether there are so many.
+
+It can also signal the run that calls it.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ _calls = 0
 
 
 def compute_scores(
-    solution_strs: list[str], signal: str = "", at_call: str = "0", none_at: str = "0"
+    solution_strs: list[str], signal: str = "", at_call: str = "0", none_at: str = "0", at_least: str = ""
 ) -> list[float | None]:
     """One reward per response; call `at_call` sends the run that signal first, call `none_at` scores nothing."""
     global _calls
@@ -19,4 +22,6 @@ def compute_scores(
         time.sleep(30)
     if _calls == int(none_at):
         return [None for _ in solution_strs]
+    if at_least:
+        return [float(sum(c.isdigit() for c in text) >= int(at_least)) for text in solution_strs]
     return [sum(c.isdigit() for c in text) / 8 + len(text) / 100 for text in solution_strs]
