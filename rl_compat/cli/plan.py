@@ -54,7 +54,8 @@ def plan(
 
         print_json(to_json(made))
         return
-    _show(made, config, explain=explain)
+    set_by_name = [key for key, source in loaded.sources.items() if source == "algorithm"]
+    _show(made, config, set_by_name, explain=explain)
 
 
 def _shape_of(path: str) -> ModelShape:
@@ -66,10 +67,10 @@ def _shape_of(path: str) -> ModelShape:
     return KNOWN_SHAPES.get(path) or ModelShape.from_folder(resolve_model(path, needs=("config",)).folder)
 
 
-def _show(made: Plan, config: RunConfig, *, explain: bool) -> None:
+def _show(made: Plan, config: RunConfig, set_by_name: list[str], *, explain: bool) -> None:
     from rl_compat.planning import report
 
-    print_lines([*report.headline(made), ""])
+    print_lines([*report.headline(made), *report.algorithm_lines(made, config, set_by_name), ""])
     print_table("choices", report.CHOICE_COLUMNS, report.choice_rows(made))
     if explain:
         print_table("rejected", report.REJECTED_COLUMNS, report.rejected_rows(made))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from rl_compat.algorithms.table import is_offline
+from rl_compat.algorithms.table import ALGORITHMS, is_offline, policy_loss_of
+from rl_compat.config.settings import values_of
 from rl_compat.config.types import RunConfig
 from rl_compat.planning.decide import sequences_per_row
 from rl_compat.planning.types import Plan
@@ -24,6 +25,23 @@ def headline(plan: Plan) -> list[str]:
         f"device   {plan.device_name} ({where})",
         f"profile  {plan.profile}: {plan.choices['profile'].reason}",
     ]
+
+
+def algorithm_lines(plan: Plan, config: RunConfig, set_by_name: Iterable[str] = ()) -> Iterator[str]:
+    """The algorithm, what its name sets (dotted keys), and the models that it needs."""
+    algorithm = config.algorithm
+    row = ALGORITHMS[algorithm.name]
+    loss = f", policy loss `{policy_loss_of(algorithm.name, algorithm.policy_loss)}`"
+    yield f"learns   {row.name}: {row.summary}{'' if is_offline(row.name) else loss}"
+    values = values_of(config)
+    given = ", ".join(f"`{key}={_short(values[key])}`" for key in set_by_name)
+    if given:
+        yield f"         `algorithm.name` sets {given}"
+    yield f"models   {', '.join(role.replace('_', ' ') for role in plan.roles)}"
+
+
+def _short(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def choice_rows(plan: Plan) -> list[tuple[str, str, str]]:

@@ -25,6 +25,21 @@ def test_the_choices_the_phases_and_the_verdict_are_shown(capsys: pytest.Capture
     assert "\x1b[" not in text
 
 
+def test_the_algorithm_what_its_name_sets_and_its_models_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", *P40, "algorithm.name=dapo", "algorithm.group_size=8", "algorithm.clip_high=0.3"]) == 0
+    dapo = capsys.readouterr().out
+    assert "learns   dapo: GRPO without prompts that teach nothing" in dapo
+    assert "policy loss `ppo_clip`" in dapo
+    assert "`algorithm.dynamic_sampling=true`" in dapo
+    assert "`algorithm.clip_high=" not in dapo
+    assert "models   actor\n" in dapo
+
+    assert main(["plan", *P40, "algorithm.name=ppo_lagrangian", "cost.functions=repetition"]) == 0
+    constrained = capsys.readouterr().out
+    assert "models   actor, critic, cost critic\n" in constrained
+    assert "cost_critic_update" in constrained
+
+
 def test_explain_adds_every_item_and_every_rejected_value(capsys: pytest.CaptureFixture[str]) -> None:
     main(["plan", *P40])
     plain = capsys.readouterr().out

@@ -9,6 +9,7 @@ from fakes.machines import A100, P40, PPO, QWEN_05B, RECORDINGS, T4, V100, fits,
 
 from rl_compat.config.types import (
     AlgorithmConfig,
+    CostConfig,
     DataConfig,
     ModelConfig,
     OptimizerConfig,
@@ -222,6 +223,17 @@ def test_a_mixed_machine_plans_for_the_device_that_torch_calls_0() -> None:
     plan = make_plan(PPO, recorded("mixed_p40_a100"), SMOLLM2_135M)
 
     assert (plan.device, plan.device_name, plan.profile) == ("cuda:0", "NVIDIA A100-PCIE-40GB", "ampere")
+
+
+def test_ppo_lagrangian_has_two_critics_and_is_not_replaced_by_what_has_no_cost() -> None:
+    config = RunConfig(algorithm=AlgorithmConfig(name="ppo_lagrangian"), cost=CostConfig(functions=("repetition",)))
+    plan = make_plan(config, recorded("h200"), SMOLLM2_135M)
+    assert set(plan.roles) == {"actor", "critic", "cost_critic"}
+    assert plan.roles["cost_critic"] == replace(plan.roles["critic"], role="cost_critic")
+
+    with pytest.raises(DoesNotFitError) as caught:
+        make_plan(config, machine(replace(P40, memory_free_bytes=GIB), ram_bytes=4 * GIB), QWEN_05B)
+    assert "algorithm.name=grpo" not in str(caught.value.hint)
 
 
 def test_ppo_without_kl_has_no_reference_and_grpo_no_critic() -> None:

@@ -57,6 +57,26 @@ def test_weights_gradients_and_moments_of_a_full_ppo_step() -> None:
     assert items["critic optimizer"] == 8 * (QWEN_05B.trunk_parameters + 896 + 1)
 
 
+def test_a_second_critic_is_held_in_every_phase_and_has_its_own() -> None:
+    both = replace(REQUEST, has_cost_critic=True)
+
+    budgets = {budget.phase: budget.items for budget in phase_budgets(both, Levers(), SIZES)}
+
+    assert list(budgets)[-5:] == ["values", "cost_values", "critic_update", "cost_critic_update", "actor_update"]
+    assert budgets["cost_critic_update"]["gradients"] == budgets["critic_update"]["gradients"]
+    for phase_name, items in budgets.items():
+        assert items["cost_critic weights"] == items["critic weights"], phase_name
+        assert items["cost_critic optimizer"] == items["critic optimizer"], phase_name
+    assert weights_bytes(both, Levers(), "cost_critic") == weights_bytes(both, Levers(), "critic")
+
+
+def test_a_learned_cost_is_kept_frozen_and_has_a_phase() -> None:
+    items = phase("cost", replace(REQUEST, cost=SMOLLM2_135M))
+
+    assert items["cost weights"] == 4 * SMOLLM2_135M.trunk_parameters
+    assert "cost optimizer" not in items
+
+
 def test_moments_are_there_from_the_start_for_every_trained_parameter() -> None:
     """A-MEM-02: 1.0e9 trained parameters have 7.45 GiB of moments; adapters only their own."""
     billion = ModelShape.from_config(

@@ -1,0 +1,161 @@
+"""What the settings of algorithms refuse together, what a name sets, and what has no effect under it."""
+
+from __future__ import annotations
+
+import pytest
+
+from rl_compat.config.load import load_config
+from rl_compat.errors import ConfigError
+
+GROUPS = "algorithm.group_size=4"
+CONSTRAINED = ["algorithm.name=ppo_lagrangian", "cost.functions=a.py:f"]
+TOKEN = "off_policy.importance=token"
+
+
+def error_of(*arguments: str) -> ConfigError:
+    with pytest.raises(ConfigError) as caught:
+        load_config(None, arguments)
+    return caught.value
+
+
+def without_effect(*arguments: str) -> dict[str, str]:
+    """Keys that change nothing, with the reason."""
+    report = load_config(None, arguments).report
+    return {line.key: line.reason for line in report if line.verdict == "without effect"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "grpo",
+        "dr_grpo",
+        "dapo",
+        "rloo",
+        "reinforce_plus_plus_baseline",
+        "opo",
+        "grpo_passk",
+        "gpg",
+        "gdpo",
+        "optimal_token_baseline",
+        "tir_optimal_token_baseline",
+    ],
+)
+def test_groups_of_one_are_refused_where_responses_are_compared(name: str) -> None:
+    """A-ALG-01"""
+    error = error_of(f"algorithm.name={name}")
+
+    assert f"`algorithm.name={name}` compares the responses of one prompt and `algorithm.group_size` is 1" in str(error)
+    assert load_config(None, [f"algorithm.name={name}", "algorithm.group_size=2"]).config.algorithm.name == name
+
+
+@pytest.mark.parametrize("name", ["ppo", "reinforce_plus_plus", "remax"])
+def test_groups_of_one_are_fine_where_nothing_is_compared(name: str) -> None:
+    assert load_config(None, [f"algorithm.name={name}"]).config.algorithm.group_size == 1
+
+
+def test_dynamic_sampling_needs_groups_under_any_name() -> None:
+    error = error_of("algorithm.dynamic_sampling=true")
+
+    assert "`algorithm.dynamic_sampling` compares the responses of one prompt" in error.message
+
+
+def test_dapo_sets_what_the_paper_does_and_a_given_setting_stays() -> None:
+    loaded = load_config(None, ["algorithm.name=dapo", GROUPS, "data.max_response_length=500"])
+    assert loaded.config.algorithm.clip_high == 0.28
+    assert loaded.config.algorithm.dynamic_sampling
+    assert loaded.config.reward.overlong_buffer == 100, "a fifth of the longest response"
+    assert {key for key, source in loaded.sources.items() if source == "algorithm"} == {
+        "algorithm.clip_high",
+        "algorithm.dynamic_sampling",
+        "algorithm.loss_aggregation",
+        "reward.overlong_buffer",
+    }
+
+    given = load_config(None, ["algorithm.name=dapo", GROUPS, "algorithm.clip_high=0.3", "reward.overlong_buffer=0"])
+    assert given.config.algorithm.clip_high == 0.3
+    assert given.config.reward.overlong_buffer == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (
+            [TOKEN, "off_policy.truncate=2", "off_policy.band=0.5,2"],
+            "only one of them can hold",
+        ),
+        (["off_policy.importance=token", "off_policy.band=2,0.5"], "from 2.0 to 0.5, which holds nothing"),
+        (["off_policy.reject=token_k4:2"], "`token_k4` is no rejection rule"),
+        (["off_policy.reject=token_k1:2,token_k1:3"], "is given 2 times"),
+        (["off_policy.bypass=true", "off_policy.importance=token"], "would count it twice"),
+        (["off_policy.bypass=true", "off_policy.vtrace=true"], "computes only the sampler's"),
+        (["off_policy.vtrace=true", "off_policy.importance=token"], "hold the ratio already"),
+        (["algorithm.name=gdpo", GROUPS, "algorithm.kl_in_reward=k1"], "is none of them"),
+        (["algorithm.name=gdpo", GROUPS, "algorithm.reward_part_weights=1,2"], "has 2 numbers"),
+        (["algorithm.name=ppo_lagrangian"], "`cost.functions` is empty"),
+        (
+            [*CONSTRAINED, "cost.weights=1,2"],
+            "`cost.weights` has 2 numbers",
+        ),
+        (
+            [*CONSTRAINED, "algorithm.lagrange_init=9"],
+            "`algorithm.lagrange_init` is 9.0 and `algorithm.lagrange_max` is 5.0",
+        ),
+        (["algorithm.clip_cov_low=6"], "must be below `algorithm.clip_cov_high`, 5.0"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(arguments: list[str], words: str) -> None:
+    assert words in error_of(*arguments).message
+
+
+@pytest.mark.parametrize("loss", ["reinforce", "gpg", "dro"])
+def test_a_loss_without_a_ratio_takes_weights_under_bypass(loss: str) -> None:
+    arguments = ["off_policy.bypass=true", "off_policy.importance=token", f"algorithm.policy_loss={loss}"]
+    assert load_config(None, arguments).config.off_policy.bypass
+
+
+@pytest.mark.parametrize(
+    ("arguments", "key", "words"),
+    [
+        (["algorithm.name=rloo", GROUPS], "algorithm.gamma=0.9", "advantages of `algorithm.name=rloo`"),
+        (["algorithm.name=remax"], "algorithm.normalize_by_std=false", "advantages of `algorithm.name=remax`"),
+        (["algorithm.name=remax"], "model.critic_path=tiny", "has no critic"),
+        (["algorithm.name=gpg", GROUPS], "algorithm.clip_low=0.1", "of the policy losses only"),
+        ([], "algorithm.dro_beta=0.5", "of the policy losses only `dro` read it"),
+        (["algorithm.policy_loss=sapo"], "algorithm.clip_dual=none", "of the policy losses only"),
+        ([], "algorithm.max_sampling_rounds=3", "`algorithm.dynamic_sampling` is false"),
+        ([], "algorithm.cost_limit=3", "do not depend on it"),
+        ([], "cost.functions=a.py:f", "`ppo_lagrangian` has one"),
+        ([], "off_policy.truncate=2", "there are no weights"),
+        ([], "off_policy.vtrace_rho=2", "only `off_policy.vtrace` with a critic reads it"),
+        (["algorithm.name=rloo", GROUPS], "off_policy.vtrace=true", "has no critic"),
+        ([], "algorithm.reward_parts=a", "do not depend on it"),
+    ],
+)
+def test_a_setting_that_changes_nothing_is_said(arguments: list[str], key: str, words: str) -> None:
+    assert words in without_effect(*arguments, key)[key.partition("=")[0]]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["algorithm.name=reinforce_plus_plus", "algorithm.gamma=0.9"],
+        [
+            "algorithm.name=ppo_lagrangian",
+            "cost.functions=a.py:f",
+            "algorithm.cost_limit=3",
+            "algorithm.gae_lambda=0.9",
+        ],
+        ["algorithm.policy_loss=dppo_tv", "algorithm.clip_dual=2"],
+        ["algorithm.name=dapo", GROUPS, "algorithm.max_sampling_rounds=3"],
+        ["off_policy.importance=sequence", "off_policy.truncate=2", "off_policy.normalize=true"],
+        ["off_policy.vtrace=true", "off_policy.vtrace_c=2"],
+        ["algorithm.name=gdpo", GROUPS, "algorithm.reward_parts=a,b", "algorithm.reward_part_weights=1,2"],
+    ],
+)
+def test_a_setting_that_is_read_is_not_said(arguments: list[str]) -> None:
+    assert without_effect(*arguments) == {}
+
+
+@pytest.mark.parametrize("kind", ["k1+", "abs+", "k2+", "k3+"])
+def test_estimators_of_the_kl_with_another_gradient_are_settings(kind: str) -> None:
+    assert load_config(None, [f"algorithm.kl_loss={kind}"]).config.algorithm.kl_loss == kind
