@@ -65,14 +65,15 @@ def translate(
 
 def _judged(words: list[str]) -> LoadedConfig:
     from rl_compat.config.load import judge_config
+    from rl_compat.config.verl_command import split_program
     from rl_compat.config.verl_source import read_words
 
     first, *rest = words
     if first == "-" or ("=" not in first and Path(first).is_file()):
         return judge_config(Path(first), rest)
-    source = read_words(words)
-    if not source.arguments:
+    if "=" not in first and first[0] not in "~-" and split_program(words).module is None:
         raise AskedWrongly(f"there is no file `{first}`", hint="give a script, a YAML file or `key=value` pairs")
+    source = read_words(words)
     return judge_config(None, source.arguments)
 
 

@@ -109,7 +109,7 @@ def _judge(path: Path | None, overrides: Sequence[str | Argument]) -> tuple[Load
     elif path is not None:
         for key, read in read_toml(path).items():
             given.put(key, read.value, "file", read.origin)
-    arguments, replaced = last_of_each(expand(split_arguments(overrides, default=default_text)))
+    arguments, replaced = last_of_each(_in_full(expand(split_arguments(overrides, default=default_text))))
     given.report += [_replaced(earlier, later) for earlier, later in replaced]
     _apply(given, arguments)
     chosen = set(given.values)
@@ -134,6 +134,13 @@ def _idle(line: KeyVerdict, reasons: Mapping[str | None, str]) -> KeyVerdict:
     if line.verdict not in ("honoured", "translated") or any(key not in reasons for key in keys):
         return line
     return replace(line, verdict="without effect", reason=reasons[keys[0]], warn=True)
+
+
+def _in_full(arguments: Sequence[Argument]) -> list[Argument]:
+    """`algorithm=dpo` is `algorithm.name=dpo`."""
+    return [
+        replace(argument, key="algorithm.name") if argument.key == "algorithm" else argument for argument in arguments
+    ]
 
 
 def _apply(given: _Given, arguments: Sequence[Argument]) -> None:
@@ -166,11 +173,11 @@ def _apply_native(given: _Given, argument: Argument, *, beside_verl: bool) -> No
     section, _, rest = argument.key.partition(".")
     name, _, entry = rest.partition(".")
     key, origin = f"{section}.{name}", f"argument `{argument.text}`"
-    if key not in settings() or (entry and not isinstance(settings()[key].default, dict)):
-        given.report.append(_unknown_key(argument))
-        return
     if argument.problem:
         given.report.append(_refused(argument, argument.problem, argument.hint))
+        return
+    if key not in settings() or (entry and not isinstance(settings()[key].default, dict)):
+        given.report.append(_unknown_key(argument))
         return
     if argument.deletes:
         given.drop(key)
@@ -247,7 +254,7 @@ def _follow_batch_size(given: _Given) -> None:
     """One optimizer step a batch, unless a mini-batch size is given."""
     batch, mini = "trainer.batch_size", "trainer.mini_batch_size"
     if batch in given.values and mini not in given.values:
-        given.put(mini, given.values[batch], given.sources[batch], given.origins[batch])
+        given.put(mini, given.values[batch], "default", given.origins[batch])
 
 
 def _expand_home(key: str, value: Any) -> Any:

@@ -183,7 +183,7 @@ def _parameter(body: str, scope: Scope, fields: _Fields, *, quoted: bool) -> Non
 def _list(
     name: str, item: str | None, rest: str, texts: list[str], scope: Scope, fields: _Fields, *, quoted: bool
 ) -> None:
-    slice_of = re.fullmatch(r":\s*(-?\w+)(?::(\w+))?", rest)
+    slice_of = re.fullmatch(r":(?!-)\s*(-?\w+)(?::(\w+))?", rest)
     if slice_of:
         start = int(arithmetic(slice_of[1], scope))
         start = max(start - 1, 0) if name in ("@", "*") else start
@@ -257,7 +257,7 @@ def _cut(value: str, rest: str, scope: Scope) -> str:
         expression = fnmatch.translate(expand_text(pattern, scope)).removesuffix(r"\Z").removesuffix(r"\z")
         filled = expand_text(new, scope)
         return re.sub(expression, lambda match: filled, value, count=0 if rest.startswith("//") else 1)
-    part = re.fullmatch(r":\s*(-?\d+)(?::(-?\d+))?", rest)
+    part = re.fullmatch(r":(?!-)\s*(-?\d+)(?::(-?\d+))?", rest)
     if part is None:
         return unknown(f"`{rest}` after a variable is not read")
     start = int(part[1])

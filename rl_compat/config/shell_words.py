@@ -30,11 +30,11 @@ def tokenize(text: str, name: str) -> Sequence[Token]:
 def closing(text: str, start: int) -> int:
     """The position after the quote, bracket or backtick that closes the one at `start`. Raises ValueError."""
     opened = text[start]
-    if opened == "'":
+    if opened == "'" and "'" in text[start + 1 :]:
         return text.index("'", start + 1) + 1
     position = start + 1
     end = {"(": ")", "{": "}"}.get(opened, opened)
-    while position < len(text):
+    while position < len(text) and opened != "'":
         character = text[position]
         if character == "\\":
             position += 2
@@ -43,7 +43,7 @@ def closing(text: str, start: int) -> int:
         elif opened == '"' and character in "('{":
             position += 1
         elif opened == "(" and character == "#" and text[position - 1] in " \t\n(;":
-            position = text.index("\n", position)
+            position += len(text[position:].partition("\n")[0])
         elif character in "\"'`" or (character in "({" and (opened == character or text[position - 1] == "$")):
             position = closing(text, position)
         elif character == "$" and text[position + 1 : position + 2] in ("(", "{"):
@@ -139,7 +139,7 @@ class _Reader:
         try:
             return closing(self._text, position)
         except ValueError as error:
-            fact = f"`{self._name}` line {self._line(position)}: {str(error).replace('substring', 'the quote')}"
+            fact = f"`{self._name}` line {self._line(position)}: {error}"
             raise ConfigError(fact, hint="is the script whole?") from error
 
     def _add(self, text: str, *, is_operator: bool = False) -> None:

@@ -295,7 +295,7 @@ OTHERS: Mapping[str, Rule] = {
     "--config-name": config_name,
     "--config-*": inert("the file that `--config-name` names is looked for there"),
     "--multirun": only((), "", otherwise="one run at a time"),
-    "--*": inert("Hydra prints and places; nothing here is read from it"),
+    **dict.fromkeys(("--cfg", "--package", "--resolve", "--run"), inert("it is about how Hydra prints")),
     "ray_kwargs.*": NO_RAY,
     "ray_init.*": NO_RAY,
     "transfer_queue.*": NO_RAY,

@@ -47,8 +47,14 @@ def read_file(path: Path, words: Sequence[str] = ()) -> Source:
 
 
 def is_verl_file(path: Path) -> bool:
-    """Whether a file is read as one of verl's rather than as TOML."""
-    return path == STDIN or path.suffix.lower() in (*YAML_SUFFIXES, *SCRIPT_SUFFIXES)
+    """Whether a file is read as one of verl's rather than as TOML: by its suffix, or as a script by its first line."""
+    if path == STDIN or path.suffix.lower() in (*YAML_SUFFIXES, *SCRIPT_SUFFIXES):
+        return True
+    try:
+        with path.open("rb") as file:
+            return path.suffix.lower() != ".toml" and file.read(2) == b"#!"
+    except OSError:
+        return False
 
 
 def _text(path: Path) -> str:

@@ -11,6 +11,7 @@ from rl_compat.config.dump import COMMENT_WIDTH, format_value
 from rl_compat.config.load import LoadedConfig, config_of
 from rl_compat.config.report import KeyVerdict
 from rl_compat.config.settings import sections, settings, values_of
+from rl_compat.errors import ConfigError
 
 
 def translated_toml(loaded: LoadedConfig) -> str:
@@ -30,9 +31,12 @@ def translated_toml(loaded: LoadedConfig) -> str:
 
 
 def write_toml(path: Path, text: str) -> None:
-    """Write a settings file, with the folders above it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
+    """Write a settings file, with the folders above it. Raises ConfigError."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"`{path}` cannot be written: {error.strerror}") from error
 
 
 def _needed(loaded: LoadedConfig, wanted: Mapping[str, Any]) -> list[str]:

@@ -223,9 +223,8 @@ def rows() -> Iterator[Row]:
 def row_of(key: str) -> Row:
     tried, beside = plausible(key), beside_of(key)
     before = values_of(judge_config(None, beside).config)
-    loaded = judge_config(
-        None, [next(text for text in ANOTHER if not text.startswith(f"{key}=")), *beside, f"{key}={tried}"]
-    )
+    another = next(text for text in ANOTHER if not text.startswith(f"{key}="))
+    loaded = judge_config(None, [another, *beside, f"{key}={tried}"])
     after = values_of(loaded.config)
     line = next(line for line in loaded.report if line.key == key)
     natives = (line.native_key or "").split(", ") if line.verdict in ("honoured", "translated") else []
