@@ -105,7 +105,7 @@ def _summary(report: FileReport) -> list[str]:
         shape = f"{found.minimum} at least, {found.median} median, {found.p95} p95, {found.maximum} at most"
         lines.append(f"  {name} tokens: {shape}")
     lines.append(f"  {report.tokens_per_epoch:,} tokens per epoch")
-    if set(report.sources) != {""}:
+    if any(report.sources):
         lines.append("  data source: " + ", ".join(f"`{name}` {count}" for name, count in report.sources.items()))
     return lines
 

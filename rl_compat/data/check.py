@@ -24,8 +24,8 @@ from rl_compat.data.turns import Unusable
 from rl_compat.errors import DataError, RLCompatError
 
 AnyRow = Row | SupervisedRow | PreferenceRow | LabelledRow
-Judge = Callable[[str, Any, str | None], list[tuple[bool, str]]]
-"of data source, ground truth and reference solution: whether the row is spoilt, and why"
+Judge = Callable[[str, Any, str | None], list[tuple[bool, str, str | None]]]
+"of data source, ground truth and reference solution: whether the row is spoilt, why, and what to do"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,8 +176,8 @@ class FileCheck:
             if length > self._limits.max_response_length:
                 what = f"the reference solution is over {self._limits.max_response_length} tokens"
                 self._findings.add(row.row, what, spoils=False, hint="raise `data.max_response_length`")
-        for spoils, what in self._tools.judge(row.data_source, row.ground_truth, reference):
-            self._findings.add(row.row, what, spoils=spoils)
+        for spoils, what, hint in self._tools.judge(row.data_source, row.ground_truth, reference):
+            self._findings.add(row.row, what, spoils=spoils, hint=hint)
 
     def _look_at_labels(self) -> None:
         if self._reading.task == "labelled" and len(self._labels) == 1:

@@ -10,12 +10,15 @@ from rl_compat.data.files import Record
 from rl_compat.data.records import Text, prompt_messages
 from rl_compat.data.turns import Unusable, is_empty, split_at_response, text_or_turns
 
+NUM_NAMED_COLUMNS = 4
+
 
 def prompt_in(record: Record, columns: Mapping[str, str]) -> Text | Unusable:
     """The prompt with what other columns add to it: an input below it, a history and a system message before it."""
-    prompt = text_or_turns(lookup(record, columns.get("prompt")))
+    column = columns["prompt"]
+    prompt = text_or_turns(lookup(record, column))
     if isinstance(prompt, Unusable):
-        return prompt
+        return prompt if column.partition(".")[0] in record else _of_another_form(record, column)
     below = lookup(record, columns.get("input"))
     if isinstance(prompt, str) and isinstance(below, str) and below.strip():
         prompt = f"{prompt}\n\n{below}" if prompt.strip() else below
@@ -26,6 +29,12 @@ def prompt_in(record: Record, columns: Mapping[str, str]) -> Text | Unusable:
     if isinstance(system, str) and system.strip() and not (isinstance(prompt, list) and prompt[0]["role"] == "system"):
         earlier = [{"role": "system", "content": system}, *earlier]
     return [*earlier, *prompt_messages(prompt)] if earlier else prompt
+
+
+def _of_another_form(record: Record, column: str) -> Unusable:
+    """What is said of a row that has other columns than the rows that the form was told by."""
+    others = [f"`{name}`" for name in record][:NUM_NAMED_COLUMNS]
+    return Unusable(f"without `{column}` and with {', '.join(others)}" if others else f"without `{column}`")
 
 
 def _history(value: Any) -> list[dict[str, Any]]:

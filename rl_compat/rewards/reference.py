@@ -10,8 +10,10 @@ from rl_compat.rewards.math_answer import find_answer, plain_form
 from rl_compat.rewards.sources import builtin_of
 from rl_compat.rewards.types import Outcome
 
-Complaints = list[tuple[bool, str]]
-"whether the row cannot be trained on as it is, and what is said of it"
+Complaints = list[tuple[bool, str, str | None]]
+"whether the row cannot be trained on as it is, what is said of it, and what to do"
+NO_REWARD = "name a reward, such as `reward.functions=exact_match`, or one for this source in `reward.sources`"
+NO_TRUTH = "put it in `reward_model.ground_truth`, or name its column with `data.answer_key`"
 
 
 def reference_judge(
@@ -28,7 +30,7 @@ def reference_judge(
         for function in functions:
             name = builtin_of(data_source, sources) if function == AUTO else function
             if name is None:
-                found.append((True, f"no reward belongs to the data source `{data_source}`"))
+                found.append((True, f"no reward belongs to the data source `{data_source}`", NO_REWARD))
             elif name in BUILTINS:
                 found += _of_builtin(name, ground_truth, reference, bound.get(name, {}))
         return found
@@ -41,7 +43,7 @@ def _of_builtin(name: str, truth: Any, reference: str | None, arguments: Mapping
         kind = {"number": "a number", "letter": "a letter"}.get(BUILTINS[name].truth, "a ground truth")
         missing = truth is None or str(truth) == "" or truth == []
         said = "no ground truth" if missing else f"a ground truth that is not {kind}"
-        return [(True, f"{said}, which the reward `{name}` needs")]
+        return [(True, f"{said}, which the reward `{name}` needs", NO_TRUTH if missing else None)]
     if reference is None or BUILTINS[name].truth == "none" or BUILTINS[name].needed:
         return []
     if name in ("math", "math_dapo"):
@@ -53,9 +55,9 @@ def _of_builtin(name: str, truth: Any, reference: str | None, arguments: Mapping
 
 def _of_outcome(name: str, outcome: Outcome) -> Complaints:
     if outcome.answer_found is False:
-        return [(True, f"the reward `{name}` finds no answer in the reference solution")]
+        return [(True, f"the reward `{name}` finds no answer in the reference solution", None)]
     if outcome.correct is False:
-        return [(True, f"the reward `{name}` does not accept the reference solution")]
+        return [(True, f"the reward `{name}` does not accept the reference solution", None)]
     return []
 
 
@@ -63,8 +65,10 @@ def _of_math(name: str, truth: Any, reference: str) -> Complaints:
     """Compared as text: expressions that only mean the same are left to the reward, which has a time limit."""
     answer = find_answer(reference)
     if answer is None:
-        return [(True, f"the reward `{name}` finds no answer in the reference solution")]
+        return [(True, f"the reward `{name}` finds no answer in the reference solution", None)]
     truths = truth if isinstance(truth, (list, tuple)) else [truth]
     if plain_form(answer.text) in {plain_form(str(item)) for item in truths}:
         return []
-    return [(False, f"the answer in the reference solution is written otherwise than the ground truth of `{name}`")]
+    return [
+        (False, f"the answer in the reference solution is written otherwise than the ground truth of `{name}`", None)
+    ]

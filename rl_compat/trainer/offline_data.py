@@ -23,7 +23,7 @@ from rl_compat.data.items import (
 from rl_compat.data.load import Reading, load_sources
 from rl_compat.data.order import MixtureOrder, Order, PromptOrder, WholeEpochs
 from rl_compat.errors import DataError, ModelError
-from rl_compat.trainer.prompt_data import data_columns
+from rl_compat.trainer.columns import data_columns
 from rl_compat.workers.setup import Setup
 
 Encode = Callable[[Sequence[Any], Encoding], ItemSet]

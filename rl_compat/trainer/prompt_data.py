@@ -5,25 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rl_compat.config.types import DataConfig
-from rl_compat.data.columns import Columns
 from rl_compat.data.load import Reading, load_rows
 from rl_compat.data.prompts import build_prompts
 from rl_compat.data.training import TrainingData, load_training, should_stream
 from rl_compat.errors import ModelError
+from rl_compat.trainer.columns import data_columns
 from rl_compat.trajectory import Prompt
 from rl_compat.workers.setup import Setup
-
-
-def data_columns(data: DataConfig) -> Columns:
-    """The columns that the settings name."""
-    return Columns(
-        prompt=data.prompt_key,
-        response=data.response_key,
-        chosen=data.chosen_key,
-        rejected=data.rejected_key,
-        label=data.label_key,
-        answer=data.answer_key,
-    )
 
 
 def load_training_data(setup: Setup) -> tuple[TrainingData, tuple[str, ...]]:

@@ -26,5 +26,5 @@ def test_a_column_that_the_rows_do_not_have_is_said_to_be_without_effect(key: st
 
 @pytest.mark.parametrize("weights", ["1", "1,2,3"])
 def test_a_mixture_needs_one_weight_per_name(weights: str) -> None:
-    with pytest.raises(ConfigError, match="`data.train_files` has 2 names"):
+    with pytest.raises(ConfigError, match=r"`data.train_files` has 2 names"):
         load_config(None, ["data.train_files=gsm8k,arithmetic", f"data.mixture_weights={weights}"])

@@ -368,6 +368,16 @@ def test_csv_and_compressed_lines_are_read(tmp_path: Path) -> None:
     assert load_rows([str(tmp_path / "a.jsonl.gz")])[0].prompt == "x"
 
 
+def test_rows_of_another_form_are_told_by_the_columns_that_they_have(tmp_path: Path) -> None:
+    path = jsonl(tmp_path, {"prompt": "a"}, ALPACA, {"messages": [USER]}, {"prompt": None}, {})
+    with pytest.raises(DataError) as error:
+        load_rows([path])
+    assert error.value.message.endswith(
+        "without `prompt` and with `instruction`, `input`, `output` in row 1; "
+        "without `prompt` and with `messages` in row 2; null in row 3; without `prompt` in row 4"
+    )
+
+
 def test_text_that_looks_like_a_list_stays_text(tmp_path: Path) -> None:
     assert prompt_of(tmp_path, {"prompt": "[1, 2, 3]"})[0] == "[1, 2, 3]"
     assert prompt_of(tmp_path, {"prompt": '{"a": 1}'})[0] == '{"a": 1}'

@@ -37,10 +37,11 @@ def test_a_row_is_judged_by_the_rewards_of_the_run(
     function: str, truth: object, reference: str | None, found: list[tuple[bool, str]]
 ) -> None:
     arguments = {"pattern": "y"} if function == "regex" else {}
-    assert reference_judge([function], arguments=arguments)("mine", truth, reference) == found
+    judged = reference_judge([function], arguments=arguments)("mine", truth, reference)
+    assert [(spoils, what) for spoils, what, _ in judged] == found
 
 
 def test_a_source_of_the_settings_names_the_reward() -> None:
     judge = reference_judge(["auto"], sources={"mine": "exact_match"})
     assert judge("mine", "a", None) == []
-    assert judge("other", "a", None) == [(True, "no reward belongs to the data source `other`")]
+    assert [what for _, what, _ in judge("other", "a", None)] == ["no reward belongs to the data source `other`"]
