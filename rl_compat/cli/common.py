@@ -19,7 +19,8 @@ Settings = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[RUN.TOML] [KEY=VALUE]...",
-        help="A settings file or the name of a shipped one (sums, gsm8k, gsm8k-cpu), and settings; later ones win.",
+        help="A settings file or the name of a shipped one (sums, gsm8k, gsm8k-cpu, sft-gsm8k), and settings; "
+        "later ones win.",
     ),
 ]
 
@@ -99,7 +100,7 @@ def load_hardware(file: Path | None = None, as_card: str | None = None) -> Hardw
 def _probe() -> Hardware:
     from rl_compat.hardware.probe import probe
 
-    return probe()
+    return probe(packages=False)
 
 
 def _recording(file: Path) -> Hardware:

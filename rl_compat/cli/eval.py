@@ -1,4 +1,4 @@
-"""`rlc eval`: accuracy of a model or a run on held-out prompts."""
+"""`rlc eval`: how good a model or a run is on held-out data."""
 
 from __future__ import annotations
 
@@ -25,14 +25,18 @@ def evaluate_model(
 ) -> int:
     """Answer the validation prompts once each and report accuracy with its 95 % interval.
 
-    A run is evaluated with its own settings at its newest complete checkpoint; key=value settings change them.
+    With an algorithm that learns from given responses (sft, dpo, kto, reward_model): loss, margin and accuracy on the
+    validation rows; add `algorithm.name=ppo` to have their prompts answered all the same. A run is evaluated with its
+    own settings at its newest complete checkpoint; key=value settings change them.
 
     Example: rlc eval runs/default data.max_val_samples=200
     """
+    from rl_compat.algorithms.table import is_offline
     from rl_compat.cli.reporter import TerminalReporter
     from rl_compat.config.load import load_config
     from rl_compat.emulation.device import emulate
     from rl_compat.trainer.evaluate import checkpoint_of, evaluate, run_of
+    from rl_compat.trainer.offline_evaluate import evaluate_offline
 
     run = run_of(target)
     checkpoint = None if run is None else checkpoint_of(target, run)
@@ -40,12 +44,23 @@ def evaluate_model(
     loaded = load_config(None, [f"model.path={target}", *given]) if run is None else load_config(run.settings, given)
     show_report(loaded)
     machine = load_hardware(hardware, as_card)
+    step = checkpoint.step if checkpoint else None
+    title = target if checkpoint is None else f"{target} at step {step}"
+    if is_offline(loaded.config.algorithm.name):
+        with TerminalReporter() as reporter:
+            measured = evaluate_offline(
+                loaded.config, machine, checkpoint=checkpoint, reporter=reporter, around=emulate
+            )
+        if as_json:
+            print_json(measured.metrics() | {"num_rows": measured.num_rows, "step": step})
+        else:
+            print_table(f"{title}, {measured.size}", ("measure", "value", "95 % interval"), measured.rows())
+        return 0
     with TerminalReporter() as reporter:
         found = evaluate(loaded.config, machine, checkpoint=checkpoint, reporter=reporter, around=emulate)
     if as_json:
-        print_json(asdict(found) | {"step": checkpoint.step if checkpoint else None})
+        print_json(asdict(found) | {"step": step})
         return 0
-    title = target if checkpoint is None else f"{target} at step {checkpoint.step}"
     rows = [(a.source, a.measure, a.shown(a.mean), a.interval, a.num_prompts) for a in found.accuracies]
     print_table(title, ("data", "measure", "mean", "95 % interval", "prompts"), rows)
     return 0

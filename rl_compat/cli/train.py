@@ -31,10 +31,11 @@ def train(
     ] = False,
     as_json: AsJson = False,
 ) -> int:
-    """Train a language model with reinforcement learning on this machine.
+    """Train a language model with reinforcement learning, on preferences or on given responses, on this machine.
 
     SETTINGS are a run.toml and key=value pairs; verl's keys are taken too. Without any, PPO trains SmolLM2-135M on
-    GSM8K. Starting again with the same settings resumes.
+    GSM8K. `algorithm.name` says how: ppo, grpo and their kin, sft, dpo, kto, reward_model. Starting again with the same
+    settings resumes.
 
     Example: rlc train algorithm.name=grpo algorithm.group_size=8 trainer.output_dir=runs/grpo
     """

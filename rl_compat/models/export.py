@@ -38,12 +38,13 @@ def export_model(
     source_folder: Path,
     output: Path,
     tokenizer_folder: Path | None = None,
+    config_changes: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write weights with the config and tokenizer of the model they were trained from; returns the absolute folder.
 
     `weights` is a state dict under Hugging Face names, tied weights once, or a model, whose adapters are merged. Their
-    dtype is kept and written to the config. The folder appears whole or not at all. Raises ModelError when the output
-    exists and is not empty, CheckpointError when it cannot be written.
+    dtype is kept and written to the config, with the changes given. The folder appears whole or not at all. Raises
+    ModelError when the output exists and is not empty, CheckpointError when it cannot be written.
     """
     output = output.expanduser().absolute()
     check_output(output)
@@ -52,7 +53,7 @@ def export_model(
 
     def fill(folder: Path) -> None:
         _copy_files(source_folder, tokenizer_folder or source_folder, folder)
-        config = _config(source_folder, state)
+        config = _config(source_folder, state) | dict(config_changes or {})
         (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
         save_torch_state_dict(state, folder, max_shard_size="5GB")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import safe_open
@@ -83,6 +84,38 @@ def load_value_model(
         model.head.load_state_dict({"bias": torch.zeros(1)} | weights)
     model.head.to(role.device)
     return model.eval()
+
+
+def load_scoring_model(
+    folder: Path, *, role: RolePlan, lora: LoraSettings | None = None, trust_remote_code: bool = False
+) -> ValueModel:
+    """A reward model to be trained: a critic whose head has no bias, which no comparison would tell anything about.
+
+    Raises what `load_value_model` does.
+    """
+    model = load_value_model(folder, role=role, lora=lora, trust_remote_code=trust_remote_code)
+    nn.init.zeros_(model.head.bias)
+    model.head.bias.requires_grad_(False)
+    return model
+
+
+def classifier_of(model: ValueModel, folder: Path, *, pad_token_id: int) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """A reward model as its family's sequence classifier with one output: weights by name, and what its config says.
+
+    `folder` is where the trunk was loaded from. Adapters are merged.
+    """
+    architecture = scoring_architecture(folder)
+    assert architecture is not None
+    prefix = str(model.trunk.base_model_prefix)
+    state = {f"{prefix}.{name}": tensor for name, tensor in merge_for_export(model.trunk).items()}
+    state["score.weight"] = model.head.weight.detach().cpu().clone()
+    config = {
+        "architectures": [architecture],
+        "id2label": {"0": "LABEL_0"},
+        "label2id": {"LABEL_0": 0},
+        "pad_token_id": pad_token_id,
+    }
+    return state, config
 
 
 def _stored_head(folder: Path) -> dict[str, Tensor] | None:

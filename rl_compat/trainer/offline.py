@@ -55,8 +55,7 @@ def check_offline(config: RunConfig, hardware: Hardware) -> OfflinePrepared:
     """
     setup = prepare(config, hardware)
     plan, trainer, scores = setup.plan, config.trainer, ALGORITHMS[config.algorithm.name].scores
-    if scores:
-        check_scoring_family(setup.source.folder)
+    check_model(setup)
     size = checkpoint_bytes(plan, config.model, shape=setup.shape, critic_shape=setup.shape, scores=scores)
     check_disk(RunFolder(Path(trainer.output_dir)).checkpoints, size, trainer.keep_checkpoints)
     training, held_out = training_items(setup), validation_items(setup)
@@ -69,6 +68,12 @@ def check_offline(config: RunConfig, hardware: Hardware) -> OfflinePrepared:
         total_steps=trainer.num_steps or trainer.num_epochs * order.steps_per_epoch,
         notes=(*setup.notes, *training.notes, *held_out.notes, *plan.notes),
     )
+
+
+def check_model(setup: Setup) -> None:
+    """Raise ModelError for a model that cannot become what the algorithm trains."""
+    if ALGORITHMS[setup.config.algorithm.name].scores:
+        check_scoring_family(setup.source.folder)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from rl_compat.distributed.dispatch import dispatch
 from rl_compat.distributed.pool import ResourcePool, WorkerGroup
 from rl_compat.models.load import load_causal_lm
 from rl_compat.models.lora import LoraSettings, adapter_disabled
-from rl_compat.models.value_model import load_value_model
+from rl_compat.models.value_model import load_scoring_model
 from rl_compat.planning.types import RolePlan
 from rl_compat.training.engine import BatchTotals, PolicyEngine, TokenOutputs, ValueEngine
 from rl_compat.training.layout import Layout
@@ -105,10 +105,9 @@ class LearnerWorker:
 def _engine(settings: LearnerSettings) -> PolicyEngine | ValueEngine:
     role, objective = settings.role, settings.objective
     layout = Layout(whole_groups=objective.compares, line_tokens=settings.line_tokens)
-    load = load_value_model if objective.scores else load_causal_lm
+    load = load_scoring_model if objective.scores else load_causal_lm
     model = load(settings.model_folder, role=role, lora=settings.lora, trust_remote_code=settings.trust_remote_code)
     if objective.scores:
-        model.head.bias.requires_grad_(False)  # type: ignore[union-attr]
         return ValueEngine(model, role=role, optimizer=settings.optimizer, layout=layout)
     return PolicyEngine(model, role=role, optimizer=settings.optimizer, layout=layout)
 
