@@ -138,17 +138,18 @@ def reason_left_out(check: Check, options: Options) -> str | None:
 
 
 def read_machine(options: Options, checks: Sequence[Check]) -> Hardware:
-    """The recording, or this machine: torch and servers are asked only when a check needs their answer."""
+    """The recording, or this machine: torch, packages and servers are asked only when a check needs their answer."""
     if options.hardware is not None:
         from rl_compat.hardware.recording import load_recording
 
         return load_recording(options.hardware)
     from rl_compat.hardware.probe import probe
 
-    torch_seconds = options.torch_seconds if any(check.needs_torch for check in checks) else None
+    imports = options.torch and any(check.wants_imports for check in checks)
+    torch_seconds = options.torch_seconds if imports or any(check.needs_torch for check in checks) else None
     network_seconds = options.network_seconds if any(check.needs_network for check in checks) else None
     with waiting("looking at torch" if torch_seconds else ""):
-        return probe(torch_timeout_seconds=torch_seconds, network_timeout_seconds=network_seconds)
+        return probe(torch_timeout_seconds=torch_seconds, packages=imports, network_timeout_seconds=network_seconds)
 
 
 @contextmanager

@@ -95,6 +95,8 @@ class Check:
     needs_torch: bool = False
     "whether torch has to be imported in a child process first"
     needs_network: bool = False
+    wants_imports: bool = False
+    "whether it also looks at what importing the packages beside torch says; it is asked without that too"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

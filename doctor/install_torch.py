@@ -46,7 +46,7 @@ def main() -> int:
     if asked:
         say(f"RLC_TORCH asks for `{asked}`")
         return install(shlex.split(asked))
-    hardware = probe(torch_timeout_seconds=IMPORT_SECONDS)
+    hardware = probe(torch_timeout_seconds=IMPORT_SECONDS, packages=False)
     say(describe(hardware))
     faults = why_unusable(hardware)
     if hardware.software.torch is not None and not faults:

@@ -191,4 +191,5 @@ CHECK = Check(
     id="attention_packages",
     question="are the installed packages of GPU kernels of use on these cards, and do they import?",
     run=look_at_attention_packages,
+    wants_imports=True,
 )

@@ -219,4 +219,5 @@ CHECK = Check(
     question="can bitsandbytes serve 8-bit optimizers and 4-bit weights on these cards?",
     run=look_at_bitsandbytes,
     needs_torch=True,
+    wants_imports=True,
 )

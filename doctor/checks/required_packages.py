@@ -142,4 +142,5 @@ CHECK = Check(
     id="required_packages",
     question="is everything installed and importable that this project needs?",
     run=look_at_required_packages,
+    wants_imports=True,
 )

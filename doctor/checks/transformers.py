@@ -205,4 +205,5 @@ CHECK = Check(
     question="does transformers go with this torch, this Python and this project?",
     run=look_at_transformers,
     needs_torch=True,
+    wants_imports=True,
 )

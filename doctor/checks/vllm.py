@@ -220,4 +220,5 @@ CHECK = Check(
     id="vllm",
     question="could vLLM generate on these cards, and does an installed one go with them?",
     run=look_at_vllm,
+    wants_imports=True,
 )

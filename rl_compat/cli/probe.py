@@ -42,7 +42,7 @@ def probe(
     """
     from rl_compat.hardware.recording import save_recording, to_json
 
-    machine = _with_network(hardware) if network else load_hardware(hardware)
+    machine = _machine(hardware, network=network)
     if output is not None:
         save_recording(machine, output)
         print_note(f"wrote {output}")
@@ -62,13 +62,15 @@ def probe(
     return 0
 
 
-def _with_network(file: Path | None) -> Hardware:
-    """This machine with its servers asked. Raises AskedWrongly for a recording, whose network is not here."""
+def _machine(file: Path | None, *, network: bool) -> Hardware:
+    """The recording, or this machine with all that is installed. Raises AskedWrongly for a recording's network."""
     from rl_compat.hardware.probe import probe as look
 
-    if file is not None:
+    if file is None:
+        return look(network_timeout_seconds=NETWORK_SECONDS if network else None)
+    if network:
         raise AskedWrongly(f"`--network` asks servers from here, `{file}` is another machine", hint="give one of them")
-    return look(network_timeout_seconds=NETWORK_SECONDS)
+    return load_hardware(file)
 
 
 def _row(device: Device, label: str) -> tuple[str, ...]:

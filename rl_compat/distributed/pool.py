@@ -51,7 +51,7 @@ class ResourcePool:
         if self._given_hardware is None:
             from rl_compat.hardware.probe import probe
 
-            found = probe()
+            found = probe(packages=False)
         else:
             found = self._given_hardware
         wanted = [device.index for device in found.devices[:1]] if self._gpus is None else list(self._gpus)

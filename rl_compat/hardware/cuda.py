@@ -6,18 +6,20 @@ import json
 import signal
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from rl_compat.hardware.nvml import cuda_version_text
 from rl_compat.hardware.readings import CudaDevice, TorchReading
-from rl_compat.hardware.timeouts import Finished, no_answer, run_program
-from rl_compat.hardware.torch_child import BEGIN, MARK, PATIENCE_SECONDS
+from rl_compat.hardware.timeouts import Background, Finished, no_answer, run_program
+from rl_compat.hardware.torch_child import ALWAYS, BEGIN, MARK, PATIENCE_SECONDS, QUICK, SLOW
 from rl_compat.hardware.types import TorchBuild
 
 CHILD_PROGRAM = (sys.executable, "-P", str(Path(__file__).with_name("torch_child.py")))
 SILENCE = "said nothing"
+NOTHING_FETCHED = {"HF_HUB_OFFLINE": "1"}
+"bitsandbytes looks for kernels on the hub when it is imported"
 IMPORT = "import "
 
 
@@ -33,14 +35,30 @@ def read_torch(
     *,
     environment: Mapping[str, str],
     timeout_seconds: float,
+    packages: bool = True,
     command: Sequence[str] = CHILD_PROGRAM,
 ) -> TorchReading:
-    """What torch says in a child process; a crash, a hang or a failed import becomes an error in the reading."""
+    """What torch says in a child process; a crash, a hang or a failed import becomes an error in the reading.
+
+    bitsandbytes is looked at too, with `packages` whatever else is built on torch, the slow ones in a child of their
+    own at the same time. The command gets what it is asked about as further arguments.
+    """
+
+    def run(*subjects: str) -> Finished:
+        return run_program(
+            [*command, *subjects], environment={**environment, **NOTHING_FETCHED}, timeout_seconds=timeout_seconds
+        )
+
+    beside = Background(lambda: run(*SLOW)) if packages else None
     try:
-        child = run_program(command, environment=environment, timeout_seconds=timeout_seconds)
+        child = run(*ALWAYS, *(QUICK if packages else ()))
+        reading = parse_child_output(child.stdout, failure=_failure(child, timeout_seconds))
+        if beside is None or reading.build is None:
+            return reading
+        other = beside.result()
     except (OSError, ValueError) as error:
         return TorchReading(error=f"the child process could not be started: {error}")
-    return parse_child_output(child.stdout, failure=_failure(child, timeout_seconds))
+    return with_packages(reading, other.stdout, failure=_failure(other, timeout_seconds))
 
 
 def parse_child_output(text: str, *, failure: str | None) -> TorchReading:
@@ -71,6 +89,17 @@ def parse_child_output(text: str, *, failure: str | None) -> TorchReading:
         import_errors=_import_errors(stages, failure),
         seconds=facts.get("seconds"),
         stopped=_stopped(stages, failure) if cuda else None,
+    )
+
+
+def with_packages(reading: TorchReading, text: str, *, failure: str | None) -> TorchReading:
+    """The reading with what another child said of the packages that it imported."""
+    stages = _stages(text)
+    errors = _import_errors(stages, failure or SILENCE)
+    return replace(
+        reading,
+        import_errors={**reading.import_errors, **errors},
+        stopped=reading.stopped or _stopped(stages, failure or SILENCE),
     )
 
 

@@ -26,19 +26,24 @@ from rl_compat.hardware.types import Driver, Endpoint, Hardware, Host, PciGpu, S
 
 T = TypeVar("T")
 
+SLOW_DRIVER_SECONDS = 5.0
+"how long torch waits for the driver's own answer"
+
 
 def probe(
     *,
     environment: Mapping[str, str] | None = None,
     torch_timeout_seconds: float | None = 60.0,
+    packages: bool = True,
     folder: Path | None = None,
     network_timeout_seconds: float | None = None,
 ) -> Hardware:
     """This machine as a process with that environment sees it (this one's when not given).
 
     torch is imported in a child process and given up on after `torch_timeout_seconds`; None leaves it alone, which
-    takes a fraction of a second, and CUDA's facts are then worked out from NVML. `folder` is where a run would be
-    written. Servers are asked for only with `network_timeout_seconds`.
+    takes a fraction of a second, and CUDA's facts are then worked out from NVML. With `packages` those built on torch
+    are imported too, not bitsandbytes alone. `folder` is where a run would be written. Servers are asked only with
+    `network_timeout_seconds`.
     """
     variables = os.environ if environment is None else environment
     failed: list[str] = []
@@ -47,16 +52,20 @@ def probe(
         if network_timeout_seconds is None
         else Background(lambda: read_network(variables, timeout_seconds=network_timeout_seconds))
     )
-    nvml = _attempt("the driver", lambda: read_driver(variables), NvmlReading(), failed)
-    # Only now: the child's own use of the GPUs must not be among what the driver counts as taken.
+    driver = Background(lambda: read_driver(variables))
+    # The driver must not count the child's own use of the GPUs, so the child waits for it; but not for one that hangs.
+    driver.ends_within(SLOW_DRIVER_SECONDS)
     child = (
         None
         if torch_timeout_seconds is None
-        else Background(lambda: read_torch(environment=variables, timeout_seconds=torch_timeout_seconds))
+        else Background(
+            lambda: read_torch(environment=variables, timeout_seconds=torch_timeout_seconds, packages=packages)
+        )
     )
     host = _attempt("the host", lambda: read_host(environment=variables, folder=folder), _unknown_host(), failed)
     pci_gpus = _attempt("the PCI bus", read_pci_gpus, None, failed)
     software = _attempt("the software", lambda: read_software(environment=variables), _unknown_software(), failed)
+    nvml = _attempt("the driver", driver.result, NvmlReading(), failed)
     torch = TorchReading(looked=False)
     if child is not None:
         torch = _attempt("torch", child.result, TorchReading(error="it could not be looked at"), failed)

@@ -69,6 +69,11 @@ class Background(Generic[T]):
         except BaseException as error:
             self._error = error
 
+    def ends_within(self, seconds: float) -> bool:
+        """Wait so long at most; whether the call has come back."""
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
     def result(self, timeout_seconds: float | None = None) -> T:
         """The answer, or the error that was raised. TimeoutError when there is none in time."""
         self._thread.join(timeout_seconds)

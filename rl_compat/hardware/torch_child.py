@@ -1,7 +1,8 @@
 """The program that a child process runs to say what torch, CUDA and packages beside them are, a stage at a time.
 
-It stands alone (the child may not find this package). Each stage is announced and then answered by a marked JSON line,
-so that a crash or hang is known to be that stage's and does not lose the earlier ones.
+It stands alone (the child may not find this package). Its arguments are what it is asked about, in order. Each stage is
+announced and then answered by a marked JSON line, so that a crash or hang is known to be that stage's and does not
+lose the earlier ones.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import importlib.metadata
 import importlib.util
 import itertools
 import json
+import os
 import signal
 import sys
 import time
@@ -22,7 +24,7 @@ from typing import Any
 
 MARK = "rl_compat-reading:"
 BEGIN = "begin"
-PATIENCE_SECONDS = 20
+PATIENCE_SECONDS = 30
 "how long the import of a package beside torch may take"
 IMPORTS = {
     "transformers": ("transformers", None),
@@ -33,6 +35,11 @@ IMPORTS = {
     "vllm": ("vllm", "vllm._C"),
 }
 "packages that often break, by distribution: the module, and one in it that loads native code, where there is one"
+ALWAYS = ("torch", "bitsandbytes")
+"what a plan depends on"
+QUICK = ("transformers", "triton")
+SLOW = ("liger-kernel", "xformers", "flash-attn", "vllm")
+"asked about in a child of their own: it takes seconds where they are installed"
 
 
 def say(stage: str, **facts: Any) -> None:
@@ -109,10 +116,18 @@ def peer_facts() -> dict[str, Any]:
     return {"access": [[first, second, torch.cuda.can_device_access_peer(first, second)] for first, second in pairs]}
 
 
+def leave_compiler_out() -> None:
+    """Have `torch.compile` give functions back as they are: none is called here, and the compiler takes seconds."""
+    import torch
+
+    torch.compile = lambda model=None, **_: (lambda function: function) if model is None else model  # type: ignore[assignment]
+
+
 def bitsandbytes_facts() -> dict[str, Any]:
     """`cuda`, `cpu`, or why the library could not be loaded; None when it is not installed."""
     if importlib.util.find_spec("bitsandbytes") is None:
         return {"library": None}
+    leave_compiler_out()
     from bitsandbytes.cextension import lib
 
     if type(lib).__name__.startswith("ErrorHandler"):
@@ -122,6 +137,7 @@ def bitsandbytes_facts() -> dict[str, Any]:
 
 def import_facts(module: str, native: str | None) -> dict[str, Any]:
     """Nothing when the module can be imported with its native code; xformers only warns when that cannot be loaded."""
+    leave_compiler_out()
     importlib.import_module(module)
     if native is not None and importlib.util.find_spec(native) is not None:
         importlib.import_module(native)
@@ -150,22 +166,32 @@ def stage(name: str, ask: Callable[[], dict[str, Any]], *, patience_seconds: int
     return facts
 
 
-def main() -> None:
+def look_at_torch() -> bool:
+    """Whether torch could be imported, so that what is built on it is worth asking about."""
     if importlib.util.find_spec("torch") is None:
         say("absent")
-        return
+        return False
     if "error" in stage("torch", torch_facts):
-        return
+        return False
     cuda = stage("cuda", cuda_facts)
     if len(cuda.get("devices", ())) > 1:
         stage("peers", peer_facts)
-    for distribution, modules in IMPORTS.items():
-        if is_installed(distribution):
-            stage(
-                f"import {distribution}", functools.partial(import_facts, *modules), patience_seconds=PATIENCE_SECONDS
-            )
-    stage("bitsandbytes", bitsandbytes_facts, patience_seconds=PATIENCE_SECONDS)
+    return True
+
+
+def look_at(subject: str) -> bool:
+    """Whether the next subject can be asked about."""
+    if subject == "torch":
+        return look_at_torch()
+    if subject == "bitsandbytes":
+        stage(subject, bitsandbytes_facts, patience_seconds=PATIENCE_SECONDS)
+    elif is_installed(subject):
+        ask = functools.partial(import_facts, *IMPORTS[subject])
+        stage(f"import {subject}", ask, patience_seconds=PATIENCE_SECONDS)
+    return True
 
 
 if __name__ == "__main__":
-    main()
+    all(look_at(subject) for subject in sys.argv[1:])
+    sys.stdout.flush()
+    os._exit(0)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rl_compat.hardware.cuda import parse_child_output, read_torch
 from rl_compat.hardware.readings import TorchReading
-from rl_compat.hardware.torch_child import MARK
+from rl_compat.hardware.torch_child import MARK, PATIENCE_SECONDS
 from rl_compat.hardware.types import TorchBuild
 
 DEVICE = {
@@ -145,11 +145,12 @@ class cuda:
 """
 
 
-def real_child(folder: Path) -> TorchReading:
+def real_child(folder: Path, *, packages: bool = True) -> TorchReading:
     """The program itself, in an environment of nothing but the folder's packages."""
     program = Path(read_torch.__code__.co_filename).with_name("torch_child.py")
     command = [sys.executable, "-S", "-P", str(program)]
-    return read_torch(environment={"PYTHONPATH": str(folder)}, timeout_seconds=20, command=command)
+    environment = {"PYTHONPATH": str(folder)}
+    return read_torch(environment=environment, timeout_seconds=20, packages=packages, command=command)
 
 
 def test_broken_packages_are_told_apart(tmp_path: Path) -> None:
@@ -164,12 +165,40 @@ def test_broken_packages_are_told_apart(tmp_path: Path) -> None:
         distribution="flash-attn",
     )
     package(tmp_path, "xformers", "raise SystemExit(3)")
+    package(tmp_path, "vllm", "raise ImportError('not reached after a crash')")
     reading = real_child(tmp_path)
     assert reading.build == TorchBuild(version="2.6.0", cuda="12.6")
+    assert reading.stopped == "at `import flash-attn`: killed by signal 11 (SIGSEGV)"
     assert reading.import_errors == {
         "triton": "ImportError: libcuda.so cannot be found",
+        "xformers": "SystemExit: 3",
         "flash-attn": "killed by signal 11 (SIGSEGV)",
     }
+
+
+def test_a_crash_of_a_slow_package_leaves_bitsandbytes_known(tmp_path: Path) -> None:
+    """They are asked at the same time, in a child each."""
+    package(tmp_path, "torch", TORCH_STUB)
+    package(tmp_path, "vllm", "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
+    (tmp_path / "bitsandbytes").mkdir()
+    (tmp_path / "bitsandbytes/__init__.py").write_text("import torch\ntorch.compile(dynamic=True)(print)")
+    (tmp_path / "bitsandbytes/cextension.py").write_text("class lib: compiled_with_cuda = True")
+    reading = real_child(tmp_path)
+    assert reading.import_errors == {"vllm": "killed by signal 11 (SIGSEGV)"}
+    assert reading.bitsandbytes_library == "cuda"
+
+
+def test_packages_are_left_alone_where_nobody_asks_for_them(tmp_path: Path) -> None:
+    package(tmp_path, "torch", TORCH_STUB)
+    package(tmp_path, "transformers", "raise ImportError('asked')")
+    assert real_child(tmp_path, packages=False).import_errors == {}
+    assert real_child(tmp_path).import_errors == {"transformers": "ImportError: asked"}
+
+
+def test_importing_fetches_nothing(tmp_path: Path) -> None:
+    package(tmp_path, "torch", TORCH_STUB)
+    package(tmp_path, "transformers", "import os\nraise ImportError(os.environ['HF_HUB_OFFLINE'])")
+    assert real_child(tmp_path).import_errors == {"transformers": "ImportError: 1"}
 
 
 def test_a_package_that_is_not_installed_is_no_error(tmp_path: Path) -> None:
@@ -214,7 +243,7 @@ def test_peers_that_cannot_be_asked_are_said() -> None:
 def test_an_alarm_is_a_hang_of_its_stage() -> None:
     said = lines(TORCH, CUDA, begun("import triton"))
     program = f"import signal, os; print({said!r}, flush=True); os.kill(os.getpid(), signal.SIGALRM)"
-    assert child(program).import_errors == {"triton": "no answer within 20 s"}  # type: ignore[attr-defined]
+    assert child(program).import_errors == {"triton": f"no answer within {PATIENCE_SECONDS} s"}  # type: ignore[attr-defined]
 
 
 def test_a_child_that_leaves_others_behind_ends_at_the_timeout() -> None:

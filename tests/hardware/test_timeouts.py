@@ -48,5 +48,11 @@ def test_a_call_in_the_background_answers_raises_or_takes_too_long() -> None:
     assert Background(lambda: None).result(5) is None
     with pytest.raises(ZeroDivisionError):
         Background(lambda: 1 // 0).result(5)
-    with pytest.raises(TimeoutError, match=r"no answer within 0\.1 s"):
-        Background(lambda: time.sleep(2)).result(0.1)
+    with pytest.raises(TimeoutError, match=r"no answer within 0\.05 s"):
+        Background(lambda: time.sleep(2)).result(0.05)
+
+
+def test_one_can_wait_for_a_call_and_go_on_without_its_answer() -> None:
+    done, hanging = Background(lambda: 1 // 0), Background(lambda: time.sleep(2))
+    assert done.ends_within(5)
+    assert not hanging.ends_within(0.05)
