@@ -76,13 +76,19 @@ def trainable_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
 
 
-@torch.no_grad()
 def merge_for_export(model: nn.Module) -> dict[str, Tensor]:
     """The weights under plain Hugging Face names, on the CPU, adapters added in, tied weights once.
 
     The model itself is not changed. Quantized bases come out dequantized.
     """
-    merged: dict[str, Tensor] = {}
+    merged = {name: tensor.cpu().clone() for name, tensor in merged_tensors(model)}
+    for name, buffer in _persistent_buffers(model):
+        merged[name] = buffer.detach().cpu().clone()
+    return merged
+
+
+def merged_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """The same one after the other, where they are: parameters themselves, new tensors for what is merged."""
     adapted = {name: module for name, module in model.named_modules() if isinstance(module, LoraLayer)}
     for name, parameter in model.named_parameters():
         if "lora_" in name:
@@ -90,15 +96,13 @@ def merge_for_export(model: nn.Module) -> dict[str, Tensor]:
         owner_name, _, leaf = name.rpartition(".")
         layer = adapted.get(owner_name.removesuffix(".base_layer"))
         weight = parameter.detach()
-        if leaf == "weight":
-            weight = dequantize_module_weight(model.get_submodule(owner_name)).detach()
-        if layer is not None and leaf == "weight" and owner_name.endswith(".base_layer"):
-            delta = layer.get_delta_weight(_ADAPTER)  # type: ignore[operator, unused-ignore]
-            weight = (weight.float() + delta.float()).to(weight.dtype)
-        merged[name.replace(".base_layer.", ".")] = weight.cpu().clone()
-    for name, buffer in _persistent_buffers(model):
-        merged[name] = buffer.detach().cpu().clone()
-    return merged
+        with torch.no_grad():
+            if leaf == "weight":
+                weight = dequantize_module_weight(model.get_submodule(owner_name)).detach()
+            if layer is not None and leaf == "weight" and owner_name.endswith(".base_layer"):
+                delta = layer.get_delta_weight(_ADAPTER)  # type: ignore[operator, unused-ignore]
+                weight = (weight.float() + delta.float()).to(weight.dtype)
+        yield name.replace(".base_layer.", "."), weight
 
 
 def _persistent_buffers(model: nn.Module) -> Iterator[tuple[str, Tensor]]:

@@ -58,6 +58,12 @@ class RolloutPlan:
     "keep fp32 linear weights a second time, laid out for the CPU's matrix kernels: faster decoding on a CPU"
     gpu_memory_utilization: float | None = None
     "vLLM's share of the device"
+    kv_cache_bytes: int | None = None
+    "of vLLM's cache; None lets vLLM fill its share of the device"
+    max_model_len: int | None = None
+    "tokens of the longest sequence that vLLM is started for; None is what the model was made for"
+    attention_backend: str | None = None
+    "of vLLM, under its own name; None lets vLLM choose"
     sleep_between: bool = False
     "give the cache and graphs back after each rollout, because an update needs their room"
 

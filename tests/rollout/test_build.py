@@ -32,8 +32,8 @@ def mamba() -> nn.Module:
 def test_the_plan_names_the_engine(llama: nn.Module) -> None:
     assert type(build("native", llama)).__name__ == "NativeEngine"
     assert type(build("transformers", llama)).__name__ == "TransformersEngine"
-    with pytest.raises(AssertionError, match="vllm"):
-        build("vllm", llama)
+    with pytest.raises(AssertionError, match="sglang"):
+        build("sglang", llama)
 
 
 @pytest.mark.parametrize("make", [bloom, mamba])

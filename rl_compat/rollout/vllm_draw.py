@@ -1,0 +1,92 @@
+"""Tokens drawn by this project inside vLLM's sampler, and which response each of its rows belongs to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+from rl_compat.rollout.row_uniforms import row_uniforms
+from rl_compat.rollout.sampling import draw
+from rl_compat.rollout.types import SamplingParams
+
+ROW_ARGUMENT = "rl_compat_row"
+"key of the number of the response in the extra arguments of a vLLM request"
+
+
+class DrawCall:
+    """All draws of one call: what is drawn at a step of a response depends on its logits, the seed and its number.
+
+    vLLM samples greedily from logits that are -inf but for the drawn token. A prompt that is read in pieces, and a
+    response that is pushed out and read again, pass the same step several times: the last one counts.
+    """
+
+    def __init__(
+        self,
+        params: SamplingParams,
+        *,
+        num_responses: int,
+        seed: int,
+        num_valid_tokens: int | None,
+        device: torch.device,
+    ) -> None:
+        self._params = params
+        self._seed = seed
+        self._num_valid_tokens = num_valid_tokens
+        shape = (num_responses, params.max_new_tokens)
+        self._tokens = torch.zeros(shape, dtype=torch.int32, device=device)
+        self._logprobs = torch.zeros(shape, dtype=torch.float32, device=device)
+
+    def draw(self, logits: Tensor, responses: Sequence[int], steps: Sequence[int]) -> Tensor:
+        """Logits [B, V] of these steps of these responses, which are overwritten with the drawn tokens."""
+        rows, columns = torch.tensor([responses, steps]).to(logits.device, non_blocking=True)
+        tokens, logprobs = draw(
+            logits,
+            row_uniforms(self._seed, rows, columns),
+            temperature=self._params.temperature,
+            top_k=self._params.top_k,
+            top_p=self._params.top_p,
+            num_valid_tokens=self._num_valid_tokens,
+        )
+        self._tokens[rows, columns] = tokens.int()
+        self._logprobs[rows, columns] = logprobs
+        return logits.fill_(-torch.inf).scatter_(1, tokens[:, None], 0.0)
+
+    def drawn(self) -> tuple[list[list[int]], list[list[float]]]:
+        """Token ids and log-probabilities by response and step; zeros where nothing was drawn."""
+        return self._tokens.tolist(), self._logprobs.tolist()
+
+
+class SlotResponses:
+    """The response of each row of vLLM's batch, kept up to date with what vLLM says of rows added, removed and moved.
+
+    `outputs` is vLLM's own growing list of a response's tokens: its length is the step.
+    """
+
+    def __init__(self) -> None:
+        self._slots: dict[int, tuple[int, list[int]]] = {}
+
+    def update(
+        self,
+        *,
+        removed: Iterable[int],
+        added: Iterable[tuple[int, int, list[int]]],
+        moved: Iterable[tuple[int, int, bool]],
+    ) -> None:
+        """Rows removed, (row, response, outputs) added, and (from, to, both ways) moved, in this order."""
+        for slot in removed:
+            self._slots.pop(slot, None)
+        for slot, response, outputs in added:
+            self._slots[slot] = (response, outputs)
+        for source, target, both_ways in moved:
+            going, coming = self._slots.pop(source, None), self._slots.pop(target, None)
+            if going is not None:
+                self._slots[target] = going
+            if coming is not None and both_ways:
+                self._slots[source] = coming
+
+    def rows(self, count: int) -> tuple[list[int], list[int]]:
+        """Responses and steps of the first `count` rows."""
+        held = [self._slots[slot] for slot in range(count)]
+        return [response for response, _ in held], [len(outputs) for _, outputs in held]
