@@ -35,11 +35,18 @@ class StreamedFile:
 class StreamedPrompts(Sequence[Prompt]):
     """A sequence of all rows of which some may not be usable; `usable` tells, and asking for such a row fails.
 
-    In memory are the pieces of one block and the last prompts that were asked for.
+    In memory are the pieces of a block, or of several where as many are drawn from in turn, and the last prompts that
+    were asked for.
     """
 
     def __init__(
-        self, files: Sequence[StreamedFile], *, chat: ChatEncoder, max_prompt_length: int, overlong: Overlong
+        self,
+        files: Sequence[StreamedFile],
+        *,
+        chat: ChatEncoder,
+        max_prompt_length: int,
+        overlong: Overlong,
+        num_blocks: int = 1,
     ) -> None:
         self._files = files
         self.pieces = [piece for file in files for piece in file.pieces]
@@ -47,6 +54,7 @@ class StreamedPrompts(Sequence[Prompt]):
         self._chat = chat
         self._max_prompt_length = max_prompt_length
         self._overlong = overlong
+        self._most_rows, self._most_bytes = BLOCK_ROWS * num_blocks, BLOCK_BYTES * num_blocks
         self._records: OrderedDict[int, list[Record]] = OrderedDict()
         self._prompts: OrderedDict[int, Prompt | None] = OrderedDict()
         self._num_left_out = 0
@@ -133,12 +141,12 @@ class StreamedPrompts(Sequence[Prompt]):
         return records
 
     def _make_room(self, piece: FilePiece) -> None:
-        """Drop pieces, least recently used first, until the new one fits into the memory of a block."""
+        """Drop pieces, least recently used first, until the new one fits in beside the others."""
         held = [self.pieces[bisect_right(self._starts, first) - 1] for first in self._records]
         num_rows = sum(item.num_rows for item in held) + piece.num_rows
         num_bytes = sum(item.num_bytes for item in held) + piece.num_bytes
         for item in held:
-            if num_rows <= BLOCK_ROWS and num_bytes <= BLOCK_BYTES:
+            if num_rows <= self._most_rows and num_bytes <= self._most_bytes:
                 return
             del self._records[item.first_row]
             num_rows, num_bytes = num_rows - item.num_rows, num_bytes - item.num_bytes

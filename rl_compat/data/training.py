@@ -83,7 +83,7 @@ def load_training(
     limit: dict[str, Any] = {"chat": chat, "max_prompt_length": max_prompt_length, "overlong": overlong}
     if streaming:
         opened, places = _open(files, reading, limits)
-        prompts: Sequence[Prompt] = StreamedPrompts(opened, **limit)
+        prompts: Sequence[Prompt] = StreamedPrompts(opened, **limit, num_blocks=max(1, len(weights)))
         return TrainingData(prompts=prompts, sources=tuple(places), weights=tuple(weights))
     sources = load_sources(files, reading, limits=limits)
     built = build_prompts([row for source in sources for row in source.rows], **limit)

@@ -225,6 +225,9 @@ def test_named_columns_serve_pairs_and_labels(tmp_path: Path) -> None:
     labelled = load_labelled([path], columns=Columns(prompt="q", response="reply", label="ok"))[0]
     assert (labelled.prompt, labelled.response, labelled.label) == ("2+2?", "4", True)
     assert load_supervised([path], columns=Columns(prompt="q", response="bad"))[0].response == "5"
+    inside = Columns(prompt="extra_info.question", response="extra_info.answer")
+    row = load_supervised([jsonl(tmp_path, VERL)], columns=inside)[0]
+    assert (row.prompt, row.response) == ("2+2?", "2+2=4")
 
 
 @pytest.mark.parametrize(

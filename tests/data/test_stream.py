@@ -14,9 +14,11 @@ import pytest
 from fakes.encoders import CharacterEncoder
 
 from rl_compat.data.epochs import BlockEpochs
+from rl_compat.data.forms import Form
 from rl_compat.data.load import Reading
-from rl_compat.data.order import PromptOrder
+from rl_compat.data.order import MixtureOrder, PromptOrder
 from rl_compat.data.pieces import FilePiece, LinePieces, ParquetPieces, PieceFile
+from rl_compat.data.stream import StreamedFile, StreamedPrompts
 from rl_compat.data.training import TrainingData, left_out, load_training, should_stream
 from rl_compat.errors import DataError
 
@@ -123,6 +125,37 @@ def test_going_on_reads_one_block_and_not_the_file_from_its_beginning(tmp_path: 
     rows = next(order)
     assert len({row // 5 for row in rows}) <= 4
     assert rows == [BlockEpochs(pieces, shuffle=True, seed=1, block_rows=20).row(3, 40 + i) for i in range(10)]
+
+
+class CountingPieces(LinePieces):
+    """A file that counts how often it is read."""
+
+    num_reads = 0
+
+    def read(self, piece: FilePiece) -> list[dict[str, Any]]:
+        self.num_reads += 1
+        return super().read(piece)
+
+
+@pytest.mark.parametrize("num_files", [1, 3])
+def test_each_piece_is_read_once_in_an_epoch_of_every_source(num_files: int, tmp_path: Path) -> None:
+    files, opened, first_row = [], [], 0
+    for number in range(num_files):
+        path = Path(_write(tmp_path / f"{number}.jsonl", [{"prompt": "x", "other": "y" * 1000}] * 20_000))
+        files.append(CountingPieces(path, piece_rows=4096, piece_bytes=2**20))
+        pieces = tuple(files[-1].pieces(file=number, first_row=first_row, limit=None))
+        form = Form(name="prompt", title="prompts", columns={"prompt": "prompt"})
+        opened.append(StreamedFile(file=files[-1], form=form, pieces=pieces, split="train"))
+        first_row += 20_000
+    prompts = StreamedPrompts(
+        opened, chat=CharacterEncoder(), max_prompt_length=1000, overlong="filter", num_blocks=num_files
+    )
+    sources = [BlockEpochs(item.pieces, shuffle=True, seed=1) for item in opened]
+    order = MixtureOrder(sources, [1] * num_files, 1000, shuffle=True, seed=1)
+    for _ in range(20 * num_files):
+        assert len([prompts[row] for row in next(order)]) == 1000
+    assert [file.num_reads for file in files] == [len(item.pieces) for item in opened]
+    assert len(opened[0].pieces) > 15
 
 
 def test_overlong_rows_are_left_out_on_the_way_and_counted(tmp_path: Path) -> None:
