@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-FinishReason = Literal["stop", "length"]
+FinishReason = Literal["stop", "length", "abort"]
+"an end token or a stop string; the limit; cut short by the caller"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,28 +8,43 @@ from torch import nn
 
 from rl_compat.planning.types import RolloutPlan
 from rl_compat.rollout.native import NativeEngine
-from rl_compat.rollout.support import native_unsupported_reason
+from rl_compat.rollout.support import native_unsupported_reason, own_forward_reason
 from rl_compat.rollout.transformers import TransformersEngine
-from rl_compat.rollout.types import RolloutEngine
+from rl_compat.rollout.types import Decode, RolloutEngine
 from rl_compat.rollout.vllm import VllmEngine
 
 _logger = logging.getLogger(__name__)
 
 
 def build_rollout_engine(
-    model: nn.Module, *, plan: RolloutPlan, pad_token_id: int, num_valid_tokens: int | None = None
+    model: nn.Module,
+    *,
+    plan: RolloutPlan,
+    pad_token_id: int,
+    num_valid_tokens: int | None = None,
+    decode: Decode | None = None,
 ) -> RolloutEngine:
     """The engine that the plan names, around the trainer's model.
 
-    Ids from `num_valid_tokens` on, which the tokenizer does not have, are never drawn. A model that the native engine
-    cannot run gets `transformers`, and a warning says why.
+    Ids from `num_valid_tokens` on, which the tokenizer does not have, are never drawn. `decode` gives the text of
+    token ids, for stop strings. A model of a family that the native engine does not describe is run through its own
+    forward, and one that cannot be run so gets `transformers`; a warning says why.
     """
     assert plan.engine in ("native", "transformers", "vllm"), f"no rollout engine `{plan.engine}`"
     if plan.engine == "vllm":
         return VllmEngine(model, plan=plan, num_valid_tokens=num_valid_tokens)
     if plan.engine == "native":
-        reason = native_unsupported_reason(model)
+        own_reason = own_forward_reason(model)
+        reason = None if own_reason is None else native_unsupported_reason(model)
         if reason is None:
-            return NativeEngine(model, plan=plan, num_valid_tokens=num_valid_tokens)
+            if own_reason is not None:
+                _logger.warning(
+                    "rollout engine `native` calls the model's own forward, which is slower: %s", own_reason
+                )
+            return NativeEngine(
+                model, plan=plan, num_valid_tokens=num_valid_tokens, decode=decode, own_forward=own_reason is None
+            )
         _logger.warning("rollout engine `native` cannot run this model: %s; using `transformers`", reason)
-    return TransformersEngine(model, plan=plan, pad_token_id=pad_token_id, num_valid_tokens=num_valid_tokens)
+    return TransformersEngine(
+        model, plan=plan, pad_token_id=pad_token_id, num_valid_tokens=num_valid_tokens, decode=decode
+    )

@@ -1,8 +1,9 @@
-"""The engine of this project: the model's own forward over a fixed cache, slots refilled as responses end."""
+"""The engine of this project: plain PyTorch over a fixed cache, slots refilled as responses end."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import nn
@@ -11,15 +12,18 @@ from rl_compat.planning.types import RolloutPlan
 from rl_compat.rollout.attention import attention_name, register
 from rl_compat.rollout.cuda_graphs import StepGraphs
 from rl_compat.rollout.decoder import SlotDecoder
+from rl_compat.rollout.forwards import forward_over
 from rl_compat.rollout.inference import attention_set_to, check_prompts, generating, num_embeddings
-from rl_compat.rollout.sampling import make_generator
+from rl_compat.rollout.kv_cache import SlotMemory
+from rl_compat.rollout.row_uniforms import call_seed
 from rl_compat.rollout.scheduler import Running, Scheduler
-from rl_compat.rollout.types import Response, SamplingParams
-from rl_compat.rollout.weights import HoldsWeights
+from rl_compat.rollout.stop_strings import stop_strings
+from rl_compat.rollout.types import Decode, Progress, Response, SamplingParams
+from rl_compat.rollout.weights import HoldsWeights, RolloutWeights
 
 _CAPACITY_STEP = 128
 _GRAPH_LENGTH_STEP = 128
-_GRAPH_CHECK_EVERY = 8
+_CHECK_EVERY = 8
 _LENGTH_STEP = 16
 _BUSY_TOKENS = 512
 
@@ -31,12 +35,27 @@ class NativeEngine(HoldsWeights):
     from the same step, and the responses of a group share one prefill.
     """
 
-    def __init__(self, model: nn.Module, *, plan: RolloutPlan, num_valid_tokens: int | None = None) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        plan: RolloutPlan,
+        num_valid_tokens: int | None = None,
+        decode: Decode | None = None,
+        own_forward: bool = True,
+    ) -> None:
+        """`own_forward` runs the model's weights in this project's forward, else the model's own is called.
+
+        `decode` gives the text of token ids; only stop strings need it.
+        """
         super().__init__(model, plan)
         self._num_valid_tokens = num_valid_tokens
+        self._decode = decode
+        self._own_forward = own_forward
         self._decoder: SlotDecoder | None = None
         self._graphs = StepGraphs() if plan.cuda_graphs else None
         self._graphed_weights: tuple[int, ...] = ()
+        self._aborted = False
         register()
 
     def generate(
@@ -45,26 +64,33 @@ class NativeEngine(HoldsWeights):
         params: SamplingParams,
         *,
         group_size: int = 1,
-        on_progress: Callable[[int], None] | None = None,
+        on_progress: Progress | None = None,
     ) -> list[list[Response]]:
         """`group_size` responses for each prompt, in the order of the prompts; DataError for an empty prompt."""
         assert params.max_new_tokens > 0 and group_size > 0
         check_prompts(prompts, num_ids=num_embeddings(self._source))
+        strings = stop_strings(params, self._decode)
+        self._aborted = False
         if not prompts:
             return []
         weights = self._awake()
-        attention = attention_set_to(weights.model.config, attention_name(weights.model))
-        with generating(weights.model), weights.applied(), attention:
-            decoder = self._decoder_for(prompts, params, group_size=group_size)
+        with generating(weights.model):
+            decoder = self._decoder_for(weights, prompts, params, group_size=group_size)
             scheduler = Scheduler(
                 prompts,
                 group_size=group_size,
                 num_slots=decoder.num_slots,
                 max_new_tokens=params.max_new_tokens,
                 stop_token_ids=params.stop_token_ids,
+                stop_strings=strings,
             )
-            self._run(decoder, scheduler, params, on_progress)
+            with weights.applied(), self._attention(weights):
+                self._run(decoder, scheduler, params, on_progress)
         return scheduler.responses(len(prompts))
+
+    def abort(self) -> None:
+        """End the call that is under way, from any thread: its unfinished responses come back as they are."""
+        self._aborted = True
 
     def sleep(self) -> None:
         """Give back the cache, the graphs and the copy of the weights."""
@@ -73,34 +99,41 @@ class NativeEngine(HoldsWeights):
             self._graphs.drop()
         super().sleep()
 
+    def _attention(self, weights: RolloutWeights) -> AbstractContextManager[None]:
+        if self._own_forward:
+            return nullcontext()
+        return attention_set_to(weights.model.config, attention_name(weights.model))
+
     def _run(
-        self,
-        decoder: SlotDecoder,
-        scheduler: Scheduler,
-        params: SamplingParams,
-        on_progress: Callable[[int], None] | None,
+        self, decoder: SlotDecoder, scheduler: Scheduler, params: SamplingParams, on_progress: Progress | None
     ) -> None:
-        generator = make_generator(params.seed, decoder.device)
+        seed = call_seed(params.seed)
         while not scheduler.done:
             self._prefill(decoder, scheduler.admit())
             decoder.move(scheduler.compact(), length=self._longest(scheduler))
             finished_before = scheduler.num_finished
-            self._decode(decoder, scheduler, params, generator)
+            self._decode_some(decoder, scheduler, params, seed)
             if on_progress is not None and scheduler.num_finished > finished_before:
-                on_progress(scheduler.num_finished)
+                self._aborted |= on_progress(scheduler.num_finished) is False
+            if self._aborted:
+                scheduler.abort()
 
-    def _decode(
-        self, decoder: SlotDecoder, scheduler: Scheduler, params: SamplingParams, generator: torch.Generator
-    ) -> None:
+    def _decode_some(self, decoder: SlotDecoder, scheduler: Scheduler, params: SamplingParams, seed: int) -> None:
         running = scheduler.running()
-        decoder.set_state([s.next_input for s in running], [s.next_position for s in running])
+        decoder.set_state(
+            tokens=[s.next_input for s in running],
+            positions=[s.next_position for s in running],
+            rows=[s.row for s in running],
+            drawn=[len(s.token_ids) for s in running],
+        )
         count, active, step = 1, len(running), _LENGTH_STEP
+        if decoder.device.type == "cuda":
+            count = min(_CHECK_EVERY, scheduler.steps_left())
         if self._graphs is not None:
-            count = min(_GRAPH_CHECK_EVERY, scheduler.steps_left())
             active, step = graph_width(active, decoder.num_slots), _GRAPH_LENGTH_STEP
         length = min(_round_up(self._longest(scheduler) + count, step), decoder.capacity)
-        tokens, logprobs = decoder.steps(active, count=count, length=length, params=params, generator=generator)
-        scheduler.record(tokens.tolist(), logprobs.tolist())
+        tokens, logprobs, raw = decoder.steps(active, count=count, length=length, params=params, seed=seed)
+        scheduler.record(tokens.T.tolist(), logprobs.T.tolist(), raw.T.tolist() if params.raw_logprobs else None)
 
     def _prefill(self, decoder: SlotDecoder, admitted: Mapping[int, Running]) -> None:
         """All prompt tokens but the last of newly admitted sequences, in forwards of bounded size."""
@@ -114,31 +147,35 @@ class NativeEngine(HoldsWeights):
         for chunk in pack(lengths, max_tokens=self._plan.max_prefill_tokens):
             decoder.prefill([prompts[prompt] for prompt in chunk], [slots[prompt] for prompt in chunk])
 
-    def _decoder_for(self, prompts: Sequence[Sequence[int]], params: SamplingParams, *, group_size: int) -> SlotDecoder:
+    def _decoder_for(
+        self, weights: RolloutWeights, prompts: Sequence[Sequence[int]], params: SamplingParams, *, group_size: int
+    ) -> SlotDecoder:
         """The decoder of the last call when it is large enough, else a larger one."""
-        weights = self._awake()
         device = weights.model.get_input_embeddings().weight.device
         num_slots = min(self._plan.max_num_seqs, len(prompts) * group_size)
         capacity = _round_up(max(len(prompt) for prompt in prompts) + params.max_new_tokens, _CAPACITY_STEP)
         old = self._decoder
+        weights.settle()
         self._drop_stale_graphs(weights.model)
-        if old is None or old.device != device or old.num_slots < num_slots or old.capacity < capacity:
-            if old is not None:
-                num_slots, capacity = max(num_slots, old.num_slots), max(capacity, old.capacity)
-            self._decoder = old = None
-            if self._graphs is not None:
-                self._graphs.drop()
-            self._decoder = SlotDecoder(
-                weights.model,
-                num_slots=num_slots,
-                capacity=capacity,
-                num_valid_tokens=self._num_valid_tokens,
-                autocast_dtype=weights.autocast_dtype,
-                graphs=self._graphs,
-            )
-            return self._decoder
-        old.clear()
-        return old
+        if old is not None and old.device == device and old.num_slots >= num_slots and old.capacity >= capacity:
+            old.clear()
+            return old
+        if old is not None:
+            num_slots, capacity = max(num_slots, old.num_slots), max(capacity, old.capacity)
+        self._decoder = old = None
+        if self._graphs is not None:
+            self._graphs.drop()
+        self._decoder = self._build_decoder(weights, num_slots=num_slots, capacity=capacity, device=device)
+        return self._decoder
+
+    def _build_decoder(
+        self, weights: RolloutWeights, *, num_slots: int, capacity: int, device: torch.device
+    ) -> SlotDecoder:
+        memory = SlotMemory(num_slots=num_slots, capacity=capacity)
+        forward = forward_over(memory, weights, own=self._own_forward, captured=self._graphs is not None)
+        weights.settle()
+        self._drop_stale_graphs(weights.model)
+        return SlotDecoder(forward, memory, device=device, num_valid_tokens=self._num_valid_tokens, graphs=self._graphs)
 
     def _drop_stale_graphs(self, model: nn.Module) -> None:
         """Graphs read weights at fixed addresses: weights that were moved away and back need new ones."""

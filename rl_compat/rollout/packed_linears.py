@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from functools import partial
 
@@ -28,8 +28,8 @@ class PackedLinears:
     Used only inside `applied`; outside, and for gradients, the layers are as they were.
     """
 
-    def __init__(self, model: nn.Module) -> None:
-        self._layers = [module for module in model.modules() if type(module) is nn.Linear]
+    def __init__(self, model: nn.Module, *, without: Collection[nn.Module] = ()) -> None:
+        self._layers = [module for module in model.modules() if type(module) is nn.Linear and module not in without]
         assert all(layer.weight.device.type == "cpu" for layer in self._layers)
         self._packed: list[Tensor] = []
         self.refresh()

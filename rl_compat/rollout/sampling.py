@@ -1,6 +1,8 @@
-"""Drawing the next token: tempered softmax, top-k and top-p, and the log-probability that training will see."""
+"""Drawing the next token: tempered softmax, min-p, top-k and top-p, and the log-probability that training will see."""
 
 from __future__ import annotations
+
+import math
 
 import torch
 import torch.nn.functional as F
@@ -10,13 +12,6 @@ _BLOCK = 256
 _BELOW_ONE = 1.0 - 2.0**-50
 
 
-def make_generator(seed: int | None, device: torch.device) -> torch.Generator:
-    """A generator for one call, seeded with `seed` or, when that is None, from torch's own generator."""
-    if seed is None:
-        seed = int(torch.randint(2**62, (1,)))
-    return torch.Generator(device=device).manual_seed(seed)
-
-
 def draw(
     logits: Tensor,
     uniform: Tensor | None,
@@ -24,33 +19,48 @@ def draw(
     temperature: float,
     top_k: int = 0,
     top_p: float = 1.0,
+    min_p: float = 0.0,
     num_valid_tokens: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Logits [B, V] and uniform numbers [B] float64 in [0, 1) to token ids [B] int64 and log-probabilities [B] float32.
 
-    The log-probability is that of the softmax of `logits / temperature` over the whole vocabulary: top-k, top-p and
+    The log-probability is that of the softmax of `logits / temperature` over the whole vocabulary: filters and
     `num_valid_tokens` decide which token is drawn and never change it. At temperature 0 the token is the argmax, its
     log-probability that at temperature 1, and `uniform` may be None. Ids from `num_valid_tokens` on are never drawn.
     """
     scaled = logits.float()
     if temperature > 0 and temperature != 1.0:
         scaled = scaled / temperature
+    probabilities = scaled.softmax(dim=-1)
     candidates = scaled[:, :num_valid_tokens]
     if temperature > 0:
         assert uniform is not None
-        tokens = _inverse_cdf(keep_top(candidates, top_k=top_k, top_p=top_p).softmax(dim=-1), uniform)
+        weights = probabilities[:, :num_valid_tokens]
+        if top_k > 0 or top_p < 1.0 or min_p > 0.0:
+            kept = keep_top(candidates, top_k=top_k, top_p=top_p, min_p=min_p)
+            weights = weights.masked_fill(kept == -torch.inf, 0.0)
+        tokens = _inverse_cdf(weights, uniform)
     else:
         tokens = candidates.argmax(dim=-1)
-    chosen = scaled.gather(1, tokens[:, None]).squeeze(1)
-    return tokens, chosen - scaled.logsumexp(dim=-1)
+    return tokens, probabilities.gather(1, tokens[:, None]).squeeze(1).log()
 
 
-def keep_top(scaled: Tensor, *, top_k: int, top_p: float) -> Tensor:
-    """Logits [B, V] with everything outside the top k, and then outside the nucleus of mass `top_p`, at -inf.
+def raw_logprobs(logits: Tensor, tokens: Tensor) -> Tensor:
+    """Log-probabilities [B] at temperature 1 of tokens [B] under logits [B, V], in fp32."""
+    wide = logits.float()
+    return wide.gather(1, tokens[:, None]).squeeze(1) - wide.logsumexp(dim=-1)
 
-    Ties with the last kept token are kept too. The most likely token always stays. The nucleus (Holtzman et al.,
-    2020) is the shortest prefix of the sorted tokens, after top-k, whose probabilities reach `top_p`.
+
+def keep_top(scaled: Tensor, *, top_k: int, top_p: float, min_p: float = 0.0) -> Tensor:
+    """Logits [B, V] with everything outside of the filters at -inf.
+
+    `min_p` keeps tokens that are at least so likely compared with the most likely one; then come the top k, and of
+    those the nucleus (Holtzman et al., 2020): the shortest prefix of the sorted tokens whose probabilities reach
+    `top_p`. Ties with the last kept token are kept too. The most likely token always stays.
     """
+    if min_p > 0.0:
+        threshold = scaled.amax(dim=-1, keepdim=True) + math.log(min_p)
+        scaled = scaled.masked_fill(scaled < threshold, -torch.inf)
     if 0 < top_k < scaled.shape[1]:
         threshold = scaled.topk(top_k, dim=-1).values[:, -1:]
         scaled = scaled.masked_fill(scaled < threshold, -torch.inf)
@@ -64,13 +74,13 @@ def keep_top(scaled: Tensor, *, top_k: int, top_p: float) -> Tensor:
     return scaled
 
 
-def _inverse_cdf(probabilities: Tensor, uniform: Tensor) -> Tensor:
-    """The first index whose cumulative probability exceeds `uniform`: probabilities [B, V], uniform [B], index [B].
+def _inverse_cdf(weights: Tensor, uniform: Tensor) -> Tensor:
+    """The first index whose running sum exceeds `uniform` of the total: weights [B, V], uniform [B], index [B].
 
     Searches sums of blocks first and then one block, in float64, so that no running sum over the vocabulary is kept
     and rare tokens keep their probability. Nothing waits for the device.
     """
-    padded = F.pad(probabilities, (0, -probabilities.shape[1] % _BLOCK))
+    padded = F.pad(weights, (0, -weights.shape[1] % _BLOCK))
     blocks = padded.unflatten(1, (-1, _BLOCK))
     sums = blocks.sum(dim=-1, dtype=torch.float64)
     block, rest = _search(sums, uniform[:, None] * sums.sum(dim=-1, keepdim=True))

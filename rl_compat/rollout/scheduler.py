@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from rl_compat.rollout.stop_strings import StopStrings
 from rl_compat.rollout.types import Response
 from rl_compat.trajectory import FinishReason
 
@@ -16,9 +17,12 @@ class Running:
 
     prompt: int
     "index of the prompt in the call"
+    row: int
+    "number of the response in the call, from which its random numbers come"
     prompt_ids: Sequence[int]
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    raw_logprobs: list[float] = field(default_factory=list)
     finish_reason: FinishReason | None = None
 
     @property
@@ -43,9 +47,12 @@ class Scheduler:
         num_slots: int,
         max_new_tokens: int,
         stop_token_ids: Sequence[int],
+        stop_strings: StopStrings | None = None,
     ) -> None:
         self.sequences = [
-            Running(prompt=index, prompt_ids=ids) for index, ids in enumerate(prompts) for _ in range(group_size)
+            Running(prompt=index, row=index * group_size + number, prompt_ids=ids)
+            for index, ids in enumerate(prompts)
+            for number in range(group_size)
         ]
         self.active: list[Running | None] = []
         self.num_finished = 0
@@ -54,6 +61,7 @@ class Scheduler:
         self._refill_at = max(1, num_slots // 8)
         self._max_new_tokens = max_new_tokens
         self._stop = frozenset(stop_token_ids)
+        self._stop_strings = stop_strings
 
     @property
     def done(self) -> bool:
@@ -76,7 +84,10 @@ class Scheduler:
         return admitted
 
     def compact(self) -> list[tuple[int, int]]:
-        """Close the gaps that finished sequences left by moving the last ones down: (source, target) slots."""
+        """Close the gaps that finished sequences left by moving the last ones down: (source, target) slots.
+
+        No slot is both a source and a target.
+        """
         moves = []
         for target in range(len(self.active)):
             while self.active and self.active[-1] is None:
@@ -96,17 +107,36 @@ class Scheduler:
         """Most tokens that a running sequence can still get."""
         return max(self._max_new_tokens - len(sequence.token_ids) for sequence in self.running())
 
-    def record(self, tokens: Sequence[Sequence[int]], logprobs: Sequence[Sequence[float]]) -> None:
-        """Append drawn tokens [steps][slots] to the running sequences; what follows an end is dropped."""
+    def record(
+        self,
+        tokens: Sequence[Sequence[int]],
+        logprobs: Sequence[Sequence[float]],
+        raw_logprobs: Sequence[Sequence[float]] | None = None,
+    ) -> None:
+        """Append drawn tokens [slots][steps] to the running sequences; what follows an end is dropped."""
         for slot, sequence in enumerate(self.running()):
-            for row, row_logprobs in zip(tokens, logprobs, strict=True):
-                sequence.token_ids.append(row[slot])
-                sequence.logprobs.append(row_logprobs[slot])
-                sequence.finish_reason = self._finish_reason(sequence)
-                if sequence.finish_reason is not None:
-                    self.active[slot] = None
-                    self.num_finished += 1
-                    break
+            before = len(sequence.token_ids)
+            count, reason = self._end(sequence, tokens[slot])
+            sequence.token_ids += tokens[slot][:count]
+            if self._stop_strings is not None:
+                end = self._stop_strings.end(sequence.token_ids, num_checked=before)
+                if end is not None:
+                    count, reason = end - before, "stop"
+                    del sequence.token_ids[end:]
+            sequence.logprobs += logprobs[slot][:count]
+            if raw_logprobs is not None:
+                sequence.raw_logprobs += raw_logprobs[slot][:count]
+            if reason is not None:
+                sequence.finish_reason = reason
+                self.active[slot] = None
+                self.num_finished += 1
+
+    def abort(self) -> None:
+        """End every sequence that is not finished, those that wait with no token at all."""
+        for sequence in self.sequences:
+            sequence.finish_reason = sequence.finish_reason or "abort"
+        self.active, self.num_finished = [], len(self.sequences)
+        self._waiting.clear()
 
     def responses(self, num_prompts: int) -> list[list[Response]]:
         """All responses, grouped by prompt, in the order of the prompts."""
@@ -118,11 +148,15 @@ class Scheduler:
                     token_ids=tuple(sequence.token_ids),
                     logprobs=tuple(sequence.logprobs),
                     finish_reason=sequence.finish_reason,
+                    raw_logprobs=tuple(sequence.raw_logprobs),
                 )
             )
         return grouped
 
-    def _finish_reason(self, sequence: Running) -> FinishReason | None:
-        if sequence.token_ids[-1] in self._stop:
-            return "stop"
-        return "length" if len(sequence.token_ids) == self._max_new_tokens else None
+    def _end(self, sequence: Running, tokens: Sequence[int]) -> tuple[int, FinishReason | None]:
+        """How many of the new tokens belong to the response, and why it ends there."""
+        room = self._max_new_tokens - len(sequence.token_ids)
+        for count, token in enumerate(tokens[:room], start=1):
+            if token in self._stop:
+                return count, "stop"
+        return (room, "length") if len(tokens) >= room else (len(tokens), None)

@@ -1,9 +1,9 @@
-"""Whether the native engine can run a model: read from its configuration, then tried on a few tokens."""
+"""Which forward the native engine can run a model with: read from its configuration, then tried on a few tokens."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -11,19 +11,34 @@ from torch import Tensor, nn
 
 from rl_compat.rollout.attention import LAYER_TYPES, AttentionLayout, attention_name, register
 from rl_compat.rollout.decoder import SlotDecoder
+from rl_compat.rollout.decoder_spec import UnknownDecoderError, read_spec
+from rl_compat.rollout.forwards import forward_over
 from rl_compat.rollout.inference import attention_set_to, generating, hugging_face_model
+from rl_compat.rollout.kv_cache import SlotMemory
 from rl_compat.rollout.types import SamplingParams
+from rl_compat.rollout.weights import SharedWeights
 
 PROBE_PROMPTS = ((5, 3, 4, 6, 2), (2, 7))
 PROBE_STEPS = 3
 _TOLERANCE = {torch.float32: 0.01}
 _HALF_TOLERANCE = 0.3
+_REFUSALS = (RuntimeError, ValueError, TypeError, KeyError, AttributeError, AssertionError)
+
+
+def own_forward_reason(model: nn.Module) -> str | None:
+    """Why this project's own forward cannot stand for the model's, None when it can."""
+    inner = hugging_face_model(model)
+    try:
+        read_spec(inner)
+    except UnknownDecoderError as error:
+        return str(error)
+    return _reason_in_numbers(inner, own=True)
 
 
 def native_unsupported_reason(model: nn.Module) -> str | None:
-    """Why the native engine cannot generate with the model, None when it can."""
+    """Why the native engine cannot generate through the model's own forward, None when it can."""
     inner = hugging_face_model(model)
-    return _reason_in_config(inner) or _reason_in_numbers(inner)
+    return _reason_in_config(inner) or _reason_in_numbers(inner, own=False)
 
 
 def _reason_in_config(model: Any) -> str | None:
@@ -38,14 +53,14 @@ def _reason_in_config(model: Any) -> str | None:
     return None
 
 
-def _reason_in_numbers(model: Any) -> str | None:
+def _reason_in_numbers(model: Any, *, own: bool) -> str | None:
     """Greedy decoding of a few tokens, compared with one plain forward over the same tokens."""
     try:
         with exact_products():
-            ours, plain = _decoded_and_plain(model)
+            ours, plain = _decoded_and_plain(model, own=own)
     except torch.OutOfMemoryError:
         raise
-    except (RuntimeError, ValueError, TypeError, KeyError, AttributeError, AssertionError) as error:
+    except _REFUSALS as error:
         return f"its forward refuses the slot cache ({type(error).__name__}: {error})"
     gap = float((ours - plain).abs().max())
     if not gap <= _TOLERANCE.get(model.get_input_embeddings().weight.dtype, _HALF_TOLERANCE):
@@ -64,31 +79,43 @@ def exact_products() -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
-def _decoded_and_plain(model: Any) -> tuple[Tensor, Tensor]:
+def _decoded_and_plain(model: Any, *, own: bool) -> tuple[Tensor, Tensor]:
     """Log-probabilities [prompts, steps] of greedily decoded tokens, over the slot cache and by a plain forward."""
     register()
     count, longest = len(PROBE_PROMPTS), max(len(prompt) for prompt in PROBE_PROMPTS) + PROBE_STEPS
-    decoder = SlotDecoder(model, num_slots=count, capacity=longest, num_valid_tokens=None)
     params = SamplingParams(max_new_tokens=PROBE_STEPS, temperature=0.0)
+    attention = nullcontext() if own else attention_set_to(model.config, attention_name(model))
     with generating(model):
-        with attention_set_to(model.config, attention_name(model)):
+        with attention:
+            decoder = _decoder(model, count, longest, own=own)
             decoder.prefill([prompt[:-1] for prompt in PROBE_PROMPTS], [[slot] for slot in range(count)])
-            decoder.set_state([p[-1] for p in PROBE_PROMPTS], [len(p) - 1 for p in PROBE_PROMPTS])
-            tokens, ours = decoder.steps(
-                count,
-                count=PROBE_STEPS,
-                length=longest,
-                params=params,
-                generator=torch.Generator(device=decoder.device),
+            decoder.set_state(
+                tokens=[prompt[-1] for prompt in PROBE_PROMPTS],
+                positions=[len(prompt) - 1 for prompt in PROBE_PROMPTS],
+                rows=range(count),
+                drawn=[0] * count,
             )
+            tokens, ours, _ = decoder.steps(count, count=PROBE_STEPS, length=longest, params=params, seed=0)
         plain = [
             plain_logprobs(model, prompt, row) for prompt, row in zip(PROBE_PROMPTS, tokens.T.tolist(), strict=True)
         ]
     return ours.T, torch.stack(plain)
 
 
+def _decoder(model: Any, num_slots: int, capacity: int, *, own: bool) -> SlotDecoder:
+    weights = SharedWeights(model, compute_dtype=_dtype_of_states(model))
+    memory = SlotMemory(num_slots=num_slots, capacity=capacity)
+    forward = forward_over(memory, weights, own=own, captured=False)
+    return SlotDecoder(forward, memory, device=model.get_input_embeddings().weight.device, num_valid_tokens=None)
+
+
+def _dtype_of_states(model: Any) -> torch.dtype:
+    """fp32 wherever any layer, such as a norm over half-precision weights, is."""
+    floating = {parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()}
+    return torch.float32 if torch.float32 in floating else next(iter(floating))
+
+
 def plain_logprobs(model: Any, prompt: Sequence[int], response: Sequence[int]) -> Tensor:
-    """Log-probabilities [T] of a response by one forward without a cache."""
     ids = torch.tensor([[*prompt, *response]], device=model.get_input_embeddings().weight.device)
     logits = model(input_ids=ids, use_cache=False).logits[0, len(prompt) - 1 : -1].float()
     logprobs: Tensor = logits.log_softmax(dim=-1).gather(1, ids[0, len(prompt) :, None]).squeeze(1)

@@ -8,14 +8,23 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
+from transformers import (
+    GenerationConfig,
+    LogitsProcessor,
+    LogitsProcessorList,
+    StoppingCriteria,
+    StoppingCriteriaList,
+)
 
 from rl_compat.planning.types import RolloutPlan
 from rl_compat.rollout.generation_config import neutral_generation_config
 from rl_compat.rollout.inference import check_prompts, generating, num_embeddings
-from rl_compat.rollout.sampling import draw, make_generator
-from rl_compat.rollout.types import Response, SamplingParams
+from rl_compat.rollout.row_uniforms import call_seed, row_uniforms
+from rl_compat.rollout.sampling import draw, raw_logprobs
+from rl_compat.rollout.stop_strings import StopStrings, stop_strings
+from rl_compat.rollout.types import Decode, Progress, Response, SamplingParams
 from rl_compat.rollout.weights import HoldsWeights, RolloutWeights
+from rl_compat.trajectory import FinishReason
 
 
 class DrawAndRecord(LogitsProcessor):
@@ -28,73 +37,112 @@ class DrawAndRecord(LogitsProcessor):
     def __init__(
         self,
         params: SamplingParams,
-        generator: torch.Generator,
         *,
-        num_rows: int,
+        rows: Sequence[int],
+        seed: int,
         num_valid_tokens: int | None,
-        on_finished: Callable[[int], None],
+        strings: StopStrings | None,
+        on_finished: Callable[[int], bool],
+        device: torch.device,
     ) -> None:
-        device = generator.device
+        """`rows` are the numbers of the responses in the call. `on_finished` says whether to go on."""
         self._params = params
-        self._generator = generator
+        self._seed = seed
         self._num_valid_tokens = num_valid_tokens
+        self._strings = strings
         self._on_finished = on_finished
+        self._rows = torch.tensor(list(rows), device=device)
         self._stop = torch.tensor(params.stop_token_ids, dtype=torch.int64, device=device)
-        self._finished = torch.zeros(num_rows, dtype=torch.bool, device=device)
+        self._ends: list[int | None] = [None] * len(rows)
         self._num_finished = 0
         self._tokens: list[Tensor] = []
         self._logprobs: list[Tensor] = []
+        self._raw_logprobs: list[Tensor] = []
+        self.finished = torch.zeros(len(rows), dtype=torch.bool, device=device)
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Scores [B, V] as the model gave them to scores that are -inf but for the drawn token."""
-        uniform = torch.rand(len(scores), dtype=torch.float64, device=scores.device, generator=self._generator)
+        params = self._params
         tokens, logprobs = draw(
             scores,
-            uniform,
-            temperature=self._params.temperature,
-            top_k=self._params.top_k,
-            top_p=self._params.top_p,
+            row_uniforms(self._seed, self._rows, torch.full_like(self._rows, len(self._tokens))),
+            temperature=params.temperature,
+            top_k=params.top_k,
+            top_p=params.top_p,
+            min_p=params.min_p,
             num_valid_tokens=self._num_valid_tokens,
         )
         self._tokens.append(tokens)
         self._logprobs.append(logprobs)
-        self._count_finished(tokens)
+        if params.raw_logprobs:
+            self._raw_logprobs.append(raw_logprobs(scores, tokens))
+        self._mark_finished(tokens)
         return torch.full_like(scores, -torch.inf).scatter_(1, tokens[:, None], 0.0)
 
     def responses(self) -> list[Response]:
-        """What each row drew, up to and with its first stop token."""
-        tokens, logprobs = torch.stack(self._tokens, dim=1).tolist(), torch.stack(self._logprobs, dim=1).tolist()
-        return [self._response(*row) for row in zip(tokens, logprobs, strict=True)]
+        """What each row drew, up to and with the token that ended it; unfinished ones as they are."""
+        columns = [torch.stack(part, dim=1).tolist() if part else None for part in self._columns()]
+        return [self._response(row, columns) for row in range(len(self._ends))]
 
-    def _response(self, tokens: list[int], logprobs: list[float]) -> Response:
-        stops = (step for step, token in enumerate(tokens) if token in self._params.stop_token_ids)
-        end = next(stops, None)
-        length = len(tokens) if end is None else end + 1
-        return Response(
-            token_ids=tuple(tokens[:length]),
-            logprobs=tuple(logprobs[:length]),
-            finish_reason="length" if end is None else "stop",
-        )
+    def _columns(self) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+        return self._tokens, self._logprobs, self._raw_logprobs
 
-    def _count_finished(self, tokens: Tensor) -> None:
-        self._finished |= torch.isin(tokens, self._stop)
+    def _response(self, row: int, columns: list[list[list[Any]] | None]) -> Response:
+        end = self._ends[row]
+        reason: FinishReason = "stop"
+        if end is None:
+            end = len(self._tokens)
+            reason = "length" if end == self._params.max_new_tokens else "abort"
+        tokens, logprobs, raw = (() if part is None else tuple(part[row][:end]) for part in columns)
+        return Response(token_ids=tokens, logprobs=logprobs, raw_logprobs=raw, finish_reason=reason)
+
+    def _mark_finished(self, tokens: Tensor) -> None:
+        now = (torch.isin(tokens, self._stop) & ~self.finished).tolist()
+        if self._strings is not None:
+            so_far = torch.stack(self._tokens, dim=1).tolist()
+            for row, ids in enumerate(so_far):
+                if self._ends[row] is None and not now[row]:
+                    now[row] = self._strings.end(ids, num_checked=len(ids) - 1) is not None
+        for row, ended in enumerate(now):
+            if ended:
+                self._ends[row] = len(self._tokens)
+        ended = [end is not None for end in self._ends]
+        self.finished.copy_(torch.tensor(ended))
         if len(self._tokens) == self._params.max_new_tokens:
-            self._finished.fill_(True)
-        num_finished = int(self._finished.sum())
-        if num_finished > self._num_finished:
-            self._num_finished = num_finished
-            self._on_finished(num_finished)
+            self.finished.fill_(True)
+        num_finished = int(self.finished.sum())
+        if not self._on_finished(num_finished):
+            self.finished.fill_(True)
+
+
+class UntilFinished(StoppingCriteria):
+    """Ends the rows that a recorder says are finished."""
+
+    def __init__(self, recorder: DrawAndRecord) -> None:
+        self._recorder = recorder
+
+    def __call__(self, input_ids: Tensor, scores: Tensor, **kwargs: Any) -> Tensor:
+        return self._recorder.finished
 
 
 class TransformersEngine(HoldsWeights):
     """Generates with `model.generate`, in batches of `max_num_seqs` rows padded on the left by the engine."""
 
     def __init__(
-        self, model: nn.Module, *, plan: RolloutPlan, pad_token_id: int, num_valid_tokens: int | None = None
+        self,
+        model: nn.Module,
+        *,
+        plan: RolloutPlan,
+        pad_token_id: int,
+        num_valid_tokens: int | None = None,
+        decode: Decode | None = None,
     ) -> None:
+        """`decode` gives the text of token ids; only stop strings need it."""
         super().__init__(model, plan)
         self._num_valid_tokens = num_valid_tokens
+        self._decode = decode
         self._filler_id = pad_token_id if pad_token_id < num_embeddings(model) else 0
+        self._aborted = False
 
     def generate(
         self,
@@ -102,13 +150,15 @@ class TransformersEngine(HoldsWeights):
         params: SamplingParams,
         *,
         group_size: int = 1,
-        on_progress: Callable[[int], None] | None = None,
+        on_progress: Progress | None = None,
     ) -> list[list[Response]]:
         """`group_size` responses for each prompt, in the order of the prompts; DataError for an empty prompt."""
         assert params.max_new_tokens > 0 and group_size > 0
         check_prompts(prompts, num_ids=num_embeddings(self._source))
+        strings = stop_strings(params, self._decode)
+        self._aborted = False
         weights = self._awake()
-        generator = make_generator(params.seed, weights.model.device)
+        seed = call_seed(params.seed)
         rows = [index for index in range(len(prompts)) for _ in range(group_size)]
         order = sorted(range(len(rows)), key=lambda row: len(prompts[rows[row]]))
         done: dict[int, Response] = {}
@@ -116,14 +166,21 @@ class TransformersEngine(HoldsWeights):
             chunk = order[start : start + self._plan.max_num_seqs]
             recorder = DrawAndRecord(
                 params,
-                generator,
-                num_rows=len(chunk),
+                rows=chunk,
+                seed=seed,
                 num_valid_tokens=self._num_valid_tokens,
-                on_finished=_counting_from(start, on_progress),
+                strings=strings,
+                on_finished=self._counting_from(start, on_progress),
+                device=weights.model.device,
             )
-            self._generate_batch(weights, [prompts[rows[row]] for row in chunk], params, recorder)
+            if not self._aborted:
+                self._generate_batch(weights, [prompts[rows[row]] for row in chunk], params, recorder)
             done.update(zip(chunk, recorder.responses(), strict=True))
         return [[done[index * group_size + i] for i in range(group_size)] for index in range(len(prompts))]
+
+    def abort(self) -> None:
+        """End the call that is under way, from any thread: its unfinished responses come back as they are."""
+        self._aborted = True
 
     def _generate_batch(
         self,
@@ -138,7 +195,7 @@ class TransformersEngine(HoldsWeights):
             max_new_tokens=params.max_new_tokens,
             do_sample=False,
             use_cache=True,
-            eos_token_id=list(params.stop_token_ids) or None,
+            eos_token_id=None,
             pad_token_id=self._filler_id,
         )
         dtype = weights.autocast_dtype
@@ -149,12 +206,21 @@ class TransformersEngine(HoldsWeights):
                 attention_mask=mask.to(model.device),
                 generation_config=settings,
                 logits_processor=LogitsProcessorList([recorder]),
+                stopping_criteria=StoppingCriteriaList([UntilFinished(recorder)]),
             )
 
+    def _counting_from(self, start: int, on_progress: Progress | None) -> Callable[[int], bool]:
+        """Reports the rows of one batch, `start` rows having finished before it; says whether to go on."""
+        reported = 0
 
-def _counting_from(start: int, on_progress: Callable[[int], None] | None) -> Callable[[int], None]:
-    """`on_progress` for the rows of one batch, `start` rows having finished before it."""
-    return (lambda count: on_progress(start + count)) if on_progress is not None else (lambda count: None)
+        def count(num_finished: int) -> bool:
+            nonlocal reported
+            if on_progress is not None and num_finished > reported:
+                reported = num_finished
+                self._aborted |= on_progress(start + num_finished) is False
+            return not self._aborted
+
+        return count
 
 
 def pad_left(prompts: Sequence[Sequence[int]], *, filler_id: int) -> tuple[Tensor, Tensor]:

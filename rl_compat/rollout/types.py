@@ -8,6 +8,10 @@ from typing import Protocol
 
 from rl_compat.trajectory import FinishReason
 
+Progress = Callable[[int], bool | None]
+Decode = Callable[[Sequence[int]], str]
+"token ids to their text, special tokens included"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
@@ -19,10 +23,16 @@ class SamplingParams:
     top_p: float = 1.0
     top_k: int = 0
     "0 keeps all tokens"
+    min_p: float = 0.0
+    "keeps tokens at least so likely compared with the most likely one, before top_k and top_p"
     stop_token_ids: tuple[int, ...] = ()
     "any of them ends a response and is part of it"
+    stop_strings: tuple[str, ...] = ()
+    "a response ends with the token that completes any of them in its text"
     seed: int | None = None
-    "the same seed, prompts and batch give the same tokens; None draws from torch's generator"
+    "with a prompt and the number of a response it fixes every draw; None takes one from torch's generator"
+    raw_logprobs: bool = False
+    "give log-probabilities at temperature 1 too"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +42,8 @@ class Response:
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     finish_reason: FinishReason
+    raw_logprobs: tuple[float, ...] = ()
+    "at temperature 1, when they were asked for"
 
 
 class RolloutEngine(Protocol):
@@ -43,12 +55,16 @@ class RolloutEngine(Protocol):
         params: SamplingParams,
         *,
         group_size: int = 1,
-        on_progress: Callable[[int], None] | None = None,
+        on_progress: Progress | None = None,
     ) -> list[list[Response]]:
-        """`group_size` responses for each prompt, in the order of the prompts.
+        """`group_size` responses for each prompt, in the order of the prompts. Raises DataError for an empty prompt.
 
-        `on_progress` receives the number of finished responses. Raises DataError for an empty prompt.
+        `on_progress` receives the number of finished responses, and aborts the call by returning False.
         """
+        ...
+
+    def abort(self) -> None:
+        """End the call that is under way, from any thread: its unfinished responses come back as they are."""
         ...
 
     def update_weights(self) -> None:

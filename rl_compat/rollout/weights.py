@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
@@ -14,6 +15,14 @@ from rl_compat.models.storage import keep_in_storage_dtype
 from rl_compat.planning.types import DType, RolloutPlan
 from rl_compat.rollout.inference import DTYPES, hugging_face_model
 from rl_compat.rollout.packed_linears import PackedLinears, packing_unavailable_reason
+from rl_compat.rollout.projections import (
+    CalledProjection,
+    PackedProjection,
+    Projection,
+    SharedProjection,
+    is_plain,
+    lay_modules_side_by_side,
+)
 
 _logger = logging.getLogger(__name__)
 
@@ -22,8 +31,17 @@ class RolloutWeights(Protocol):
     """A Hugging Face model to generate with."""
 
     model: Any
+    compute_dtype: torch.dtype
     autocast_dtype: torch.dtype | None
     "what matrix products are cast to on the fly, None when the weights have the dtype to compute in"
+
+    def projection(self, modules: Sequence[nn.Module], dtype: torch.dtype | None = None) -> Projection:
+        """One product for layers that read the same input, in `dtype` or else `compute_dtype`."""
+        ...
+
+    def settle(self) -> None:
+        """To be called before the weights are read at fixed addresses."""
+        ...
 
     def refresh(self) -> None:
         """Bring the model up to date with the trainer's weights, in place."""
@@ -37,9 +55,26 @@ class RolloutWeights(Protocol):
 class SharedWeights:
     """The trainer's model itself: always up to date, no memory of its own."""
 
-    def __init__(self, model: nn.Module, *, autocast_dtype: torch.dtype | None = None) -> None:
+    def __init__(
+        self, model: nn.Module, *, compute_dtype: torch.dtype = torch.float32, autocast_dtype: torch.dtype | None = None
+    ) -> None:
         self.model = hugging_face_model(model)
+        self.compute_dtype = compute_dtype
         self.autocast_dtype = autocast_dtype
+        self._projections: dict[tuple[nn.Module, ...], Projection] = {}
+
+    def projection(self, modules: Sequence[nn.Module], dtype: torch.dtype | None = None) -> Projection:
+        """The same layers give the same projection."""
+        key = tuple(modules)
+        if key not in self._projections:
+            self._projections[key] = self._make(key, dtype or self.compute_dtype)
+        return self._projections[key]
+
+    def settle(self) -> None:
+        """Weights that are multiplied as one lie side by side, again after they were moved away and back."""
+        for modules, projection in self._projections.items():
+            if isinstance(projection, SharedProjection):
+                lay_modules_side_by_side(modules)
 
     def refresh(self) -> None:
         """Nothing to do."""
@@ -47,23 +82,42 @@ class SharedWeights:
     def applied(self) -> AbstractContextManager[None]:
         return nullcontext()
 
+    def _make(self, modules: tuple[nn.Module, ...], dtype: torch.dtype) -> Projection:
+        if all(is_plain(module) for module in modules):
+            return SharedProjection(modules, dtype)
+        return CalledProjection(modules, dtype, autocast_dtype=self.autocast_dtype)
+
 
 class PackedWeights(SharedWeights):
     """The trainer's model itself, with a packed copy of its linear weights to multiply with."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__(model)
-        self._linears = PackedLinears(self.model)
+        self._packed: dict[tuple[nn.Module, ...], PackedProjection] = {}
+        self._linears: PackedLinears | None = None
 
     def refresh(self) -> None:
         """Pack the linear weights anew; the other weights are shared."""
-        self._linears.refresh()
+        for projection in self._packed.values():
+            projection.refresh()
+        if self._linears is not None:
+            self._linears.refresh()
 
     def applied(self) -> AbstractContextManager[None]:
+        """Linear layers that no projection stands for are packed at the first use."""
+        if self._linears is None:
+            projected = {module for modules in self._packed for module in modules}
+            self._linears = PackedLinears(self.model, without=projected)
         return self._linears.applied()
 
+    def _make(self, modules: tuple[nn.Module, ...], dtype: torch.dtype) -> Projection:
+        if not all(is_plain(module) for module in modules):
+            return super()._make(modules, dtype)
+        self._packed[modules] = PackedProjection(modules)
+        return self._packed[modules]
 
-class CopiedWeights:
+
+class CopiedWeights(SharedWeights):
     """A copy whose matrices are in a lower dtype, adapters merged into them; all else is fp32, as under autocast.
 
     The residual stream stays fp32 and bf16 logits are not rounded, so that log-probabilities are those of a training
@@ -71,7 +125,6 @@ class CopiedWeights:
     """
 
     def __init__(self, model: nn.Module, *, dtype: torch.dtype) -> None:
-        self.autocast_dtype: torch.dtype | None = dtype
         source = hugging_face_model(model)
         memo: dict[int, Any] = {id(parameter): parameter for parameter in _outer_parameters(source)}
         self._pairs = [
@@ -83,8 +136,9 @@ class CopiedWeights:
         for layer in _adapter_layers(source):
             plain = memo[id(layer)] = copy.deepcopy(layer.base_layer, memo)
             self._merged.append((layer, plain.weight))
-        self.model = copy.deepcopy(source, memo)
-        keep_in_storage_dtype(self.model)
+        copied = copy.deepcopy(source, memo)
+        keep_in_storage_dtype(copied)
+        super().__init__(copied, compute_dtype=dtype, autocast_dtype=dtype)
         self.refresh()
 
     @torch.no_grad()
@@ -96,9 +150,6 @@ class CopiedWeights:
             if not layer.merged:
                 for adapter in layer.active_adapters:
                     target.copy_(layer.base_layer.weight + layer.get_delta_weight(adapter))
-
-    def applied(self) -> AbstractContextManager[None]:
-        return nullcontext()
 
 
 def rollout_weights(model: nn.Module, *, compute_dtype: DType, packed_linears: bool = False) -> RolloutWeights:
@@ -119,7 +170,7 @@ def rollout_weights(model: nn.Module, *, compute_dtype: DType, packed_linears: b
     if kept == torch.float32 and not any(p.dtype == torch.uint8 for p in model.parameters()):
         return CopiedWeights(model, dtype=wanted)
     mixed = any(p.dtype != wanted for p in model.parameters())
-    return SharedWeights(model, autocast_dtype=wanted if mixed else None)
+    return SharedWeights(model, compute_dtype=wanted, autocast_dtype=wanted if mixed else None)
 
 
 class HoldsWeights:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rl_compat.rollout.sampling import draw, keep_top, make_generator
+from rl_compat.rollout.sampling import draw, keep_top
 
 LOGITS = torch.tensor([2.0, 1.0, 0.0, -1.0, 0.5])
 CHI_SQUARE_999 = {4: 18.47, 999: 1143.9}
@@ -16,7 +16,7 @@ CHI_SQUARE_999 = {4: 18.47, 999: 1143.9}
 
 
 def draws(logits: Tensor, count: int, seed: int = 0, **options: object) -> tuple[Tensor, Tensor]:
-    uniform = torch.rand(count, dtype=torch.float64, generator=make_generator(seed, torch.device("cpu")))
+    uniform = torch.rand(count, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     return draw(logits.expand(count, -1), uniform, **({"temperature": 1.0} | options))
 
 

@@ -13,7 +13,7 @@ def scheduler(num_prompts: int, num_slots: int, *, max_new_tokens: int = 5, grou
 
 
 def step(subject: Scheduler, *tokens: int) -> None:
-    subject.record([list(tokens)], [[-0.5] * len(tokens)])
+    subject.record([[token] for token in tokens], [[-0.5] for _ in tokens])
 
 
 def test_slots_are_filled_in_the_order_of_the_prompts() -> None:
@@ -74,7 +74,7 @@ def test_the_last_waiting_sequences_do_not_wait_for_more_free_slots() -> None:
 def test_tokens_after_an_end_are_dropped() -> None:
     subject = scheduler(1, 1)
     subject.admit()
-    subject.record([[7], [2], [8]], [[-0.1], [-0.2], [-0.3]])
+    subject.record([[7, 2, 8]], [[-0.1, -0.2, -0.3]])
     response = subject.responses(1)[0][0]
     assert subject.done
     assert (response.token_ids, response.logprobs, response.finish_reason) == ((7, 2), (-0.1, -0.2), "stop")
@@ -84,7 +84,7 @@ def test_the_limit_ends_a_response_and_an_end_token_there_is_a_stop() -> None:
     """A-GEN-07."""
     subject = scheduler(2, 2, max_new_tokens=2)
     subject.admit()
-    subject.record([[7, 7], [8, 1]], [[0.0, 0.0]] * 2)
+    subject.record([[7, 8], [7, 1]], [[0.0, 0.0]] * 2)
     assert [group[0].finish_reason for group in subject.responses(2)] == ["length", "stop"]
 
 
