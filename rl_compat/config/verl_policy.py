@@ -39,7 +39,7 @@ LOSSES = {
     "dro": "dro",
     "cispo": "cispo",
 }
-OWN_AGGREGATION = {"gspo": "seq-mean-token-mean", "sapo": "seq-mean-token-mean", "geo_mean": "seq-mean-token-mean"}
+OWN_AGGREGATION = {"sapo": "seq-mean-token-mean", "geo_mean": "seq-mean-token-mean"}
 "losses that verl averages their own way, whatever `loss_agg_mode` says"
 WHOLE_REWARD = (None, "reward", "score", "seq_reward", "seq_final_reward")
 
@@ -77,6 +77,8 @@ def loss_aggregation(key: str, value: Any, given: Given) -> Outcome:
     """How token losses become one, unless the policy loss has its own way."""
     mode = given.get(LOSS_MODE)
     own = None if is_bypassing(given) else OWN_AGGREGATION.get(str(mode))
+    if mode == "gspo":
+        return honoured("algorithm.loss_aggregation", value, "verl reads it from 0.9.1 on; before, `gspo` had its own")
     if own is None:
         return honoured("algorithm.loss_aggregation", value)
     if own == value:
