@@ -40,15 +40,16 @@ def mending(findings: Iterable[Finding], hardware: Hardware) -> tuple[Mend, ...]
     return tuple(replace(mend, elsewhere=_elsewhere(mend.remedy.step, hardware)) for mend in moved)
 
 
-def script(mends: Sequence[Mend]) -> Iterator[str]:
-    """Lines of a POSIX shell, each command under a comment that says what it does.
+def script(mends: Sequence[Mend], *, brief: bool = False) -> Iterator[str]:
+    """Lines of a POSIX shell, each command under a comment that says what it does, and unless it is `brief` why.
 
     What has to be filled in, changes the system on a guess, or belongs elsewhere is a comment too, so that the whole
     block can be pasted.
     """
     for mend in mends:
         where = f"on {mend.elsewhere}: " if mend.elsewhere else ""
-        yield from _comment(f"{where}{mend.remedy.what}{_caution(mend.remedy)}")
+        what = mend.remedy.what.partition("; ")[0] if brief and mend.remedy.commands else mend.remedy.what
+        yield from _comment(f"{where}{what}{_caution(mend.remedy)}")
         for command in mend.remedy.commands:
             yield command if mend.elsewhere is None and _can_run(command, mend.remedy.sure) else f"#   {command}"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rl_compat.doctor.diagnosis import Diagnosis
+from rl_compat.doctor.findings import Severity
 from rl_compat.doctor.paper import BAD, BOLD, DIM, Paper
 from rl_compat.doctor.verdict import LADDER, Reach, Verdict
 from rl_compat.planning.types import Plan
@@ -18,11 +19,19 @@ def render_verdict(diagnosis: Diagnosis, paper: Paper) -> list[str]:
         unseen = any(option == "--no-torch" for _, option in diagnosis.left_out)
         works = "training works here" + (", as far as can be told without torch" if unseen else "")
         return [*_headline(f"{works}: {verdict.device}", paper, BOLD), *_outlook(verdict, paper)]
-    broken = _headline(f"training does not work here: {verdict.problem}", paper, BAD)
+    broken = _headline(f"training does not work here{_because(diagnosis, verdict)}", paper, BAD)
     if mended is None:
         return [*broken, *paper.wrap(verdict.device, first="  ")]
     with_torch = f" with torch {mended.torch}" if mended.torch else ""
     return [*broken, *_headline(f"once mended{with_torch}: {mended.device}", paper, BOLD), *_outlook(mended, paper)]
+
+
+def _because(diagnosis: Diagnosis, verdict: Verdict) -> str:
+    """Where the reasons are, or the one that no finding says."""
+    failures = [finding.what for finding in diagnosis.findings if finding.severity is Severity.FAILURE]
+    if verdict.problem not in failures:
+        return f": {verdict.problem}"
+    return f", for {len(failures)} reasons" if len(failures) > 1 else ", for one reason"
 
 
 def _headline(text: str, paper: Paper, colour: str) -> list[str]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from rl_compat.doctor.cards import all_cards
 from rl_compat.doctor.drivers import install_driver, last_branch
 from rl_compat.doctor.findings import Remedy, Step, Sureness
-from rl_compat.doctor.target import suitable_torch, target_of
+from rl_compat.doctor.target import known_driver, newest_cuda, suitable_torch, target_of
 from rl_compat.doctor.torch_tables import OLDEST_PYTHON, companions, releases
 from rl_compat.doctor.wheels import NoTorchBuildError, TorchInstall, pip_arguments
 from rl_compat.hardware.binaries import parse_version
@@ -69,7 +69,8 @@ def install(hardware: Hardware, build: TorchInstall) -> Remedy:
     other_release = parse_version(installed.get("torch", ""))[:2] != parse_version(build.version)[:2]
     outdated = [name for name in BUILT_FOR_ONE_TORCH if name in installed and other_release]
     return Remedy(
-        what=f"install torch {build.version} for {_kind(build)}: {build.reason}" + _beside(together, outdated),
+        what=f"install torch {build.version} for {_kind(build)}; {_reason(hardware, build)}"
+        + _beside(together, outdated),
         step=Step.TORCH,
         commands=(pip_install(hardware, *again, *_pip_arguments(hardware, build), *together),),
     )
@@ -97,7 +98,7 @@ def on_the_cpu(hardware: Hardware, because: str) -> Remedy:
         return Remedy(what=f"{because}; nor can torch for the CPU be installed: {error}", step=Step.TORCH)
     pip = pip_install(hardware, *_pip_arguments(hardware, build))
     return Remedy(
-        what=f"{because}; hide it and train on the CPU with torch {build.version}, or use another card",
+        what=f"hide it and train on the CPU with torch {build.version}, or use another card; {because}",
         step=Step.TORCH,
         commands=("export CUDA_VISIBLE_DEVICES=", pip),
     )
@@ -188,6 +189,14 @@ def _minor(python: str) -> int:
     """`3.12` as 12; every Python before 3 as 0."""
     major, minor = (*parse_version(python), 0, 0)[:2]
     return minor if major == 3 else 0
+
+
+def _reason(hardware: Hardware, build: TorchInstall) -> str:
+    """Why that build, in terms of the CUDA that the driver runs where its own version does not count, as under WSL."""
+    by_cuda, newest = known_driver(hardware), newest_cuda(hardware)
+    if by_cuda is None or newest is None or by_cuda == hardware.driver.version:
+        return build.reason
+    return build.reason.replace(f"driver {by_cuda}", f"a driver for CUDA {newest}")
 
 
 def _beside(together: list[str], outdated: list[str]) -> str:

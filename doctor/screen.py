@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 
 from rl_compat.doctor.diagnosis import Diagnosis
 from rl_compat.doctor.findings import Check, Finding, Remedy, Severity
@@ -21,7 +21,11 @@ def render(diagnosis: Diagnosis, paper: Paper, *, show_all: bool = False) -> lis
     """Every line of the report; `show_all` adds what is fine."""
     shown = [finding for finding in diagnosis.findings if show_all or finding.severity > Severity.OK]
     blocks = [render_verdict(diagnosis, paper)]
-    blocks += [_finding(finding, paper, diagnosis.mending) for finding in shown if finding.severity > Severity.OK]
+    said: set[Remedy] = set()
+    for finding in shown:
+        if finding.severity > Severity.OK:
+            blocks.append(_finding(finding, paper, diagnosis.mending, said))
+            said.update(finding.remedies)
     fine = [line for finding in shown if finding.severity is Severity.OK for line in _line(finding, paper)]
     blocks += [
         fine,
@@ -51,30 +55,33 @@ def _line(finding: Finding, paper: Paper) -> list[str]:
     return [lines[0].replace(name, paper.paint(name, COLOURS[finding.severity]), 1), *lines[1:]]
 
 
-def _finding(finding: Finding, paper: Paper, mending: Sequence[Mend]) -> list[str]:
-    about = [("affects", finding.affects), ("seen in", finding.where)]
-    said = "; ".join(f"{words} {', '.join(names)}" for words, names in about if names)
+def _finding(finding: Finding, paper: Paper, mending: Sequence[Mend], said: Container[Remedy]) -> list[str]:
+    """A finding with its remedies; of those that were `said` above only what they do."""
+    about = [("affects", [name.replace("_", " ") for name in finding.affects]), ("seen in", finding.where)]
+    context = "; ".join(f"{words} {', '.join(names)}" for words, names in about if names)
     in_block = preferred(finding) if any(finding.id in mend.findings for mend in mending) else None
     return [
         *_line(finding, paper),
         *paper.wrap(finding.why, first="  "),
-        *(paper.paint(line, DIM) for line in paper.wrap(said, first="  ")),
+        *(paper.paint(line, DIM) for line in paper.wrap(context, first="  ")),
         *(
             line
             for number, remedy in enumerate(finding.remedies)
-            for line in _remedy(remedy, paper, number, () if remedy is in_block else remedy.commands)
+            for line in _remedy(remedy, paper, number, in_block=remedy is in_block, repeated=remedy in said)
         ),
     ]
 
 
-def _remedy(remedy: Remedy, paper: Paper, number: int, commands: Sequence[str]) -> Iterator[str]:
+def _remedy(remedy: Remedy, paper: Paper, number: int, *, in_block: bool, repeated: bool) -> Iterator[str]:
     """The prose, and below it the commands that are not in the block."""
-    yield from paper.wrap(remedy.what, first="  or " if number else "  -> ", rest="     ")
-    yield from (f"       {command}" for command in commands)
+    words = f"as above: {remedy.what.partition('; ')[0]}" if repeated else remedy.what
+    yield from paper.wrap(words, first="  or " if number else "  -> ", rest="     ")
+    if not in_block and not repeated:
+        yield from (f"       {command}" for command in remedy.commands)
 
 
 def _commands(diagnosis: Diagnosis, paper: Paper) -> list[str]:
-    lines = list(script(diagnosis.mending))
+    lines = list(script(diagnosis.mending, brief=True))
     if not lines:
         return []
     return [

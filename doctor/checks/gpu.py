@@ -110,17 +110,16 @@ def _none(hardware: Hardware) -> Finding:
     )
     causes = [other.id for other in (*others, *nvml.check_nvml(hardware)) if other.severity >= Severity.WARNING]
     cards = all_cards(hardware)
-    if causes or any(_kept_out(device) for device in hardware.hidden_devices):
-        what = (
-            f"no GPU can be used as things are, see `{causes[0] if causes else 'mig.no_slices'}`: CPU mode until then"
-        )
+    causes += ["mig.no_slices" for device in hardware.hidden_devices if _kept_out(device)]
+    if causes:
+        what = f"no GPU can be used as things are, see `{causes[0]}`: CPU mode until then"
     elif cards or hardware.driver.version:
         return _unreachable(hardware, cards)
     else:
         what = "no NVIDIA GPU: CPU mode"
     return Finding(
         id="gpu.none",
-        severity=Severity.NOTE,
+        severity=Severity.OK if causes else Severity.NOTE,
         what=what,
         why="models of up to some hundred million parameters train here, for trying things out",
         where=("nvml", "PCI bus") if hardware.pci_gpus is not None else ("nvml",),

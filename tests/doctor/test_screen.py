@@ -75,7 +75,7 @@ def test_the_verdict_comes_first_then_what_is_worst_then_the_commands_then_the_s
     )
 
     order = [
-        "training does not work here: the fact of d.failure",
+        "training does not work here, for one reason",
         "once mended: NVIDIA GeForce RTX 4090",
         "\nfailure: the fact of d.failure",
         "\nwarning: the fact of b.warning",
@@ -118,6 +118,34 @@ def test_a_finding_says_why_where_and_what_to_do() -> None:
         "       unset B",
     ]
     assert lines.count("  unset A") == 1
+
+
+def test_what_does_not_work_is_said_once_and_a_reason_that_no_finding_has_in_full() -> None:
+    two = [finding(f"{name}.failure", Severity.FAILURE) for name in "ab"]
+    lines = render(diagnosis("rtx4090", *two), Paper())
+    assert lines[0] == "training does not work here, for 2 reasons"
+    assert sum("the fact of a.failure" in line for line in lines) == 1
+
+    broken = machine("rtx3090_torch_hang")
+    alone = Diagnosis(hardware=broken, results=(), verdict=judge(broken), seconds=0.0)
+    assert render(alone, Paper())[0] == ("training does not work here: torch does not import: no answer within 60 s")
+
+
+def test_a_remedy_that_was_given_above_is_named_by_what_it_does() -> None:
+    way = remedy(Step.TORCH, "pip install torch", what="install torch; it is the newest")
+    other = remedy(Step.SHELL, "nvidia-smi", what="look; it says more")
+    findings = [finding(f"{name}.x", Severity.FAILURE, way, other) for name in "ab"]
+
+    lines = render(diagnosis("rtx4090", *findings), Paper())
+
+    first, second = lines.index("failure: the fact of a.x"), lines.index("failure: the fact of b.x")
+    assert lines[first + 1 : first + 4] == [
+        "  -> install torch; it is the newest",
+        "  or look; it says more",
+        "       nvidia-smi",
+    ]
+    assert lines[second + 1 : second + 3] == ["  -> as above: install torch", "  or as above: look"]
+    assert lines[lines.index("to mend this, in this order:") + 1] == "  # install torch"
 
 
 def test_the_commands_of_a_note_stand_below_it_because_no_block_has_them() -> None:
