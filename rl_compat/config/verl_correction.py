@@ -35,7 +35,9 @@ def importance_bound(key: str, value: Any, given: Given) -> Outcome:
         return translated({"off_policy.truncate": None}, "weights of any size")
     numbers = _numbers(given.texts[key])
     if len(numbers) == 2:
-        return translated({"off_policy.band": tuple(numbers)}, "weights outside are 0", warn=not isinstance(value, str))
+        misread = not isinstance(value, str)
+        reason = f"weights outside are 0; without quotes Hydra reads {value}" if misread else "weights outside are 0"
+        return translated({"off_policy.band": tuple(numbers)}, reason, warn=misread)
     return translated({"off_policy.truncate": numbers[0]}, "no weight above it")
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -214,10 +215,10 @@ class Row:
         return tuple(getattr(self, column).replace("|", "\\|") for column in COLUMNS)
 
 
-def rows() -> Iterator[Row]:
+@cache
+def rows() -> tuple[Row, ...]:
     """A row for every key of the nine releases, in the order of their names."""
-    for key in sorted(releases().defaults):
-        yield row_of(key)
+    return tuple(row_of(key) for key in sorted(releases().defaults))
 
 
 def row_of(key: str) -> Row:
@@ -277,7 +278,7 @@ def _shown(value: Any) -> str:
 
 def page() -> str:
     """The page as it should be."""
-    made = list(rows())
+    made = rows()
     counts = ", ".join(f"{sum(row.verdict == verdict for row in made)} {verdict}" for verdict in VERDICTS)
     lines = [
         "# Every public key of verl's",
