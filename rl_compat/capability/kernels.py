@@ -34,7 +34,8 @@ def cuda_graphs(hardware: Hardware, *, engine: str) -> Capability:
     """Whether the rollout engine replays its decode step as a CUDA graph."""
     if on_cpu(hardware):
         return capability("cuda_graphs", _NEEDS_CUDA)
-    return capability("cuda_graphs", () if engine == "native" else (f"the engine `{engine}` records none of ours",))
+    records = engine in ("native", "vllm")
+    return capability("cuda_graphs", () if records else (f"the engine `{engine}` records none",))
 
 
 def tf32(hardware: Hardware, *, compute_dtype: str) -> Capability:

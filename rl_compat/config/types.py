@@ -288,6 +288,8 @@ class RolloutConfig:
     "responses generated at once; planned when not set"
     max_num_batched_tokens: int | None = None
     "prompt tokens in one prefill; planned when not set"
+    max_model_len: int | None = None
+    "tokens of the longest sequence, prompt and response; the sum of `data`'s two limits when not set"
     gpu_memory_utilization: float | None = None
     "share of the device's total memory the engine may hold; planned when not set"
     seed: int = 1

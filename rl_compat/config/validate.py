@@ -93,6 +93,7 @@ RANGES: Mapping[str, Range] = {
     "rollout.top_k": NOT_NEGATIVE,
     "rollout.max_num_seqs": AT_LEAST_ONE,
     "rollout.max_num_batched_tokens": AT_LEAST_ONE,
+    "rollout.max_model_len": AT_LEAST_ONE,
     "rollout.gpu_memory_utilization": FRACTION,
     "rollout.seed": NOT_NEGATIVE,
     "optimizer.actor_lr": NOT_NEGATIVE,

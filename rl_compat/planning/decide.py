@@ -19,7 +19,7 @@ from rl_compat.planning.choices import Chooser
 from rl_compat.planning.ladder import Levels
 from rl_compat.planning.model_shape import ModelShape
 from rl_compat.planning.profile import Profile, match_profile
-from rl_compat.planning.share import engine_room_bytes
+from rl_compat.planning.share import engine_room_bytes, with_share
 from rl_compat.planning.sizing import Room, Wanted
 from rl_compat.planning.types import DType
 from rl_compat.planning.work import MemoryRequest
@@ -67,6 +67,7 @@ def decide(
         cost_shape,
         on_cpu=on_cpu(selected) or emulated_on_cpu(selected),
     )
+    request = with_share(request, config, selected)
     available = available_bytes(selected, config.plan.memory_fraction)
     return Decided(
         config=config,
@@ -76,7 +77,11 @@ def decide(
         request=request,
         levels=_levels(config, selected, choices, request, profile),
         wanted=_wanted(config, request),
-        room=Room(available_bytes=available, engine_bytes=engine_room_bytes(config, selected, request)),
+        room=Room(
+            available_bytes=available,
+            engine_bytes=engine_room_bytes(config, selected, request),
+            sequences_wait=request.engine == "vllm" and config.rollout.max_num_seqs is not None,
+        ),
         host_budget_bytes=host_budget_bytes(selected, fraction=config.plan.memory_fraction),
     )
 
@@ -197,7 +202,8 @@ def _frozen_dtypes(chosen: Choice, request: MemoryRequest, profile: Profile) -> 
 def _wanted(config: RunConfig, request: MemoryRequest) -> Wanted:
     plan, group = config.plan, sequences_per_row(config)
     prefill = config.rollout.max_num_batched_tokens if request.generates else None
-    if prefill is not None and prefill < request.max_prompt_length:
+    _check_lengths(config, request)
+    if prefill is not None and prefill < request.max_prompt_length and request.engine != "vllm":
         raise ConfigError(
             f"`rollout.max_num_batched_tokens` is {prefill} and a prompt may have {request.max_prompt_length} tokens",
             hint=f"set it to {request.max_prompt_length} or more, or leave it out",
@@ -206,8 +212,11 @@ def _wanted(config: RunConfig, request: MemoryRequest) -> Wanted:
     validates = bool(config.data.val_files) and (
         config.trainer.validate_before or config.trainer.validate_after or config.trainer.validate_every > 0
     )
+    sequences = max(sequences, VALIDATION_SEQS) if validates else sequences
+    if request.engine == "vllm" and prefill is not None:
+        sequences = min(sequences, prefill)
     return Wanted(
-        num_sequences=max(sequences, VALIDATION_SEQS) if validates else sequences,
+        num_sequences=sequences,
         mini_batch_sequences=config.trainer.mini_batch_size * group,
         max_num_seqs=config.rollout.max_num_seqs,
         max_prefill_tokens=prefill,
@@ -215,6 +224,24 @@ def _wanted(config: RunConfig, request: MemoryRequest) -> Wanted:
         micro_batch_tokens=_number(plan.max_tokens_per_micro_batch),
         logprob_chunk_tokens=_number(plan.logprob_chunk_tokens),
     )
+
+
+def _check_lengths(config: RunConfig, request: MemoryRequest) -> None:
+    """Raise ConfigError for limits of the rollout that contradict each other or what is asked for."""
+    rollout = config.rollout
+    if rollout.max_model_len is not None and rollout.max_model_len < request.length:
+        raise ConfigError(
+            f"`rollout.max_model_len` is {rollout.max_model_len}, and prompt and response may have "
+            f"{request.max_prompt_length} + {request.max_response_length} tokens",
+            hint=f"set it to {request.length} or more, or leave it out",
+        )
+    batched, sequences = rollout.max_num_batched_tokens, rollout.max_num_seqs or 1
+    if request.engine == "vllm" and batched is not None and batched < sequences:
+        raise ConfigError(
+            f"`rollout.max_num_batched_tokens` is {batched} and `rollout.max_num_seqs` is {sequences}: "
+            "vLLM computes a token of every sequence in each step",
+            hint=f"set it to {sequences} or more, or leave it out",
+        )
 
 
 def sequences_per_row(config: RunConfig) -> int:

@@ -8,12 +8,14 @@ one block, and the gradient of the embedding; only the largest counts.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from rl_compat.capability.precision import DTYPE_BYTES
 from rl_compat.capability.quantization import NF4_BYTES
 from rl_compat.planning import activations
 from rl_compat.planning.activations import FP32_BYTES, Arithmetic
 from rl_compat.planning.types import PhaseBudget
+from rl_compat.planning.vllm_memory import vllm_asleep_bytes, vllm_bytes, vllm_working_bytes
 from rl_compat.planning.work import CRITIC_ROLES, TRAINED_ROLES, Levers, MemoryRequest, Sizes
 from rl_compat.units import MIB
 
@@ -99,6 +101,8 @@ def rollout_engine_bytes(request: MemoryRequest, levers: Levers, sizes: Sizes) -
 
     The `transformers` engine makes a cache for every call and keeps none.
     """
+    if request.engine == "vllm":
+        return vllm_bytes(request, sizes)
     items = {}
     if _copies_weights(request, levers):
         items["rollout weights"] = request.actor.linear_parameters * DTYPE_BYTES[request.rollout_dtype]
@@ -109,6 +113,11 @@ def rollout_engine_bytes(request: MemoryRequest, levers: Levers, sizes: Sizes) -
     if request.cuda_graphs:
         items["cuda graphs"] = _step_bytes(request, sizes)
     return items
+
+
+def engine_needs_bytes(request: MemoryRequest, levers: Levers, sizes: Sizes) -> int:
+    """What the engine must hold, where it might take more: vLLM fills the share that it is given."""
+    return sum(rollout_engine_bytes(replace(request, vllm_share_bytes=None), levers, sizes).values())
 
 
 def _cache_bytes(request: MemoryRequest, levers: Levers, sizes: Sizes) -> int:
@@ -138,6 +147,8 @@ def _step_bytes(request: MemoryRequest, sizes: Sizes) -> int:
 
 
 def _rollout_items(request: MemoryRequest, levers: Levers, sizes: Sizes) -> dict[str, int]:
+    if request.engine == "vllm":
+        return vllm_bytes(request, sizes) | vllm_working_bytes(request, sizes)
     arithmetic = Arithmetic(
         compute_bytes=DTYPE_BYTES[request.rollout_dtype],
         repeat_kv=request.repeat_kv,
@@ -258,9 +269,15 @@ def _resident(request: MemoryRequest, levers: Levers, sizes: Sizes, phase: str, 
         trained = request.trained_parameters(role)
         if trained and not levers.offload_optimizer:
             items[f"{role} optimizer"] = trained * request.optimizer_state_bytes
-    if request.generates and phase != "rollout" and not levers.sleep_between:
-        items |= rollout_engine_bytes(request, levers, sizes)
+    if request.generates and phase != "rollout":
+        items |= _waiting_engine_bytes(request, levers, sizes)
     return items
+
+
+def _waiting_engine_bytes(request: MemoryRequest, levers: Levers, sizes: Sizes) -> dict[str, int]:
+    if not levers.sleep_between:
+        return rollout_engine_bytes(request, levers, sizes)
+    return vllm_asleep_bytes(request) if request.engine == "vllm" else {}
 
 
 def _with_slack(request: MemoryRequest, items: Mapping[str, int]) -> dict[str, int]:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import cast
 
 from rl_compat.capability.attention import sdpa_backends
 from rl_compat.capability.devices import emulated_on_cpu, on_cpu
 from rl_compat.capability.offload import offload
+from rl_compat.capability.rollout_engines import vllm_attention
 from rl_compat.capability.types import Choice, Rejected
 from rl_compat.planning.decide import Decided
 from rl_compat.planning.ladder import Found
 from rl_compat.planning.memory import host_bytes, phase_budgets
+from rl_compat.planning.share import device_bytes
 from rl_compat.planning.types import Plan, RoleName, RolePlan, RolloutPlan
+from rl_compat.planning.vllm_memory import cache_bytes, vllm_bytes
 from rl_compat.units import format_bytes
 
 LEVER_CHOICES = {
@@ -90,7 +94,7 @@ def _role(decided: Decided, found: Found, role: RoleName) -> RolePlan:
 
 def _rollout(decided: Decided, found: Found) -> RolloutPlan:
     request, choices = decided.request, decided.choices
-    return RolloutPlan(
+    plan = RolloutPlan(
         engine=request.engine,
         compute_dtype=request.rollout_dtype,
         max_num_seqs=found.sizes.max_num_seqs,
@@ -99,6 +103,22 @@ def _rollout(decided: Decided, found: Found) -> RolloutPlan:
         gpu_memory_utilization=decided.config.rollout.gpu_memory_utilization,
         sleep_between=found.levers.sleep_between,
         packed_linears=request.packs_linears,
+    )
+    return _for_vllm(plan, decided, found) if request.engine == "vllm" else plan
+
+
+def _for_vllm(plan: RolloutPlan, decided: Decided, found: Found) -> RolloutPlan:
+    """With what vLLM is started for. A share that the user gave is vLLM's to fill, on a CPU the plan's."""
+    request, hardware = decided.request, decided.hardware
+    cache = cache_bytes(request, found.sizes)
+    fills = plan.gpu_memory_utilization is not None and device_of(decided) != "cpu"
+    share = sum(vllm_bytes(request, found.sizes).values()) / device_bytes(hardware)
+    return replace(
+        plan,
+        kv_cache_bytes=None if fills else cache,
+        max_model_len=decided.config.rollout.max_model_len or request.length,
+        attention_backend=vllm_attention(hardware),
+        gpu_memory_utilization=plan.gpu_memory_utilization or round(share, 4),
     )
 
 

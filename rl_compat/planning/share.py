@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from rl_compat.config.types import RunConfig
 from rl_compat.errors import DoesNotFitError
 from rl_compat.hardware.types import Hardware
 from rl_compat.planning.memory import weights_bytes
+from rl_compat.planning.vllm_memory import overhead_bytes, vllm_weights_bytes
 from rl_compat.planning.work import Levers, MemoryRequest
 from rl_compat.units import format_bytes
 
@@ -43,8 +46,28 @@ def engine_room_bytes(config: RunConfig, hardware: Hardware, request: MemoryRequ
     share = config.rollout.gpu_memory_utilization
     if share is None or not request.generates:
         return None
-    total = hardware.devices[0].memory_total_bytes if hardware.devices else hardware.host.ram_limit_bytes
     copy = request.actor.num_parameters * 2 if request.rollout_dtype != "fp32" else 0
-    resident = sum(weights_bytes(request, Levers(), role) for role in request.roles)
-    room = kv_room_bytes(total_bytes=total, resident_bytes=resident, weights_bytes=copy, overhead_bytes=0, share=share)
-    return room + copy
+    overhead = 0
+    if request.engine == "vllm":
+        copy, overhead = vllm_weights_bytes(request), overhead_bytes(request)
+    room = kv_room_bytes(
+        total_bytes=device_bytes(hardware),
+        resident_bytes=sum(weights_bytes(request, Levers(), role) for role in request.roles),
+        weights_bytes=copy,
+        overhead_bytes=overhead,
+        share=share,
+    )
+    return room + copy + overhead
+
+
+def with_share(request: MemoryRequest, config: RunConfig, hardware: Hardware) -> MemoryRequest:
+    """The request with what vLLM takes when the user gave its share: all of it, whatever the sequences need."""
+    share = config.rollout.gpu_memory_utilization
+    if share is None or request.engine != "vllm":
+        return request
+    return replace(request, vllm_share_bytes=int(share * device_bytes(hardware)))
+
+
+def device_bytes(hardware: Hardware) -> int:
+    """Total memory of the device, or of the host when the CPU computes."""
+    return hardware.devices[0].memory_total_bytes if hardware.devices else hardware.host.ram_limit_bytes

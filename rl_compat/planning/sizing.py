@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from rl_compat.planning import activations
-from rl_compat.planning.memory import phase_budgets, rollout_engine_bytes
+from rl_compat.planning.memory import engine_needs_bytes, phase_budgets
 from rl_compat.planning.profile import Limits
 from rl_compat.planning.work import Levers, MemoryRequest, Sizes
 
@@ -36,6 +36,8 @@ class Room:
     available_bytes: int
     engine_bytes: int | None = None
     "what the rollout engine may hold, when the user gave its share"
+    sequences_wait: bool = False
+    "sequences that find no room in the engine's cache wait for it: one must fit, not all that the user allows"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +77,7 @@ def largest_sizes(
 def shortage(request: MemoryRequest, levers: Levers, sizes: Sizes, room: Room) -> Shortage | None:
     """The phase that exceeds the room by most, or None."""
     if room.engine_bytes is not None:
-        held = sum(rollout_engine_bytes(request, levers, sizes).values())
+        held = engine_needs_bytes(request, levers, replace(sizes, max_num_seqs=1) if room.sequences_wait else sizes)
         if held > room.engine_bytes:
             return Shortage(phase="rollout engine", needed_bytes=held, available_bytes=room.engine_bytes)
     worst = max(phase_budgets(request, levers, sizes), key=lambda budget: budget.total_bytes)

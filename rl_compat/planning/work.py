@@ -44,6 +44,8 @@ class MemoryRequest:
     "top-k or top-p is on"
     context_bytes: int
     allocator_factor: float
+    vllm_share_bytes: int | None = None
+    "what vLLM may hold in all, when the user gave its share of the device"
     reward: ModelShape | None = None
     "of a learned reward"
     cost: ModelShape | None = None

@@ -119,7 +119,7 @@ def cache_bytes(config: Any, plan: RolloutPlan, *, length: int) -> int:
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     token = 2 * config.num_hidden_layers * heads * head_size * DTYPES[plan.compute_dtype].itemsize
-    return int(token * CACHE_STEP * (math.ceil(length / CACHE_STEP) * plan.max_num_seqs + config.num_hidden_layers))
+    return int(token * CACHE_STEP * (math.ceil(length / CACHE_STEP) * plan.max_num_seqs + 1))
 
 
 @contextmanager

@@ -36,7 +36,7 @@ _MAY_CHANGE = {
         "experiment",
         "output_dir",
     },
-    "rollout": {"engine", "max_num_seqs", "max_num_batched_tokens", "gpu_memory_utilization"},
+    "rollout": {"engine", "max_num_seqs", "max_num_batched_tokens", "max_model_len", "gpu_memory_utilization"},
     "reward": {"timeout_seconds"},
 }
 "settings by section that a continued run may have changed, besides all of `plan`"
