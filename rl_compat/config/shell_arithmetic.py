@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import operator
 import re
+import warnings
 from collections.abc import Callable, Mapping
 
 BINARY: Mapping[type, Callable[[int, int], int]] = {
@@ -36,7 +37,9 @@ def evaluate(text: str, value_of: Callable[[str], str]) -> int:
     python = python.replace("&&", " and ").replace("||", " or ")
     python = re.sub(r"!(?!=)", " not ", python)
     try:
-        return _value(ast.parse(python.strip() or "0", mode="eval").body, value_of)
+        with warnings.catch_warnings(action="ignore"):
+            tree = ast.parse(python.strip() or "0", mode="eval")
+        return _value(tree.body, value_of)
     except (SyntaxError, ZeroDivisionError, OverflowError, RecursionError) as error:
         raise ValueError(f"`{text.strip()}` is not whole-number arithmetic") from error
 

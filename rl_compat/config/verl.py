@@ -201,7 +201,7 @@ def _outcome(argument: Argument, given: Given) -> Outcome:
         return Outcome(verdict="without effect", reason="only `adv_estimator=gae` has a critic")
     try:
         return rule(argument.key, given.values[argument.key], given)
-    except (TypeError, ValueError, AttributeError):
+    except (TypeError, ValueError, AttributeError, ArithmeticError):
         return refused("the value is of the wrong kind")
 
 

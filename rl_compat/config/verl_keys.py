@@ -17,19 +17,14 @@ from rl_compat.config.verl_correction import (
 from rl_compat.config.verl_meanings import (
     config_name,
     critic_warmup,
-    disable_logprobs,
     filter_overlong,
     interval,
     loggers,
     num_devices,
     resume_mode,
     resume_path,
-    rollout_engine,
     sample_limit,
-    top_k,
     truncation,
-    validation_sampling,
-    validation_temperature,
 )
 from rl_compat.config.verl_policy import (
     estimator,
@@ -48,16 +43,14 @@ from rl_compat.config.verl_reward import (
     reward_argument,
     reward_model,
 )
-from rl_compat.config.verl_role_keys import BATCHES, PROFILER, ROLES
-from rl_compat.config.verl_rules import DTYPES, Rule, inert, only, other_than, renamed, same
+from rl_compat.config.verl_role_keys import PROFILER, ROLES
+from rl_compat.config.verl_rollout_keys import NO_TOOLS, ROLLOUT
+from rl_compat.config.verl_rules import Rule, inert, only, other_than, renamed, same
 
 TEXT_ONLY = inert("models are text only")
-OF_VLLM = inert("the rollout engine decides it from the plan")
-ONE_DEVICE = "every tensor is whole on one device"
 NO_RAY = inert("one device runs in this process, without Ray")
 NO_REWARD_SERVER = inert("a reward model runs in this process, read by its own template; no server is started")
 NO_SANDBOX = "no code sandbox is called; score with `reward.functions`"
-NO_TOOLS = "rollouts are single turns without tools"
 
 DATA: Mapping[str, Rule] = {
     "data.train_files": same("data.train_files"),
@@ -111,74 +104,6 @@ DATA: Mapping[str, Rule] = {
     "data.apply_chat_template_kwargs.*": only(
         (), "", otherwise="put the template in a file and set `model.chat_template=FILE`"
     ),
-}
-
-_ROLLOUT: Mapping[str, Rule] = {
-    **BATCHES,
-    "name": rollout_engine,
-    "mode": inert("generation takes turns with training"),
-    "n": same("algorithm.group_size"),
-    "temperature": same("rollout.temperature"),
-    "top_p": same("rollout.top_p"),
-    "top_k": top_k,
-    "do_sample": only((True,), "responses are always sampled", otherwise="training needs sampled responses"),
-    "seed": same("rollout.seed"),
-    "prompt_length": same("data.max_prompt_length"),
-    "response_length": same("data.max_response_length"),
-    "dtype": renamed("plan.rollout_dtype", DTYPES, reason="the name here is shorter"),
-    "gpu_memory_utilization": same("rollout.gpu_memory_utilization"),
-    "max_num_batched_tokens": same("rollout.max_num_batched_tokens"),
-    "max_num_seqs": same("rollout.max_num_seqs"),
-    "max_model_len": inert("the longest sequence is prompt plus response"),
-    "ignore_eos": only((False,), "responses end at the end token", otherwise="responses end at the end token"),
-    "tensor_model_parallel_size": other_than((1,), ONE_DEVICE),
-    "data_parallel_size": other_than((1,), ONE_DEVICE),
-    "expert_parallel_size": other_than((1,), ONE_DEVICE),
-    "pipeline_model_parallel_size": other_than((1,), ONE_DEVICE),
-    "nnodes": only((0,), "generation is where training is", otherwise="generation is where training is"),
-    "n_gpus_per_node": inert("generation is where training is"),
-    "enforce_eager": OF_VLLM,
-    "cudagraph_capture_sizes": OF_VLLM,
-    "free_cache_engine": OF_VLLM,
-    "enable_chunked_prefill": OF_VLLM,
-    "enable_prefix_caching": OF_VLLM,
-    "scheduling_policy": OF_VLLM,
-    "skip_tokenizer_init": OF_VLLM,
-    "multi_stage_wake_up": OF_VLLM,
-    "engine_kwargs*": OF_VLLM,
-    "load_format": inert("the rollout has the trained weights from the start"),
-    "layered_summon": inert("the rollout has the trained weights from the start"),
-    "checkpoint_engine.*": inert("the rollout shares the trained weights"),
-    "update_weights_bucket_megabytes": inert("the rollout shares the trained weights"),
-    "logprobs_mode": inert("log-probabilities are those of the distribution that was sampled"),
-    "calculate_log_probs": inert("the log-probability of each sampled token is always recorded"),
-    "disable_logprobs": disable_logprobs,
-    "over_sample_rate": inert("as many responses are generated as are used"),
-    "use_fire_sampling": only((False,), "off", otherwise="there is no such sampling"),
-    "quantization": only((None,), "off", otherwise="rollout weights are not quantized"),
-    "quantization_config_file": only((None,), "off", otherwise="rollout weights are not quantized"),
-    "val_kwargs.temperature": validation_temperature,
-    "val_kwargs.do_sample": validation_sampling,
-    "val_kwargs.n": other_than((1,), "validation takes one response per question"),
-    "val_kwargs.top_k": other_than((-1, 0), "validation samples from all tokens"),
-    "val_kwargs.top_p": other_than((1,), "validation samples from all tokens"),
-    "disable_log_stats": OF_VLLM,
-    "full_determinism": inert("`trainer.seed` seeds the run; the kernels stay as they are"),
-    "mtp*": inert("there is no multi-token prediction"),
-    "qat*": inert("there is no quantization-aware training"),
-    "enable_rollout_routing_replay": only((False,), "off", otherwise="expert routing is not replayed"),
-    "moe_load_balance_metrics_interval": inert("experts are not measured"),
-    "disaggregation.enabled": only((False,), "off", otherwise="prefill and decoding share the device"),
-    "disaggregation.*": inert("prefill and decoding share the device"),
-    "multi_turn.enable": only((False,), "single turns", otherwise=NO_TOOLS),
-    "multi_turn.*": inert(NO_TOOLS),
-    "agent.*": inert(NO_TOOLS),
-    "trace.*": inert("samples.jsonl has the responses"),
-    "prometheus.*": inert("metrics go to `trainer.loggers`"),
-    "skip.enable": only((False,), "every step generates", otherwise="every step generates"),
-    "skip_rollout": only((False,), "every step generates", otherwise="every step generates"),
-    "skip*": inert("every step generates"),
-    "profiler.*": PROFILER,
 }
 
 ALGORITHM: Mapping[str, Rule] = {
@@ -312,7 +237,7 @@ OTHERS: Mapping[str, Rule] = {
 KEYS: Mapping[str, Rule] = {
     **DATA,
     **ROLES,
-    **{f"actor_rollout_ref.rollout.{name}": rule for name, rule in _ROLLOUT.items()},
+    **{f"actor_rollout_ref.rollout.{name}": rule for name, rule in ROLLOUT.items()},
     **ALGORITHM,
     **REWARD,
     **TRAINER,

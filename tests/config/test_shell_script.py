@@ -241,6 +241,8 @@ def test_nothing_is_run(tmp_path: Path) -> None:
         ("a=1\nrun $(x", "line 2"),
         ("run a )", "has nothing to close"),
         ("f() { f; }\nf", "in a circle"),
+        ("a=1\nrun ${a:-'}", "line 2"),
+        ("while true; do while true; do A=1; done; done", "runs more than 100000 commands"),
     ],
 )
 def test_what_is_not_a_script_is_said_with_its_line(text: str, fact: str) -> None:

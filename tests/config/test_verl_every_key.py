@@ -6,9 +6,10 @@ import pytest
 from config.verl_table import PAGE, VERDICTS, beside_of, plausible, rows
 
 from rl_compat.config.load import judge_config, load_config
-from rl_compat.config.settings import values_of
+from rl_compat.config.settings import settings, values_of
 from rl_compat.config.verl import default_text, find_rule
 from rl_compat.config.verl_releases import releases
+from rl_compat.config.verl_rules import Inert
 from rl_compat.config.verl_toml import translated_toml
 from rl_compat.errors import ConfigError
 
@@ -83,3 +84,12 @@ def test_a_key_without_effect_leaves_every_setting_alone() -> None:
     config = judge_config(None, [f"{key}={plausible(key)}" for key in idle]).config
 
     assert values_of(config) == values_of(load_config().config)
+
+
+@pytest.mark.parametrize("value", ["", "null", "[", "nan", "-1", "1e400", "[1,2]", "{a: 1}", "a b"])
+def test_no_value_of_a_key_with_a_meaning_is_more_than_refused(value: str) -> None:
+    """A-UX-05: a value of the wrong kind gets a verdict, never a traceback."""
+    for key in (key for key in KEYS if not isinstance(find_rule(key), Inert)):
+        loaded = judge_config(None, [f"{key}={value}"])
+
+        assert loaded.report or key in settings()
