@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from rl_compat.doctor.paper import USUAL
 from rl_compat.errors import AskedWrongly, nearest
 
 TORCH_SECONDS = 60.0
@@ -23,7 +24,7 @@ EXAMPLES = """\
 examples:
   {program}                            diagnose this machine
   {program} --all                      also what is fine
-  {program} --only torch_build,driver  ask only these; --list names them
+  {program} --only torch,driver        ask only these; --list names them
   {program} --fix                      print the commands; --fix --yes runs pip's part of them
   {program} --hardware p40.json        diagnose a recording of another machine
   {program} explain error.log          the real cause of an error text
@@ -60,10 +61,12 @@ class Parser(argparse.ArgumentParser):
 
 
 class Help(argparse.RawDescriptionHelpFormatter):
-    """Usage with a capital, as the other commands have it."""
+    """As wide as a report, and usage with a capital, as the other commands have it."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=34, width=USUAL)
 
     def add_usage(self, usage, actions, groups, prefix=None):  # type: ignore[no-untyped-def]
-        self._max_help_position = 34
         super().add_usage(usage, actions, groups, "Usage: " if prefix is None else prefix)
 
 

@@ -98,7 +98,7 @@ def on_the_cpu(hardware: Hardware, because: str) -> Remedy:
         return Remedy(what=f"{because}; nor can torch for the CPU be installed: {error}", step=Step.TORCH)
     pip = pip_install(hardware, *_pip_arguments(hardware, build))
     return Remedy(
-        what=f"hide it and train on the CPU with torch {build.version}, or use another card; {because}",
+        what=f"hide the card and train on the CPU with torch {build.version}, or use another card; {because}",
         step=Step.TORCH,
         commands=("export CUDA_VISIBLE_DEVICES=", pip),
     )
@@ -156,7 +156,7 @@ def other_python(hardware: Hardware) -> tuple[Remedy, ...]:
     return (
         replace(
             environment,
-            what=f"{environment.what}: it gets torch {build.version} for {_kind(build)}, then this project",
+            what=f"{environment.what}; it gets torch {build.version} for {_kind(build)}, then this project",
             commands=(
                 *environment.commands,
                 shlex.join([*pip, *_pip_arguments(hardware, build)]),
@@ -174,7 +174,7 @@ def new_python(hardware: Hardware, python: str) -> Remedy:
         return Remedy(what=what, step=Step.PYTHON, commands=(conda,))
     uv = f"uv venv --seed --python {python} {NEW_ENVIRONMENT}"
     return Remedy(
-        what=f"{what} (where `python{python}` is missing, `{uv}` brings it)",
+        what=f"{what} (where that is missing, `{uv}` brings it)",
         step=Step.PYTHON,
         commands=(f"python{python} -m venv {NEW_ENVIRONMENT}",),
         sure=Sureness.UNSURE,

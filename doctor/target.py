@@ -7,9 +7,17 @@ from dataclasses import dataclass
 
 from rl_compat.doctor.cards import all_cards
 from rl_compat.doctor.drivers import RESERVED_BY
-from rl_compat.doctor.torch_tables import cuda_of, driver_of_cuda, releases, variants
-from rl_compat.doctor.wheels import Capability, TorchInstall, minor_of, processor, rank_torch, serving_pythons
-from rl_compat.hardware.binaries import wheel_supports
+from rl_compat.doctor.torch_tables import OLDEST, cuda_of, driver_of_cuda, releases, variants
+from rl_compat.doctor.wheels import (
+    MACHINES,
+    Capability,
+    TorchInstall,
+    minor_of,
+    processor,
+    rank_torch,
+    serving_pythons,
+)
+from rl_compat.hardware.binaries import parse_version, wheel_supports
 from rl_compat.hardware.nvml import cuda_version_text
 from rl_compat.hardware.types import Hardware
 
@@ -82,11 +90,19 @@ def newest_cuda(hardware: Hardware) -> str | None:
 
 
 def has_a_build(hardware: Hardware, capability: Capability) -> bool:
-    """Whether any torch that rl_compat runs with has code for a card, whatever driver and Python are here."""
+    """Whether any torch that rl_compat runs with has code for a card, whatever driver and Python are here.
+
+    One that is installed counts too: some processors and integrated cards have builds of their own.
+    """
+    torch, machine = hardware.software.torch, target_of(hardware).machine
+    ours = torch is not None and parse_version(torch.version)[:2] >= OLDEST
+    if torch is not None and ours and wheel_supports(torch.arch_list, capability, cuda=torch.cuda):
+        return True
     return any(
         wheel_supports(archs, capability, cuda=cuda_of(variant))
+        for known in ((machine,) if machine in MACHINES else MACHINES)
         for release in releases()
-        for variant, archs in variants(release, target_of(hardware).machine)
+        for variant, archs in variants(release, known)
     )
 
 

@@ -12,6 +12,7 @@ from rl_compat.capability.precision import compute_dtype
 from rl_compat.doctor.cards import names
 from rl_compat.doctor.checks.variables import look_at_variables
 from rl_compat.doctor.findings import Check, Finding, Severity
+from rl_compat.doctor.target import has_a_build
 from rl_compat.doctor.torch_tables import read_knowledge
 from rl_compat.hardware.catalogue import capability_of, find_gpu, shared_memory_optin_bytes
 from rl_compat.hardware.types import Device, Hardware
@@ -31,11 +32,14 @@ SLOW_HALF = ("vector_only",)
 
 
 def look_at_precision(hardware: Hardware) -> Iterator[Finding]:
-    """One finding for the cards of each kind: native bf16, emulated bf16, or slow in fp16 too."""
+    """One finding for the cards of each kind: native bf16, emulated bf16, or slow in fp16 too.
+
+    Nothing, here and below, of cards that no torch has code for.
+    """
     native: list[Device] = []
     emulated: list[Device] = []
     collapsing: list[Device] = []
-    for device in hardware.devices:
+    for device in _usable(hardware).devices:
         alone = compute_dtype(replace(hardware, devices=(device,)), "bf16")
         rate = _half_rate(device)
         group = native if alone.supported else collapsing if rate in SLOW_HALF else emulated
@@ -95,6 +99,7 @@ def _half_rate(device: Device) -> str:
 
 def look_at_attention(hardware: Hardware) -> Iterator[Finding]:
     """Which kernels attention runs in; the weakest visible card decides."""
+    hardware = _usable(hardware)
     if not hardware.devices:
         return
     backends, weakest = sdpa_backends(hardware), _weakest(hardware)
@@ -120,6 +125,7 @@ def look_at_attention(hardware: Hardware) -> Iterator[Finding]:
 
 def look_at_kernels(hardware: Hardware) -> Iterator[Finding]:
     """Whether Triton and torch.compile are on, and how much shared memory a block may take."""
+    hardware = _usable(hardware)
     if not hardware.devices:
         return
     weakest = _weakest(hardware)
@@ -143,6 +149,12 @@ def look_at_kernels(hardware: Hardware) -> Iterator[Finding]:
         where=("compute capability",),
         affects=_affected(old),
     )
+
+
+def _usable(hardware: Hardware) -> Hardware:
+    """The machine without the cards that no torch has code for."""
+    served = tuple(device for device in hardware.devices if has_a_build(hardware, device.compute_capability))
+    return replace(hardware, devices=served)
 
 
 def _weakest(hardware: Hardware) -> Device:

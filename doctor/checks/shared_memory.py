@@ -46,7 +46,8 @@ def _finding(
     size = "is missing or was not looked at"
     if host.shm_total_bytes is not None:
         size = f"has {format_bytes(host.shm_total_bytes)}"
-        size += f", {format_bytes(host.shm_free_bytes)} free" if host.shm_free_bytes is not None else ""
+        partly = host.shm_free_bytes not in (None, host.shm_total_bytes)
+        size += f", {format_bytes(host.shm_free_bytes or 0)} free" if partly else ""
     cards = f"{num_devices} GPUs" if num_devices > 1 else "one GPU" if num_devices else "no GPU"
     return Finding(
         id=f"shared_memory.{case}",
@@ -64,7 +65,7 @@ def enlarge(host: Host) -> tuple[Remedy, ...]:
     gib = max(1, min(8, host.ram_limit_bytes // (4 * GIB)))
     run = run_container(
         host,
-        f"start the container with {gib} GiB of shared memory of its own, or with the host's: `--ipc=host`",
+        f"start the container with {gib} GiB of shared memory of its own, or by `--ipc=host` with the host's",
         f"--shm-size={gib}g",
     )
     pod = Remedy(

@@ -6,6 +6,7 @@ import ast
 import contextlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -250,8 +251,28 @@ def test_a_bundle_is_written_beside_the_report(tmp_path: Path, capsys: pytest.Ca
     with zipfile.ZipFile(file) as bundle:
         assert json.loads(bundle.read("findings.json"))["schema"] == "rlc.doctor/1"
         assert b"ok: the fact of fine.as_it_is" in bundle.read("report.txt")
-    with pytest.raises(AskedWrongly, match="exists"):
-        run(["--bundle", str(file), "--hardware", H200], "doctor", [FINE])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fact"),
+    [
+        (["--bundle", "there.zip"], "exists"),
+        (["--bundle", "nowhere/out.zip"], "there is no folder"),
+        (["--bundle", "out.zip", "--run", "odd"], r"there is no `plan\.json` in `odd`"),
+    ],
+)
+def test_a_bundle_that_cannot_be_is_refused_before_the_machine_is_looked_at(
+    arguments: list[str], fact: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("there.zip").touch()
+    asked = []
+    curious = Check(id="curious", question="asked?", run=lambda hardware: asked.append(hardware) or ())
+
+    with pytest.raises(AskedWrongly, match=fact):
+        run([*arguments, "--hardware", H200], "doctor", [curious])
+
+    assert asked == []
 
 
 def test_both_entrances_say_the_same(capsys: pytest.CaptureFixture[str]) -> None:
@@ -272,6 +293,14 @@ def test_help_names_the_exit_codes_and_the_program_that_was_called(capsys: pytes
     assert "python3 doctor explain error.log" in shown
     assert "exit codes: 0 nothing worse than a warning, 1 a failure, 2 asked wrongly, 130 interrupted" in shown
     assert max(map(len, shown.splitlines())) <= 100
+
+
+def test_the_checks_that_help_names_exist(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["--help"])
+    named = re.search(r"--only (\S+)  ", capsys.readouterr().out.partition("examples:")[2])
+
+    assert named is not None
+    assert set(named.group(1).split(",")) <= {check.id for check in CHECKS}
 
 
 def test_a_healthy_machine_takes_less_than_two_seconds_without_torch(bare_python: Path) -> None:

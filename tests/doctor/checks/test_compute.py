@@ -11,6 +11,7 @@ from fakes.machines import GTX_1660, H200, P40, P100, T4, V100, machine, recorde
 from rl_compat.doctor.checks.compute import CHECKS, look_at_attention, look_at_kernels, look_at_precision
 from rl_compat.doctor.checks.variables import look_at_variables
 from rl_compat.doctor.findings import Finding, Severity
+from rl_compat.hardware.binaries import TEGRA
 from rl_compat.hardware.catalogue import all_gpus
 from rl_compat.hardware.types import Device, Hardware
 
@@ -63,12 +64,14 @@ class TestPrecision:
         (newer,) = look_at_precision(machine(replace(H200, name="NVIDIA X1", compute_capability=(13, 0))))
         assert "the rate of fp16 is not known" in newer.what
 
-    def test_every_card_of_the_catalogue_gets_one_line(self) -> None:
+    def test_every_card_of_the_catalogue_that_some_torch_serves_gets_one_line(self) -> None:
         for gpu in all_gpus():
             device = replace(P40, name=gpu.name, compute_capability=gpu.compute_capability)
-            (finding,) = look_at_precision(machine(device))
+            findings = list(look_at_precision(machine(device)))
             native = gpu.compute_capability >= (8, 0)
-            assert (finding.severity is Severity.OK) is native
+            unserved = gpu.compute_capability < (5, 0) or gpu.compute_capability in TEGRA - {(8, 7)}
+            expected = [] if unserved else [Severity.OK if native else Severity.NOTE]
+            assert [finding.severity for finding in findings] == expected
 
 
 class TestAttentionAndKernels:
@@ -81,8 +84,15 @@ class TestAttentionAndKernels:
         assert says in finding.what
 
     def test_a_card_without_it_is_told_to_keep_lengths_short(self) -> None:
-        (finding,) = look_at_attention(recorded("k80"))
+        k80 = recorded("k80")
+        assert k80.software.torch is not None
+        own_build = replace(k80.software.torch, version="2.6.0+git1b2c3d4")
+        (finding,) = look_at_attention(replace(k80, software=replace(k80.software, torch=own_build)))
         assert (finding.id, finding.severity) == ("attention.math_only", Severity.NOTE)
+
+    def test_of_a_card_that_no_torch_serves_nothing_is_said(self) -> None:
+        checks = (look_at_precision, look_at_attention, look_at_kernels)
+        assert [list(check(recorded("k80"))) for check in checks] == [[], [], []]
 
     def test_the_weakest_card_decides(self) -> None:
         (finding,) = look_at_attention(recorded("mixed_p40_a100"))
