@@ -153,8 +153,8 @@ def page(results: Mapping[tuple[str, int], Mapping[str, float]], seeds: Sequence
 
 The built-in tiny model on sums of two numbers up to 99, on one core: the reward (the share of right answers) of the
 first step, and its mean over the last {LAST}. A run has learned when that rose by {RISE}, as {share} of {len(results)}
-did. The learning rate, the task and the number of responses in a step (128, or 32 where a step is one update) are the same
-for all, and nothing is tuned for any of them: the table says that they learn, not which is better.
+did. The learning rate, the task and the number of responses in a step (128, or 32 where a step is one update) are the
+same for all, and nothing is tuned for any of them: the table says that they learn, not which is better.
 
 `ppo_lagrangian` may answer with a seven in at most {COST_LIMIT:g} of the responses, and begins at twice as many. `dapo`
 shows the reward of everything that it sampled.
