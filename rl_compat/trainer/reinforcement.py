@@ -103,12 +103,14 @@ class Reinforcement:
         return metrics | self._kl_metrics(collected) | self._cost_metrics(collected, moves=update_actor)
 
     def _kl_metrics(self, collected: Collected) -> dict[str, float]:
-        """Move the KL controller and say where it stood."""
-        if self.config.algorithm.kl_in_reward == "none":
-            return {}
+        """Move the KL controller and say where it and the coefficient of the loss stood."""
+        algorithm = self.config.algorithm
+        of_loss = {} if algorithm.kl_loss == "none" else {"actor/kl_coef": algorithm.kl_loss_coef}
+        if algorithm.kl_in_reward == "none":
+            return of_loss
         coef, kl = self.kl.coef, collected.experience.reward_kl
         self.kl.update(kl=kl, num_sequences=len(collected.sequences))
-        return {"actor/reward_kl_penalty": kl, "actor/reward_kl_penalty_coeff": coef}
+        return of_loss | {"actor/reward_kl_penalty": kl, "actor/reward_kl_penalty_coeff": coef}
 
     def _cost_metrics(self, collected: Collected, *, moves: bool) -> dict[str, float]:
         """Say where the price of the cost stood, and move it unless the actor waits for its critics."""
@@ -187,7 +189,7 @@ class Reinforcement:
         self.kl.load_state_dict(state["kl"])
         if self.price is not None:
             self.price.load_state_dict(state["price"])
-        self.more = Rows(self.order, left_over=state["left_over"])
+        self.more = Rows(self.order, left_over=state.get("left_over"))
 
     def take_notes(self) -> list[str]:
         """What the rewards noticed and streaming left out, then the models."""

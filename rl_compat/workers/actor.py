@@ -228,7 +228,7 @@ class ActorModel:
         """An actor for the model `path` (a name, folder, GGUF file or hub id), planned for the pool's device.
 
         Options: `lr`, `lora_rank`, `max_prompt_length`, `max_new_tokens`, `temperature`, `num_epochs`,
-        `mini_batch_size`, `clip_low`, `clip_high`, `entropy_coef`, `kl_loss`, `kl_loss_coef`, `rollout`,
+        `mini_batch_size`, `policy_loss`, `clip_low`, `clip_high`, `entropy_coef`, `kl_loss`, `kl_loss_coef`, `rollout`,
         `max_num_seqs`. Raises ModelError, HardwareError or DoesNotFitError.
         """
         from rl_compat.workers.setup import RoleOptions, actor_settings

@@ -302,6 +302,7 @@ _OPTIONS: dict[str, tuple[str, str]] = {
     "rollout": ("rollout", "engine"),
     "max_num_seqs": ("rollout", "max_num_seqs"),
     "num_epochs": ("algorithm", "num_epochs"),
+    "policy_loss": ("algorithm", "policy_loss"),
     "clip_low": ("algorithm", "clip_low"),
     "clip_high": ("algorithm", "clip_high"),
     "clip_value": ("algorithm", "clip_value"),
