@@ -32,23 +32,38 @@ class Rotation:
     sines: Tensor
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StepView:
-    """What a decode step of B sequences may attend to."""
+    """What a decode step of B sequences may attend to: row i up to `positions[i]`, all below `length`.
 
-    positions: Tensor
-    "[B] int64, where the step's own token goes"
-    length: int
-    "no position lies at or beyond it"
-    masks: Mapping[int | None, Tensor]
-    "by window: additive [B * kv_heads, 1, length] in fp32"
+    Masks are made when they are first asked for: a kernel that reads positions needs none.
+    """
+
+    def __init__(self, positions: Tensor, length: int, *, places: Tensor, repeats: int) -> None:
+        """`places` counts from 0 up to the capacity; `repeats` is the number of key heads."""
+        self.positions = positions
+        self.length = length
+        self._places = places
+        self._repeats = repeats
+        self._masks: dict[int | None, Tensor] = {}
+
+    def mask(self, window: int | None) -> Tensor:
+        """Additive [B * kv_heads, 1, length] in fp32: 0 where seen, else -inf."""
+        if window not in self._masks:
+            distance = self.positions[:, None, None] - self._places[: self.length]
+            hidden = distance < 0 if window is None else (distance < 0) | (distance >= window)
+            mask = torch.zeros(hidden.shape, device=hidden.device).masked_fill_(hidden, -torch.inf)
+            self._masks[window] = mask.repeat_interleave(self._repeats, dim=0)
+        return self._masks[window]
 
 
 class DecodeOps(Protocol):
     """The operations that one kernel each can do."""
 
+    reads_length: bool
+    "whether the work of a step depends on `length`; if not, one captured step serves every length"
+
     def add_norm(self, stream: Tensor, added: Tensor | None, norm: Norm, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """The residual stream [N, H] with `added` in it, and its norm in `dtype`."""
+        """The residual stream [N, H] with `added` in it, perhaps changed in place, and its norm in `dtype`."""
         ...
 
     def norm(self, states: Tensor, norm: Norm, dtype: torch.dtype) -> Tensor: ...
@@ -70,6 +85,8 @@ class DecodeOps(Protocol):
 
 class PlainOps:
     """Every operation in PyTorch's own kernels. `fused_attention` takes SDPA in place of two matrix products."""
+
+    reads_length = True
 
     def __init__(self, spec: DecoderSpec, *, fused_attention: bool) -> None:
         self._spec = spec
@@ -107,7 +124,7 @@ class PlainOps:
         batch, kv_heads = queries.shape[0], self._spec.num_kv_heads
         grouped = queries.reshape(batch, kv_heads, self._spec.queries_per_key, -1)
         keys, values = keys[:batch, :, : view.length], values[:batch, :, : view.length]
-        mask = view.masks[layer.window]
+        mask = view.mask(layer.window)
         if self._fused_attention and layer.softcap is None:
             four = mask.view(batch, kv_heads, 1, -1)[:, :1].to(grouped.dtype)
             output = F.scaled_dot_product_attention(grouped, keys, values, attn_mask=four, scale=layer.scaling)

@@ -9,14 +9,17 @@ import torch
 from torch import Tensor
 
 from rl_compat.rollout.cuda_graphs import StepGraphs
+from rl_compat.rollout.draws import Draw, plain_draw
 from rl_compat.rollout.kv_cache import SlotMemory
 from rl_compat.rollout.row_uniforms import row_uniforms
-from rl_compat.rollout.sampling import draw, raw_logprobs
 from rl_compat.rollout.types import SamplingParams
 
 
 class Forward(Protocol):
     """A model over the slots of a memory."""
+
+    reads_length: bool
+    "whether the work of `decode` depends on its `length`"
 
     def decode(self, tokens: Tensor, positions: Tensor, length: int) -> Tensor: ...
 
@@ -39,6 +42,7 @@ class SlotDecoder:
         device: torch.device,
         num_valid_tokens: int | None,
         graphs: StepGraphs | None = None,
+        draw: Draw = plain_draw,
     ) -> None:
         num_slots = memory.num_slots
         self.device = device
@@ -48,6 +52,7 @@ class SlotDecoder:
         self._memory = memory
         self._num_valid_tokens = num_valid_tokens
         self._graphs = graphs
+        self._draw = draw
         self._tokens = torch.zeros(num_slots, dtype=torch.int64, device=device)
         self._positions = torch.zeros(num_slots, dtype=torch.int64, device=device)
         self._logprobs = torch.zeros(num_slots, device=device)
@@ -95,6 +100,7 @@ class SlotDecoder:
 
         `length` positions are attended to; every position of these steps must lie below it or is of no interest.
         """
+        length = length if self._forward.reads_length else self.capacity
         tokens = torch.empty(count, active, dtype=torch.int64, device=self.device)
         logprobs = torch.empty(2, count, active, device=self.device)
         ahead = torch.arange(count, device=self.device)[:, None]
@@ -112,24 +118,19 @@ class SlotDecoder:
                 self._graphs.run((*key, params.raw_logprobs), body, state=(self._tokens, self._positions))
             tokens[step].copy_(self._tokens[:active])
             logprobs[0, step].copy_(self._logprobs[:active])
-            logprobs[1, step].copy_(self._raw_logprobs[:active])
+            if params.raw_logprobs:
+                logprobs[1, step].copy_(self._raw_logprobs[:active])
         self._drawn[:active] += count
         return tokens, logprobs[0], logprobs[1]
 
     def _step(self, active: int, length: int, params: SamplingParams) -> None:
         tokens, positions = self._tokens[:active], self._positions[:active]
         logits = self._forward.decode(tokens, positions, length)
-        drawn, logprobs = draw(
-            logits,
-            self._uniform[:active],
-            temperature=params.temperature,
-            top_k=params.top_k,
-            top_p=params.top_p,
-            min_p=params.min_p,
-            num_valid_tokens=self._num_valid_tokens,
+        drawn, logprobs, raw = self._draw(
+            logits, self._uniform[:active], params, num_valid_tokens=self._num_valid_tokens
         )
         tokens.copy_(drawn)
         self._logprobs[:active].copy_(logprobs)
-        again = params.raw_logprobs and params.temperature not in (0.0, 1.0)
-        self._raw_logprobs[:active].copy_(raw_logprobs(logits, drawn) if again else logprobs)
+        if params.raw_logprobs:
+            self._raw_logprobs[:active].copy_(raw)
         positions.add_(1).clamp_(max=length - 1)

@@ -1,29 +1,39 @@
-"""The forward that decodes: this project's own over a model's weights, or the model's."""
+"""The decoder of an engine: this project's own forward over a model's weights, or the model's."""
 
 from __future__ import annotations
 
 import torch
 
-from rl_compat.rollout.decoder import Forward
+from rl_compat.rollout.cuda_graphs import StepGraphs
+from rl_compat.rollout.decoder import SlotDecoder
 from rl_compat.rollout.decoder_spec import read_spec
+from rl_compat.rollout.draws import plain_draw
 from rl_compat.rollout.hf_forward import HuggingFaceForward
+from rl_compat.rollout.kernel_choice import chosen_ops, step_size
 from rl_compat.rollout.kv_cache import SlotMemory
 from rl_compat.rollout.own_forward import OwnForward
 from rl_compat.rollout.weights import RolloutWeights
 
 
-def forward_over(memory: SlotMemory, weights: RolloutWeights, *, own: bool, captured: bool) -> Forward:
-    """Over the slots of the memory. `captured` says that decode steps are recorded in CUDA graphs.
-
-    Raises UnknownDecoderError when `own` is asked for and the model is of no family described here.
-    """
+def decoder_over(
+    memory: SlotMemory,
+    weights: RolloutWeights,
+    *,
+    own: bool,
+    num_valid_tokens: int | None = None,
+    graphs: StepGraphs | None = None,
+) -> SlotDecoder:
+    """Over the slots of the memory. Raises UnknownDecoderError when `own` is asked for and the model is of no family
+    described here."""
+    device = weights.model.get_input_embeddings().weight.device
     if not own:
-        return HuggingFaceForward(weights.model, memory, autocast_dtype=weights.autocast_dtype, captured=captured)
-    spec = read_spec(weights.model)
-    return OwnForward(
-        spec,
-        memory,
-        projection=weights.projection,
-        head=weights.projection((spec.head,), torch.float32),
-        compute_dtype=weights.compute_dtype,
-    )
+        theirs = HuggingFaceForward(
+            weights.model, memory, autocast_dtype=weights.autocast_dtype, captured=graphs is not None
+        )
+        return SlotDecoder(theirs, memory, device=device, num_valid_tokens=num_valid_tokens, graphs=graphs)
+    spec, compute = read_spec(weights.model), weights.compute_dtype
+    size = step_size(spec, rows=memory.num_slots, capacity=memory.capacity, compute=compute)
+    ops, draw = chosen_ops(spec, size) or (None, plain_draw)
+    head = weights.projection((spec.head,), torch.float32)
+    ours = OwnForward(spec, memory, projection=weights.projection, head=head, compute_dtype=compute, ops=ops)
+    return SlotDecoder(ours, memory, device=device, num_valid_tokens=num_valid_tokens, graphs=graphs, draw=draw)

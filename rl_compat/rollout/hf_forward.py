@@ -16,6 +16,8 @@ from rl_compat.rollout.kv_cache import Decode, Prefill, SlotCache, SlotMemory
 class HuggingFaceForward:
     """Gives the model a cache of slots and masks; what it computes is its own."""
 
+    reads_length = True
+
     def __init__(self, model: Any, memory: SlotMemory, *, autocast_dtype: torch.dtype | None, captured: bool) -> None:
         embedding = model.get_input_embeddings().weight
         self._model = model

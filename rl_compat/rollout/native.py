@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
-import torch
 from torch import nn
 
 from rl_compat.planning.types import RolloutPlan
 from rl_compat.rollout.attention import attention_name, register
 from rl_compat.rollout.cuda_graphs import StepGraphs
 from rl_compat.rollout.decoder import SlotDecoder
-from rl_compat.rollout.forwards import forward_over
+from rl_compat.rollout.forwards import decoder_over
 from rl_compat.rollout.inference import attention_set_to, check_prompts, generating, num_embeddings
 from rl_compat.rollout.kv_cache import SlotMemory
 from rl_compat.rollout.row_uniforms import call_seed
@@ -165,17 +164,16 @@ class NativeEngine(HoldsWeights):
         self._decoder = old = None
         if self._graphs is not None:
             self._graphs.drop()
-        self._decoder = self._build_decoder(weights, num_slots=num_slots, capacity=capacity, device=device)
-        return self._decoder
-
-    def _build_decoder(
-        self, weights: RolloutWeights, *, num_slots: int, capacity: int, device: torch.device
-    ) -> SlotDecoder:
-        memory = SlotMemory(num_slots=num_slots, capacity=capacity)
-        forward = forward_over(memory, weights, own=self._own_forward, captured=self._graphs is not None)
+        self._decoder = decoder_over(
+            SlotMemory(num_slots=num_slots, capacity=capacity),
+            weights,
+            own=self._own_forward,
+            num_valid_tokens=self._num_valid_tokens,
+            graphs=self._graphs,
+        )
         weights.settle()
         self._drop_stale_graphs(weights.model)
-        return SlotDecoder(forward, memory, device=device, num_valid_tokens=self._num_valid_tokens, graphs=self._graphs)
+        return self._decoder
 
     def _drop_stale_graphs(self, model: nn.Module) -> None:
         """Graphs read weights at fixed addresses: weights that were moved away and back need new ones."""

@@ -41,15 +41,15 @@ class OwnForward:
         self._gate_up = [projection(layer.gate_up) for layer in spec.layers]
         self._down = [projection((layer.down,)) for layer in spec.layers]
         self._head = head
+        self.reads_length = self._ops.reads_length
         self._rotations = _rotations(spec, memory.capacity, device)
-        self._windows = sorted({layer.window for layer in spec.layers}, key=lambda window: window or 0)
         self._places = torch.arange(memory.capacity, device=device)
         for index in range(len(spec.layers)):
             memory.allocate(index, spec.num_kv_heads, spec.head_dim, dtype=compute_dtype, device=device)
 
     def decode(self, tokens: Tensor, positions: Tensor, length: int) -> Tensor:
         """Logits [B, V] in fp32 after token i of slot i went to its position; `length` positions are looked at."""
-        view = StepView(positions=positions, length=length, masks=self._masks(positions, length))
+        view = StepView(positions, length, places=self._places, repeats=self._spec.num_kv_heads)
         stream, added = self._spec.embedding(tokens), None
         for index, layer in enumerate(self._spec.layers):
             keys, values = self._memory.layers[index]
@@ -113,15 +113,6 @@ class OwnForward:
 
     def _rotation(self, layer: Layer) -> Rotation | None:
         return self._rotations[layer.kind] if layer.rotary else None
-
-    def _masks(self, positions: Tensor, length: int) -> dict[int | None, Tensor]:
-        distance = positions[:, None, None] - self._places[:length]
-        masks = {}
-        for window in self._windows:
-            hidden = distance < 0 if window is None else (distance < 0) | (distance >= window)
-            mask = torch.zeros(hidden.shape, device=hidden.device).masked_fill_(hidden, -torch.inf)
-            masks[window] = mask.repeat_interleave(self._spec.num_kv_heads, dim=0)
-        return masks
 
 
 def _rotations(spec: DecoderSpec, capacity: int, device: torch.device) -> dict[str, Rotation]:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from rl_compat.rollout.attention import LAYER_TYPES, AttentionLayout, attention_name, register
 from rl_compat.rollout.decoder import SlotDecoder
 from rl_compat.rollout.decoder_spec import UnknownDecoderError, read_spec
-from rl_compat.rollout.forwards import forward_over
+from rl_compat.rollout.forwards import decoder_over
 from rl_compat.rollout.inference import attention_set_to, generating, hugging_face_model
 from rl_compat.rollout.kv_cache import SlotMemory
 from rl_compat.rollout.types import SamplingParams
@@ -104,9 +104,7 @@ def _decoded_and_plain(model: Any, *, own: bool) -> tuple[Tensor, Tensor]:
 
 def _decoder(model: Any, num_slots: int, capacity: int, *, own: bool) -> SlotDecoder:
     weights = SharedWeights(model, compute_dtype=_dtype_of_states(model))
-    memory = SlotMemory(num_slots=num_slots, capacity=capacity)
-    forward = forward_over(memory, weights, own=own, captured=False)
-    return SlotDecoder(forward, memory, device=model.get_input_embeddings().weight.device, num_valid_tokens=None)
+    return decoder_over(SlotMemory(num_slots=num_slots, capacity=capacity), weights, own=own)
 
 
 def _dtype_of_states(model: Any) -> torch.dtype:
