@@ -14,7 +14,7 @@ from rl_compat.algorithms.estimators import ESTIMATORS, AdvantageInputs, VTraceB
 from rl_compat.algorithms.kl import KLKind, kl_estimate
 from rl_compat.algorithms.masking import masked_mean
 from rl_compat.batch import Batch
-from rl_compat.workers.off_policy import OffPolicySettings, correct
+from rl_compat.workers.off_policy import Corrected, OffPolicySettings, correct
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,29 +70,21 @@ def make_experience(
     `cost_values`.
     """
     outcome, scored = _column(rewards)
-    baselines = None
+    baselines = outcome_costs = None
     if greedy_rewards is not None:
-        of_group, known = _column(greedy_rewards)
-        baselines, scored = of_group[batch.groups], scored & known[batch.groups]
+        baselines, known = (of_group[batch.groups] for of_group in _column(greedy_rewards))
+        scored = scored & known
     if costs is not None:
         outcome_costs, known = _column(costs)
-        batch, scored = batch.with_(costs=outcome_costs), scored & known
-    batch = batch.with_(response_mask=batch.response_mask & scored[:, None], rewards=outcome)
-    metrics: dict[str, float] = {}
-    if settings.off_policy.corrects and not settings.off_policy.bypass:
-        batch, metrics = correct(batch, settings.off_policy)
-    mask = batch.response_mask
-    token_rewards = outcome_token_rewards(rewards=outcome, response_lengths=batch.response_lengths, response_mask=mask)
-    reward_kl = 0.0
-    if settings.kl_in_reward != "none":
-        kl = _reward_kl(batch, settings.kl_in_reward)
-        reward_kl = float(masked_mean(kl, mask=mask))
-        token_rewards = add_kl_penalty(token_rewards, kl=kl, coef=kl_coef, mask=mask)
+        scored = scored & known
+    batch = batch.with_(response_mask=batch.response_mask & scored[:, None], rewards=outcome, costs=outcome_costs)
+    batch, metrics = _corrected(batch, settings.off_policy)
+    token_rewards, reward_kl = _token_rewards(batch, settings, kl_coef=kl_coef)
     inputs = AdvantageInputs(
         token_rewards=token_rewards,
         rewards=outcome,
         values=batch.values,
-        response_mask=mask,
+        response_mask=batch.response_mask,
         groups=batch.groups,
         scored=scored,
         baselines=baselines,
@@ -109,12 +101,31 @@ def make_experience(
         normalize_by_std=settings.normalize_by_std,
         vtrace=settings.vtrace,
     )
-    if batch.costs is not None:
+    if costs is not None:
         cost = _of_cost(batch, inputs)
         batch, inputs = batch.with_(cost_returns=cost.returns), replace(inputs, cost_advantages=cost.advantages)
     estimate = ESTIMATORS[settings.algorithm](inputs)
     batch = batch.with_(token_rewards=token_rewards, advantages=estimate.advantages, returns=estimate.returns)
     return Experience(batch=batch, scored=scored, reward_kl=reward_kl, metrics=metrics)
+
+
+def _corrected(batch: Batch, settings: OffPolicySettings) -> Corrected:
+    """Weights and rejection, where they are not left to the update."""
+    return correct(batch, settings) if settings.corrects and not settings.bypass else Corrected(batch, {})
+
+
+def _token_rewards(batch: Batch, settings: ExperienceSettings, *, kl_coef: float) -> tuple[Tensor, float]:
+    """The outcome on the last token of the mask minus the KL penalty, [B, T], and the mean KL of a token."""
+    assert batch.rewards is not None
+    mask, reward_kl = batch.response_mask, 0.0
+    token_rewards = outcome_token_rewards(
+        rewards=batch.rewards, response_lengths=batch.response_lengths, response_mask=mask
+    )
+    if settings.kl_in_reward != "none":
+        kl = _reward_kl(batch, settings.kl_in_reward)
+        reward_kl = float(masked_mean(kl, mask=mask))
+        token_rewards = add_kl_penalty(token_rewards, kl=kl, coef=kl_coef, mask=mask)
+    return token_rewards, reward_kl
 
 
 def _of_cost(batch: Batch, inputs: AdvantageInputs) -> AdvantageEstimate:

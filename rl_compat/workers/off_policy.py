@@ -34,7 +34,7 @@ class Corrected(NamedTuple):
     metrics: dict[str, float]
 
 
-def correct(batch: Batch, settings: OffPolicySettings, *, whole_responses: bool = False) -> Corrected:
+def correct(batch: Batch, settings: OffPolicySettings) -> Corrected:
     """The batch with `weights` and a `response_mask` without what is rejected, by its `old_logprobs`.
 
     Weights are those of what is in the mask before the rejection, as in verl.

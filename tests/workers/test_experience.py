@@ -7,7 +7,7 @@ import torch
 
 from rl_compat.batch import Batch
 from rl_compat.trajectory import Prompt, Trajectory
-from rl_compat.workers.experience import ExperienceSettings, make_experience
+from rl_compat.workers.experience import ExperienceSettings, RewardParts, make_experience
 
 
 def batch_of(lengths: list[int], groups: list[int] | None = None) -> Batch:
@@ -110,3 +110,59 @@ def test_no_rewards_at_all_are_finite_zeros() -> None:
     assert experience.batch.advantages.abs().sum() == 0.0
     assert not experience.batch.response_mask.any()
     assert experience.reward_kl == 0.0
+
+
+def test_the_greedy_response_of_each_prompt_is_the_baseline_of_its_group() -> None:
+    batch = batch_of([2, 2, 2], groups=[0, 1, 1])
+    settings = ExperienceSettings(algorithm="remax")
+    experience = make_experience(batch, rewards=[1.0, 0.0, 1.0], settings=settings, greedy_rewards=[0.25, 1.0])
+    assert experience.batch.advantages is not None
+    assert experience.batch.advantages.tolist() == [[0.75, 0.75], [-1.0, -1.0], [0.0, 0.0]]
+
+
+def test_a_prompt_whose_greedy_response_has_no_reward_is_left_out() -> None:
+    """A-REW-07 under ReMax."""
+    batch = batch_of([2, 2, 2], groups=[0, 1, 1])
+    settings = ExperienceSettings(algorithm="remax")
+    experience = make_experience(batch, rewards=[1.0, 0.5, 1.0], settings=settings, greedy_rewards=[0.25, None])
+    assert experience.scored.tolist() == [True, False, False]
+    assert experience.batch.response_mask.any(dim=1).tolist() == [True, False, False]
+
+
+def test_the_cost_stands_on_the_last_token_and_has_returns_of_its_own() -> None:
+    """Worked by hand: gamma and lambda 1, values 0, so an advantage is the reward-to-go."""
+    batch = batch_of([1, 2]).with_(cost_values=torch.zeros(2, 2))
+    settings = ExperienceSettings(algorithm="ppo_lagrangian", whiten=False)
+    experience = make_experience(batch, rewards=[2.0, 1.0], settings=settings, costs=[1.0, 3.0], multiplier=1.0)
+    assert experience.batch.costs is not None
+    assert experience.batch.costs.tolist() == [1.0, 3.0]
+    assert experience.batch.cost_returns is not None
+    assert experience.batch.cost_returns.tolist() == [[1.0, 0.0], [3.0, 3.0]]
+    assert experience.batch.returns is not None
+    assert experience.batch.returns.tolist() == [[2.0, 0.0], [1.0, 1.0]]
+    assert experience.batch.advantages is not None
+    assert experience.batch.advantages.tolist() == [[0.5, 0.0], [-1.0, -1.0]]
+
+
+def test_a_response_without_a_cost_is_left_out() -> None:
+    """A-REW-07 for the cost."""
+    batch = batch_of([2, 2]).with_(cost_values=torch.zeros(2, 2))
+    settings = ExperienceSettings(algorithm="ppo_lagrangian")
+    experience = make_experience(batch, rewards=[1.0, 1.0], settings=settings, costs=[None, 0.5])
+    assert experience.scored.tolist() == [False, True]
+    assert experience.batch.cost_returns is not None
+    assert experience.batch.cost_returns[0].tolist() == [0.0, 0.0]
+
+
+def test_parts_of_a_reward_are_compared_by_themselves() -> None:
+    """Both parts have the same spread after the comparison, whatever their size."""
+    batch = batch_of([1, 1, 1, 1], groups=[0, 0, 1, 1])
+    parts = RewardParts(
+        values={"right": [1.0, 0.0, 0.0, 1.0], "short": [100.0, 0.0, 100.0, 0.0]}, weights={"right": 1.0, "short": 1.0}
+    )
+    experience = make_experience(
+        batch, rewards=[101.0, 0.0, 100.0, 1.0], settings=ExperienceSettings(algorithm="gdpo"), parts=parts
+    )
+    assert experience.batch.advantages is not None
+    advantages = experience.batch.advantages[:, 0]
+    torch.testing.assert_close(advantages, torch.tensor([1.0, -1.0, 0.0, 0.0]) * 1.5**0.5, rtol=1e-3, atol=1e-4)
