@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 from rl_compat.algorithms.table import ALGORITHMS, is_offline
@@ -12,7 +12,7 @@ from rl_compat.capability.offload import host_budget_bytes
 from rl_compat.capability.optimizers import STATE_BYTES
 from rl_compat.capability.torch_build import torch_build
 from rl_compat.capability.types import Choice
-from rl_compat.config.types import RunConfig
+from rl_compat.config.types import RolloutConfig, RunConfig
 from rl_compat.errors import ConfigError, HardwareError
 from rl_compat.hardware.types import Hardware
 from rl_compat.planning.choices import Chooser
@@ -56,7 +56,8 @@ def decide(
     selected = selected_hardware(config, hardware)
     profile, why = match_profile(selected, config.plan.profile)
     choices = {"profile": Choice(value=profile.name, reason=why, asked=config.plan.profile != "auto")}
-    choices |= Chooser(config=config, hardware=selected, profile=profile).everything()
+    asked = replace(config, rollout=RolloutConfig()) if is_offline(config.algorithm.name) else config
+    choices |= Chooser(config=asked, hardware=selected, profile=profile).everything()
     request = memory_request(
         config,
         profile,
@@ -202,7 +203,8 @@ def _frozen_dtypes(chosen: Choice, request: MemoryRequest, profile: Profile) -> 
 def _wanted(config: RunConfig, request: MemoryRequest) -> Wanted:
     plan, group = config.plan, sequences_per_row(config)
     prefill = config.rollout.max_num_batched_tokens if request.generates else None
-    _check_lengths(config, request)
+    if request.generates:
+        _check_lengths(config, request)
     if prefill is not None and prefill < request.max_prompt_length and request.engine != "vllm":
         raise ConfigError(
             f"`rollout.max_num_batched_tokens` is {prefill} and a prompt may have {request.max_prompt_length} tokens",
