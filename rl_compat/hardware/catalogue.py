@@ -65,11 +65,20 @@ def find_gpu(name: str, memory_bytes: int | None = None) -> Gpu | None:
 
     Cards that share a name are told apart by memory: the nearest, or the first when `memory_bytes` is not given.
     """
-    wanted = _plain(name)
-    matches = [gpu for gpu in all_gpus() if wanted in {_plain(known) for known in (gpu.id, *gpu.names)}]
+    matches = _by_name().get(_plain(name), ())
     if memory_bytes is None or not matches:
         return matches[0] if matches else None
     return min(matches, key=lambda gpu: abs(gpu.memory_bytes - memory_bytes))
+
+
+@cache
+def _by_name() -> dict[str, tuple[Gpu, ...]]:
+    """The cards of each name, oldest architecture first."""
+    found: dict[str, tuple[Gpu, ...]] = {}
+    for gpu in all_gpus():
+        for name in dict.fromkeys(map(_plain, (gpu.id, *gpu.names))):
+            found[name] = (*found.get(name, ()), gpu)
+    return found
 
 
 def nearest_gpus(name: str, count: int = 3) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -44,6 +44,12 @@ class ModelShape:
     query_key_norm: bool = False
     exact: bool = True
     "False for a family that is not in the table: counted as llama"
+    linear_parameters: int = field(init=False, repr=False, compare=False)
+    "of all blocks: what autocast copies, adapters sit on and quantization shrinks"
+
+    def __post_init__(self) -> None:
+        each = sum(linear.num_parameters for linear in self.linears)
+        object.__setattr__(self, "linear_parameters", self.num_layers * each)
 
     @classmethod
     def from_folder(cls, folder: Path) -> Self:
@@ -98,11 +104,6 @@ class ModelShape:
     @property
     def embedding_parameters(self) -> int:
         return self.vocab_size * self.hidden_size
-
-    @property
-    def linear_parameters(self) -> int:
-        """Of all blocks: what autocast copies, adapters sit on and quantization shrinks."""
-        return self.num_layers * sum(linear.num_parameters for linear in self.linears)
 
     @property
     def norm_parameters(self) -> int:
