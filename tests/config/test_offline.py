@@ -1,0 +1,103 @@
+"""Settings of training on given responses: short forms, what is refused, and what has no effect."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from rl_compat.config.inert import inert_settings
+from rl_compat.config.load import load_config
+from rl_compat.config.types import AlgorithmConfig, PlanConfig, PreferenceConfig, RunConfig, TrainerConfig
+from rl_compat.config.validate import problems
+from rl_compat.errors import ConfigError
+
+
+def without_effect(*arguments: str) -> dict[str, str]:
+    """Key to reason."""
+    return {line.key: line.reason for line in load_config(None, arguments).report if line.verdict == "without effect"}
+
+
+def refused(config: RunConfig) -> list[str]:
+    return [problem.message for problem in problems(config)]
+
+
+def test_the_name_alone_says_the_algorithm() -> None:
+    loaded = load_config(None, ["algorithm=dpo"])
+    assert loaded.config.algorithm.name == "dpo"
+    assert loaded.config == load_config(None, ["algorithm.name=dpo"]).config
+    with pytest.raises(ConfigError, match=r"`algorithm\.name`") as stop:
+        load_config(None, ["algorithm=reward_modle"])
+    assert "reward_model" in str(stop.value.hint)
+
+
+def test_what_generates_and_rewards_has_no_effect() -> None:
+    found = without_effect(
+        "algorithm=sft",
+        "rollout.top_k=5",
+        "reward.functions=gsm8k",
+        "algorithm.group_size=4",
+        "optimizer.critic_lr=1e-3",
+        "preference.beta=0.2",
+        "data.streaming=true",
+        "trainer.num_steps=3",
+    )
+    assert found.keys() == {
+        "rollout.top_k",
+        "reward.functions",
+        "algorithm.group_size",
+        "optimizer.critic_lr",
+        "preference.beta",
+        "data.streaming",
+    }
+    assert "nothing is generated" in found["rollout.top_k"]
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("dpo", "preference.desirable_weight=2"),
+        ("dpo", "preference.margin=1"),
+        ("dpo", "supervised.packing=true"),
+        ("kto", "preference.loss=ipo"),
+        ("reward_model", "preference.beta=0.5"),
+        ("grpo", "preference.beta=0.5"),
+        ("grpo", "supervised.loss_on=all"),
+    ],
+)
+def test_a_setting_of_another_algorithm_has_no_effect(name: str, key: str) -> None:
+    group = ["algorithm.group_size=4"] if name == "grpo" else []
+    assert without_effect(f"algorithm.name={name}", key, *group).keys() == {key.partition("=")[0]}
+
+
+def test_only_the_logistic_loss_smooths_its_labels() -> None:
+    assert (
+        "preference.loss=sigmoid"
+        in without_effect("algorithm=dpo", "preference.loss=hinge", "preference.label_smoothing=0.1")[
+            "preference.label_smoothing"
+        ]
+    )
+    assert not without_effect("algorithm=dpo", "preference.label_smoothing=0.1")
+
+
+def test_settings_that_every_training_has_are_still_checked() -> None:
+    assert without_effect("algorithm=sft", "model.lora_alpha=3").keys() == {"model.lora_alpha"}
+    assert inert_settings(RunConfig(algorithm=AlgorithmConfig(name="sft")), ["trainer.num_epochs"]) == ()
+
+
+def test_pairs_are_computed_together() -> None:
+    config = RunConfig(algorithm=AlgorithmConfig(name="dpo"), plan=PlanConfig(micro_batch_size=1))
+    assert refused(config) == ["`plan.micro_batch_size` is 1 and `algorithm.name=dpo` compares two sequences"]
+    tight = replace(config, plan=PlanConfig(max_tokens_per_micro_batch=1000))
+    assert refused(tight) == ["`plan.max_tokens_per_micro_batch` is 1000 and the longest pair has 1536 tokens"]
+
+
+def test_kto_needs_a_mean_over_a_mini_batch() -> None:
+    config = RunConfig(algorithm=AlgorithmConfig(name="kto"), trainer=TrainerConfig(batch_size=4, mini_batch_size=1))
+    assert "estimates a mean over a mini-batch" in refused(config)[0]
+
+
+@pytest.mark.parametrize(("key", "value"), [("beta", 0.0), ("label_smoothing", 0.5), ("margin", -1.0)])
+def test_numbers_have_their_range(key: str, value: float) -> None:
+    config = RunConfig(algorithm=AlgorithmConfig(name="dpo"), preference=PreferenceConfig(**{key: value}))
+    assert refused(config)[0].startswith(f"`preference.{key}` is {value} and must be")
