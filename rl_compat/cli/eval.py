@@ -31,12 +31,11 @@ def evaluate_model(
 
     Example: rlc eval runs/default data.max_val_samples=200
     """
-    from rl_compat.algorithms.table import is_offline
     from rl_compat.cli.reporter import TerminalReporter
     from rl_compat.config.load import load_config
     from rl_compat.emulation.device import emulate
     from rl_compat.trainer.evaluate import checkpoint_of, evaluate, run_of
-    from rl_compat.trainer.offline_evaluate import evaluate_offline
+    from rl_compat.trainer.offline_evaluate import evaluate_offline, has_given_responses
 
     run = run_of(target)
     checkpoint = None if run is None else checkpoint_of(target, run)
@@ -46,7 +45,7 @@ def evaluate_model(
     machine = load_hardware(hardware, as_card)
     step = checkpoint.step if checkpoint else None
     title = target if checkpoint is None else f"{target} at step {step}"
-    if is_offline(loaded.config.algorithm.name):
+    if has_given_responses(loaded.config):
         with TerminalReporter() as reporter:
             measured = evaluate_offline(
                 loaded.config, machine, checkpoint=checkpoint, reporter=reporter, around=emulate

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
+from rl_compat.algorithms.table import is_offline
 from rl_compat.config.types import RunConfig
 from rl_compat.errors import ConfigError
 from rl_compat.hardware.types import Hardware
@@ -17,6 +18,11 @@ from rl_compat.trainer.offline_data import validation_items
 from rl_compat.trainer.reporter import Reporter, Timer
 from rl_compat.workers.learner import LearnerWorker
 from rl_compat.workers.setup import prepare
+
+
+def has_given_responses(config: RunConfig) -> bool:
+    """Whether the algorithm is measured on responses that are there, and not on its model's own."""
+    return is_offline(config.algorithm.name)
 
 
 def evaluate_offline(
