@@ -151,6 +151,7 @@ OFFLINE_ROWS = (
         name="sft",
         summary="responses are imitated, token by token",
         learns_from="supervised",
+        defaults={"optimizer.actor_lr": 2e-5},
     ),
     Algorithm(
         name="dpo",
@@ -169,6 +170,7 @@ OFFLINE_ROWS = (
         summary="one number for a conversation, higher for the better of two",
         learns_from="preference",
         scores=True,
+        defaults={"optimizer.actor_lr": 1e-5},
     ),
 )
 

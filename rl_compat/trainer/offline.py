@@ -95,8 +95,8 @@ class Offline:
         self.measure = MARGIN if self.objective.compares or self.objective.needs_mismatched else LOSS
         items = prepared.training.items
         self.mismatched = mismatched(items) if self.objective.needs_mismatched else []
+        self.held_out = HeldOutRows(prepared.setup, prepared.held_out.items)
         self.learner: LearnerModel
-        self.held_out: HeldOutRows
         self.reference: ReferenceValues
         self.instruments: Instruments
 
@@ -133,7 +133,6 @@ class Offline:
         self.instruments = instruments
         instruments.reporter.phase("loading the model")
         self.learner = load_learner(self.setup, total_optimizer_steps=self.total_optimizer_steps)
-        self.held_out = HeldOutRows(self.setup, self.prepared.held_out.items)
         if self.objective.needs_reference:
             self._measure_reference(step)
 
@@ -142,14 +141,14 @@ class Offline:
         items, others = self.prepared.training.items, self.mismatched
         self.reference = ReferenceValues(
             RunFolder(Path(self.config.trainer.output_dir)).path / "reference.safetensors",
-            identity=identity_of(self.config.model, self.setup.plan.roles["actor"], items=[items, others]),
+            identity=identity_of(*weight_files(self.setup.source.folder), items=[items, others]),
         )
         rows = self._coming_rows(step)
         instruments = self.instruments
         with instruments.memory("ref"):
             for name, group in (("training", items), ("mismatched", others)):
                 if group:
-                    count = self.reference.num_missing(name, group, rows)
+                    count = len(self.reference.missing(name, group, rows))
                     with instruments.timer("ref", items=count) as on_progress:
                         self.reference.complete(
                             name, group, rows, self.learner.reference_values, on_progress=on_progress
@@ -242,6 +241,11 @@ class Offline:
 
     def close(self) -> None:
         """Nothing was started."""
+
+
+def weight_files(folder: Path) -> list[tuple[str, int]]:
+    """Name and size of the files that hold a model's weights."""
+    return [(file.name, file.stat().st_size) for file in sorted(folder.glob("*.safetensors"))]
 
 
 def load_learner(setup: Setup, *, total_optimizer_steps: int | None = None, trains: bool = True) -> LearnerModel:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+from array import array
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -41,21 +42,23 @@ class ReferenceValues:
         *,
         on_progress: Callable[[int], None],
     ) -> None:
-        """Compute what is missing of these rows."""
-        values = self._of(name, items)
-        missing = [row for row in rows if bool(values[row].isnan().any())]
-        for first in range(0, len(missing), CHUNK_ITEMS):
-            chunk = missing[first : first + CHUNK_ITEMS]
-            values[chunk] = compute(item_batch([items[row] for row in chunk])).view(len(chunk), -1)
-            on_progress(min(len(missing), first + CHUNK_ITEMS))
-            if time.monotonic() - self._saved > SAVE_EVERY_SECONDS:
+        """Compute what is missing of these rows. An interrupt keeps what is there."""
+        values, missing = self._of(name, items), self.missing(name, items, rows)
+        try:
+            for first in range(0, len(missing), CHUNK_ITEMS):
+                chunk = missing[first : first + CHUNK_ITEMS]
+                values[chunk] = compute(item_batch([items[row] for row in chunk])).view(len(chunk), -1)
+                on_progress(min(len(missing), first + CHUNK_ITEMS))
+                if time.monotonic() - self._saved > SAVE_EVERY_SECONDS:
+                    self.save()
+        finally:
+            if missing:
                 self.save()
-        if missing:
-            self.save()
 
-    def num_missing(self, name: str, items: Sequence[Item], rows: Sequence[int]) -> int:
-        values = self._of(name, items)
-        return sum(bool(values[row].isnan().any()) for row in rows)
+    def missing(self, name: str, items: Sequence[Item], rows: Sequence[int]) -> list[int]:
+        """Those of the rows that are not known yet."""
+        unknown = self._of(name, items).isnan().any(dim=1).tolist()
+        return [row for row in rows if unknown[row]]
 
     def attached(self, name: str, batch: ItemBatch, rows: Sequence[int]) -> ItemBatch:
         """A batch made of these rows, with their values."""
@@ -83,7 +86,8 @@ def identity_of(*parts: object, items: Sequence[Sequence[Item]]) -> str:
     for group in items:
         for item in group:
             for example in item.examples:
-                digest.update(repr((example.prompt_ids, example.response_ids, example.learned)).encode())
+                for numbers in (example.prompt_ids, example.response_ids, example.learned):
+                    digest.update(array("q", (len(numbers), *numbers)).tobytes())
         digest.update(b"|")
     return digest.hexdigest()
 
