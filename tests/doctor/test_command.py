@@ -216,8 +216,9 @@ def test_an_old_python_is_a_finding(version: str, tmp_path: Path) -> None:
     if python is None:
         pytest.skip(f"no Python {version} is here")
 
-    as_text = subprocess.run([python, str(ROOT / "doctor")], capture_output=True, text=True, cwd=tmp_path)
-    as_json = subprocess.run([python, str(ROOT / "doctor"), "--json"], capture_output=True, text=True, cwd=tmp_path)
+    command, alone = [python, str(ROOT / "doctor")], {"PATH": str(tmp_path)}
+    as_text = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=alone)
+    as_json = subprocess.run([*command, "--json"], capture_output=True, text=True, cwd=tmp_path, env=alone)
 
     assert (as_text.returncode, as_text.stderr, as_json.returncode) == (1, "", 1)
     assert as_text.stdout.startswith(f"failure: Python {version}.")

@@ -12,9 +12,6 @@ from fakes.doctor import RECORDINGS, machine
 from rl_compat.cli.app import main as rlc
 from rl_compat.config.embedded import embedded_runs
 from rl_compat.config.load import load_config
-from rl_compat.doctor.findings import Severity
-from rl_compat.doctor.runner import run_checks
-from rl_compat.doctor.table import CHECKS
 from rl_compat.doctor.verdict import LADDER, METHODS, judge, judge_mended, reach, reach_all, with_model
 from rl_compat.planning.fit import make_plan, plan_if_it_fits
 from rl_compat.planning.known_shapes import KNOWN_SHAPES
@@ -193,16 +190,3 @@ def test_all_methods_take_half_a_second_at_most() -> None:
     judge(hardware)
 
     assert time.process_time() - started < 0.5
-
-
-@pytest.mark.parametrize("path", sorted(RECORDINGS.glob("*.json")), ids=lambda path: path.stem)
-def test_verdict_and_checks_agree_on_every_recording(path) -> None:
-    """What the planner refuses is a failure that a check found; what fails can be mended, at least for the CPU."""
-    hardware = machine(path.stem)
-    found = [finding for result in run_checks(CHECKS, hardware) for finding in result.findings]
-    failures = [finding.what for finding in found if finding.severity is Severity.FAILURE]
-
-    if failures:
-        assert judge_mended(hardware, new_torch=True) is not None
-    else:
-        assert judge(hardware).problem is None

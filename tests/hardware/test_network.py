@@ -47,7 +47,7 @@ def serving(status: int, context: ssl.SSLContext | None = None) -> Iterator[Serv
     listener = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     if context is not None:
         listener.socket = context.wrap_socket(listener.socket, server_side=True)
-    thread = threading.Thread(target=listener.serve_forever, daemon=True)
+    thread = threading.Thread(target=listener.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
     server.url = f"{'https' if context else 'http'}://127.0.0.1:{listener.server_address[1]}"
     try:
