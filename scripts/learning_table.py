@@ -68,7 +68,7 @@ ALGORITHMS: Mapping[str, Recipe] = {
     "ppo": _single("ppo"),
     "ppo, V-trace": _single("ppo", "off_policy.vtrace=true"),
     "ppo_lagrangian": _single(
-        "ppo_lagrangian", f"cost.functions={COST}", f"algorithm.cost_limit={COST_LIMIT}", "algorithm.lagrange_lr=1"
+        "ppo_lagrangian", f"cost.functions={COST}", f"algorithm.cost_limit={COST_LIMIT}", "algorithm.lagrange_lr=0.5"
     ),
     "reinforce_plus_plus": _single("reinforce_plus_plus"),
     "remax": _single("remax"),

@@ -7,17 +7,28 @@ from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 
 _calls = 0
 
 
 def compute_scores(
-    solution_strs: list[str], signal: str = "", at_call: str = "0", none_at: str = "0", at_least: str = ""
+    solution_strs: list[str],
+    signal: str = "",
+    at_call: str = "0",
+    none_at: str = "0",
+    at_least: str = "",
+    once: str = "",
 ) -> list[float | None]:
-    """One reward per response; call `at_call` sends the run that signal first, call `none_at` scores nothing."""
+    """One reward per response; call `at_call` sends the run that signal first, call `none_at` scores nothing.
+
+    With `once`, a file that is made then, the signal is sent only while there is no such file.
+    """
     global _calls
     _calls += 1
-    if _calls == int(at_call):
+    if _calls == int(at_call) and not (once and Path(once).exists()):
+        if once:
+            Path(once).touch()
         os.kill(os.getppid(), int(signal))
         time.sleep(30)
     if _calls == int(none_at):

@@ -64,7 +64,8 @@ def test_kill_9_and_the_same_command_again_give_the_uninterrupted_run(
     whole, run = tmp_path / "whole", tmp_path / "run"
     train(settings(llama_folder, whole, GROUPS, RUNS[name], num_steps=NUM_STEPS))
     at_call = calls_of_reward(name, whole, 2) + 1
-    killed = {"reward.function_arguments.signal": 9, "reward.function_arguments.at_call": at_call}
+    when = {"signal": 9, "at_call": at_call, "once": tmp_path / "killed"}
+    killed = {f"reward.function_arguments.{name}": value for name, value in when.items()}
     arguments = settings(llama_folder, run, GROUPS, RUNS[name], killed, num_steps=NUM_STEPS)
     command = [sys.executable, "-m", "rl_compat", "train", *on_one_core, *arguments]
     with (tmp_path / "shown").open("w") as shown:
