@@ -94,14 +94,14 @@ class SplitModel:
 
     @torch.no_grad()
     def shares_lines(self, device: str) -> bool:
-        """Whether two rows in one line give the hidden states that each gives alone."""
-        rows = ([[1, 2, 3]], [[2, 1]])
-        alone = torch.cat([self.hidden(torch.tensor(row, device=device))[0] for row in rows])
-        shared = [torch.tensor([values], device=device) for values in ([1, 2, 3, 2, 1], [0, 1, 2, 0, 1])]
-        together = self.hidden(shared[0], position_ids=shared[1])[0]
-        largest = float(alone.abs().max())
+        """Whether rows in one line give the hidden states that each gives alone, in several lines at once."""
+        lines = ([[1, 2, 3], [2, 1]], [[2, 3], [1, 1, 2]])
+        alone = torch.cat([self.hidden(torch.tensor([row], device=device))[0] for line in lines for row in line])
+        ids = torch.tensor([[token for row in line for token in row] for line in lines], device=device)
+        positions = torch.tensor([[place for row in line for place in range(len(row))] for line in lines])
+        together = self.hidden(ids, position_ids=positions.to(device)).flatten(0, 1)
         exact = alone.dtype == torch.float32 and not torch.is_autocast_enabled(torch.device(device).type)
-        tolerance = (1e-4 if exact else 0.03) * largest
+        tolerance = (1e-4 if exact else 0.03) * float(alone.abs().max())
         return bool(torch.allclose(together, alone, rtol=0.0, atol=tolerance))
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 from fakes.engines import LENGTHS, random_batch, role_plan, token_mean_loss
-from torch import Tensor, nn
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from rl_compat.errors import RLCompatError
 from rl_compat.models.load import load_causal_lm
@@ -86,20 +87,32 @@ def test_lines_of_a_piece_are_those_that_were_filled() -> None:
         assert share_lines(own, 32)[-1][0] < 3
 
 
-class _Blind(nn.Module):
-    """A trunk that ignores where rows begin: the hidden state of a token is the sum of all before it."""
+def small(model_type: str, **settings: object) -> nn.Module:
+    sizes = {
+        "vocab_size": 64,
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+    }
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(model_type, **sizes, num_key_value_heads=2, initializer_range=0.3, **settings)
+    return AutoModelForCausalLM.from_config(config).eval()
 
-    def forward(self, input_ids: Tensor, **others: object) -> object:
-        states = input_ids.float().cumsum(1)[..., None]
-        return type("Output", (), {"last_hidden_state": states})
+
+def test_a_sliding_window_ends_where_a_row_begins() -> None:
+    assert SplitModel(small("mistral", sliding_window=2)).shares_lines("cpu")
 
 
-def test_a_model_that_mixes_rows_of_a_line_is_noticed(llama_folder: Path) -> None:
-    engine = policy(llama_folder)
-    split: SplitModel = engine._split
-    assert split.shares_lines("cpu")
-    split.trunk = _Blind()
-    assert not split.shares_lines("cpu")
+def test_a_model_that_mixes_rows_of_a_line_pads_them_and_says_so() -> None:
+    """A recurrent state passes from one row to the next."""
+    role = role_plan()
+    model = small("mamba", state_size=4)
+    engine = PolicyEngine(model, role=role, optimizer=OptimizerSettings(), layout=PACKED)
+    assert engine.layout == Layout()
+    assert engine.take_notes() == [
+        "`MambaForCausalLM` lets rows that share a line see each other: they are padded instead"
+    ]
 
 
 def test_rows_of_a_group_are_computed_together() -> None:
