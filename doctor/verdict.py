@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -132,6 +133,9 @@ def reach(hardware: Hardware, method: str, run: str, settings: tuple[str, ...]) 
             make_plan(with_model(config, LADDER[0]), hardware, KNOWN_SHAPES[LADDER[0]])
     except RLCompatError as error:
         return Reach(method=method, settings=(run, *settings), problem=error.message)
+    except Exception as error:  # a planner that breaks off must not take the findings with it
+        said = " ".join("".join(traceback.format_exception_only(error)).split())
+        return Reach(method=method, settings=(run, *settings), problem=f"the planner broke off: {said}")
     model = LADDER[low - 1]
     return Reach(method=method, settings=(run, f"model.path={model}", *settings), model=model, plan=best)
 

@@ -190,3 +190,14 @@ def test_all_methods_take_half_a_second_at_most() -> None:
     judge(hardware)
 
     assert time.process_time() - started < 0.5
+
+
+def test_a_planner_that_breaks_off_is_said_and_takes_nothing_with_it() -> None:
+    """A host whose memory is not a number cannot come out of a probe: the planner is not made for it."""
+    hardware = machine("p40")
+    odd = replace(hardware, host=replace(hardware.host, ram_available_bytes="much"))  # type: ignore[arg-type]
+
+    verdict = judge(odd)
+
+    assert not verdict.works
+    assert verdict.problem is not None and verdict.problem.startswith("the planner broke off: ")
