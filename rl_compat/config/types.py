@@ -240,9 +240,9 @@ class OffPolicyConfig:
     vtrace: bool = False
     "with a critic: V-trace returns and advantages in place of GAE"
     vtrace_rho: float = 1.0
-    "most that a ratio counts in a step's own error"
+    "the most that a ratio of probabilities counts in the error of its own token"
     vtrace_c: float = 1.0
-    "and in those of later steps"
+    "and in what later tokens pass on to it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

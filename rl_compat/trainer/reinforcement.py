@@ -34,6 +34,7 @@ class Reinforcement:
         self.price = lagrange_multiplier(self.config.algorithm)
         self.more = Rows(prepared.order)
         self._notes: list[str] = []
+        self._said_no_spread = False
         self.roles: Roles
         self.instruments: Instruments
 
@@ -99,8 +100,22 @@ class Reinforcement:
             timer=self.instruments.timer,
             memory=self.instruments.memory,
         )
-        self._notes += collected.scores.notes
+        self._notes += [*collected.scores.notes, *self._spread_notes(collected)]
         return metrics | self._kl_metrics(collected) | self._cost_metrics(collected, moves=update_actor)
+
+    def _spread_notes(self, collected: Collected) -> list[str]:
+        """Said once in a run: a step of dynamic sampling that found nothing to learn from."""
+        found = collected.metrics
+        if self._said_no_spread or found.get("training/filter_groups/kept_prompts", 1.0) > 0:
+            return []
+        self._said_no_spread = True
+        prompts, rounds = (
+            int(found[f"training/{name}"]) for name in ("filter_groups/sampled_prompts", "num_gen_batches")
+        )
+        return [
+            f"no prompt had two different rewards, of {prompts} prompts in {rounds} rounds: such a step teaches nothing; "
+            "easier or harder prompts, a finer reward or a larger `algorithm.group_size` may"
+        ]
 
     def _kl_metrics(self, collected: Collected) -> dict[str, float]:
         """Move the KL controller and say where it and the coefficient of the loss stood."""
