@@ -113,8 +113,8 @@ class Reinforcement:
             int(found[f"training/{name}"]) for name in ("filter_groups/sampled_prompts", "num_gen_batches")
         )
         return [
-            f"no prompt had two different rewards, of {prompts} prompts in {rounds} rounds: such a step teaches nothing; "
-            "easier or harder prompts, a finer reward or a larger `algorithm.group_size` may"
+            f"no prompt had two different rewards, of {prompts} prompts in {rounds} rounds: such a step teaches "
+            "nothing; easier or harder prompts, a finer reward or a larger `algorithm.group_size` may"
         ]
 
     def _kl_metrics(self, collected: Collected) -> dict[str, float]:
