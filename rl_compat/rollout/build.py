@@ -32,7 +32,7 @@ def build_rollout_engine(
     """
     assert plan.engine in ("native", "transformers", "vllm"), f"no rollout engine `{plan.engine}`"
     if plan.engine == "vllm":
-        return VllmEngine(model, plan=plan, num_valid_tokens=num_valid_tokens)
+        return VllmEngine(model, plan=plan, num_valid_tokens=num_valid_tokens, decode=decode)
     if plan.engine == "native":
         own_reason = own_forward_reason(model)
         reason = None if own_reason is None else native_unsupported_reason(model)

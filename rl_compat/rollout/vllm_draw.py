@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from rl_compat.rollout.row_uniforms import row_uniforms
-from rl_compat.rollout.sampling import draw
+from rl_compat.rollout.sampling import draw, raw_logprobs
 from rl_compat.rollout.types import SamplingParams
 
 ROW_ARGUMENT = "rl_compat_row"
 "key of the number of the response in the extra arguments of a vLLM request"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawn:
+    """Token ids and log-probabilities by response and step; zeros where nothing was drawn."""
+
+    tokens: list[list[int]]
+    logprobs: list[list[float]]
+    raw_logprobs: list[list[float]] | None
 
 
 class DrawCall:
@@ -37,6 +47,7 @@ class DrawCall:
         shape = (num_responses, params.max_new_tokens)
         self._tokens = torch.zeros(shape, dtype=torch.int32, device=device)
         self._logprobs = torch.zeros(shape, dtype=torch.float32, device=device)
+        self._raw_logprobs = torch.zeros_like(self._logprobs) if params.raw_logprobs else None
 
     def draw(self, logits: Tensor, responses: Sequence[int], steps: Sequence[int]) -> Tensor:
         """Logits [B, V] of these steps of these responses, which are overwritten with the drawn tokens."""
@@ -47,15 +58,19 @@ class DrawCall:
             temperature=self._params.temperature,
             top_k=self._params.top_k,
             top_p=self._params.top_p,
+            min_p=self._params.min_p,
             num_valid_tokens=self._num_valid_tokens,
         )
         self._tokens[rows, columns] = tokens.int()
         self._logprobs[rows, columns] = logprobs
+        if self._raw_logprobs is not None:
+            self._raw_logprobs[rows, columns] = raw_logprobs(logits, tokens)
         return logits.fill_(-torch.inf).scatter_(1, tokens[:, None], 0.0)
 
-    def drawn(self) -> tuple[list[list[int]], list[list[float]]]:
-        """Token ids and log-probabilities by response and step; zeros where nothing was drawn."""
-        return self._tokens.tolist(), self._logprobs.tolist()
+    def drawn(self) -> Drawn:
+        """Everything that was drawn, on the host."""
+        raw = None if self._raw_logprobs is None else self._raw_logprobs.tolist()
+        return Drawn(tokens=self._tokens.tolist(), logprobs=self._logprobs.tolist(), raw_logprobs=raw)
 
 
 class SlotResponses:
@@ -66,6 +81,7 @@ class SlotResponses:
 
     def __init__(self) -> None:
         self._slots: dict[int, tuple[int, list[int]]] = {}
+        self._outputs: dict[int, list[int]] = {}
 
     def update(
         self,
@@ -79,12 +95,21 @@ class SlotResponses:
             self._slots.pop(slot, None)
         for slot, response, outputs in added:
             self._slots[slot] = (response, outputs)
+            self._outputs[response] = outputs
         for source, target, both_ways in moved:
             going, coming = self._slots.pop(source, None), self._slots.pop(target, None)
             if going is not None:
                 self._slots[target] = going
             if coming is not None and both_ways:
                 self._slots[source] = coming
+
+    def lengths(self) -> dict[int, int]:
+        """Tokens so far of each response that has ever been in the batch."""
+        return {response: len(outputs) for response, outputs in self._outputs.items()}
+
+    def forget(self) -> None:
+        """Another call begins."""
+        self._outputs.clear()
 
     def rows(self, count: int) -> tuple[list[int], list[int]]:
         """Responses and steps of the first `count` rows."""

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from re import Match
 
-from rl_compat.errors import DoesNotFitError, RLCompatError
+from rl_compat.errors import DoesNotFitError, ModelError, RLCompatError
 from rl_compat.planning.types import RolloutPlan
 
 OTHERWISE = "`rollout.engine=native` generates without vLLM; `rlc doctor` says whether vLLM goes with this machine"
@@ -71,6 +71,14 @@ def start_error(error: Exception, plan: RolloutPlan, *, version: str, log: Seque
     """Why vLLM did not start."""
     return _explained(error, plan) or RLCompatError(
         f"vLLM {version} did not start: {_cause(error, log)}", hint=OTHERWISE
+    )
+
+
+def refusal(error: Exception, *, version: str, log: Sequence[str]) -> RLCompatError:
+    """Why vLLM did not take the weights."""
+    return ModelError(
+        f"vLLM {version} does not take the weights of this model: {_cause(error, log)}",
+        hint="set `rollout.engine=native`",
     )
 
 

@@ -16,7 +16,7 @@ class DrawProcessor(LogitsProcessor):
 
     def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
         self.call: DrawCall | None = None
-        self._slots = SlotResponses()
+        self.slots = SlotResponses()
 
     def is_argmax_invariant(self) -> bool:
         return False
@@ -24,7 +24,7 @@ class DrawProcessor(LogitsProcessor):
     def update_state(self, batch_update: BatchUpdate | None) -> None:
         if batch_update is None:
             return
-        self._slots.update(
+        self.slots.update(
             removed=batch_update.removed,
             added=[(slot, params.extra_args[ROW_ARGUMENT], outputs) for slot, params, _, outputs in batch_update.added],
             moved=[
@@ -35,7 +35,7 @@ class DrawProcessor(LogitsProcessor):
 
     def apply(self, logits: Tensor) -> Tensor:
         assert self.call is not None, "vLLM samples outside of a call"
-        return self.call.draw(logits, *self._slots.rows(len(logits)))
+        return self.call.draw(logits, *self.slots.rows(len(logits)))
 
 
 def processor_of(worker: Any) -> DrawProcessor:

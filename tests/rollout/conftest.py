@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from fakes.models import save_random_model
 from torch import Tensor, nn
 from transformers import (
     AutoModelForCausalLM,
@@ -26,7 +27,7 @@ from rl_compat.rollout.types import RolloutEngine
 PROMPTS: tuple[tuple[int, ...], ...] = ((11, 12, 13), (21, 22, 23, 24, 25, 26, 27, 28, 29), (31,), (41, 42))
 
 
-def small(config_class: type, **more: object) -> object:
+def small(config_class: type, *, head_dim: int = 8, **more: object) -> object:
     return config_class(
         vocab_size=97,
         hidden_size=32,
@@ -34,7 +35,7 @@ def small(config_class: type, **more: object) -> object:
         num_hidden_layers=3,
         num_attention_heads=4,
         num_key_value_heads=2,
-        head_dim=8,
+        head_dim=head_dim,
         max_position_embeddings=256,
         initializer_range=0.2,
         eos_token_id=1,
@@ -47,18 +48,35 @@ def small(config_class: type, **more: object) -> object:
 def gemma3() -> nn.Module:
     """Two layers that look back 6 tokens and one that looks back over everything."""
     kinds = ["sliding_attention", "full_attention", "sliding_attention"]
-    return Gemma3ForCausalLM(small(Gemma3TextConfig, sliding_window=6, layer_types=kinds, query_pre_attn_scalar=8))
+    return Gemma3ForCausalLM(
+        small(Gemma3TextConfig, head_dim=32, sliding_window=6, layer_types=kinds, query_pre_attn_scalar=32)
+    )
 
 
 def mistral() -> nn.Module:
-    return MistralForCausalLM(small(MistralConfig, sliding_window=5))
+    return MistralForCausalLM(small(MistralConfig, head_dim=32, sliding_window=5))
 
 
 def qwen3() -> nn.Module:
-    return Qwen3ForCausalLM(small(Qwen3Config))
+    return Qwen3ForCausalLM(small(Qwen3Config, head_dim=32))
 
 
 BUILT: dict[str, Callable[[], nn.Module]] = {"gemma3": gemma3, "mistral": mistral, "qwen3": qwen3}
+
+
+@pytest.fixture(scope="session")
+def llama_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With heads of 32 numbers, the smallest that vLLM attends with on a CPU."""
+    return save_random_model(
+        tmp_path_factory.mktemp("llama"), family="llama", hidden_size=64, num_heads=2, num_kv_heads=1
+    )
+
+
+@pytest.fixture(scope="session")
+def qwen2_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_random_model(
+        tmp_path_factory.mktemp("qwen2"), family="qwen2", hidden_size=64, num_heads=2, num_kv_heads=1
+    )
 
 
 @pytest.fixture(params=["llama", "qwen2", "gemma3", "mistral", "qwen3"])
@@ -81,7 +99,7 @@ def qwen2(qwen2_folder: Path) -> nn.Module:
     return AutoModelForCausalLM.from_pretrained(qwen2_folder, dtype=torch.float32)
 
 
-@pytest.fixture(params=["native", "transformers"])
+@pytest.fixture(params=["native", "transformers", pytest.param("vllm", marks=pytest.mark.vllm)])
 def engine_name(request: pytest.FixtureRequest) -> str:
     return request.param
 
