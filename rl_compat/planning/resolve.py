@@ -103,8 +103,17 @@ def _rollout(decided: Decided, found: Found) -> RolloutPlan:
         gpu_memory_utilization=decided.config.rollout.gpu_memory_utilization,
         sleep_between=found.levers.sleep_between,
         packed_linears=request.packs_linears,
+        kernel_architecture=_kernel_architecture(decided),
     )
     return _for_vllm(plan, decided, found) if request.engine == "vllm" else plan
+
+
+def _kernel_architecture(decided: Decided) -> str | None:
+    """Of the device that is really there: an emulated card's code does not load on it."""
+    hardware = decided.hardware
+    if device_of(decided) == "cpu" or hardware.emulated is not None or decided.request.engine != "native":
+        return None
+    return "sm_{}{}".format(*hardware.devices[0].compute_capability)
 
 
 def _for_vllm(plan: RolloutPlan, decided: Decided, found: Found) -> RolloutPlan:

@@ -54,6 +54,8 @@ class RolloutPlan:
     max_prefill_tokens: int
     "prompt tokens, padding included, in one prefill forward"
     cuda_graphs: bool = False
+    kernel_architecture: str | None = None
+    "of the real device, such as `sm_61`, to compile the engine's own kernels for; None compiles for any device"
     packed_linears: bool = False
     "keep fp32 linear weights a second time, laid out for the CPU's matrix kernels: faster decoding on a CPU"
     gpu_memory_utilization: float | None = None

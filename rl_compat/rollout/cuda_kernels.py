@@ -31,17 +31,21 @@ class KernelError(Exception):
 class CudaKernels:
     """The kernels of one source on one device."""
 
-    def __init__(self, source: str, macros: Mapping[str, str | int], *, device: torch.device) -> None:
-        """Raises KernelError where the source cannot be compiled for the device."""
+    def __init__(
+        self, source: str, macros: Mapping[str, str | int], *, device: torch.device, architecture: str | None = None
+    ) -> None:
+        """For an architecture such as `sm_61`, or through code that the driver turns into the device's own.
+
+        Raises KernelError where the source cannot be compiled or loaded.
+        """
         self._device = device
-        major, minor = torch.cuda.get_device_capability(device)
-        binary = compiled(source, macros, architecture=f"sm_{major}{minor}")
+        self._functions: dict[str, ctypes.c_void_p] = {}
+        self._module = ctypes.c_void_p()
+        self._driver = _driver()
+        binary = compiled(source, macros, architecture=architecture)
         with torch.cuda.device(device):
             torch.cuda.current_stream(device)
-            self._driver = _driver()
-            self._module = ctypes.c_void_p()
             self._check(self._driver.cuModuleLoadData(ctypes.byref(self._module), binary))
-        self._functions: dict[str, ctypes.c_void_p] = {}
 
     def launch(self, name: str, grid: tuple[int, int], num_threads: int, arguments: Sequence[Argument]) -> None:
         """Queue a kernel on the current stream; a graph that is being captured takes it up."""
@@ -73,18 +77,24 @@ def c_value(argument: Argument) -> Any:
     return ctypes.c_float(argument) if isinstance(argument, float) else ctypes.c_int(argument)
 
 
-def compiled(source: str, macros: Mapping[str, str | int], *, architecture: str) -> bytes:
-    """Machine code for an architecture such as `sm_61`. Raises KernelError with what the compiler says."""
+def compiled(source: str, macros: Mapping[str, str | int], *, architecture: str | None = None) -> bytes:
+    """Machine code for an architecture, or PTX for the oldest that NVRTC knows, which every later one can run.
+
+    Raises KernelError with what the compiler says.
+    """
     library = nvrtc_library()
     program = ctypes.c_void_p()
     _nvrtc(library, library.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kernels.cu", 0, None, None))
-    options = [f"--gpu-architecture={architecture}", "--std=c++17", *(f"-D{k}={v}" for k, v in macros.items())]
+    options = ["--std=c++17", *(f"-D{name}={value}" for name, value in macros.items())]
+    options += [] if architecture is None else [f"--gpu-architecture={architecture}"]
     pointers = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
     try:
         status = library.nvrtcCompileProgram(program, len(options), pointers)
         if status != 0:
             log = _text(library, program, "nvrtcGetProgramLogSize", "nvrtcGetProgramLog").decode(errors="replace")
             raise KernelError(f"NVRTC does not compile for `{architecture}`: {log.strip(chr(0)).strip() or status}")
+        if architecture is None:
+            return _text(library, program, "nvrtcGetPTXSize", "nvrtcGetPTX")
         return _text(library, program, "nvrtcGetCUBINSize", "nvrtcGetCUBIN")
     finally:
         library.nvrtcDestroyProgram(ctypes.byref(program))

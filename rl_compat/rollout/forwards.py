@@ -22,6 +22,7 @@ def decoder_over(
     own: bool,
     num_valid_tokens: int | None = None,
     graphs: StepGraphs | None = None,
+    kernel_architecture: str | None = None,
 ) -> SlotDecoder:
     """Over the slots of the memory. Raises UnknownDecoderError when `own` is asked for and the model is of no family
     described here."""
@@ -33,7 +34,7 @@ def decoder_over(
         return SlotDecoder(theirs, memory, device=device, num_valid_tokens=num_valid_tokens, graphs=graphs)
     spec, compute = read_spec(weights.model), weights.compute_dtype
     size = step_size(spec, rows=memory.num_slots, capacity=memory.capacity, compute=compute)
-    ops, draw = chosen_ops(spec, size) or (None, plain_draw)
+    ops, draw = chosen_ops(spec, size, architecture=kernel_architecture) or (None, plain_draw)
     head = weights.projection((spec.head,), torch.float32)
     ours = OwnForward(spec, memory, projection=weights.projection, head=head, compute_dtype=compute, ops=ops)
     return SlotDecoder(ours, memory, device=device, num_valid_tokens=num_valid_tokens, graphs=graphs, draw=draw)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -49,15 +49,15 @@ class Trial:
 Seconds = Callable[[Callable[[], object]], float]
 
 
-def chosen_ops(spec: DecoderSpec, step: Step) -> tuple[DecodeOps, Draw] | None:
+def chosen_ops(spec: DecoderSpec, step: Step, *, architecture: str | None) -> tuple[DecodeOps, Draw] | None:
     """The operations and the draw for a CUDA device; None where no kernel is of use. Decided once a process."""
     if step.device.type != "cuda" or step.stream not in C_TYPES or step.compute not in C_TYPES:
         return None
     macros = kernel_macros(spec, stream=step.stream, compute=step.compute)
-    key = (torch.cuda.get_device_name(step.device), step.device.index, *macros.values())
+    key = (step.device, *macros.values())
     try:
         if key not in _kernels:
-            _kernels[key] = CudaKernels(kernel_source(), macros, device=step.device)
+            _kernels[key] = _loaded(macros, step.device, architecture)
         kernels = _kernels[key]
         at = (*key, step, spec.activation, spec.layers[0].window, spec.layers[0].softcap)
         if at not in _choices:
@@ -67,6 +67,16 @@ def chosen_ops(spec: DecoderSpec, step: Step) -> tuple[DecodeOps, Draw] | None:
         return None
     enabled = _choices[at]
     return FusedOps(spec, kernels, enabled), FusedDraw(kernels) if "draw" in enabled else plain_draw
+
+
+def _loaded(macros: Mapping[str, str | int], device: torch.device, architecture: str | None) -> CudaKernels:
+    """For the architecture if NVRTC can, else by way of the driver."""
+    try:
+        return CudaKernels(kernel_source(), macros, device=device, architecture=architecture)
+    except KernelError:
+        if architecture is None:
+            raise
+        return CudaKernels(kernel_source(), macros, device=device)
 
 
 def worth_using(spec: DecoderSpec, step: Step, kernels: Kernels, *, seconds: Seconds) -> frozenset[str]:

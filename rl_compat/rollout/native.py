@@ -170,6 +170,7 @@ class NativeEngine(HoldsWeights):
             own=self._own_forward,
             num_valid_tokens=self._num_valid_tokens,
             graphs=self._graphs,
+            kernel_architecture=self._plan.kernel_architecture,
         )
         weights.settle()
         self._drop_stale_graphs(weights.model)

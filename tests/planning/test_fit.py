@@ -34,6 +34,7 @@ def test_a_p40_trains_in_fp32_with_fused_attention_and_graphs_and_without_triton
     assert {role.compute_dtype for role in plan.roles.values()} == {"fp32"}
     assert (actor.attention, plan.sdpa_backends) == ("sdpa", ("efficient", "math"))
     assert (plan.rollout.engine, plan.rollout.compute_dtype, plan.rollout.cuda_graphs) == ("native", "fp32", True)
+    assert plan.rollout.kernel_architecture == "sm_61"
     assert (plan.choices["triton"].value, plan.choices["torch_compile"].value) == ("off", "off")
     assert not actor.loss_scaling
     assert not plan.tf32
@@ -105,6 +106,7 @@ def test_a_laptop_without_gpu_trains_in_fp32_on_the_cpu() -> None:
     assert (plan.profile, plan.device) == ("cpu", "cpu")
     assert (plan.roles["actor"].compute_dtype, plan.rollout.compute_dtype) == ("fp32", "fp32")
     assert not plan.rollout.cuda_graphs
+    assert plan.rollout.kernel_architecture is None
     assert plan.num_threads == recorded("laptop_no_gpu").host.num_cores
     assert plan.host_bytes == plan.peak_bytes
     assert fits(plan)

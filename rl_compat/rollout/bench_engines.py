@@ -1,0 +1,156 @@
+"""The engines that are measured, by name, and the measuring."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from rl_compat.planning.types import DType, RolloutPlan
+from rl_compat.rollout.bench_cases import Case
+from rl_compat.rollout.build import build_rollout_engine
+from rl_compat.rollout.generation_config import neutral_generation_config
+from rl_compat.rollout.inference import generating, hugging_face_model
+from rl_compat.rollout.transformers import pad_left
+from rl_compat.rollout.types import Response, SamplingParams
+
+ENGINES: dict[str, tuple[str, DType]] = {
+    "generate-fp32": ("generate", "fp32"),
+    "generate-bf16": ("generate", "bf16"),
+    "transformers-fp32": ("transformers", "fp32"),
+    "native-fp32": ("native", "fp32"),
+    "native-fp16": ("native", "fp16"),
+    "native-bf16": ("native", "bf16"),
+    "vllm-fp32": ("vllm", "fp32"),
+    "vllm-bf16": ("vllm", "bf16"),
+}
+"engine and dtype of the matrix products by name; `generate` is transformers' own, without log-probabilities"
+
+
+class Generates(Protocol):
+    def generate(
+        self, prompts: Sequence[Sequence[int]], params: SamplingParams, *, group_size: int = ...
+    ) -> Sequence[Sequence[Response]]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One engine on one case: the best of the repeats."""
+
+    engine: str
+    dtype: str
+    case: str
+    batch: int
+    tokens: int
+    seconds: float
+    first_seconds: float
+    "of the first call, which compiles, captures and allocates"
+    tokens_per_second: float
+    step_seconds: float | None
+    "between two tokens of a response, prefill left out; None where responses end at different lengths"
+    peak_bytes: int | None
+    floor_fraction: float | None = None
+    "the least time that weights, cache and arithmetic take on this device, as a fraction of a step"
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class PlainGenerate:
+    """`model.generate` with sampling, in batches of fixed size in the order of the prompts."""
+
+    def __init__(self, model: nn.Module, *, batch: int) -> None:
+        self._model = hugging_face_model(model)
+        self._batch = batch
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], params: SamplingParams, *, group_size: int = 1
+    ) -> list[list[Response]]:
+        from transformers import GenerationConfig
+
+        assert group_size == 1
+        model: Any = self._model
+        settings = GenerationConfig(
+            max_new_tokens=params.max_new_tokens,
+            do_sample=True,
+            temperature=params.temperature,
+            top_k=0,
+            eos_token_id=list(params.stop_token_ids) or None,
+            pad_token_id=0,
+        )
+        responses = []
+        for start in range(0, len(prompts), self._batch):
+            ids, mask = pad_left(prompts[start : start + self._batch], filler_id=0)
+            with generating(model), neutral_generation_config(model):
+                output = model.generate(
+                    input_ids=ids.to(model.device), attention_mask=mask.to(model.device), generation_config=settings
+                )
+            responses += [[_cut(row, params)] for row in output[:, ids.shape[1] :].tolist()]
+        return responses
+
+
+def _cut(tokens: list[int], params: SamplingParams) -> Response:
+    end = next((place + 1 for place, token in enumerate(tokens) if token in params.stop_token_ids), len(tokens))
+    return Response(token_ids=tuple(tokens[:end]), logprobs=(), finish_reason="stop" if end < len(tokens) else "length")
+
+
+def engine_for(
+    name: str, model: nn.Module, *, batch: int, max_length: int, architecture: str | None = None
+) -> Generates:
+    """The engine of a name in `ENGINES`. `generate` in half precision changes the model's dtype."""
+    kind, dtype = ENGINES[name]
+    on_gpu = next(model.parameters()).is_cuda
+    if kind == "generate":
+        return PlainGenerate(model.bfloat16() if dtype == "bf16" else model, batch=batch)
+    plan = RolloutPlan(
+        engine=kind,
+        compute_dtype=dtype,
+        max_num_seqs=batch,
+        max_prefill_tokens=8192,
+        cuda_graphs=kind == "native" and on_gpu,
+        packed_linears=kind == "native" and not on_gpu and dtype == "fp32",
+        gpu_memory_utilization=0.5 if kind == "vllm" and on_gpu else None,
+        max_model_len=max_length if kind == "vllm" else None,
+        kernel_architecture=architecture,
+    )
+    return build_rollout_engine(model, plan=plan, pad_token_id=0)
+
+
+def measure(name: str, engine: Generates, case: Case, *, device: str, repeats: int, prefill_too: bool = True) -> Row:
+    """A first call, then the best of `repeats`; and one call for a single token, to know the prefill."""
+    on_gpu = device.startswith("cuda")
+    if on_gpu:
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+    first, _ = _timed(engine, case, case.params, on_gpu=on_gpu)
+    seconds, tokens = min(_timed(engine, case, case.params, on_gpu=on_gpu) for _ in range(repeats))
+    step = None
+    if prefill_too and not case.params.stop_token_ids and len(case.prompts) <= case.batch:
+        one = SamplingParams(max_new_tokens=1, seed=0)
+        prefill = min(_timed(engine, case, one, on_gpu=on_gpu)[0] for _ in range(2))
+        step = (seconds - prefill) / (case.params.max_new_tokens - 1)
+    return Row(
+        engine=name,
+        dtype=ENGINES[name][1],
+        case=case.name,
+        batch=case.batch,
+        tokens=tokens,
+        seconds=seconds,
+        first_seconds=first,
+        tokens_per_second=tokens / seconds,
+        step_seconds=step,
+        peak_bytes=torch.cuda.max_memory_allocated() if on_gpu else None,
+    )
+
+
+def _timed(engine: Generates, case: Case, params: SamplingParams, *, on_gpu: bool) -> tuple[float, int]:
+    start = time.perf_counter()
+    groups = engine.generate(case.prompts, params)
+    if on_gpu:
+        torch.cuda.synchronize()
+    seconds = time.perf_counter() - start
+    return seconds, sum(len(response.token_ids) for group in groups for response in group)
