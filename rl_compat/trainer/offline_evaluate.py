@@ -13,7 +13,7 @@ from rl_compat.hardware.types import Hardware
 from rl_compat.planning.types import Plan
 from rl_compat.trainer.checkpoints import Found
 from rl_compat.trainer.held_out import HeldOut, HeldOutRows
-from rl_compat.trainer.offline import check_model, load_learner
+from rl_compat.trainer.offline_build import check_model, load_learner
 from rl_compat.trainer.offline_data import validation_items
 from rl_compat.trainer.reporter import Reporter, Timer
 from rl_compat.workers.learner import LearnerWorker

@@ -9,7 +9,8 @@ from rl_compat.config.types import RunConfig
 from rl_compat.hardware.types import Hardware
 from rl_compat.trainer.build import check_run
 from rl_compat.trainer.method import Method
-from rl_compat.trainer.offline import Offline, check_offline
+from rl_compat.trainer.offline import Offline
+from rl_compat.trainer.offline_build import check_offline
 from rl_compat.trainer.reinforcement import Reinforcement
 
 
