@@ -33,13 +33,6 @@ class VerdictLoss(NamedTuple):
     rewards: Tensor
 
 
-class ReferencePoints(NamedTuple):
-    """What the log-ratios of chosen and of rejected responses are measured against, scalars, detached."""
-
-    chosen: Tensor
-    rejected: Tensor
-
-
 def dpo_loss(
     *,
     chosen_logprobs: Tensor,
@@ -112,7 +105,7 @@ def kto_loss(
 def kto_reference_point(
     *, mismatched_logprobs: Tensor, mismatched_ref_logprobs: Tensor | None, mask: Tensor | None = None
 ) -> Tensor:
-    """KL(policy || reference) of unpaired data: the mean log-ratio of mismatched responses, at least 0, a scalar.
+    """KL(policy || reference) : the mean log-ratio of mismatched responses, at least 0, a scalar.
 
     Each [N] log-probability is that of another row's response to a row's prompt (Ethayarajh et al. 2024, section 4.1),
     over a whole mini-batch. Rows where mask [N] is False count nowhere. Detached.
@@ -120,26 +113,6 @@ def kto_reference_point(
     log_ratio = _log_ratio(mismatched_logprobs, mismatched_ref_logprobs).detach()
     kept = torch.ones_like(log_ratio, dtype=torch.bool) if mask is None else mask
     return masked_mean(log_ratio, mask=kept).clamp(min=0)
-
-
-def kto_paired_reference_points(
-    *,
-    chosen_logprobs: Tensor,
-    rejected_logprobs: Tensor,
-    ref_chosen_logprobs: Tensor | None,
-    ref_rejected_logprobs: Tensor | None,
-) -> ReferencePoints:
-    """KL(policy || reference) of paired data: the mean log-ratio of the other side, at least 0.
-
-    Chosen responses are measured against the rejected of the whole mini-batch and the other way round, all [P], which
-    needs no mismatched responses. Detached.
-    """
-    chosen = _log_ratio(chosen_logprobs, ref_chosen_logprobs).detach()
-    rejected = _log_ratio(rejected_logprobs, ref_rejected_logprobs).detach()
-    every = torch.ones_like(chosen, dtype=torch.bool)
-    return ReferencePoints(
-        chosen=masked_mean(rejected, mask=every).clamp(min=0), rejected=masked_mean(chosen, mask=every).clamp(min=0)
-    )
 
 
 def bradley_terry_loss(*, chosen_rewards: Tensor, rejected_rewards: Tensor, margins: Tensor | None = None) -> Tensor:

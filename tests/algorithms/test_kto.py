@@ -7,7 +7,7 @@ import torch
 from algorithms.preference_cases import PAIRS, numbers
 from torch import Tensor
 
-from rl_compat.algorithms.preference_losses import kto_loss, kto_paired_reference_points, kto_reference_point
+from rl_compat.algorithms.preference_losses import kto_loss, kto_reference_point
 
 MISMATCHED = numbers(-20.0, -31.0, -8.0, -57.0, -15.0, -26.0, -9.0, -61.0)
 REF_MISMATCHED = numbers(-21.0, -30.5, -8.25, -58.0, -15.5, -27.0, -8.0, -63.0)
@@ -64,19 +64,6 @@ def test_the_reference_point_is_over_the_whole_batch_without_masked_rows_or_grad
 
     assert point.item() == 1.5
     assert not point.requires_grad
-
-
-def test_paired_responses_are_measured_against_the_other_side():
-    """Chosen log-ratios 0.5, -1.25, 2.5, -3 and rejected -0.5, 1.25, -2.75, 0.5: means below 0 count as 0."""
-    points = kto_paired_reference_points(**PAIRS)
-    raised = {
-        "chosen_logprobs": PAIRS["chosen_logprobs"] + 1,
-        "rejected_logprobs": PAIRS["rejected_logprobs"] + 2,
-    }
-    other = kto_paired_reference_points(**{**PAIRS, **raised})
-
-    assert (points.chosen.item(), points.rejected.item()) == (0, 0)
-    assert (other.chosen.item(), other.rejected.item()) == (1.625, 0.6875)
 
 
 def test_gradients_are_those_of_finite_differences_with_the_reference_point_held():
