@@ -97,7 +97,7 @@ def collect(
         metrics |= {"critic/greedy_score/mean": sum(known) / len(known)} if known else {}
     costs = None
     if roles.cost is not None:
-        with timer("cost"):
+        with memory("cost"), timer("cost"):
             costs = roles.cost.compute_rewards(sequences).result()
     batch = _with_logprobs(roles, sequences, settings, timer=timer, memory=memory)
     if roles.reference is not None:
@@ -132,7 +132,7 @@ def _greedy_rewards(
         greedy = roles.actor.generate(
             prompts, max_new_tokens=settings.max_new_tokens, temperature=0.0, on_progress=on_progress
         )
-    with timer("reward"):
+    with memory("reward"), timer("reward"):
         return roles.reward.compute_rewards(greedy).result().rewards
 
 

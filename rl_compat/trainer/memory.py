@@ -14,6 +14,8 @@ PLANNED_PHASE = {
     "gen": "rollout",
     "gen_max": "rollout",
     "reward": "reward",
+    "cost": "cost",
+    "reward": "reward",
     "old_log_prob": "logprobs",
     "ref": "reference",
     "values": "values",

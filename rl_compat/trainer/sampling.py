@@ -72,7 +72,7 @@ def sample(
                 seed=seed + number * SEED_OF_ROUND,
                 on_progress=on_progress,
             )
-        with timer("reward"):
+        with memory("reward"), timer("reward"):
             scores = reward.compute_rewards(sequences).result()
         return Sampled(sequences=sequences, scores=scores, metrics={})
 
