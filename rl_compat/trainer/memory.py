@@ -15,7 +15,6 @@ PLANNED_PHASE = {
     "gen_max": "rollout",
     "reward": "reward",
     "cost": "cost",
-    "reward": "reward",
     "old_log_prob": "logprobs",
     "ref": "reference",
     "values": "values",
