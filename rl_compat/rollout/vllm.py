@@ -109,8 +109,13 @@ class VllmEngine:
             self._fill(partial(hand_over, self._engine, self._source))
 
     def sleep(self) -> None:
-        """Give back the weights and the cache; captured graphs, and on a CPU embedding and norms, stay."""
-        if self._engine is not None and self._released is None:
+        """Give back the weights and the cache; captured graphs, and on a CPU embedding and norms, stay.
+
+        Where vLLM cannot sleep it stops, and starts again to wake.
+        """
+        if self._device.type != "cpu" and not self._arguments["enable_sleep_mode"]:
+            self.stop()
+        elif self._engine is not None and self._released is None:
             self._released = release(self._engine, on_cpu=self._device.type == "cpu")
 
     def wake(self) -> None:
@@ -181,7 +186,8 @@ class VllmEngine:
                 raise death(error, self._plan, version=_version(), log=self._log.lines) from error
             if on_progress is not None and call.num_finished > finished:
                 finished = call.num_finished
-                self._aborted |= on_progress(finished) is False
+                if on_progress(finished) is False:
+                    self._aborted = True
 
     def _check_lengths(self, prompts: Sequence[Sequence[int]], params: SamplingParams) -> None:
         longest = self._arguments["max_model_len"]

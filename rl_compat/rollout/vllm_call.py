@@ -37,6 +37,7 @@ class VllmCall:
         self._strings = strings
         self._lengths: dict[int, int] = {}
         self._returned: dict[int, Sequence[int]] = {}
+        self._aborted: dict[int, int] = {}
         self._stopped: set[int] = set()
         self._checked: dict[int, int] = {}
         self._draws = DrawCall(
@@ -60,7 +61,7 @@ class VllmCall:
         if not self.dead:
             lengths = self._processor.slots.lengths()
             unfinished = [row for row in range(len(self._prompts)) if row not in self._lengths]
-            self._lengths |= {row: lengths.get(row, 0) for row in unfinished}
+            self._aborted = {row: min(lengths.get(row, 0), self._params.max_new_tokens) for row in unfinished}
             self._engine.abort_request([str(row) for row in unfinished])
 
     @property
@@ -85,7 +86,7 @@ class VllmCall:
         drawn = self._draws.drawn()
         responses = []
         for row in range(len(self._prompts)):
-            end = self._lengths[row]
+            end = self._end(row, drawn.tokens[row])
             ids = tuple(drawn.tokens[row][:end])
             assert ids == tuple(self._returned.get(row, ids)[:end]), "vLLM returned other tokens than were drawn"
             responses.append(
@@ -113,6 +114,14 @@ class VllmCall:
             self._stopped.add(row)
             self._engine.abort_request([str(row)])
         return end is not None
+
+    def _end(self, row: int, ids: Sequence[int]) -> int:
+        """The length of a response; an aborted one may have drawn past its end."""
+        if row in self._lengths:
+            return self._lengths[row]
+        length = self._aborted[row]
+        stops = (step + 1 for step, token in enumerate(ids[:length]) if token in self._params.stop_token_ids)
+        return next(stops, length)
 
     def _reason(self, row: int, ids: Sequence[int]) -> FinishReason:
         if row in self._stopped or (ids and ids[-1] in self._params.stop_token_ids):

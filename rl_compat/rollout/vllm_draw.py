@@ -29,7 +29,8 @@ class DrawCall:
     """All draws of one call: what is drawn at a step of a response depends on its logits, the seed and its number.
 
     vLLM samples greedily from logits that are -inf but for the drawn token. A prompt that is read in pieces, and a
-    response that is pushed out and read again, pass the same step several times: the last one counts.
+    response that is pushed out and read again, pass the same step several times: the last one counts. vLLM may run a
+    step ahead of what it knows to be the end of a response.
     """
 
     def __init__(
@@ -44,7 +45,7 @@ class DrawCall:
         self._params = params
         self._seed = seed
         self._num_valid_tokens = num_valid_tokens
-        shape = (num_responses, params.max_new_tokens)
+        shape = (num_responses, params.max_new_tokens + 1)
         self._tokens = torch.zeros(shape, dtype=torch.int32, device=device)
         self._logprobs = torch.zeros(shape, dtype=torch.float32, device=device)
         self._raw_logprobs = torch.zeros_like(self._logprobs) if params.raw_logprobs else None
@@ -52,6 +53,7 @@ class DrawCall:
     def draw(self, logits: Tensor, responses: Sequence[int], steps: Sequence[int]) -> Tensor:
         """Logits [B, V] of these steps of these responses, which are overwritten with the drawn tokens."""
         rows, columns = torch.tensor([responses, steps]).to(logits.device, non_blocking=True)
+        columns = columns.clamp(max=self._params.max_new_tokens)
         tokens, logprobs = draw(
             logits,
             row_uniforms(self._seed, rows, columns),

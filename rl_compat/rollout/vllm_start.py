@@ -9,6 +9,7 @@ import logging
 import math
 import os
 import random
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -94,7 +95,7 @@ def engine_arguments(model: nn.Module, plan: RolloutPlan, *, folder: str) -> dic
         "max_num_batched_tokens": max(plan.max_prefill_tokens, plan.max_num_seqs),
         "enforce_eager": not plan.cuda_graphs,
         "enable_prefix_caching": True,
-        "enable_sleep_mode": not on_cpu,
+        "enable_sleep_mode": not on_cpu and not _expandable(),
         "distributed_executor_backend": "uni",
         "logits_processors": [PROCESSOR],
         "disable_log_stats": True,
@@ -102,6 +103,11 @@ def engine_arguments(model: nn.Module, plan: RolloutPlan, *, folder: str) -> dic
     if plan.attention_backend is not None:
         arguments["attention_backend"] = plan.attention_backend
     return arguments | _memory(config, plan, length=length, on_cpu=on_cpu)
+
+
+def _expandable() -> bool:
+    """Whether torch's allocator grows its segments, which vLLM's memory that sleeps cannot live with before 0.33."""
+    return "expandable_segments:True" in os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")
 
 
 def _memory(config: Any, plan: RolloutPlan, *, length: int, on_cpu: bool) -> dict[str, Any]:
@@ -136,7 +142,7 @@ def contained() -> Iterator[None]:
     precision, set_threads = torch.get_float32_matmul_precision(), torch.set_num_threads
     states = random.getstate(), numpy.random.get_state()
     try:
-        with torch.random.fork_rng():
+        with torch.random.fork_rng(), warnings.catch_warnings(action="ignore", category=FutureWarning):
             yield
     finally:
         random.setstate(states[0])
