@@ -39,12 +39,21 @@ class StepView:
     """
 
     def __init__(self, positions: Tensor, length: int, *, places: Tensor, repeats: int) -> None:
-        """`places` counts from 0 up to the capacity; `repeats` is the number of key heads."""
+        """`places` counts from 0, to the capacity and the slots at least; `repeats` is the number of key heads."""
         self.positions = positions
         self.length = length
+        self.rows = places[: len(positions)]
         self._places = places
         self._repeats = repeats
         self._masks: dict[int | None, Tensor] = {}
+        self._angles: dict[int, Rotation] = {}
+
+    def at(self, rotation: Rotation) -> Rotation:
+        """The angles [B, 1, pairs] of the rows, looked up once for all layers that share a table."""
+        if id(rotation) not in self._angles:
+            cosines, sines = (part[self.positions][:, None] for part in (rotation.cosines, rotation.sines))
+            self._angles[id(rotation)] = Rotation(cosines=cosines, sines=sines)
+        return self._angles[id(rotation)]
 
     def mask(self, window: int | None) -> Tensor:
         """Additive [B * kv_heads, 1, length] in fp32: 0 where seen, else -inf."""
@@ -69,9 +78,9 @@ class DecodeOps(Protocol):
     def norm(self, states: Tensor, norm: Norm, dtype: torch.dtype) -> Tensor: ...
 
     def rotate_and_store(
-        self, qkv: Tensor, layer: Layer, rotation: Rotation | None, positions: Tensor, keys: Tensor, values: Tensor
+        self, qkv: Tensor, layer: Layer, rotation: Rotation | None, view: StepView, keys: Tensor, values: Tensor
     ) -> Tensor:
-        """Rotated queries [B, heads, D]; key and value of row i go to `positions[i]` of cache row i."""
+        """Rotated queries [B, heads, D]; key and value of row i go to its position in cache row i."""
         ...
 
     def activate(self, gate_up: Tensor) -> Tensor:
@@ -101,19 +110,13 @@ class PlainOps:
         return normed(states, norm).to(dtype)
 
     def rotate_and_store(
-        self, qkv: Tensor, layer: Layer, rotation: Rotation | None, positions: Tensor, keys: Tensor, values: Tensor
+        self, qkv: Tensor, layer: Layer, rotation: Rotation | None, view: StepView, keys: Tensor, values: Tensor
     ) -> Tensor:
         queries, key, value = split_heads(qkv, self._spec)
-        at = (
-            None
-            if rotation is None
-            else Rotation(cosines=rotation.cosines[positions][:, None], sines=rotation.sines[positions][:, None])
-        )
-        queries, key = normed_and_rotated(queries, key, layer, at)
-        batch, kv_heads, head_dim = key.shape
-        index = positions.view(-1, 1, 1, 1).expand(batch, kv_heads, 1, head_dim)
-        keys[:batch].scatter_(2, index, key.unsqueeze(2).to(keys.dtype))
-        values[:batch].scatter_(2, index, value.unsqueeze(2).to(values.dtype))
+        queries, key = normed_and_rotated(queries, key, layer, None if rotation is None else view.at(rotation))
+        rows = view.rows
+        keys[rows, :, view.positions] = key.to(keys.dtype)
+        values[rows, :, view.positions] = value.to(values.dtype)
         return queries.to(keys.dtype)
 
     def activate(self, gate_up: Tensor) -> Tensor:
@@ -163,11 +166,13 @@ def normed_and_rotated(queries: Tensor, key: Tensor, layer: Layer, at: Rotation 
 def rotated(states: Tensor, at: Rotation) -> Tensor:
     """States [..., heads, D] turned by angles [..., 1, pairs]; numbers beyond the pairs stay as they are."""
     pairs = at.cosines.shape[-1]
+    turned = torch.empty(states.shape, dtype=torch.float32, device=states.device)
     first, second = states[..., :pairs].float(), states[..., pairs : 2 * pairs].float()
-    turned = torch.cat((first * at.cosines - second * at.sines, second * at.cosines + first * at.sines), dim=-1)
-    turned = turned.to(states.dtype)
-    rest = states[..., 2 * pairs :]
-    return turned if rest.shape[-1] == 0 else torch.cat((turned, rest), dim=-1)
+    torch.mul(first, at.cosines, out=turned[..., :pairs]).addcmul_(second, at.sines, value=-1)
+    torch.mul(second, at.cosines, out=turned[..., pairs : 2 * pairs]).addcmul_(first, at.sines)
+    if states.shape[-1] > 2 * pairs:
+        turned[..., 2 * pairs :] = states[..., 2 * pairs :]
+    return turned.to(states.dtype)
 
 
 def grouped_attention(

@@ -20,10 +20,12 @@ class Forward(Protocol):
 
     reads_length: bool
     "whether the work of `decode` depends on its `length`"
+    shares_prefix: bool
+    "whether `prefill` can go on behind positions that are in the slots already"
 
     def decode(self, tokens: Tensor, positions: Tensor, length: int) -> Tensor: ...
 
-    def prefill(self, ids: Tensor, rows: Tensor, slots: Tensor) -> None: ...
+    def prefill(self, ids: Tensor, rows: Tensor, slots: Tensor, *, prefix: int = 0) -> None: ...
 
 
 class SlotDecoder:
@@ -61,8 +63,19 @@ class SlotDecoder:
         self._rows = torch.zeros(num_slots, dtype=torch.int64, device=device)
         self._drawn = torch.zeros(num_slots, dtype=torch.int64, device=device)
 
-    def prefill(self, prompts: Sequence[Sequence[int]], slots: Sequence[Sequence[int]]) -> None:
-        """Store the keys and values of each prompt in its slots: one forward, padded on the right."""
+    @property
+    def shares_prefix(self) -> bool:
+        return self._forward.shares_prefix
+
+    def share_prefix(self, ids: Sequence[int]) -> None:
+        """Store keys and values of the tokens that all prompts of a call start with in every slot."""
+        row = torch.zeros(self.num_slots, dtype=torch.int64, device=self.device)
+        every = torch.arange(self.num_slots, device=self.device)
+        self._forward.prefill(torch.tensor([list(ids)], device=self.device), row, every)
+
+    def prefill(self, prompts: Sequence[Sequence[int]], slots: Sequence[Sequence[int]], *, prefix: int = 0) -> None:
+        """Store the keys and values of each prompt in its slots, behind a shared prefix of so many tokens: one forward,
+        padded on the right."""
         width = max(len(prompt) for prompt in prompts)
         ids = torch.zeros(len(prompts), width, dtype=torch.int64)
         for row, prompt in enumerate(prompts):
@@ -70,7 +83,10 @@ class SlotDecoder:
         rows = [row for row, targets in enumerate(slots) for _ in targets]
         targets = [slot for targets in slots for slot in targets]
         self._forward.prefill(
-            ids.to(self.device), torch.tensor(rows, device=self.device), torch.tensor(targets, device=self.device)
+            ids.to(self.device),
+            torch.tensor(rows, device=self.device),
+            torch.tensor(targets, device=self.device),
+            prefix=prefix,
         )
 
     def set_state(

@@ -90,16 +90,16 @@ class FusedOps(PlainOps):
         return out
 
     def rotate_and_store(
-        self, qkv: Tensor, layer: Layer, rotation: Rotation | None, positions: Tensor, keys: Tensor, values: Tensor
+        self, qkv: Tensor, layer: Layer, rotation: Rotation | None, view: StepView, keys: Tensor, values: Tensor
     ) -> Tensor:
         if "rotate_and_store" not in self._enabled:
-            return super().rotate_and_store(qkv, layer, rotation, positions, keys, values)
+            return super().rotate_and_store(qkv, layer, rotation, view, keys, values)
         spec, rows = self._spec, qkv.shape[0]
         queries = torch.empty(rows, spec.num_heads, spec.head_dim, dtype=keys.dtype, device=qkv.device)
         norm = layer.query_norm or layer.key_norm
         arguments = (
             qkv,
-            positions,
+            view.positions,
             None if rotation is None else rotation.cosines,
             None if rotation is None else rotation.sines,
             None if layer.query_norm is None else layer.query_norm.weight,

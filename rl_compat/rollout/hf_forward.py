@@ -17,6 +17,7 @@ class HuggingFaceForward:
     """Gives the model a cache of slots and masks; what it computes is its own."""
 
     reads_length = True
+    shares_prefix = False
 
     def __init__(self, model: Any, memory: SlotMemory, *, autocast_dtype: torch.dtype | None, captured: bool) -> None:
         embedding = model.get_input_embeddings().weight
@@ -35,11 +36,12 @@ class HuggingFaceForward:
         self._cache.access = Decode(slots=self._slots[: len(tokens)], positions=positions, length=length)
         return self._forward(tokens[:, None], positions[:, None], length)
 
-    def prefill(self, ids: Tensor, rows: Tensor, slots: Tensor) -> None:
+    def prefill(self, ids: Tensor, rows: Tensor, slots: Tensor, *, prefix: int = 0) -> None:
         """Store keys and values of prompts [P, W], padded on the right: batch row `rows[i]` goes to slot `slots[i]`.
 
         Causal attention keeps padding out of the real tokens, and decoding overwrites it before it is ever seen.
         """
+        assert prefix == 0
         count, width = ids.shape
         self._cache.access = Prefill(rows=rows, slots=slots)
         self._forward(ids, self._places[None, :width].expand(count, -1), width)

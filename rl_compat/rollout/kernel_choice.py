@@ -127,20 +127,21 @@ def trials(spec: DecoderSpec, step: Step, kernels: Kernels) -> Iterator[Trial]:
         cosines=random(step.capacity, spec.head_dim // 2, dtype=torch.float32),
         sines=random(step.capacity, spec.head_dim // 2, dtype=torch.float32),
     )
+    places = torch.arange(step.capacity, device=step.device)
+    view = StepView(positions, step.capacity // 2 + 1, places=places, repeats=spec.num_kv_heads)
+    view.mask(layer.window)
+    view.at(rotation)
     yield _trial(
         "rotate_and_store",
         plain,
         fused,
         lambda ops: (
-            ops.rotate_and_store(qkv, layer, rotation, positions, keys, values),
+            ops.rotate_and_store(qkv, layer, rotation, view, keys, values),
             keys[:, :, step.capacity // 2].clone(),
             values[:, :, step.capacity // 2].clone(),
         ),
     )
     queries = random(step.rows, spec.num_heads, spec.head_dim)
-    places = torch.arange(step.capacity, device=step.device)
-    view = StepView(positions, step.capacity // 2 + 1, places=places, repeats=spec.num_kv_heads)
-    view.mask(layer.window)
     yield _trial("attend", plain, fused, lambda ops: (ops.attend(queries, keys, values, layer, view),))
     logits = random(step.rows, step.vocab_size, dtype=torch.float32)
     uniform = torch.rand(step.rows, generator=generator, dtype=torch.float64, device=step.device)

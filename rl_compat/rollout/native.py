@@ -25,6 +25,7 @@ _GRAPH_LENGTH_STEP = 128
 _CHECK_EVERY = 8
 _LENGTH_STEP = 16
 _BUSY_TOKENS = 512
+_SHORTEST_PREFIX = 8
 
 
 class NativeEngine(HoldsWeights):
@@ -107,13 +108,18 @@ class NativeEngine(HoldsWeights):
         self, decoder: SlotDecoder, scheduler: Scheduler, params: SamplingParams, on_progress: Progress | None
     ) -> None:
         seed = call_seed(params.seed)
+        prompts = [sequence.prompt_ids for sequence in scheduler.sequences]
+        prefix = shared_prefix(prompts) if decoder.shares_prefix else 0
+        if prefix:
+            decoder.share_prefix(prompts[0][:prefix])
         while not scheduler.done:
-            self._prefill(decoder, scheduler.admit())
+            self._prefill(decoder, scheduler.admit(), prefix)
             decoder.move(scheduler.compact(), length=self._longest(scheduler))
             finished_before = scheduler.num_finished
             self._decode_some(decoder, scheduler, params, seed)
-            if on_progress is not None and scheduler.num_finished > finished_before:
-                self._aborted |= on_progress(scheduler.num_finished) is False
+            news = scheduler.num_finished > finished_before
+            if on_progress is not None and news and on_progress(scheduler.num_finished) is False:
+                self._aborted = True
             if self._aborted:
                 scheduler.abort()
 
@@ -134,17 +140,17 @@ class NativeEngine(HoldsWeights):
         tokens, logprobs, raw = decoder.steps(active, count=count, length=length, params=params, seed=seed)
         scheduler.record(tokens.T.tolist(), logprobs.T.tolist(), raw.T.tolist() if params.raw_logprobs else None)
 
-    def _prefill(self, decoder: SlotDecoder, admitted: Mapping[int, Running]) -> None:
-        """All prompt tokens but the last of newly admitted sequences, in forwards of bounded size."""
+    def _prefill(self, decoder: SlotDecoder, admitted: Mapping[int, Running], prefix: int) -> None:
+        """Prompt tokens from `prefix` to the last but one of newly admitted sequences, in forwards of bounded size."""
         slots: dict[int, list[int]] = {}
         prompts: dict[int, Sequence[int]] = {}
         for slot, sequence in admitted.items():
-            if len(sequence.prompt_ids) > 1:
+            if len(sequence.prompt_ids) > prefix + 1:
                 slots.setdefault(sequence.prompt, []).append(slot)
-                prompts[sequence.prompt] = sequence.prompt_ids[:-1]
+                prompts[sequence.prompt] = sequence.prompt_ids[prefix:-1]
         lengths = {prompt: len(ids) for prompt, ids in prompts.items()}
         for chunk in pack(lengths, max_tokens=self._plan.max_prefill_tokens):
-            decoder.prefill([prompts[prompt] for prompt in chunk], [slots[prompt] for prompt in chunk])
+            decoder.prefill([prompts[prompt] for prompt in chunk], [slots[prompt] for prompt in chunk], prefix=prefix)
 
     def _decoder_for(
         self, weights: RolloutWeights, prompts: Sequence[Sequence[int]], params: SamplingParams, *, group_size: int
@@ -187,6 +193,14 @@ class NativeEngine(HoldsWeights):
 
     def _longest(self, scheduler: Scheduler) -> int:
         return max((sequence.next_position for sequence in scheduler.active if sequence is not None), default=0)
+
+
+def shared_prefix(prompts: Sequence[Sequence[int]]) -> int:
+    """How many tokens all prompts start with, the last token of none among them; 0 when it is not worth a forward."""
+    lowest, highest = min(map(tuple, prompts)), max(map(tuple, prompts))
+    most = min(map(len, prompts)) - 1
+    same = next((i for i in range(most) if lowest[i] != highest[i]), most)
+    return same if same >= _SHORTEST_PREFIX and lowest != highest else 0
 
 
 def pack(lengths: Mapping[int, int], *, max_tokens: int) -> list[list[int]]:

@@ -31,6 +31,7 @@ class OwnForward:
         ops: DecodeOps | None = None,
     ) -> None:
         device = spec.final_norm.weight.device
+        self.shares_prefix = True
         self._spec = spec
         self._memory = memory
         self._dtype = compute_dtype
@@ -43,7 +44,7 @@ class OwnForward:
         self._head = head
         self.reads_length = self._ops.reads_length
         self._rotations = _rotations(spec, memory.capacity, device)
-        self._places = torch.arange(memory.capacity, device=device)
+        self._places = torch.arange(max(memory.capacity, memory.num_slots), device=device)
         for index in range(len(spec.layers)):
             memory.allocate(index, spec.num_kv_heads, spec.head_dim, dtype=compute_dtype, device=device)
 
@@ -54,9 +55,8 @@ class OwnForward:
         for index, layer in enumerate(self._spec.layers):
             keys, values = self._memory.layers[index]
             stream, states = self._ops.add_norm(stream, added, layer.input_norm, self._dtype)
-            queries = self._ops.rotate_and_store(
-                self._qkv[index](states), layer, self._rotation(layer), positions, keys, values
-            )
+            qkv = self._qkv[index](states)
+            queries = self._ops.rotate_and_store(qkv, layer, self._rotation(layer), view, keys, values)
             attended = self._output[index](self._ops.attend(queries, keys, values, layer, view))
             stream, added = self._finish(self._ops, index, stream, states, attended)
         return self._logits(self._ops.add_norm(stream, added, self._spec.final_norm, self._dtype)[1])

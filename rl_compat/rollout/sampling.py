@@ -77,12 +77,12 @@ def keep_top(scaled: Tensor, *, top_k: int, top_p: float, min_p: float = 0.0) ->
 def _inverse_cdf(weights: Tensor, uniform: Tensor) -> Tensor:
     """The first index whose running sum exceeds `uniform` of the total: weights [B, V], uniform [B], index [B].
 
-    Searches sums of blocks first and then one block, in float64, so that no running sum over the vocabulary is kept
-    and rare tokens keep their probability. Nothing waits for the device.
+    Searches sums of blocks first and then one block, with running sums in float64, so that rare tokens keep their
+    probability and none is kept over the vocabulary. Nothing waits for the device.
     """
-    padded = F.pad(weights, (0, -weights.shape[1] % _BLOCK))
-    blocks = padded.unflatten(1, (-1, _BLOCK))
-    sums = blocks.sum(dim=-1, dtype=torch.float64)
+    missing = -weights.shape[1] % _BLOCK
+    blocks = (F.pad(weights, (0, missing)) if missing else weights).unflatten(1, (-1, _BLOCK))
+    sums = blocks.sum(dim=-1).double()
     block, rest = _search(sums, uniform[:, None] * sums.sum(dim=-1, keepdim=True))
     inside = blocks.gather(1, block[:, :, None].expand(-1, -1, _BLOCK)).squeeze(1)
     offset, _ = _search(inside.double(), rest)

@@ -217,7 +217,8 @@ class TransformersEngine(HoldsWeights):
             nonlocal reported
             if on_progress is not None and num_finished > reported:
                 reported = num_finished
-                self._aborted |= on_progress(start + num_finished) is False
+                if on_progress(start + num_finished) is False:
+                    self._aborted = True
             return not self._aborted
 
         return count

@@ -136,10 +136,11 @@ def test_rotation_and_cache_write(spec: DecoderSpec, dtype: torch.dtype, pairs: 
     angles = torch.randn(CAPACITY, max(pairs, 1))
     rotation = Rotation(cosines=angles.cos(), sines=angles.sin()) if pairs else None
     positions = torch.tensor([0, 5, 63, CAPACITY - 1])
+    view = StepView(positions, CAPACITY, places=torch.arange(CAPACITY), repeats=2)
     results = []
     for ops in (plain, fused):
         keys, values = torch.zeros(2, 5, 2, CAPACITY, 32, dtype=dtype)
-        queries = ops.rotate_and_store(qkv, spec.layers[0], rotation, positions, keys, values)
+        queries = ops.rotate_and_store(qkv, spec.layers[0], rotation, view, keys, values)
         results.append((queries, keys, values))
     for ours, reference in zip(results[1], results[0], strict=True):
         close(ours, reference, dtype)
@@ -178,7 +179,7 @@ def test_draws(one_spec: DecoderSpec, vocab: int, params: SamplingParams, device
     logits = 4 * torch.randn(8, vocab)
     logits[0, : vocab // 2] = -torch.inf
     logits[1] = 0.0
-    uniform = torch.tensor([0.0, 0.3, 0.99, 0.8, 0.5, 0.1, 0.9, 0.7], dtype=torch.float64)
+    uniform = torch.tensor([0.0, 0.3123, 0.99, 0.8, 0.5, 0.1, 0.9, 0.7], dtype=torch.float64)
     for num_valid in (None, vocab - 7):
         ours = fused(logits, uniform, params, num_valid_tokens=num_valid)
         expected = plain_draw(logits, uniform, params, num_valid_tokens=num_valid)

@@ -8,7 +8,7 @@ from peft import LoraConfig, get_peft_model
 from rollout.conftest import PROMPTS, build, forward_logprobs, plain_generate
 from torch import nn
 
-from rl_compat.rollout.native import graph_width, pack
+from rl_compat.rollout.native import graph_width, pack, shared_prefix
 from rl_compat.rollout.types import SamplingParams
 
 GREEDY = SamplingParams(max_new_tokens=12, temperature=0.0)
@@ -32,6 +32,14 @@ def test_prompts_are_packed_by_length_within_the_token_budget() -> None:
 def test_large_packs_are_closed_before_padding_exceeds_an_eighth() -> None:
     groups = pack(dict(enumerate([200, 190, 180, 170, 100, 90, 80, 10])), max_tokens=10_000)
     assert groups == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
+def test_a_start_that_all_prompts_share_is_counted_without_any_last_token() -> None:
+    start = list(range(20))
+    assert shared_prefix([[*start, 5, 6], [*start, 7]]) == 20
+    assert shared_prefix([[*start, 5, 6], tuple(start)]) == 19
+    assert shared_prefix([[*start, 5], [*start, 5]]) == 0
+    assert shared_prefix([[1, 2, 3], [1, 2, 4]]) == 0
 
 
 def test_captured_widths_are_few_and_never_above_the_slots() -> None:

@@ -118,6 +118,13 @@ def test_greedy_tokens_and_logprobs_are_those_of_the_models_own_forward(model: n
         torch.testing.assert_close(torch.tensor(response.logprobs), expected, atol=2e-5, rtol=0)
 
 
+def test_a_shared_start_of_prompts_changes_no_token(model: nn.Module) -> None:
+    start = tuple(range(10, 24))
+    prompts = [(*start, 50, 51), (*start, 52), (*start, 50, 51, 53, 54), start]
+    groups = build("native", model, max_num_seqs=2).generate(prompts, GREEDY)
+    assert [list(group[0].token_ids) for group in groups] == [plain_generate(model, prompt, 12) for prompt in prompts]
+
+
 def test_a_bf16_copy_stays_near(model: nn.Module) -> None:
     response = build("native", model, compute_dtype="bf16").generate(PROMPTS[:1], GREEDY)[0][0]
     expected = forward_logprobs(model, PROMPTS[0], response.token_ids, 1.0)
