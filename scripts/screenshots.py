@@ -1,6 +1,6 @@
 """Draw what commands print on a terminal as SVG files, for README and docs.
 
-    python scripts/screenshots.py docs/images/help.svg -- rlc --help
+Example: python scripts/screenshots.py docs/images/help.svg -- rlc --help
 """
 
 from __future__ import annotations
