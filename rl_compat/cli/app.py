@@ -23,7 +23,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("plan", "rl_compat.cli.plan", "what would run here, with reasons, and whether it fits"),
     ("profiles", "rl_compat.cli.profiles", "the hardware profiles and what they prefer"),
     ("translate", "rl_compat.cli.translate", "a command, script or YAML file of verl's as settings of this program"),
-    ("train", "rl_compat.cli.train", "train a language model with PPO or GRPO"),
+    ("train", "rl_compat.cli.train", "train a language model: PPO and its relatives, SFT, DPO, KTO, reward models"),
     ("eval", "rl_compat.cli.eval", "accuracy of a model or a run on held-out prompts"),
     ("export", "rl_compat.cli.export", "write a run's actor as a Hugging Face folder"),
     ("data", "rl_compat.cli.data", "check data before a run, and write it in verl's schema"),
