@@ -39,9 +39,11 @@ class StepGraphs:
             self._graphs[key].replay()
 
     def drop(self) -> None:
-        """Forget all graphs and give their memory back."""
-        self._graphs.clear()
-        self._pool = None
+        """Forget all graphs and give their memory back to the device."""
+        if self._graphs:
+            self._graphs.clear()
+            self._pool = None
+            torch.cuda.empty_cache()
 
     def _prepare(self, key: Hashable, body: Callable[[], None], state: Sequence[Tensor]) -> None:
         if not all(tensor.is_cuda for tensor in state):

@@ -61,7 +61,7 @@ class StepView:
             distance = self.positions[:, None, None] - self._places[: self.length]
             hidden = distance < 0 if window is None else (distance < 0) | (distance >= window)
             mask = torch.zeros(hidden.shape, device=hidden.device).masked_fill_(hidden, -torch.inf)
-            self._masks[window] = mask.repeat_interleave(self._repeats, dim=0)
+            self._masks[window] = mask[:, None].expand(-1, self._repeats, -1, -1).flatten(0, 1)
         return self._masks[window]
 
 

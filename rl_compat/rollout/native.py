@@ -26,6 +26,10 @@ _CHECK_EVERY = 8
 _LENGTH_STEP = 16
 _BUSY_TOKENS = 512
 _SHORTEST_PREFIX = 8
+_ROOMY = 2
+"times the cache that a call needs: more is too much"
+_PATIENCE = 4
+"calls one after the other with too large a cache, until it shrinks"
 
 
 class NativeEngine(HoldsWeights):
@@ -55,6 +59,7 @@ class NativeEngine(HoldsWeights):
         self._decoder: SlotDecoder | None = None
         self._graphs = StepGraphs() if plan.cuda_graphs else None
         self._graphed_weights: tuple[int, ...] = ()
+        self._roomy_calls = 0
         self._aborted = False
         register()
 
@@ -155,18 +160,23 @@ class NativeEngine(HoldsWeights):
     def _decoder_for(
         self, weights: RolloutWeights, prompts: Sequence[Sequence[int]], params: SamplingParams, *, group_size: int
     ) -> SlotDecoder:
-        """The decoder of the last call when it is large enough, else a larger one."""
+        """The decoder of the last call when it is large enough and not much too large, else another one."""
         device = weights.model.get_input_embeddings().weight.device
         num_slots = min(self._plan.max_num_seqs, len(prompts) * group_size)
         capacity = _round_up(max(len(prompt) for prompt in prompts) + params.max_new_tokens, _CAPACITY_STEP)
         old = self._decoder
         weights.settle()
         self._drop_stale_graphs(weights.model)
-        if old is not None and old.device == device and old.num_slots >= num_slots and old.capacity >= capacity:
-            old.clear()
-            return old
-        if old is not None:
-            num_slots, capacity = max(num_slots, old.num_slots), max(capacity, old.capacity)
+        if old is not None and old.device == device:
+            fits = old.num_slots >= num_slots and old.capacity >= capacity
+            roomy = old.num_slots * old.capacity >= _ROOMY * num_slots * capacity
+            self._roomy_calls = self._roomy_calls + 1 if roomy else 0
+            if fits and self._roomy_calls < _PATIENCE:
+                old.clear()
+                return old
+            if not fits:
+                num_slots, capacity = max(num_slots, old.num_slots), max(capacity, old.capacity)
+        self._roomy_calls = 0
         self._decoder = old = None
         if self._graphs is not None:
             self._graphs.drop()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -31,29 +31,27 @@ class SharedProjection:
 
     def __init__(self, modules: Sequence[nn.Module], compute_dtype: torch.dtype) -> None:
         assert all(is_plain(module) for module in modules)
-        self._modules = list(modules)
-        self._weights: list[nn.Parameter] = [module.weight for module in self._modules]  # type: ignore[misc]
-        self._biases: list[Tensor] | None = None
-        if any(module.bias is not None for module in self._modules):
-            self._biases = [module.bias for module in self._modules]  # type: ignore[misc]
+        self._weights: list[Tensor] = [module.weight for module in modules]  # type: ignore[misc]
+        self._biases: list[Tensor | None] = [module.bias for module in modules]  # type: ignore[misc]
         self._dtype = compute_dtype
 
     def __call__(self, states: Tensor) -> Tensor:
         states = states.to(self._dtype)
         whole = side_by_side(self._weights)
-        if whole is not None:
-            bias = None
-            if self._biases is not None:
-                bias = side_by_side(self._biases)
-                bias = torch.cat(self._biases) if bias is None else bias
-                bias = bias.to(self._dtype)
-            return F.linear(states, whole.to(self._dtype), bias)
-        biases: Sequence[Tensor | None] = self._biases or [None] * len(self._weights)
+        biases = [bias for bias in self._biases if bias is not None]
+        if whole is not None and len(biases) in (0, len(self._biases)):
+            return F.linear(states, whole.to(self._dtype), self._whole_bias(biases))
         parts = [
             F.linear(states, weight.to(self._dtype), None if bias is None else bias.to(self._dtype))
-            for weight, bias in zip(self._weights, biases, strict=True)
+            for weight, bias in zip(self._weights, self._biases, strict=True)
         ]
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
+
+    def _whole_bias(self, biases: list[Tensor]) -> Tensor | None:
+        if not biases:
+            return None
+        whole = side_by_side(biases)
+        return (torch.cat(biases) if whole is None else whole).to(self._dtype)
 
 
 class CalledProjection:
@@ -135,15 +133,17 @@ class PackedProjection:
 
     def __init__(self, modules: Sequence[nn.Module]) -> None:
         assert all(is_plain(module) for module in modules)
-        self._modules = list(modules)
+        self._modules: list[Any] = list(modules)
         self.refresh()
 
     @torch.no_grad()
     def refresh(self) -> None:
         """Pack the weights as they are now."""
-        weight = torch.cat([module.weight for module in self._modules])  # type: ignore[misc]
-        biases = [module.bias for module in self._modules]
-        self._bias = None if biases[0] is None else torch.cat(biases)  # type: ignore[arg-type]
+        weight = torch.cat([module.weight for module in self._modules])
+        biases: list[Tensor | None] = [module.bias for module in self._modules]
+        zeros = [torch.zeros(module.weight.shape[0]) for module in self._modules]
+        given = [zero if bias is None else bias for bias, zero in zip(biases, zeros, strict=True)]
+        self._bias = torch.cat(given) if any(bias is not None for bias in biases) else None
         self._packed = torch.ops.mkldnn._reorder_linear_weight(weight, self.ROWS_HINT)
 
     def __call__(self, states: Tensor) -> Tensor:
