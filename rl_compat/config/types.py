@@ -284,6 +284,10 @@ class RolloutConfig:
     top_p: float = 1.0
     top_k: int = 0
     "0 keeps all tokens"
+    min_p: float = 0.0
+    "keeps tokens at least so likely compared with the most likely one"
+    stop_strings: tuple[str, ...] = ()
+    "a response also ends with the token that completes any of these in its text"
     max_num_seqs: int | None = None
     "responses generated at once; planned when not set"
     max_num_batched_tokens: int | None = None

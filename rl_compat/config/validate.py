@@ -91,6 +91,7 @@ RANGES: Mapping[str, Range] = {
     "rollout.temperature": POSITIVE,
     "rollout.top_p": FRACTION,
     "rollout.top_k": NOT_NEGATIVE,
+    "rollout.min_p": BELOW_ONE,
     "rollout.max_num_seqs": AT_LEAST_ONE,
     "rollout.max_num_batched_tokens": AT_LEAST_ONE,
     "rollout.max_model_len": AT_LEAST_ONE,
@@ -151,6 +152,8 @@ def problems(config: RunConfig) -> Iterator[Problem]:
 def _alone(key: str, value: Any) -> Iterator[Problem]:
     if key in NOT_EMPTY and not value:
         yield Problem(key=key, message=f"`{key}` is empty")
+    if key == "rollout.stop_strings" and "" in value:
+        yield Problem(key=key, message=f"`{key}` holds an empty text, which every response begins with")
     for number in value if isinstance(value, tuple) else (value,):
         if isinstance(number, bool) or not isinstance(number, int | float):
             continue

@@ -69,6 +69,7 @@ def sample(
                 group_size=settings.group_size,
                 top_p=settings.rollout.top_p,
                 top_k=settings.rollout.top_k,
+                min_p=settings.rollout.min_p,
                 seed=seed + number * SEED_OF_ROUND,
                 on_progress=on_progress,
             )

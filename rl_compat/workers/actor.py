@@ -22,7 +22,7 @@ from rl_compat.models.lora import LoraSettings, adapter_disabled
 from rl_compat.planning.types import RolePlan, RolloutPlan
 from rl_compat.rollout.build import build_rollout_engine
 from rl_compat.rollout.generation_config import ignored_generation_settings
-from rl_compat.rollout.types import SamplingParams
+from rl_compat.rollout.types import Decode, SamplingParams
 from rl_compat.training.engine import PolicyEngine
 from rl_compat.training.optimizers import OptimizerSettings
 from rl_compat.trajectory import Prompt, Trajectory
@@ -50,6 +50,10 @@ class ActorSettings:
     off_policy: OffPolicySettings = field(default_factory=OffPolicySettings)
     temperature: float = 1.0
     "of the sampling and of every log-probability"
+    stop_strings: tuple[str, ...] = ()
+    "a response ends with the token that completes any of them"
+    decode: Decode | None = None
+    "token ids to their text, which stop strings are looked for in"
     num_epochs: int = 1
     mini_batch_size: int | None = None
     "prompts per optimizer step; the whole batch when not set"
@@ -73,6 +77,7 @@ class ActorWorker:
             plan=settings.rollout,
             pad_token_id=settings.pad_token_id,
             num_valid_tokens=settings.num_valid_tokens,
+            decode=settings.decode,
         )
         self.policy_version = 0
         ignored = ignored_generation_settings(model)
@@ -227,7 +232,7 @@ class ActorModel:
     def from_pretrained(cls, path: str, *, pool: ResourcePool, **options: Any) -> ActorModel:
         """An actor for the model `path` (a name, folder, GGUF file or hub id), planned for the pool's device.
 
-        Options: `lr`, `lora_rank`, `max_prompt_length`, `max_new_tokens`, `temperature`, `num_epochs`,
+        Options: `lr`, `lora_rank`, `max_prompt_length`, `max_new_tokens`, `temperature`, `stop_strings`, `num_epochs`,
         `mini_batch_size`, `policy_loss`, `clip_low`, `clip_high`, `entropy_coef`, `kl_loss`, `kl_loss_coef`, `rollout`,
         `max_num_seqs`. Raises ModelError, HardwareError or DoesNotFitError.
         """
@@ -260,6 +265,7 @@ class ActorModel:
         temperature: float | None = None,
         top_p: float = 1.0,
         top_k: int = 0,
+        min_p: float = 0.0,
         seed: int | None = None,
         on_progress: Callable[[int], None] | None = None,
     ) -> Sequences:
@@ -270,7 +276,9 @@ class ActorModel:
             temperature=self.settings.temperature if temperature is None else temperature,
             top_p=top_p,
             top_k=top_k,
+            min_p=min_p,
             stop_token_ids=self.chat.stop_token_ids,
+            stop_strings=self.settings.stop_strings,
             seed=seed,
         )
         trajectories = self.group.run(

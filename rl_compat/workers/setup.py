@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +139,8 @@ def actor_settings(setup: Setup, *, total_optimizer_steps: int | None = None) ->
         loss=policy_loss_settings(config),
         off_policy=off_policy_settings(config.off_policy),
         temperature=config.rollout.temperature,
+        stop_strings=config.rollout.stop_strings,
+        decode=partial(setup.tokenizer.tokenizer.decode, skip_special_tokens=False, clean_up_tokenization_spaces=False),
         num_epochs=algorithm.num_epochs,
         mini_batch_size=config.trainer.mini_batch_size,
         trust_remote_code=config.model.trust_remote_code,
@@ -299,6 +301,7 @@ _OPTIONS: dict[str, tuple[str, str]] = {
     "max_prompt_length": ("data", "max_prompt_length"),
     "max_new_tokens": ("data", "max_response_length"),
     "temperature": ("rollout", "temperature"),
+    "stop_strings": ("rollout", "stop_strings"),
     "rollout": ("rollout", "engine"),
     "max_num_seqs": ("rollout", "max_num_seqs"),
     "num_epochs": ("algorithm", "num_epochs"),

@@ -23,6 +23,7 @@ def error_of(*arguments: str) -> ConfigError:
         ("rollout.temperature=0", "above 0"),
         ("trainer.validation_temperature=-0.1", "at least 0"),
         ("rollout.top_p=1.5", "above 0 and at most 1"),
+        ("rollout.min_p=1", "at least 0 and below 1"),
         ("plan.memory_fraction=0", "above 0 and at most 1"),
         ("rollout.gpu_memory_utilization=90", "above 0 and at most 1"),
         ("algorithm.clip_high=0", "above 0"),
@@ -45,6 +46,10 @@ def test_a_number_out_of_range_is_refused(argument: str, words: str) -> None:
 @pytest.mark.parametrize("key", ["model.path", "data.train_files", "reward.functions", "trainer.output_dir"])
 def test_what_a_run_needs_cannot_be_empty(key: str) -> None:
     assert f"`{key}` is empty" in error_of(f"{key}=").message
+
+
+def test_a_stop_string_has_at_least_one_character() -> None:
+    assert "`rollout.stop_strings` holds an empty text" in error_of("rollout.stop_strings=a,,b").message
 
 
 def test_a_mini_batch_that_does_not_divide_the_batch_gets_the_nearest_that_do() -> None:

@@ -189,6 +189,15 @@ def test_what_a_model_would_have_sampled_with_is_said_once(tmp_path: Path, pool:
     assert actor.group.run(ActorWorker.take_notes).result() == []
 
 
+def test_responses_end_with_a_stop_string(llama_folder: Path, pool: ResourcePool) -> None:
+    free = generate(ActorModel.from_pretrained(str(llama_folder), pool=pool, **LENGTHS), temperature=0.0)
+    string = free.texts[0][2:4]
+    actor = ActorModel.from_pretrained(str(llama_folder), pool=pool, stop_strings=(string,), **LENGTHS)
+    stopped = generate(actor, temperature=0.0)
+    assert stopped.texts[0] == free.texts[0][: free.texts[0].index(string) + len(string)]
+    assert stopped.trajectories[0].finish_reason == "stop"
+
+
 def test_several_optimizer_steps_need_old_logprobs(llama_folder: Path, pool: ResourcePool) -> None:
     actor = ActorModel.from_pretrained(str(llama_folder), pool=pool, num_epochs=2, batch_size=4, **LENGTHS)
     batch = generate(actor).batch
