@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from rl_compat.models.storage import keep_in_storage_dtype
 from rl_compat.planning.types import DType, RolloutPlan
+from rl_compat.rollout.adapted_projection import AdaptedProjection, base_of, has_adapter, is_plain_adapter
 from rl_compat.rollout.inference import DTYPES, hugging_face_model
 from rl_compat.rollout.packed_linears import PackedLinears, packing_unavailable_reason
 from rl_compat.rollout.projections import (
@@ -71,10 +72,13 @@ class SharedWeights:
         return self._projections[key]
 
     def settle(self) -> None:
-        """Weights that are multiplied as one lie side by side, again after they were moved away and back."""
+        """Weights that are multiplied as one lie side by side, again after they were moved away and back, and what is
+        made from adapters is made anew."""
         for modules, projection in self._projections.items():
             if isinstance(projection, SharedProjection):
                 lay_modules_side_by_side(modules)
+            elif isinstance(projection, AdaptedProjection):
+                projection.refresh()
 
     def refresh(self) -> None:
         """Nothing to do."""
@@ -83,9 +87,15 @@ class SharedWeights:
         return nullcontext()
 
     def _make(self, modules: tuple[nn.Module, ...], dtype: torch.dtype) -> Projection:
+        adapted = [module for module in modules if has_adapter(module)]
+        if adapted and all(is_plain_adapter(module) for module in adapted):
+            return AdaptedProjection(self.projection([base_of(m) for m in modules], dtype), modules, dtype)
         if all(is_plain(module) for module in modules):
-            return SharedProjection(modules, dtype)
+            return self._plain(modules, dtype)
         return CalledProjection(modules, dtype, autocast_dtype=self.autocast_dtype)
+
+    def _plain(self, modules: tuple[nn.Module, ...], dtype: torch.dtype) -> Projection:
+        return SharedProjection(modules, dtype)
 
 
 class PackedWeights(SharedWeights):
@@ -110,9 +120,7 @@ class PackedWeights(SharedWeights):
             self._linears = PackedLinears(self.model, without=projected)
         return self._linears.applied()
 
-    def _make(self, modules: tuple[nn.Module, ...], dtype: torch.dtype) -> Projection:
-        if not all(is_plain(module) for module in modules):
-            return super()._make(modules, dtype)
+    def _plain(self, modules: tuple[nn.Module, ...], dtype: torch.dtype) -> Projection:
         self._packed[modules] = PackedProjection(modules)
         return self._packed[modules]
 

@@ -12,6 +12,7 @@ from rollout.conftest import PROMPTS, build, plain_generate
 from safetensors.torch import load_file
 from torch import nn
 
+from rl_compat.rollout.adapted_projection import AdaptedProjection
 from rl_compat.rollout.projections import (
     CalledProjection,
     PackedProjection,
@@ -146,8 +147,39 @@ def test_weights_that_were_moved_away_and_back_are_laid_together_again(llama: nn
     assert side_by_side(attention_weights(llama)) is not None
 
 
-def test_layers_with_adapters_stay_where_they_are(llama: nn.Module) -> None:
-    inject_adapter_in_model(LoraConfig(r=2, target_modules=["q_proj", "v_proj"]), llama)
-    addresses = [p.data_ptr() for name, p in llama.named_parameters() if "self_attn" in name]
-    build("native", llama).generate(PROMPTS, GREEDY)
-    assert [p.data_ptr() for name, p in llama.named_parameters() if "self_attn" in name] == addresses
+def adapted(model: nn.Module, **options: object) -> nn.Module:
+    torch.manual_seed(2)
+    inject_adapter_in_model(LoraConfig(**({"r": 2, "lora_alpha": 6} | options)), model)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "lora_" in name:
+                parameter.normal_(std=0.3)
+    return model
+
+
+@pytest.mark.parametrize("targets", [["q_proj", "v_proj", "down_proj"], ["k_proj", "gate_proj", "up_proj", "o_proj"]])
+@pytest.mark.parametrize("packed", [True, False])
+def test_adapters_are_applied_beside_one_product_and_followed(
+    llama: nn.Module, targets: list[str], packed: bool
+) -> None:
+    adapted(llama, target_modules=targets)
+    engine = build("native", llama, packed_linears=packed)
+    kept = {name: p.detach().clone() for name, p in llama.named_parameters()}
+    for _ in range(2):
+        tokens = [list(group[0].token_ids) for group in engine.generate(PROMPTS, GREEDY)]
+        assert tokens == [plain_generate(llama, prompt, 8) for prompt in PROMPTS]
+        with torch.no_grad():
+            for name, parameter in llama.named_parameters():
+                assert torch.equal(parameter, kept[name]), name
+                if "lora_" in name:
+                    parameter.mul_(-1.3)
+                    kept[name] = parameter.detach().clone()
+    kinds = {type(projection) for projection in engine._weights._projections.values()}
+    assert AdaptedProjection in kinds and CalledProjection not in kinds
+
+
+@pytest.mark.parametrize("options", [{"use_dora": True}, {"use_rslora": True}])
+def test_adapters_of_other_kinds_are_called_or_scaled_as_they_are(llama: nn.Module, options: dict[str, bool]) -> None:
+    adapted(llama, target_modules=["q_proj", "up_proj"], **options)
+    tokens = [list(group[0].token_ids) for group in build("native", llama).generate(PROMPTS, GREEDY)]
+    assert tokens == [plain_generate(llama, prompt, 8) for prompt in PROMPTS]

@@ -66,6 +66,6 @@ def test_rollout_and_training_agree_before_and_after_a_step(qwen2_folder: Path, 
         exact = role.compute_dtype == "fp32"
         gap = (logprobs - batch.rollout_logprobs).abs()[batch.response_mask]
         assert gap.max() < (2e-4 if exact else 0.06)
-        assert gap.mean() < (2e-5 if exact else 0.015)
+        assert gap.mean() < (2e-5 if exact else 0.02)
         engine.update(batch.with_(advantages=torch.ones_like(logprobs)), loss=token_mean_loss, temperature=0.7)
         sampler.update_weights()
