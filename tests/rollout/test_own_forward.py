@@ -147,3 +147,47 @@ def test_a_family_that_computes_otherwise_than_described_is_found_out(caplog: py
     groups = build("native", model).generate(PROMPTS, GREEDY)
     assert "calls the model's own forward" in caplog.text
     assert [list(group[0].token_ids) for group in groups] == [plain_generate(model, prompt, 12) for prompt in PROMPTS]
+
+
+WIDE_HEADS: dict[str, Callable[[], nn.Module]] = {
+    "llama": lambda: LlamaForCausalLM(small(LlamaConfig, head_dim=32, attention_bias=True)),
+    "qwen3": lambda: Qwen3ForCausalLM(small(Qwen3Config, head_dim=64)),
+    "gemma2": lambda: Gemma2ForCausalLM(
+        small(
+            Gemma2Config,
+            head_dim=32,
+            sliding_window=6,
+            layer_types=MIXED,
+            attn_logit_softcapping=2.0,
+            final_logit_softcapping=3.0,
+        )
+    ),
+    "phi": phi,
+}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("graphs", [True, False])
+@pytest.mark.parametrize("family", list(WIDE_HEADS))
+def test_kernels_and_graphs_give_the_tokens_of_the_cpu(family: str, graphs: bool) -> None:
+    torch.manual_seed(3)
+    model = WIDE_HEADS[family]().eval()
+    prompts = [tuple(range(10, 10 + length)) for length in (1, 3, 40, 150)]
+    for params in (SamplingParams(max_new_tokens=30, temperature=0.0), SamplingParams(max_new_tokens=30, seed=5)):
+        expected = build("native", model.to("cpu")).generate(prompts, params, group_size=2)
+        groups = build("native", model.to("cuda"), cuda_graphs=graphs).generate(prompts, params, group_size=2)
+        for ours, theirs in zip((r for g in groups for r in g), (r for g in expected for r in g), strict=True):
+            assert ours.token_ids == theirs.token_ids
+            torch.testing.assert_close(torch.tensor(ours.logprobs), torch.tensor(theirs.logprobs), atol=1e-3, rtol=0)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("compute_dtype", ["fp16", "bf16"])
+@pytest.mark.parametrize("family", list(WIDE_HEADS))
+def test_kernels_in_half_precision_stay_near(family: str, compute_dtype: str) -> None:
+    torch.manual_seed(3)
+    model = WIDE_HEADS[family]().eval().to("cuda")
+    engine = build("native", model, cuda_graphs=True, compute_dtype=compute_dtype)
+    response = engine.generate(PROMPTS[:2], GREEDY, group_size=3)[1][2]
+    expected = forward_logprobs(model.to("cpu"), PROMPTS[1], response.token_ids, 1.0)
+    torch.testing.assert_close(torch.tensor(response.logprobs), expected, atol=0.2, rtol=0)
