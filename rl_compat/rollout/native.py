@@ -23,6 +23,7 @@ from rl_compat.rollout.weights import HoldsWeights, RolloutWeights
 _CAPACITY_STEP = 128
 _GRAPH_LENGTH_STEP = 128
 _CHECK_EVERY = 8
+_CHECK_LATEST = 64
 _LENGTH_STEP = 16
 _BUSY_TOKENS = 512
 _SHORTEST_PREFIX = 8
@@ -47,15 +48,19 @@ class NativeEngine(HoldsWeights):
         num_valid_tokens: int | None = None,
         decode: Decode | None = None,
         own_forward: bool = True,
+        check_every: int | None = None,
     ) -> None:
         """`own_forward` runs the model's weights in this project's forward, else the model's own is called.
 
-        `decode` gives the text of token ids; only stop strings need it.
+        `decode` gives the text of token ids; only stop strings need it. `check_every` tokens are drawn before they are
+        looked at: on a GPU it saves waiting for it, at the price of tokens drawn in vain behind an end.
         """
         super().__init__(model, plan)
         self._num_valid_tokens = num_valid_tokens
         self._decode = decode
         self._own_forward = own_forward
+        on_gpu = next(model.parameters()).is_cuda
+        self._check_every = check_every or (_CHECK_EVERY if on_gpu else 1)
         self._decoder: SlotDecoder | None = None
         self._graphs = StepGraphs() if plan.cuda_graphs else None
         self._graphed_weights: tuple[int, ...] = ()
@@ -130,18 +135,19 @@ class NativeEngine(HoldsWeights):
 
     def _decode_some(self, decoder: SlotDecoder, scheduler: Scheduler, params: SamplingParams, seed: int) -> None:
         running = scheduler.running()
-        decoder.set_state(
-            tokens=[s.next_input for s in running],
-            positions=[s.next_position for s in running],
-            rows=[s.row for s in running],
-            drawn=[len(s.token_ids) for s in running],
-        )
+        if scheduler.take_changed():
+            decoder.set_state(
+                tokens=[s.next_input for s in running],
+                positions=[s.next_position for s in running],
+                rows=[s.row for s in running],
+                drawn=[len(s.token_ids) for s in running],
+            )
         count, active, step = 1, len(running), _LENGTH_STEP
-        if decoder.device.type == "cuda":
-            count = min(_CHECK_EVERY, scheduler.steps_left())
+        if self._check_every > 1:
+            count = scheduler.steps_at_once(most=self._check_every, most_undisturbed=_CHECK_LATEST)
         if self._graphs is not None:
             active, step = graph_width(active, decoder.num_slots), _GRAPH_LENGTH_STEP
-        length = min(_round_up(self._longest(scheduler) + count, step), decoder.capacity)
+        length = min(_round_up(self._longest(scheduler) + count + 1, step), decoder.capacity)
         tokens, logprobs, raw = decoder.steps(active, count=count, length=length, params=params, seed=seed)
         scheduler.record(tokens.T.tolist(), logprobs.T.tolist(), raw.T.tolist() if params.raw_logprobs else None)
 

@@ -62,6 +62,7 @@ class Scheduler:
         self._max_new_tokens = max_new_tokens
         self._stop = frozenset(stop_token_ids)
         self._stop_strings = stop_strings
+        self._changed = True
 
     @property
     def done(self) -> bool:
@@ -75,6 +76,7 @@ class Scheduler:
         if occupied and len(free) < min(self._refill_at, len(self._waiting)):
             return {}
         admitted = dict(zip(free, self._waiting, strict=False))
+        self._changed |= bool(admitted)
         for slot, sequence in admitted.items():
             self._waiting.popleft()
             if slot == len(self.active):
@@ -103,9 +105,17 @@ class Scheduler:
         assert len(running) == len(self.active)
         return running
 
-    def steps_left(self) -> int:
-        """Most tokens that a running sequence can still get."""
-        return max(self._max_new_tokens - len(sequence.token_ids) for sequence in self.running())
+    def steps_at_once(self, *, most: int, most_undisturbed: int) -> int:
+        """Tokens to draw before looking at them. Where only the limit ends a response, up to the first that it ends."""
+        left = [self._max_new_tokens - len(sequence.token_ids) for sequence in self.running()]
+        if self._stop or self._stop_strings is not None:
+            return min(most, max(left))
+        return min(most_undisturbed, min(left))
+
+    def take_changed(self) -> bool:
+        """Whether other sequences sit in the slots than when this was last asked."""
+        changed, self._changed = self._changed, False
+        return changed
 
     def record(
         self,
@@ -130,6 +140,7 @@ class Scheduler:
                 sequence.finish_reason = reason
                 self.active[slot] = None
                 self.num_finished += 1
+                self._changed = True
 
     def abort(self) -> None:
         """End every sequence that is not finished, those that wait with no token at all."""

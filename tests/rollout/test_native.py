@@ -8,7 +8,8 @@ from peft import LoraConfig, get_peft_model
 from rollout.conftest import PROMPTS, build, forward_logprobs, plain_generate
 from torch import nn
 
-from rl_compat.rollout.native import graph_width, pack, shared_prefix
+from rl_compat.planning.types import RolloutPlan
+from rl_compat.rollout.native import NativeEngine, graph_width, pack, shared_prefix
 from rl_compat.rollout.types import SamplingParams
 
 GREEDY = SamplingParams(max_new_tokens=12, temperature=0.0)
@@ -169,6 +170,26 @@ def test_a_device_without_cuda_graphs_goes_on_without_them_and_says_so(
     groups = engine.generate(prompts, params)
     assert [g[0].token_ids for g in groups] == [g[0].token_ids for g in plain]
     assert caplog.text.count("rollout goes on without CUDA graphs") == 1
+
+
+@pytest.mark.parametrize("stops", [(), tuple(range(0, 90, 9))])
+@pytest.mark.parametrize("check_every", [2, 5, 8])
+def test_tokens_looked_at_several_at_a_time_are_the_same(
+    llama: nn.Module, stops: tuple[int, ...], check_every: int
+) -> None:
+    prompts = [[11 + i, 12, 13 + i] * (1 + i % 3) for i in range(12)]
+    params = SamplingParams(max_new_tokens=23, seed=3, stop_token_ids=stops, raw_logprobs=True, temperature=0.8)
+    plan = RolloutPlan(engine="native", compute_dtype="fp32", max_num_seqs=5, max_prefill_tokens=32, cuda_graphs=True)
+    expected = build("native", llama, max_num_seqs=5).generate(prompts, params, group_size=2)
+    engine = NativeEngine(llama, plan=plan, check_every=check_every)
+    for _ in range(2):
+        groups = engine.generate(prompts, params, group_size=2)
+        for ours, theirs in zip((r for g in groups for r in g), (r for g in expected for r in g), strict=True):
+            assert (ours.token_ids, ours.finish_reason) == (theirs.token_ids, theirs.finish_reason)
+            torch.testing.assert_close(torch.tensor(ours.logprobs), torch.tensor(theirs.logprobs), atol=1e-5, rtol=0)
+            torch.testing.assert_close(
+                torch.tensor(ours.raw_logprobs), torch.tensor(theirs.raw_logprobs), atol=1e-5, rtol=0
+            )
 
 
 @pytest.mark.gpu

@@ -88,6 +88,28 @@ def test_the_limit_ends_a_response_and_an_end_token_there_is_a_stop() -> None:
     assert [group[0].finish_reason for group in subject.responses(2)] == ["length", "stop"]
 
 
+def test_it_knows_when_other_sequences_sit_in_the_slots() -> None:
+    subject = scheduler(2, 1, max_new_tokens=2)
+    subject.admit()
+    assert subject.take_changed()
+    step(subject, 7)
+    assert not subject.take_changed()
+    step(subject, 7)
+    assert subject.take_changed()
+    subject.admit()
+    assert subject.take_changed()
+
+
+def test_tokens_are_looked_at_late_where_only_the_limit_ends_a_response() -> None:
+    free = Scheduler([[5, 6]] * 2, group_size=1, num_slots=2, max_new_tokens=9, stop_token_ids=())
+    free.admit()
+    assert free.steps_at_once(most=4, most_undisturbed=64) == 9
+    assert free.steps_at_once(most=4, most_undisturbed=6) == 6
+    subject = scheduler(2, 2, max_new_tokens=9)
+    subject.admit()
+    assert subject.steps_at_once(most=4, most_undisturbed=64) == 4
+
+
 def test_responses_are_grouped_by_prompt_whatever_slot_they_had() -> None:
     subject = scheduler(2, 3, max_new_tokens=1, group_size=2)
     while not subject.done:
