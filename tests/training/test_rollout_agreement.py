@@ -28,6 +28,15 @@ WAYS = {
     "bf16 products": {"compute_dtype": "bf16"},
     "adapters, bf16 products": {"lora": True, "compute_dtype": "bf16"},
 }
+LIMITS = {
+    ("fp32", False): (2e-5, 2e-4),
+    ("fp32", True): (2e-5, 2e-4),
+    ("bf16", False): (0.008, 0.05),
+    ("bf16", True): (0.03, 0.2),
+}
+"""Mean and largest gap of a log-probability by products and adapters. Over 24 draws of 44 to 72 tokens, both engines,
+the means were at most 0.0048 for all weights in bf16, and 0.0167 to 0.0228 for trained adapters: the rollout rounds the
+merged weights, training the base's and the adapters' and both products."""
 
 
 @pytest.mark.parametrize("rollout", ["native", "transformers"])
@@ -47,8 +56,9 @@ def test_rollout_and_training_agree_before_and_after_a_step(qwen2_folder: Path, 
         plan=RolloutPlan(engine=rollout, compute_dtype=role.compute_dtype, max_num_seqs=3, max_prefill_tokens=64),
         pad_token_id=0,
     )
+    mean, largest = LIMITS[role.compute_dtype, lora is not None]
     for seed in range(2):
-        params = SamplingParams(max_new_tokens=6, temperature=0.7, stop_token_ids=(1,), seed=seed)
+        params = SamplingParams(max_new_tokens=24, temperature=0.7, stop_token_ids=(1,), seed=seed)
         responses = [group[0] for group in sampler.generate(PROMPTS, params)]
         batch = Batch.from_trajectories(
             [
@@ -63,9 +73,8 @@ def test_rollout_and_training_agree_before_and_after_a_step(qwen2_folder: Path, 
             ]
         )
         logprobs = engine.logprobs(batch, temperature=0.7).logprobs
-        exact = role.compute_dtype == "fp32"
         gap = (logprobs - batch.rollout_logprobs).abs()[batch.response_mask]
-        assert gap.max() < (2e-4 if exact else 0.06)
-        assert gap.mean() < (2e-5 if exact else 0.02)
+        assert gap.max() < largest
+        assert gap.mean() < mean
         engine.update(batch.with_(advantages=torch.ones_like(logprobs)), loss=token_mean_loss, temperature=0.7)
         sampler.update_weights()
