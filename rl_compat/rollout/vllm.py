@@ -63,7 +63,6 @@ class VllmEngine:
         self._released: Released | None = None
         self._engine: Any = None
         self._start()
-        self._check_numbers()
 
     def generate(
         self,
@@ -142,6 +141,7 @@ class VllmEngine:
         VllmEngine._running = weakref.ref(self)
         self._end = weakref.finalize(self, stop, self._engine)
         self._fill(partial(hand_over, self._engine, self._source))
+        self._check_numbers()
 
     def _fill(self, hand: Callable[[], None]) -> None:
         """Hand the weights over; without them vLLM must not go on."""

@@ -32,8 +32,12 @@ SETTINGS = {
 PROCESSOR = "rl_compat.rollout.vllm_processor:DrawProcessor"
 CACHE_STEP = 128
 "the cache holds a multiple of so many tokens a sequence: the largest block of a vLLM backend"
+SHORTEST = 16
+"tokens of a sequence, with which a model can still be tried"
 SMALL_SHARE = 0.01
 LINES_KEPT = 200
+
+_logger = logging.getLogger(__name__)
 
 
 class LastLines(logging.Handler):
@@ -81,7 +85,7 @@ def config_folder(model: nn.Module) -> TemporaryDirectory[str]:
 def engine_arguments(model: nn.Module, plan: RolloutPlan, *, folder: str) -> dict[str, Any]:
     """What vLLM is started with."""
     config = hugging_face_model(model).config.get_text_config()
-    length = plan.max_model_len or int(config.max_position_embeddings)
+    length = max(SHORTEST, plan.max_model_len or int(config.max_position_embeddings))
     on_cpu = next(model.parameters()).device.type == "cpu"
     arguments: dict[str, Any] = {
         "model": folder,
@@ -96,7 +100,6 @@ def engine_arguments(model: nn.Module, plan: RolloutPlan, *, folder: str) -> dic
         "enforce_eager": not plan.cuda_graphs,
         "enable_prefix_caching": True,
         "enable_sleep_mode": not on_cpu and not _expandable(),
-        "distributed_executor_backend": "uni",
         "logits_processors": [PROCESSOR],
         "disable_log_stats": True,
     }
@@ -164,11 +167,24 @@ def start(arguments: dict[str, Any]) -> Any:
     with contained():
         from vllm.engine.arg_utils import EngineArgs
         from vllm.v1.engine.llm_engine import LLMEngine
+        from vllm.v1.executor.uniproc_executor import UniProcExecutor
 
-        return LLMEngine.from_engine_args(EngineArgs(**arguments))
+        # asked for by its name, 0.20 takes another process instead on a CPU
+        return LLMEngine.from_engine_args(EngineArgs(**arguments, distributed_executor_backend=UniProcExecutor))
 
 
 def stop(engine: Any) -> None:
-    """End an engine and free its memory."""
-    engine.engine_core.shutdown()
+    """End an engine and free its memory. One that has died may fail at that too, which is then only logged."""
+    try:
+        engine.engine_core.shutdown()
+    except Exception as error:
+        _logger.debug("vLLM did not end well: %s", error)
+    _forget_rotary_tables()
     gc.collect()
+
+
+def _forget_rotary_tables() -> None:
+    """Those of one engine are kept for the next, which in 0.20 fills them with random numbers, as if they were weights."""
+    from vllm.model_executor.layers import rotary_embedding
+
+    getattr(rotary_embedding, "_ROPE_DICT", {}).clear()
