@@ -184,7 +184,7 @@ def stop(engine: Any) -> None:
 
 
 def _forget_rotary_tables() -> None:
-    """Those of one engine are kept for the next, which in 0.20 fills them with random numbers, as if they were weights."""
+    """Those of one engine are kept for the next, which in 0.20 fills them with random numbers like weights."""
     from vllm.model_executor.layers import rotary_embedding
 
     getattr(rotary_embedding, "_ROPE_DICT", {}).clear()
