@@ -27,6 +27,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("eval", "rl_compat.cli.eval", "accuracy of a model or a run on held-out prompts"),
     ("export", "rl_compat.cli.export", "write a run's actor as a Hugging Face folder"),
     ("data", "rl_compat.cli.data", "check data before a run, and write it in verl's schema"),
+    ("bench", "rl_compat.cli.bench", "how fast the engines that generate are here, on the same prompts"),
     ("models", "rl_compat.cli.models", "models that can be fetched, and fetching them"),
 )
 "name, module with `app`, what it does in one line"

@@ -10,25 +10,14 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from rl_compat.planning.types import DType, RolloutPlan
+from rl_compat.planning.types import RolloutPlan
 from rl_compat.rollout.bench_cases import Case
+from rl_compat.rollout.bench_options import ENGINES
 from rl_compat.rollout.build import build_rollout_engine
 from rl_compat.rollout.generation_config import neutral_generation_config
 from rl_compat.rollout.inference import generating, hugging_face_model
 from rl_compat.rollout.transformers import pad_left
 from rl_compat.rollout.types import Response, SamplingParams
-
-ENGINES: dict[str, tuple[str, DType]] = {
-    "generate-fp32": ("generate", "fp32"),
-    "generate-bf16": ("generate", "bf16"),
-    "transformers-fp32": ("transformers", "fp32"),
-    "native-fp32": ("native", "fp32"),
-    "native-fp16": ("native", "fp16"),
-    "native-bf16": ("native", "bf16"),
-    "vllm-fp32": ("vllm", "fp32"),
-    "vllm-bf16": ("vllm", "bf16"),
-}
-"engine and dtype of the matrix products by name; `generate` is transformers' own, without log-probabilities"
 
 
 class Generates(Protocol):

@@ -45,7 +45,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "workers": {*COMPUTE, "errors", "units", "config.types", "config.settings", "hardware.types", "planning"}
     - {"trainer"},
     "trainer": {*COMPUTE, "errors", "units", "config", "planning", "hardware.types", "hardware.recording", "tracking"},
-    "cli": {*CONTROL, "data", "models", "trainer", "emulation", "tracking"},
+    "cli": {*CONTROL, "data", "models", "trainer", "emulation", "tracking"}
+    | {"rollout.bench_options", "rollout.bench_run"},
     "__main__": {"cli"},
     "__init__": {"distributed", "workers"},
 }

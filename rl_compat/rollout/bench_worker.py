@@ -1,0 +1,92 @@
+"""One engine on every case, in a process of its own: `python -m rl_compat.rollout.bench_worker ENGINE OPTIONS`."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from rl_compat.rollout import bench_cases as cases_of
+from rl_compat.rollout.bench_cases import Case
+from rl_compat.rollout.bench_engines import Row, engine_for, measure
+from rl_compat.rollout.bench_floor import floor_seconds, measured_speeds
+from rl_compat.rollout.bench_options import ENGINES, BenchOptions
+
+MARK = "ROW "
+"before a row on stdout"
+
+
+def rows_of(engine_name: str, options: BenchOptions, questions: Sequence[str]) -> Iterator[Row]:
+    """The engine on each case. Engines in fp32 use no TF32 and no flash attention, as the oldest cards."""
+    dtype = ENGINES[engine_name][1]
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cuda.enable_flash_sdp(dtype != "fp32")
+    torch.backends.cuda.enable_cudnn_sdp(dtype != "fp32")
+    speeds = measured_speeds(options.device, dtype)
+    for model, cases in workloads(options, questions):
+        longest = max(len(prompt) + case.params.max_new_tokens for case in cases for prompt in case.prompts)
+        slots = min(options.slots, max(len(case.prompts) for case in cases))
+        engine = engine_for(engine_name, model, batch=slots, max_length=longest, architecture=options.architecture)
+        for case in cases:
+            if engine_name.startswith("generate"):
+                engine = engine_for(engine_name, model, batch=case.batch, max_length=longest)
+            row = measure(engine_name, engine, case, device=options.device, repeats=options.repeats)
+            if row.step_seconds:
+                floor = floor_seconds(model, case, speeds, dtype)
+                row = replace(row, floor_fraction=floor / row.step_seconds)
+            yield row
+
+
+def workloads(options: BenchOptions, questions: Sequence[str]) -> Iterator[tuple[nn.Module, list[Case]]]:
+    """Models with their cases, one model at a time."""
+    if options.shape is not None:
+        yield cases_of.random_model(options.shape, options.device), _random_cases(options, options.shape)
+    if options.model is not None:
+        folder = Path(options.model)
+        cases = [
+            cases_of.question_case(
+                folder,
+                questions[:count],
+                batch=min(count, options.question_batch),
+                new_tokens=options.question_tokens,
+            )
+            for count in options.questions
+        ]
+        yield cases_of.folder_model(folder, options.device), cases
+
+
+def _random_cases(options: BenchOptions, shape: str) -> list[Case]:
+    vocab = cases_of.SHAPES[shape]["vocab_size"]
+    cases = [
+        cases_of.fixed_case(vocab, batch=batch, prompt_length=options.prompt_length, new_tokens=options.new_tokens)
+        for batch in options.batches
+    ]
+    if options.ragged:
+        ragged = cases_of.ragged_case(
+            vocab,
+            count=options.ragged,
+            batch=options.ragged_batch,
+            prompt_length=options.prompt_length,
+            new_tokens=options.ragged_tokens,
+        )
+        cases.append(ragged)
+    return cases
+
+
+def main() -> None:
+    """Print a row for each case; questions come on stdin, as JSON."""
+    engine_name, text = sys.argv[1:]
+    logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s", stream=sys.stdout)
+    logging.getLogger("rl_compat").setLevel(logging.INFO)
+    for row in rows_of(engine_name, BenchOptions.from_json(text), json.load(sys.stdin)):
+        print(MARK + json.dumps(row.as_dict()), flush=True)
+
+
+if __name__ == "__main__":
+    main()
