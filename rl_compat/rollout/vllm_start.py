@@ -170,7 +170,11 @@ def start(arguments: dict[str, Any]) -> Any:
         from vllm.v1.executor.uniproc_executor import UniProcExecutor
 
         # asked for by its name, 0.20 takes another process instead on a CPU
-        return LLMEngine.from_engine_args(EngineArgs(**arguments, distributed_executor_backend=UniProcExecutor))
+        config = EngineArgs(**arguments, distributed_executor_backend=UniProcExecutor).create_engine_config()
+        if hasattr(config.cache_config, "cpu_kvcache_space_bytes"):
+            # a CPU of 0.19 sizes the cache by itself
+            config.cache_config.cpu_kvcache_space_bytes = arguments.get("kv_cache_memory_bytes")
+        return LLMEngine.from_vllm_config(config, disable_log_stats=True)
 
 
 def stop(engine: Any) -> None:
