@@ -1,0 +1,94 @@
+"""What the settings of batches, data, trackers and memory allow each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rl_compat.algorithms.table import ALGORITHMS
+from rl_compat.config.problem import Problem
+from rl_compat.config.types import RunConfig
+from rl_compat.errors import nearest
+
+LOGGERS = ("console", "jsonl", "tensorboard", "wandb")
+
+
+def batch_sizes(config: RunConfig) -> Iterator[Problem]:
+    """Mini-batches divide the batch; both count prompts."""
+    batch, mini, group = config.trainer.batch_size, config.trainer.mini_batch_size, config.algorithm.group_size
+    if batch < 1 or mini < 1 or batch % mini == 0:
+        return
+    fitting = [size for size in range(1, batch + 1) if batch % size == 0]
+    near = sorted(fitting, key=lambda size: (abs(size - mini), size))[:2]
+    message = (
+        f"`trainer.mini_batch_size` is {_prompts(mini, group)} "
+        f"and does not divide `trainer.batch_size`, {_prompts(batch, group)}"
+    )
+    hint = "set `trainer.mini_batch_size` to " + " or ".join(str(size) for size in sorted(near))
+    if group > 1 and mini % group == 0 and batch % (mini // group) == 0:
+        hint = f"it counts prompts: {mini} responses are `trainer.mini_batch_size={mini // group}`"
+    yield Problem(key="trainer.mini_batch_size", message=message, hint=hint)
+
+
+def _prompts(count: int, group_size: int) -> str:
+    return f"{count} prompts" + (f" ({count * group_size} responses)" if group_size > 1 else "")
+
+
+def mixture_weights(config: RunConfig) -> Iterator[Problem]:
+    """One weight per name in the training data, or none."""
+    num_files, num_weights = len(config.data.train_files), len(config.data.mixture_weights)
+    if num_weights not in (0, num_files):
+        yield Problem(
+            key="data.mixture_weights",
+            message=f"`data.mixture_weights` has {num_weights} numbers and `data.train_files` has {num_files} names",
+            hint="give one weight per name, where a folder or a pattern is one, or none for one dataset of all rows",
+        )
+
+
+def loggers(config: RunConfig) -> Iterator[Problem]:
+    """Only trackers that exist."""
+    for name in config.trainer.loggers:
+        if name not in LOGGERS:
+            close = nearest(name, LOGGERS)
+            hint = f"did you mean `{close}`" if close else f"use some of {', '.join(f'`{known}`' for known in LOGGERS)}"
+            yield Problem(key="trainer.loggers", message=f"`trainer.loggers` has no tracker `{name}`", hint=hint)
+
+
+def quantized_base(config: RunConfig) -> Iterator[Problem]:
+    """A 4-bit base cannot be trained itself."""
+    if config.plan.quantization != "none" and config.model.lora_rank == 0:
+        yield Problem(
+            key="plan.quantization",
+            message=f"`plan.quantization={config.plan.quantization}` freezes the base and `model.lora_rank` is 0",
+            hint="set `model.lora_rank=16`, or `plan.quantization=none`",
+        )
+
+
+def token_budget(config: RunConfig) -> Iterator[Problem]:
+    """The longest sequence, or the two of a pair, fit into one micro-batch."""
+    pairs = ALGORITHMS[config.algorithm.name].learns_from == "preference"
+    longest = (config.data.max_prompt_length + config.data.max_response_length) * (2 if pairs else 1)
+    budget = config.plan.max_tokens_per_micro_batch
+    if isinstance(budget, int) and 1 <= budget < longest:
+        what = "the longest pair" if pairs else "the longest sequence"
+        yield Problem(
+            key="plan.max_tokens_per_micro_batch",
+            message=f"`plan.max_tokens_per_micro_batch` is {budget} and {what} has {longest} tokens",
+            hint=f"set it to {longest} or more, or shorten `data.max_prompt_length` or `data.max_response_length`",
+        )
+
+
+def pairs(config: RunConfig) -> Iterator[Problem]:
+    """What is compared is computed together, and a loss that needs other rows has some."""
+    name = config.algorithm.name
+    if ALGORITHMS[name].learns_from == "preference" and config.plan.micro_batch_size == 1:
+        yield Problem(
+            key="plan.micro_batch_size",
+            message=f"`plan.micro_batch_size` is 1 and `algorithm.name={name}` compares two sequences",
+            hint="set `plan.micro_batch_size=2`, or leave it out",
+        )
+    if name == "kto" and config.trainer.mini_batch_size == 1:
+        yield Problem(
+            key="trainer.mini_batch_size",
+            message="`trainer.mini_batch_size` is 1 and `algorithm.name=kto` estimates a mean over a mini-batch",
+            hint="set `trainer.mini_batch_size=8`, or more",
+        )
