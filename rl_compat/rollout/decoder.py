@@ -60,7 +60,7 @@ class SlotDecoder:
         self._logprobs = torch.zeros(num_slots, device=device)
         self._raw_logprobs = torch.zeros(num_slots, device=device)
         self._uniform = torch.zeros(num_slots, dtype=torch.float64, device=device)
-        self._rows = torch.zeros(num_slots, dtype=torch.int64, device=device)
+        self._keys = torch.zeros(num_slots, dtype=torch.int64, device=device)
         self._drawn = torch.zeros(num_slots, dtype=torch.int64, device=device)
 
     @property
@@ -90,13 +90,13 @@ class SlotDecoder:
         )
 
     def set_state(
-        self, tokens: Sequence[int], positions: Sequence[int], rows: Sequence[int], drawn: Sequence[int]
+        self, tokens: Sequence[int], positions: Sequence[int], keys: Sequence[int], drawn: Sequence[int]
     ) -> None:
-        """What the first slots feed next and where; which response each is, and how many tokens it has."""
+        """What the first slots feed next and where; the keys of their responses, and how many tokens these have."""
         for state, values in (
             (self._tokens, tokens),
             (self._positions, positions),
-            (self._rows, rows),
+            (self._keys, keys),
             (self._drawn, drawn),
         ):
             state[: len(values)].copy_(torch.tensor(values))
@@ -120,7 +120,7 @@ class SlotDecoder:
         tokens = torch.empty(count, active, dtype=torch.int64, device=self.device)
         logprobs = torch.empty(2, count, active, device=self.device)
         ahead = torch.arange(count, device=self.device)[:, None]
-        uniforms = row_uniforms(seed, self._rows[:active].expand(count, -1), self._drawn[:active] + ahead)
+        uniforms = row_uniforms(seed, self._keys[:active].expand(count, -1), self._drawn[:active] + ahead)
 
         def body() -> None:
             self._step(active, length, params)

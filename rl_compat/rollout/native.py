@@ -139,7 +139,7 @@ class NativeEngine(HoldsWeights):
             decoder.set_state(
                 tokens=[s.next_input for s in running],
                 positions=[s.next_position for s in running],
-                rows=[s.row for s in running],
+                keys=[s.key for s in running],
                 drawn=[len(s.token_ids) for s in running],
             )
         count, active, step = 1, len(running), _LENGTH_STEP

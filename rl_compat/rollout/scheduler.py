@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from rl_compat.rollout.row_uniforms import response_keys
 from rl_compat.rollout.stop_strings import StopStrings
 from rl_compat.rollout.types import Response
 from rl_compat.trajectory import FinishReason
@@ -17,8 +18,8 @@ class Running:
 
     prompt: int
     "index of the prompt in the call"
-    row: int
-    "number of the response in the call, from which its random numbers come"
+    key: int
+    "of its random numbers"
     prompt_ids: Sequence[int]
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
@@ -49,10 +50,10 @@ class Scheduler:
         stop_token_ids: Sequence[int],
         stop_strings: StopStrings | None = None,
     ) -> None:
+        of_prompt = [index for index in range(len(prompts)) for _ in range(group_size)]
         self.sequences = [
-            Running(prompt=index, row=index * group_size + number, prompt_ids=ids)
-            for index, ids in enumerate(prompts)
-            for number in range(group_size)
+            Running(prompt=index, key=key, prompt_ids=prompts[index])
+            for index, key in zip(of_prompt, response_keys([prompts[i] for i in of_prompt]), strict=True)
         ]
         self.active: list[Running | None] = []
         self.num_finished = 0

@@ -92,7 +92,7 @@ def _decoded_and_plain(model: Any, *, own: bool) -> tuple[Tensor, Tensor]:
             decoder.set_state(
                 tokens=[prompt[-1] for prompt in PROBE_PROMPTS],
                 positions=[len(prompt) - 1 for prompt in PROBE_PROMPTS],
-                rows=range(count),
+                keys=range(count),
                 drawn=[0] * count,
             )
             tokens, ours, _ = decoder.steps(count, count=PROBE_STEPS, length=longest, params=params, seed=0)

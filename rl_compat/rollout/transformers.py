@@ -19,7 +19,7 @@ from transformers import (
 from rl_compat.planning.types import RolloutPlan
 from rl_compat.rollout.generation_config import neutral_generation_config
 from rl_compat.rollout.inference import check_prompts, generating, num_embeddings
-from rl_compat.rollout.row_uniforms import call_seed, row_uniforms
+from rl_compat.rollout.row_uniforms import call_seed, response_keys, row_uniforms
 from rl_compat.rollout.sampling import draw, raw_logprobs
 from rl_compat.rollout.stop_strings import StopStrings, stop_strings
 from rl_compat.rollout.types import Decode, Progress, Response, SamplingParams
@@ -38,34 +38,34 @@ class DrawAndRecord(LogitsProcessor):
         self,
         params: SamplingParams,
         *,
-        rows: Sequence[int],
+        keys: Sequence[int],
         seed: int,
         num_valid_tokens: int | None,
         strings: StopStrings | None,
         on_finished: Callable[[int], bool],
         device: torch.device,
     ) -> None:
-        """`rows` are the numbers of the responses in the call. `on_finished` says whether to go on."""
+        """`keys` are those of the responses, row by row. `on_finished` says whether to go on."""
         self._params = params
         self._seed = seed
         self._num_valid_tokens = num_valid_tokens
         self._strings = strings
         self._on_finished = on_finished
-        self._rows = torch.tensor(list(rows), device=device)
+        self._keys = torch.tensor(list(keys), device=device)
         self._stop = torch.tensor(params.stop_token_ids, dtype=torch.int64, device=device)
-        self._ends: list[int | None] = [None] * len(rows)
+        self._ends: list[int | None] = [None] * len(keys)
         self._num_finished = 0
         self._tokens: list[Tensor] = []
         self._logprobs: list[Tensor] = []
         self._raw_logprobs: list[Tensor] = []
-        self.finished = torch.zeros(len(rows), dtype=torch.bool, device=device)
+        self.finished = torch.zeros(len(keys), dtype=torch.bool, device=device)
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Scores [B, V] as the model gave them to scores that are -inf but for the drawn token."""
         params = self._params
         tokens, logprobs = draw(
             scores,
-            row_uniforms(self._seed, self._rows, torch.full_like(self._rows, len(self._tokens))),
+            row_uniforms(self._seed, self._keys, torch.full_like(self._keys, len(self._tokens))),
             temperature=params.temperature,
             top_k=params.top_k,
             top_p=params.top_p,
@@ -159,14 +159,15 @@ class TransformersEngine(HoldsWeights):
         self._aborted = False
         weights = self._awake()
         seed = call_seed(params.seed)
-        rows = [index for index in range(len(prompts)) for _ in range(group_size)]
-        order = sorted(range(len(rows)), key=lambda row: len(prompts[rows[row]]))
+        rows = [prompt for prompt in prompts for _ in range(group_size)]
+        keys = response_keys(rows)
+        order = sorted(range(len(rows)), key=lambda row: len(rows[row]))
         done: dict[int, Response] = {}
         for start in range(0, len(order), self._plan.max_num_seqs):
             chunk = order[start : start + self._plan.max_num_seqs]
             recorder = DrawAndRecord(
                 params,
-                rows=chunk,
+                keys=[keys[row] for row in chunk],
                 seed=seed,
                 num_valid_tokens=self._num_valid_tokens,
                 strings=strings,
@@ -174,7 +175,7 @@ class TransformersEngine(HoldsWeights):
                 device=weights.model.device,
             )
             if not self._aborted:
-                self._generate_batch(weights, [prompts[rows[row]] for row in chunk], params, recorder)
+                self._generate_batch(weights, [rows[row] for row in chunk], params, recorder)
             done.update(zip(chunk, recorder.responses(), strict=True))
         return [[done[index * group_size + i] for i in range(group_size)] for index in range(len(prompts))]
 

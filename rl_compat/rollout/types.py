@@ -30,7 +30,7 @@ class SamplingParams:
     stop_strings: tuple[str, ...] = ()
     "a response ends with the token that completes any of them in its text"
     seed: int | None = None
-    "with a prompt and the number of a response it fixes every draw; None takes one from torch's generator"
+    "fixes every draw, with the ids of a prompt and which of its copies is answered; None takes one from torch"
     raw_logprobs: bool = False
     "give log-probabilities at temperature 1 too"
 

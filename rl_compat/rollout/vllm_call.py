@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from rl_compat.rollout.row_uniforms import response_keys
 from rl_compat.rollout.stop_strings import StopStrings
 from rl_compat.rollout.types import Response, SamplingParams
 from rl_compat.rollout.vllm_draw import ROW_ARGUMENT, DrawCall
@@ -41,7 +42,7 @@ class VllmCall:
         self._stopped: set[int] = set()
         self._checked: dict[int, int] = {}
         self._draws = DrawCall(
-            params, num_responses=len(prompts), seed=seed, num_valid_tokens=num_valid_tokens, device=device
+            params, keys=response_keys(prompts), seed=seed, num_valid_tokens=num_valid_tokens, device=device
         )
         (self._processor,) = engine.collective_rpc(processor_of)
 

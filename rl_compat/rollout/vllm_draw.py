@@ -26,7 +26,7 @@ class Drawn:
 
 
 class DrawCall:
-    """All draws of one call: what is drawn at a step of a response depends on its logits, the seed and its number.
+    """All draws of one call: what is drawn at a step of a response depends on its logits, the seed and its key.
 
     vLLM samples greedily from logits that are -inf but for the drawn token. A prompt that is read in pieces, and a
     response that is pushed out and read again, pass the same step several times: the last one counts. vLLM may run a
@@ -37,15 +37,17 @@ class DrawCall:
         self,
         params: SamplingParams,
         *,
-        num_responses: int,
+        keys: Sequence[int],
         seed: int,
         num_valid_tokens: int | None,
         device: torch.device,
     ) -> None:
+        """`keys` are those of the responses, by their number in the call."""
         self._params = params
         self._seed = seed
+        self._keys = torch.tensor(list(keys), device=device)
         self._num_valid_tokens = num_valid_tokens
-        shape = (num_responses, params.max_new_tokens + 1)
+        shape = (len(keys), params.max_new_tokens + 1)
         self._tokens = torch.zeros(shape, dtype=torch.int32, device=device)
         self._logprobs = torch.zeros(shape, dtype=torch.float32, device=device)
         self._raw_logprobs = torch.zeros_like(self._logprobs) if params.raw_logprobs else None
@@ -56,7 +58,7 @@ class DrawCall:
         columns = columns.clamp(max=self._params.max_new_tokens)
         tokens, logprobs = draw(
             logits,
-            row_uniforms(self._seed, rows, columns),
+            row_uniforms(self._seed, self._keys[rows], columns),
             temperature=self._params.temperature,
             top_k=self._params.top_k,
             top_p=self._params.top_p,

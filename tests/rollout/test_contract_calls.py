@@ -36,11 +36,36 @@ def test_what_is_drawn_does_not_depend_on_what_else_is_in_the_batch(
 ) -> None:
     together = build(engine_name, llama).generate(PROMPTS, params, group_size=2)
     narrow = build(engine_name, llama, max_num_seqs=3, max_prefill_tokens=4).generate(PROMPTS, params, group_size=2)
-    others = [PROMPTS[0], (5, 6, 7), (8,), (9, 9)]
+    others = [(5, 6, 7), (8,), PROMPTS[0], (9, 9)]
     changed = build(engine_name, llama).generate(others, params, group_size=2)
     tokens = [[r.token_ids for r in group] for group in together]
     assert [[r.token_ids for r in group] for group in narrow] == tokens
-    assert [r.token_ids for r in changed[0]] == tokens[0]
+    assert [r.token_ids for r in changed[2]] == tokens[0]
+
+
+def test_a_prompt_draws_the_same_alone_in_another_order_and_in_a_call_split_in_two(
+    engine: RolloutEngine,
+) -> None:
+    together = engine.generate(PROMPTS, SAMPLED, group_size=2)
+    tokens = [[r.token_ids for r in group] for group in together]
+    alone = [engine.generate([prompt], SAMPLED, group_size=2)[0] for prompt in PROMPTS]
+    backward = engine.generate(PROMPTS[::-1], SAMPLED, group_size=2)[::-1]
+    halves = [
+        *engine.generate(PROMPTS[:2], SAMPLED, group_size=2),
+        *engine.generate(PROMPTS[2:], SAMPLED, group_size=2),
+    ]
+    for groups in (alone, backward, halves):
+        assert [[r.token_ids for r in group] for group in groups] == tokens
+
+
+def test_copies_of_a_prompt_are_counted_over_the_call(engine: RolloutEngine) -> None:
+    prompt, other = PROMPTS[:2]
+    four = [r.token_ids for r in engine.generate([prompt], SAMPLED, group_size=4)[0]]
+    repeated = engine.generate([prompt, other, prompt], SAMPLED, group_size=2)
+    assert [r.token_ids for group in (repeated[0], repeated[2]) for r in group] == four
+    assert len(set(four)) == 4
+    single = engine.generate([prompt, prompt, prompt, prompt], SAMPLED)
+    assert [group[0].token_ids for group in single] == four
 
 
 def test_all_engines_draw_the_same_tokens(llama: nn.Module) -> None:

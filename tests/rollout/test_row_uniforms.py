@@ -1,4 +1,4 @@
-"""Random numbers that depend on a seed, the number of a response and the step, and on nothing else."""
+"""Random numbers that depend on a seed, a prompt, its copy and the step, and on nothing else."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from rl_compat.rollout.row_uniforms import call_seed, row_uniforms
+from rl_compat.rollout.row_uniforms import call_seed, response_keys, row_uniforms
 
 MASK = 2**64 - 1
+STABLE = [3063797257178047262, 9218755156117559438, 7432034122395091942]
 
 
 def split_mix(state: int) -> int:
@@ -55,6 +56,35 @@ def test_numbers_are_uniform_and_rows_and_steps_independent() -> None:
 def test_neighbouring_seeds_share_no_stream() -> None:
     first, second = grid(10, 200, 50), grid(11, 200, 50)
     assert len(torch.cat([first.flatten(), second.flatten()]).unique()) == 2 * first.numel()
+
+
+def test_keys_come_from_the_prompt_and_its_copy_alone() -> None:
+    one, other, third = (5, 6, 7), (5, 6), (7, 6, 5)
+    first = response_keys([one, one, other, one, third])
+    assert response_keys([third, one, other, one, one]) == [first[i] for i in (4, 0, 2, 1, 3)]
+    assert response_keys([list(other)]) == [first[2]]
+    assert response_keys([torch.tensor(other).tolist()]) == [first[2]]
+
+
+def test_keys_are_the_same_on_every_machine_and_in_every_process() -> None:
+    assert response_keys([(5, 6, 7), (5, 6, 7), (2**40, 0)]) == STABLE
+
+
+def test_keys_differ_and_fill_63_bits() -> None:
+    prompts = [(i, j) for i in range(40) for j in range(40)] + [(i,) for i in range(40)]
+    keys = torch.tensor(response_keys(prompts * 5))
+    assert len(keys.unique()) == len(keys)
+    assert int(keys.min()) >= 0
+    bits = (keys[:, None] >> torch.arange(63)) & 1
+    assert float((bits.double().mean(dim=0) - 0.5).abs().max()) < 0.03
+
+
+def test_responses_of_neighbouring_keys_share_no_number() -> None:
+    keys = torch.tensor(response_keys([(1, 2, 3)] * 200))
+    numbers = row_uniforms(7, keys[:, None].expand(-1, 100), torch.arange(100))
+    assert len(numbers.unique()) == numbers.numel()
+    centred = numbers - 0.5
+    assert abs(float((centred[1:] * centred[:-1]).mean())) * 12 < 0.03
 
 
 def test_without_a_seed_torchs_generator_gives_one() -> None:

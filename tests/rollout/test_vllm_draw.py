@@ -13,19 +13,21 @@ from rl_compat.rollout.vllm_draw import DrawCall, SlotResponses
 PARAMS = SamplingParams(max_new_tokens=4, temperature=0.7, top_p=0.9, top_k=20, min_p=0.01, raw_logprobs=True)
 
 
+KEYS = (70, 2**62 + 9, 31)
+
+
 def call(params: SamplingParams = PARAMS, *, num_responses: int = 3, num_valid_tokens: int | None = None) -> DrawCall:
-    return DrawCall(
-        params, num_responses=num_responses, seed=5, num_valid_tokens=num_valid_tokens, device=torch.device("cpu")
-    )
+    keys = KEYS[:num_responses]
+    return DrawCall(params, keys=keys, seed=5, num_valid_tokens=num_valid_tokens, device=torch.device("cpu"))
 
 
 def logits(seed: int, rows: int = 2) -> torch.Tensor:
     return 3 * torch.randn(rows, 97, generator=torch.Generator().manual_seed(seed))
 
 
-def test_a_draw_is_that_of_every_other_engine_at_the_same_seed_response_and_step() -> None:
+def test_a_draw_is_that_of_every_other_engine_at_the_same_seed_key_and_step() -> None:
     given = logits(1)
-    uniforms = row_uniforms(5, torch.tensor([2, 0]), torch.tensor([3, 1]))
+    uniforms = row_uniforms(5, torch.tensor([KEYS[2], KEYS[0]]), torch.tensor([3, 1]))
     tokens, logprobs = draw(given, uniforms, temperature=0.7, top_k=20, top_p=0.9, min_p=0.01)
     raw = raw_logprobs(given, tokens)
     ours = call()
