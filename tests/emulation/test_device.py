@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 import torch
 from torch.nn import functional
@@ -102,7 +104,10 @@ def test_a_launcher_is_refused_while_the_context_is_open() -> None:
 
 @pytest.mark.gpu
 def test_the_memory_of_a_cuda_device_is_capped() -> None:
-    with emulate(plan(device="cuda:0", memory_cap_bytes=1 << 30)):
+    gc.collect()
+    torch.cuda.empty_cache()
+    held = torch.cuda.memory_reserved("cuda:0")
+    with emulate(plan(device="cuda:0", memory_cap_bytes=held + (1 << 30))):
         with pytest.raises(torch.OutOfMemoryError):
             torch.empty(3 << 30, dtype=torch.uint8, device="cuda:0")
         assert torch.empty(1 << 28, dtype=torch.uint8, device="cuda:0").numel() == 1 << 28
