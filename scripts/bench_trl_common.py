@@ -18,7 +18,7 @@ RESULT_MARK = "BENCH_RESULT "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """One measurement, the same for both sides."""
+    """One measurement, the same for all sides."""
 
     algorithm: str
     "`ppo` or `grpo`"
@@ -33,7 +33,15 @@ class Workload:
     kl_coef: float
     "PPO: of the KL in the reward. GRPO: of the KL in the loss, 0 runs without a reference"
     threads: int
+    device: str = "cpu"
+    "`cpu` or `cuda`"
+    dtype: str = "fp32"
+    "of matrix products in training and generation; trained weights are fp32"
     learning_rate: float = 1e-6
+
+    @property
+    def on_gpu(self) -> bool:
+        return self.device != "cpu"
 
     @property
     def responses_per_step(self) -> int:
@@ -57,10 +65,11 @@ def digit_reward(solution_str: str) -> float:
 
 
 class WorkCounter:
-    """Counts what the models of a step are fed and the weights that change, in every model of this process.
+    """Counts the tokens that models are fed in batches of sequences and the weights that change, in this process.
 
-    A forward is seen by its token embedding: over one column it decodes, over several with gradient it trains, and
-    over several without it scores (prefill, old and reference log-probabilities, values).
+    A forward is seen by its token embedding over [B, T]: with gradient it trains, without it scores (old and reference
+    log-probabilities, values, the prefill of `generate`). Single tokens are decoding, which engines do in ways that
+    cannot be compared so: replayed graphs call no embedding.
     """
 
     def __init__(self) -> None:
@@ -84,22 +93,23 @@ class WorkCounter:
         from torch import is_grad_enabled
         from torch.nn import Embedding
 
-        if not isinstance(module, Embedding):
+        if not isinstance(module, Embedding) or inputs[0].dim() < 2 or inputs[0].shape[-1] == 1:
             return
-        token_ids = inputs[0]
-        if token_ids.shape[-1] == 1:
-            kind = "decode"
-        else:
-            kind = "train" if is_grad_enabled() and module.weight.requires_grad else "score"
+        kind = "train" if is_grad_enabled() and module.weight.requires_grad else "score"
         self.counts[f"{kind}_forwards"] += 1
-        self.counts[f"{kind}_tokens"] += token_ids.numel()
+        self.counts[f"{kind}_tokens"] += inputs[0].numel()
 
     def _see_optimizer(self, optimizer: Any, arguments: Any, keywords: Any) -> None:
         self.counts["updated_weights"] += sum(p.numel() for group in optimizer.param_groups for p in group["params"])
 
 
 def report(
-    *, versions: dict[str, str], step_seconds: list[float], rollout_seconds: list[float], work: Counter[str]
+    *,
+    versions: dict[str, str],
+    step_seconds: list[float],
+    rollout_seconds: list[float],
+    work: Counter[str],
+    peak_device_bytes: int | None,
 ) -> None:
     """Print a side's measurement as the line that `bench_trl.py` reads."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
@@ -109,6 +119,7 @@ def report(
         "rollout_seconds": rollout_seconds,
         "work": dict(work),
         "peak_rss_bytes": peak,
+        "peak_device_bytes": peak_device_bytes,
     }
     print(RESULT_MARK + json.dumps(result), flush=True)
 
@@ -118,3 +129,11 @@ def set_threads(threads: int) -> None:
     import torch
 
     torch.set_num_threads(threads)
+
+
+def wait_for_device() -> None:
+    """Until the GPU is done, where there is one in use."""
+    import torch
+
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()

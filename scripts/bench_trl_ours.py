@@ -12,10 +12,11 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 import transformers
-from bench_trl_common import WorkCounter, Workload, report, set_threads
+from bench_trl_common import WorkCounter, Workload, report, set_threads, wait_for_device
 
 import rl_compat
 from rl_compat.config.types import (
@@ -30,14 +31,14 @@ from rl_compat.config.types import (
 )
 from rl_compat.data.order import PromptOrder
 from rl_compat.distributed.pool import ResourcePool
+from rl_compat.emulation.device import emulate
 from rl_compat.models.tokenizer import load_tokenizer
-from rl_compat.trainer.build import Prepared, build_roles, kl_controller, step_settings
-from rl_compat.trainer.loop import collect, learn
+from rl_compat.trainer.build import Prepared, start_reward
 from rl_compat.trainer.memory import PhaseMemory
-from rl_compat.trainer.metrics import data_metrics, mismatch_metrics, timing_metrics
+from rl_compat.trainer.method import Instruments
+from rl_compat.trainer.reinforcement import Reinforcement
 from rl_compat.trainer.reporter import SilentReporter, Timer
 from rl_compat.trajectory import Prompt
-from rl_compat.workers.reward import RewardModel
 from rl_compat.workers.setup import prepare
 
 REWARD = f"{Path(__file__).with_name('bench_trl_common.py')}:digit_reward"
@@ -48,7 +49,6 @@ def run_config(workload: Workload, *, longest_prompt: int) -> RunConfig:
     ppo = workload.algorithm == "ppo"
     with_kl_loss = not ppo and workload.kl_coef > 0
     num_prompts = len(workload.prompts[0])
-    micro_batch_size = workload.responses_per_step if ppo else workload.mini_batch_responses
     return RunConfig(
         model=ModelConfig(path=workload.model),
         data=DataConfig(
@@ -74,16 +74,24 @@ def run_config(workload: Workload, *, longest_prompt: int) -> RunConfig:
             max_grad_norm=0.0 if ppo else 1.0,
         ),
         trainer=TrainerConfig(batch_size=num_prompts, mini_batch_size=num_prompts // workload.mini_batches),
-        plan=PlanConfig(
-            device="cpu",
-            compute_dtype="fp32",
-            rollout_dtype="fp32",
-            frozen_storage_dtype="fp32",
-            attention="sdpa",
-            gradient_checkpointing=False,
-            micro_batch_size=micro_batch_size,
-            max_tokens_per_micro_batch=micro_batch_size * (longest_prompt + workload.new_tokens),
-        ),
+        plan=plan_config(workload, longest_prompt=longest_prompt),
+    )
+
+
+def plan_config(workload: Workload, *, longest_prompt: int) -> PlanConfig:
+    """On a GPU only the dtype is given, on a CPU the peer's micro-batches too."""
+    dtypes: Any = {"compute_dtype": workload.dtype, "rollout_dtype": workload.dtype}
+    if workload.on_gpu:
+        return PlanConfig(device="cuda", **dtypes)
+    rows = workload.responses_per_step if workload.algorithm == "ppo" else workload.mini_batch_responses
+    return PlanConfig(
+        device="cpu",
+        **dtypes,
+        frozen_storage_dtype="fp32",
+        attention="sdpa",
+        gradient_checkpointing=False,
+        micro_batch_size=rows,
+        max_tokens_per_micro_batch=rows * (longest_prompt + workload.new_tokens),
     )
 
 
@@ -94,14 +102,14 @@ def prepared_run(workload: Workload) -> Prepared:
         Prompt(token_ids=tuple(tokenizer(text)["input_ids"]), text=text) for step in workload.prompts for text in step
     )
     config = run_config(workload, longest_prompt=max(len(prompt.token_ids) for prompt in prompts))
-    pool = ResourcePool(gpus=[])
-    setup = prepare(config, pool.hardware)
+    setup = prepare(config, ResourcePool(gpus=[0] if workload.on_gpu else []).hardware)
     return Prepared(
         setup=setup,
         plan=setup.plan,
         prompts=prompts,
         validation_prompts=(),
-        reward=RewardModel(config.reward, data_sources=(), pool=pool),
+        reward=start_reward(setup, prompts),
+        cost=None,
         order=PromptOrder(len(prompts), config.trainer.batch_size, shuffle=False, seed=0),
         total_steps=len(workload.prompts),
         notes=(),
@@ -112,54 +120,38 @@ class Steps:
     """Runs steps, one after the other."""
 
     def __init__(self, workload: Workload) -> None:
-        self.prepared = prepared_run(workload)
-        self.config = self.prepared.setup.config
+        self.method = Reinforcement(prepared_run(workload))
         reporter = SilentReporter()
-        self.roles = build_roles(self.prepared, reporter)
-        self.roles.actor.chat.stop_token_ids = ()
         self.timer = Timer(reporter)
-        self.memory = PhaseMemory(self.prepared.plan)
-        self.kl = kl_controller(self.config.algorithm)
+        self.memory = PhaseMemory(self.method.setup.plan)
+        self.peak_gib = 0.0
+        self.method.load(Instruments(reporter=reporter, timer=self.timer, memory=self.memory), step=0)
+        self.method.roles.actor.chat.stop_token_ids = ()
         self.counter = WorkCounter()
         set_threads(workload.threads)
 
     def step(self, number: int) -> dict[str, float]:
         """One step; returns its metrics."""
-        prompts = [self.prepared.prompts[row] for row in next(self.prepared.order)]
-        with self.timer("step"):
-            collected = collect(
-                self.roles,
-                prompts,
-                step_settings(self.config),
-                kl_coef=self.kl.coef,
-                seed=number,
-                timer=self.timer,
-                memory=self.memory,
-            )
+        started = time.perf_counter()
+        collected = self.method.collect(next(self.method.order), step=number)
+        metrics = self.method.learn(collected, step=number)
+        seconds = self.timer.take() | {"step": time.perf_counter() - started}
+        metrics |= self.method.describe(collected, seconds) | self.memory.metrics()
+        self.peak_gib = max(self.peak_gib, metrics.get("actor/perf/max_memory_allocated_gb", 0.0))
+        if number == 1:
             batch = collected.experience.batch
-            metrics: dict[str, float] = learn(
-                self.roles,
-                collected.experience,
-                update_actor=True,
-                seed=number,
-                timer=self.timer,
-                memory=self.memory,
-            )
-            self.kl.update(kl=collected.experience.reward_kl, num_sequences=len(batch))
-        metrics |= data_metrics(batch, scored=collected.experience.scored) | mismatch_metrics(batch)
-        metrics |= timing_metrics(self.timer.take(), batch)
-        if number == 0:
             self.counter.counts["prompt_tokens"] += sum(len(ids) for ids in batch.prompt_ids)
             self.counter.counts["response_tokens"] += int(batch.response_lengths.sum())
         return metrics
 
-    def run(self, count: int) -> tuple[list[float], list[float]]:
+    def run(self) -> tuple[list[float], list[float]]:
         """Seconds of each step and of its rollout; the first is counted and no use as a time."""
         seconds, rollout = [], []
         self.counter.start()
-        for number in range(count):
+        for number in range(1, self.method.total_steps + 1):
             start = time.perf_counter()
             metrics = self.step(number)
+            wait_for_device()
             seconds.append(time.perf_counter() - start)
             rollout.append(metrics["timing_s/gen"])
             self.counter.stop()
@@ -169,14 +161,22 @@ class Steps:
 def main(arguments: Sequence[str]) -> None:
     workload = Workload.load(Path(arguments[0]))
     steps = Steps(workload)
-    seconds, rollout = steps.run(len(workload.prompts))
-    steps.prepared.reward.close()
+    with emulate(steps.method.setup.plan):
+        seconds, rollout = steps.run()
+    steps.method.prepared.close()
     versions = {
         "rl_compat": rl_compat.__version__,
         "torch": torch.__version__,
         "transformers": transformers.__version__,
+        "engine": steps.method.setup.plan.rollout.engine,
     }
-    report(versions=versions, step_seconds=seconds, rollout_seconds=rollout, work=steps.counter.counts)
+    report(
+        versions=versions,
+        step_seconds=seconds,
+        rollout_seconds=rollout,
+        work=steps.counter.counts,
+        peak_device_bytes=int(steps.peak_gib * 2**30) if workload.on_gpu else None,
+    )
 
 
 if __name__ == "__main__":

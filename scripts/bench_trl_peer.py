@@ -1,8 +1,8 @@
 """TRL's side of the comparison: the same workload through TRL's PPO (1.12 or older) or GRPO trainer.
 
-    TRL_PYTHON scripts/bench_trl_peer.py WORKLOAD.json
+    TRL_PYTHON scripts/bench_trl_peer.py WORKLOAD.json generate|vllm
 
-Runs in an environment with TRL and without rl_compat; `bench_trl.py` starts it.
+Runs in an environment with TRL and without rl_compat; `bench_trl.py` starts it. TRL 1.16 is made for vLLM 0.22 to 0.31.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,7 +24,7 @@ os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
 import torch
 import transformers
 import trl  # type: ignore[import-not-found]
-from bench_trl_common import WorkCounter, Workload, digit_reward, report, set_threads
+from bench_trl_common import WorkCounter, Workload, digit_reward, report, set_threads, wait_for_device
 from datasets import Dataset
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
@@ -49,6 +51,7 @@ class Watch(TrainerCallback):  # type: ignore[misc]
         self._updates += 1
         if self._updates % self._updates_per_step:
             return
+        wait_for_device()
         now = time.perf_counter()
         self.step_seconds.append(now - self._last)
         self.rollout_seconds.append(self._rollout)
@@ -102,9 +105,9 @@ def shared_settings(workload: Workload) -> dict[str, Any]:
         "gradient_checkpointing": False,
         "gradient_accumulation_steps": 1,
         "temperature": 1.0,
-        "bf16": False,
+        "bf16": workload.dtype == "bf16",
         "fp16": False,
-        "use_cpu": True,
+        "use_cpu": not workload.on_gpu,
         "dataloader_pin_memory": False,
         "disable_tqdm": True,
         "logging_steps": 1,
@@ -165,18 +168,38 @@ def ppo_trainer(workload: Workload, tokenizer: Any, watch: Watch) -> Any:
     return trainer
 
 
-def grpo_trainer(workload: Workload, tokenizer: Any, watch: Watch) -> Any:
+def grpo_rollout(workload: Workload, tokenizer: Any, rollout: str) -> dict[str, Any]:
+    """How TRL generates: every response to its full length, as an end token is never drawn or does not end it.
+
+    TRL has no setting for the dtype of vLLM, which is bf16 by itself wherever weights are fp32.
+    """
+    if rollout == "generate":
+        return {"generation_kwargs": {"min_new_tokens": workload.new_tokens}}
+    from trl.generation import vllm_generation  # type: ignore[import-not-found]
+
+    dtype = {"fp32": "float32", "bf16": "bfloat16"}[workload.dtype]
+    vllm_generation.LLM = partial(vllm_generation.LLM, dtype=dtype)
+    longest = max(len(tokenizer(text)["input_ids"]) for step in workload.prompts for text in step)
+    return {
+        "use_vllm": True,
+        "vllm_mode": "colocate",
+        "vllm_max_model_length": longest + workload.new_tokens,
+        "generation_kwargs": {"ignore_eos": True},
+    }
+
+
+def grpo_trainer(workload: Workload, tokenizer: Any, watch: Watch, rollout: str) -> Any:
     from trl import GRPOConfig, GRPOTrainer
 
     settings = GRPOConfig(
         **shared_settings(workload),
+        **grpo_rollout(workload, tokenizer, rollout),
         per_device_train_batch_size=workload.mini_batch_responses,
         steps_per_generation=workload.mini_batches,
         num_iterations=workload.epochs,
         max_steps=len(workload.prompts) * workload.epochs * workload.mini_batches,
         num_generations=workload.group,
         max_completion_length=workload.new_tokens,
-        generation_kwargs={"min_new_tokens": workload.new_tokens},
         beta=workload.kl_coef,
         epsilon=0.2,
         loss_type="dapo",
@@ -204,23 +227,30 @@ def grpo_trainer(workload: Workload, tokenizer: Any, watch: Watch) -> Any:
     return trainer
 
 
+def versions(rollout: str) -> dict[str, str]:
+    found = {"trl": trl.__version__, "torch": torch.__version__, "transformers": transformers.__version__}
+    return found | ({"vllm": version("vllm")} if rollout == "vllm" else {})
+
+
 def main(arguments: Sequence[str]) -> None:
-    workload = Workload.load(Path(arguments[0]))
+    workload, rollout = Workload.load(Path(arguments[0])), arguments[1]
     ppo = workload.algorithm == "ppo"
     watch = Watch(1 if ppo else workload.epochs * workload.mini_batches)
     tokenizer = AutoTokenizer.from_pretrained(workload.model, padding_side="left")
-    trainer = (ppo_trainer if ppo else grpo_trainer)(workload, tokenizer, watch)
+    trainer = ppo_trainer(workload, tokenizer, watch) if ppo else grpo_trainer(workload, tokenizer, watch, rollout)
     models = [trainer.model, trainer.ref_model] if trainer.ref_model is not None else [trainer.model]
     assert {p.dtype for model in models for p in model.parameters()} == {torch.float32}
     set_threads(workload.threads)
+    if workload.on_gpu:
+        torch.cuda.reset_peak_memory_stats()
     watch.start()
     trainer.train()
-    versions = {"trl": trl.__version__, "torch": torch.__version__, "transformers": transformers.__version__}
     report(
-        versions=versions,
+        versions=versions(rollout),
         step_seconds=watch.step_seconds,
         rollout_seconds=watch.rollout_seconds,
         work=watch.counter.counts,
+        peak_device_bytes=torch.cuda.max_memory_allocated() if workload.on_gpu else None,
     )
 
 

@@ -1,9 +1,11 @@
-"""The pure parts of the comparison with TRL: options, results and ratios."""
+"""The comparison with TRL: options, results and ratios, and our side's process."""
 
 from __future__ import annotations
 
 import importlib
 import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -20,6 +22,11 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 @pytest.fixture
+def model_of(bench: ModuleType) -> ModuleType:
+    return importlib.import_module("bench_trl_model")
+
+
+@pytest.fixture
 def results(bench: ModuleType) -> ModuleType:
     return importlib.import_module("bench_trl_report")
 
@@ -28,13 +35,18 @@ def options(*extra: str) -> list[str]:
     return ["--algorithm", "ppo", "--trl-python", sys.executable, *extra]
 
 
-def side(steps: list[float], **work: int) -> dict:
+def grpo_on_gpu(*extra: str) -> list[str]:
+    return ["--algorithm", "grpo", "--device", "cuda", "--trl-path", "/trl:/vllm", *extra]
+
+
+def side(steps: list[float], *, device_bytes: int | None = None, **work: int) -> dict:
     return {
         "versions": {"torch": "2.13.0"},
         "step_seconds": steps,
         "rollout_seconds": [s / 2 for s in steps],
         "work": {"prompt_tokens": 7, "response_tokens": 5} | work,
         "peak_rss_bytes": int(sum(steps)),
+        "peak_device_bytes": device_bytes,
     }
 
 
@@ -45,7 +57,7 @@ def test_the_ratio_is_the_peers_median_over_ours_and_above_one_when_we_are_faste
         {"rl_compat": side([9.0, 1.0, 1.0, 1.0]), "trl": side([9.0, 3.0, 3.0, 3.0])},
     ]
 
-    found = results.ratio(rounds, "step_seconds")
+    found = results.ratio(rounds, "trl", "step_seconds")
 
     assert found == {"median": 2.0, "lowest": 1.5, "highest": 3.0}
 
@@ -81,12 +93,59 @@ def test_sides_that_generated_different_numbers_of_tokens_are_told_apart(results
     assert results.different_work(other) == ["response_tokens is 5 in rl_compat and 4 in trl"]
 
 
+def test_every_peer_has_a_ratio_to_ours_whoever_ran_first(results: ModuleType) -> None:
+    first = {"rl_compat": side([9.0, 1.0]), "trl": side([9.0, 3.0]), "trl + vllm": side([9.0, 2.0])}
+    second = dict(reversed(first.items()))
+
+    found = results.summary([second, first])
+
+    assert list(found["sides"]) == ["rl_compat", "trl + vllm", "trl"]
+    assert {peer: spread["median"] for peer, spread in found["ratio_step"].items()} == {"trl": 3.0, "trl + vllm": 2.0}
+    assert found["ratio_rollout"]["trl"]["median"] == 3.0
+
+
+def test_memory_is_the_gpus_where_there_is_one(results: ModuleType) -> None:
+    on_gpu = results.summary([{"rl_compat": side([9.0, 1.0], device_bytes=3 << 30), "trl": side([9.0, 2.0])}])
+    on_gpu["sides"]["trl"]["peak_device_bytes"] = 5 << 30
+    on_cpu = results.summary([{"rl_compat": side([9.0, 1.0]), "trl": side([9.0, 2.0])}])
+
+    assert "peak on GPU" in results.as_text("", on_gpu)
+    assert "3,072 MiB" in results.as_text("", on_gpu) and "5,120 MiB" in results.as_text("", on_gpu)
+    assert "peak RSS" in results.as_text("", on_cpu)
+
+
 def test_the_group_and_the_kl_coefficient_follow_the_algorithm(bench: ModuleType) -> None:
     ppo = bench.parse(options())
     grpo = bench.parse(options("--algorithm", "grpo"))
 
-    assert (ppo.group, ppo.kl_coef) == (1, 0.05)
+    assert (ppo.group, ppo.kl_coef, ppo.model, ppo.new_tokens) == (1, 0.05, "tiny", 64)
     assert (grpo.group, grpo.kl_coef) == (4, 0.0)
+
+
+def test_a_gpu_is_measured_on_64_responses_of_128_tokens(bench: ModuleType) -> None:
+    found = bench.parse(grpo_on_gpu("--new-tokens", "16"))
+
+    assert (found.model, found.prompts, found.group, found.prompt_tokens) == ("qwen2.5-0.5b", 8, 8, 128)
+    assert found.new_tokens == 16
+    assert bench.parse(grpo_on_gpu()).new_tokens == 128
+
+
+def test_a_peer_runs_under_its_own_interpreter_and_path_once_for_each_way_to_generate(bench: ModuleType) -> None:
+    found = bench.parse(grpo_on_gpu("--peer-rollout", "generate,vllm"))
+    commands = bench.commands_of(found, Path("workload.json"))
+
+    assert list(commands) == ["rl_compat", "trl", "trl + vllm"]
+    assert commands["trl"][0] == sys.executable
+    assert [command[-1] for command in commands.values()] == ["workload.json", "generate", "vllm"]
+    assert bench.environment_of(found, path=found.trl_path)["PYTHONPATH"] == "/trl:/vllm"
+    assert bench.environment_of(found, path=None).get("PYTHONPATH") == os.environ.get("PYTHONPATH")
+
+
+def test_a_side_sees_one_gpu_or_none(bench: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
+
+    assert bench.environment_of(bench.parse(grpo_on_gpu()), path=None)["CUDA_VISIBLE_DEVICES"] == "3"
+    assert bench.environment_of(bench.parse(options()), path=None)["CUDA_VISIBLE_DEVICES"] == ""
 
 
 @pytest.mark.parametrize(
@@ -96,7 +155,11 @@ def test_the_group_and_the_kl_coefficient_follow_the_algorithm(bench: ModuleType
         (["--prompts", "3", "--mini-batches", "2"], "not divisible"),
         (["--kl-coef", "0"], "always runs a reference"),
         (["--algorithm", "grpo", "--group", "1"], "at least 2 for GRPO"),
-        (["--model", "medium"], "neither tiny nor small nor a folder"),
+        (["--model", "medium"], "neither tiny nor small nor qwen2.5-0.5b nor a folder"),
+        (["--dtype", "bf16"], "needs --device cuda"),
+        (["--device", "cuda"], "only GRPO is compared on a GPU"),
+        (["--peer-rollout", "vllm"], "needs --device cuda"),
+        (["--peer-rollout", "sglang"], "neither generate nor vllm"),
         (["--trl-python", "nowhere/python"], "is not a file"),
         (["--new-tokens", "0"], "at least 1"),
     ],
@@ -109,6 +172,47 @@ def test_options_that_cannot_be_measured_are_refused(
 
     assert exit_info.value.code == 2
     assert said in capsys.readouterr().err
+
+
+def test_somebody_must_say_where_the_peer_is(bench: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        bench.parse(["--algorithm", "grpo"])
+
+    assert "where TRL is must be given" in capsys.readouterr().err
+
+
+def test_every_id_of_the_model_has_a_text_and_prompts_stay_as_long_as_asked(
+    model_of: ModuleType, tmp_path: Path
+) -> None:
+    from transformers import AutoTokenizer
+
+    model_of.save_tokenizer(tmp_path, vocab_size=2048)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    prompts = model_of.make_prompts(str(tmp_path), steps=2, prompts=3, longest=20)
+
+    assert len(tokenizer) == 2048
+    assert all(tokenizer.decode([token_id]) for token_id in (300, 1500, 2047))
+    assert [len(step) for step in prompts] == [3, 3]
+    assert all(10 <= len(tokenizer(text)["input_ids"]) <= 20 for step in prompts for text in step)
+
+
+def test_our_side_learns_from_every_prompt_and_says_what_it_did(bench: ModuleType, tmp_path: Path) -> None:
+    given = bench.parse(["--algorithm", "grpo", "--trl-path", "nowhere", "--threads", "1"])
+    given.prompts, given.group, given.steps, given.new_tokens, given.prompt_tokens = 2, 2, 2, 4, 8
+    model = bench.save_random_model(tmp_path / "model", "tiny")
+    workload = bench.make_workload(given, str(model))
+    workload.save(tmp_path / "workload.json")
+
+    command = bench.commands_of(given, tmp_path / "workload.json")["rl_compat"]
+    done = subprocess.run(command, capture_output=True, text=True, env=bench.environment_of(given, path=None))
+    assert done.returncode == 0, done.stderr
+    found = bench.parse_result(done.stdout)
+
+    assert found["work"]["response_tokens"] == 2 * 2 * 4
+    assert found["work"]["updated_weights"] > 0
+    assert found["versions"]["engine"] == "native"
+    assert found["peak_device_bytes"] is None
+    assert all(0 < part < whole for part, whole in zip(found["rollout_seconds"], found["step_seconds"], strict=True))
 
 
 def test_a_workload_reads_back_as_it_was_written_and_knows_its_sizes(bench: ModuleType, tmp_path: Path) -> None:
