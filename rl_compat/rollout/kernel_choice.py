@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -84,16 +85,19 @@ def worth_using(spec: DecoderSpec, step: Step, kernels: Kernels, *, seconds: Sec
     names = fitting(spec)
     enabled = set()
     for trial in trials(spec, step, kernels):
-        if trial.name not in names:
-            continue
-        if not agree(trial, step.compute):
-            _logger.warning("rollout does not use its kernel `%s`: it computes otherwise than PyTorch", trial.name)
-            continue
-        plain, fused = seconds(trial.plain), seconds(trial.fused)
-        if fused < plain:
+        if trial.name in names and pays(trial, step.compute, seconds=seconds):
             enabled.add(trial.name)
-        _logger.info("kernel `%s`: %.1f us, PyTorch %.1f us", trial.name, fused * 1e6, plain * 1e6)
     return frozenset(enabled)
+
+
+def pays(trial: Trial, dtype: torch.dtype, *, seconds: Seconds) -> bool:
+    """Whether the kernel of one operation agrees with PyTorch and takes fewer seconds; the log says both times."""
+    if not agree(trial, dtype):
+        _logger.warning("rollout does not use its kernel `%s`: it computes otherwise than PyTorch", trial.name)
+        return False
+    plain, fused = seconds(trial.plain), seconds(trial.fused)
+    _logger.info("kernel `%s`: %.1f us, PyTorch %.1f us", trial.name, fused * 1e6, plain * 1e6)
+    return fused < plain
 
 
 def agree(trial: Trial, dtype: torch.dtype) -> bool:
@@ -143,14 +147,7 @@ def trials(spec: DecoderSpec, step: Step, kernels: Kernels) -> Iterator[Trial]:
     )
     queries = random(step.rows, spec.num_heads, spec.head_dim)
     yield _trial("attend", plain, fused, lambda ops: (ops.attend(queries, keys, values, layer, view),))
-    logits = random(step.rows, step.vocab_size, dtype=torch.float32)
-    uniform = torch.rand(step.rows, generator=generator, dtype=torch.float64, device=step.device)
-    params, fused_draw = SamplingParams(max_new_tokens=1), FusedDraw(kernels)
-
-    def by(draw: Draw) -> Callable[[], Sequence[Tensor]]:
-        return lambda: draw(logits, uniform, params, num_valid_tokens=None)[:2]
-
-    yield Trial(name="draw", plain=by(plain_draw), fused=by(fused_draw))
+    yield draw_trial(kernels, rows=step.rows, vocab_size=step.vocab_size, device=step.device)
 
 
 def _trial(name: str, plain: PlainOps, fused: FusedOps, run: Callable[[PlainOps], Sequence[Tensor]]) -> Trial:
@@ -205,3 +202,50 @@ def inner_size(spec: DecoderSpec) -> int:
 
 def _outputs(module: object) -> int:
     return int(module.out_features)  # type: ignore[attr-defined]
+
+
+def draw_trial(kernels: Kernels, *, rows: int, vocab_size: int, device: torch.device) -> Trial:
+    """Drawing at temperature 1 without filters."""
+    generator = torch.Generator(device=device).manual_seed(0)
+    logits = torch.randn(rows, vocab_size, generator=generator, device=device)
+    uniform = torch.rand(rows, generator=generator, dtype=torch.float64, device=device)
+    params, fused_draw = SamplingParams(max_new_tokens=1), FusedDraw(kernels)
+
+    def by(draw: Draw) -> Callable[[], Sequence[Tensor]]:
+        return lambda: draw(logits, uniform, params, num_valid_tokens=None)[:2]
+
+    return Trial(name="draw", plain=by(plain_draw), fused=by(fused_draw))
+
+
+def chosen_draw(vocab_size: int, *, rows: int, device: torch.device, architecture: str | None) -> Draw:
+    """The draw for logits [rows, vocab_size] outside of a graph. Decided once a process."""
+    if device.type != "cuda":
+        return plain_draw
+    # the kernel of the draw is the same whatever the model's shape
+    macros: dict[str, str | int] = {"STREAM": "float", "NORM": "float", "COMPUTE": "float", "HEAD_DIM": 64, "GROUP": 1}
+    key = (device, *macros.values())
+    try:
+        if key not in _kernels:
+            _kernels[key] = _loaded(macros, device, architecture)
+        if (*key, rows, vocab_size) not in _choices:
+            trial = draw_trial(_kernels[key], rows=rows, vocab_size=vocab_size, device=device)
+            chosen = {"draw"} if pays(trial, torch.float32, seconds=launched_seconds) else set[str]()
+            _choices[(*key, rows, vocab_size)] = frozenset(chosen)
+    except (KernelError, OSError, AttributeError) as error:
+        _logger.warning("rollout draws without a kernel of its own: %s", str(error).splitlines()[0])
+        return plain_draw
+    return FusedDraw(_kernels[key]) if _choices[(*key, rows, vocab_size)] else plain_draw
+
+
+def launched_seconds(run: Callable[[], object]) -> float:
+    """Of one run on the GPU with the time that launching takes: the best of five rounds of several."""
+    run()
+    times: list[float] = []
+    for _ in range(5):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        for _ in range(_REPEATS):
+            run()
+        torch.cuda.synchronize()
+        times.append((time.perf_counter() - start) / _REPEATS)
+    return min(times)
