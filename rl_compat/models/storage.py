@@ -12,6 +12,23 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+PIECE_NUMBERS = 2**23
+"of a stored matrix that are cast at once where no gradient is needed"
+
+
+def linear_in_pieces(states: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """`states @ weight.T + bias` of [N, inputs] in the dtype of the states, without a gradient.
+
+    A weight of another dtype is cast piece by piece into one small buffer: no whole copy of it ever exists.
+    """
+    rows = max(1, PIECE_NUMBERS // weight.shape[1])
+    if weight.dtype == states.dtype or len(weight) <= rows:
+        return functional.linear(states, weight.to(states.dtype), None if bias is None else bias.to(states.dtype))
+    out = states.new_empty(len(states), len(weight))
+    for part, target in zip(weight.split(rows), out.split(rows, dim=1), strict=True):
+        torch.mm(states, part.to(states.dtype).T, out=target)
+    return out if bias is None else out.add_(bias)
+
 
 class _CastMatmul(torch.autograd.Function):
     """`x @ weight.T` with the weight cast to x's dtype; backward casts again instead of keeping the copy."""

@@ -26,6 +26,8 @@ HOST_GRADIENT_BYTES = 512 * MIB
 CACHE_STEP = 128
 "the rollout cache holds a multiple of so many tokens a sequence"
 VALUES_PHASE = {"critic": "values", "cost_critic": "cost_values"}
+CAST_NUMBERS = 2**23
+"of weights kept in half precision that the native engine casts at once"
 MASK_BYTES = 13
 "per query and key of a mask: the distance, whether it is seen, and the additive mask"
 
@@ -111,7 +113,7 @@ def rollout_engine_bytes(request: MemoryRequest, levers: Levers, sizes: Sizes) -
     if request.engine == "native":
         items["kv cache"] = _cache_bytes(request, levers, sizes)
     if request.cuda_graphs:
-        items["cuda graphs"] = _step_bytes(request, sizes)
+        items["cuda graphs"] = _step_bytes(request, sizes) + _rollout_cast_bytes(request, levers)
     return items
 
 
@@ -121,14 +123,14 @@ def engine_needs_bytes(request: MemoryRequest, levers: Levers, sizes: Sizes) -> 
 
 
 def _cache_bytes(request: MemoryRequest, levers: Levers, sizes: Sizes) -> int:
-    """Of all slots. Weights that are shared under autocast leave keys in fp32, the dtype of the rotary tables."""
-    copied = _copies_weights(request, levers)
+    """Of all slots. Under autocast the keys of `transformers` stay fp32, the dtype of the rotary tables."""
+    rounded = request.engine == "native" or _copies_weights(request, levers)
     length = -(-request.length // CACHE_STEP) * CACHE_STEP
     return activations.kv_cache_bytes(
         request.actor,
         num_seqs=sizes.max_num_seqs,
         length=length,
-        element_bytes=DTYPE_BYTES[request.rollout_dtype] if copied else FP32_BYTES,
+        element_bytes=DTYPE_BYTES[request.rollout_dtype] if rounded else FP32_BYTES,
     )
 
 
@@ -136,6 +138,19 @@ def _copies_weights(request: MemoryRequest, levers: Levers) -> bool:
     """Only fp32 weights are copied to be multiplied in half precision; others are shared."""
     half_kept = request.lora_rank > 0 and levers.frozen_dtype != "fp32"
     return request.rollout_dtype != "fp32" and not half_kept and request.quantization == "none"
+
+
+def _rollout_cast_bytes(request: MemoryRequest, levers: Levers) -> int:
+    """What weights under adapters become to be multiplied: quantized ones a matrix at a time in the dtype of the
+    products, half-kept ones in fp32, the output layer among them, by the native engine a piece at a time."""
+    if request.lora_rank == 0:
+        return 0
+    largest = max(linear.num_parameters for linear in request.actor.linears)
+    quantized = largest * DTYPE_BYTES[request.rollout_dtype] if request.quantization == "nf4" else 0
+    if levers.frozen_dtype == "fp32":
+        return quantized
+    stored = max(largest, request.actor.embedding_parameters)
+    return max(quantized, FP32_BYTES * (min(stored, CAST_NUMBERS) if request.engine == "native" else stored))
 
 
 def _step_bytes(request: MemoryRequest, sizes: Sizes) -> int:
@@ -161,6 +176,7 @@ def _rollout_items(request: MemoryRequest, levers: Levers, sizes: Sizes) -> dict
     working = {
         "prefill": prefill + tokens * prompt * MASK_BYTES,
         "last-token logits": _step_bytes(request, sizes),
+        "weight copies": _rollout_cast_bytes(request, levers),
     }
     if at_once:
         cache = _cache_bytes(request, levers, sizes)

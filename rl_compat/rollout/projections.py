@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rl_compat.models.storage import ExactHead, StoredLinear
+from rl_compat.models.storage import ExactHead, StoredLinear, linear_in_pieces
 
 PLAIN_LINEARS = (nn.Linear, StoredLinear, ExactHead)
 
@@ -40,10 +40,9 @@ class SharedProjection:
         whole = side_by_side(self._weights)
         biases = [bias for bias in self._biases if bias is not None]
         if whole is not None and len(biases) in (0, len(self._biases)):
-            return F.linear(states, whole.to(self._dtype), self._whole_bias(biases))
+            return linear_in_pieces(states, whole, self._whole_bias(biases))
         parts = [
-            F.linear(states, weight.to(self._dtype), None if bias is None else bias.to(self._dtype))
-            for weight, bias in zip(self._weights, self._biases, strict=True)
+            linear_in_pieces(states, weight, bias) for weight, bias in zip(self._weights, self._biases, strict=True)
         ]
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
 
@@ -51,7 +50,7 @@ class SharedProjection:
         if not biases:
             return None
         whole = side_by_side(biases)
-        return (torch.cat(biases) if whole is None else whole).to(self._dtype)
+        return torch.cat(biases) if whole is None else whole
 
 
 class CalledProjection:

@@ -8,9 +8,11 @@ import pytest
 import torch
 from fakes.engines import role_plan
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from rl_compat.models.load import load_causal_lm
-from rl_compat.models.storage import StoredLinear, keep_in_storage_dtype
+from rl_compat.models.storage import PIECE_NUMBERS, StoredLinear, keep_in_storage_dtype, linear_in_pieces
+from rl_compat.planning import memory
 
 
 def _reference(folder: Path, storage: str, compute: str = "fp32"):
@@ -71,3 +73,38 @@ def test_under_autocast_a_stored_layer_multiplies_in_the_autocast_dtype() -> Non
     assert isinstance(model[0], StoredLinear)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert model(torch.randn(2, 8)).dtype == torch.bfloat16
+
+
+class LargestCast(TorchDispatchMode):
+    """Notes how many numbers the largest tensor has that is cast inside it."""
+
+    numbers = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func is torch.ops.aten._to_copy.default:
+            self.numbers = max(self.numbers, args[0].numel())
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_large_stored_matrix_is_multiplied_without_a_whole_copy(bias: bool) -> None:
+    torch.manual_seed(0)
+    weight, states = torch.randn(9001, 1024).half(), torch.randn(3, 1024)
+    added = torch.randn(9001).half() if bias else None
+    with LargestCast() as casts, torch.no_grad():
+        output = linear_in_pieces(states, weight, added)
+    whole = states @ weight.float().T + (0 if added is None else added.float())
+    assert 0 < casts.numbers <= PIECE_NUMBERS < weight.numel()
+    torch.testing.assert_close(output, whole, atol=1e-4, rtol=1e-5)
+
+
+def test_a_stored_matrix_of_the_dtype_of_the_states_is_not_cast() -> None:
+    weight, states = torch.randn(9001, 1024).bfloat16(), torch.randn(2, 1024).bfloat16()
+    with LargestCast() as casts, torch.no_grad():
+        output = linear_in_pieces(states, weight, None)
+    assert casts.numbers == 0
+    assert output.dtype == torch.bfloat16
+
+
+def test_a_plan_counts_the_piece_that_is_cast() -> None:
+    assert memory.CAST_NUMBERS == PIECE_NUMBERS

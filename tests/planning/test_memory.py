@@ -9,7 +9,7 @@ from fakes.machines import QWEN_05B
 
 from rl_compat.errors import DoesNotFitError
 from rl_compat.planning.known_shapes import SMOLLM2_135M
-from rl_compat.planning.memory import host_bytes, phase_budgets, rollout_engine_bytes, weights_bytes
+from rl_compat.planning.memory import CAST_NUMBERS, host_bytes, phase_budgets, rollout_engine_bytes, weights_bytes
 from rl_compat.planning.model_shape import ModelShape
 from rl_compat.planning.share import kv_room_bytes
 from rl_compat.planning.work import Levers, MemoryRequest, Sizes
@@ -163,6 +163,33 @@ def test_half_precision_rollout_from_fp32_weights_needs_a_copy() -> None:
     assert phase("rollout", half)["rollout weights"] == 2 * 357_854_208, "embedding, head and norms stay shared"
     assert "rollout weights" not in phase("rollout")
     assert phase("rollout", half)["kv cache"] == phase("rollout")["kv cache"] // 2
+
+
+def test_weights_kept_in_half_precision_are_shared_by_the_rollout_and_cast_a_piece_at_a_time() -> None:
+    adapters = replace(REQUEST, lora_rank=16, critic=None, has_reference=False)
+    exact, stored = phase("rollout", adapters), phase("rollout", adapters, Levers(frozen_dtype="fp16"))
+
+    assert "weight copies" not in exact
+    assert stored["weight copies"] == 4 * CAST_NUMBERS < 4 * QWEN_05B.embedding_parameters
+    assert stored["cuda graphs"] == exact["cuda graphs"] + 4 * CAST_NUMBERS
+    assert stored["kv cache"] == exact["kv cache"]
+
+    half = phase("rollout", replace(adapters, rollout_dtype="fp16"), Levers(frozen_dtype="fp16"))
+    assert "rollout weights" not in half
+    assert half["kv cache"] == exact["kv cache"] // 2
+    assert half["actor weights"] == stored["actor weights"]
+
+
+def test_transformers_casts_a_stored_output_layer_whole() -> None:
+    adapters = replace(REQUEST, lora_rank=16, has_reference=False, engine="transformers", cuda_graphs=False)
+    stored = phase("rollout", adapters, Levers(frozen_dtype="fp16"))
+    assert stored["weight copies"] == 4 * QWEN_05B.embedding_parameters
+
+
+def test_a_quantized_matrix_is_unpacked_to_be_multiplied() -> None:
+    adapters = replace(REQUEST, lora_rank=16, quantization="nf4", rollout_dtype="fp16", has_reference=False)
+    largest = max(linear.num_parameters for linear in QWEN_05B.linears)
+    assert phase("rollout", adapters)["weight copies"] == 2 * largest
 
 
 def test_a_4_bit_base_takes_about_half_a_byte_per_weight_of_its_linear_layers() -> None:
