@@ -25,9 +25,18 @@ EXPLICIT_BELOW = (8, 0)
 "vLLM knows best what to attend with from here on"
 
 
-def rollout_engine(hardware: Hardware, name: str) -> Capability:
-    """Whether an engine generates here."""
-    return capability(name, _against_vllm(hardware)) if name == "vllm" else capability(name)
+def rollout_engine(hardware: Hardware, name: str, *, native_obstacle: str | None = None) -> Capability:
+    """Whether an engine generates here. `native_obstacle` is why the native engine cannot run the model, if so."""
+    if name == "vllm":
+        return capability(name, _against_vllm(hardware))
+    impossible = name == "native" and native_obstacle is not None
+    return capability(name, (f"cannot run this model: {native_obstacle}",) if impossible else ())
+
+
+def unwise_engine(name: str, *, native_obstacle: str | None) -> tuple[str, ...]:
+    """Why an engine that works is not a good default for a model."""
+    uncertain = name == "vllm" and native_obstacle is not None
+    return ("may not know a model that `native` cannot run: ask for it",) if uncertain else ()
 
 
 def _against_vllm(hardware: Hardware) -> tuple[str, ...]:

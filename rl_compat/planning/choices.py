@@ -11,6 +11,7 @@ from rl_compat.capability.choose import choose
 from rl_compat.capability.types import Capability, Choice
 from rl_compat.config.types import RunConfig
 from rl_compat.hardware.types import Hardware
+from rl_compat.planning.model_shape import ModelShape
 from rl_compat.planning.profile import Profile
 
 Check = Callable[[str], Capability]
@@ -31,6 +32,10 @@ class Chooser:
     config: RunConfig
     hardware: Hardware
     profile: Profile
+    shape: ModelShape
+    "of the actor"
+    engine: Choice | None = None
+    "the rollout engine, when it has been chosen already"
 
     def everything(self) -> dict[str, Choice]:
         """All choices that do not depend on memory, by concern. Raises HardwareError for an impossible setting."""
@@ -67,13 +72,21 @@ class Chooser:
         return {"attention": chosen, "repeat_kv": _switch(repeated, reason)}
 
     def _engine(self, found: Mapping[str, Choice]) -> dict[str, Choice]:
-        check = partial(rollout_engines.rollout_engine, self.hardware)
-        engine = self._preferred("rollout_engine", "rollout.engine", self.config.rollout.engine, check)
+        engine = self.engine or self._preferred_engine()
         graphs = kernels.cuda_graphs(self.hardware, engine=engine.value)
         return {
             "rollout_engine": engine,
             "cuda_graphs": _switch(graphs, "one launch for a whole decode step, on any CUDA card"),
         }
+
+    def _preferred_engine(self) -> Choice:
+        obstacle = self.shape.native_obstacle
+        check = partial(rollout_engines.rollout_engine, self.hardware, native_obstacle=obstacle)
+        unwise = partial(rollout_engines.unwise_engine, native_obstacle=obstacle)
+        engine = self._preferred("rollout_engine", "rollout.engine", self.config.rollout.engine, check, unwise)
+        if obstacle is None or engine.asked:
+            return engine
+        return replace(engine, reason=f"native cannot run this model: {obstacle}")
 
     def _optimizer(self, found: Mapping[str, Choice]) -> dict[str, Choice]:
         config, offloaded = self.config, self.config.plan.offload_optimizer is True

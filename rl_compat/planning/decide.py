@@ -51,13 +51,18 @@ def decide(
     critic_shape: ModelShape,
     reward_shape: ModelShape | None = None,
     cost_shape: ModelShape | None = None,
+    *,
+    engine: Choice | None = None,
 ) -> Decided:
-    """Raises HardwareError for a setting that the hardware cannot honour, ConfigError for contradicting settings."""
+    """All decisions; `engine` is the rollout engine when it has been chosen already.
+
+    Raises HardwareError for a setting that the hardware cannot honour, ConfigError for contradicting settings.
+    """
     selected = selected_hardware(config, hardware)
     profile, why = match_profile(selected, config.plan.profile)
     choices = {"profile": Choice(value=profile.name, reason=why, asked=config.plan.profile != "auto")}
     asked = replace(config, rollout=RolloutConfig()) if is_offline(config.algorithm.name) else config
-    choices |= Chooser(config=asked, hardware=selected, profile=profile).everything()
+    choices |= Chooser(config=asked, hardware=selected, profile=profile, shape=shape, engine=engine).everything()
     request = memory_request(
         config,
         profile,

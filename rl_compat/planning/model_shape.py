@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from rl_compat.errors import ModelError
+from rl_compat.planning.decoder_families import native_obstacle, own_forward_obstacle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +45,10 @@ class ModelShape:
     query_key_norm: bool = False
     exact: bool = True
     "False for a family that is not in the table: counted as llama"
+    native_obstacle: str | None = field(default=None, compare=False)
+    "why the native rollout engine cannot run the model"
+    own_forward_obstacle: str | None = field(default=None, compare=False)
+    "why it must call the model's own forward"
     linear_parameters: int = field(init=False, repr=False, compare=False)
     "of all blocks: what autocast copies, adapters sit on and quantization shrinks"
 
@@ -91,6 +96,8 @@ class ModelShape:
             norms_per_layer=4 if family in FOUR_NORMS else 2,
             query_key_norm=family in QUERY_KEY_NORM,
             exact=family in KNOWN_FAMILIES,
+            native_obstacle=native_obstacle(text),
+            own_forward_obstacle=own_forward_obstacle(dict(text) | {"model_type": family}),
         )
 
     @property

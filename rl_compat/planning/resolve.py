@@ -171,6 +171,9 @@ def _notes(decided: Decided) -> tuple[str, ...]:
             )
     if not decided.request.actor.exact:
         notes.append(f"`{decided.request.actor.model_type}` is not a known family: memory is counted as for llama")
+    forward = decided.request.actor.own_forward_obstacle
+    if forward is not None and decided.request.generates and decided.request.engine == "native":
+        notes.append(f"rollout engine `native` calls the model's own forward, which is slower: {forward}")
     limit = decided.request.actor.max_positions
     if limit is not None and decided.request.length > limit:
         notes.append(

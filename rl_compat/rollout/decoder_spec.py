@@ -8,11 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from rl_compat.rollout.attention import LAYER_TYPES
-
-FIXED_ROTARY = ("default", "linear", "llama3", "yarn")
-"rotary scalings whose angles depend on the position alone"
-ACTIVATIONS = ("silu", "swish", "gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "relu")
+from rl_compat.planning.decoder_families import ACTIVATIONS, FIXED_ROTARY, LAYER_TYPES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

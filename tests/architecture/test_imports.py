@@ -38,7 +38,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "rewards": {"errors", "trajectory", "config.types"},
     "models": {"errors", "units", "planning.types"},
     "distributed": {"errors", "batch", "trajectory", "hardware.types", "hardware.probe"},
-    "rollout": {"errors", "units", "algorithms", "trajectory", "models", "planning.types"},
+    "rollout": {"errors", "units", "algorithms", "trajectory", "models", "planning.types"}
+    | {"planning.decoder_families"},
     "training": {"errors", "units", "algorithms", "trajectory", "batch", "models", "planning.types"},
     "emulation": {"errors", "units", "planning.types"},
     "tracking": {"errors", "units"},
