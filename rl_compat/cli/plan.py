@@ -36,6 +36,7 @@ def plan(
     loaded = read_settings(settings)
     machine = load_hardware(hardware, as_card)
     from rl_compat.planning.fit import make_plan
+    from rl_compat.planning.measurements import own_measurements
 
     config = loaded.config
     critic_path = config.model.critic_path or config.model.path
@@ -46,6 +47,7 @@ def plan(
         _shape_of(critic_path),
         reward_shape=_shape_of(config.reward.model) if config.reward.model else None,
         cost_shape=_shape_of(config.cost.model) if config.cost.model else None,
+        measured=own_measurements(),
     )
     for warning in machine.warnings:
         print_note(f"note: {warning}")

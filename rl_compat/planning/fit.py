@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
+
 from rl_compat.config.types import RunConfig
 from rl_compat.errors import DoesNotFitError
 from rl_compat.hardware.types import Hardware
 from rl_compat.planning.alternatives import nearest_that_fits
 from rl_compat.planning.decide import Decided, decide
+from rl_compat.planning.engine_speed import with_fastest_engine
 from rl_compat.planning.ladder import Found, search, shortage_text
+from rl_compat.planning.measurements import Measurement
 from rl_compat.planning.model_shape import ModelShape
 from rl_compat.planning.resolve import resolve
 from rl_compat.planning.sizing import Shortage
@@ -23,18 +28,25 @@ def make_plan(
     *,
     reward_shape: ModelShape | None = None,
     cost_shape: ModelShape | None = None,
+    measured: Sequence[Measurement] = (),
 ) -> Plan:
     """Everything resolved for one run on one machine; `critic_shape` is the actor's when not given.
 
-    `reward_shape` and `cost_shape` are those of a learned reward and cost, if there are any.
+    `reward_shape` and `cost_shape` are those of a learned reward and cost, if there are any. `measured` are speeds of
+    rollout engines on this machine, which come before those that are shipped.
 
     Raises HardwareError for a setting that the hardware cannot honour, ConfigError for one that contradicts another,
     and DoesNotFitError, with the nearest request that fits, when no way of working does.
     """
-    decided = decide(config, hardware, shape, critic_shape or shape, reward_shape, cost_shape)
+    again = partial(decide, config, hardware, shape, critic_shape or shape, reward_shape, cost_shape)
+    decided = again()
     outcome = _search(decided)
     if isinstance(outcome, Found):
-        return resolve(decided, outcome)
+        return resolve(
+            *with_fastest_engine(
+                decided, outcome, own=measured, decide=lambda choice: again(engine=choice), search=_search
+            )
+        )
     raise DoesNotFitError(
         f"{shortage_text(outcome)} ({_where(decided, outcome)})",
         hint=nearest_that_fits(decided, _search, critic_shape=critic_shape),

@@ -34,6 +34,7 @@ from rl_compat.models.lora import LoraSettings
 from rl_compat.models.registry import ModelSource, resolve_model
 from rl_compat.models.tokenizer import TokenizerBundle, load_tokenizer
 from rl_compat.planning.fit import make_plan
+from rl_compat.planning.measurements import own_measurements
 from rl_compat.planning.model_shape import ModelShape
 from rl_compat.planning.types import Plan
 from rl_compat.training.optimizers import OptimizerSettings
@@ -94,6 +95,7 @@ class Setup:
             critic_shape=self.critic_shape,
             reward_shape=self.reward_shape,
             cost_shape=self.cost_shape,
+            measured=own_measurements(),
         )
 
 

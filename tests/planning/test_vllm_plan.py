@@ -130,7 +130,7 @@ def test_vllm_asked_for_where_it_is_not_is_refused_before_anything_loads() -> No
 
 
 def test_the_plan_says_why_vllm_was_passed_over() -> None:
-    choice = make_plan(RunConfig(data=DATA), H200_WITH_VLLM, QWEN_05B).choices["rollout_engine"]
+    choice = make_plan(RunConfig(data=DATA), machine(A100, vllm="0.24.0"), QWEN_05B).choices["rollout_engine"]
 
     assert choice.value == "native"
     assert [(item.value, item.reasons) for item in choice.rejected if item.value == "vllm"] == [
