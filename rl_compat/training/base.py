@@ -139,7 +139,7 @@ class TrainEngine:
             metrics: dict[str, float | Tensor] = {}
             for _, micro_batch in self._micro_batches(batch, pieces):
                 for name, value in self._backward(micro_batch, totals, loss, compute).items():
-                    metrics[name] = metrics.get(name, 0.0) + value
+                    metrics[name] = _together(name, metrics[name], value) if name in metrics else value
             return {name: float(value) for name, value in metrics.items()} | {"num_micro_batches": float(len(pieces))}
 
         self.model.train()
@@ -212,3 +212,10 @@ class TrainEngine:
     def _trained(self) -> OptimizerStep:
         assert self.step is not None, f"`{self.role.role}` is frozen"
         return self.step
+
+
+def _together(name: str, one: float | Tensor, other: float | Tensor) -> float | Tensor:
+    """What two micro-batches say of a metric."""
+    if name.endswith("_max"):
+        return torch.maximum(torch.as_tensor(one), torch.as_tensor(other))
+    return one + other

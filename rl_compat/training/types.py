@@ -36,7 +36,8 @@ Outputs = TypeVar("Outputs", contravariant=True)
 
 
 class LossFunction(Protocol, Generic[Outputs]):
-    """A micro-batch's share of the mini-batch's loss, and its share of the metrics: both are summed.
+    """A micro-batch's share of the mini-batch's loss, and its share of the metrics: both are summed. Of metrics whose
+    name ends in `_max` the largest counts.
 
     The micro-batch's tensors and the outputs are on the engine's device. Divide by the totals.
     """

@@ -71,8 +71,6 @@ def policy_loss(
         "actor/ppo_kl": surrogate.sum_kl / num_tokens,
     }
     if batch.old_logprobs is None and batch.rollout_logprobs is not None:
-        gap = (inputs.old_logprobs - batch.rollout_logprobs).abs() * mask
-        metrics["training/rollout_logprobs_diff_mean"] = gap.sum() / num_tokens
         metrics |= _mismatch_shares(batch, inputs.old_logprobs, totals)
     if outputs.entropy is not None:
         entropy = total(outputs.entropy)
@@ -88,12 +86,21 @@ def policy_loss(
 
 
 def _mismatch_shares(batch: Batch, logprobs: Tensor, totals: BatchTotals) -> dict[str, Tensor]:
-    """What this micro-batch adds to those `mismatch_metrics` that are means over tokens or over responses."""
+    """How far the sampler was in this micro-batch, and what it adds to those `mismatch_metrics` that are means over
+    tokens or over responses."""
     assert batch.rollout_logprobs is not None
     mask = batch.response_mask
     found = mismatch_metrics(old_logprobs=logprobs, rollout_logprobs=batch.rollout_logprobs, response_mask=mask)
     tokens, rows = mask.sum() / max(1, totals.num_tokens), mask.any(1).sum() / max(1, totals.num_sequences)
-    return {
+    gaps = {
+        "logprobs": (logprobs - batch.rollout_logprobs).abs() * mask,
+        "probs": (logprobs.exp() - batch.rollout_logprobs.exp()).abs() * mask,
+    }
+    metrics = {}
+    for name, gap in gaps.items():
+        metrics[f"training/rollout_{name}_diff_mean"] = gap.sum() / max(1, totals.num_tokens)
+        metrics[f"training/rollout_{name}_diff_max"] = gap.max()
+    return metrics | {
         name: value * (tokens if name in MEANS_OVER_TOKENS else rows)
         for name, value in found.items()
         if not name.endswith(("_max", "_min"))

@@ -10,10 +10,12 @@ import torch
 from fakes.engines import LENGTHS, random_batch, role_plan, sequence_mean_loss, token_mean_loss, value_mean_loss
 from torch import Tensor
 
+from rl_compat.batch import Batch
 from rl_compat.models.load import load_causal_lm
 from rl_compat.models.lora import LoraSettings
 from rl_compat.models.value_model import load_value_model
 from rl_compat.training.engine import OptimizerSettings, PolicyEngine, ValueEngine
+from rl_compat.training.types import BatchTotals, TokenOutputs
 
 FAST = OptimizerSettings(lr=1e-2, max_grad_norm=0.0)
 
@@ -79,6 +81,17 @@ def test_values_belong_to_the_state_before_each_token(llama_folder: Path) -> Non
     ids = torch.tensor([[*batch.prompt_ids[0], *batch.response_ids[0].tolist()]])
     torch.testing.assert_close(values[0], engine.model(ids)[0, 3:6])
     assert values[1, 1:].abs().sum() == 0
+
+
+def test_of_a_metric_whose_name_ends_in_max_the_largest_micro_batch_counts(llama_folder: Path) -> None:
+    def loss(batch: Batch, outputs: TokenOutputs, totals: BatchTotals) -> tuple[Tensor, dict[str, Tensor]]:
+        value, metrics = token_mean_loss(batch, outputs, totals)
+        return value, metrics | {"surprise_max": -outputs.logprobs.min()}
+
+    whole, split = _policy(llama_folder), _policy(llama_folder, micro_batch_size=1)
+    batch = random_batch()
+    expected = whole.update(batch, loss=loss, temperature=1.0)["surprise_max"]
+    assert split.update(batch, loss=loss, temperature=1.0)["surprise_max"] == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize("loss", [token_mean_loss, sequence_mean_loss])

@@ -39,7 +39,9 @@ def test_one_update_needs_no_old_logprobs() -> None:
 
 def test_an_update_without_old_logprobs_says_how_far_the_sampler_was() -> None:
     _, metrics = gradient(None, PolicyLossSettings())
-    torch.testing.assert_close(metrics["training/rollout_logprobs_diff_mean"], 0.25, rtol=1e-4, atol=0)
+    for name in ("mean", "max"):
+        torch.testing.assert_close(metrics[f"training/rollout_logprobs_diff_{name}"], 0.25, rtol=1e-4, atol=0)
+    assert 0 < metrics["training/rollout_probs_diff_mean"] < metrics["training/rollout_probs_diff_max"] < 0.29
 
 
 def test_the_shares_of_micro_batches_add_up_to_how_far_the_sampler_was_in_all() -> None:
