@@ -74,6 +74,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=6, help="steps a round and side, the first dropped (default: 6)")
     parser.add_argument("--rounds", type=int, default=3, help="processes a side (default: 3)")
     parser.add_argument("--threads", type=int, help="torch threads of each side (default: 2, on a GPU 8)")
+    parser.add_argument("--engine", choices=("native", "vllm"), default="native", help="ours (default: native)")
     parser.add_argument("--peer-rollout", default="generate", help="generate, vllm, or both with a comma between")
     parser.add_argument("--trl-python", type=Path, help="interpreter of an environment with TRL (default: this one)")
     parser.add_argument("--trl-path", help="PYTHONPATH of the peer, in the place of this process's")
@@ -178,6 +179,7 @@ def make_workload(options: argparse.Namespace, model: str) -> Workload:
         threads=options.threads,
         device=options.device,
         dtype=options.dtype,
+        engine=options.engine,
     )
 
 

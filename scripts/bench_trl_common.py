@@ -37,6 +37,8 @@ class Workload:
     "`cpu` or `cuda`"
     dtype: str = "fp32"
     "of matrix products in training and generation; trained weights are fp32"
+    engine: str = "native"
+    "that generates on our side"
     learning_rate: float = 1e-6
 
     @property

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import transformers
@@ -26,6 +26,7 @@ from rl_compat.config.types import (
     OptimizerConfig,
     PlanConfig,
     RewardConfig,
+    RolloutConfig,
     RunConfig,
     TrainerConfig,
 )
@@ -67,6 +68,7 @@ def run_config(workload: Workload, *, longest_prompt: int) -> RunConfig:
             kl_loss_coef=workload.kl_coef,
             num_epochs=workload.epochs,
         ),
+        rollout=RolloutConfig(engine=cast(Any, workload.engine)),
         optimizer=OptimizerConfig(
             actor_lr=workload.learning_rate,
             critic_lr=workload.learning_rate,
