@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from typing import TypeVar
 
 from torch import nn
 
@@ -15,10 +16,12 @@ from rl_compat.rollout.forwards import decoder_over
 from rl_compat.rollout.inference import attention_set_to, check_prompts, generating, num_embeddings
 from rl_compat.rollout.kv_cache import SlotMemory
 from rl_compat.rollout.row_uniforms import call_seed
-from rl_compat.rollout.scheduler import Running, Scheduler
+from rl_compat.rollout.scheduler import Scheduler
 from rl_compat.rollout.stop_strings import stop_strings
 from rl_compat.rollout.types import Decode, Progress, Response, SamplingParams
 from rl_compat.rollout.weights import HoldsWeights, RolloutWeights
+
+Key = TypeVar("Key", bound=Hashable)
 
 _CAPACITY_STEP = 128
 _GRAPH_LENGTH_STEP = 128
@@ -123,7 +126,7 @@ class NativeEngine(HoldsWeights):
         if prefix:
             decoder.share_prefix(prompts[0][:prefix])
         while not scheduler.done:
-            self._prefill(decoder, scheduler.admit(), prefix)
+            self._prefill(decoder, scheduler, prefix)
             decoder.move(scheduler.compact(), length=self._longest(scheduler))
             finished_before = scheduler.num_finished
             self._decode_some(decoder, scheduler, params, seed)
@@ -151,17 +154,26 @@ class NativeEngine(HoldsWeights):
         tokens, logprobs, raw = decoder.steps(active, count=count, length=length, params=params, seed=seed)
         scheduler.record(tokens.T.tolist(), logprobs.T.tolist(), raw.T.tolist() if params.raw_logprobs else None)
 
-    def _prefill(self, decoder: SlotDecoder, admitted: Mapping[int, Running], prefix: int) -> None:
-        """Prompt tokens from `prefix` to the last but one of newly admitted sequences, in forwards of bounded size."""
-        slots: dict[int, list[int]] = {}
-        prompts: dict[int, Sequence[int]] = {}
-        for slot, sequence in admitted.items():
-            if len(sequence.prompt_ids) > prefix + 1:
-                slots.setdefault(sequence.prompt, []).append(slot)
-                prompts[sequence.prompt] = sequence.prompt_ids[prefix:-1]
-        lengths = {prompt: len(ids) for prompt, ids in prompts.items()}
+    def _prefill(self, decoder: SlotDecoder, scheduler: Scheduler, prefix: int) -> None:
+        """Prompt tokens from `prefix` to the last but one of newly admitted sequences, in forwards of bounded size.
+
+        A prompt is computed once for all of them; where a running sequence has it, its slot is copied.
+        """
+        holders = {tuple(item.prompt_ids): slot for slot, item in enumerate(scheduler.active) if item is not None}
+        copies: list[tuple[int, int]] = []
+        slots: dict[tuple[int, ...], list[int]] = {}
+        longest = 0
+        for slot, sequence in scheduler.admit().items():
+            prompt = tuple(sequence.prompt_ids)
+            if prompt in holders:
+                copies.append((holders[prompt], slot))
+                longest = max(longest, len(prompt))
+            elif len(prompt) > prefix + 1:
+                slots.setdefault(prompt, []).append(slot)
+        decoder.move(copies, length=longest)
+        lengths = {prompt: len(prompt) - 1 - prefix for prompt in slots}
         for chunk in pack(lengths, max_tokens=self._plan.max_prefill_tokens):
-            decoder.prefill([prompts[prompt] for prompt in chunk], [slots[prompt] for prompt in chunk], prefix=prefix)
+            decoder.prefill([prompt[prefix:-1] for prompt in chunk], [slots[prompt] for prompt in chunk], prefix=prefix)
 
     def _decoder_for(
         self, weights: RolloutWeights, prompts: Sequence[Sequence[int]], params: SamplingParams, *, group_size: int
@@ -219,13 +231,13 @@ def shared_prefix(prompts: Sequence[Sequence[int]]) -> int:
     return same if same >= _SHORTEST_PREFIX and lowest != highest else 0
 
 
-def pack(lengths: Mapping[int, int], *, max_tokens: int) -> list[list[int]]:
+def pack(lengths: Mapping[Key, int], *, max_tokens: int) -> list[list[Key]]:
     """Keys in groups of similar length whose padded size `count * longest` stays within `max_tokens`.
 
     A group that is large enough to keep a device busy takes no key that would make padding more than an eighth of
     it. A key longer than `max_tokens` gets a group of its own.
     """
-    groups: list[list[int]] = []
+    groups: list[list[Key]] = []
     longest = total = 0
     for key in sorted(lengths, key=lambda key: -lengths[key]):
         padded = (len(groups[-1]) + 1) * longest if groups else 0

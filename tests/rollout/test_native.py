@@ -30,6 +30,23 @@ def test_prompts_are_packed_by_length_within_the_token_budget() -> None:
     assert pack({}, max_tokens=18) == []
 
 
+@pytest.mark.parametrize("max_num_seqs", [3, 8, 12])
+def test_a_prompt_is_computed_once_for_its_group_and_for_repeated_prompts(llama: nn.Module, max_num_seqs: int) -> None:
+    """With fewer slots than responses, those that come later copy the slot of one that still runs, if one does."""
+    prompt, other = tuple(range(10, 30)), (41, 42, 43)
+    params = SamplingParams(max_new_tokens=30, seed=3, stop_token_ids=tuple(range(0, 90, 9)))
+    expected = [build("native", llama).generate([ids], params, group_size=8)[0] for ids in (prompt, other)]
+    sizes: list[int] = []
+    llama.get_input_embeddings().register_forward_hook(lambda module, given, output: sizes.append(given[0].numel()))
+    engine = build("native", llama, max_num_seqs=max_num_seqs)
+    sizes.clear()
+    groups = engine.generate([prompt, other, prompt], params, group_size=4)
+    tokens = [[response.token_ids for response in group] for group in groups]
+    assert [*tokens[0], *tokens[2]] == [response.token_ids for response in expected[0]]
+    assert tokens[1] == [response.token_ids for response in expected[1][:4]]
+    assert sum(size >= len(prompt) - 1 for size in sizes) == 1
+
+
 def test_large_packs_are_closed_before_padding_exceeds_an_eighth() -> None:
     groups = pack(dict(enumerate([200, 190, 180, 170, 100, 90, 80, 10])), max_tokens=10_000)
     assert groups == [[0, 1, 2, 3], [4, 5, 6, 7]]
