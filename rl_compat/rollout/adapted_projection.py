@@ -38,7 +38,7 @@ class AdaptedProjection:
     """
 
     def __init__(self, base: Projection, modules: Sequence[nn.Module], dtype: torch.dtype) -> None:
-        self._base = base
+        self.base = base
         self._dtype = dtype
         self._parts: list[tuple[Any, str, int]] = []
         outputs = 0
@@ -64,7 +64,7 @@ class AdaptedProjection:
 
     def __call__(self, states: Tensor) -> Tensor:
         states = states.to(self._dtype)
-        return torch.addmm(self._base(states), states @ self._down.T, self._up.T)
+        return torch.addmm(self.base(states), states @ self._down.T, self._up.T)
 
 
 def _active(module: Any) -> list[str]:

@@ -9,6 +9,7 @@ import ctypes
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,6 +17,8 @@ import torch
 from torch import Tensor
 
 Argument = Tensor | int | float | None
+C_TYPES = {torch.float32: "float", torch.float16: "f16", torch.bfloat16: "b16"}
+"how the sources name number formats"
 
 
 class Kernels(Protocol):
@@ -65,6 +68,25 @@ class CudaKernels:
             text = ctypes.c_char_p()
             self._driver.cuGetErrorString(status, ctypes.byref(text))
             raise KernelError(f"the driver answers `{(text.value or b'unknown error').decode()}`")
+
+
+def kernel_source(name: str) -> str:
+    """The CUDA source of a file here, behind what all of them share."""
+    folder = files("rl_compat.rollout")
+    return folder.joinpath("kernel_base.cu").read_text() + folder.joinpath(f"{name}.cu").read_text()
+
+
+def loaded_kernels(
+    name: str, macros: Mapping[str, str | int], *, device: torch.device, architecture: str | None
+) -> CudaKernels:
+    """The kernels of a file, for the architecture if NVRTC can, else by way of the driver. Raises KernelError."""
+    source = kernel_source(name)
+    try:
+        return CudaKernels(source, macros, device=device, architecture=architecture)
+    except KernelError:
+        if architecture is None:
+            raise
+        return CudaKernels(source, macros, device=device)
 
 
 def c_value(argument: Argument) -> Any:

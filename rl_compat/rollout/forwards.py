@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-import torch
+from collections.abc import Sequence
 
+import torch
+from torch import Tensor
+
+from rl_compat.rollout.adapted_projection import AdaptedProjection
 from rl_compat.rollout.cuda_graphs import StepGraphs
 from rl_compat.rollout.decoder import SlotDecoder
 from rl_compat.rollout.decoder_spec import read_spec
 from rl_compat.rollout.draws import plain_draw
+from rl_compat.rollout.few_rows import few_rows_on
 from rl_compat.rollout.hf_forward import HuggingFaceForward
 from rl_compat.rollout.kernel_choice import chosen_ops, step_size
 from rl_compat.rollout.kv_cache import SlotMemory
 from rl_compat.rollout.own_forward import OwnForward
+from rl_compat.rollout.projections import Projection, SharedProjection
 from rl_compat.rollout.weights import RolloutWeights
 
 
@@ -37,4 +43,19 @@ def decoder_over(
     ops, draw = chosen_ops(spec, size, architecture=kernel_architecture) or (None, plain_draw)
     head = weights.projection((spec.head,), torch.float32)
     ours = OwnForward(spec, memory, projection=weights.projection, head=head, compute_dtype=compute, ops=ops)
+    for group in ours.projections:
+        _speed_up(group, device, kernel_architecture)
     return SlotDecoder(ours, memory, device=device, num_valid_tokens=num_valid_tokens, graphs=graphs, draw=draw)
+
+
+def _speed_up(projections: Sequence[Projection], device: torch.device, architecture: str | None) -> None:
+    """Give layers of one shape what is faster for few rows."""
+    bases = [one.base if isinstance(one, AdaptedProjection) else one for one in projections]
+    shared = [base for base in bases if isinstance(base, SharedProjection)]
+
+    def weights() -> list[Tensor]:
+        return [weight for weight in (one.whole_weight() for one in shared) if weight is not None]
+
+    product = few_rows_on(device, weights, architecture=architecture)
+    for one in shared:
+        one.few_rows = product

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from importlib.resources import files
 
 import torch
 from torch import Tensor
 
-from rl_compat.rollout.cuda_kernels import Kernels
+from rl_compat.rollout.cuda_kernels import C_TYPES, Kernels
 from rl_compat.rollout.decode_ops import PlainOps, Rotation, StepView
 from rl_compat.rollout.decoder_spec import DecoderSpec, Layer, Norm
 
 FUSED = ("add_norm", "norm", "rotate_and_store", "activate", "attend", "draw")
 "names of the operations that there are kernels for"
-C_TYPES = {torch.float32: "float", torch.float16: "f16", torch.bfloat16: "b16"}
 ACTIVATION_KINDS: Mapping[str, int] = {
     "silu": 0,
     "swish": 0,
@@ -27,10 +25,6 @@ ACTIVATION_KINDS: Mapping[str, int] = {
 _WARPS = 4
 _ATTEND_THREADS = 256
 _MOST_GROUPED = 16
-
-
-def kernel_source() -> str:
-    return files("rl_compat.rollout").joinpath("decode_kernels.cu").read_text()
 
 
 def kernel_macros(spec: DecoderSpec, *, stream: torch.dtype, compute: torch.dtype) -> dict[str, str | int]:

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from rl_compat.rollout.cuda_kernels import CudaKernels, KernelError, Kernels
+from rl_compat.rollout.cuda_kernels import C_TYPES, CudaKernels, KernelError, Kernels, loaded_kernels
 from rl_compat.rollout.decode_ops import DecodeOps, PlainOps, Rotation, StepView
 from rl_compat.rollout.decoder_spec import DecoderSpec
 from rl_compat.rollout.draws import Draw, FusedDraw, plain_draw
-from rl_compat.rollout.fused_ops import C_TYPES, FusedOps, fitting, kernel_macros, kernel_source
+from rl_compat.rollout.fused_ops import FusedOps, fitting, kernel_macros
+from rl_compat.rollout.kernel_timing import Seconds, captured_seconds, launched_seconds
 from rl_compat.rollout.types import SamplingParams
 
 TOLERANCE = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 6e-2}
-_REPEATS = 10
 _logger = logging.getLogger(__name__)
 _choices: dict[tuple[object, ...], frozenset[str]] = {}
 _kernels: dict[tuple[object, ...], CudaKernels] = {}
@@ -47,9 +46,6 @@ class Trial:
     fused: Callable[[], Sequence[Tensor]]
 
 
-Seconds = Callable[[Callable[[], object]], float]
-
-
 def chosen_ops(spec: DecoderSpec, step: Step, *, architecture: str | None) -> tuple[DecodeOps, Draw] | None:
     """The operations and the draw for a CUDA device; None where no kernel is of use. Decided once a process."""
     if step.device.type != "cuda" or step.stream not in C_TYPES or step.compute not in C_TYPES:
@@ -58,7 +54,7 @@ def chosen_ops(spec: DecoderSpec, step: Step, *, architecture: str | None) -> tu
     key = (step.device, *macros.values())
     try:
         if key not in _kernels:
-            _kernels[key] = _loaded(macros, step.device, architecture)
+            _kernels[key] = loaded_kernels("decode_kernels", macros, device=step.device, architecture=architecture)
         kernels = _kernels[key]
         at = (*key, step, spec.activation, spec.layers[0].window, spec.layers[0].softcap)
         if at not in _choices:
@@ -68,16 +64,6 @@ def chosen_ops(spec: DecoderSpec, step: Step, *, architecture: str | None) -> tu
         return None
     enabled = _choices[at]
     return FusedOps(spec, kernels, enabled), FusedDraw(kernels) if "draw" in enabled else plain_draw
-
-
-def _loaded(macros: Mapping[str, str | int], device: torch.device, architecture: str | None) -> CudaKernels:
-    """For the architecture if NVRTC can, else by way of the driver."""
-    try:
-        return CudaKernels(kernel_source(), macros, device=device, architecture=architecture)
-    except KernelError:
-        if architecture is None:
-            raise
-        return CudaKernels(kernel_source(), macros, device=device)
 
 
 def worth_using(spec: DecoderSpec, step: Step, kernels: Kernels, *, seconds: Seconds) -> frozenset[str]:
@@ -154,29 +140,6 @@ def _trial(name: str, plain: PlainOps, fused: FusedOps, run: Callable[[PlainOps]
     return Trial(name=name, plain=lambda: run(plain), fused=lambda: run(fused))
 
 
-def captured_seconds(run: Callable[[], object]) -> float:
-    """Of one run on the GPU without the time that launching takes: several in one graph, the best of five replays."""
-    run()
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.stream(stream):
-        run()
-        stream.synchronize()
-        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
-            for _ in range(_REPEATS):
-                run()
-    times: list[float] = []
-    for _ in range(5):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        times.append(start.elapsed_time(end) / 1000 / _REPEATS)
-    return min(times)
-
-
 def step_size(spec: DecoderSpec, *, rows: int, capacity: int, compute: torch.dtype) -> Step:
     """Of a model whose residual stream has the dtype of its embedding's output."""
     device = spec.final_norm.weight.device
@@ -226,7 +189,7 @@ def chosen_draw(vocab_size: int, *, rows: int, device: torch.device, architectur
     key = (device, *macros.values())
     try:
         if key not in _kernels:
-            _kernels[key] = _loaded(macros, device, architecture)
+            _kernels[key] = loaded_kernels("decode_kernels", macros, device=device, architecture=architecture)
         if (*key, rows, vocab_size) not in _choices:
             trial = draw_trial(_kernels[key], rows=rows, vocab_size=vocab_size, device=device)
             chosen = {"draw"} if pays(trial, torch.float32, seconds=launched_seconds) else set[str]()
@@ -235,17 +198,3 @@ def chosen_draw(vocab_size: int, *, rows: int, device: torch.device, architectur
         _logger.warning("rollout draws without a kernel of its own: %s", str(error).splitlines()[0])
         return plain_draw
     return FusedDraw(_kernels[key]) if _choices[(*key, rows, vocab_size)] else plain_draw
-
-
-def launched_seconds(run: Callable[[], object]) -> float:
-    """Of one run on the GPU with the time that launching takes: the best of five rounds of several."""
-    run()
-    times: list[float] = []
-    for _ in range(5):
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        for _ in range(_REPEATS):
-            run()
-        torch.cuda.synchronize()
-        times.append((time.perf_counter() - start) / _REPEATS)
-    return min(times)

@@ -48,6 +48,11 @@ class OwnForward:
         for index in range(len(spec.layers)):
             memory.allocate(index, spec.num_kv_heads, spec.head_dim, dtype=compute_dtype, device=device)
 
+    @property
+    def projections(self) -> list[list[Projection]]:
+        """All matrix products of a step, those of all layers at one place together."""
+        return [self._qkv, self._output, self._gate_up, self._down, [self._head]]
+
     def decode(self, tokens: Tensor, positions: Tensor, length: int) -> Tensor:
         """Logits [B, V] in fp32 after token i of slot i went to its position; `length` positions are looked at."""
         view = StepView(positions, length, places=self._places, repeats=self._spec.num_kv_heads)

@@ -7,7 +7,6 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rl_compat.models.storage import ExactHead, StoredLinear, linear_in_pieces
@@ -26,6 +25,12 @@ def is_plain(module: nn.Module) -> bool:
     return isinstance(module, nn.Linear) and type(module) in PLAIN_LINEARS and module.weight.is_floating_point()
 
 
+class Product(Protocol):
+    def __call__(self, states: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
+        """`states @ weight.T + bias` in the dtype of the states; None where another should make it."""
+        ...
+
+
 class SharedProjection:
     """Layers over the weights that they have, in `compute_dtype`; one product where the weights lie side by side."""
 
@@ -34,13 +39,21 @@ class SharedProjection:
         self._weights: list[Tensor] = [module.weight for module in modules]  # type: ignore[misc]
         self._biases: list[Tensor | None] = [module.bias for module in modules]  # type: ignore[misc]
         self._dtype = compute_dtype
+        self.few_rows: Product | None = None
+        "takes the product where it is faster, set by whoever knows all layers of this shape"
+
+    def whole_weight(self) -> Tensor | None:
+        """One view over all weights, None where they do not lie side by side."""
+        return side_by_side(self._weights)
 
     def __call__(self, states: Tensor) -> Tensor:
         states = states.to(self._dtype)
-        whole = side_by_side(self._weights)
+        whole = self.whole_weight()
         biases = [bias for bias in self._biases if bias is not None]
         if whole is not None and len(biases) in (0, len(self._biases)):
-            return linear_in_pieces(states, whole, self._whole_bias(biases))
+            bias = self._whole_bias(biases)
+            output = None if self.few_rows is None else self.few_rows(states, whole, bias)
+            return linear_in_pieces(states, whole, bias) if output is None else output
         parts = [
             linear_in_pieces(states, weight, bias) for weight, bias in zip(self._weights, self._biases, strict=True)
         ]

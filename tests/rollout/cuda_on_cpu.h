@@ -10,7 +10,7 @@
 #define __global__
 #define __device__
 #define __forceinline__ inline
-#define __launch_bounds__(threads)
+#define __launch_bounds__(...)
 #define __align__(bytes) __attribute__((aligned(bytes)))
 #define __shared__ static
 
@@ -104,6 +104,12 @@ static unsigned __ballot_sync(unsigned, bool predicate) {
 }
 static int __ffs(unsigned bits) { return __builtin_ffs(bits); }
 static int __clz(unsigned bits) { return bits ? __builtin_clz(bits) : 32; }
+static void __threadfence() {}
+static unsigned atomicAdd(unsigned* at, unsigned value) {
+    unsigned before = *at;
+    *at += value;
+    return before;
+}
 static float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 static unsigned __float_as_uint(float x) { unsigned bits; std::memcpy(&bits, &x, 4); return bits; }
 static float __uint_as_float(unsigned bits) { float x; std::memcpy(&x, &bits, 4); return x; }
@@ -111,3 +117,4 @@ static float __uint_as_float(unsigned bits) { float x; std::memcpy(&x, &bits, 4)
 struct f16;
 static inline float widen(f16 value);
 static inline void narrow(float value, f16& out);
+static inline float load_written(const float* at) { return *at; }

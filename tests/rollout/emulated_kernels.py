@@ -10,18 +10,18 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-from rl_compat.rollout.cuda_kernels import Argument, c_value
+from rl_compat.rollout.cuda_kernels import Argument, c_value, kernel_source
 
 HERE = Path(__file__).parent
-KERNELS = HERE.parents[1] / "rl_compat" / "rollout" / "decode_kernels.cu"
+RUNNERS = {"decode_kernels": HERE / "run_kernels.cpp", "linear_kernels": HERE / "run_linear.cpp"}
 COMPILER = shutil.which("g++")
 
 
 class EmulatedKernels:
     """Launches as `CudaKernels` does, and is done when it returns."""
 
-    def __init__(self, macros: Mapping[str, str | int]) -> None:
-        self._library = _library(tuple(f"-D{name}={value}" for name, value in macros.items()))
+    def __init__(self, macros: Mapping[str, str | int], source: str = "decode_kernels") -> None:
+        self._library = _library(source, tuple(f"-D{name}={value}" for name, value in macros.items()))
         self.launched: list[str] = []
 
     def launch(self, name: str, grid: tuple[int, int], num_threads: int, arguments: Sequence[Argument]) -> None:
@@ -30,8 +30,16 @@ class EmulatedKernels:
 
 
 @cache
-def _library(macros: tuple[str, ...]) -> ctypes.CDLL:
-    target = Path(tempfile.mkdtemp()) / "kernels.so"
-    command = [COMPILER, "-std=c++17", "-O1", "-shared", "-fPIC", "-w", *macros, f'-DKERNELS="{KERNELS}"']
-    subprocess.run([*command, str(HERE / "run_kernels.cpp"), "-o", str(target)], check=True)
+def _library(source: str, macros: tuple[str, ...]) -> ctypes.CDLL:
+    folder = Path(tempfile.mkdtemp())
+    target, kernels = folder / "kernels.so", write_source(folder, source)
+    assert COMPILER is not None
+    command = [COMPILER, "-std=c++17", "-O1", "-shared", "-fPIC", "-w", *macros, f'-DKERNELS="{kernels}"', f"-I{HERE}"]
+    subprocess.run([*command, str(RUNNERS[source]), "-o", str(target)], check=True)
     return ctypes.CDLL(str(target))
+
+
+def write_source(folder: Path, source: str) -> Path:
+    path = folder / f"{source}.cu"
+    path.write_text(kernel_source(source))
+    return path

@@ -3,15 +3,7 @@
 
 #include KERNELS
 
-static inline float widen(f16 value) {
-    _Float16 half;
-    std::memcpy(&half, &value, 2);
-    return (float)half;
-}
-static inline void narrow(float value, f16& out) {
-    _Float16 half = (_Float16)value;
-    std::memcpy(&out, &half, 2);
-}
+#include "half_on_cpu.h"
 
 extern "C" {
 void run_add_norm(unsigned grid_x, unsigned grid_y, unsigned threads, STREAM* a, COMPUTE* b, NORM* c, void* d, int e,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from rollout.conftest import PROMPTS, forward_logprobs, plain_generate, small
-from rollout.emulated_kernels import COMPILER, KERNELS, EmulatedKernels
+from rollout.emulated_kernels import COMPILER, EmulatedKernels, write_source
 from torch import Tensor, nn
 from transformers import (
     Gemma2Config,
@@ -23,12 +23,12 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from rl_compat.rollout.cuda_kernels import CudaKernels, KernelError, Kernels, compiled, nvrtc_library
+from rl_compat.rollout.cuda_kernels import CudaKernels, KernelError, Kernels, compiled, kernel_source, nvrtc_library
 from rl_compat.rollout.decode_ops import PlainOps, Rotation, StepView
 from rl_compat.rollout.decoder import SlotDecoder
 from rl_compat.rollout.decoder_spec import DecoderSpec, read_spec
 from rl_compat.rollout.draws import FusedDraw, plain_draw
-from rl_compat.rollout.fused_ops import FUSED, FusedOps, fitting, kernel_macros, kernel_source
+from rl_compat.rollout.fused_ops import FUSED, FusedOps, fitting, kernel_macros
 from rl_compat.rollout.kernel_choice import Step, worth_using
 from rl_compat.rollout.kv_cache import SlotMemory
 from rl_compat.rollout.own_forward import OwnForward
@@ -104,7 +104,7 @@ def kernels(
     macros = kernel_macros(spec, stream=torch.float32, compute=dtype)
     if device.type == "cpu":
         return EmulatedKernels(macros)
-    return CudaKernels(kernel_source(), macros, device=device)
+    return CudaKernels(kernel_source("decode_kernels"), macros, device=device)
 
 
 def both(spec: DecoderSpec, dtype: torch.dtype, device: torch.device) -> tuple[PlainOps, FusedOps]:
@@ -240,7 +240,7 @@ def test_a_decoder_on_kernels_gives_the_greedy_tokens_of_the_model(one_spec: Dec
     prompts, params = PROMPTS[:3], SamplingParams(max_new_tokens=4, temperature=0.0)
     with torch.no_grad():
         decoder.prefill([prompt[:-1] for prompt in prompts[:2]], [[0], [1]])
-        decoder.set_state([p[-1] for p in prompts], [len(p) - 1 for p in prompts], rows=range(3), drawn=[0] * 3)
+        decoder.set_state([p[-1] for p in prompts], [len(p) - 1 for p in prompts], keys=range(3), drawn=[0] * 3)
         tokens, logprobs, _ = decoder.steps(3, count=4, length=32, params=params, seed=0)
     assert set(emulated.launched) == set(FUSED) - {"norm"}
     for prompt, drawn, numbers in zip(prompts, tokens.T.tolist(), logprobs.T, strict=True):
@@ -290,7 +290,9 @@ def test_nvrtc_compiles_every_kernel(architecture: str) -> None:
     except KernelError as error:
         pytest.skip(str(error))
     for (group, head_dim), compute in zip(SHAPES, ("float", "b16", "f16") * 2, strict=True):
-        binary = compiled(kernel_source(), macro_options(group, head_dim, compute), architecture=architecture)
+        binary = compiled(
+            kernel_source("decode_kernels"), macro_options(group, head_dim, compute), architecture=architecture
+        )
         assert b"add_norm" in binary and (b"attend" in binary) == (head_dim % 32 == 0)
 
 
@@ -315,4 +317,6 @@ def test_nvcc_compiles_every_kernel(architecture: str, tmp_path: Path) -> None:
     for (group, head_dim), compute in zip(SHAPES, ("float", "b16", "f16") * 2, strict=True):
         macros = [f"-D{name}={value}" for name, value in macro_options(group, head_dim, compute).items()]
         command = [nvcc, f"-arch={architecture}", "-Werror", "all-warnings", "-cubin", *macros]
-        subprocess.run([*command, "-o", str(tmp_path / "kernels.cubin"), str(KERNELS)], check=True)
+        subprocess.run(
+            [*command, "-o", str(tmp_path / "kernels.cubin"), str(write_source(tmp_path, "decode_kernels"))], check=True
+        )
