@@ -25,6 +25,11 @@ def num_embeddings(model: nn.Module) -> int:
     return int(hugging_face_model(model).get_input_embeddings().weight.shape[0])
 
 
+def is_quantized(model: nn.Module) -> bool:
+    """Whether any weights are kept as integers."""
+    return any(not parameter.is_floating_point() for parameter in model.parameters())
+
+
 def check_prompts(prompts: Sequence[Sequence[int]], *, num_ids: int) -> None:
     """DataError for a prompt without tokens or with an id that the model has no embedding for."""
     for row, prompt in enumerate(prompts):

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from rl_compat.models.storage import keep_in_storage_dtype
 from rl_compat.planning.types import DType, RolloutPlan
 from rl_compat.rollout.adapted_projection import AdaptedProjection, base_of, has_adapter, is_plain_adapter
-from rl_compat.rollout.inference import DTYPES, hugging_face_model
+from rl_compat.rollout.inference import DTYPES, hugging_face_model, is_quantized
 from rl_compat.rollout.packed_linears import PackedLinears, packing_unavailable_reason
 from rl_compat.rollout.projections import (
     CalledProjection,
@@ -175,7 +175,7 @@ def rollout_weights(model: nn.Module, *, compute_dtype: DType, packed_linears: b
                 return PackedWeights(model)
             _logger.warning("rollout does not pack linear weights: %s", reason)
         return SharedWeights(model)
-    if kept == torch.float32 and not any(p.dtype == torch.uint8 for p in model.parameters()):
+    if kept == torch.float32 and not is_quantized(model):
         return CopiedWeights(model, dtype=wanted)
     mixed = any(p.dtype != wanted for p in model.parameters())
     return SharedWeights(model, compute_dtype=wanted, autocast_dtype=wanted if mixed else None)
