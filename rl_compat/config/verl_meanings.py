@@ -70,7 +70,7 @@ def rollout_engine(key: str, value: Any, given: Given) -> Outcome:
         return translated({"rollout.engine": "transformers"}, "the `generate` of transformers")
     if value not in ("vllm", "sglang", "trtllm"):
         return refused("the engines are `auto`, `native`, `transformers` and `vllm`; set `rollout.engine`")
-    reason = "verl must name an engine; the planner picks one that works here, `rollout.engine` insists on one"
+    reason = "verl must name an engine; the planner picks the fastest it knows of here, `rollout.engine` insists on one"
     return translated({"rollout.engine": "auto"}, reason, warn=value != "vllm")
 
 

@@ -14,7 +14,8 @@ from rl_compat.config.verl_meanings import (
 from rl_compat.config.verl_role_keys import BATCHES, PROFILER
 from rl_compat.config.verl_rules import DTYPES, Rule, inert, only, other_than, renamed, same
 
-OF_VLLM = inert("the rollout engine decides it from the plan")
+GRAPHS = inert("decode steps are replayed as CUDA graphs wherever the device has them")
+HANDED_OVER = inert("the rollout shares the trained weights, or vLLM is given them in this process")
 ONE_DEVICE = "every tensor is whole on one device"
 NO_TOOLS = "rollouts are single turns without tools"
 
@@ -34,7 +35,7 @@ ROLLOUT: Mapping[str, Rule] = {
     "gpu_memory_utilization": same("rollout.gpu_memory_utilization"),
     "max_num_batched_tokens": same("rollout.max_num_batched_tokens"),
     "max_num_seqs": same("rollout.max_num_seqs"),
-    "max_model_len": inert("the longest sequence is prompt plus response"),
+    "max_model_len": same("rollout.max_model_len"),
     "ignore_eos": only((False,), "responses end at the end token", otherwise="responses end at the end token"),
     "tensor_model_parallel_size": other_than((1,), ONE_DEVICE),
     "data_parallel_size": other_than((1,), ONE_DEVICE),
@@ -42,20 +43,24 @@ ROLLOUT: Mapping[str, Rule] = {
     "pipeline_model_parallel_size": other_than((1,), ONE_DEVICE),
     "nnodes": only((0,), "generation is where training is", otherwise="generation is where training is"),
     "n_gpus_per_node": inert("generation is where training is"),
-    "enforce_eager": OF_VLLM,
-    "cudagraph_capture_sizes": OF_VLLM,
-    "free_cache_engine": OF_VLLM,
-    "enable_chunked_prefill": OF_VLLM,
-    "enable_prefix_caching": OF_VLLM,
-    "scheduling_policy": OF_VLLM,
-    "skip_tokenizer_init": OF_VLLM,
-    "multi_stage_wake_up": OF_VLLM,
-    "engine_kwargs*": OF_VLLM,
+    "enforce_eager": GRAPHS,
+    "cudagraph_capture_sizes": GRAPHS,
+    "free_cache_engine": inert(
+        "the plan gives the engine's memory back between rollouts when an update needs the room"
+    ),
+    "enable_chunked_prefill": inert(
+        "vLLM may read a prompt in pieces, the native engine reads it whole; `max_num_batched_tokens` bounds both"
+    ),
+    "enable_prefix_caching": inert("what prompts share is computed once, by `native` and by `vllm`"),
+    "scheduling_policy": inert("a response does not depend on the order in which they are generated"),
+    "skip_tokenizer_init": inert("engines are given token ids"),
+    "multi_stage_wake_up": inert("vLLM always takes its weights first and its cache after them"),
+    "engine_kwargs*": other_than((None, {}, False), "vLLM is started with what the plan says"),
     "load_format": inert("the rollout has the trained weights from the start"),
     "layered_summon": inert("the rollout has the trained weights from the start"),
-    "checkpoint_engine.*": inert("the rollout shares the trained weights"),
-    "update_weights_bucket_megabytes": inert("the rollout shares the trained weights"),
-    "logprobs_mode": inert("log-probabilities are those of the distribution that was sampled"),
+    "checkpoint_engine.*": HANDED_OVER,
+    "update_weights_bucket_megabytes": HANDED_OVER,
+    "logprobs_mode": inert("log-probabilities are those after temperature, over all tokens, as training computes them"),
     "calculate_log_probs": inert("the log-probability of each sampled token is always recorded"),
     "disable_logprobs": disable_logprobs,
     "over_sample_rate": inert("as many responses are generated as are used"),
@@ -67,7 +72,7 @@ ROLLOUT: Mapping[str, Rule] = {
     "val_kwargs.n": other_than((1,), "validation takes one response per question"),
     "val_kwargs.top_k": other_than((-1, 0), "validation samples from all tokens"),
     "val_kwargs.top_p": other_than((1,), "validation samples from all tokens"),
-    "disable_log_stats": OF_VLLM,
+    "disable_log_stats": inert("metrics go to `trainer.loggers`"),
     "full_determinism": inert("`trainer.seed` seeds the run; the kernels stay as they are"),
     "mtp*": inert("there is no multi-token prediction"),
     "qat*": inert("there is no quantization-aware training"),

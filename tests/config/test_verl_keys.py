@@ -32,6 +32,8 @@ def changed(*arguments: str) -> dict[str, Any]:
         (["data.seed=null"], {}),
         (["data.train_files=['a.parquet','b.parquet']"], {"data.train_files": ("a.parquet", "b.parquet")}),
         ([f"{R}.n=5", "algorithm.adv_estimator=grpo"], {"algorithm.name": "grpo", "algorithm.group_size": 5}),
+        ([f"{R}.max_model_len=4096"], {"rollout.max_model_len": 4096}),
+        ([f"{R}.max_model_len=null"], {}),
         (["algorithm.lam=0.95"], {"algorithm.gae_lambda": 0.95}),
         (["algorithm.norm_adv_by_std_in_grpo=False"], {"algorithm.normalize_by_std": False}),
         (
@@ -188,3 +190,18 @@ def test_what_cannot_be_honoured_is_refused_by_name(arguments: list[str], words:
     assert caught.value.exit_code == 2
     assert f"`{arguments[-1]}` cannot be honoured: " in message
     assert words in message
+
+
+@pytest.mark.parametrize(
+    ("argument", "warned"),
+    [
+        (f"+{R}.engine_kwargs.vllm.swap_space=8", True),
+        (f"{R}.engine_kwargs.vllm={{}}", False),
+        (f"{R}.tensor_model_parallel_size=2", True),
+        (f"{R}.tensor_model_parallel_size=1", False),
+    ],
+)
+def test_what_an_engine_would_be_given_and_is_not_is_warned_of(argument: str, warned: bool) -> None:
+    (line,) = load_config(None, [argument]).report
+
+    assert (line.verdict, line.warn) == ("without effect", warned)

@@ -83,6 +83,7 @@ VALUES: Mapping[str, str] = {
     f"{R}.val_kwargs.temperature": "0.6",
     f"{R}.val_kwargs.top_p": "0.9",
     f"{R}.gpu_memory_utilization": "0.4",
+    f"{R}.max_model_len": "4096",
     "algorithm.adv_estimator": "reinforce_plus_plus",
     "algorithm.filter_groups.metric": "acc",
     "algorithm.gamma": "0.99",
