@@ -12,10 +12,11 @@ from torch import nn
 
 from rl_compat.planning.types import RolloutPlan
 from rl_compat.rollout.bench_cases import Case
+from rl_compat.rollout.bench_memory import peak_bytes, reset_peak
 from rl_compat.rollout.bench_options import ENGINES
 from rl_compat.rollout.build import build_rollout_engine
 from rl_compat.rollout.generation_config import neutral_generation_config
-from rl_compat.rollout.inference import generating, hugging_face_model
+from rl_compat.rollout.inference import DTYPES, generating, hugging_face_model
 from rl_compat.rollout.transformers import pad_left
 from rl_compat.rollout.types import Response, SamplingParams
 
@@ -34,14 +35,25 @@ class Row:
     dtype: str
     case: str
     batch: int
+    "responses generated at once"
+    prompt_tokens: int
+    "of a prompt, on average"
+    new_tokens: int
+    "of a response, at most"
     tokens: int
+    "of all responses"
     seconds: float
     first_seconds: float
     "of the first call, which compiles, captures and allocates"
     tokens_per_second: float
     step_seconds: float | None
     "between two tokens of a response, prefill left out; None where responses end at different lengths"
-    peak_bytes: int | None
+    peak_bytes: int
+    "most memory held meanwhile: allocated on a GPU, on a CPU resident in the process"
+    num_parameters: int | None = None
+    "of the model"
+    start_seconds: float = 0.0
+    "until the engine was built; vLLM loads, compiles and captures then"
     floor_fraction: float | None = None
     "the least time that weights, cache and arithmetic take on this device, as a fraction of a step"
 
@@ -94,13 +106,13 @@ def engine_for(
     kind, dtype = ENGINES[name]
     on_gpu = next(model.parameters()).is_cuda
     if kind == "generate":
-        return PlainGenerate(model.bfloat16() if dtype == "bf16" else model, batch=batch)
+        return PlainGenerate(model if dtype == "fp32" else model.to(DTYPES[dtype]), batch=batch)
     plan = RolloutPlan(
         engine=kind,
         compute_dtype=dtype,
         max_num_seqs=batch,
         max_prefill_tokens=8192,
-        cuda_graphs=kind == "native" and on_gpu,
+        cuda_graphs=on_gpu,
         packed_linears=kind == "native" and not on_gpu and dtype == "fp32",
         gpu_memory_utilization=0.5 if kind == "vllm" and on_gpu else None,
         max_model_len=max_length if kind == "vllm" else None,
@@ -114,7 +126,7 @@ def measure(name: str, engine: Generates, case: Case, *, device: str, repeats: i
     on_gpu = device.startswith("cuda")
     if on_gpu:
         torch.cuda.synchronize()
-        torch.cuda.reset_peak_memory_stats()
+    reset_peak(on_gpu=on_gpu)
     first, _ = _timed(engine, case, case.params, on_gpu=on_gpu)
     seconds, tokens = min(_timed(engine, case, case.params, on_gpu=on_gpu) for _ in range(repeats))
     step = None
@@ -127,12 +139,14 @@ def measure(name: str, engine: Generates, case: Case, *, device: str, repeats: i
         dtype=ENGINES[name][1],
         case=case.name,
         batch=case.batch,
+        prompt_tokens=round(sum(map(len, case.prompts)) / len(case.prompts)),
+        new_tokens=case.params.max_new_tokens,
         tokens=tokens,
         seconds=seconds,
         first_seconds=first,
         tokens_per_second=tokens / seconds,
         step_seconds=step,
-        peak_bytes=torch.cuda.max_memory_allocated() if on_gpu else None,
+        peak_bytes=peak_bytes(on_gpu=on_gpu),
     )
 
 

@@ -9,15 +9,21 @@ from rl_compat.planning.types import DType
 
 ENGINES: dict[str, tuple[str, DType]] = {
     "generate-fp32": ("generate", "fp32"),
+    "generate-fp16": ("generate", "fp16"),
     "generate-bf16": ("generate", "bf16"),
     "transformers-fp32": ("transformers", "fp32"),
     "native-fp32": ("native", "fp32"),
     "native-fp16": ("native", "fp16"),
     "native-bf16": ("native", "bf16"),
     "vllm-fp32": ("vllm", "fp32"),
+    "vllm-fp16": ("vllm", "fp16"),
     "vllm-bf16": ("vllm", "bf16"),
 }
 "engine and dtype of the matrix products by name; `generate` is transformers' own, without log-probabilities"
+ROW = "ROW "
+"before a row on the stdout of the process that measures"
+NOW = "NOW "
+"before what it is doing"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +50,12 @@ class BenchOptions:
     slots: int = 256
     "responses at once, but for the static batches of `generate`"
     repeats: int = 2
+
+    @property
+    def num_cases(self) -> int:
+        """Of each engine."""
+        random = 0 if self.shape is None else len(self.batches) + (1 if self.ragged else 0)
+        return random + (0 if self.model is None else len(self.questions))
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,31 +17,39 @@ from rl_compat.rollout import bench_cases as cases_of
 from rl_compat.rollout.bench_cases import Case
 from rl_compat.rollout.bench_engines import Row, engine_for, measure
 from rl_compat.rollout.bench_floor import floor_seconds, measured_speeds
-from rl_compat.rollout.bench_options import ENGINES, BenchOptions
-
-MARK = "ROW "
-"before a row on stdout"
+from rl_compat.rollout.bench_options import ENGINES, NOW, ROW, BenchOptions
 
 
-def rows_of(engine_name: str, options: BenchOptions, questions: Sequence[str]) -> Iterator[Row]:
-    """The engine on each case. Engines in fp32 use no TF32 and no flash attention, as the oldest cards."""
+def rows_of(
+    engine_name: str, options: BenchOptions, questions: Sequence[str], *, now: Callable[[str], None]
+) -> Iterator[Row]:
+    """The engine on each case. Engines in fp32 use no TF32 and no flash attention, as the oldest cards.
+
+    `now` hears what is being done.
+    """
     dtype = ENGINES[engine_name][1]
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cuda.enable_flash_sdp(dtype != "fp32")
     torch.backends.cuda.enable_cudnn_sdp(dtype != "fp32")
+    now("measuring the device")
     speeds = measured_speeds(options.device, dtype)
     for model, cases in workloads(options, questions):
+        now("starting")
+        num_parameters = sum(parameter.numel() for parameter in model.parameters())
         longest = max(len(prompt) + case.params.max_new_tokens for case in cases for prompt in case.prompts)
         slots = min(options.slots, max(len(case.prompts) for case in cases))
+        begun = time.perf_counter()
         engine = engine_for(engine_name, model, batch=slots, max_length=longest, architecture=options.architecture)
+        start_seconds = time.perf_counter() - begun
         for case in cases:
+            now(case.name)
             if engine_name.startswith("generate"):
                 engine = engine_for(engine_name, model, batch=case.batch, max_length=longest)
+            else:
+                case = replace(case, batch=min(slots, len(case.prompts)))
             row = measure(engine_name, engine, case, device=options.device, repeats=options.repeats)
-            if row.step_seconds:
-                floor = floor_seconds(model, case, speeds, dtype)
-                row = replace(row, floor_fraction=floor / row.step_seconds)
-            yield row
+            floor = floor_seconds(model, case, speeds, dtype) / row.step_seconds if row.step_seconds else None
+            yield replace(row, num_parameters=num_parameters, start_seconds=start_seconds, floor_fraction=floor)
 
 
 def workloads(options: BenchOptions, questions: Sequence[str]) -> Iterator[tuple[nn.Module, list[Case]]]:
@@ -80,12 +89,16 @@ def _random_cases(options: BenchOptions, shape: str) -> list[Case]:
 
 
 def main() -> None:
-    """Print a row for each case; questions come on stdin, as JSON."""
+    """Print what is being done, and a row for each case; questions come on stdin, as JSON."""
     engine_name, text = sys.argv[1:]
     logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s", stream=sys.stdout)
     logging.getLogger("rl_compat").setLevel(logging.INFO)
-    for row in rows_of(engine_name, BenchOptions.from_json(text), json.load(sys.stdin)):
-        print(MARK + json.dumps(row.as_dict()), flush=True)
+
+    def now(what: str) -> None:
+        print(NOW + what, flush=True)
+
+    for row in rows_of(engine_name, BenchOptions.from_json(text), json.load(sys.stdin), now=now):
+        print(ROW + json.dumps(row.as_dict()), flush=True)
 
 
 if __name__ == "__main__":

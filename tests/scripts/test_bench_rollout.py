@@ -8,11 +8,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 
 from rl_compat.rollout.bench_cases import SHAPES, fixed_case, question_case, ragged_case, random_model
 from rl_compat.rollout.bench_engines import engine_for, measure
 from rl_compat.rollout.bench_floor import Speeds, floor_seconds
+from rl_compat.rollout.bench_memory import peak_bytes, reset_peak
+from rl_compat.rollout.bench_options import BenchOptions
+from rl_compat.rollout.bench_run import measured
 
 ROOT = Path(__file__).parents[2]
 
@@ -33,6 +37,10 @@ def test_a_run_keeps_the_rows_of_engines_that_work_and_says_which_failed(tmp_pat
     ]
     assert all(row["tokens_per_second"] > 0 for row in rows[:2])
     assert rows[0]["tokens"] == 8
+    assert [row["batch"] for row in rows[:2]] == [2, 4], "the native engine has a slot for each of the four"
+    assert all(row["peak_bytes"] > 2**26 and row["start_seconds"] > 0 for row in rows[:2])
+    block = 2 * 256 * 256 + 2 * 256 * 64 + 3 * 256 * 1024 + (256 + 2 * 64) + 2 * 256
+    assert rows[0]["num_parameters"] == 8 * block + 256 + 8192 * 256
     assert "KeyError" in rows[2]["error"]
     assert "nonsense failed" in result.stdout
 
@@ -54,7 +62,7 @@ def test_the_time_of_a_step_leaves_prefill_out() -> None:
     row = measure(
         "native-fp32", engine_for("native-fp32", model, batch=2, max_length=12), case, device="cpu", repeats=1
     )
-    assert row.tokens == 8
+    assert (row.tokens, row.prompt_tokens, row.new_tokens) == (8, 8, 4)
     assert row.step_seconds is not None and row.step_seconds < row.seconds
 
 
@@ -75,3 +83,35 @@ def test_questions_are_put_in_the_models_template(llama_folder: Path) -> None:
     assert len(case.prompts) == 2 and all(len(prompt) > 8 for prompt in case.prompts)
     assert case.params.stop_token_ids == (1,)
     assert torch.tensor(case.prompts[0]).dtype == torch.int64
+
+
+def test_an_engine_that_takes_too_long_is_stopped_and_the_next_has_its_share() -> None:
+    options = BenchOptions(device="cpu", shape="small", batches=(2,), ragged=0, prompt_length=8, new_tokens=4)
+    said: list[str] = []
+    shown: list[int] = []
+
+    rows = measured(
+        ["native-fp32", "transformers-fp32"],
+        options,
+        [],
+        total_seconds=1.0,
+        say=said.append,
+        show=lambda finished, doing: shown.append(finished),
+    )
+
+    assert [(row["engine"], row["dtype"]) for row in rows] == [("native-fp32", "fp32"), ("transformers-fp32", "fp32")]
+    assert all(row["error"].splitlines()[-1].startswith("stopped after") for row in rows)
+    assert sum(shown) == 2 * options.num_cases
+    assert [text.splitlines()[0] for text in said] == ["native-fp32 failed:", "transformers-fp32 failed:"]
+
+
+def test_the_peak_on_a_cpu_is_that_since_the_last_reset() -> None:
+    if not Path("/proc/self/clear_refs").exists():
+        pytest.skip("the system does not reset the peak")
+    size = 2**28
+    torch.ones(size, dtype=torch.uint8)
+    with_it = peak_bytes(on_gpu=False)
+    reset_peak(on_gpu=False)
+    without = peak_bytes(on_gpu=False)
+    assert with_it - without > size // 2
+    assert with_it > size
