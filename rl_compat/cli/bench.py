@@ -13,7 +13,7 @@ app = new_app()
 
 Model = Annotated[
     str | None,
-    typer.Argument(metavar="[MODEL]", help="A model to measure on questions of GSM8K; random weights when left out."),
+    typer.Argument(metavar="MODEL", help="A model to measure on questions of GSM8K; random weights when left out."),
 ]
 Engines = Annotated[
     str,

@@ -142,7 +142,10 @@ def questions_for(options: BenchOptions) -> list[str]:
     wanted = max(options.questions)
     found = [record["question"] for record in raw_records("test", limit=wanted)]
     if len(found) < wanted:
-        raise AskedWrongly(f"`--batches` asks for {wanted} questions and GSM8K has {len(found)} for testing")
+        raise AskedWrongly(
+            f"`--batches` asks for {wanted} questions and GSM8K has {len(found)} for testing",
+            hint=f"ask for at most {len(found)}",
+        )
     return found
 
 

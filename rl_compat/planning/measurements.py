@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from functools import cache
@@ -88,15 +87,15 @@ def save_measurements(new: Iterable[Measurement], path: Path | None = None) -> P
     target = path or own_file()
     kept = {(item.engine, item.conditions): item for item in (*own_measurements(target), *new)}
     target.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{target.name}-", dir=target.parent)
+    partial = target.with_name(f".{target.name}-{os.getpid()}")
     try:
-        with open(handle, "w", encoding="utf-8") as file:  # noqa: PTH123
+        with partial.open("w", encoding="utf-8") as file:
             file.write(json.dumps(_entries(kept.values()), indent=1, ensure_ascii=False) + "\n")
             file.flush()
             os.fsync(file.fileno())
-        Path(name).replace(target)
+        partial.replace(target)
     finally:
-        Path(name).unlink(missing_ok=True)
+        partial.unlink(missing_ok=True)
     return target
 
 

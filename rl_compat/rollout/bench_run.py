@@ -42,7 +42,9 @@ def measured(
     for place, engine in enumerate(engines):
         seconds = (ends - time.monotonic()) / (len(engines) - place)
         found = list(_measured_apart(engine, options, questions, max_seconds=seconds, say=say, show=show))
-        show(options.num_cases - sum("case" in row for row in found), "")
+        missing = options.num_cases - sum("case" in row for row in found)
+        if missing:
+            show(missing, f"{engine}: failed")
         rows += found
     return rows
 
