@@ -21,11 +21,43 @@ __device__ __forceinline__ float block_sum(float value) {
 
 // ---------------------------------------------------------------- norms: one block a row
 
+#define HELD 8
+
+// The numbers of a row that a thread has in registers: every blockDim.x-th, up to HELD of them; the rest is read again.
+struct Row {
+    float values[HELD], weights[HELD];
+
+    __device__ __forceinline__ void load_weights(const NORM* weight, int hidden, float offset) {
+#pragma unroll
+        for (int j = 0; j < HELD; ++j) {
+            int i = threadIdx.x + j * blockDim.x;
+            weights[j] = i < hidden ? widen(weight[i]) + offset : 0.0f;
+        }
+    }
+};
+
 template <class IN, class OUT>
-__device__ void norm_row(const IN* states, const NORM* weight, OUT* out, int hidden, float eps, float offset, float sum) {
+__device__ __forceinline__ void norm_row(
+    const Row& row, const IN* states, const NORM* weight, OUT* out, int hidden, float eps, float offset, float sum
+) {
     float scale = rsqrtf(block_sum(sum) / hidden + eps);
-    for (int i = threadIdx.x; i < hidden; i += blockDim.x)
+#pragma unroll
+    for (int j = 0; j < HELD; ++j) {
+        int i = threadIdx.x + j * blockDim.x;
+        if (i < hidden) narrow(row.values[j] * scale * row.weights[j], out[i]);
+    }
+    for (int i = threadIdx.x + HELD * blockDim.x; i < hidden; i += blockDim.x)
         narrow(widen(states[i]) * scale * (widen(weight[i]) + offset), out[i]);
+}
+
+// stream += added, unless that is null. Returns the sum, as the stream can hold it.
+__device__ __forceinline__ float add(STREAM* stream, const COMPUTE* added, int i) {
+    float value = widen(stream[i]);
+    if (added) {
+        narrow(value + widen(added[i]), stream[i]);
+        value = widen(stream[i]);
+    }
+    return value;
 }
 
 // stream += added, unless that is null; out = the norm of the stream, fp32 if `wide`.
@@ -34,29 +66,43 @@ extern "C" __global__ void add_norm(
 ) {
     size_t start = (size_t)blockIdx.x * hidden;
     stream += start;
+    if (added) added += start;
+    Row row;
     float sum = 0.0f;
-    for (int i = threadIdx.x; i < hidden; i += blockDim.x) {
-        float value = widen(stream[i]);
-        if (added) {
-            narrow(value + widen(added[start + i]), stream[i]);
-            value = widen(stream[i]);
-        }
+    row.load_weights(weight, hidden, offset);
+#pragma unroll
+    for (int j = 0; j < HELD; ++j) {
+        int i = threadIdx.x + j * blockDim.x;
+        row.values[j] = i < hidden ? add(stream, added, i) : 0.0f;
+        sum += row.values[j] * row.values[j];
+    }
+    for (int i = threadIdx.x + HELD * blockDim.x; i < hidden; i += blockDim.x) {
+        float value = add(stream, added, i);
         sum += value * value;
     }
-    if (wide) norm_row(stream, weight, (float*)out + start, hidden, eps, offset, sum);
-    else norm_row(stream, weight, (COMPUTE*)out + start, hidden, eps, offset, sum);
+    if (wide) norm_row(row, stream, weight, (float*)out + start, hidden, eps, offset, sum);
+    else norm_row(row, stream, weight, (COMPUTE*)out + start, hidden, eps, offset, sum);
 }
 
 extern "C" __global__ void plain_norm(
     const COMPUTE* states, const NORM* weight, COMPUTE* out, int hidden, float eps, float offset
 ) {
     size_t start = (size_t)blockIdx.x * hidden;
+    states += start;
+    Row row;
     float sum = 0.0f;
-    for (int i = threadIdx.x; i < hidden; i += blockDim.x) {
-        float value = widen(states[start + i]);
+    row.load_weights(weight, hidden, offset);
+#pragma unroll
+    for (int j = 0; j < HELD; ++j) {
+        int i = threadIdx.x + j * blockDim.x;
+        row.values[j] = i < hidden ? widen(states[i]) : 0.0f;
+        sum += row.values[j] * row.values[j];
+    }
+    for (int i = threadIdx.x + HELD * blockDim.x; i < hidden; i += blockDim.x) {
+        float value = widen(states[i]);
         sum += value * value;
     }
-    norm_row(states + start, weight, out + start, hidden, eps, offset, sum);
+    norm_row(row, states, weight, out + start, hidden, eps, offset, sum);
 }
 
 // ---------------------------------------------------------------- rotation and cache write: one warp a head
@@ -122,12 +168,18 @@ extern "C" __global__ void activate(const COMPUTE* gate_up, COMPUTE* out, int in
 
 #if HEAD_DIM % 32 == 0 && HEAD_DIM <= ATTEND_THREADS && GROUP <= 16
 #define TILE ATTEND_THREADS
-#define PARTS (ATTEND_THREADS / HEAD_DIM)
+// Four numbers of a value to a thread, PARTS groups of threads that take four keys at a time.
+#define COLUMNS (HEAD_DIM / 4)
+#define PARTS (ATTEND_THREADS / COLUMNS)
+// Queries whose sums over all parts fit into shared memory at once.
+#define QUERIES_AT_ONCE (GROUP < 4 ? GROUP : 4)
+#define MEETING_NUMBERS (QUERIES_AT_ONCE * 4 * ATTEND_THREADS)
+#define SHARED_NUMBERS (GROUP * TILE > MEETING_NUMBERS ? GROUP * TILE : MEETING_NUMBERS)
 
 // Scores of a tile of keys: eight lanes share a key, each reads four numbers at a time.
 __device__ __forceinline__ void score_tile(const float* query, const COMPUTE* keys, float* scores, int count) {
     int lane = threadIdx.x % 8;
-#pragma unroll 2
+#pragma unroll 4
     for (int base = 0; base < count; base += ATTEND_THREADS / 8) {
         int key = base + threadIdx.x / 8;
         const COMPUTE* row = keys + (size_t)(key < count ? key : count - 1) * HEAD_DIM;
@@ -176,6 +228,26 @@ __device__ __forceinline__ void weigh_tile(
     }
 }
 
+// Four values from `first` on, four numbers of each; in place of those from `count` on, which weigh nothing, the last.
+__device__ __forceinline__ void load_values(const COMPUTE* values, int first, int count, four<COMPUTE> (&rows)[4]) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+        rows[i] = *(const four<COMPUTE>*)(values + (size_t)(first + i < count ? first + i : count - 1) * HEAD_DIM);
+}
+
+__device__ __forceinline__ void add_values(
+    const four<COMPUTE> (&rows)[4], const float* weights, float (&context)[GROUP][4]
+) {
+#pragma unroll
+    for (int g = 0; g < GROUP; ++g) {
+        four<float> w = *(const four<float>*)(weights + g * TILE);
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+#pragma unroll
+            for (int c = 0; c < 4; ++c) context[g][c] += w.v[i] * widen(rows[i].v[c]);
+    }
+}
+
 // Queries [N, kv_heads * GROUP, HEAD_DIM] over positions 0 to positions[n] of cache row n, or the last `window` of
 // them when that is not 0. out is like queries.
 extern "C" __global__ void __launch_bounds__(ATTEND_THREADS) attend(
@@ -183,7 +255,7 @@ extern "C" __global__ void __launch_bounds__(ATTEND_THREADS) attend(
     int kv_heads, int capacity, int window, float scaling, float softcap
 ) {
     __shared__ __align__(16) float query[GROUP * HEAD_DIM];
-    __shared__ __align__(16) float scores[GROUP * TILE];
+    __shared__ __align__(16) float scores[SHARED_NUMBERS];
     __shared__ float highest[GROUP], sums[GROUP], shrink[GROUP];
     size_t head = (size_t)blockIdx.y * kv_heads + blockIdx.x;
     int end = (int)positions[blockIdx.y] + 1;
@@ -197,39 +269,48 @@ extern "C" __global__ void __launch_bounds__(ATTEND_THREADS) attend(
         sums[threadIdx.x] = 0.0f;
     }
     __syncthreads();
-    int column = threadIdx.x % HEAD_DIM, part = threadIdx.x / HEAD_DIM;
-    float context[GROUP] = {};
+    int column = threadIdx.x % COLUMNS * 4, part = threadIdx.x / COLUMNS;
+    float context[GROUP][4] = {};
     for (int tile = begin; tile < end; tile += TILE) {
         int count = end - tile < TILE ? end - tile : TILE;
         score_tile(query, keys + (size_t)tile * HEAD_DIM, scores, count);
+        const COMPUTE* rows = values + (size_t)tile * HEAD_DIM + column;
+        bool takes_part = part < PARTS && part * 4 < count;
+        four<COMPUTE> first[4];
+        if (takes_part) load_values(rows, part * 4, count, first);
         __syncthreads();
         weigh_tile(scores, count, softcap, highest, sums, shrink);
         __syncthreads();
 #pragma unroll
-        for (int g = 0; g < GROUP; ++g) context[g] *= shrink[g];
-        const COMPUTE* rows = values + (size_t)tile * HEAD_DIM + column;
-        if (part < PARTS) {
-#pragma unroll 2
-            for (int key = part * 4; key < count; key += PARTS * 4) {
-                float v[4];
+        for (int g = 0; g < GROUP; ++g)
 #pragma unroll
-                for (int i = 0; i < 4; ++i) v[i] = key + i < count ? widen(rows[(size_t)(key + i) * HEAD_DIM]) : 0.0f;
-#pragma unroll
-                for (int g = 0; g < GROUP; ++g) {
-                    four<float> w = *(const four<float>*)(scores + g * TILE + key);
-                    context[g] += w.v[0] * v[0] + w.v[1] * v[1] + w.v[2] * v[2] + w.v[3] * v[3];
-                }
+            for (int c = 0; c < 4; ++c) context[g][c] *= shrink[g];
+        if (takes_part) {
+            add_values(first, scores + part * 4, context);
+#pragma unroll 3
+            for (int key = (part + PARTS) * 4; key < count; key += PARTS * 4) {
+                four<COMPUTE> next[4];
+                load_values(rows, key, count, next);
+                add_values(next, scores + key, context);
             }
         }
         __syncthreads();
     }
-    if (part < PARTS)
-        for (int g = 0; g < GROUP; ++g) scores[(part * GROUP + g) * HEAD_DIM + column] = context[g];
-    __syncthreads();
-    for (int i = threadIdx.x; i < GROUP * HEAD_DIM; i += ATTEND_THREADS) {
-        float sum = 0.0f;
-        for (int p = 0; p < PARTS; ++p) sum += scores[p * GROUP * HEAD_DIM + i];
-        narrow(sum / sums[i / HEAD_DIM], out[head * GROUP * HEAD_DIM + i]);
+    for (int from = 0; from < GROUP; from += QUERIES_AT_ONCE) {
+        int num = GROUP - from < QUERIES_AT_ONCE ? GROUP - from : QUERIES_AT_ONCE;
+#pragma unroll
+        for (int g = 0; g < GROUP; ++g)
+            if (part < PARTS && g >= from && g < from + num)
+#pragma unroll
+                for (int c = 0; c < 4; ++c) scores[(part * num + g - from) * HEAD_DIM + column + c] = context[g][c];
+        __syncthreads();
+        for (int i = threadIdx.x; i < num * HEAD_DIM; i += ATTEND_THREADS) {
+            float sum = 0.0f;
+#pragma unroll 8
+            for (int p = 0; p < PARTS; ++p) sum += scores[p * num * HEAD_DIM + i];
+            narrow(sum / sums[from + i / HEAD_DIM], out[(head * GROUP + from) * HEAD_DIM + i]);
+        }
+        __syncthreads();
     }
 }
 #endif

@@ -45,7 +45,7 @@ TILES = (
     Tile(kernel="linear_16x32", rows=16, outputs=32, depth=32),
     Tile(kernel="linear_32x64", rows=32, outputs=64, depth=32),
     Tile(kernel="linear_32x32", rows=32, outputs=32, depth=32),
-    Tile(kernel="linear_64x64", rows=64, outputs=64, depth=16),
+    Tile(kernel="linear_64x64", rows=64, outputs=64, depth=32),
 )
 
 
@@ -172,7 +172,7 @@ def ways(rows: int, outputs: int, inputs: int, *, num_processors: int) -> Iterat
         if not (rows <= 4 * tile.rows and (tile.rows <= 8 or tile.rows < 2 * rows)):
             continue
         count = num_tiles(tile, rows, outputs)
-        for shares in (1, 2, 3, 4, 6, 8, 10, 14):
+        for shares in (1, 2, 3, 4, 5, 6, 8, 10, 14):
             alone = shares == 1 and (count >= least or inputs < 4 * tile.depth)
             shared = least <= count * shares <= most and inputs >= 2 * shares * tile.depth
             kept = count * shares * tile.rows * tile.outputs <= _PARTIAL_NUMBERS and count <= _MOST_TILES

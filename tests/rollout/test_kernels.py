@@ -116,6 +116,15 @@ def close(ours: Tensor, plain: Tensor, dtype: torch.dtype) -> None:
     torch.testing.assert_close(ours.float(), plain.float(), atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
 
 
+def test_norms_of_rows_longer_than_the_registers_of_a_block(one_spec: DecoderSpec, device: torch.device) -> None:
+    stream, added, weight, out = (torch.randn(*shape) for shape in ((2, 300), (2, 300), (300,), (2, 300)))
+    summed = stream + added
+    arguments = (stream, added, weight, out, 300, 1e-6, 0.0, 1)
+    kernels(one_spec, torch.float32, device).launch("add_norm", (2, 1), 32, arguments)
+    close(stream, summed, torch.float32)
+    close(out, torch.nn.functional.rms_norm(summed, (300,), weight, 1e-6), torch.float32)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_norms(spec: DecoderSpec, dtype: torch.dtype, device: torch.device) -> None:
     plain, fused = both(spec, dtype, device)
