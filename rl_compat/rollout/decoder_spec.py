@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from rl_compat.planning.decoder_families import ACTIVATIONS, FIXED_ROTARY, LAYER_TYPES
+from rl_compat.planning.decoder_families import native_obstacle, own_forward_obstacle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,10 +138,10 @@ class UnknownDecoderError(Exception):
 def read_spec(model: Any) -> DecoderSpec:
     """From a Hugging Face causal model. Raises UnknownDecoderError with the reason."""
     config = model.config.get_text_config()
-    names = FAMILIES.get(config.model_type)
-    if names is None:
-        raise UnknownDecoderError(f"`{config.model_type}` is not among the families that it describes")
-    _check(config)
+    obstacle = own_forward_obstacle(config.to_dict()) or native_obstacle(config.to_dict())
+    if obstacle is not None:
+        raise UnknownDecoderError(obstacle)
+    names = FAMILIES[config.model_type]
     trunk = model.model
     heads = config.num_attention_heads
     try:
@@ -161,22 +161,6 @@ def read_spec(model: Any) -> DecoderSpec:
         )
     except AttributeError as error:
         raise UnknownDecoderError(f"its modules are not those of `{config.model_type}` ({error})") from error
-
-
-def _check(config: Any) -> None:
-    rope = getattr(config, "rope_parameters", None) or {}
-    by_kind = rope.values() if rope and all(isinstance(value, dict) for value in rope.values()) else [rope]
-    for parameters in by_kind:
-        kind = (parameters or {}).get("rope_type", "default")
-        if kind not in FIXED_ROTARY:
-            raise UnknownDecoderError(f"its rotary angles are of kind `{kind}`, which depend on the length")
-    if getattr(config, "use_bidirectional_attention", False):
-        raise UnknownDecoderError("its attention looks ahead")
-    strange = set(getattr(config, "layer_types", None) or ()) - set(LAYER_TYPES)
-    if strange:
-        raise UnknownDecoderError(f"it has layers of kind `{sorted(strange)[0]}`")
-    if _activation(config) not in ACTIVATIONS:
-        raise UnknownDecoderError(f"its activation is `{_activation(config)}`")
 
 
 def _activation(config: Any) -> str:

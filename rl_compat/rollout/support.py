@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rl_compat.rollout.attention import LAYER_TYPES, AttentionLayout, attention_name, register
+from rl_compat.planning.decoder_families import native_obstacle
+from rl_compat.rollout.attention import AttentionLayout, attention_name, register
 from rl_compat.rollout.decoder import SlotDecoder
 from rl_compat.rollout.decoder_spec import UnknownDecoderError, read_spec
 from rl_compat.rollout.forwards import decoder_over
@@ -39,19 +40,9 @@ def own_forward_reason(model: nn.Module) -> str | None:
 def native_unsupported_reason(model: nn.Module) -> str | None:
     """Why the native engine cannot generate through the model's own forward, None when it can."""
     inner = hugging_face_model(model)
-    return _reason_in_config(inner) or _reason_in_numbers(inner, own=False)
-
-
-def _reason_in_config(model: Any) -> str | None:
-    config = model.config.get_text_config()
-    if getattr(config, "is_encoder_decoder", False):
-        return "it is an encoder-decoder model"
-    strange = [kind for kind in AttentionLayout.of(config).windows if kind not in LAYER_TYPES]
-    if strange:
-        return f"it has layers of kind `{strange[0]}`"
-    if getattr(config, "num_kv_shared_layers", 0):
-        return "its layers share keys and values"
-    return None
+    config = inner.config.get_text_config()
+    layers = list(AttentionLayout.of(config).windows)
+    return native_obstacle(config.to_dict() | {"layer_types": layers}) or _reason_in_numbers(inner, own=False)
 
 
 def _reason_in_numbers(model: Any, *, own: bool) -> str | None:

@@ -9,14 +9,14 @@ from transformers import AutoConfig
 from rl_compat.config.types import RolloutConfig, RunConfig
 from rl_compat.errors import HardwareError
 from rl_compat.planning.decoder_families import (
+    ACTIVATIONS,
     DESCRIBED_FAMILIES,
-    LAYER_TYPES,
     native_obstacle,
     own_forward_obstacle,
 )
 from rl_compat.planning.fit import make_plan
 from rl_compat.planning.model_shape import ModelShape
-from rl_compat.rollout import attention
+from rl_compat.rollout import decode_ops
 from rl_compat.rollout.decoder_spec import FAMILIES
 
 SIZES = {
@@ -33,9 +33,9 @@ def shape(**values: object) -> ModelShape:
     return ModelShape.from_config(SIZES | {"model_type": "llama"} | values)
 
 
-def test_the_planner_and_the_engine_know_the_same_families_and_layers() -> None:
+def test_the_planner_and_the_engine_know_the_same_families_and_activations() -> None:
     assert set(DESCRIBED_FAMILIES) == set(FAMILIES)
-    assert LAYER_TYPES == attention.LAYER_TYPES
+    assert set(ACTIVATIONS) == set(decode_ops.ACTIVATIONS)
 
 
 @pytest.mark.parametrize("family", DESCRIBED_FAMILIES)
