@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -9,7 +10,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from rl_compat.errors import DataError
+from rl_compat.errors import DataError, RLCompatError
+from rl_compat.planning.types import DType
+from rl_compat.rollout.types import Response
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
@@ -41,6 +44,19 @@ def check_prompts(prompts: Sequence[Sequence[int]], *, num_ids: int) -> None:
                 f"prompt {row} holds token id {bad} and the model has {num_ids} embeddings",
                 hint="use the tokenizer that belongs to the model",
             )
+
+
+def check_range(groups: Sequence[Sequence[Response]], *, dtype: DType) -> None:
+    """RLCompatError when products in fp16, which ends at 65,504, left log-probabilities that are no numbers."""
+    if dtype != "fp16":
+        return
+    bad = sum(not math.isfinite(sum(response.logprobs)) for group in groups for response in group)
+    if bad:
+        raise RLCompatError(
+            f"{bad} of {sum(map(len, groups))} responses have log-probabilities that are not finite: activations of "
+            "this model exceed the range of fp16",
+            hint="set `plan.rollout_dtype=fp32`",
+        )
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from rl_compat.rollout.attention import attention_name, register
 from rl_compat.rollout.cuda_graphs import StepGraphs
 from rl_compat.rollout.decoder import SlotDecoder
 from rl_compat.rollout.forwards import decoder_over
-from rl_compat.rollout.inference import attention_set_to, check_prompts, generating, num_embeddings
+from rl_compat.rollout.inference import attention_set_to, check_prompts, check_range, generating, num_embeddings
 from rl_compat.rollout.kv_cache import SlotMemory
 from rl_compat.rollout.row_uniforms import call_seed
 from rl_compat.rollout.scheduler import Scheduler
@@ -79,7 +79,10 @@ class NativeEngine(HoldsWeights):
         group_size: int = 1,
         on_progress: Progress | None = None,
     ) -> list[list[Response]]:
-        """`group_size` responses for each prompt, in the order of the prompts; DataError for an empty prompt."""
+        """`group_size` responses for each prompt, in the order of the prompts.
+
+        DataError for an empty prompt, RLCompatError when fp16 products overflow.
+        """
         assert params.max_new_tokens > 0 and group_size > 0
         check_prompts(prompts, num_ids=num_embeddings(self._source))
         strings = stop_strings(params, self._decode)
@@ -99,7 +102,9 @@ class NativeEngine(HoldsWeights):
             )
             with weights.applied(), self._attention(weights):
                 self._run(decoder, scheduler, params, on_progress)
-        return scheduler.responses(len(prompts))
+        responses = scheduler.responses(len(prompts))
+        check_range(responses, dtype=self._plan.compute_dtype)
+        return responses
 
     def abort(self) -> None:
         """End the call that is under way, from any thread: its unfinished responses come back as they are."""

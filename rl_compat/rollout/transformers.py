@@ -18,7 +18,7 @@ from transformers import (
 
 from rl_compat.planning.types import RolloutPlan
 from rl_compat.rollout.generation_config import neutral_generation_config
-from rl_compat.rollout.inference import check_prompts, generating, num_embeddings
+from rl_compat.rollout.inference import check_prompts, check_range, generating, num_embeddings
 from rl_compat.rollout.row_uniforms import call_seed, response_keys, row_uniforms
 from rl_compat.rollout.sampling import draw, raw_logprobs
 from rl_compat.rollout.stop_strings import StopStrings, stop_strings
@@ -152,7 +152,10 @@ class TransformersEngine(HoldsWeights):
         group_size: int = 1,
         on_progress: Progress | None = None,
     ) -> list[list[Response]]:
-        """`group_size` responses for each prompt, in the order of the prompts; DataError for an empty prompt."""
+        """`group_size` responses for each prompt, in the order of the prompts.
+
+        DataError for an empty prompt, RLCompatError when fp16 products overflow.
+        """
         assert params.max_new_tokens > 0 and group_size > 0
         check_prompts(prompts, num_ids=num_embeddings(self._source))
         strings = stop_strings(params, self._decode)
@@ -177,7 +180,9 @@ class TransformersEngine(HoldsWeights):
             if not self._aborted:
                 self._generate_batch(weights, [rows[row] for row in chunk], params, recorder)
             done.update(zip(chunk, recorder.responses(), strict=True))
-        return [[done[index * group_size + i] for i in range(group_size)] for index in range(len(prompts))]
+        groups = [[done[index * group_size + i] for i in range(group_size)] for index in range(len(prompts))]
+        check_range(groups, dtype=self._plan.compute_dtype)
+        return groups
 
     def abort(self) -> None:
         """End the call that is under way, from any thread: its unfinished responses come back as they are."""

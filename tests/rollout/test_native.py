@@ -8,6 +8,7 @@ from peft import LoraConfig, get_peft_model
 from rollout.conftest import PROMPTS, build, forward_logprobs, plain_generate
 from torch import nn
 
+from rl_compat.errors import RLCompatError
 from rl_compat.planning.types import RolloutPlan
 from rl_compat.rollout.native import NativeEngine, graph_width, pack, shared_prefix
 from rl_compat.rollout.types import SamplingParams
@@ -81,14 +82,17 @@ def test_fp32_shares_the_trainers_tensors(llama: nn.Module) -> None:
     assert engine._weights.model is llama
 
 
+@pytest.mark.parametrize("compute_dtype", ["bf16", "fp16"])
 @pytest.mark.parametrize("name", ["native", "transformers"])
-def test_a_bf16_copy_keeps_ties_and_its_addresses_and_follows_the_weights(name: str, llama: nn.Module) -> None:
-    engine = build(name, llama, compute_dtype="bf16")
+def test_a_half_copy_keeps_ties_and_its_addresses_and_follows_the_weights(
+    name: str, compute_dtype: str, llama: nn.Module
+) -> None:
+    engine = build(name, llama, compute_dtype=compute_dtype)
     first = engine.generate(PROMPTS, GREEDY)
     copied = engine._weights.model
     assert copied is not llama
     layers = [p for name, p in copied.named_parameters() if "embed" not in name and p.dim() == 2]
-    assert {p.dtype for p in layers} == {torch.bfloat16}
+    assert {p.dtype for p in layers} == {{"bf16": torch.bfloat16, "fp16": torch.float16}[compute_dtype]}
     assert {p.dtype for p in copied.parameters() if p.dim() == 1} == {torch.float32}
     assert copied.get_output_embeddings().weight is llama.get_input_embeddings().weight
     assert copied.get_input_embeddings().weight is llama.get_input_embeddings().weight
@@ -102,6 +106,18 @@ def test_a_bf16_copy_keeps_ties_and_its_addresses_and_follows_the_weights(name: 
     assert second != first
     assert [p.data_ptr() for p in copied.parameters()] == addresses
     assert {p.dtype for p in llama.parameters()} == {torch.float32}
+
+
+@pytest.mark.parametrize("name", ["native", "transformers"])
+def test_activations_beyond_the_range_of_fp16_are_an_error_and_harmless_in_fp32(name: str, llama: nn.Module) -> None:
+    with torch.no_grad():
+        for layer in llama.model.layers:
+            layer.mlp.up_proj.weight.mul_(1e4)
+            layer.mlp.down_proj.weight.mul_(1e-4)
+            layer.mlp.gate_proj.weight.mul_(1e3)
+    build(name, llama).generate(PROMPTS, GREEDY)
+    with pytest.raises(RLCompatError, match=r"4 of 4 responses .* the range of fp16"):
+        build(name, llama, compute_dtype="fp16").generate(PROMPTS, GREEDY)
 
 
 def test_logprobs_of_a_bf16_copy_are_near_those_of_the_fp32_weights(llama: nn.Module) -> None:
