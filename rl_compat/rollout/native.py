@@ -164,11 +164,15 @@ class NativeEngine(HoldsWeights):
 
         A prompt is computed once for all of them; where a running sequence has it, its slot is copied.
         """
-        holders = {tuple(item.prompt_ids): slot for slot, item in enumerate(scheduler.active) if item is not None}
+        admitted = scheduler.admit()
+        if not admitted:
+            return
+        running = ((slot, item) for slot, item in enumerate(scheduler.active) if item and slot not in admitted)
+        holders = {tuple(item.prompt_ids): slot for slot, item in running}
         copies: list[tuple[int, int]] = []
         slots: dict[tuple[int, ...], list[int]] = {}
         longest = 0
-        for slot, sequence in scheduler.admit().items():
+        for slot, sequence in admitted.items():
             prompt = tuple(sequence.prompt_ids)
             if prompt in holders:
                 copies.append((holders[prompt], slot))
