@@ -12,18 +12,22 @@ from torch import nn
 
 from rl_compat.errors import DataError, ModelError
 from rl_compat.planning.types import RolloutPlan
-from rl_compat.rollout.inference import check_prompts, generating, num_embeddings
+from rl_compat.rollout.inference import check_prompts, generating, hugging_face_model, num_embeddings
+from rl_compat.rollout.kernel_choice import chosen_draw
 from rl_compat.rollout.row_uniforms import call_seed
 from rl_compat.rollout.stop_strings import stop_strings
 from rl_compat.rollout.support import PROBE_PROMPTS, PROBE_STEPS, exact_products, plain_logprobs
 from rl_compat.rollout.types import Decode, Progress, Response, SamplingParams
 from rl_compat.rollout.vllm_call import VllmCall
-from rl_compat.rollout.vllm_errors import death, refusal, start_error
-from rl_compat.rollout.vllm_start import config_folder, engine_arguments, keep_log, require_vllm, start, stop
-from rl_compat.rollout.vllm_weights import Released, hand_over, release, take_back
+from rl_compat.rollout.vllm_errors import death, forget_locals, refusal, start_error
+from rl_compat.rollout.vllm_start import config_folder, engine_arguments, keep_log, require_vllm, start
+from rl_compat.rollout.vllm_stop import Held, free_memory, stop
+from rl_compat.rollout.vllm_weights import Released, computes_with_what_it_loads, hand_over, release, take_back
 
 TOLERANCE = {"fp32": 0.01, "fp16": 0.5, "bf16": 0.5}
 "between log-probabilities of vLLM and of a training forward, in the first tokens"
+TRIED_ROWS = 64
+"with which drawing by a kernel of this project's is measured"
 
 
 class VllmEngine:
@@ -31,8 +35,9 @@ class VllmEngine:
 
     vLLM computes logits; drawing and log-probabilities are this project's, so that temperature, filters and seeds mean
     the same everywhere. The same seed, prompts and weights give the same random numbers whatever else is in the batch;
-    the same tokens as far as vLLM's logits are the same. vLLM is one to a process: when a second engine starts, the
-    first stops, and starts again when it is next used.
+    the same tokens as far as vLLM's logits are the same. In fp32 its products are those of fp32, attention included,
+    which Triton is told (`TRITON_F32_DEFAULT=ieee`, unless it is set otherwise). vLLM is one to a process: when a
+    second engine starts, the first stops, and starts again when it is next used.
     """
 
     _running: ClassVar[weakref.ref[VllmEngine] | None] = None
@@ -60,8 +65,15 @@ class VllmEngine:
         self._log = keep_log()
         self._folder = config_folder(model)
         self._arguments = engine_arguments(model, plan, folder=self._folder.name)
+        self._draw = chosen_draw(
+            int(hugging_face_model(model).config.get_text_config().vocab_size),
+            rows=min(plan.max_num_seqs, TRIED_ROWS),
+            device=self._device,
+            architecture=plan.kernel_architecture,
+        )
         self._released: Released | None = None
         self._engine: Any = None
+        self._in_place = False
         self._start()
 
     def generate(
@@ -92,6 +104,7 @@ class VllmEngine:
             num_valid_tokens=self._num_valid_tokens,
             strings=strings,
             device=self._device,
+            draw=self._draw,
         )
         with call:
             self._run(call, on_progress)
@@ -105,7 +118,7 @@ class VllmEngine:
     def update_weights(self) -> None:
         """Hand the trainer's weights over; while the engine sleeps, when it wakes."""
         if self._engine is not None and self._released is None:
-            self._fill(partial(hand_over, self._engine, self._source))
+            self._fill(partial(hand_over, self._engine, self._source, in_place=self._in_place))
 
     def sleep(self) -> None:
         """Give back the weights and the cache; captured graphs, and on a CPU embedding and norms, stay.
@@ -126,7 +139,8 @@ class VllmEngine:
             self._start()
         if self._released is not None:
             on_cpu = self._device.type == "cpu"
-            self._fill(partial(take_back, self._engine, self._source, self._released, on_cpu=on_cpu))
+            back = partial(take_back, self._engine, self._source, self._released)
+            self._fill(partial(back, on_cpu=on_cpu, in_place=self._in_place))
             self._released = None
         return self._engine
 
@@ -137,17 +151,38 @@ class VllmEngine:
         try:
             self._engine = start(self._arguments)
         except Exception as error:
+            forget_locals(error)
+            free_memory()
             raise start_error(error, self._plan, version=_version(), log=self._log.lines) from error
         VllmEngine._running = weakref.ref(self)
-        self._end = weakref.finalize(self, stop, self._engine)
-        self._fill(partial(hand_over, self._engine, self._source))
-        self._check_numbers()
+        self._end = weakref.finalize(self, stop, Held(engine=self._engine))
+        self._first_fill()
+
+    def _first_fill(self) -> None:
+        """Over the weights in use where vLLM allows it and the numbers prove it, else by its reload.
+
+        Raises ModelError when vLLM computes other numbers than the trainer's model does.
+        """
+        gap = torch.inf
+        for in_place in (True, False) if computes_with_what_it_loads(self._engine) else (False,):
+            self._in_place = in_place
+            self._fill(partial(hand_over, self._engine, self._source, in_place=in_place))
+            gap = self._gap()
+            if gap <= TOLERANCE[self._plan.compute_dtype]:
+                return
+        self.stop()
+        raise ModelError(
+            f"vLLM {_version()} computes this model otherwise than it is trained: log-probabilities are off by "
+            f"{gap:.2g}",
+            hint="set `rollout.engine=native`",
+        )
 
     def _fill(self, hand: Callable[[], None]) -> None:
         """Hand the weights over; without them vLLM must not go on."""
         try:
             hand()
         except Exception as error:
+            forget_locals(error)
             self.stop()
             raise refusal(error, version=_version(), log=self._log.lines) from error
 
@@ -157,8 +192,8 @@ class VllmEngine:
             self._engine = self._released = None
             self._end()
 
-    def _check_numbers(self) -> None:
-        """Raise ModelError when vLLM computes other numbers than the trainer's model does."""
+    def _gap(self) -> float:
+        """Largest difference of log-probabilities between vLLM and the trainer's model, greedily for a few tokens."""
         params = SamplingParams(max_new_tokens=PROBE_STEPS, temperature=0.0, seed=0)
         gaps = []
         with exact_products():
@@ -166,14 +201,8 @@ class VllmEngine:
             with generating(self._source):
                 for prompt, (response,) in zip(PROBE_PROMPTS, responses, strict=True):
                     plain = plain_logprobs(self._source, prompt, response.token_ids)
-                    gaps.append(float((plain.cpu() - torch.tensor(response.logprobs)).abs().max()))
-        if not max(gaps) <= TOLERANCE[self._plan.compute_dtype]:
-            self.stop()
-            raise ModelError(
-                f"vLLM {_version()} computes this model otherwise than it is trained: log-probabilities are off by "
-                f"{max(gaps):.2g}",
-                hint="set `rollout.engine=native`",
-            )
+                    gaps.append((plain.cpu() - torch.tensor(response.logprobs)).abs())
+        return float(torch.cat(gaps).max())
 
     def _run(self, call: VllmCall, on_progress: Progress | None) -> None:
         finished = 0
@@ -181,7 +210,8 @@ class VllmEngine:
             try:
                 call.step()
             except Exception as error:
-                call.dead = True
+                call.let_go()
+                forget_locals(error)
                 self.stop()
                 raise death(error, self._plan, version=_version(), log=self._log.lines) from error
             if on_progress is not None and call.num_finished > finished:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from rl_compat.rollout.draws import Draw
 from rl_compat.rollout.row_uniforms import response_keys
 from rl_compat.rollout.stop_strings import StopStrings
 from rl_compat.rollout.types import Response, SamplingParams
@@ -28,10 +29,10 @@ class VllmCall:
         num_valid_tokens: int | None,
         strings: StopStrings | None,
         device: torch.device,
+        draw: Draw,
     ) -> None:
         from rl_compat.rollout.vllm_processor import processor_of
 
-        self.dead = False
         self._engine = engine
         self._prompts = prompts
         self._params = params
@@ -42,7 +43,7 @@ class VllmCall:
         self._stopped: set[int] = set()
         self._checked: dict[int, int] = {}
         self._draws = DrawCall(
-            params, keys=response_keys(prompts), seed=seed, num_valid_tokens=num_valid_tokens, device=device
+            params, keys=response_keys(prompts), seed=seed, num_valid_tokens=num_valid_tokens, device=device, draw=draw
         )
         (self._processor,) = engine.collective_rpc(processor_of)
 
@@ -58,12 +59,18 @@ class VllmCall:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Unfinished responses stay as they are."""
-        self._processor.call = None
-        if not self.dead:
+        if self._engine is not None:
             lengths = self._processor.slots.lengths()
             unfinished = [row for row in range(len(self._prompts)) if row not in self._lengths]
             self._aborted = {row: min(lengths.get(row, 0), self._params.max_new_tokens) for row in unfinished}
             self._engine.abort_request([str(row) for row in unfinished])
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Hold nothing of vLLM's any more: the call is over, or vLLM has died."""
+        if self._processor is not None:
+            self._processor.call = None
+        self._engine = self._processor = None
 
     @property
     def done(self) -> bool:

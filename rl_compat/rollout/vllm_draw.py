@@ -8,12 +8,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from rl_compat.rollout.draws import Draw, plain_draw
 from rl_compat.rollout.row_uniforms import row_uniforms
-from rl_compat.rollout.sampling import draw, raw_logprobs
 from rl_compat.rollout.types import SamplingParams
 
 ROW_ARGUMENT = "rl_compat_row"
 "key of the number of the response in the extra arguments of a vLLM request"
+MOST_UNIFORMS = 2**21
+"random numbers of a call that are computed when it begins; beyond them those of each step are computed then"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,40 +43,54 @@ class DrawCall:
         seed: int,
         num_valid_tokens: int | None,
         device: torch.device,
+        draw: Draw = plain_draw,
+        most_uniforms: int = MOST_UNIFORMS,
     ) -> None:
         """`keys` are those of the responses, by their number in the call."""
         self._params = params
         self._seed = seed
         self._keys = torch.tensor(list(keys), device=device)
         self._num_valid_tokens = num_valid_tokens
-        shape = (len(keys), params.max_new_tokens + 1)
-        self._tokens = torch.zeros(shape, dtype=torch.int32, device=device)
-        self._logprobs = torch.zeros(shape, dtype=torch.float32, device=device)
+        self._draw = draw
+        self._width = params.max_new_tokens + 1
+        self._uniforms = self._all_uniforms() if len(keys) * self._width <= most_uniforms else None
+        self._tokens = torch.zeros(len(keys) * self._width, dtype=torch.int64, device=device)
+        self._logprobs = torch.zeros(len(self._tokens), dtype=torch.float32, device=device)
         self._raw_logprobs = torch.zeros_like(self._logprobs) if params.raw_logprobs else None
 
     def draw(self, logits: Tensor, responses: Sequence[int], steps: Sequence[int]) -> Tensor:
-        """Logits [B, V] of these steps of these responses, which are overwritten with the drawn tokens."""
-        rows, columns = torch.tensor([responses, steps]).to(logits.device, non_blocking=True)
-        columns = columns.clamp(max=self._params.max_new_tokens)
-        tokens, logprobs = draw(
-            logits,
-            row_uniforms(self._seed, self._keys[rows], columns),
-            temperature=self._params.temperature,
-            top_k=self._params.top_k,
-            top_p=self._params.top_p,
-            min_p=self._params.min_p,
-            num_valid_tokens=self._num_valid_tokens,
+        """Logits [B, V] of these steps of these responses, which are overwritten with the drawn tokens.
+
+        Whoever calls this waits for the launches rather than for the device, so there are as few as can be.
+        """
+        last = self._width - 1
+        places = [response * self._width + min(step, last) for response, step in zip(responses, steps, strict=True)]
+        at = torch.tensor(places, pin_memory=logits.is_cuda).to(logits.device, non_blocking=True)
+        tokens, logprobs, raw = self._draw(
+            logits.contiguous(), self._uniforms_at(at), self._params, num_valid_tokens=self._num_valid_tokens
         )
-        self._tokens[rows, columns] = tokens.int()
-        self._logprobs[rows, columns] = logprobs
+        self._tokens.index_copy_(0, at, tokens)
+        self._logprobs.index_copy_(0, at, logprobs)
         if self._raw_logprobs is not None:
-            self._raw_logprobs[rows, columns] = raw_logprobs(logits, tokens)
+            self._raw_logprobs.index_copy_(0, at, raw)
         return logits.fill_(-torch.inf).scatter_(1, tokens[:, None], 0.0)
 
     def drawn(self) -> Drawn:
         """Everything that was drawn, on the host."""
-        raw = None if self._raw_logprobs is None else self._raw_logprobs.tolist()
-        return Drawn(tokens=self._tokens.tolist(), logprobs=self._logprobs.tolist(), raw_logprobs=raw)
+        shape = (len(self._keys), self._width)
+        raw = None if self._raw_logprobs is None else self._raw_logprobs.view(shape).tolist()
+        return Drawn(
+            tokens=self._tokens.view(shape).tolist(), logprobs=self._logprobs.view(shape).tolist(), raw_logprobs=raw
+        )
+
+    def _all_uniforms(self) -> Tensor:
+        steps = torch.arange(self._width, device=self._keys.device)
+        return row_uniforms(self._seed, self._keys[:, None], steps).flatten()
+
+    def _uniforms_at(self, places: Tensor) -> Tensor:
+        if self._uniforms is not None:
+            return self._uniforms.index_select(0, places)
+        return row_uniforms(self._seed, self._keys[places // self._width], places % self._width)
 
 
 class SlotResponses:

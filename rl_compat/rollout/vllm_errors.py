@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import traceback
 from collections.abc import Callable, Sequence
 from re import Match
 
@@ -87,6 +88,12 @@ def death(error: Exception, plan: RolloutPlan, *, version: str, log: Sequence[st
     return _explained(error, plan) or RLCompatError(
         f"vLLM {version} stopped while generating: {_cause(error, log)}", hint=OTHERWISE
     )
+
+
+def forget_locals(error: BaseException) -> None:
+    """Of the frames that the error and its causes came through: they would keep tensors as long as the error lives."""
+    for link in _chain(error):
+        traceback.clear_frames(link.__traceback__)
 
 
 def _explained(error: Exception, plan: RolloutPlan) -> RLCompatError | None:

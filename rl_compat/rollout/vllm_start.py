@@ -22,6 +22,7 @@ from torch import nn
 from rl_compat.errors import HardwareError
 from rl_compat.planning.types import RolloutPlan
 from rl_compat.rollout.inference import DTYPES, hugging_face_model
+from rl_compat.rollout.vllm_pools import install
 
 SETTINGS = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
@@ -29,6 +30,8 @@ SETTINGS = {
     "VLLM_NO_USAGE_STATS": "1",
 }
 "in this process, so that weights are handed over as tensors; with the sampler that takes processors; without telemetry"
+EXACT_PRODUCTS = {"TRITON_F32_DEFAULT": "ieee"}
+"Triton multiplies fp32 in TF32 unless told so when a kernel is compiled; vLLM attends in fp32 through it"
 PROCESSOR = "rl_compat.rollout.vllm_processor:DrawProcessor"
 CACHE_STEP = 128
 "the cache holds a multiple of so many tokens a sequence: the largest block of a vLLM backend"
@@ -36,8 +39,6 @@ SHORTEST = 16
 "tokens of a sequence, with which a model can still be tried"
 SMALL_SHARE = 0.01
 LINES_KEPT = 200
-
-_logger = logging.getLogger(__name__)
 
 
 class LastLines(logging.Handler):
@@ -136,7 +137,7 @@ def contained() -> Iterator[None]:
     """Inside, vLLM may seed, bind and set what it likes: afterwards random generators, threads, garbage collection and
     the environment are as before.
 
-    Variables of vLLM's own stay, since it reads them while it runs.
+    Variables of vLLM's own stay, since it reads them while it runs, and so does that of exact products.
     """
     import numpy
 
@@ -164,31 +165,19 @@ def _restore(environment: dict[str, str]) -> None:
 
 def start(arguments: dict[str, Any]) -> Any:
     """A running engine of vLLM's, with random weights."""
+    if arguments["dtype"] == "float32":
+        for name, value in EXACT_PRODUCTS.items():
+            os.environ.setdefault(name, value)
     with contained():
         from vllm.engine.arg_utils import EngineArgs
         from vllm.v1.engine.llm_engine import LLMEngine
         from vllm.v1.executor.uniproc_executor import UniProcExecutor
 
+        if arguments["enable_sleep_mode"]:
+            install()
         # asked for by its name, 0.20 takes another process instead on a CPU
         config = EngineArgs(**arguments, distributed_executor_backend=UniProcExecutor).create_engine_config()
         if hasattr(config.cache_config, "cpu_kvcache_space_bytes"):
             # a CPU of 0.19 sizes the cache by itself
             config.cache_config.cpu_kvcache_space_bytes = arguments.get("kv_cache_memory_bytes")
         return LLMEngine.from_vllm_config(config, disable_log_stats=True)
-
-
-def stop(engine: Any) -> None:
-    """End an engine and free its memory. One that has died may fail at that too, which is then only logged."""
-    try:
-        engine.engine_core.shutdown()
-    except Exception as error:
-        _logger.debug("vLLM did not end well: %s", error)
-    _forget_rotary_tables()
-    gc.collect()
-
-
-def _forget_rotary_tables() -> None:
-    """Those of one engine are kept for the next, which in 0.20 fills them with random numbers like weights."""
-    from vllm.model_executor.layers import rotary_embedding
-
-    getattr(rotary_embedding, "_ROPE_DICT", {}).clear()

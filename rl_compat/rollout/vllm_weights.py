@@ -2,23 +2,94 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from rl_compat.models.lora import merged_tensors
 from rl_compat.rollout.inference import hugging_face_model
+from rl_compat.rollout.vllm_pools import installed
+
+PLAIN_METHODS = frozenset({"UnquantizedLinearMethod", "UnquantizedEmbeddingMethod"})
+"of vLLM's layers, which on a GPU compute with the tensors that they load"
+WEIGHTS, CACHE = "weights", "kv_cache"
+"vLLM's names of what can sleep"
+_RELOADING = "vllm.model_executor.model_loader.reload.layerwise"
 
 
-def hand_over(engine: Any, model: nn.Module) -> None:
+def computes_with_what_it_loads(engine: Any) -> bool:
+    """Whether weights can be loaded over those that vLLM computes with: plain ones on a GPU, of which no layer makes
+    something else.
+    """
+    (plain,) = engine.apply_model(_is_plain)
+    return bool(plain)
+
+
+def _is_plain(model: nn.Module) -> bool:
+    if any(not parameter.is_cuda for parameter in model.parameters()):
+        return False
+    for module in model.modules():
+        method: Any = getattr(module, "quant_method", None)
+        if method is not None and type(method).__name__ not in PLAIN_METHODS:
+            return False
+        if hasattr(module, "process_weights_after_loading") and type(module).__name__ != "Attention":
+            return False
+    return True
+
+
+def hand_over(engine: Any, model: nn.Module, *, in_place: bool) -> None:
     """Make vLLM generate with the model's weights as they are now, adapters merged, and forget what it has cached.
 
-    One layer at a time is held twice. The tensors that vLLM computes with stay where they are, and so do its graphs.
+    `in_place` writes over the tensors that vLLM computes with, which `computes_with_what_it_loads` must allow. Else
+    vLLM makes them anew: one layer at a time is held twice, and they too stay where they are, and so do its graphs.
     """
     tensors = merged_tensors(hugging_face_model(model))
-    engine.collective_rpc("reload_weights", kwargs={"weights_iterator": tensors})
-    engine.apply_model(_pack_kept_weights)
+    if in_place:
+        engine.collective_rpc(_load, args=(tensors,))
+    else:
+        (names,) = engine.apply_model(_without_weights)
+        with _quiet_about(names):
+            engine.collective_rpc("reload_weights", kwargs={"weights_iterator": tensors})
+        engine.apply_model(_pack_kept_weights)
     assert engine.reset_prefix_cache(), "vLLM keeps cached prefixes of older weights"
+
+
+def _load(worker: Any, tensors: Iterable[tuple[str, Tensor]]) -> None:
+    model = worker.model_runner.get_model()
+    loaded = model.load_weights(tensors)
+    missing = {name for name, _ in model.named_parameters()} - set(loaded or ())
+    assert not missing, f"vLLM did not load {sorted(missing)}"
+
+
+def _without_weights(model: nn.Module) -> frozenset[str]:
+    """Classes of layers with nothing of their own to load: tables of rotations, an output tied to the embedding."""
+    loading: set[str] = set()
+    seen: set[int] = set()
+    for module in model.modules():
+        own = {id(parameter) for parameter in module.parameters(recurse=False)} - seen
+        seen |= own
+        if own:
+            loading.add(type(module).__name__)
+    return frozenset({type(module).__name__ for module in model.modules()} - loading)
+
+
+@contextmanager
+def _quiet_about(names: frozenset[str]) -> Iterator[None]:
+    """A reload warns of layers that it found no weights for, also of those that have none."""
+
+    def worth_saying(record: logging.LogRecord) -> bool:
+        layer, _, text = record.getMessage().partition(": ")
+        return text != "Failed to load weights" or layer not in names
+
+    logger = logging.getLogger(_RELOADING)
+    logger.addFilter(worth_saying)
+    try:
+        yield
+    finally:
+        logger.removeFilter(worth_saying)
 
 
 def _pack_kept_weights(model: nn.Module) -> None:
@@ -43,19 +114,30 @@ def release(engine: Any, *, on_cpu: bool) -> Released:
         (released,) = engine.collective_rpc(_release_on_cpu)
         return list(released)
     engine.sleep(2)
+    _asleep().update((WEIGHTS, CACHE))
     return []
 
 
-def take_back(engine: Any, model: nn.Module, released: Released, *, on_cpu: bool) -> None:
+def take_back(engine: Any, model: nn.Module, released: Released, *, on_cpu: bool, in_place: bool) -> None:
     """The memory again, with the model's weights in it."""
     if not on_cpu:
-        engine.wake_up(["weights"])
-    hand_over(engine, model)
+        _wake(engine, WEIGHTS)
+    hand_over(engine, model, in_place=in_place)
     if not on_cpu:
-        engine.wake_up(["kv_cache"])
+        _wake(engine, CACHE)
     for storage, num_bytes in released:
         storage.resize_(num_bytes)
         storage.fill_(0)
+
+
+def _wake(engine: Any, name: str) -> None:
+    engine.wake_up([name])
+    _asleep().discard(name)
+
+
+def _asleep() -> set[str]:
+    pools = installed()
+    return set() if pools is None else pools.asleep
 
 
 def _release_on_cpu(worker: Any) -> Released:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import threading
+import weakref
+from typing import Any
 
 import pytest
 import torch
@@ -275,6 +278,49 @@ def test_after_death_the_next_call_starts_again(llama: nn.Module) -> None:
     with pytest.raises(RLCompatError, match="stopped while generating: TypeError"):
         engine.generate(PROMPTS, GREEDY)
     assert engine.generate(PROMPTS, GREEDY) == expected
+
+
+def alive(worker: Any) -> list[weakref.ref[Any]]:
+    """What an engine of vLLM's holds, to be asked whether it is still there."""
+    runner = worker.model_runner
+    return [weakref.ref(item) for item in (worker, runner, runner.get_model(), *runner.kv_caches)]
+
+
+@pytest.mark.parametrize("asleep", [False, True])
+def test_nothing_of_vllms_is_alive_after_it_stops(llama: nn.Module, asleep: bool) -> None:
+    engine = build("vllm", llama)
+    expected = engine.generate(PROMPTS, SAMPLED)
+    (held,) = engine._engine.collective_rpc(alive)
+    assert all(item() is not None for item in held)
+    if asleep:
+        engine.sleep()
+    engine.stop()
+    assert [type(item()) for item in held] == [type(None)] * len(held)
+    assert engine.generate(PROMPTS, SAMPLED) == expected
+
+
+def test_nothing_of_vllms_is_alive_when_its_engine_is_dropped(llama: nn.Module) -> None:
+    engine = build("vllm", llama)
+    (held,) = engine._engine.collective_rpc(alive)
+    del engine
+    gc.collect()
+    assert [type(item()) for item in held] == [type(None)] * len(held)
+
+
+def test_nothing_of_vllms_is_alive_after_it_died_though_its_error_lives(llama: nn.Module) -> None:
+    engine = build("vllm", llama)
+    (held,) = engine._engine.collective_rpc(alive)
+    engine._engine.apply_model(lambda model: setattr(model.model.norm, "forward", None))
+    with pytest.raises(RLCompatError, match="stopped while generating: TypeError") as caught:
+        engine.generate(PROMPTS, GREEDY)
+    assert [type(item()) for item in held] == [type(None)] * len(held)
+    assert caught.value.__cause__ is not None
+
+
+def test_no_warning_is_logged_of_layers_that_have_no_weights(llama: nn.Module) -> None:
+    engine = build("vllm", llama)
+    engine.update_weights()
+    assert [line for line in engine._log.lines if "Failed to load" in line] == []
 
 
 def test_nothing_of_vllms_is_printed(llama: nn.Module, capfd: pytest.CaptureFixture[str]) -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
+from rollout.emulated_kernels import COMPILER, EmulatedKernels
 
+from rl_compat.rollout.draws import Draw, FusedDraw, plain_draw
+from rl_compat.rollout.kernel_choice import chosen_draw
 from rl_compat.rollout.row_uniforms import row_uniforms
 from rl_compat.rollout.sampling import draw, raw_logprobs
 from rl_compat.rollout.types import SamplingParams
-from rl_compat.rollout.vllm_draw import DrawCall, SlotResponses
+from rl_compat.rollout.vllm_draw import MOST_UNIFORMS, DrawCall, SlotResponses
 
 PARAMS = SamplingParams(max_new_tokens=4, temperature=0.7, top_p=0.9, top_k=20, min_p=0.01, raw_logprobs=True)
 
@@ -16,9 +19,23 @@ PARAMS = SamplingParams(max_new_tokens=4, temperature=0.7, top_p=0.9, top_k=20, 
 KEYS = (70, 2**62 + 9, 31)
 
 
-def call(params: SamplingParams = PARAMS, *, num_responses: int = 3, num_valid_tokens: int | None = None) -> DrawCall:
-    keys = KEYS[:num_responses]
-    return DrawCall(params, keys=keys, seed=5, num_valid_tokens=num_valid_tokens, device=torch.device("cpu"))
+def call(
+    params: SamplingParams = PARAMS,
+    *,
+    num_responses: int = 3,
+    num_valid_tokens: int | None = None,
+    draw: Draw = plain_draw,
+    most_uniforms: int = MOST_UNIFORMS,
+) -> DrawCall:
+    return DrawCall(
+        params,
+        keys=KEYS[:num_responses],
+        seed=5,
+        num_valid_tokens=num_valid_tokens,
+        device=torch.device("cpu"),
+        draw=draw,
+        most_uniforms=most_uniforms,
+    )
 
 
 def logits(seed: int, rows: int = 2) -> torch.Tensor:
@@ -68,6 +85,37 @@ def test_ids_beyond_the_tokenizer_are_never_drawn() -> None:
     for step in range(50):
         ours.draw(logits(step, rows=1), [0], [step])
     assert max(ours.drawn().tokens[0]) < 10
+
+
+@pytest.mark.skipif(COMPILER is None, reason="g++ runs the kernels on the CPU")
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+def test_a_kernel_draws_what_pytorch_draws(temperature: float) -> None:
+    """Also from logits that are a part of wider ones, which a kernel cannot read."""
+    params = SamplingParams(max_new_tokens=4, temperature=temperature, min_p=0.01, raw_logprobs=True)
+    kernels = EmulatedKernels({"STREAM": "float", "NORM": "float", "COMPUTE": "float", "HEAD_DIM": 64, "GROUP": 1})
+    plain = call(params, num_valid_tokens=90)
+    ours = call(params, num_valid_tokens=90, draw=FusedDraw(kernels))
+    for step in range(4):
+        wide = torch.cat([logits(step), torch.full((2, 3), 50.0)], dim=1)
+        left, expected = (one.draw(wide.clone()[:, :97], [2, 0], [step, step]) for one in (ours, plain))
+        assert torch.equal(left, expected)
+    assert kernels.launched == ["draw"] * 4
+    assert ours.drawn().tokens == plain.drawn().tokens
+    for field in ("logprobs", "raw_logprobs"):
+        mine, theirs = (torch.tensor(getattr(one.drawn(), field)) for one in (ours, plain))
+        torch.testing.assert_close(mine, theirs, atol=2e-5, rtol=1e-5)
+
+
+def test_a_call_too_large_for_all_its_random_numbers_at_once_draws_the_same() -> None:
+    whole, stepwise = call(), call(most_uniforms=14)
+    for step in range(6):
+        given = logits(step)
+        assert torch.equal(stepwise.draw(given.clone(), [2, 1], [step, 2]), whole.draw(given, [2, 1], [step, 2]))
+    assert stepwise.drawn() == whole.drawn()
+
+
+def test_without_a_gpu_drawing_is_left_to_pytorch() -> None:
+    assert chosen_draw(97, rows=4, device=torch.device("cpu"), architecture=None) is plain_draw
 
 
 def test_rows_follow_what_is_added_moved_exchanged_and_removed() -> None:
