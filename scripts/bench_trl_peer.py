@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from importlib.metadata import version
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -229,7 +229,7 @@ def grpo_trainer(workload: Workload, tokenizer: Any, watch: Watch, rollout: str)
 
 def versions(rollout: str) -> dict[str, str]:
     found = {"trl": trl.__version__, "torch": torch.__version__, "transformers": transformers.__version__}
-    return found | ({"vllm": version("vllm")} if rollout == "vllm" else {})
+    return found | ({"vllm": import_module("vllm").__version__} if rollout == "vllm" else {})
 
 
 def main(arguments: Sequence[str]) -> None:
