@@ -49,6 +49,12 @@ def held_bytes(engine: VllmEngine) -> int:
     return sum(sizes)
 
 
+def alive(worker: Any) -> list[weakref.ref[Any]]:
+    """What an engine of vLLM's holds, to be asked whether it is still there."""
+    runner = worker.model_runner
+    return [weakref.ref(item) for item in (worker, runner, runner.get_model(), *runner.kv_caches)]
+
+
 def test_the_same_seed_draws_what_the_native_engine_draws(llama: nn.Module) -> None:
     expected = build("native", llama).generate(PROMPTS, SAMPLED, group_size=3)
     assert tokens(build("vllm", llama).generate(PROMPTS, SAMPLED, group_size=3)) == tokens(expected)
@@ -271,32 +277,28 @@ def test_a_model_that_vllm_computes_otherwise_is_refused(llama: nn.Module) -> No
         build("vllm", llama)
 
 
-def test_after_death_the_next_call_starts_again(llama: nn.Module) -> None:
+def test_after_death_all_memory_is_back_though_the_error_lives_and_the_next_call_starts_again(llama: nn.Module) -> None:
     engine = build("vllm", llama)
     expected = engine.generate(PROMPTS, GREEDY)
+    (held,) = engine._engine.collective_rpc(alive)
     engine._engine.apply_model(lambda model: setattr(model.model.norm, "forward", None))
-    with pytest.raises(RLCompatError, match="stopped while generating: TypeError"):
+    with pytest.raises(RLCompatError, match="stopped while generating: TypeError") as caught:
         engine.generate(PROMPTS, GREEDY)
+    assert isinstance(caught.value.__cause__, TypeError)
+    assert [type(item()) for item in held] == [type(None)] * len(held)
     assert engine.generate(PROMPTS, GREEDY) == expected
 
 
-def alive(worker: Any) -> list[weakref.ref[Any]]:
-    """What an engine of vLLM's holds, to be asked whether it is still there."""
-    runner = worker.model_runner
-    return [weakref.ref(item) for item in (worker, runner, runner.get_model(), *runner.kv_caches)]
-
-
-@pytest.mark.parametrize("asleep", [False, True])
-def test_nothing_of_vllms_is_alive_after_it_stops(llama: nn.Module, asleep: bool) -> None:
+def test_nothing_of_vllms_is_alive_after_it_stops_awake_or_asleep(llama: nn.Module) -> None:
     engine = build("vllm", llama)
     expected = engine.generate(PROMPTS, SAMPLED)
-    (held,) = engine._engine.collective_rpc(alive)
-    assert all(item() is not None for item in held)
-    if asleep:
-        engine.sleep()
-    engine.stop()
-    assert [type(item()) for item in held] == [type(None)] * len(held)
-    assert engine.generate(PROMPTS, SAMPLED) == expected
+    for leave in (lambda: None, engine.sleep):
+        (held,) = engine._engine.collective_rpc(alive)
+        assert all(item() is not None for item in held)
+        leave()
+        engine.stop()
+        assert [type(item()) for item in held] == [type(None)] * len(held)
+        assert engine.generate(PROMPTS, SAMPLED) == expected
 
 
 def test_nothing_of_vllms_is_alive_when_its_engine_is_dropped(llama: nn.Module) -> None:
@@ -307,23 +309,10 @@ def test_nothing_of_vllms_is_alive_when_its_engine_is_dropped(llama: nn.Module) 
     assert [type(item()) for item in held] == [type(None)] * len(held)
 
 
-def test_nothing_of_vllms_is_alive_after_it_died_though_its_error_lives(llama: nn.Module) -> None:
-    engine = build("vllm", llama)
-    (held,) = engine._engine.collective_rpc(alive)
-    engine._engine.apply_model(lambda model: setattr(model.model.norm, "forward", None))
-    with pytest.raises(RLCompatError, match="stopped while generating: TypeError") as caught:
-        engine.generate(PROMPTS, GREEDY)
-    assert [type(item()) for item in held] == [type(None)] * len(held)
-    assert caught.value.__cause__ is not None
-
-
-def test_no_warning_is_logged_of_layers_that_have_no_weights(llama: nn.Module) -> None:
-    engine = build("vllm", llama)
-    engine.update_weights()
-    assert [line for line in engine._log.lines if "Failed to load" in line] == []
-
-
 def test_nothing_of_vllms_is_printed(llama: nn.Module, capfd: pytest.CaptureFixture[str]) -> None:
-    build("vllm", llama).generate(PROMPTS, GREEDY)
+    engine = build("vllm", llama)
+    engine.generate(PROMPTS, GREEDY)
+    engine.update_weights()
     assert capfd.readouterr().out == ""
     assert logging.getLogger("vllm").propagate is False
+    assert [line for line in engine._log.lines if "Failed to load" in line] == []
