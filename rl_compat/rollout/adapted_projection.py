@@ -26,7 +26,7 @@ def is_plain_adapter(module: Any) -> bool:
         return False
     if getattr(module, "lora_variant", None) or getattr(module, "fan_in_fan_out", False):
         return False
-    halves = [half for name in _active(module) for half in (module.lora_A[name], module.lora_B[name])]
+    halves = [half for name in active_adapters(module) for half in (module.lora_A[name], module.lora_B[name])]
     return all(type(half) is nn.Linear and half.bias is None for half in halves)
 
 
@@ -43,7 +43,9 @@ class AdaptedProjection:
         self._parts: list[tuple[Any, str, int]] = []
         outputs = 0
         for module in modules:
-            self._parts += [(module, name, outputs) for name in (_active(module) if has_adapter(module) else ())]
+            self._parts += [
+                (module, name, outputs) for name in (active_adapters(module) if has_adapter(module) else ())
+            ]
             outputs += int(base_of(module).out_features)  # type: ignore[arg-type]
         first = self._parts[0][0].lora_A[self._parts[0][1]].weight
         rank = sum(module.lora_A[name].weight.shape[0] for module, name, _ in self._parts)
@@ -67,5 +69,6 @@ class AdaptedProjection:
         return torch.addmm(self.base(states), states @ self._down.T, self._up.T)
 
 
-def _active(module: Any) -> list[str]:
+def active_adapters(module: Any) -> list[str]:
+    """Names of the adapters of a layer that are chosen; none of those it does not have."""
     return [name for name in module.active_adapters if name in module.lora_A]

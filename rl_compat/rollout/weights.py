@@ -13,7 +13,13 @@ from torch import Tensor, nn
 
 from rl_compat.models.storage import keep_in_storage_dtype
 from rl_compat.planning.types import DType, RolloutPlan
-from rl_compat.rollout.adapted_projection import AdaptedProjection, base_of, has_adapter, is_plain_adapter
+from rl_compat.rollout.adapted_projection import (
+    AdaptedProjection,
+    active_adapters,
+    base_of,
+    has_adapter,
+    is_plain_adapter,
+)
 from rl_compat.rollout.inference import DTYPES, hugging_face_model, is_quantized
 from rl_compat.rollout.packed_linears import PackedLinears, packing_unavailable_reason
 from rl_compat.rollout.projections import (
@@ -89,7 +95,8 @@ class SharedWeights:
     def _make(self, modules: tuple[nn.Module, ...], dtype: torch.dtype) -> Projection:
         adapted = [module for module in modules if has_adapter(module)]
         if adapted and all(is_plain_adapter(module) for module in adapted):
-            return AdaptedProjection(self.projection([base_of(m) for m in modules], dtype), modules, dtype)
+            base = self.projection([base_of(module) for module in modules], dtype)
+            return AdaptedProjection(base, modules, dtype) if any(map(active_adapters, adapted)) else base
         if all(is_plain(module) for module in modules):
             return self._plain(modules, dtype)
         return CalledProjection(modules, dtype, autocast_dtype=self.autocast_dtype)
@@ -155,9 +162,9 @@ class CopiedWeights(SharedWeights):
         for source, target in self._pairs:
             target.copy_(source)
         for layer, target in self._merged:
-            if not layer.merged:
-                for adapter in layer.active_adapters:
-                    target.copy_(layer.base_layer.weight + layer.get_delta_weight(adapter))
+            if not layer.merged and not layer.disable_adapters:
+                deltas = [layer.get_delta_weight(adapter) for adapter in active_adapters(layer)]
+                target.copy_(sum(deltas, start=layer.base_layer.weight))
 
 
 def rollout_weights(model: nn.Module, *, compute_dtype: DType, packed_linears: bool = False) -> RolloutWeights:
@@ -188,6 +195,7 @@ class HoldsWeights:
         self._source = model
         self._plan = plan
         self._weights: RolloutWeights | None = None
+        self._adapters: tuple[object, ...] = ()
 
     def update_weights(self) -> None:
         """Refresh a copy of the weights; nothing to do when the trainer's tensors are shared."""
@@ -205,13 +213,24 @@ class HoldsWeights:
         self._awake()
 
     def _awake(self) -> RolloutWeights:
+        """The weights, taken anew when adapters were merged, switched off or exchanged since they were taken."""
+        adapters = adapter_switches(self._source)
+        if self._weights is not None and adapters != self._adapters:
+            self.sleep()
         if self._weights is None:
+            self._adapters = adapters
             self._weights = rollout_weights(
                 self._source,
                 compute_dtype=self._plan.compute_dtype,
                 packed_linears=self._plan.packed_linears,
             )
         return self._weights
+
+
+def adapter_switches(model: nn.Module) -> tuple[object, ...]:
+    """Which adapters of each layer count, and whether they are merged or switched off."""
+    layers = _adapter_layers(model)
+    return tuple((layer.merged, layer.disable_adapters, tuple(layer.active_adapters)) for layer in layers)
 
 
 def _adapter_layers(model: nn.Module) -> list[Any]:

@@ -11,7 +11,7 @@ from torch import nn
 from rl_compat.errors import RLCompatError
 from rl_compat.planning.types import RolloutPlan
 from rl_compat.rollout.native import NativeEngine, graph_width, pack, shared_prefix
-from rl_compat.rollout.types import SamplingParams
+from rl_compat.rollout.types import RolloutEngine, SamplingParams
 
 GREEDY = SamplingParams(max_new_tokens=12, temperature=0.0)
 
@@ -140,6 +140,33 @@ def test_adapters_are_applied_and_seen_when_they_change(name: str, llama: nn.Mod
                 if parameter.requires_grad:
                     parameter.mul_(-1.5)
         engine.update_weights()
+
+
+@pytest.mark.parametrize("compute_dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("name", ["native", "transformers"])
+def test_adapters_that_are_switched_off_merged_or_exchanged_between_calls_are_noticed(
+    name: str, compute_dtype: str, llama: nn.Module
+) -> None:
+    def tokens(engine: RolloutEngine) -> list[tuple[int, ...]]:
+        return [group[0].token_ids for group in engine.generate(PROMPTS, GREEDY)]
+
+    base = tokens(build(name, llama, compute_dtype=compute_dtype))
+    adapted = with_adapters(llama)
+    engine = build(name, adapted, compute_dtype=compute_dtype)
+    first = tokens(engine)
+    with adapted.disable_adapter():
+        assert tokens(engine) == base != first
+    assert tokens(engine) == first
+    adapted.add_adapter("other", LoraConfig(r=2, target_modules=["q_proj"], task_type="CAUSAL_LM"))
+    adapted.set_adapter("other")
+    assert tokens(engine) == base
+    adapted.base_model.set_adapter(["default", "other"])
+    assert tokens(engine) == first
+    adapted.set_adapter("default")
+    adapted.merge_adapter()
+    assert tokens(engine) == first
+    adapted.unmerge_adapter()
+    assert tokens(engine) == first
 
 
 @pytest.mark.parametrize("name", ["native", "transformers"])
