@@ -21,8 +21,8 @@ _THREADS = 128
 _PARTIAL_NUMBERS = 4 * 2**20
 "fp32 sums that blocks leave for each other, 16 MiB"
 _MOST_TILES = 65536
-_BLOCKS_EACH = (0.8, 8.0)
-"blocks for a multiprocessor that are worth a trial, where the inputs are shared out"
+_BLOCKS = (32, 2048)
+"of a kernel that is worth a trial, where the inputs are shared out: fewer leave a card idle, more only add up"
 _TOLERANCE = {torch.float32: 1e-4, torch.float16: 1e-2}
 "of the largest number in an output"
 _logger = logging.getLogger(__name__)
@@ -60,8 +60,7 @@ class Way:
 class LinearKernels:
     """The kernels for one set of number formats on one device, with the memory in which blocks meet."""
 
-    def __init__(self, kernels: Kernels, *, device: torch.device, num_processors: int) -> None:
-        self.num_processors = num_processors
+    def __init__(self, kernels: Kernels, *, device: torch.device) -> None:
         self._kernels = kernels
         self._partial = torch.empty(_PARTIAL_NUMBERS, device=device)
         self._counters = torch.zeros(_MOST_TILES, dtype=torch.int32, device=device)
@@ -122,7 +121,7 @@ class FewRows:
         turns = cycle([one for one in self._weights() if one.shape == weight.shape] or [weight])
         library = least = self._seconds(lambda: linear_in_pieces(states, next(turns), None))
         best = None
-        for way in ways(rows, outputs, inputs, num_processors=kernels.num_processors):
+        for way in ways(rows, outputs, inputs):
             if not close(kernels.run(way, states, weight, None), plain):
                 _logger.warning("rollout does not use `%s`: it computes otherwise than PyTorch", way.tile.kernel)
                 continue
@@ -161,13 +160,12 @@ def _kernels_on(
     except (KernelError, OSError, AttributeError) as error:
         _logger.warning("rollout multiplies without kernels of its own: %s", str(error).splitlines()[0])
         return None
-    num_processors = torch.cuda.get_device_properties(device).multi_processor_count
-    return LinearKernels(kernels, device=device, num_processors=num_processors)
+    return LinearKernels(kernels, device=device)
 
 
-def ways(rows: int, outputs: int, inputs: int, *, num_processors: int) -> Iterator[Way]:
+def ways(rows: int, outputs: int, inputs: int) -> Iterator[Way]:
     """What is worth a trial: tiles of about so many rows, the inputs in one piece or in as many as keep blocks busy."""
-    least, most = (round(each * num_processors) for each in _BLOCKS_EACH)
+    least, most = _BLOCKS
     for tile in TILES:
         if not (rows <= 4 * tile.rows and (tile.rows <= 8 or tile.rows < 2 * rows)):
             continue
