@@ -56,7 +56,7 @@ def obstacles(machine: Hardware, name: str) -> tuple[str, ...]:
     from rl_compat.rollout.bench_options import ENGINES
 
     kind, dtype = ENGINES[name]
-    engine = () if kind == "generate" else rollout_engine(machine, kind).reasons_against
+    engine = () if kind == "generate" else rollout_engine(machine, kind.removesuffix("-alone")).reasons_against
     return engine + compute_dtype(machine, dtype).reasons_against
 
 

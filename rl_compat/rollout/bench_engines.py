@@ -14,10 +14,9 @@ from rl_compat.planning.types import RolloutPlan
 from rl_compat.rollout.bench_cases import Case
 from rl_compat.rollout.bench_memory import peak_bytes, reset_peak
 from rl_compat.rollout.bench_options import ENGINES
+from rl_compat.rollout.bench_peers import PlainGenerate, VllmAlone
 from rl_compat.rollout.build import build_rollout_engine
-from rl_compat.rollout.generation_config import neutral_generation_config
-from rl_compat.rollout.inference import DTYPES, generating, hugging_face_model
-from rl_compat.rollout.transformers import pad_left
+from rl_compat.rollout.inference import DTYPES
 from rl_compat.rollout.types import Response, SamplingParams
 
 
@@ -61,44 +60,6 @@ class Row:
         return asdict(self)
 
 
-class PlainGenerate:
-    """`model.generate` with sampling, in batches of fixed size in the order of the prompts."""
-
-    def __init__(self, model: nn.Module, *, batch: int) -> None:
-        self._model = hugging_face_model(model)
-        self._batch = batch
-
-    def generate(
-        self, prompts: Sequence[Sequence[int]], params: SamplingParams, *, group_size: int = 1
-    ) -> list[list[Response]]:
-        from transformers import GenerationConfig
-
-        assert group_size == 1
-        model: Any = self._model
-        settings = GenerationConfig(
-            max_new_tokens=params.max_new_tokens,
-            do_sample=True,
-            temperature=params.temperature,
-            top_k=0,
-            eos_token_id=list(params.stop_token_ids) or None,
-            pad_token_id=0,
-        )
-        responses = []
-        for start in range(0, len(prompts), self._batch):
-            ids, mask = pad_left(prompts[start : start + self._batch], filler_id=0)
-            with generating(model), neutral_generation_config(model):
-                output = model.generate(
-                    input_ids=ids.to(model.device), attention_mask=mask.to(model.device), generation_config=settings
-                )
-            responses += [[_cut(row, params)] for row in output[:, ids.shape[1] :].tolist()]
-        return responses
-
-
-def _cut(tokens: list[int], params: SamplingParams) -> Response:
-    end = next((place + 1 for place, token in enumerate(tokens) if token in params.stop_token_ids), len(tokens))
-    return Response(token_ids=tuple(tokens[:end]), logprobs=(), finish_reason="stop" if end < len(tokens) else "length")
-
-
 def engine_for(
     name: str, model: nn.Module, *, batch: int, max_length: int, architecture: str | None = None
 ) -> Generates:
@@ -107,17 +68,20 @@ def engine_for(
     on_gpu = next(model.parameters()).is_cuda
     if kind == "generate":
         return PlainGenerate(model if dtype == "fp32" else model.to(DTYPES[dtype]), batch=batch)
+    is_vllm = kind.startswith("vllm")
     plan = RolloutPlan(
-        engine=kind,
+        engine="vllm" if is_vllm else kind,
         compute_dtype=dtype,
         max_num_seqs=batch,
         max_prefill_tokens=8192,
         cuda_graphs=on_gpu,
         packed_linears=kind == "native" and not on_gpu and dtype == "fp32",
-        gpu_memory_utilization=0.5 if kind == "vllm" and on_gpu else None,
-        max_model_len=max_length if kind == "vllm" else None,
+        gpu_memory_utilization=0.5 if is_vllm and on_gpu else None,
+        max_model_len=max_length if is_vllm else None,
         kernel_architecture=architecture,
     )
+    if kind == "vllm-alone":
+        return VllmAlone(model, plan=plan)
     return build_rollout_engine(model, plan=plan, pad_token_id=0)
 
 

@@ -18,8 +18,12 @@ ENGINES: dict[str, tuple[str, DType]] = {
     "vllm-fp32": ("vllm", "fp32"),
     "vllm-fp16": ("vllm", "fp16"),
     "vllm-bf16": ("vllm", "bf16"),
+    "vllm-alone-fp32": ("vllm-alone", "fp32"),
+    "vllm-alone-fp16": ("vllm-alone", "fp16"),
+    "vllm-alone-bf16": ("vllm-alone", "bf16"),
 }
-"engine and dtype of the matrix products by name; `generate` is transformers' own, without log-probabilities"
+"""Engine and dtype of the matrix products by name. `generate` is transformers' own, without log-probabilities;
+`vllm-alone` is vLLM with its own sampler and log-probabilities, where `vllm` draws as every engine here does."""
 ROW = "ROW "
 "before a row on the stdout of the process that measures"
 NOW = "NOW "
