@@ -12,7 +12,7 @@ On a GPU, GRPO with 8 prompts x 8 responses x 128 tokens at the shape of Qwen2.5
 and with vLLM in its own process; `--trl-path` is what the peer finds its packages with, under the same interpreter:
 
     python scripts/bench_trl.py --algorithm grpo --device cuda --dtype bf16 --peer-rollout generate,vllm \\
-        --trl-path FOLDER_WITH_TRL:FOLDER_WITH_VLLM
+        --trl-path trl/site-packages:vllm/site-packages
 
 Each round runs all sides in processes of their own, one after the other, in alternating order. A side's first step is
 dropped as a time; in it the work is counted: tokens fed to models and weights changed. The run fails when the sides did
@@ -77,7 +77,9 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--engine", choices=("native", "vllm"), default="native", help="ours (default: native)")
     parser.add_argument("--peer-rollout", default="generate", help="generate, vllm, or both with a comma between")
     parser.add_argument("--trl-python", type=Path, help="interpreter of an environment with TRL (default: this one)")
-    parser.add_argument("--trl-path", help="PYTHONPATH of the peer, in the place of this process's")
+    parser.add_argument(
+        "--trl-path", help="PYTHONPATH of the peer, in the place of ours; dill wants folders named site-packages"
+    )
     parser.add_argument("--json", action="store_true", help="print everything measured as JSON")
     options = parser.parse_args(arguments)
     fill_in(options)
