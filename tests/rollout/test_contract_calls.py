@@ -68,12 +68,13 @@ def test_copies_of_a_prompt_are_counted_over_the_call(engine: RolloutEngine) -> 
     assert [group[0].token_ids for group in single] == four
 
 
-def test_all_engines_draw_the_same_tokens(llama: nn.Module) -> None:
-    native, transformers = (build(name, llama) for name in ("native", "transformers"))
+@pytest.mark.parametrize("name", ["transformers", pytest.param("vllm", marks=pytest.mark.vllm)])
+def test_all_engines_draw_the_same_tokens(name: str, llama: nn.Module) -> None:
+    native, other = build("native", llama), build(name, llama)
     for params in (SAMPLED, FILTERED):
         ours, theirs = (
             native.generate(PROMPTS, params, group_size=2),
-            transformers.generate(PROMPTS, params, group_size=2),
+            other.generate(PROMPTS, params, group_size=2),
         )
         assert [[r.token_ids for r in g] for g in ours] == [[r.token_ids for r in g] for g in theirs]
 
