@@ -23,12 +23,14 @@ from rl_compat.rollout.bench_options import ENGINES, NOW, ROW, BenchOptions
 def rows_of(
     engine_name: str, options: BenchOptions, questions: Sequence[str], *, now: Callable[[str], None]
 ) -> Iterator[Row]:
-    """The engine on each case. Engines in fp32 use no TF32 and no flash attention, as the oldest cards.
+    """The engine on each case. In fp32 there is no TF32 and no flash attention, as on the oldest cards.
+
+    In half precision the output layer, which stays fp32, may use TF32, as a plan for such a card has it.
 
     `now` hears what is being done.
     """
     dtype = ENGINES[engine_name][1]
-    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.set_float32_matmul_precision("highest" if dtype == "fp32" else "high")
     torch.backends.cuda.enable_flash_sdp(dtype != "fp32")
     torch.backends.cuda.enable_cudnn_sdp(dtype != "fp32")
     now("measuring the device")

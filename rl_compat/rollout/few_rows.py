@@ -13,6 +13,7 @@ from torch import Tensor
 
 from rl_compat.models.storage import linear_in_pieces
 from rl_compat.rollout.cuda_kernels import C_TYPES, KernelError, Kernels, loaded_kernels
+from rl_compat.rollout.inference import exact_products
 from rl_compat.rollout.kernel_timing import Seconds, captured_seconds
 
 MOST_ROWS = 64
@@ -117,7 +118,8 @@ class FewRows:
         outputs, inputs = weight.shape
         generator = torch.Generator(device=weight.device).manual_seed(0)
         states = torch.randn(rows, inputs, generator=generator, device=weight.device).to(dtype)
-        plain = linear_in_pieces(states, weight, None)
+        with exact_products():
+            plain = linear_in_pieces(states, weight, None)
         turns = cycle([one for one in self._weights() if one.shape == weight.shape] or [weight])
         library = least = self._seconds(lambda: linear_in_pieces(states, next(turns), None))
         best = None

@@ -86,3 +86,14 @@ def attention_set_to(config: Any, name: str | None) -> Iterator[None]:
     finally:
         for item, value in zip((item for item in configs if item is not None), before, strict=True):
             item._attn_implementation = value
+
+
+@contextmanager
+def exact_products() -> Iterator[None]:
+    """No TF32 inside: its rounding would drown what a comparison looks for."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)

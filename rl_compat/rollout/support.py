@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from rl_compat.rollout.attention import AttentionLayout, attention_name, registe
 from rl_compat.rollout.decoder import SlotDecoder
 from rl_compat.rollout.decoder_spec import UnknownDecoderError, read_spec
 from rl_compat.rollout.forwards import decoder_over
-from rl_compat.rollout.inference import attention_set_to, generating, hugging_face_model, is_quantized
+from rl_compat.rollout.inference import attention_set_to, exact_products, generating, hugging_face_model, is_quantized
 from rl_compat.rollout.kv_cache import SlotMemory
 from rl_compat.rollout.types import SamplingParams
 from rl_compat.rollout.weights import SharedWeights
@@ -59,17 +59,6 @@ def _reason_in_numbers(model: Any, *, own: bool) -> str | None:
     if not gap <= (_EXACT_TOLERANCE if exact else _ROUNDED_TOLERANCE):
         return f"its log-probabilities over the slot cache are off by {gap:.2g}"
     return None
-
-
-@contextmanager
-def exact_products() -> Iterator[None]:
-    """No TF32: its rounding would drown what the comparison looks for."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
 
 
 def _decoded_and_plain(model: Any, *, own: bool) -> tuple[Tensor, Tensor]:
