@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from weakref import ref
 
 import torch
 from torch import Tensor
@@ -49,12 +50,15 @@ def decoder_over(
 
 
 def _speed_up(projections: Sequence[Projection], device: torch.device, architecture: str | None) -> None:
-    """Give layers of one shape what is faster for few rows."""
+    """Give layers of one shape what is faster for few rows. It holds them weakly, so that sleep frees them."""
     bases = [one.base if isinstance(one, AdaptedProjection) else one for one in projections]
     shared = [base for base in bases if isinstance(base, SharedProjection)]
 
+    references = [ref(one) for one in shared]
+
     def weights() -> list[Tensor]:
-        return [weight for weight in (one.whole_weight() for one in shared) if weight is not None]
+        alive = [one for one in (reference() for reference in references) if one is not None]
+        return [weight for weight in (one.whole_weight() for one in alive) if weight is not None]
 
     product = few_rows_on(device, weights, architecture=architecture)
     for one in shared:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
@@ -80,6 +83,26 @@ def test_fp32_shares_the_trainers_tensors(llama: nn.Module) -> None:
     engine = build("native", llama)
     engine.wake()
     assert engine._weights.model is llama
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("name", ["native", "transformers"])
+def test_sleep_frees_at_once_without_waiting_for_the_garbage_collector(
+    name: str, device: str, llama: nn.Module
+) -> None:
+    engine = build(name, llama.to(device), compute_dtype="fp16", cuda_graphs=device == "cuda")
+    gc.collect()
+    gc.disable()
+    try:
+        engine.generate(PROMPTS, GREEDY)
+        weight = weakref.ref(engine._weights.model.model.layers[0].mlp.up_proj.weight)
+        decoder = weakref.ref(engine._decoder) if name == "native" else None
+        assert weight() is not None
+        engine.sleep()
+        assert weight() is None
+        assert decoder is None or decoder() is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("compute_dtype", ["bf16", "fp16"])
