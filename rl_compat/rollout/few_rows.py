@@ -18,6 +18,8 @@ from rl_compat.rollout.kernel_timing import Seconds, captured_seconds
 
 MOST_ROWS = 64
 "from here on the library's products were as fast on every card measured"
+MOST_MIXED_ROWS = 128
+"where the library has a weight of another dtype to cast first"
 _THREADS = 128
 _PARTIAL_NUMBERS = 4 * 2**20
 "fp32 sums that blocks leave for each other, 16 MiB"
@@ -100,7 +102,8 @@ class FewRows:
     def __call__(self, states: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
         """The product, or None where the library is to make it."""
         rows = states.shape[0]
-        if rows > MOST_ROWS or not fits(states, weight):
+        most = MOST_ROWS if weight.dtype == states.dtype else MOST_MIXED_ROWS
+        if rows > most or not fits(states, weight):
             return None
         kernels = self._kernels(weight.dtype, states.dtype)
         if kernels is None:

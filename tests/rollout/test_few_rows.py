@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from rl_compat.rollout.cuda_kernels import C_TYPES, CudaKernels, KernelError, compiled, kernel_source, nvrtc_library
 from rl_compat.rollout.few_rows import (
+    MOST_MIXED_ROWS,
     MOST_ROWS,
     TILES,
     Decisions,
@@ -97,10 +98,10 @@ def test_a_product_does_not_depend_on_the_other_rows(device: torch.device) -> No
 
 
 def decided(
-    weights: list[Tensor], times: list[float], device: torch.device
+    weights: list[Tensor], times: list[float], device: torch.device, *, dtype: torch.dtype = torch.float32
 ) -> tuple[FewRows, dict[object, Way | None]]:
     """The seconds of PyTorch, then of each way that is tried; the last stays for the rest."""
-    kernels = kernels_on(device, torch.float32, torch.float32)
+    kernels = kernels_on(device, torch.float32, dtype)
     waiting = list(times)
     decisions: Decisions = {}
     product = FewRows(
@@ -128,6 +129,16 @@ def test_the_fastest_way_is_taken_for_each_number_of_rows() -> None:
     tried = list(ways(4, 96, 64))
     assert list(decisions.values()) == [tried[1]]
     assert product(torch.randn(4, 64), weights[0], None) is not None and len(decisions) == 1
+
+
+def test_weights_that_would_have_to_be_cast_are_tried_with_more_rows() -> None:
+    weights = [torch.randn(96, 64).half()]
+    product, decisions = decided(weights, [3.0, 2.0], emulated(), dtype=torch.float16)
+    states = torch.randn(MOST_ROWS + 36, 64)
+    ours = product(states, weights[0], None)
+    assert ours is not None and len(decisions) == 1
+    torch.testing.assert_close(ours, states @ weights[0].float().T)
+    assert product(torch.randn(MOST_MIXED_ROWS + 1, 64), weights[0], None) is None
 
 
 def test_pytorch_makes_a_product_that_it_makes_faster_and_one_of_many_rows() -> None:
