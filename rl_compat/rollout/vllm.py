@@ -155,7 +155,7 @@ class VllmEngine:
             free_memory()
             raise start_error(error, self._plan, version=_version(), log=self._log.lines) from error
         VllmEngine._running = weakref.ref(self)
-        self._end = weakref.finalize(self, stop, Held(engine=self._engine))
+        self._end = weakref.finalize(self, stop, Held(engine=self._engine, source=weakref.ref(self._source)))
         self._first_fill()
 
     def _first_fill(self) -> None:

@@ -65,7 +65,7 @@ class DrawCall:
         """
         last = self._width - 1
         places = [response * self._width + min(step, last) for response, step in zip(responses, steps, strict=True)]
-        at = torch.tensor(places, pin_memory=logits.is_cuda).to(logits.device, non_blocking=True)
+        at = torch.tensor(places, device="cpu", pin_memory=logits.is_cuda).to(logits.device, non_blocking=True)
         tokens, logprobs, raw = self._draw(
             logits.contiguous(), self._uniforms_at(at), self._params, num_valid_tokens=self._num_valid_tokens
         )

@@ -10,11 +10,13 @@ from __future__ import annotations
 import gc
 import logging
 import sys
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import nn
 
 from rl_compat.rollout.vllm_pools import installed
 
@@ -25,9 +27,10 @@ COLLECTIONS = 3
 
 @dataclass(slots=True)
 class Held:
-    """A running engine of vLLM's, until `stop` takes it out."""
+    """A running engine of vLLM's, until `stop` takes it out, and the trainer's model."""
 
     engine: Any
+    source: weakref.ref[nn.Module]
 
 
 def stop(held: Held) -> None:
@@ -38,7 +41,7 @@ def stop(held: Held) -> None:
     pools = installed()
     if pools is not None:
         pools.keep_allocators()
-    _attempt(engine.collective_rpc, _let_go)
+    _attempt(_empty, engine, held.source())
     _attempt(engine.engine_core.shutdown)
     del engine
     free_memory()
@@ -66,8 +69,17 @@ def _attempt(end: Callable[..., object], *arguments: object) -> None:
         _logger.debug("vLLM did not end well: %s", error)
 
 
-def _let_go(worker: Any) -> None:
-    """Empty every tensor that is large, whoever still refers to it, and undo what torch.compile keeps of the model."""
+def _empty(engine: Any, source: nn.Module | None) -> None:
+    tensors = [] if source is None else [*source.parameters(), *source.buffers()]
+    trainers = frozenset(tensor.untyped_storage().data_ptr() for tensor in tensors)
+    engine.collective_rpc(_let_go, kwargs={"trainers": trainers})
+
+
+def _let_go(worker: Any, *, trainers: frozenset[int]) -> None:
+    """Empty weights and cache, whoever still refers to them, and undo what torch.compile keeps of the model.
+
+    `trainers` are storages that stay as they are, should a loader have taken one over.
+    """
     runner = worker.model_runner
     model = runner.get_model()
     if torch.cuda.is_initialized():
@@ -75,12 +87,12 @@ def _let_go(worker: Any) -> None:
     _forget_compiled(model)
     _forget_graphs()
     for tensor in [*model.parameters(), *model.buffers(), *runner.kv_caches]:
-        if isinstance(tensor, torch.Tensor):
+        if isinstance(tensor, torch.Tensor) and tensor.untyped_storage().data_ptr() not in trainers:
             tensor.untyped_storage().resize_(0)
     runner.kv_caches.clear()
 
 
-def _forget_compiled(model: torch.nn.Module) -> None:
+def _forget_compiled(model: nn.Module) -> None:
     """Hooks hold the model, and the code of its class holds what was compiled for it."""
     hooks = torch._dynamo.convert_frame._bytecode_hooks
     modules: dict[int, Any] = {id(item): item for item in model.modules() if hasattr(item, "original_code_object")}
