@@ -11,7 +11,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from rl_compat.rollout.vllm_start import LastLines
 from rl_compat.rollout.vllm_weights import collecting_lately, computes_with_what_it_loads, hand_over
+
+RELOADING = "vllm.model_executor.model_loader.reload.layerwise"
 
 
 class UnquantizedLinearMethod:
@@ -63,9 +66,8 @@ class Engine:
 
     def collective_rpc(self, method: object, args: tuple = (), kwargs: dict | None = None) -> list[object]:
         if method == "reload_weights":
-            logger = logging.getLogger("vllm.model_executor.model_loader.reload.layerwise")
             for name in self.warned:
-                logger.warning("%s: Failed to load weights", name)
+                logging.getLogger(RELOADING).warning("%s: Failed to load weights", name)
             return [None]
         worker = SimpleNamespace(model_runner=SimpleNamespace(get_model=lambda: self.model))
         return [method(worker, *args)]  # type: ignore[operator]
@@ -94,14 +96,16 @@ def test_weights_that_are_not_loaded_in_place_are_an_error() -> None:
         hand_over(Engine(Model(None, loads={"embedding.weight"})), trainer, in_place=True)
 
 
-def test_a_reload_warns_of_layers_that_lack_weights_and_not_of_those_that_have_none(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(logging.getLogger("vllm"), "propagate", True)
+def test_a_reload_warns_of_layers_that_lack_weights_and_not_of_those_that_have_none() -> None:
+    kept, logger = LastLines(), logging.getLogger(RELOADING)
     engine = Engine(Model(None, loads=EVERY))
     engine.warned = ["RotaryEmbedding", "TiedHead", "Linear"]
-    hand_over(engine, nn.Linear(2, 2), in_place=False)
-    assert [record.getMessage() for record in caplog.records] == ["Linear: Failed to load weights"]
+    logger.addHandler(kept)
+    try:
+        hand_over(engine, nn.Linear(2, 2), in_place=False)
+    finally:
+        logger.removeHandler(kept)
+    assert kept.lines == ["Linear: Failed to load weights"]
 
 
 class Ring:
