@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections.abc import Sequence
 from typing import Any
@@ -16,6 +17,9 @@ from rl_compat.rollout.types import Response, SamplingParams
 from rl_compat.rollout.vllm_start import config_folder, engine_arguments, keep_log, require_vllm, start
 from rl_compat.rollout.vllm_stop import Held, stop
 from rl_compat.rollout.vllm_weights import hand_over
+
+TRITON_AS_IT_COMES = ("TRITON_F32_DEFAULT", "tf32")
+"in fp32 vLLM attends in TF32 unless it is told otherwise, as this project's engine tells it"
 
 
 class PlainGenerate:
@@ -65,6 +69,7 @@ class VllmAlone:
 
     def __init__(self, model: nn.Module, *, plan: RolloutPlan) -> None:
         require_vllm()
+        os.environ.setdefault(*TRITON_AS_IT_COMES)
         self._log = keep_log()
         self._folder = config_folder(model)
         arguments = engine_arguments(model, plan, folder=self._folder.name)
