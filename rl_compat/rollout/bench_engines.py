@@ -14,16 +14,19 @@ from rl_compat.planning.types import RolloutPlan
 from rl_compat.rollout.bench_cases import Case
 from rl_compat.rollout.bench_memory import peak_bytes, reset_peak
 from rl_compat.rollout.bench_options import ENGINES
-from rl_compat.rollout.bench_peers import PlainGenerate, VllmAlone
+from rl_compat.rollout.bench_peers import PlainGenerate
 from rl_compat.rollout.build import build_rollout_engine
 from rl_compat.rollout.inference import DTYPES
 from rl_compat.rollout.types import Response, SamplingParams
+from rl_compat.rollout.vllm_alone import VllmAlone
 
 
 class Generates(Protocol):
     def generate(
         self, prompts: Sequence[Sequence[int]], params: SamplingParams, *, group_size: int = ...
     ) -> Sequence[Sequence[Response]]: ...
+
+    def update_weights(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +118,10 @@ def measure(name: str, engine: Generates, case: Case, *, device: str, repeats: i
 
 
 def _timed(engine: Generates, case: Case, params: SamplingParams, *, on_gpu: bool) -> tuple[float, int]:
+    """Seconds and tokens of a call after new weights: no engine finds the prompts of an earlier call in its cache."""
+    engine.update_weights()
+    if on_gpu:
+        torch.cuda.synchronize()
     start = time.perf_counter()
     groups = engine.generate(case.prompts, params)
     if on_gpu:

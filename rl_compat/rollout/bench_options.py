@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from rl_compat.planning.types import DType
 
@@ -60,6 +60,11 @@ class BenchOptions:
         """Of each engine."""
         random = 0 if self.shape is None else len(self.batches) + (1 if self.ragged else 0)
         return random + (0 if self.model is None else len(self.questions))
+
+    def apart(self) -> tuple[BenchOptions, ...]:
+        """The same cases, one model at a time: a process that has had one vLLM is not the place to measure another."""
+        parts = (replace(self, model=None), replace(self, shape=None))
+        return tuple(part for part in parts if part.num_cases)
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

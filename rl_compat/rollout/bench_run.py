@@ -1,4 +1,4 @@
-"""Engines measured one after the other, each in a process that may fail without ending the rest."""
+"""Engines measured one after the other, each with each model in a process that may fail without ending the rest."""
 
 from __future__ import annotations
 
@@ -34,15 +34,16 @@ def measured(
 ) -> Rows:
     """The rows of all engines; one that fails gives a row with its last words in `error`.
 
-    `say` hears of results and failures, `show` how many more cases are finished and what is being done. An engine may
-    take its share of the time, and what those before it have left of theirs.
+    `say` hears of results and failures, `show` how many more cases are finished and what is being done. An engine with
+    a model may take its share of the time, and what those before it have left of theirs.
     """
     rows: Rows = []
     ends = time.monotonic() + total_seconds
-    for place, engine in enumerate(engines):
-        seconds = (ends - time.monotonic()) / (len(engines) - place)
-        found = list(_measured_apart(engine, options, questions, max_seconds=seconds, say=say, show=show))
-        missing = options.num_cases - sum("case" in row for row in found)
+    runs = [(engine, part) for engine in engines for part in options.apart()]
+    for place, (engine, part) in enumerate(runs):
+        seconds = (ends - time.monotonic()) / (len(runs) - place)
+        found = list(_measured_apart(engine, part, questions, max_seconds=seconds, say=say, show=show))
+        missing = part.num_cases - sum("case" in row for row in found)
         if missing:
             show(missing, f"{engine}: failed")
         rows += found

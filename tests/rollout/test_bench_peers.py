@@ -8,8 +8,9 @@ from rollout.conftest import PROMPTS, forward_logprobs, plain_generate
 from torch import nn
 
 from rl_compat.planning.types import RolloutPlan
-from rl_compat.rollout.bench_peers import PlainGenerate, VllmAlone
+from rl_compat.rollout.bench_peers import PlainGenerate
 from rl_compat.rollout.types import SamplingParams
+from rl_compat.rollout.vllm_alone import VllmAlone
 
 
 def test_generate_samples_in_batches_and_cuts_at_a_stop_token(llama: nn.Module) -> None:
@@ -35,6 +36,8 @@ def test_vllm_alone_gives_the_tokens_of_the_model_and_their_log_probabilities(ll
         kv_cache_bytes=2**20,
     )
     peer = VllmAlone(llama, plan=plan)
+    peer.generate(PROMPTS[:3], SamplingParams(max_new_tokens=2))
+    peer.update_weights()
     groups = peer.generate(PROMPTS[:3], SamplingParams(max_new_tokens=6, temperature=0.0))
     peer.stop()
     for prompt, (response,) in zip(PROMPTS[:3], groups, strict=True):
