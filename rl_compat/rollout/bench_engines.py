@@ -31,7 +31,7 @@ class Generates(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One engine on one case: the best of the repeats."""
+    """One engine on one case: the best of its calls."""
 
     engine: str
     dtype: str
@@ -89,13 +89,13 @@ def engine_for(
 
 
 def measure(name: str, engine: Generates, case: Case, *, device: str, repeats: int, prefill_too: bool = True) -> Row:
-    """A first call, then the best of `repeats`; and one call for a single token, to know the prefill."""
+    """The best of a first call and `repeats` more; and one call for a single token, to know the prefill."""
     on_gpu = device.startswith("cuda")
     if on_gpu:
         torch.cuda.synchronize()
     reset_peak(on_gpu=on_gpu)
-    first, _ = _timed(engine, case, case.params, on_gpu=on_gpu)
-    seconds, tokens = min(_timed(engine, case, case.params, on_gpu=on_gpu) for _ in range(repeats))
+    calls = [_timed(engine, case, case.params, on_gpu=on_gpu) for _ in range(1 + repeats)]
+    first, (seconds, tokens) = calls[0][0], min(calls)
     step = None
     if prefill_too and not case.params.stop_token_ids and len(case.prompts) <= case.batch:
         one = SamplingParams(max_new_tokens=1, seed=0)
