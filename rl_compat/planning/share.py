@@ -23,7 +23,8 @@ def kv_room_bytes(
     """
     lowest = (weights_bytes + overhead_bytes) / total_bytes
     highest = (total_bytes - resident_bytes) / total_bytes
-    hint = f"set `rollout.gpu_memory_utilization` above {lowest:.2f} and at most {highest:.2f}"
+    between = f"above {lowest:.2f} and at most {highest:.2f}, less what a training step needs"
+    hint = f"set `rollout.gpu_memory_utilization` {between}"
     if lowest >= highest:
         hint = "free memory first: `plan.offload_idle_models=true`, or a smaller model"
     if share > highest:

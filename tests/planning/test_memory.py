@@ -249,7 +249,8 @@ def test_a_share_that_cannot_work_is_refused_with_the_valid_range(share, fact) -
         )
 
     assert fact in caught.value.message
-    assert caught.value.hint == "set `rollout.gpu_memory_utilization` above 0.06 and at most 0.42"
+    between = "above 0.06 and at most 0.42, less what a training step needs"
+    assert caught.value.hint == f"set `rollout.gpu_memory_utilization` {between}"
 
 
 def test_a_tiny_share_bounds_the_cache_of_the_native_engine() -> None:
