@@ -86,7 +86,10 @@ def run_command(module: str, arguments: list[str], program: str) -> int:
     except typer.Abort:
         return INTERRUPTED
     except usage_error as error:
-        raise AskedWrongly(as_fact(error.format_message()), hint=f"`{program} --help` lists what it takes") from error  # type: ignore[attr-defined]
+        place = getattr(error, "ctx", None)
+        asked = program if place is None else place.command_path
+        fact = as_fact(error.format_message())  # type: ignore[attr-defined]
+        raise AskedWrongly(fact, hint=f"`{asked} --help` lists what it takes") from error
     return result if isinstance(result, int) else 0
 
 

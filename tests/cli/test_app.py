@@ -48,6 +48,7 @@ def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
         (["trian"], "error: there is no command `trian`", "hint: did you mean `rlc train`"),
         (["--verbose"], "error: there is no option `--verbose`", "hint: `rlc --help` lists the commands"),
         (["train", "--fast"], "error: no such option: --fast", "hint: `rlc train --help` lists what it takes"),
+        (["bench", "rollout", "--fast"], "error: no such option: --fast", "hint: `rlc bench rollout --help` lists"),
         (["data"], "error: missing command", "hint: `rlc data --help` lists what it takes"),
         (["data", "gsm9k"], "error: no such command 'gsm9k'", "hint: `rlc data --help` lists what it takes"),
         (
