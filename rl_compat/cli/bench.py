@@ -93,8 +93,9 @@ def rollout(
         )
     facts = machine_facts(machine)
     saved = keep(measurements_of(rows, facts, model=model or f"{options.shape}, random weights"))
+    cells = table(rows, baseline=names[0])
     if as_json:
         print_json({"machine": facts, "model": model or options.shape, "rows": rows, "saved": saved})
-    else:
-        print_table(title(facts), COLUMNS, table(rows, baseline=names[0]))
-    return 1 if all("error" in row for row in rows) else 0
+    elif cells:
+        print_table(title(facts), COLUMNS, cells)
+    return 0 if cells else 1
