@@ -27,12 +27,26 @@ __device__ __forceinline__ float block_sum(float value) {
 struct Row {
     float values[HELD], weights[HELD];
 
-    __device__ __forceinline__ void load_weights(const NORM* weight, int hidden, float offset) {
+    // The sum of the squares of all numbers of the row that are this thread's; `number` gives the i-th.
+    template <class NUMBER>
+    __device__ __forceinline__ float load(const NORM* weight, int hidden, float offset, NUMBER number) {
+        float sum = 0.0f;
 #pragma unroll
         for (int j = 0; j < HELD; ++j) {
             int i = threadIdx.x + j * blockDim.x;
             weights[j] = i < hidden ? widen(weight[i]) + offset : 0.0f;
         }
+#pragma unroll
+        for (int j = 0; j < HELD; ++j) {
+            int i = threadIdx.x + j * blockDim.x;
+            values[j] = i < hidden ? number(i) : 0.0f;
+            sum += values[j] * values[j];
+        }
+        for (int i = threadIdx.x + HELD * blockDim.x; i < hidden; i += blockDim.x) {
+            float value = number(i);
+            sum += value * value;
+        }
+        return sum;
     }
 };
 
@@ -68,18 +82,7 @@ extern "C" __global__ void add_norm(
     stream += start;
     if (added) added += start;
     Row row;
-    float sum = 0.0f;
-    row.load_weights(weight, hidden, offset);
-#pragma unroll
-    for (int j = 0; j < HELD; ++j) {
-        int i = threadIdx.x + j * blockDim.x;
-        row.values[j] = i < hidden ? add(stream, added, i) : 0.0f;
-        sum += row.values[j] * row.values[j];
-    }
-    for (int i = threadIdx.x + HELD * blockDim.x; i < hidden; i += blockDim.x) {
-        float value = add(stream, added, i);
-        sum += value * value;
-    }
+    float sum = row.load(weight, hidden, offset, [&](int i) { return add(stream, added, i); });
     if (wide) norm_row(row, stream, weight, (float*)out + start, hidden, eps, offset, sum);
     else norm_row(row, stream, weight, (COMPUTE*)out + start, hidden, eps, offset, sum);
 }
@@ -90,18 +93,7 @@ extern "C" __global__ void plain_norm(
     size_t start = (size_t)blockIdx.x * hidden;
     states += start;
     Row row;
-    float sum = 0.0f;
-    row.load_weights(weight, hidden, offset);
-#pragma unroll
-    for (int j = 0; j < HELD; ++j) {
-        int i = threadIdx.x + j * blockDim.x;
-        row.values[j] = i < hidden ? widen(states[i]) : 0.0f;
-        sum += row.values[j] * row.values[j];
-    }
-    for (int i = threadIdx.x + HELD * blockDim.x; i < hidden; i += blockDim.x) {
-        float value = widen(states[i]);
-        sum += value * value;
-    }
+    float sum = row.load(weight, hidden, offset, [&](int i) { return widen(states[i]); });
     norm_row(row, states, weight, out + start, hidden, eps, offset, sum);
 }
 
