@@ -12,11 +12,17 @@ from torch import nn
 
 from rl_compat.errors import DataError, ModelError
 from rl_compat.planning.types import RolloutPlan
-from rl_compat.rollout.inference import check_prompts, generating, hugging_face_model, num_embeddings
+from rl_compat.rollout.inference import (
+    check_prompts,
+    exact_products,
+    generating,
+    hugging_face_model,
+    num_embeddings,
+)
 from rl_compat.rollout.kernel_choice import chosen_draw
 from rl_compat.rollout.row_uniforms import call_seed
 from rl_compat.rollout.stop_strings import stop_strings
-from rl_compat.rollout.support import PROBE_PROMPTS, PROBE_STEPS, exact_products, plain_logprobs
+from rl_compat.rollout.support import PROBE_STEPS, plain_logprobs, probe_prompts
 from rl_compat.rollout.types import Decode, Progress, Response, SamplingParams
 from rl_compat.rollout.vllm_call import VllmCall
 from rl_compat.rollout.vllm_errors import death, forget_locals, refusal, start_error
@@ -195,11 +201,11 @@ class VllmEngine:
     def _gap(self) -> float:
         """Largest difference of log-probabilities between vLLM and the trainer's model, greedily for a few tokens."""
         params = SamplingParams(max_new_tokens=PROBE_STEPS, temperature=0.0, seed=0)
-        gaps = []
+        prompts, gaps = probe_prompts(self._source), []
         with exact_products():
-            responses = self.generate(PROBE_PROMPTS, params)
+            responses = self.generate(prompts, params)
             with generating(self._source):
-                for prompt, (response,) in zip(PROBE_PROMPTS, responses, strict=True):
+                for prompt, (response,) in zip(prompts, responses, strict=True):
                     plain = plain_logprobs(self._source, prompt, response.token_ids)
                     gaps.append((plain.cpu() - torch.tensor(response.logprobs)).abs())
         return float(torch.cat(gaps).max())
