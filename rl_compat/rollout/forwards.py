@@ -53,7 +53,6 @@ def _speed_up(projections: Sequence[Projection], device: torch.device, architect
     """Give layers of one shape what is faster for few rows. It holds them weakly, so that sleep frees them."""
     bases = [one.base if isinstance(one, AdaptedProjection) else one for one in projections]
     shared = [base for base in bases if isinstance(base, SharedProjection)]
-
     references = [ref(one) for one in shared]
 
     def weights() -> list[Tensor]:
