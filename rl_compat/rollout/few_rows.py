@@ -16,13 +16,10 @@ from rl_compat.rollout.cuda_kernels import C_TYPES, KernelError, Kernels, loaded
 from rl_compat.rollout.inference import exact_products
 from rl_compat.rollout.kernel_timing import Seconds, captured_seconds
 
-MOST_ROWS = 64
+MOST_ROWS = 256
 "beyond it the library's products were as fast on the card that was measured, an H200"
-MOST_MIXED_ROWS = 128
-"where the library has a weight of another dtype to cast first"
-_THREADS = 128
-_PARTIAL_NUMBERS = 4 * 2**20
-"fp32 sums that blocks leave for each other, 16 MiB"
+_PARTIAL_NUMBERS = 8 * 2**20
+"fp32 sums that blocks leave for each other, 32 MiB"
 _MOST_TILES = 65536
 _BLOCKS = (32, 2048)
 "of a kernel that is worth a trial, where the inputs are shared out: fewer leave a card idle, more only add up"
@@ -39,6 +36,7 @@ class Tile:
     rows: int
     outputs: int
     depth: int
+    threads: int = 128
 
 
 TILES = (
@@ -49,6 +47,7 @@ TILES = (
     Tile(kernel="linear_32x64", rows=32, outputs=64, depth=32),
     Tile(kernel="linear_32x32", rows=32, outputs=32, depth=32),
     Tile(kernel="linear_64x64", rows=64, outputs=64, depth=32),
+    Tile(kernel="linear_64x64_8x8", rows=64, outputs=64, depth=32, threads=64),
 )
 
 
@@ -78,7 +77,7 @@ class LinearKernels:
         bias = None if bias is None else bias.to(states.dtype)
         arguments = (states, weight, bias, out, self._partial, self._counters, rows, outputs, inputs, share, shares)
         grid = (num_tiles(tile, rows, outputs), shares)
-        self._kernels.launch(tile.kernel, grid, _THREADS, arguments)
+        self._kernels.launch(tile.kernel, grid, tile.threads, arguments)
         return out
 
 
@@ -102,8 +101,7 @@ class FewRows:
     def __call__(self, states: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
         """The product, or None where the library is to make it."""
         rows = states.shape[0]
-        most = MOST_ROWS if weight.dtype == states.dtype else MOST_MIXED_ROWS
-        if rows > most or not fits(states, weight):
+        if rows > MOST_ROWS or not fits(states, weight):
             return None
         kernels = self._kernels(weight.dtype, states.dtype)
         if kernels is None:

@@ -76,7 +76,8 @@ template <int HIGH, int ACROSS, int DEEP, int TALL, int WIDE, int X_STRIDE, int 
 __device__ __forceinline__ void multiply(
     const INPUT* xs, const WEIGHT* ws, int high, int across, float (&sums)[TALL][WIDE]
 ) {
-#pragma unroll
+    constexpr int TOGETHER = TALL * WIDE >= 64 ? 1 : TALL * WIDE >= 8 ? 2 : DEEP / 4;
+#pragma unroll TOGETHER
     for (int k = 0; k < DEEP; k += 4) {
         float right[WIDE][4];
 #pragma unroll
@@ -154,8 +155,9 @@ __device__ __forceinline__ void linear(
     int row_tiles = (rows + ROWS - 1) / ROWS;
     int first_row = blockIdx.x % row_tiles * ROWS, first_out = blockIdx.x / row_tiles * OUTS;
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    int high = warp / WARPS_ACROSS * WARP_HIGH + lane / WARP_ACROSS;
-    int across = warp % WARPS_ACROSS * WARP_ACROSS + lane % WARP_ACROSS;
+    // Neighbours read the same row of one matrix, those two apart of the other: shared memory serves such lanes together.
+    int high = warp / WARPS_ACROSS * WARP_HIGH + (WARP_HIGH == 4 ? lane / 16 * 2 : 0) + lane % 2;
+    int across = warp % WARPS_ACROSS * WARP_ACROSS + lane / 2 % WARP_ACROSS;
     int from = blockIdx.y * share, to = from + share < inputs ? from + share : inputs;
     int steps = (to - from + DEEP - 1) / DEEP;
     XSlab x_slab{x, first_row, rows, inputs, to};
@@ -235,3 +237,4 @@ LINEAR(linear_16x32, 16, 32, 32, 4, 1, 4, 4)
 LINEAR(linear_32x64, 32, 64, 32, 4, 4, 3, 4)
 LINEAR(linear_32x32, 32, 32, 32, 4, 2, 4, 4)
 LINEAR(linear_64x64, 64, 64, 32, 8, 4, 2, 4)
+LINEAR(linear_64x64_8x8, 64, 64, 32, 8, 8, 2, 4)
