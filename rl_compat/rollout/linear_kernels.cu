@@ -237,4 +237,8 @@ LINEAR(linear_16x32, 16, 32, 32, 4, 1, 4, 4)
 LINEAR(linear_32x64, 32, 64, 32, 4, 4, 3, 4)
 LINEAR(linear_32x32, 32, 32, 32, 4, 2, 4, 4)
 LINEAR(linear_64x64, 64, 64, 32, 8, 4, 2, 4)
+#ifdef COPIES_AHEAD
+LINEAR(linear_64x64_8x8, 64, 64, 32, 8, 8, 2, 5)
+#else
 LINEAR(linear_64x64_8x8, 64, 64, 32, 8, 8, 2, 4)
+#endif
