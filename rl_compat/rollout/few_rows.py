@@ -16,10 +16,11 @@ from rl_compat.rollout.cuda_kernels import C_TYPES, KernelError, Kernels, loaded
 from rl_compat.rollout.inference import exact_products
 from rl_compat.rollout.kernel_timing import Seconds, captured_seconds
 
-MOST_ROWS = 256
+MOST_ROWS = 128
 "beyond it the library's products were as fast on the card that was measured, an H200"
-_PARTIAL_NUMBERS = 8 * 2**20
-"fp32 sums that blocks leave for each other, 32 MiB"
+_THREADS = 128
+_PARTIAL_NUMBERS = 4 * 2**20
+"fp32 sums that blocks leave for each other, 16 MiB"
 _MOST_TILES = 65536
 _BLOCKS = (32, 2048)
 "of a kernel that is worth a trial, where the inputs are shared out: fewer leave a card idle, more only add up"
@@ -36,7 +37,6 @@ class Tile:
     rows: int
     outputs: int
     depth: int
-    threads: int = 128
 
 
 TILES = (
@@ -47,7 +47,6 @@ TILES = (
     Tile(kernel="linear_32x64", rows=32, outputs=64, depth=32),
     Tile(kernel="linear_32x32", rows=32, outputs=32, depth=32),
     Tile(kernel="linear_64x64", rows=64, outputs=64, depth=32),
-    Tile(kernel="linear_64x64_8x8", rows=64, outputs=64, depth=32, threads=64),
 )
 
 
@@ -77,7 +76,7 @@ class LinearKernels:
         bias = None if bias is None else bias.to(states.dtype)
         arguments = (states, weight, bias, out, self._partial, self._counters, rows, outputs, inputs, share, shares)
         grid = (num_tiles(tile, rows, outputs), shares)
-        self._kernels.launch(tile.kernel, grid, tile.threads, arguments)
+        self._kernels.launch(tile.kernel, grid, _THREADS, arguments)
         return out
 
 

@@ -76,7 +76,7 @@ template <int HIGH, int ACROSS, int DEEP, int TALL, int WIDE, int X_STRIDE, int 
 __device__ __forceinline__ void multiply(
     const INPUT* xs, const WEIGHT* ws, int high, int across, float (&sums)[TALL][WIDE]
 ) {
-    constexpr int TOGETHER = TALL * WIDE >= 64 ? 1 : TALL * WIDE >= 8 ? 2 : DEEP / 4;
+    constexpr int TOGETHER = TALL * WIDE >= 8 ? 2 : DEEP / 4;
 #pragma unroll TOGETHER
     for (int k = 0; k < DEEP; k += 4) {
         float right[WIDE][4];
@@ -237,8 +237,3 @@ LINEAR(linear_16x32, 16, 32, 32, 4, 1, 4, 4)
 LINEAR(linear_32x64, 32, 64, 32, 4, 4, 3, 4)
 LINEAR(linear_32x32, 32, 32, 32, 4, 2, 4, 4)
 LINEAR(linear_64x64, 64, 64, 32, 8, 4, 2, 4)
-#ifdef COPIES_AHEAD
-LINEAR(linear_64x64_8x8, 64, 64, 32, 8, 8, 2, 5)
-#else
-LINEAR(linear_64x64_8x8, 64, 64, 32, 8, 8, 2, 4)
-#endif
