@@ -79,14 +79,18 @@ def kernel_source(name: str) -> str:
 def loaded_kernels(
     name: str, macros: Mapping[str, str | int], *, device: torch.device, architecture: str | None
 ) -> CudaKernels:
-    """The kernels of a file, for the architecture if NVRTC can, else by way of the driver. Raises KernelError."""
+    """The kernels of a file, for the architecture if NVRTC can, else by way of the driver.
+
+    Raises KernelError, also where a library is missing or too old to have what is asked of it.
+    """
     source = kernel_source(name)
-    try:
-        return CudaKernels(source, macros, device=device, architecture=architecture)
-    except KernelError:
-        if architecture is None:
-            raise
-        return CudaKernels(source, macros, device=device)
+    ways = [None] if architecture is None else [architecture, None]
+    for way in ways:
+        try:
+            return CudaKernels(source, macros, device=device, architecture=way)
+        except (KernelError, OSError, AttributeError) as error:
+            reason = error
+    raise KernelError(str(reason)) from reason
 
 
 def c_value(argument: Argument) -> Any:

@@ -159,7 +159,7 @@ def _kernels_on(
     macros = {"INPUT": C_TYPES[states], "WEIGHT": C_TYPES[weight], "OUTPUT": C_TYPES[states]}
     try:
         kernels = loaded_kernels("linear_kernels", macros, device=device, architecture=architecture)
-    except (KernelError, OSError, AttributeError) as error:
+    except KernelError as error:
         _logger.warning("rollout multiplies without kernels of its own: %s", str(error).splitlines()[0])
         return None
     return LinearKernels(kernels, device=device)

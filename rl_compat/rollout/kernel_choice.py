@@ -59,7 +59,7 @@ def chosen_ops(spec: DecoderSpec, step: Step, *, architecture: str | None) -> tu
         at = (*key, step, spec.activation, spec.layers[0].window, spec.layers[0].softcap)
         if at not in _choices:
             _choices[at] = worth_using(spec, step, kernels, seconds=captured_seconds)
-    except (KernelError, OSError, AttributeError) as error:
+    except KernelError as error:
         _logger.warning("rollout goes on without kernels of its own: %s", str(error).splitlines()[0])
         return None
     enabled = _choices[at]
@@ -194,7 +194,7 @@ def chosen_draw(vocab_size: int, *, rows: int, device: torch.device, architectur
             trial = draw_trial(_kernels[key], rows=rows, vocab_size=vocab_size, device=device)
             chosen = {"draw"} if pays(trial, torch.float32, seconds=launched_seconds) else set[str]()
             _choices[(*key, rows, vocab_size)] = frozenset(chosen)
-    except (KernelError, OSError, AttributeError) as error:
+    except KernelError as error:
         _logger.warning("rollout draws without a kernel of its own: %s", str(error).splitlines()[0])
         return plain_draw
     return FusedDraw(_kernels[key]) if _choices[(*key, rows, vocab_size)] else plain_draw

@@ -23,6 +23,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
+from rl_compat.rollout import cuda_kernels
 from rl_compat.rollout.cuda_kernels import CudaKernels, KernelError, Kernels, compiled, kernel_source, nvrtc_library
 from rl_compat.rollout.decode_ops import PlainOps, Rotation, StepView
 from rl_compat.rollout.decoder import SlotDecoder
@@ -303,6 +304,31 @@ def test_nvrtc_compiles_every_kernel(architecture: str) -> None:
             kernel_source("decode_kernels"), macro_options(group, head_dim, compute), architecture=architecture
         )
         assert b"add_norm" in binary and (b"attend" in binary) == (head_dim % 32 == 0)
+
+
+def test_kernels_come_by_way_of_the_driver_where_nvrtc_is_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str | None] = []
+
+    def kernels(*_: object, architecture: str | None = None, **__: object) -> str:
+        asked.append(architecture)
+        if architecture is not None:
+            raise AttributeError("nvrtcGetCUBIN")
+        return "by the driver"
+
+    monkeypatch.setattr(cuda_kernels, "CudaKernels", kernels)
+    device = torch.device("cpu")
+    assert cuda_kernels.loaded_kernels("decode_kernels", {}, device=device, architecture="sm_61") == "by the driver"
+    assert asked == ["sm_61", None]
+
+
+@pytest.mark.parametrize("architecture", ["sm_61", None])
+def test_a_missing_driver_is_an_error_of_the_kernels(architecture: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_driver(*_: object, **__: object) -> None:
+        raise OSError("libcuda.so.1: cannot open")
+
+    monkeypatch.setattr(cuda_kernels, "CudaKernels", no_driver)
+    with pytest.raises(KernelError, match=r"libcuda\.so\.1"):
+        cuda_kernels.loaded_kernels("decode_kernels", {}, device=torch.device("cpu"), architecture=architecture)
 
 
 def test_an_error_in_a_source_is_told_with_the_compilers_words() -> None:
