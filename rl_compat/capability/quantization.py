@@ -7,9 +7,11 @@ from rl_compat.capability.choose import capability
 from rl_compat.capability.types import Capability
 from rl_compat.hardware.types import Hardware
 
+QUANTIZATIONS = ("none", "int8", "nf4")
+WEIGHT_BYTES = {"int8": 1 + 1 / 128, "nf4": 0.5 + 1 / 64 + 4 / (64 * 256)}
+"""Per weight. int8: 8 bits, and an fp32 scale for every row, of 512 weights or more. nf4: 4 bits, an 8-bit scale for
+every 64 and an fp32 scale for every 256 of those (double quantization)."""
 _FEATURE = {"nf4": "nf4", "int8": "llm_int8"}
-NF4_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)
-"per weight: 4 bits, an 8-bit scale for every 64 and an fp32 scale for every 256 of those (double quantization)"
 
 
 def quantization(hardware: Hardware, name: str, *, lora_rank: int) -> Capability:

@@ -374,7 +374,7 @@ class PlanConfig:
     "most tokens, padding included, in one forward and backward"
     logprob_chunk_tokens: int | Auto = "auto"
     "response tokens whose logits exist at once"
-    quantization: Literal["none", "nf4"] = "none"
+    quantization: Literal["none", "int8", "nf4"] = "none"
     "of frozen base weights under LoRA"
     memory_fraction: float = 0.9
     "of the free memory that a plan may fill"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,10 @@ from rl_compat.planning.types import RolePlan
 
 TORCH_DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 TRAINED_ROLES = ("actor", "critic", "cost_critic")
+_OUTLIER_THRESHOLD = 0.0
+"""None of an int8 layer's inputs is multiplied in fp16. With the usual 6.0 which ones are depends on the rest of the
+batch, so that rollout and training disagree: for SmolLM2-135M on questions of GSM8K by 0.12 a log-probability on
+average, where int8 is off by 0.16 then and by 0.21 without."""
 
 
 def load_causal_lm(
@@ -143,6 +148,10 @@ def _supported_attention(config: Any, role: RolePlan) -> str:
 def _quantization(role: RolePlan) -> Any:
     from transformers import BitsAndBytesConfig
 
+    if role.quantization == "int8":
+        # it says for every product that inputs are cast
+        logging.getLogger("bitsandbytes.autograd._functions").setLevel(logging.ERROR)
+        return BitsAndBytesConfig(load_in_8bit=True, llm_int8_threshold=_OUTLIER_THRESHOLD)
     return BitsAndBytesConfig(
         load_in_4bit=True,
         bnb_4bit_quant_type="nf4",

@@ -98,7 +98,10 @@ def merged_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
         weight = parameter.detach()
         with torch.no_grad():
             if leaf == "weight":
-                weight = dequantize_module_weight(model.get_submodule(owner_name)).detach()
+                owner = model.get_submodule(owner_name)
+                weight = dequantize_module_weight(owner).detach()
+                # peft 0.21 leaves an int8 layer on a CPU with a weight that has lost its scales
+                owner.weight = parameter
             if layer is not None and leaf == "weight" and owner_name.endswith(".base_layer"):
                 delta = layer.get_delta_weight(_ADAPTER)  # type: ignore[operator, unused-ignore]
                 weight = (weight.float() + delta.float()).to(weight.dtype)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from rl_compat.algorithms.table import ALGORITHMS
 from rl_compat.config.types import RunConfig
@@ -19,6 +19,8 @@ from rl_compat.units import format_bytes
 
 Search = Callable[[Decided], Found | Shortage]
 MOST_OFFERED = 3
+SMALLER_BASES: dict[str, tuple[Literal["int8", "nf4"], ...]] = {"none": ("int8", "nf4"), "int8": ("nf4",), "nf4": ()}
+"quantized forms of frozen weights that take less"
 
 
 def nearest_that_fits(decided: Decided, search: Search, *, critic_shape: ModelShape | None) -> str:
@@ -62,13 +64,18 @@ def _gentle_changes(config: RunConfig) -> Iterator[tuple[str, RunConfig]]:
         yield "no `rollout.max_num_seqs`", replace(config, rollout=replace(config.rollout, max_num_seqs=None))
     if config.optimizer.name == "adamw" and config.model.lora_rank == 0:
         yield "`optimizer.name=adamw8bit`", replace(config, optimizer=replace(config.optimizer, name="adamw8bit"))
+    if config.model.lora_rank > 0:
+        for name in SMALLER_BASES[config.plan.quantization]:
+            yield f"`plan.quantization={name}`", replace(config, plan=replace(plan, quantization=name))
     for divisor in (2, 4):
         length = config.data.max_response_length // divisor
         if length >= 32:
             data = replace(config.data, max_response_length=length)
             yield f"`data.max_response_length={length}`", replace(config, data=data)
     if config.model.lora_rank == 0:
-        yield "`model.lora_rank=16`", replace(config, model=replace(config.model, lora_rank=16))
+        adapted = replace(config, model=replace(config.model, lora_rank=16))
+        yield "`model.lora_rank=16`", adapted
+        yield "`model.lora_rank=16 plan.quantization=nf4`", replace(adapted, plan=replace(plan, quantization="nf4"))
     row = ALGORITHMS[config.algorithm.name]
     if row.needs_critic and not row.needs_cost:
         algorithm = replace(config.algorithm, name="grpo", group_size=max(2, config.algorithm.group_size))

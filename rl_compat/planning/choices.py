@@ -94,7 +94,7 @@ class Chooser:
         keeps = partial(quantization.quantization, self.hardware, lora_rank=config.model.lora_rank)
         return {
             "optimizer": _set("optimizer.name", optimizers.OPTIMIZERS, steps, config.optimizer.name),
-            "quantization": _set("plan.quantization", ("none", "nf4"), keeps, config.plan.quantization),
+            "quantization": _set("plan.quantization", quantization.QUANTIZATIONS, keeps, config.plan.quantization),
         }
 
     def _kernels(self, found: Mapping[str, Choice]) -> dict[str, Choice]:

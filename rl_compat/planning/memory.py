@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from rl_compat.capability.precision import DTYPE_BYTES
-from rl_compat.capability.quantization import NF4_BYTES
+from rl_compat.capability.quantization import WEIGHT_BYTES
 from rl_compat.planning import activations
 from rl_compat.planning.activations import FP32_BYTES, Arithmetic
 from rl_compat.planning.types import PhaseBudget
@@ -78,7 +78,7 @@ def weights_bytes(request: MemoryRequest, levers: Levers, role: str) -> int:
     if role in TRAINED_ROLES and request.lora_rank == 0:
         return trained * FP32_BYTES
     frozen_bytes = DTYPE_BYTES[levers.frozen_dtype]
-    linear_bytes = NF4_BYTES if request.quantization == "nf4" and role in TRAINED_ROLES else frozen_bytes
+    linear_bytes = WEIGHT_BYTES.get(request.quantization, frozen_bytes) if role in TRAINED_ROLES else frozen_bytes
     whole = shape.trunk_parameters if request.is_headless(role) else shape.num_parameters
     embeddings = whole - shape.linear_parameters - shape.norm_parameters
     frozen = shape.linear_parameters * linear_bytes + embeddings * frozen_bytes + shape.norm_parameters * FP32_BYTES
@@ -146,7 +146,7 @@ def _rollout_cast_bytes(request: MemoryRequest, levers: Levers) -> int:
     if request.lora_rank == 0:
         return 0
     largest = max(linear.num_parameters for linear in request.actor.linears)
-    quantized = largest * DTYPE_BYTES[request.rollout_dtype] if request.quantization == "nf4" else 0
+    quantized = largest * DTYPE_BYTES[request.rollout_dtype] if request.quantization != "none" else 0
     if levers.frozen_dtype == "fp32":
         return quantized
     stored = max(largest, request.actor.embedding_parameters)

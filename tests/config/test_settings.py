@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from rl_compat.config.ranges import NOT_EMPTY, RANGES
 from rl_compat.config.settings import describe_fields, settings, values_of
 from rl_compat.config.types import RunConfig
@@ -35,7 +37,7 @@ def test_every_number_has_a_range() -> None:
         "cost.model_weight",
         "cost.weights",
     }
-    numbers = {key for key, setting in settings().items() if "int" in str(setting.hint) or "float" in str(setting.hint)}
+    numbers = {key for key, setting in settings().items() if re.search(r"\b(int|float)\b", str(setting.hint))}
 
     assert numbers - set(RANGES) == unranged
     assert set(RANGES) | set(NOT_EMPTY) <= set(settings())

@@ -118,6 +118,33 @@ def test_adapters_over_a_4_bit_base_train_and_merge(tmp_path: Path) -> None:
     torch.testing.assert_close(base(IDS).logits, model(IDS).logits, atol=1e-3, rtol=1e-3)
 
 
+def test_adapters_over_an_8_bit_base_train_and_merge(tmp_path: Path) -> None:
+    pytest.importorskip("bitsandbytes")
+    folder = save_random_model(tmp_path, hidden_size=64)
+    model, plain = _with_adapters(folder, quantization="int8"), _with_adapters(folder)
+    assert model.model.layers[0].self_attn.q_proj.base_layer.weight.dtype == torch.int8
+    gradients = []
+    for one in (model, plain):
+        one(IDS).logits.square().mean().backward()
+        gradients.append(torch.cat([parameter.grad.flatten() for parameter in trainable_parameters(one).values()]))
+    assert torch.nn.functional.cosine_similarity(*gradients, dim=0) > 0.99
+    before = model(IDS).logits
+    merged = merge_for_export(model)
+    assert torch.equal(model(IDS).logits, before)
+    exported = load_causal_lm(folder, role=role_plan())
+    assert set(merged) == {name for name, _ in exported.named_parameters()}
+    exported.load_state_dict(merged, strict=False)
+    assert (exported(IDS).logits - before).abs().mean() < 0.1 * before.abs().mean()
+
+
+def test_a_row_over_an_8_bit_base_does_not_depend_on_the_others(tmp_path: Path) -> None:
+    pytest.importorskip("bitsandbytes")
+    model = _with_adapters(save_random_model(tmp_path, hidden_size=64), quantization="int8")
+    rows = torch.randint(3, 60, (4, 12), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        torch.testing.assert_close(model(rows).logits[1:2], model(rows[1:2]).logits, atol=1e-5, rtol=1e-5)
+
+
 def test_full_training_cannot_be_quantized(llama_folder: Path) -> None:
     with pytest.raises(ModelError, match="trains all its weights"):
         load_causal_lm(llama_folder, role=role_plan(quantization="nf4"))

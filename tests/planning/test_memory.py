@@ -186,19 +186,21 @@ def test_transformers_casts_a_stored_output_layer_whole() -> None:
     assert stored["weight copies"] == 4 * QWEN_05B.embedding_parameters
 
 
-def test_a_quantized_matrix_is_unpacked_to_be_multiplied() -> None:
-    adapters = replace(REQUEST, lora_rank=16, quantization="nf4", rollout_dtype="fp16", has_reference=False)
+@pytest.mark.parametrize("name", ["int8", "nf4"])
+def test_a_quantized_matrix_is_unpacked_to_be_multiplied(name: str) -> None:
+    adapters = replace(REQUEST, lora_rank=16, quantization=name, rollout_dtype="fp16", has_reference=False)
     largest = max(linear.num_parameters for linear in QWEN_05B.linears)
     assert phase("rollout", adapters)["weight copies"] == 2 * largest
 
 
-def test_a_4_bit_base_takes_about_half_a_byte_per_weight_of_its_linear_layers() -> None:
+@pytest.mark.parametrize(("name", "weight_bytes"), [("int8", 1.008), ("nf4", 0.516)])
+def test_a_quantized_base_takes_its_bytes_per_weight_of_the_linear_layers(name: str, weight_bytes: float) -> None:
     adapters = replace(REQUEST, lora_rank=16, has_reference=False)
-    quantized = replace(adapters, quantization="nf4")
+    quantized = replace(adapters, quantization=name)
 
     saved = weights_bytes(adapters, Levers(), "actor") - weights_bytes(quantized, Levers(), "actor")
 
-    assert saved / QWEN_05B.linear_parameters == pytest.approx(4 - 0.516, abs=0.001)
+    assert saved / QWEN_05B.linear_parameters == pytest.approx(4 - weight_bytes, abs=0.001)
 
 
 def test_entropy_and_top_p_cost_copies_of_logits() -> None:
