@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import warnings
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelF
 
 from rl_compat.errors import ModelError
 from rl_compat.models.attention import attn_implementation_for
+from rl_compat.models.int8 import keep_in_int8
 from rl_compat.models.lora import LoraSettings, add_adapters
 from rl_compat.models.quiet import without_progress_bars
 from rl_compat.models.storage import ExactHead, keep_in_storage_dtype
@@ -21,10 +21,6 @@ from rl_compat.planning.types import RolePlan
 
 TORCH_DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 TRAINED_ROLES = ("actor", "critic", "cost_critic")
-_OUTLIER_THRESHOLD = 0.0
-"""None of an int8 layer's inputs is multiplied in fp16. With the usual 6.0 which ones are depends on the rest of the
-batch, so that rollout and training disagree: for SmolLM2-135M on questions of GSM8K by 0.12 a log-probability on
-average, where int8 is off by 0.16 then and by 0.21 without."""
 
 
 def load_causal_lm(
@@ -73,6 +69,8 @@ def _load(folder: Path, *, auto: Any, role: RolePlan, lora: LoraSettings | None,
             hint="set `model.lora_rank`, or `plan.quantization=none`",
         )
     model = _from_folder(folder, auto=auto, role=role, storage=storage, trust_remote_code=trust_remote_code)
+    if role.quantization == "int8":
+        keep_in_int8(model, device=role.device)
     if storage != "fp32":
         keep_in_storage_dtype(model)
         _restore_exact_parameters(model, folder)
@@ -81,10 +79,10 @@ def _load(folder: Path, *, auto: Any, role: RolePlan, lora: LoraSettings | None,
         add_adapters(model, lora)
     if role.gradient_checkpointing and role.role in TRAINED_ROLES:
         enable_checkpointing(model)
-    if role.quantization == "none":
-        model.to(role.device)
-    else:
+    if role.quantization == "nf4":
         _keep_differentiable(model)
+    else:
+        model.to(role.device)
     return model.eval()
 
 
@@ -95,8 +93,8 @@ def _from_folder(folder: Path, *, auto: Any, role: RolePlan, storage: str, trust
     try:
         config = AutoConfig.from_pretrained(folder, **options)
         _switch_dropout_off(config)
-        if role.quantization != "none":
-            options |= {"quantization_config": _quantization(role), "device_map": {"": role.device}}
+        if role.quantization == "nf4":
+            options |= {"quantization_config": _nf4(role), "device_map": {"": role.device}}
         with without_progress_bars():
             model, info = auto.from_pretrained(
                 folder,
@@ -145,13 +143,9 @@ def _supported_attention(config: Any, role: RolePlan) -> str:
     return attn_implementation_for(role)
 
 
-def _quantization(role: RolePlan) -> Any:
+def _nf4(role: RolePlan) -> Any:
     from transformers import BitsAndBytesConfig
 
-    if role.quantization == "int8":
-        # it says for every product that inputs are cast
-        logging.getLogger("bitsandbytes.autograd._functions").setLevel(logging.ERROR)
-        return BitsAndBytesConfig(load_in_8bit=True, llm_int8_threshold=_OUTLIER_THRESHOLD)
     return BitsAndBytesConfig(
         load_in_4bit=True,
         bnb_4bit_quant_type="nf4",

@@ -14,6 +14,7 @@ from peft.utils.integrations import dequantize_module_weight
 from torch import Tensor, nn
 
 from rl_compat.errors import ModelError
+from rl_compat.models.int8 import Int8Linear
 
 _ADAPTER = "default"
 
@@ -99,13 +100,22 @@ def merged_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
         with torch.no_grad():
             if leaf == "weight":
                 owner = model.get_submodule(owner_name)
-                weight = dequantize_module_weight(owner).detach()
-                # peft 0.21 leaves an int8 layer on a CPU with a weight that has lost its scales
-                owner.weight = parameter
+                weight = _whole_weight(owner)
             if layer is not None and leaf == "weight" and owner_name.endswith(".base_layer"):
                 delta = layer.get_delta_weight(_ADAPTER)  # type: ignore[operator, unused-ignore]
                 weight = (weight.float() + delta.float()).to(weight.dtype)
         yield name.replace(".base_layer.", "."), weight
+
+
+def _whole_weight(layer: nn.Module) -> Tensor:
+    """Itself, or unpacked where it is quantized."""
+    if isinstance(layer, Int8Linear):
+        return layer.dequantized()
+    parameter = layer.weight
+    weight: Tensor = dequantize_module_weight(layer).detach()
+    # peft 0.21 leaves an int8 layer of bitsandbytes on a CPU with a weight that has lost its scales
+    layer.weight = parameter
+    return weight
 
 
 def _persistent_buffers(model: nn.Module) -> Iterator[tuple[str, Tensor]]:

@@ -75,7 +75,9 @@ def _gentle_changes(config: RunConfig) -> Iterator[tuple[str, RunConfig]]:
     if config.model.lora_rank == 0:
         adapted = replace(config, model=replace(config.model, lora_rank=16))
         yield "`model.lora_rank=16`", adapted
-        yield "`model.lora_rank=16 plan.quantization=nf4`", replace(adapted, plan=replace(plan, quantization="nf4"))
+        for name in SMALLER_BASES["none"]:
+            words = f"`model.lora_rank=16 plan.quantization={name}`"
+            yield words, replace(adapted, plan=replace(plan, quantization=name))
     row = ALGORITHMS[config.algorithm.name]
     if row.needs_critic and not row.needs_cost:
         algorithm = replace(config.algorithm, name="grpo", group_size=max(2, config.algorithm.group_size))

@@ -61,9 +61,10 @@ def test_quantized_weights_cannot_be_trained() -> None:
     assert "`model.lora_rank=0` trains them all" in answer.reasons_against[0]
 
 
-def test_llm_int8_needs_7_5() -> None:
-    assert not quantization(with_bitsandbytes(machine(V100)), "int8", lora_rank=8).supported
-    assert quantization(with_bitsandbytes(machine(T4)), "int8", lora_rank=8).supported
+@pytest.mark.parametrize("hardware", [machine(), machine(P40), machine(T4)])
+def test_an_int8_base_needs_adapters_and_nothing_of_the_card(hardware: Hardware) -> None:
+    assert quantization(hardware, "int8", lora_rank=8).supported
+    assert not quantization(hardware, "int8", lora_rank=0).supported
 
 
 @pytest.mark.parametrize(
