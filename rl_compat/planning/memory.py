@@ -268,10 +268,14 @@ def _head_copy_bytes(request: MemoryRequest, levers: Levers, role: str) -> int:
 
 
 def _cast_items(request: MemoryRequest, levers: Levers, role: str) -> dict[str, int]:
-    """Block weights in the compute dtype: autocast keeps all copies of trained weights, one of frozen ones."""
+    """Block weights in the compute dtype: autocast keeps all copies of trained weights, one of frozen ones.
+
+    One of quantized ones too.
+    """
     shape, width = request.roles[role], DTYPE_BYTES[request.compute_dtype]
     frozen = role not in TRAINED_ROLES or request.lora_rank > 0
-    if (levers.frozen_dtype if frozen else "fp32") == request.compute_dtype:
+    quantized = role in TRAINED_ROLES and request.quantization != "none"
+    if (levers.frozen_dtype if frozen else "fp32") == request.compute_dtype and not quantized:
         return {}
     largest = max(linear.num_parameters for linear in shape.linears)
     return {"weight copies": width * (largest if frozen else shape.linear_parameters)}

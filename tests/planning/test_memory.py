@@ -191,6 +191,7 @@ def test_a_quantized_matrix_is_unpacked_to_be_multiplied(name: str) -> None:
     adapters = replace(REQUEST, lora_rank=16, quantization=name, rollout_dtype="fp16", has_reference=False)
     largest = max(linear.num_parameters for linear in QWEN_05B.linears)
     assert phase("rollout", adapters)["weight copies"] == 2 * largest
+    assert phase("actor_update", adapters)["weight copies"] == 4 * largest
 
 
 @pytest.mark.parametrize(("name", "weight_bytes"), [("int8", 1.008), ("nf4", 0.516)])
