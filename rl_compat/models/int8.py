@@ -20,6 +20,8 @@ class Int8Linear(nn.Linear):
     """A frozen linear layer with weight [outputs, inputs] in int8 and an fp32 scale for every row."""
 
     scale: Tensor
+    stored_dtype: torch.dtype
+    "that the weight was in before"
 
     def forward(self, input: Tensor) -> Tensor:
         device_type = input.device.type
@@ -29,8 +31,8 @@ class Int8Linear(nn.Linear):
         return output if self.bias is None else output + self.bias.to(output.dtype)
 
     def dequantized(self) -> Tensor:
-        """The weight in fp32."""
-        return _dequantized(self.weight, self.scale, torch.float32)
+        """The weight in the dtype that it was in before."""
+        return _dequantized(self.weight, self.scale, self.stored_dtype)
 
 
 class _Int8Matmul(torch.autograd.Function):
@@ -59,8 +61,12 @@ def keep_in_int8(model: nn.Module, *, device: torch.device | str) -> None:
     head = getattr(model, "get_output_embeddings", lambda: None)()
     for module in model.modules():
         if type(module) is nn.Linear and module is not head:
-            weight = module.weight.to(device, torch.float32)
-            scale = weight.abs().amax(dim=1, keepdim=True).clamp_min(torch.finfo(torch.float32).tiny) / _LARGEST
-            module.weight = nn.Parameter((weight / scale).round().to(torch.int8), requires_grad=False)
-            module.register_buffer("scale", scale, persistent=False)
-            module.__class__ = Int8Linear
+            _quantize(module, device)
+
+
+def _quantize(layer: Any, device: torch.device | str) -> None:
+    layer.stored_dtype, weight = layer.weight.dtype, layer.weight.to(device, torch.float32)
+    scale = weight.abs().amax(dim=1, keepdim=True).clamp_min(torch.finfo(torch.float32).tiny) / _LARGEST
+    layer.weight = nn.Parameter((weight / scale).round().to(torch.int8), requires_grad=False)
+    layer.register_buffer("scale", scale, persistent=False)
+    layer.__class__ = Int8Linear

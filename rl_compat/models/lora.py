@@ -99,8 +99,7 @@ def merged_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
         weight = parameter.detach()
         with torch.no_grad():
             if leaf == "weight":
-                owner = model.get_submodule(owner_name)
-                weight = _whole_weight(owner)
+                weight = _whole_weight(model.get_submodule(owner_name))
             if layer is not None and leaf == "weight" and owner_name.endswith(".base_layer"):
                 delta = layer.get_delta_weight(_ADAPTER)  # type: ignore[operator, unused-ignore]
                 weight = (weight.float() + delta.float()).to(weight.dtype)

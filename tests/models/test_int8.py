@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from rl_compat.models.int8 import Int8Linear, keep_in_int8
 from rl_compat.models.load import load_causal_lm
-from rl_compat.models.lora import LoraSettings
+from rl_compat.models.lora import LoraSettings, merge_for_export
 
 
 def layers(*sizes: int) -> nn.Sequential:
@@ -85,3 +85,4 @@ def test_embeddings_norms_and_the_output_layer_stay_as_the_plan_says(llama_folde
     assert not isinstance(model.lm_head, Int8Linear)
     assert isinstance(model.model.layers[0].mlp.down_proj.base_layer, Int8Linear)
     assert model(torch.arange(6, 16)[None]).logits.dtype == torch.float32
+    assert {tensor.dtype for tensor in merge_for_export(model).values() if tensor.dim() == 2} == {half}
