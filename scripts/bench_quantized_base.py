@@ -36,7 +36,14 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--new-tokens", type=int, default=40)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--json", type=Path)
-    return parser.parse_args()
+    given = parser.parse_args()
+    given.forms = given.forms.split(",")
+    unknown = [form for form in given.forms if form not in FORMS]
+    if unknown:
+        parser.error(f"there is no form `{unknown[0]}`: {', '.join(FORMS)}")
+    if not (given.model / "config.json").is_file():
+        parser.error(f"`{given.model}` has no `config.json`")
+    return given
 
 
 def planned(folder: Path, device: str, *, quantization: str) -> nn.Module:
@@ -109,7 +116,7 @@ def main() -> None:
     with torch.no_grad():
         exact = logprobs(FORMS["fp32"](given.model, given.device), prompts)
     rows = []
-    for form in given.forms.split(","):
+    for form in given.forms:
         model = FORMS[form](given.model, given.device)
         row = {"form": form, **measure(model, prompts, exact=exact, new_tokens=given.new_tokens)}
         rows.append(row)
