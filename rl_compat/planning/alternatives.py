@@ -65,8 +65,7 @@ def _gentle_changes(config: RunConfig) -> Iterator[tuple[str, RunConfig]]:
     if config.optimizer.name == "adamw" and config.model.lora_rank == 0:
         yield "`optimizer.name=adamw8bit`", replace(config, optimizer=replace(config.optimizer, name="adamw8bit"))
     if config.model.lora_rank > 0:
-        for name in SMALLER_BASES[config.plan.quantization]:
-            yield f"`plan.quantization={name}`", replace(config, plan=replace(plan, quantization=name))
+        yield from ((f"`{words}`", changed) for words, changed in _smaller_bases(config))
     for divisor in (2, 4):
         length = config.data.max_response_length // divisor
         if length >= 32:
@@ -75,14 +74,17 @@ def _gentle_changes(config: RunConfig) -> Iterator[tuple[str, RunConfig]]:
     if config.model.lora_rank == 0:
         adapted = replace(config, model=replace(config.model, lora_rank=16))
         yield "`model.lora_rank=16`", adapted
-        for name in SMALLER_BASES["none"]:
-            words = f"`model.lora_rank=16 plan.quantization={name}`"
-            yield words, replace(adapted, plan=replace(plan, quantization=name))
+        yield from ((f"`model.lora_rank=16 {words}`", changed) for words, changed in _smaller_bases(adapted))
     row = ALGORITHMS[config.algorithm.name]
     if row.needs_critic and not row.needs_cost:
         algorithm = replace(config.algorithm, name="grpo", group_size=max(2, config.algorithm.group_size))
         words = f"`algorithm.name=grpo algorithm.group_size={algorithm.group_size}`, which has no critic"
         yield words, replace(config, algorithm=algorithm)
+
+
+def _smaller_bases(config: RunConfig) -> Iterator[tuple[str, RunConfig]]:
+    for name in SMALLER_BASES[config.plan.quantization]:
+        yield f"plan.quantization={name}", replace(config, plan=replace(config.plan, quantization=name))
 
 
 def _peak_bytes(

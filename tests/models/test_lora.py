@@ -97,14 +97,21 @@ def test_merged_weights_give_the_adapted_logits_under_plain_names(tmp_path: Path
     assert torch.equal(adapted(IDS).logits, expected)
 
 
-def test_adapters_over_a_4_bit_base_train_and_merge(tmp_path: Path) -> None:
-    pytest.importorskip("bitsandbytes")
+@pytest.mark.parametrize(
+    ("quantization", "dtype", "most_off", "tolerance"),
+    [("nf4", torch.uint8, 0.5, 1e-3), ("int8", torch.int8, 0.05, 1e-4)],
+)
+def test_adapters_over_a_quantized_base_train_and_merge(
+    quantization: str, dtype: torch.dtype, most_off: float, tolerance: float, tmp_path: Path
+) -> None:
+    if quantization == "nf4":
+        pytest.importorskip("bitsandbytes")
     folder = save_random_model(tmp_path, hidden_size=64)
-    base = load_causal_lm(folder, role=role_plan())
-    model = _with_adapters(folder, quantization="nf4")
+    base, model = load_causal_lm(folder, role=role_plan()), _with_adapters(folder, quantization=quantization)
+    assert {p.dtype for name, p in model.named_parameters() if "base_layer.weight" in name} == {dtype}
     with adapter_disabled(model):
         distance = (model(IDS).logits - base(IDS).logits).abs().mean()
-        assert 0 < distance < 0.5 * base(IDS).logits.abs().mean()
+        assert 0 < distance < most_off * base(IDS).logits.abs().mean()
     parameter = trainable_parameters(model)["model.layers.0.self_attn.q_proj.lora_B.default.weight"]
     model(IDS).logits.square().mean().backward()
     numeric = []
@@ -117,29 +124,7 @@ def test_adapters_over_a_4_bit_base_train_and_merge(tmp_path: Path) -> None:
     merged = merge_for_export(model)
     assert set(merged) == {name for name, _ in base.named_parameters()}
     base.load_state_dict(merged, strict=False)
-    torch.testing.assert_close(base(IDS).logits, model(IDS).logits, atol=1e-3, rtol=1e-3)
-
-
-def test_adapters_over_an_8_bit_base_train_and_merge(tmp_path: Path) -> None:
-    folder = save_random_model(tmp_path, hidden_size=64)
-    base, model = load_causal_lm(folder, role=role_plan()), _with_adapters(folder, quantization="int8")
-    assert {p.dtype for name, p in model.named_parameters() if "base_layer.weight" in name} == {torch.int8}
-    with adapter_disabled(model):
-        distance = (model(IDS).logits - base(IDS).logits).abs().mean()
-        assert 0 < distance < 0.05 * base(IDS).logits.abs().mean()
-    parameter = trainable_parameters(model)["model.layers.0.self_attn.q_proj.lora_B.default.weight"]
-    model(IDS).logits.square().mean().backward()
-    numeric = []
-    for step in (1e-2, -1e-2):
-        with torch.no_grad():
-            parameter[0, 0] += step
-            numeric.append(model(IDS).logits.square().mean().item() / (2 * step))
-            parameter[0, 0] -= step
-    assert parameter.grad[0, 0].item() == pytest.approx(sum(numeric), rel=0.05)
-    merged = merge_for_export(model)
-    assert set(merged) == {name for name, _ in base.named_parameters()}
-    base.load_state_dict(merged, strict=False)
-    torch.testing.assert_close(base(IDS).logits, model(IDS).logits, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(base(IDS).logits, model(IDS).logits, atol=tolerance, rtol=tolerance)
 
 
 def test_merging_leaves_an_8_bit_base_of_bitsandbytes_as_it_was(llama_folder: Path) -> None:

@@ -19,7 +19,7 @@ from rl_compat.config.types import (
 )
 from rl_compat.errors import ConfigError, DoesNotFitError, HardwareError
 from rl_compat.planning.fit import make_plan
-from rl_compat.planning.known_shapes import QWEN25_7B, SMOLLM2_135M
+from rl_compat.planning.known_shapes import SMOLLM2_135M
 from rl_compat.units import GIB
 
 
@@ -236,26 +236,6 @@ def test_ppo_lagrangian_has_two_critics_and_is_not_replaced_by_what_has_no_cost(
     with pytest.raises(DoesNotFitError) as caught:
         make_plan(config, machine(replace(P40, memory_free_bytes=GIB), ram_bytes=4 * GIB), QWEN_05B)
     assert "algorithm.name=grpo" not in str(caught.value.hint)
-
-
-@pytest.mark.parametrize(
-    ("card", "rank", "offered"),
-    [
-        ("t4", 16, ("`plan.quantization=int8`", "`plan.quantization=nf4`")),
-        ("p40", 16, ("`plan.quantization=int8`", "`plan.quantization=nf4`")),
-        ("p40", 0, ("`model.lora_rank=16 plan.quantization=int8`", "`model.lora_rank=16 plan.quantization=nf4`")),
-    ],
-)
-def test_a_model_too_large_for_adapters_is_offered_a_quantized_base(card, rank, offered) -> None:
-    config = replace(PPO, model=ModelConfig(lora_rank=rank))
-    with pytest.raises(DoesNotFitError) as caught:
-        make_plan(config, recorded(card), QWEN25_7B)
-    hint = str(caught.value.hint)
-    assert all(words in hint for words in offered)
-
-    for name in ("int8", "nf4"):
-        quantized = replace(config, model=ModelConfig(lora_rank=16), plan=replace(config.plan, quantization=name))
-        assert fits(make_plan(quantized, recorded(card), QWEN25_7B))
 
 
 def test_ppo_without_kl_has_no_reference_and_grpo_no_critic() -> None:

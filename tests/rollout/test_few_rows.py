@@ -167,7 +167,8 @@ def test_a_projection_takes_the_faster_product_of_its_merged_weights() -> None:
 
 
 def test_ways_keep_all_blocks_busy_and_within_memory() -> None:
-    for rows, outputs, inputs in ((1, 1152, 896), (8, 896, 4864), (16, 9728, 896), (64, 151936, 896), (128, 9728, 896)):
+    shapes = ((1, 1152, 896), (8, 896, 4864), (16, 9728, 896), (64, 151936, 896), (64, 896, 4864), (128, 9728, 896))
+    for rows, outputs, inputs in shapes:
         found = list(ways(rows, outputs, inputs))
         assert found
         for way in found:

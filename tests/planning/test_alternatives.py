@@ -1,0 +1,33 @@
+"""What is offered when nothing fits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from fakes.machines import PPO, fits, recorded
+
+from rl_compat.config.types import ModelConfig
+from rl_compat.errors import DoesNotFitError
+from rl_compat.planning.fit import make_plan
+from rl_compat.planning.known_shapes import QWEN25_7B
+
+
+@pytest.mark.parametrize(
+    ("card", "rank", "offered"),
+    [
+        ("t4", 16, ("`plan.quantization=int8`", "`plan.quantization=nf4`")),
+        ("p40", 16, ("`plan.quantization=int8`", "`plan.quantization=nf4`")),
+        ("p40", 0, ("`model.lora_rank=16 plan.quantization=int8`", "`model.lora_rank=16 plan.quantization=nf4`")),
+    ],
+)
+def test_a_model_too_large_for_adapters_is_offered_a_quantized_base(card, rank, offered) -> None:
+    config = replace(PPO, model=ModelConfig(lora_rank=rank))
+    with pytest.raises(DoesNotFitError) as caught:
+        make_plan(config, recorded(card), QWEN25_7B)
+    hint = str(caught.value.hint)
+    assert all(words in hint for words in offered)
+
+    for name in ("int8", "nf4"):
+        quantized = replace(config, model=ModelConfig(lora_rank=16), plan=replace(config.plan, quantization=name))
+        assert fits(make_plan(quantized, recorded(card), QWEN25_7B))
