@@ -268,7 +268,7 @@ def _head_copy_bytes(request: MemoryRequest, levers: Levers, role: str) -> int:
 
 
 def _cast_items(request: MemoryRequest, levers: Levers, role: str) -> dict[str, int]:
-    """Block weights in the compute dtype: autocast keeps copies of all trained ones, of frozen or quantized ones one."""
+    """Block weights in the compute dtype: copies of all trained ones under autocast, of a frozen or quantized one."""
     shape, width = request.roles[role], DTYPE_BYTES[request.compute_dtype]
     frozen = role not in TRAINED_ROLES or request.lora_rank > 0
     quantized = role in TRAINED_ROLES and request.quantization != "none"
