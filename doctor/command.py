@@ -16,12 +16,12 @@ from rl_compat.doctor.findings import Check, Severity
 from rl_compat.doctor.fix import refuse_system_python, run_all, runnable
 from rl_compat.doctor.mend import mending, renews_torch, script
 from rl_compat.doctor.options import Options, parse
-from rl_compat.doctor.paper import Paper, paper_of
-from rl_compat.doctor.report import as_json
+from rl_compat.doctor.report.as_json import as_json
+from rl_compat.doctor.report.paper import Paper, paper_of
+from rl_compat.doctor.report.screen import render, render_checks
 from rl_compat.doctor.runner import run_checks, select_checks
-from rl_compat.doctor.screen import render, render_checks
 from rl_compat.doctor.verdict import judge, judge_mended
-from rl_compat.errors import AskedWrongly, RLCompatError
+from rl_compat.errors import RLCompatError, UsageError
 from rl_compat.hardware.types import Hardware
 
 INTERRUPTED = 130
@@ -68,7 +68,7 @@ def run(arguments: Sequence[str], program: str, checks: Sequence[Check] | None =
         print("\n".join(render_checks(selected, paper_of(sys.stdout))))
         return 0
     if options.bundle is not None:
-        from rl_compat.doctor.bundle import refuse_request
+        from rl_compat.doctor.report.bundle import refuse_request
 
         refuse_request(options.bundle, options.run_folder)
     if options.yes:
@@ -106,7 +106,7 @@ def diagnose(options: Options, checks: Sequence[Check]) -> Diagnosis:
     left_out = tuple((check, option) for check in checks if (option := reason_left_out(check, options)))
     if left_out and options.only:
         check, option = left_out[0]
-        raise AskedWrongly(
+        raise UsageError(
             f"`--only {check.id}` and `{option}` exclude each other", hint=f"leave out `{option}`, or the check"
         )
     asked = [check for check in checks if check not in [check for check, _ in left_out]]
@@ -165,7 +165,7 @@ def waiting(words: str) -> Iterator[None]:
 
 
 def show(diagnosis: Diagnosis, options: Options) -> None:
-    """On stdout JSON, the script or the report; a bundle beside it. Raises AskedWrongly when that cannot be written."""
+    """On stdout JSON, the script or the report; a bundle beside it. Raises UsageError when that cannot be written."""
     if options.as_json:
         print(json.dumps(as_json(diagnosis), indent=2))
     elif options.fix:
@@ -178,7 +178,7 @@ def show(diagnosis: Diagnosis, options: Options) -> None:
 
 def bundle(diagnosis: Diagnosis, path: Path, run_folder: Path | None) -> None:
     """Write the zip file for a bug report and say on stderr what is in it."""
-    from rl_compat.doctor.bundle import describe_bundle, write_bundle
+    from rl_compat.doctor.report.bundle import describe_bundle, write_bundle
 
     write_bundle(
         path,

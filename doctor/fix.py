@@ -10,17 +10,17 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from rl_compat.doctor.findings import Step, Sureness
 from rl_compat.doctor.mend import Mend
-from rl_compat.errors import AskedWrongly
-from rl_compat.hardware.software import environment_kind
+from rl_compat.errors import UsageError
+from rl_compat.hardware.system.software import environment_kind
 
 OURS = (Step.TORCH, Step.PACKAGE)
 PIP = ("install", "uninstall")
 
 
 def refuse_system_python(environment: Mapping[str, str] = os.environ, *, prefix: str = sys.prefix) -> None:
-    """Raise AskedWrongly when this Python is no virtual or conda environment."""
+    """Raise UsageError when this Python is no virtual or conda environment."""
     if environment_kind(environment, prefix=prefix) == "system":
-        raise AskedWrongly(
+        raise UsageError(
             f"`--yes` changes virtual environments only, and `{sys.executable}` is none",
             hint="`--fix` prints the commands; or make one and run the doctor with it: `python3 -m venv .venv`, "
             "`.venv/bin/python doctor --fix --yes`",

@@ -23,10 +23,10 @@ from rl_compat.capability.devices import capability_text
 from rl_compat.doctor.checks import torch_build
 from rl_compat.doctor.findings import Finding, Severity, Step
 from rl_compat.doctor.remedies import torch_remedies
-from rl_compat.doctor.target import suitable_builds
-from rl_compat.doctor.torch_tables import BEYOND
-from rl_compat.doctor.wheels import NoTorchBuildError, TorchInstall
-from rl_compat.hardware.binaries import parse_version
+from rl_compat.doctor.tables.target import suitable_builds
+from rl_compat.doctor.tables.torch import BEYOND
+from rl_compat.doctor.tables.wheels import NoTorchBuildError, TorchInstall
+from rl_compat.hardware.gpu.binaries import parse_version
 from rl_compat.hardware.probe import probe
 from rl_compat.hardware.types import Hardware
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from rl_compat.doctor.paper import USUAL
-from rl_compat.errors import AskedWrongly, nearest
+from rl_compat.doctor.report.paper import USUAL
+from rl_compat.errors import UsageError, nearest
 
 TORCH_SECONDS = 60.0
 NETWORK_SECONDS = 5.0
@@ -57,7 +57,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         fact = re.sub(r"argument (\S+): ", r"`\1`: ", message).replace("'", "`").rstrip(".")
-        raise AskedWrongly(fact, hint=f"`{self.prog} --help` lists what it takes")
+        raise UsageError(fact, hint=f"`{self.prog} --help` lists what it takes")
 
 
 class Help(argparse.RawDescriptionHelpFormatter):
@@ -71,7 +71,7 @@ class Help(argparse.RawDescriptionHelpFormatter):
 
 
 def parse(arguments: Sequence[str], program: str) -> Options:
-    """The options. Raises AskedWrongly; `--help` prints and raises SystemExit."""
+    """The options. Raises UsageError; `--help` prints and raises SystemExit."""
     parser = build_parser(program)
     known, strangers = parser.parse_known_args(list(arguments))
     if strangers:
@@ -135,30 +135,30 @@ def build_parser(program: str) -> Parser:
 
 def _refuse_contradictions(options: Options) -> None:
     if options.yes and not options.fix:
-        raise AskedWrongly("`--yes` is given without `--fix`", hint="`--fix --yes` runs the commands")
+        raise UsageError("`--yes` is given without `--fix`", hint="`--fix --yes` runs the commands")
     if options.yes and options.hardware is not None:
-        raise AskedWrongly(
+        raise UsageError(
             f"`--yes` would mend this machine with what was found in `{options.hardware}`",
             hint="leave out `--yes` to print the commands, or `--hardware` to mend this machine",
         )
     if options.run_folder is not None and options.bundle is None:
-        raise AskedWrongly("`--run` is given without `--bundle`", hint="give `--bundle OUT.zip` too")
+        raise UsageError("`--run` is given without `--bundle`", hint="give `--bundle OUT.zip` too")
     if options.fix and options.as_json:
-        raise AskedWrongly(
+        raise UsageError(
             "`--fix` prints a script and `--json` prints JSON", hint="the JSON has the script as `commands`"
         )
 
 
-def _stranger(text: str, parser: Parser) -> AskedWrongly:
+def _stranger(text: str, parser: Parser) -> UsageError:
     name = text.partition("=")[0]
     if not name.startswith("-"):
-        return AskedWrongly(
+        return UsageError(
             f"`{text}` is not an option, and the doctor takes no other argument",
             hint=f"did you mean `{parser.prog} explain {text}`",
         )
     close = nearest(name, parser._option_string_actions)
     hint = f"did you mean `{close}`" if close else f"`{parser.prog} --help` lists what it takes"
-    return AskedWrongly(f"there is no option `{name}`", hint=hint)
+    return UsageError(f"there is no option `{name}`", hint=hint)
 
 
 def parse_seconds(text: str) -> float:

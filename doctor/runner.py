@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Iterable, Sequence
 
 from rl_compat.doctor.findings import Check, CheckResult, Finding, Severity
-from rl_compat.errors import AskedWrongly, nearest
+from rl_compat.errors import UsageError, nearest
 from rl_compat.hardware.types import Hardware
 
 
@@ -17,13 +17,13 @@ def run_checks(checks: Iterable[Check], hardware: Hardware) -> tuple[CheckResult
 
 
 def select_checks(checks: Sequence[Check], ids: Sequence[str]) -> tuple[Check, ...]:
-    """The checks of those ids in their own order, all of them for no id. Raises AskedWrongly for an unknown id."""
+    """The checks of those ids in their own order, all of them for no id. Raises UsageError for an unknown id."""
     known = [check.id for check in checks]
     for wanted in ids:
         if wanted not in known:
             close = nearest(wanted, known)
             hint = f"did you mean `{close}`" if close else "`--list` shows them"
-            raise AskedWrongly(f"there is no check `{wanted}`", hint=hint)
+            raise UsageError(f"there is no check `{wanted}`", hint=hint)
     return tuple(check for check in checks if not ids or check.id in ids)
 
 

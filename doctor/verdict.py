@@ -10,12 +10,12 @@ from rl_compat.capability.devices import capability_text
 from rl_compat.config.embedded import embedded_runs
 from rl_compat.config.load import load_config
 from rl_compat.config.types import RunConfig
-from rl_compat.doctor.supposed import supposed
+from rl_compat.doctor.tables.supposed import supposed
 from rl_compat.errors import RLCompatError
 from rl_compat.hardware.types import Hardware
 from rl_compat.planning.fit import make_plan, plan_if_it_fits
-from rl_compat.planning.known_shapes import KNOWN_SHAPES
 from rl_compat.planning.profile import find_profile
+from rl_compat.planning.shapes.known import KNOWN_SHAPES
 from rl_compat.planning.types import Plan
 from rl_compat.units import format_bytes
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rl_compat.distributed.pool import ResourcePool
+    from rl_compat.objectives.experience import ExperienceSettings, make_experience
     from rl_compat.workers.actor import ActorModel
     from rl_compat.workers.critic import CriticModel
-    from rl_compat.workers.experience import ExperienceSettings, make_experience
     from rl_compat.workers.reference import ReferenceModel
     from rl_compat.workers.reward import RewardModel
 
@@ -29,11 +29,11 @@ __all__ = [
 _HOMES = {
     "ActorModel": "rl_compat.workers.actor",
     "CriticModel": "rl_compat.workers.critic",
-    "ExperienceSettings": "rl_compat.workers.experience",
+    "ExperienceSettings": "rl_compat.objectives.experience",
     "ReferenceModel": "rl_compat.workers.reference",
     "ResourcePool": "rl_compat.distributed.pool",
     "RewardModel": "rl_compat.workers.reward",
-    "make_experience": "rl_compat.workers.experience",
+    "make_experience": "rl_compat.objectives.experience",
 }
 
 

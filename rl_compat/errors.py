@@ -20,29 +20,29 @@ class RLCompatError(Exception):
         return self.message if self.hint is None else f"{self.message}\nhint: {self.hint}"
 
 
-class AskedWrongly(RLCompatError):  # noqa: N818
+class UsageError(RLCompatError):
     """A request that cannot be met as it stands. Exit code 2, raised before anything expensive starts."""
 
     exit_code = 2
 
 
-class ConfigError(AskedWrongly):
+class ConfigError(UsageError):
     """An unknown key, a wrong type or a value out of range."""
 
 
-class DataError(AskedWrongly):
+class DataError(UsageError):
     """A dataset that is missing, empty or of the wrong shape."""
 
 
-class ModelError(AskedWrongly):
+class ModelError(UsageError):
     """A model folder, file or name that cannot be loaded."""
 
 
-class HardwareError(AskedWrongly):
+class HardwareError(UsageError):
     """Something asked for that this machine does not have."""
 
 
-class DoesNotFitError(AskedWrongly):
+class DoesNotFitError(UsageError):
     """A plan that needs more memory or disk than there is."""
 
 

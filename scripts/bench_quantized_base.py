@@ -18,11 +18,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rl_compat.data.gsm8k import raw_records
+from rl_compat.bench.cases import question_case
+from rl_compat.data.builtin.gsm8k import raw_records
 from rl_compat.models.load import load_causal_lm
 from rl_compat.models.lora import LoraSettings
 from rl_compat.planning.types import RolePlan, RolloutPlan
-from rl_compat.rollout.bench_cases import question_case
 from rl_compat.rollout.build import build_rollout_engine
 from rl_compat.rollout.support import plain_logprobs
 from rl_compat.rollout.types import SamplingParams

@@ -17,9 +17,9 @@ from pathlib import Path
 
 import torch
 
-from rl_compat.data.gsm8k import raw_records
-from rl_compat.rollout.bench_options import BenchOptions
-from rl_compat.rollout.bench_run import COLUMNS, measured, table
+from rl_compat.bench.options import BenchOptions
+from rl_compat.bench.run import COLUMNS, measured, table
+from rl_compat.data.builtin.gsm8k import raw_records
 
 DEFAULTS = BenchOptions(device="cpu")
 

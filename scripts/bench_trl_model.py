@@ -44,7 +44,7 @@ def sizes_of(shape: str) -> dict[str, int]:
     """The sizes of a name in `SHAPES`."""
     if shape in SMALL_SHAPES:
         return SMALL_SHAPES[shape] | HEADS
-    from rl_compat.rollout import bench_cases
+    from rl_compat.bench import cases as bench_cases
 
     return bench_cases.SHAPES[shape]
 

@@ -30,15 +30,15 @@ from rl_compat.config.types import (
     RunConfig,
     TrainerConfig,
 )
-from rl_compat.data.order import PromptOrder
+from rl_compat.data.order.order import PromptOrder
 from rl_compat.distributed.pool import ResourcePool
 from rl_compat.emulation.device import emulate
 from rl_compat.models.tokenizer import load_tokenizer
-from rl_compat.trainer.build import Prepared, start_reward
 from rl_compat.trainer.memory import PhaseMemory
-from rl_compat.trainer.method import Instruments
-from rl_compat.trainer.reinforcement import Reinforcement
+from rl_compat.trainer.online.reinforcement import Reinforcement
+from rl_compat.trainer.recipe import Instruments
 from rl_compat.trainer.reporter import SilentReporter, Timer
+from rl_compat.trainer.setup.build import Prepared, start_reward
 from rl_compat.trajectory import Prompt
 from rl_compat.workers.setup import prepare
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pyarrow
 import pyarrow.parquet
 
-TARGET = Path(__file__).resolve().parent.parent / "rl_compat" / "data" / "gsm8k"
+TARGET = Path(__file__).resolve().parent.parent / "rl_compat" / "data" / "builtin" / "gsm8k_files"
 NUM_ROWS = {"train": 7473, "test": 1319}
 SCHEMA = pyarrow.schema([("question", pyarrow.string()), ("answer", pyarrow.string())])
 

@@ -20,7 +20,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 import knowledge_rules  # noqa: E402
 from knowledge_schema import INHERITED, TABLES, Section, month  # noqa: E402
 
-from rl_compat.doctor.tables import CONFIDENCES, provenance, sections_of  # noqa: E402
+from rl_compat.doctor.tables.rows import CONFIDENCES, provenance, sections_of  # noqa: E402
 
 Tables = Mapping[str, Mapping[str, Any]]
 

@@ -29,7 +29,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from rl_compat.data.arithmetic import rows
+from rl_compat.data.builtin.arithmetic import rows
 
 SPECIAL = ("<|pad|>", "<|end|>", "<|user|>", "<|assistant|>", "<|system|>", "<|unk|>")
 PAD, END, USER, ASSISTANT, SYSTEM, UNKNOWN = SPECIAL

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from rl_compat.capability.devices import capability_text
 from rl_compat.doctor.findings import Check, Finding, Remedy, Severity, Step
 from rl_compat.doctor.remedies import pip_install, pip_uninstall
-from rl_compat.doctor.tables import Row, has_kernels, is_unknown, kernel_row, satisfies
-from rl_compat.doctor.torch_tables import releases
-from rl_compat.hardware.binaries import parse_version
+from rl_compat.doctor.tables.rows import Row, has_kernels, is_unknown, kernel_row, satisfies
+from rl_compat.doctor.tables.torch import releases
+from rl_compat.hardware.gpu.binaries import parse_version
 from rl_compat.hardware.types import Device, Hardware
 
 PACKAGES = (

@@ -17,10 +17,10 @@ from rl_compat.capability.devices import capability_text
 from rl_compat.capability.torch_build import torch_has_code
 from rl_compat.doctor.findings import Check, Finding, Remedy, Severity, Step
 from rl_compat.doctor.remedies import pip_install, pip_uninstall, unset
-from rl_compat.doctor.tables import is_unknown, required, row_for, satisfies
-from rl_compat.doctor.target import target_of
-from rl_compat.hardware.binaries import parse_version
-from rl_compat.hardware.catalogue import read_table
+from rl_compat.doctor.tables.rows import is_unknown, required, row_for, satisfies
+from rl_compat.doctor.tables.target import target_of
+from rl_compat.hardware.gpu.binaries import parse_version
+from rl_compat.hardware.gpu.catalogue import read_table
 from rl_compat.hardware.types import Hardware
 from rl_compat.units import GIB, format_bytes
 

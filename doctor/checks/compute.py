@@ -9,12 +9,12 @@ from rl_compat.capability.attention import sdpa_backends
 from rl_compat.capability.devices import capability_text, has_tensor_cores
 from rl_compat.capability.kernels import TF32_MINIMUM, TRITON_MINIMUM, torch_compile, triton
 from rl_compat.capability.precision import compute_dtype
-from rl_compat.doctor.cards import names
 from rl_compat.doctor.checks.variables import look_at_variables
 from rl_compat.doctor.findings import Check, Finding, Severity
-from rl_compat.doctor.target import has_a_build
-from rl_compat.doctor.torch_tables import read_knowledge
-from rl_compat.hardware.catalogue import capability_of, find_gpu, shared_memory_optin_bytes
+from rl_compat.doctor.tables.cards import names
+from rl_compat.doctor.tables.target import has_a_build
+from rl_compat.doctor.tables.torch import read_knowledge
+from rl_compat.hardware.gpu.catalogue import capability_of, find_gpu, shared_memory_optin_bytes
 from rl_compat.hardware.types import Device, Hardware
 from rl_compat.units import format_bytes
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rl_compat.doctor.cards import computing
 from rl_compat.doctor.findings import Finding, Remedy, Severity, Step
 from rl_compat.doctor.remedies import shell
+from rl_compat.doctor.tables.cards import computing
 from rl_compat.hardware.types import Device, Hardware
 
 EXCLUSIVE = ("exclusive_process", "exclusive_thread")

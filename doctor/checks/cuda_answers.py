@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from rl_compat.doctor.checks.device_nodes import start_with_gpus
 from rl_compat.doctor.findings import Finding, Remedy, Severity, Step, Sureness
 from rl_compat.doctor.remedies import shell, unset
-from rl_compat.hardware.binaries import parse_version
+from rl_compat.hardware.gpu.binaries import parse_version
 from rl_compat.hardware.types import Hardware, TorchBuild
 
 UVM = "/dev/nvidia-uvm"

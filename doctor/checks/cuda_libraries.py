@@ -9,8 +9,8 @@ from rl_compat.capability.devices import capability_text
 from rl_compat.capability.torch_build import torch_has_code
 from rl_compat.doctor.findings import Check, Finding, Remedy, Severity, Step
 from rl_compat.doctor.remedies import pip_install
-from rl_compat.doctor.tables import is_unknown, library_row, pinned_library, serves
-from rl_compat.hardware.binaries import TEGRA, parse_version
+from rl_compat.doctor.tables.rows import is_unknown, library_row, pinned_library, serves
+from rl_compat.hardware.gpu.binaries import TEGRA, parse_version
 from rl_compat.hardware.types import Device, Hardware
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from rl_compat.doctor.cards import all_cards, names
-from rl_compat.doctor.drivers import why_unlisted
 from rl_compat.doctor.findings import Finding, Remedy, Severity, Step, Sureness
+from rl_compat.doctor.tables.cards import all_cards, names
+from rl_compat.doctor.tables.drivers import why_unlisted
 from rl_compat.hardware.types import Hardware
 
 NEEDED = re.compile(r"/dev/(nvidia[0-9]+|nvidiactl|nvidia-uvm|dxg)")

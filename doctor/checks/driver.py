@@ -6,9 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import date
 
-from rl_compat.doctor.cards import Card, all_cards, capability_text, names
 from rl_compat.doctor.checks import kernel_module, nvml
-from rl_compat.doctor.drivers import (
+from rl_compat.doctor.findings import Check, Finding, Remedy, Severity, Step, Sureness
+from rl_compat.doctor.remedies import WSL_LIBRARY_PATH, shell
+from rl_compat.doctor.tables.cards import Card, all_cards, capability_text, names
+from rl_compat.doctor.tables.drivers import (
     branch_of,
     branch_row,
     first_driver,
@@ -18,9 +20,7 @@ from rl_compat.doctor.drivers import (
     support_ended,
     why_unlisted,
 )
-from rl_compat.doctor.findings import Check, Finding, Remedy, Severity, Step, Sureness
-from rl_compat.doctor.remedies import WSL_LIBRARY_PATH, shell
-from rl_compat.hardware.binaries import wheel_supports
+from rl_compat.hardware.gpu.binaries import wheel_supports
 from rl_compat.hardware.types import Hardware
 
 CUDA_13 = (13, 0)

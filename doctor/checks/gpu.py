@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import chain
 
-from rl_compat.doctor.cards import Card, all_cards, capability_text, names
 from rl_compat.doctor.checks import (
     card_health,
     compute_mode,
@@ -18,7 +17,8 @@ from rl_compat.doctor.checks import (
 )
 from rl_compat.doctor.findings import Check, Finding, Remedy, Severity, Step
 from rl_compat.doctor.remedies import shell, unset
-from rl_compat.doctor.target import has_a_build
+from rl_compat.doctor.tables.cards import Card, all_cards, capability_text, names
+from rl_compat.doctor.tables.target import has_a_build
 from rl_compat.hardware.types import Device, Hardware
 from rl_compat.units import format_bytes
 

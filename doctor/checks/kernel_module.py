@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rl_compat.doctor.cards import Card, all_cards, capability_text, names
-from rl_compat.doctor.drivers import install_driver, needed_module, why_unlisted
 from rl_compat.doctor.findings import Check, Finding, Remedy, Severity, Step
+from rl_compat.doctor.tables.cards import Card, all_cards, capability_text, names
+from rl_compat.doctor.tables.drivers import install_driver, needed_module, why_unlisted
 from rl_compat.hardware.types import Hardware
 
 

@@ -12,7 +12,7 @@ from rl_compat.doctor.checks.torch_driver import driver_fits
 from rl_compat.doctor.checks.torch_import import reason_of
 from rl_compat.doctor.findings import Check, Finding, Remedy, Severity
 from rl_compat.doctor.remedies import shell, unset
-from rl_compat.hardware.binaries import parse_version
+from rl_compat.hardware.gpu.binaries import parse_version
 from rl_compat.hardware.types import Hardware
 
 OF_CUDA = re.compile(

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from rl_compat.doctor.cards import capability_text, names
 from rl_compat.doctor.findings import Check, Finding, Remedy, Severity, Step, Sureness
 from rl_compat.doctor.remedies import shell, unset
-from rl_compat.doctor.tables import is_unknown, library_row, serves
-from rl_compat.hardware.catalogue import find_gpu
+from rl_compat.doctor.tables.cards import capability_text, names
+from rl_compat.doctor.tables.rows import is_unknown, library_row, serves
+from rl_compat.hardware.gpu.catalogue import find_gpu
 from rl_compat.hardware.types import Device, Hardware, Link
 
 KINDS = {

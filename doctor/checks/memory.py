@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from rl_compat.doctor.cards import computing
 from rl_compat.doctor.checks import mig, pcie
 from rl_compat.doctor.findings import Check, Finding, Remedy, Severity, Step
 from rl_compat.doctor.remedies import shell
+from rl_compat.doctor.tables.cards import computing
 from rl_compat.hardware.types import Device, Hardware, Process
 from rl_compat.units import GIB, format_bytes
 

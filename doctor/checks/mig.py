@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rl_compat.doctor.findings import Check, Finding, Remedy, Severity, Step, Sureness
-from rl_compat.doctor.tables import Row
-from rl_compat.doctor.torch_tables import read_knowledge
-from rl_compat.hardware.catalogue import find_gpu
+from rl_compat.doctor.tables.rows import Row
+from rl_compat.doctor.tables.torch import read_knowledge
+from rl_compat.hardware.gpu.catalogue import find_gpu
 from rl_compat.hardware.types import Device, Hardware
 from rl_compat.units import format_bytes
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from rl_compat.doctor.checks.storage import must_install_torch
 from rl_compat.doctor.findings import Check, Finding, Remedy, Severity, Step, Sureness
 from rl_compat.doctor.remedies import shell
-from rl_compat.doctor.tables import required
-from rl_compat.hardware.software import PACKAGES
+from rl_compat.doctor.tables.rows import required
+from rl_compat.hardware.system.software import PACKAGES
 from rl_compat.hardware.types import Endpoint, Hardware
 
 PUBLIC_HUB = "https://huggingface.co"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rl_compat.doctor.cards import all_cards
 from rl_compat.doctor.findings import Check, Finding, Remedy, Severity, Step, Sureness
 from rl_compat.doctor.remedies import WSL_LIBRARY_PATH, pip_install, shell
-from rl_compat.hardware.binaries import TEGRA
+from rl_compat.doctor.tables.cards import all_cards
+from rl_compat.hardware.gpu.binaries import TEGRA
 from rl_compat.hardware.types import Hardware
 
 INTEGRATED = TEGRA | {(11, 0)}

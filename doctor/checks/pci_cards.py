@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rl_compat.doctor.cards import Card, all_cards, names
 from rl_compat.doctor.checks.card_health import LOST
-from rl_compat.doctor.drivers import install_driver, why_unlisted
 from rl_compat.doctor.findings import Finding, Remedy, Severity, Step
 from rl_compat.doctor.remedies import shell
+from rl_compat.doctor.tables.cards import Card, all_cards, names
+from rl_compat.doctor.tables.drivers import install_driver, why_unlisted
 from rl_compat.hardware.types import Hardware
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rl_compat.doctor.findings import Finding, Remedy, Severity, Step
-from rl_compat.hardware.catalogue import find_gpu
+from rl_compat.hardware.gpu.catalogue import find_gpu
 from rl_compat.hardware.types import Device, Hardware
 from rl_compat.units import format_bytes
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from rl_compat.doctor.findings import Check, Finding, Remedy, Severity, Step
 from rl_compat.doctor.remedies import PROJECT, pip_install
-from rl_compat.doctor.tables import required, satisfies
-from rl_compat.hardware.software import PACKAGES
+from rl_compat.doctor.tables.rows import required, satisfies
+from rl_compat.hardware.system.software import PACKAGES
 from rl_compat.hardware.types import Hardware
 
 REPLACEABLE = ("nvidia-ml-py",)

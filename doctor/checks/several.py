@@ -11,14 +11,14 @@ from dataclasses import replace
 from rl_compat.capability.attention import sdpa_backends
 from rl_compat.capability.kernels import triton
 from rl_compat.capability.precision import compute_dtype
-from rl_compat.doctor.cards import capability_text, names
 from rl_compat.doctor.checks import device_order, links
 from rl_compat.doctor.findings import Check, Finding, Remedy, Severity
 from rl_compat.doctor.remedies import shell
-from rl_compat.doctor.target import suitable_torch, target_of
-from rl_compat.doctor.torch_tables import cuda_of, releases, variants
-from rl_compat.doctor.wheels import NoTorchBuildError, TorchInstall
-from rl_compat.hardware.binaries import wheel_supports
+from rl_compat.doctor.tables.cards import capability_text, names
+from rl_compat.doctor.tables.target import suitable_torch, target_of
+from rl_compat.doctor.tables.torch import cuda_of, releases, variants
+from rl_compat.doctor.tables.wheels import NoTorchBuildError, TorchInstall
+from rl_compat.hardware.gpu.binaries import wheel_supports
 from rl_compat.hardware.types import Device, Hardware
 from rl_compat.units import format_bytes
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from rl_compat.capability.devices import capability_text
-from rl_compat.doctor.cards import names
 from rl_compat.doctor.checks.torch_driver import look_at_the_driver
 from rl_compat.doctor.checks.torch_import import look_at_the_import_error
 from rl_compat.doctor.findings import Check, Finding, Remedy, Severity, Step
 from rl_compat.doctor.remedies import install_torch, torch_remedies
-from rl_compat.doctor.tables import satisfies, transformers_row
-from rl_compat.doctor.target import has_a_build, known_driver
-from rl_compat.doctor.torch_tables import BEYOND, OLDEST, needed_driver
-from rl_compat.hardware.binaries import needs_ptx, parse_version, wheel_supports
+from rl_compat.doctor.tables.cards import names
+from rl_compat.doctor.tables.rows import satisfies, transformers_row
+from rl_compat.doctor.tables.target import has_a_build, known_driver
+from rl_compat.doctor.tables.torch import BEYOND, OLDEST, needed_driver
+from rl_compat.hardware.gpu.binaries import needs_ptx, parse_version, wheel_supports
 from rl_compat.hardware.types import Device, Hardware, TorchBuild
 
 SLOW_SECONDS = 20.0

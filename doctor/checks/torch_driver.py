@@ -9,10 +9,10 @@ from rl_compat.doctor.checks.compute_mode import keeps_out
 from rl_compat.doctor.checks.cuda_answers import answer_of
 from rl_compat.doctor.findings import Finding, Remedy, Severity
 from rl_compat.doctor.remedies import torch_remedies, update_driver
-from rl_compat.doctor.target import known_driver, newest_cuda, suitable_torch
-from rl_compat.doctor.torch_tables import needed_driver
-from rl_compat.doctor.wheels import NoTorchBuildError
-from rl_compat.hardware.binaries import parse_version
+from rl_compat.doctor.tables.target import known_driver, newest_cuda, suitable_torch
+from rl_compat.doctor.tables.torch import needed_driver
+from rl_compat.doctor.tables.wheels import NoTorchBuildError
+from rl_compat.hardware.gpu.binaries import parse_version
 from rl_compat.hardware.types import Hardware, TorchBuild
 
 

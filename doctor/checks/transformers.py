@@ -9,18 +9,18 @@ from rl_compat.capability.devices import capability_text, torch_version
 from rl_compat.capability.torch_build import torch_has_code
 from rl_compat.doctor.findings import Check, Finding, Remedy, Severity, Step, Sureness
 from rl_compat.doctor.remedies import pip_install, pip_uninstall, torch_remedies
-from rl_compat.doctor.tables import (
+from rl_compat.doctor.tables.rows import (
     is_unknown,
     required,
     satisfies,
     transformers_row,
     trap,
 )
-from rl_compat.doctor.target import suitable_torch, target_of
-from rl_compat.doctor.torch_tables import index_url, releases
-from rl_compat.doctor.wheels import NoTorchBuildError
-from rl_compat.hardware.binaries import parse_version
-from rl_compat.hardware.catalogue import capability_of
+from rl_compat.doctor.tables.target import suitable_torch, target_of
+from rl_compat.doctor.tables.torch import index_url, releases
+from rl_compat.doctor.tables.wheels import NoTorchBuildError
+from rl_compat.hardware.gpu.binaries import parse_version
+from rl_compat.hardware.gpu.catalogue import capability_of
 from rl_compat.hardware.types import Hardware
 
 NAME = "transformers"

@@ -9,8 +9,8 @@ from rl_compat.capability.devices import torch_version
 from rl_compat.capability.kernels import TF32_MINIMUM
 from rl_compat.doctor.findings import Finding, Remedy, Severity
 from rl_compat.doctor.remedies import shell, unset
-from rl_compat.doctor.torch_tables import read_knowledge
-from rl_compat.hardware.binaries import parse_version
+from rl_compat.doctor.tables.torch import read_knowledge
+from rl_compat.hardware.gpu.binaries import parse_version
 from rl_compat.hardware.types import Hardware
 
 OFF = ("", "0", "false", "False", "no")

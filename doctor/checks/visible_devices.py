@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from rl_compat.doctor.cards import names
 from rl_compat.doctor.findings import Check, Finding, Remedy, Severity
 from rl_compat.doctor.remedies import shell, unset
-from rl_compat.hardware.matching import cuda_order
-from rl_compat.hardware.readings import NvmlDevice
+from rl_compat.doctor.tables.cards import names
+from rl_compat.hardware.gpu.matching import cuda_order
+from rl_compat.hardware.gpu.readings import NvmlDevice
+from rl_compat.hardware.gpu.visible import Candidate, Picked, resolve_entry
 from rl_compat.hardware.types import Device, Hardware
-from rl_compat.hardware.visible import Candidate, Picked, resolve_entry
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
 ON_PURPOSE = ("", "nodevfiles", "none", "void")

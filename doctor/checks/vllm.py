@@ -6,7 +6,9 @@ from collections.abc import Iterator
 
 from rl_compat.capability.bitsandbytes import NOT_LISTED
 from rl_compat.capability.devices import capability_text, torch_version
-from rl_compat.doctor.engine_tables import (
+from rl_compat.doctor.findings import Check, Finding, Remedy, Severity, Step
+from rl_compat.doctor.remedies import pip_install, pip_uninstall
+from rl_compat.doctor.tables.engines import (
     attention_backends,
     forks_for,
     goes_with_us,
@@ -15,10 +17,8 @@ from rl_compat.doctor.engine_tables import (
     vllm_releases,
     vllm_row,
 )
-from rl_compat.doctor.findings import Check, Finding, Remedy, Severity, Step
-from rl_compat.doctor.remedies import pip_install, pip_uninstall
-from rl_compat.doctor.tables import Row, is_unknown, satisfies
-from rl_compat.doctor.target import target_of
+from rl_compat.doctor.tables.rows import Row, is_unknown, satisfies
+from rl_compat.doctor.tables.target import target_of
 from rl_compat.hardware.types import Device, Hardware
 
 OURS = "this project's own engine generates on any card; only `rollout.engine=vllm` and other programs need it"

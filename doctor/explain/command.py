@@ -20,9 +20,9 @@ from rl_compat.doctor.explain.ranking import Cause, rank
 from rl_compat.doctor.explain.reading import open_log, read_blocks
 from rl_compat.doctor.findings import CheckResult
 from rl_compat.doctor.options import TORCH_SECONDS, Help, Options, Parser, parse_seconds
+from rl_compat.doctor.report.screen import paper_of
 from rl_compat.doctor.runner import run_checks
-from rl_compat.doctor.screen import paper_of
-from rl_compat.errors import AskedWrongly, RLCompatError
+from rl_compat.errors import RLCompatError, UsageError
 from rl_compat.hardware.recording import load_recording
 from rl_compat.hardware.types import Hardware
 
@@ -72,7 +72,7 @@ def main(arguments: Sequence[str], *, program: str) -> int:
 
 
 def parse(arguments: Sequence[str], program: str) -> Asked:
-    """The options. Raises AskedWrongly; `--help` prints and raises SystemExit."""
+    """The options. Raises UsageError; `--help` prints and raises SystemExit."""
     parser = Parser(
         prog=program,
         description=ABOUT,
@@ -97,7 +97,7 @@ def parse(arguments: Sequence[str], program: str) -> Asked:
     known = parser.parse_args(list(arguments))
     if known.file is None and sys.stdin.isatty():
         hint = f"name a file, or pipe one in: `rlc train gsm8k 2>&1 | {program}`"
-        raise AskedWrongly("no log was given", hint=hint)
+        raise UsageError("no log was given", hint=hint)
     options = Options(
         as_json=known.json,
         hardware=known.hardware,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from rl_compat.doctor.explain.patterns import Capability, KnownError, KnownRemedy
 from rl_compat.doctor.findings import Check, CheckResult, Finding, Remedy, Severity, Step, Sureness
 from rl_compat.doctor.remedies import pip_install, pip_uninstall, torch_remedies
-from rl_compat.doctor.target import target_of
+from rl_compat.doctor.tables.target import target_of
 from rl_compat.hardware.types import Hardware
 
 MOST_REMEDIES = 5

@@ -10,7 +10,7 @@ from rl_compat.doctor.explain.machine import Advice
 from rl_compat.doctor.explain.matching import Match
 from rl_compat.doctor.explain.reading import Line
 from rl_compat.doctor.findings import Remedy, Severity, Sureness
-from rl_compat.doctor.screen import BOLD, COLOURS, DIM, Paper
+from rl_compat.doctor.report.screen import BOLD, COLOURS, DIM, Paper
 
 FULL = 3
 "causes that are explained in full; the others have a line each"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from rl_compat.doctor.torch_tables import KNOWLEDGE
+from rl_compat.doctor.tables.torch import KNOWLEDGE
 
 Capability = tuple[int, int]
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from rl_compat.errors import AskedWrongly, nearest
+from rl_compat.errors import UsageError, nearest
 
 BLOCK_BYTES = 256 * 1024
 SEGMENT_CHARACTERS = 64 * 1024
@@ -41,24 +41,22 @@ class Line:
 
 
 def open_log(path: Path) -> BinaryIO:
-    """The file, opened. Raises AskedWrongly when there is none that can be read."""
+    """The file, opened. Raises UsageError when there is none that can be read."""
     try:
         if path.is_dir():
-            raise AskedWrongly(f"`{path}` is a folder", hint=_files_in(path))
+            raise UsageError(f"`{path}` is a folder", hint=_files_in(path))
         return path.open("rb")
     except FileNotFoundError:
-        raise AskedWrongly(f"there is no file `{path}`", hint=_similar_file(path)) from None
+        raise UsageError(f"there is no file `{path}`", hint=_similar_file(path)) from None
     except OSError as error:
-        raise AskedWrongly(
-            f"`{path}` cannot be read: {error.strerror}", hint="copy the log to a file of yours"
-        ) from None
+        raise UsageError(f"`{path}` cannot be read: {error.strerror}", hint="copy the log to a file of yours") from None
 
 
 def read_blocks(stream: BinaryIO, name: str) -> Iterator[list[Line]]:
-    """The lines in blocks of about BLOCK_BYTES. Raises AskedWrongly when there is nothing, or no text."""
+    """The lines in blocks of about BLOCK_BYTES. Raises UsageError when there is nothing, or no text."""
     first = stream.read(BLOCK_BYTES)
     if not first:
-        raise AskedWrongly(
+        raise UsageError(
             f"{name} is empty", hint="give a log file, or pipe the log in: `command 2>&1 | rlc doctor explain`"
         )
     encoding = _encoding(first, name)
@@ -111,9 +109,9 @@ def _encoding(start: bytes, name: str) -> str:
             return encoding
     for magic, command in COMPRESSED.items():
         if start.startswith(magic):
-            raise AskedWrongly(f"{name} is compressed", hint=f"pipe it in: `{command} FILE | rlc doctor explain -`")
+            raise UsageError(f"{name} is compressed", hint=f"pipe it in: `{command} FILE | rlc doctor explain -`")
     if b"\x00" in start[:8192]:
-        raise AskedWrongly(f"{name} is not text", hint="give the text that the program printed")
+        raise UsageError(f"{name} is not text", hint="give the text that the program printed")
     return "utf-8"
 
 

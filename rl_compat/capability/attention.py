@@ -12,7 +12,7 @@ from __future__ import annotations
 from rl_compat.capability.choose import capability
 from rl_compat.capability.devices import below, on_cpu, torch_version
 from rl_compat.capability.types import Capability
-from rl_compat.hardware.binaries import parse_version
+from rl_compat.hardware.gpu.binaries import parse_version
 from rl_compat.hardware.types import Hardware
 
 ATTENTIONS = ("flash_attention_2", "sdpa", "eager")

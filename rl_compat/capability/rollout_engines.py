@@ -12,8 +12,8 @@ from typing import Any
 from rl_compat.capability.choose import capability
 from rl_compat.capability.devices import below, on_cpu, torch_version
 from rl_compat.capability.types import Capability
-from rl_compat.hardware.binaries import parse_version
-from rl_compat.hardware.catalogue import read_table
+from rl_compat.hardware.gpu.binaries import parse_version
+from rl_compat.hardware.gpu.catalogue import read_table
 from rl_compat.hardware.types import Hardware
 
 ENGINES = ("native", "vllm", "transformers")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rl_compat.capability.choose import capability
 from rl_compat.capability.devices import capability_text, describe, on_cpu
 from rl_compat.capability.types import Capability
-from rl_compat.hardware.binaries import wheel_supports
+from rl_compat.hardware.gpu.binaries import wheel_supports
 from rl_compat.hardware.types import Device, Hardware, TorchBuild
 
 

@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Sequence
 
 import rl_compat
-from rl_compat.errors import AskedWrongly, RLCompatError, nearest
+from rl_compat.errors import RLCompatError, UsageError, nearest
 
 COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("probe", "rl_compat.cli.probe", "what this machine is"),
@@ -89,7 +89,7 @@ def run_command(module: str, arguments: list[str], program: str) -> int:
         place = getattr(error, "ctx", None)
         asked = program if place is None else place.command_path
         fact = as_fact(error.format_message())  # type: ignore[attr-defined]
-        raise AskedWrongly(fact, hint=f"`{asked} --help` lists what it takes") from error
+        raise UsageError(fact, hint=f"`{asked} --help` lists what it takes") from error
     return result if isinstance(result, int) else 0
 
 
@@ -111,12 +111,12 @@ def usage(program: str) -> str:
     return "\n".join(lines)
 
 
-def unknown_command(name: str, program: str) -> AskedWrongly:
+def unknown_command(name: str, program: str) -> UsageError:
     known = [command for command, _, _ in COMMANDS]
     kind = "option" if name.startswith("-") else "command"
     close = nearest(name, known)
     hint = f"did you mean `{program} {close}`" if close else f"`{program} --help` lists the commands"
-    return AskedWrongly(f"there is no {kind} `{name}`", hint=hint)
+    return UsageError(f"there is no {kind} `{name}`", hint=hint)
 
 
 def as_fact(message: str) -> str:

@@ -62,8 +62,7 @@ def rollout(
 
     Example: rlc bench rollout smollm2-135m --engines generate-fp32,native-fp32
     """
-    from rl_compat.cli.bench_record import keep, machine_facts, measurements_of, title
-    from rl_compat.cli.bench_request import (
+    from rl_compat.bench.request import (
         check_names,
         check_numbers,
         engines_here,
@@ -71,8 +70,9 @@ def rollout(
         options_for,
         questions_for,
     )
-    from rl_compat.models.registry import resolve_model
-    from rl_compat.rollout.bench_run import COLUMNS, measured, table
+    from rl_compat.bench.run import COLUMNS, measured, table
+    from rl_compat.cli.bench_record import keep, machine_facts, measurements_of, title
+    from rl_compat.models.files.registry import resolve_model
 
     check_names(engines)
     check_numbers(batches)

@@ -9,7 +9,7 @@ from rl_compat.cli.render import print_note, print_warning
 
 if TYPE_CHECKING:
     from rl_compat.hardware.types import Hardware
-    from rl_compat.planning.measurements import Measurement
+    from rl_compat.planning.speed.measurements import Measurement
 
 MEASURED_BY = "`rlc bench rollout` on this machine"
 
@@ -40,9 +40,9 @@ def title(facts: Mapping[str, Any]) -> str:
 
 def measurements_of(rows: Iterable[Mapping[str, Any]], facts: Mapping[str, Any], *, model: str) -> list[Measurement]:
     """The rows of engines that a plan can choose, with responses long enough to tell something."""
+    from rl_compat.bench.options import ENGINES
     from rl_compat.capability.rollout_engines import ENGINES as KINDS
-    from rl_compat.planning.measurements import SHORTEST_RESPONSE, Measurement
-    from rl_compat.rollout.bench_options import ENGINES
+    from rl_compat.planning.speed.measurements import SHORTEST_RESPONSE, Measurement
 
     return [
         Measurement(
@@ -67,8 +67,8 @@ def measurements_of(rows: Iterable[Mapping[str, Any]], facts: Mapping[str, Any],
 
 def keep(measurements: Sequence[Measurement]) -> str | None:
     """Save speeds for the planner and say so; the path, None when there was nothing to save or no way to."""
-    from rl_compat.planning.measurements import SHORTEST_RESPONSE, own_file, save_measurements
-    from rl_compat.planning.speed_comparison import LARGEST_FACTOR
+    from rl_compat.planning.speed.comparison import LARGEST_FACTOR
+    from rl_compat.planning.speed.measurements import SHORTEST_RESPONSE, own_file, save_measurements
 
     if not measurements:
         print_note(f"nothing saved for the planner: no engine of its own gave responses of {SHORTEST_RESPONSE} tokens")

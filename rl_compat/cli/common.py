@@ -92,7 +92,7 @@ def load_hardware(file: Path | None = None, as_card: str | None = None) -> Hardw
     hardware = _probe() if file is None else _recording(file)
     if as_card is None:
         return hardware
-    from rl_compat.hardware.catalogue import emulated_hardware
+    from rl_compat.hardware.gpu.catalogue import emulated_hardware
 
     return emulated_hardware(as_card, hardware)
 

@@ -13,9 +13,9 @@ from rl_compat.cli.render import print_json, print_lines, print_note, print_warn
 
 if TYPE_CHECKING:
     from rl_compat.config.load import LoadedConfig
-    from rl_compat.data.build import Written
-    from rl_compat.data.check import FileCheck
-    from rl_compat.data.findings import FileReport, Problem
+    from rl_compat.data.builtin.build import Written
+    from rl_compat.data.check.check import FileCheck
+    from rl_compat.data.check.findings import FileReport, Problem
 
 app = new_app()
 
@@ -47,8 +47,8 @@ def check(
 
     Example: rlc data check train.parquet test.parquet --model Qwen/Qwen2.5-0.5B-Instruct data.max_prompt_length=1024
     """
-    from rl_compat.data.check import overlap
-    from rl_compat.trainer.check_data import open_checks
+    from rl_compat.data.check.check import overlap
+    from rl_compat.trainer.tools.check_data import open_checks
 
     loaded, files = _read_arguments(arguments or [], model)
     checks = open_checks(loaded.config, files, announce=lambda note: print_note(f"note: {note}"))
@@ -128,7 +128,7 @@ Output = Annotated[Path, typer.Option(metavar="DIR", help="Folder for `train.par
 @app.command()
 def gsm8k(output: Output = Path("~/data/gsm8k"), as_json: AsJson = False) -> None:
     """Write GSM8K in the schema that verl's training reads. Nothing is downloaded."""
-    from rl_compat.data.gsm8k import write
+    from rl_compat.data.builtin.gsm8k import write
 
     written = write(output.expanduser())
     if as_json:
@@ -149,7 +149,7 @@ def math(
 
     Example: rlc data math downloads/MATH-500/test.jsonl --output data/math
     """
-    from rl_compat.data.build import build_math
+    from rl_compat.data.builtin.build import build_math
 
     _show_written(build_math(source, output.expanduser()), as_json=as_json)
 
@@ -179,7 +179,7 @@ def build(
 
     Example: rlc data build qa.jsonl --question q --answer a --instruction "Answer with a number." --output qa.parquet
     """
-    from rl_compat.data.build import build_file
+    from rl_compat.data.builtin.build import build_file
 
     _one_of("--answer-in", answer_in, ("column", "hash", "boxed"))
     _one_of("--split", split, ("train", "test"))

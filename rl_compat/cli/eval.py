@@ -34,8 +34,8 @@ def evaluate_model(
     from rl_compat.cli.reporter import TerminalReporter
     from rl_compat.config.load import load_config
     from rl_compat.emulation.device import emulate
-    from rl_compat.trainer.evaluate import checkpoint_of, evaluate, run_of
-    from rl_compat.trainer.offline_evaluate import evaluate_offline, has_given_responses
+    from rl_compat.trainer.tools.evaluate import checkpoint_of, evaluate, run_of
+    from rl_compat.trainer.tools.offline_evaluate import evaluate_offline, has_given_responses
 
     run = run_of(target)
     checkpoint = None if run is None else checkpoint_of(target, run)

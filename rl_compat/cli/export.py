@@ -23,7 +23,7 @@ def export(
 
     Example: rlc export runs/default my-model
     """
-    from rl_compat.trainer.export import export_run
+    from rl_compat.trainer.tools.export import export_run
 
     folder, step = export_run(run, output)
     if as_json:

@@ -11,7 +11,7 @@ from rl_compat.cli.render import print_json, print_lines, print_note, print_tabl
 
 if TYPE_CHECKING:
     from rl_compat.config.types import RunConfig
-    from rl_compat.planning.model_shape import ModelShape
+    from rl_compat.planning.shapes.shape import ModelShape
     from rl_compat.planning.types import Plan
 
 app = new_app()
@@ -36,7 +36,7 @@ def plan(
     loaded = read_settings(settings)
     machine = load_hardware(hardware, as_card)
     from rl_compat.planning.fit import make_plan
-    from rl_compat.planning.measurements import own_measurements
+    from rl_compat.planning.speed.measurements import own_measurements
 
     config = loaded.config
     critic_path = config.model.critic_path or config.model.path
@@ -62,9 +62,9 @@ def plan(
 
 def _shape_of(path: str) -> ModelShape:
     """A model's shape from its configuration alone; a model of `rlc models` need not be there yet."""
-    from rl_compat.models.registry import resolve_model
-    from rl_compat.planning.known_shapes import KNOWN_SHAPES
-    from rl_compat.planning.model_shape import ModelShape
+    from rl_compat.models.files.registry import resolve_model
+    from rl_compat.planning.shapes.known import KNOWN_SHAPES
+    from rl_compat.planning.shapes.shape import ModelShape
 
     return KNOWN_SHAPES.get(path) or ModelShape.from_folder(resolve_model(path, needs=("config",)).folder)
 

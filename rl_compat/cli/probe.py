@@ -10,7 +10,7 @@ import typer
 from rl_compat.cli.common import AsJson, HardwareFile, load_hardware, new_app
 from rl_compat.cli.machine_lines import describe
 from rl_compat.cli.render import print_json, print_lines, print_note, print_table, print_warning
-from rl_compat.errors import AskedWrongly
+from rl_compat.errors import UsageError
 from rl_compat.units import format_bytes
 
 if TYPE_CHECKING:
@@ -63,13 +63,13 @@ def probe(
 
 
 def _machine(file: Path | None, *, network: bool) -> Hardware:
-    """The recording, or this machine with all that is installed. Raises AskedWrongly for a recording's network."""
+    """The recording, or this machine with all that is installed. Raises UsageError for a recording's network."""
     from rl_compat.hardware.probe import probe as look
 
     if file is None:
         return look(network_timeout_seconds=NETWORK_SECONDS if network else None)
     if network:
-        raise AskedWrongly(f"`--network` asks servers from here, `{file}` is another machine", hint="give one of them")
+        raise UsageError(f"`--network` asks servers from here, `{file}` is another machine", hint="give one of them")
     return load_hardware(file)
 
 

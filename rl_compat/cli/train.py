@@ -45,7 +45,7 @@ def train(
     from rl_compat.emulation.device import emulate
     from rl_compat.trainer.run import Run
     from rl_compat.trainer.run_folder import RunFolder, choose_checkpoint
-    from rl_compat.trainer.start import check_training
+    from rl_compat.trainer.setup.start import check_training
 
     config = _without_console(loaded.config) if as_json else loaded.config
     folder = RunFolder(Path(config.trainer.output_dir))

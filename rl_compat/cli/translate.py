@@ -11,7 +11,7 @@ import typer
 
 from rl_compat.cli.common import AsJson, new_app
 from rl_compat.cli.render import print_json, print_lines, print_note, print_table
-from rl_compat.errors import AskedWrongly
+from rl_compat.errors import UsageError
 
 if TYPE_CHECKING:
     from rl_compat.config.load import LoadedConfig
@@ -45,7 +45,7 @@ def translate(
     Example: rlc translate --output run.toml run_grpo.sh trainer.total_epochs=1
     """
     from rl_compat.config.report import COLUMNS, render_report, worst_first
-    from rl_compat.config.verl_toml import translated_toml, write_toml
+    from rl_compat.verl.settings_file import translated_toml, write_toml
 
     loaded = _judged(words)
     text = translated_toml(loaded)
@@ -65,14 +65,14 @@ def translate(
 
 def _judged(words: list[str]) -> LoadedConfig:
     from rl_compat.config.load import judge_config
-    from rl_compat.config.verl_command import split_program
-    from rl_compat.config.verl_source import read_words
+    from rl_compat.verl.command import split_program
+    from rl_compat.verl.source import read_words
 
     first, *rest = words
     if first == "-" or ("=" not in first and Path(first).is_file()):
         return judge_config(Path(first), rest)
     if "=" not in first and first[0] not in "~-" and split_program(words).module is None:
-        raise AskedWrongly(f"there is no file `{first}`", hint="give a script, a YAML file or `key=value` pairs")
+        raise UsageError(f"there is no file `{first}`", hint="give a script, a YAML file or `key=value` pairs")
     source = read_words(words)
     return judge_config(None, source.arguments)
 

@@ -10,17 +10,24 @@ from types import NoneType
 from typing import Any, Literal
 
 from rl_compat.config.arguments import Argument, last_of_each, split_arguments
-from rl_compat.config.inert import inert_settings
 from rl_compat.config.problem import Problem
 from rl_compat.config.report import KeyVerdict, refusal
+from rl_compat.config.rules.inert import inert_settings
+from rl_compat.config.rules.validate import problems, validate
 from rl_compat.config.settings import build, settings, settings_by_algorithm, values_of
 from rl_compat.config.suggest import means_ours, suggestion
 from rl_compat.config.toml_file import read_toml
 from rl_compat.config.types import RunConfig
-from rl_compat.config.validate import problems, validate
 from rl_compat.config.values import NONE_WORDS, Mismatch, alternatives, parse_text, unquote
-from rl_compat.config.verl import default_text, defaults_that_differ, expand, is_verl_key, nearest_verl_key, translate
-from rl_compat.config.verl_source import is_verl_file, read_file
+from rl_compat.verl.source import is_verl_file, read_file
+from rl_compat.verl.translate import (
+    default_text,
+    defaults_that_differ,
+    expand,
+    is_verl_key,
+    nearest_verl_key,
+    translate,
+)
 
 Source = Literal["default", "file", "command line", "verl", "algorithm"]
 "`algorithm` is a value that `algorithm.name` sets"

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rl_compat.hardware.nvml import cuda_version_text
-from rl_compat.hardware.readings import CudaDevice, TorchReading
-from rl_compat.hardware.timeouts import Background, Finished, no_answer, run_program
+from rl_compat.hardware.gpu.nvml import cuda_version_text
+from rl_compat.hardware.gpu.readings import CudaDevice, TorchReading
+from rl_compat.hardware.system.timeouts import Background, Finished, no_answer, run_program
 from rl_compat.hardware.torch_child import ALWAYS, BEGIN, MARK, PATIENCE_SECONDS, QUICK, SLOW
 from rl_compat.hardware.types import TorchBuild
 

@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import TypeVar
 
 from rl_compat.hardware.cuda import read_torch
-from rl_compat.hardware.driver import read_driver
-from rl_compat.hardware.environment import read_environment
-from rl_compat.hardware.host import read_host
-from rl_compat.hardware.join import JoinedDevices, join
-from rl_compat.hardware.kernel_view import read_pci_gpus
-from rl_compat.hardware.network import read_network
-from rl_compat.hardware.readings import NvmlReading, TorchReading
-from rl_compat.hardware.software import read_software, with_torch
-from rl_compat.hardware.timeouts import Background
-from rl_compat.hardware.topology import join_links
+from rl_compat.hardware.gpu.driver import read_driver
+from rl_compat.hardware.gpu.join import JoinedDevices, join
+from rl_compat.hardware.gpu.kernel_view import read_pci_gpus
+from rl_compat.hardware.gpu.readings import NvmlReading, TorchReading
+from rl_compat.hardware.gpu.topology import join_links
+from rl_compat.hardware.system.environment import read_environment
+from rl_compat.hardware.system.host import read_host
+from rl_compat.hardware.system.network import read_network
+from rl_compat.hardware.system.software import read_software, with_torch
+from rl_compat.hardware.system.timeouts import Background
 from rl_compat.hardware.types import Driver, Endpoint, Hardware, Host, PciGpu, Software
 
 T = TypeVar("T")

@@ -13,10 +13,10 @@ from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelF
 
 from rl_compat.errors import ModelError
 from rl_compat.models.attention import attn_implementation_for
+from rl_compat.models.files.storage import ExactHead, keep_in_storage_dtype
 from rl_compat.models.int8 import keep_in_int8
 from rl_compat.models.lora import LoraSettings, add_adapters
 from rl_compat.models.quiet import without_progress_bars
-from rl_compat.models.storage import ExactHead, keep_in_storage_dtype
 from rl_compat.planning.types import RolePlan
 
 TORCH_DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}

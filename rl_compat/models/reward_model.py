@@ -1,4 +1,4 @@
-"""A learned reward: one number for a conversation, read at its last token whatever the padding is."""
+"""A reward model: one number for a conversation, read at its last token whatever the padding is."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rl_compat.models.load import load_sequence_classifier
 from rl_compat.planning.types import RolePlan
 
 
-class LearnedRewardModel(nn.Module):
+class RewardNetwork(nn.Module):
     """Token ids [B, L], padded on the right, and their lengths [B] to rewards [B] in fp32.
 
     Decoders are read at position `length - 1`, found from the lengths and never from token ids: the pad token may be
@@ -42,6 +42,6 @@ class LearnedRewardModel(nn.Module):
         return model.score(last)[:, 0].float()  # type: ignore[no-any-return]
 
 
-def load_reward_model(folder: Path, *, role: RolePlan, trust_remote_code: bool = False) -> LearnedRewardModel:
+def load_reward_model(folder: Path, *, role: RolePlan, trust_remote_code: bool = False) -> RewardNetwork:
     """The frozen reward model of a folder, on the role's device. Raises ModelError."""
-    return LearnedRewardModel(load_sequence_classifier(folder, role=role, trust_remote_code=trust_remote_code)).eval()
+    return RewardNetwork(load_sequence_classifier(folder, role=role, trust_remote_code=trust_remote_code)).eval()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rl_compat.errors import ModelError
-from rl_compat.models.folder import check_model_folder, read_json
+from rl_compat.models.files.folder import check_model_folder, read_json
 
 MARKER = "5f1e"
 

@@ -10,11 +10,11 @@ from rl_compat.algorithms.table import ALGORITHMS
 from rl_compat.config.types import RunConfig
 from rl_compat.errors import RLCompatError
 from rl_compat.planning.decide import Decided, decide
-from rl_compat.planning.known_shapes import SMOLLM2_135M
-from rl_compat.planning.ladder import Found
-from rl_compat.planning.memory import phase_budgets
-from rl_compat.planning.model_shape import ModelShape
-from rl_compat.planning.sizing import Shortage
+from rl_compat.planning.memory.budget import phase_budgets
+from rl_compat.planning.memory.ladder import Found
+from rl_compat.planning.memory.sizing import Shortage
+from rl_compat.planning.shapes.known import SMOLLM2_135M
+from rl_compat.planning.shapes.shape import ModelShape
 from rl_compat.units import format_bytes
 
 Search = Callable[[Decided], Found | Shortage]

@@ -11,8 +11,8 @@ from rl_compat.capability.choose import choose
 from rl_compat.capability.types import Capability, Choice
 from rl_compat.config.types import RunConfig
 from rl_compat.hardware.types import Hardware
-from rl_compat.planning.model_shape import ModelShape
 from rl_compat.planning.profile import Profile
+from rl_compat.planning.shapes.shape import ModelShape
 
 Check = Callable[[str], Capability]
 ORDERS = {

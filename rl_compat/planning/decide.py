@@ -16,13 +16,13 @@ from rl_compat.config.types import RolloutConfig, RunConfig
 from rl_compat.errors import ConfigError, HardwareError
 from rl_compat.hardware.types import Hardware
 from rl_compat.planning.choices import Chooser
-from rl_compat.planning.ladder import Levels
-from rl_compat.planning.model_shape import ModelShape
+from rl_compat.planning.memory.ladder import Levels
+from rl_compat.planning.memory.request import MemoryRequest
+from rl_compat.planning.memory.share import engine_room_bytes, with_share
+from rl_compat.planning.memory.sizing import Room, Wanted
 from rl_compat.planning.profile import Profile, match_profile
-from rl_compat.planning.share import engine_room_bytes, with_share
-from rl_compat.planning.sizing import Room, Wanted
+from rl_compat.planning.shapes.shape import ModelShape
 from rl_compat.planning.types import DType
-from rl_compat.planning.work import MemoryRequest
 
 VALIDATION_SEQS = 128
 "responses that a validation can use at once, however small a training batch is"

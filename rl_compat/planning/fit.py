@@ -10,12 +10,12 @@ from rl_compat.errors import DoesNotFitError
 from rl_compat.hardware.types import Hardware
 from rl_compat.planning.alternatives import nearest_that_fits
 from rl_compat.planning.decide import Decided, decide
-from rl_compat.planning.engine_speed import with_fastest_engine
-from rl_compat.planning.ladder import Found, search, shortage_text
-from rl_compat.planning.measurements import Measurement
-from rl_compat.planning.model_shape import ModelShape
+from rl_compat.planning.memory.ladder import Found, search, shortage_text
+from rl_compat.planning.memory.sizing import Shortage
 from rl_compat.planning.resolve import resolve
-from rl_compat.planning.sizing import Shortage
+from rl_compat.planning.shapes.shape import ModelShape
+from rl_compat.planning.speed.engines import with_fastest_engine
+from rl_compat.planning.speed.measurements import Measurement
 from rl_compat.planning.types import Plan
 from rl_compat.units import format_bytes
 

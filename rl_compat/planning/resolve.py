@@ -11,11 +11,11 @@ from rl_compat.capability.offload import offload
 from rl_compat.capability.rollout_engines import vllm_attention
 from rl_compat.capability.types import Choice, Rejected
 from rl_compat.planning.decide import Decided
-from rl_compat.planning.ladder import Found
-from rl_compat.planning.memory import host_bytes, phase_budgets
-from rl_compat.planning.share import device_bytes
+from rl_compat.planning.memory.budget import host_bytes, phase_budgets
+from rl_compat.planning.memory.ladder import Found
+from rl_compat.planning.memory.share import device_bytes
+from rl_compat.planning.memory.vllm import cache_bytes, vllm_bytes
 from rl_compat.planning.types import Plan, RoleName, RolePlan, RolloutPlan
-from rl_compat.planning.vllm_memory import cache_bytes, vllm_bytes
 from rl_compat.units import format_bytes
 
 LEVER_CHOICES = {

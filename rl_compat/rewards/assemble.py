@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 
 from rl_compat.config.types import RewardConfig
 from rl_compat.errors import ConfigError
-from rl_compat.rewards.builtin import AUTO
-from rl_compat.rewards.custom import BATCHED_KEYWORDS, KEYWORDS, split_spec
+from rl_compat.rewards.builtin.table import AUTO
 from rl_compat.rewards.parts import OverlongPart, Part, function_part
+from rl_compat.rewards.processes.custom import BATCHED_KEYWORDS, KEYWORDS, split_spec
 from rl_compat.rewards.sources import builtin_of, unknown_source
 from rl_compat.rewards.types import Outcome, ScoreRequest
 

@@ -8,10 +8,10 @@ from typing import Any, Protocol
 
 from rl_compat.config.types import RewardConfig
 from rl_compat.errors import RewardError
-from rl_compat.rewards.builtin import Builtin, find_builtin
-from rl_compat.rewards.custom import Call, split_spec
-from rl_compat.rewards.length import overlong_penalty
-from rl_compat.rewards.processes import FunctionProcesses
+from rl_compat.rewards.builtin.length import overlong_penalty
+from rl_compat.rewards.builtin.table import Builtin, find_builtin
+from rl_compat.rewards.processes.custom import Call, split_spec
+from rl_compat.rewards.processes.pool import FunctionProcesses
 from rl_compat.rewards.types import Outcome, ScoreRequest
 
 BUILTIN_SECONDS = 5.0

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from rl_compat.rewards.builtin import AUTO, BUILTINS, truth_problem
-from rl_compat.rewards.math_answer import find_answer, plain_form
+from rl_compat.rewards.builtin.math_answer import find_answer, plain_form
+from rl_compat.rewards.builtin.table import AUTO, BUILTINS, truth_problem
 from rl_compat.rewards.sources import builtin_of
 from rl_compat.rewards.types import Outcome
 

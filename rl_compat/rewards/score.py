@@ -9,7 +9,7 @@ from typing import Any, Literal
 from rl_compat.config.types import RewardConfig
 from rl_compat.errors import ConfigError, RewardError
 from rl_compat.rewards.assemble import AutoPart, make_parts
-from rl_compat.rewards.builtin import AUTO, BUILTINS, check_sources
+from rl_compat.rewards.builtin.table import AUTO, BUILTINS, check_sources
 from rl_compat.rewards.parts import Part
 from rl_compat.rewards.types import Outcome, ScoreRequest, Scores
 
@@ -54,7 +54,7 @@ class Scorer:
         on_error: Literal["stop", "zero", "skip"],
         learned: Part | None = None,
     ) -> None:
-        """`weights` are those of the parts and, last, of the learned reward."""
+        """`weights` are those of the parts and, last, of the reward model."""
         self._parts = (*parts, *([] if learned is None else [learned]))
         self._learned = learned
         self._weights = tuple(weights)
@@ -80,7 +80,7 @@ class Scorer:
         return replace(scores, metrics=_metrics(scores, rows))
 
     def close(self) -> None:
-        """End the processes of the functions; a learned reward stays its owner's."""
+        """End the processes of the functions; a reward model stays its owner's."""
         for part in self._parts:
             if part is not self._learned:
                 part.close()

@@ -7,11 +7,11 @@ import logging
 from torch import nn
 
 from rl_compat.planning.types import RolloutPlan
-from rl_compat.rollout.native import NativeEngine
+from rl_compat.rollout.native.engine import NativeEngine
 from rl_compat.rollout.support import native_unsupported_reason, own_forward_reason
 from rl_compat.rollout.transformers import TransformersEngine
 from rl_compat.rollout.types import Decode, RolloutEngine
-from rl_compat.rollout.vllm import VllmEngine
+from rl_compat.rollout.vllm.engine import VllmEngine
 
 _logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from rl_compat.rollout.cuda_kernels import Kernels
+from rl_compat.rollout.kernels.cuda_kernels import Kernels
 from rl_compat.rollout.sampling import draw, raw_logprobs
 from rl_compat.rollout.types import SamplingParams
 

@@ -9,11 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rl_compat.planning.decoder_families import native_obstacle
-from rl_compat.rollout.attention import AttentionLayout, attention_name, register
-from rl_compat.rollout.decoder import SlotDecoder
-from rl_compat.rollout.decoder_spec import UnknownDecoderError, read_spec
-from rl_compat.rollout.forwards import decoder_over
+from rl_compat.planning.shapes.decoder_families import native_obstacle
 from rl_compat.rollout.inference import (
     attention_set_to,
     exact_products,
@@ -22,7 +18,11 @@ from rl_compat.rollout.inference import (
     is_quantized,
     num_embeddings,
 )
-from rl_compat.rollout.kv_cache import SlotMemory
+from rl_compat.rollout.native.attention import AttentionLayout, attention_name, register
+from rl_compat.rollout.native.decoder import SlotDecoder
+from rl_compat.rollout.native.decoder_spec import UnknownDecoderError, read_spec
+from rl_compat.rollout.native.forwards import decoder_over
+from rl_compat.rollout.native.kv_cache import SlotMemory
 from rl_compat.rollout.types import SamplingParams
 from rl_compat.rollout.weights import SharedWeights
 

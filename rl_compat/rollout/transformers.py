@@ -17,9 +17,9 @@ from transformers import (
 )
 
 from rl_compat.planning.types import RolloutPlan
+from rl_compat.rollout.counter_rng import call_seed, response_keys, row_uniforms
 from rl_compat.rollout.generation_config import neutral_generation_config
 from rl_compat.rollout.inference import check_prompts, check_range, generating, num_embeddings
-from rl_compat.rollout.row_uniforms import call_seed, response_keys, row_uniforms
 from rl_compat.rollout.sampling import draw, raw_logprobs
 from rl_compat.rollout.stop_strings import StopStrings, stop_strings
 from rl_compat.rollout.types import Decode, Progress, Response, SamplingParams

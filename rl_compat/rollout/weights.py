@@ -11,18 +11,18 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from rl_compat.models.storage import keep_in_storage_dtype
+from rl_compat.models.files.storage import keep_in_storage_dtype
 from rl_compat.planning.types import DType, RolloutPlan
-from rl_compat.rollout.adapted_projection import (
+from rl_compat.rollout.inference import DTYPES, hugging_face_model, is_quantized
+from rl_compat.rollout.linears.adapted_projection import (
     AdaptedProjection,
     active_adapters,
     base_of,
     has_adapter,
     is_plain_adapter,
 )
-from rl_compat.rollout.inference import DTYPES, hugging_face_model, is_quantized
-from rl_compat.rollout.packed_linears import PackedLinears, packing_unavailable_reason
-from rl_compat.rollout.projections import (
+from rl_compat.rollout.linears.packed_linears import PackedLinears, packing_unavailable_reason
+from rl_compat.rollout.linears.projections import (
     CalledProjection,
     PackedProjection,
     Projection,

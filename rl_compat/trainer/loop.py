@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from rl_compat.batch import Batch
+from rl_compat.objectives.experience import Experience, ExperienceSettings, RewardParts, make_experience
 from rl_compat.rewards.types import Scores
 from rl_compat.trainer.memory import PhaseMemory
+from rl_compat.trainer.online.sampling import Draw, SamplingSettings, prompts_of, sample
 from rl_compat.trainer.reporter import Timer
-from rl_compat.trainer.sampling import Draw, SamplingSettings, prompts_of, sample
 from rl_compat.trajectory import Prompt
 from rl_compat.workers.actor import ActorModel
 from rl_compat.workers.critic import CriticModel
-from rl_compat.workers.experience import Experience, ExperienceSettings, RewardParts, make_experience
 from rl_compat.workers.reference import ReferenceModel
 from rl_compat.workers.reward import RewardModel
 from rl_compat.workers.sequences import Sequences

@@ -15,7 +15,7 @@ from rl_compat.tracking.build import Trackers, build_trackers
 from rl_compat.trainer.checkpoints import Found, prune, write_checkpoint
 from rl_compat.trainer.interrupt import Interrupted, StopSignals
 from rl_compat.trainer.memory import PhaseMemory
-from rl_compat.trainer.method import Instruments, Measure, Measured, Method
+from rl_compat.trainer.recipe import Instruments, Measure, Measured, Recipe
 from rl_compat.trainer.reporter import Reporter, Timer
 from rl_compat.trainer.run_folder import RunFolder
 from rl_compat.trainer.state import RngState, RunState, load_run_state, save_run_state, seed_everything
@@ -39,7 +39,7 @@ class Outcome:
 class Run:
     """A run from its first or resumed step to its end, whatever is trained."""
 
-    def __init__(self, method: Method[Any], *, resumed: Found, reporter: Reporter) -> None:
+    def __init__(self, method: Recipe[Any], *, resumed: Found, reporter: Reporter) -> None:
         self.method = method
         self.config = method.setup.config
         self.order = method.order

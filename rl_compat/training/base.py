@@ -132,7 +132,7 @@ class TrainEngine:
         totals = BatchTotals(num_tokens=int(mask.sum()), num_sequences=int(mask.any(dim=1).sum()))
         if totals.num_tokens == 0:
             self.notes.append(f"`{self.role.role}`: a mini-batch has no token to train on, its step is skipped")
-            return step.pass_over()
+            return step.skip()
 
         def attempt(pieces: list[list[int]]) -> dict[str, float]:
             step.zero_grad()
@@ -147,7 +147,7 @@ class TrainEngine:
             metrics = self._within_memory(batch.sequence_lengths(), attempt, groups=batch.groups.tolist())
         finally:
             self.model.eval()
-        taken = step.take()
+        taken = step.step()
         return taken if taken["skipped_steps"] else metrics | taken
 
     def _backward(

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from rl_compat.errors import ModelError
-from rl_compat.models.storage import ExactHead, StoredLinear
+from rl_compat.models.files.storage import ExactHead, StoredLinear
 from rl_compat.training.chunked_logprobs import LogitRule, TokenStatistics, chunked_logprobs, token_statistics
 
 _PLAIN_HEADS = (nn.Linear, StoredLinear, ExactHead)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from rl_compat.models.files.storage import rounds_logits
 from rl_compat.models.load import TORCH_DTYPES
-from rl_compat.models.storage import rounds_logits
 from rl_compat.planning.types import RolePlan
 
 

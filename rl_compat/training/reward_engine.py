@@ -1,4 +1,4 @@
-"""The engine of a learned reward: sequences of token ids in, one number for each out."""
+"""The engine of a reward model: sequences of token ids in, one number for each out."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from rl_compat.models.reward_model import LearnedRewardModel
+from rl_compat.models.reward_model import RewardNetwork
 from rl_compat.planning.types import RolePlan
 from rl_compat.training.base import TrainEngine
 from rl_compat.training.precision import autocast_for
@@ -15,9 +15,9 @@ from rl_compat.training.precision import autocast_for
 class RewardEngine(TrainEngine):
     """A frozen reward model, in micro-batches under the plan's token budget."""
 
-    model: LearnedRewardModel
+    model: RewardNetwork
 
-    def __init__(self, model: LearnedRewardModel, *, role: RolePlan, pad_token_id: int) -> None:
+    def __init__(self, model: RewardNetwork, *, role: RolePlan, pad_token_id: int) -> None:
         super().__init__(model, role=role, optimizer=None)
         self._pad_token_id = pad_token_id
 

@@ -47,13 +47,13 @@ class OptimizerStep:
         for parameter in self.parameters.values():
             parameter.grad = None
 
-    def pass_over(self) -> dict[str, float]:
+    def skip(self) -> dict[str, float]:
         """Count a mini-batch from which nothing can be learned."""
         rate = self.settings.lr_at(self.num_updates)
         self.num_updates += 1
         return {"lr": rate, "skipped_steps": 1.0}
 
-    def take(self) -> dict[str, float]:
+    def step(self) -> dict[str, float]:
         """Change the weights by their gradients, which are gone afterwards; returns the step's metrics.
 
         A gradient that is not finite changes nothing and halves the loss scale. Raises RLCompatError after

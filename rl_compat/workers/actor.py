@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from rl_compat.algorithms.policy_losses import POLICY_LOSSES
+from rl_compat.algorithms.losses.policy import POLICY_LOSSES
 from rl_compat.batch import Batch
 from rl_compat.distributed.dispatch import dispatch
 from rl_compat.distributed.pool import ResourcePool, WorkerGroup
@@ -19,6 +19,8 @@ from rl_compat.errors import ConfigError
 from rl_compat.models.chat import ChatEncoder
 from rl_compat.models.load import load_causal_lm
 from rl_compat.models.lora import LoraSettings, adapter_disabled
+from rl_compat.objectives.actor_critic import PolicyLossSettings, policy_loss, policy_loss_inputs
+from rl_compat.objectives.off_policy import OffPolicySettings, correct
 from rl_compat.planning.types import RolePlan, RolloutPlan
 from rl_compat.rollout.build import build_rollout_engine
 from rl_compat.rollout.generation_config import ignored_generation_settings
@@ -26,10 +28,8 @@ from rl_compat.rollout.types import Decode, SamplingParams
 from rl_compat.training.engine import PolicyEngine
 from rl_compat.training.optimizers import OptimizerSettings
 from rl_compat.trajectory import Prompt, Trajectory
-from rl_compat.workers.losses import PolicyLossSettings, policy_loss, policy_loss_inputs
 from rl_compat.workers.means import mean_metrics
 from rl_compat.workers.mini_batches import mini_batches
-from rl_compat.workers.off_policy import OffPolicySettings, correct
 from rl_compat.workers.sequences import Sequences
 
 

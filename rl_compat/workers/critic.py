@@ -15,10 +15,10 @@ from rl_compat.distributed.dispatch import dispatch
 from rl_compat.distributed.pool import ResourcePool, WorkerGroup
 from rl_compat.models.lora import LoraSettings
 from rl_compat.models.value_model import load_value_model
+from rl_compat.objectives.actor_critic import ValueLossSettings, critic_loss
 from rl_compat.planning.types import RolePlan
 from rl_compat.training.engine import ValueEngine
 from rl_compat.training.optimizers import OptimizerSettings
-from rl_compat.workers.losses import ValueLossSettings, critic_loss
 from rl_compat.workers.means import mean_metrics
 from rl_compat.workers.mini_batches import mini_batches
 from rl_compat.workers.sequences import Sequences

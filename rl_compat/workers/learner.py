@@ -9,19 +9,19 @@ from pathlib import Path
 from torch import Tensor
 
 from rl_compat.batch import Batch
-from rl_compat.data.items import ItemBatch
+from rl_compat.data.encode.items import ItemBatch
 from rl_compat.distributed.dispatch import dispatch
 from rl_compat.distributed.pool import ResourcePool, WorkerGroup
 from rl_compat.models.load import load_causal_lm
 from rl_compat.models.lora import LoraSettings, adapter_disabled
 from rl_compat.models.value_model import load_scoring_model
+from rl_compat.objectives.offline import Counts, Objective, value_of_each
 from rl_compat.planning.types import RolePlan
 from rl_compat.training.engine import BatchTotals, PolicyEngine, TokenOutputs, ValueEngine
 from rl_compat.training.layout import Layout
 from rl_compat.training.optimizers import OptimizerSettings
 from rl_compat.workers.means import mean_metrics
 from rl_compat.workers.mini_batches import mini_batches
-from rl_compat.workers.objectives import Counts, Objective, value_of_each
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from rl_compat.config.types import RunConfig
+from rl_compat.objectives.offline import Objective
+from rl_compat.objectives.preference import DPOObjective, KTOObjective, RewardModelObjective
+from rl_compat.objectives.supervised import SFTObjective
 from rl_compat.workers.learner import LearnerSettings
-from rl_compat.workers.objectives import Objective
-from rl_compat.workers.preference import Comparison, Scores, Verdicts
 from rl_compat.workers.setup import Setup, lora_settings, optimizer_settings
-from rl_compat.workers.supervised import Imitation
 
 
 def learner_settings(setup: Setup, *, total_optimizer_steps: int | None, trains: bool = True) -> LearnerSettings:
@@ -31,9 +31,9 @@ def objective_of(config: RunConfig) -> Objective:
     """What the algorithm minimizes."""
     preference, name = config.preference, config.algorithm.name
     if name == "sft":
-        return Imitation()
+        return SFTObjective()
     if name == "dpo":
-        return Comparison(
+        return DPOObjective(
             loss=preference.loss,
             beta=preference.beta,
             label_smoothing=preference.label_smoothing,
@@ -41,10 +41,10 @@ def objective_of(config: RunConfig) -> Objective:
             reference_free=preference.reference_free,
         )
     if name == "kto":
-        return Verdicts(
+        return KTOObjective(
             beta=preference.beta,
             desirable_weight=preference.desirable_weight,
             undesirable_weight=preference.undesirable_weight,
         )
     assert name == "reward_model", name
-    return Scores()
+    return RewardModelObjective()

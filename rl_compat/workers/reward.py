@@ -13,7 +13,7 @@ from rl_compat.distributed.dispatch import dispatch
 from rl_compat.distributed.pool import ResourcePool, WorkerGroup
 from rl_compat.errors import ConfigError, nearest
 from rl_compat.rewards.score import Scorer, ScoreRequest, Scores, build_scorer
-from rl_compat.workers.learned_reward import LearnedReward, LearnedRewardSettings
+from rl_compat.workers.reward_model import RewardModelScorer, RewardModelSettings
 from rl_compat.workers.sequences import Sequences
 
 
@@ -25,11 +25,11 @@ class RewardWorker:
         config: RewardConfig,
         data_sources: Sequence[str],
         max_response_length: int | None = None,
-        learned: LearnedRewardSettings | None = None,
+        learned: RewardModelSettings | None = None,
     ) -> None:
         self._data_sources = data_sources
         self._max_response_length = max_response_length
-        self._learned = None if learned is None else LearnedReward(learned)
+        self._learned = None if learned is None else RewardModelScorer(learned)
         self.scorer = self._build(config)
 
     @dispatch(merge="first")
@@ -50,7 +50,7 @@ class RewardWorker:
         replaced.close()
 
     def close(self) -> None:
-        """End the processes of the functions, and give back the memory of a learned reward."""
+        """End the processes of the functions, and give back the memory of a reward model."""
         self.scorer.close()
         if self._learned is not None:
             self._learned.close()
@@ -74,7 +74,7 @@ class RewardModel:
         data_sources: Sequence[str],
         pool: ResourcePool,
         max_response_length: int | None = None,
-        learned: LearnedRewardSettings | None = None,
+        learned: RewardModelSettings | None = None,
     ) -> None:
         self.config = config
         self.group: WorkerGroup = pool.start(partial(RewardWorker, config, data_sources, max_response_length, learned))
@@ -113,7 +113,7 @@ class RewardModel:
         `settings` are others of `[reward]`: `weights`, `model_weight` …; it is planned for prompts and responses of
         the given lengths. Raises ModelError, ConfigError, HardwareError or DoesNotFitError.
         """
-        from rl_compat.workers.setup import plan_learned_reward
+        from rl_compat.workers.setup import plan_reward_model
 
         if num_labels != 1:
             raise ConfigError(f"`num_labels` is {num_labels} and a reward is 1 number")
@@ -123,7 +123,7 @@ class RewardModel:
             data_sources=(),
             pool=pool,
             max_response_length=max_response_length,
-            learned=plan_learned_reward(path, pool.hardware, **lengths),
+            learned=plan_reward_model(path, pool.hardware, **lengths),
         )
 
     def compute_rewards(self, sequences: Sequences) -> Future[Scores]:
@@ -155,7 +155,7 @@ class RewardModel:
         self.config = config
 
     def close(self) -> None:
-        """End the processes that functions run in, and give back the memory of a learned reward."""
+        """End the processes that functions run in, and give back the memory of a reward model."""
         self.group.run(RewardWorker.close).result()
 
 

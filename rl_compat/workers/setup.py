@@ -7,10 +7,10 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from rl_compat.algorithms.estimators import VTraceBounds
-from rl_compat.algorithms.loss_types import PolicyLossNumbers
-from rl_compat.algorithms.policy_losses import POLICY_LOSSES
-from rl_compat.algorithms.rejection_rules import parse_rejection_rules
+from rl_compat.algorithms.advantages.estimators import VTraceBounds
+from rl_compat.algorithms.losses.policy import POLICY_LOSSES
+from rl_compat.algorithms.losses.types import PolicyLossNumbers
+from rl_compat.algorithms.off_policy.rejection_rules import parse_rejection_rules
 from rl_compat.algorithms.table import ALGORITHMS, is_offline, policy_loss_of
 from rl_compat.config.settings import settings_by_algorithm
 from rl_compat.config.types import (
@@ -29,22 +29,22 @@ from rl_compat.distributed.pool import ResourcePool
 from rl_compat.errors import ConfigError, nearest
 from rl_compat.hardware.types import Hardware
 from rl_compat.models.chat import ChatEncoder
-from rl_compat.models.folder import ALL_PARTS, Part
+from rl_compat.models.files.folder import ALL_PARTS, Part
+from rl_compat.models.files.registry import ModelSource, resolve_model
 from rl_compat.models.lora import LoraSettings
-from rl_compat.models.registry import ModelSource, resolve_model
 from rl_compat.models.tokenizer import TokenizerBundle, load_tokenizer
+from rl_compat.objectives.actor_critic import PolicyLossSettings, ValueLossSettings
+from rl_compat.objectives.experience import ExperienceSettings
+from rl_compat.objectives.off_policy import OffPolicySettings
 from rl_compat.planning.fit import make_plan
-from rl_compat.planning.measurements import own_measurements
-from rl_compat.planning.model_shape import ModelShape
+from rl_compat.planning.shapes.shape import ModelShape
+from rl_compat.planning.speed.measurements import own_measurements
 from rl_compat.planning.types import Plan
 from rl_compat.training.optimizers import OptimizerSettings
 from rl_compat.workers.actor import ActorSettings
 from rl_compat.workers.critic import CriticSettings
-from rl_compat.workers.experience import ExperienceSettings
-from rl_compat.workers.learned_reward import LearnedRewardSettings
-from rl_compat.workers.losses import PolicyLossSettings, ValueLossSettings
-from rl_compat.workers.off_policy import OffPolicySettings
 from rl_compat.workers.reference import ReferenceSettings
+from rl_compat.workers.reward_model import RewardModelSettings
 
 WITHOUT_TOKENIZER: tuple[Part, ...] = ("config", "weights")
 
@@ -60,9 +60,9 @@ class Setup:
     tokenizer: TokenizerBundle
     chat: ChatEncoder
     reward_source: ModelSource | None = None
-    "of a learned reward"
+    "of a reward model"
     cost_source: ModelSource | None = None
-    "of a learned cost"
+    "of a cost model"
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -209,30 +209,30 @@ def cost_config(config: RunConfig) -> RewardConfig:
     )
 
 
-def learned_reward_settings(setup: Setup) -> LearnedRewardSettings | None:
+def reward_model_settings(setup: Setup) -> RewardModelSettings | None:
     """None when the reward has no model."""
     return _learned(setup, setup.reward_source, "reward")
 
 
-def learned_cost_settings(setup: Setup) -> LearnedRewardSettings | None:
+def cost_model_settings(setup: Setup) -> RewardModelSettings | None:
     """None when the cost has no model."""
     return _learned(setup, setup.cost_source, "cost")
 
 
-def _learned(setup: Setup, source: ModelSource | None, role: str) -> LearnedRewardSettings | None:
+def _learned(setup: Setup, source: ModelSource | None, role: str) -> RewardModelSettings | None:
     if source is None:
         return None
-    return LearnedRewardSettings(
+    return RewardModelSettings(
         model_folder=source.folder,
         role=setup.plan.roles[role],
         trust_remote_code=setup.config.model.trust_remote_code,
     )
 
 
-def plan_learned_reward(
+def plan_reward_model(
     path: str, hardware: Hardware, *, max_prompt_length: int, max_response_length: int
-) -> LearnedRewardSettings:
-    """A learned reward on this hardware, beside a policy of its size.
+) -> RewardModelSettings:
+    """A reward model on this hardware, beside a policy of its size.
 
     Raises ModelError, HardwareError or DoesNotFitError.
     """
@@ -241,7 +241,7 @@ def plan_learned_reward(
     data = DataConfig(max_prompt_length=max_prompt_length, max_response_length=max_response_length)
     config = replace(RunConfig(), algorithm=AlgorithmConfig(name="grpo", group_size=2), data=data)
     plan = make_plan(config, hardware, shape, reward_shape=shape)
-    return LearnedRewardSettings(model_folder=source.folder, role=plan.roles["reward"])
+    return RewardModelSettings(model_folder=source.folder, role=plan.roles["reward"])
 
 
 def experience_settings(config: RunConfig) -> ExperienceSettings:

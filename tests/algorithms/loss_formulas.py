@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from rl_compat.algorithms.loss_types import PolicyLossInputs, PolicyLossNumbers
+from rl_compat.algorithms.losses.types import PolicyLossInputs, PolicyLossNumbers
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from rl_compat.algorithms.policy_losses import aggregate
+from rl_compat.algorithms.losses.policy import aggregate
 
 MODES = ("token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
 NAN = float("nan")

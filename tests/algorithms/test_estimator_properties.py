@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from rl_compat.algorithms.advantages import AdvantageEstimate, gae, reinforce_plus_plus, remax
-from rl_compat.algorithms.group_advantages import (
+from rl_compat.algorithms.advantages.gae import AdvantageEstimate, gae, reinforce_plus_plus, remax
+from rl_compat.algorithms.advantages.group import (
     gdpo,
     gpg,
     grpo,
@@ -20,7 +20,7 @@ from rl_compat.algorithms.group_advantages import (
     reinforce_plus_plus_baseline,
     rloo,
 )
-from rl_compat.algorithms.token_baseline import optimal_token_baseline, tir_optimal_token_baseline
+from rl_compat.algorithms.advantages.token_baseline import optimal_token_baseline, tir_optimal_token_baseline
 
 NAN = float("nan")
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from rl_compat.algorithms.loss_types import PolicyLossInputs, PolicyLossNumbers
-from rl_compat.algorithms.policy_losses import POLICY_LOSSES, aggregate
+from rl_compat.algorithms.losses.policy import POLICY_LOSSES, aggregate
+from rl_compat.algorithms.losses.types import PolicyLossInputs, PolicyLossNumbers
 
 OTHER_NAMES = {"vanilla": "ppo_clip"}
 HIGHER = "vanilla clip_low=0.2 clip_high=0.28"

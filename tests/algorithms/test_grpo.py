@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from rl_compat.algorithms.group_advantages import grpo
+from rl_compat.algorithms.advantages.group import grpo
 from rl_compat.algorithms.masking import length_mask
 
 NAN = float("nan")

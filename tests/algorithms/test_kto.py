@@ -7,7 +7,7 @@ import torch
 from algorithms.preference_cases import PAIRS, numbers
 from torch import Tensor
 
-from rl_compat.algorithms.preference_losses import kto_loss, kto_reference_point
+from rl_compat.algorithms.losses.preference import kto_loss, kto_reference_point
 
 MISMATCHED = numbers(-20.0, -31.0, -8.0, -57.0, -15.0, -26.0, -9.0, -61.0)
 REF_MISMATCHED = numbers(-21.0, -30.5, -8.25, -58.0, -15.5, -27.0, -8.0, -63.0)

@@ -4,8 +4,8 @@ from typing import get_args
 
 import pytest
 
-from rl_compat.algorithms.estimators import ESTIMATORS
-from rl_compat.algorithms.policy_losses import POLICY_LOSSES
+from rl_compat.algorithms.advantages.estimators import ESTIMATORS
+from rl_compat.algorithms.losses.policy import POLICY_LOSSES
 from rl_compat.algorithms.table import ALGORITHMS, LOSS_READS, policy_loss_of
 from rl_compat.config.settings import settings
 from rl_compat.config.types import AlgorithmConfig, AlgorithmName, PolicyLossName

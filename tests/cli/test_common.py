@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rl_compat.cli.common import is_file_argument, load_hardware, read_settings
-from rl_compat.errors import AskedWrongly
+from rl_compat.errors import UsageError
 from rl_compat.hardware.recording import save_recording
 from rl_compat.hardware.types import Hardware, Host, Software
 
@@ -84,5 +84,5 @@ def test_another_card_is_put_into_the_machine(tmp_path: Path) -> None:
 
 
 def test_a_missing_recording_is_asked_wrongly(tmp_path: Path) -> None:
-    with pytest.raises(AskedWrongly, match=r"nowhere\.json"):
+    with pytest.raises(UsageError, match=r"nowhere\.json"):
         load_hardware(tmp_path / "nowhere.json")

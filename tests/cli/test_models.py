@@ -8,7 +8,7 @@ from fakes.gguf import save_gguf
 
 from rl_compat.cli.app import run_command
 from rl_compat.errors import ModelError
-from rl_compat.models.registry import BUILTIN, PACKAGED
+from rl_compat.models.files.registry import BUILTIN, PACKAGED
 
 
 def run(*arguments: str) -> int:

@@ -11,11 +11,11 @@ import pytest
 
 from rl_compat.cli.app import main
 from rl_compat.config.load import load_config
-from rl_compat.config.verl_source import read_words
+from rl_compat.verl.source import read_words
 
 COMMANDS = {
-    "p40": Path(__file__).parents[1] / "config" / "p40_command.txt",
-    "quickstart": Path(__file__).parents[1] / "config" / "quickstart_command.txt",
+    "p40": Path(__file__).parents[1] / "verl" / "p40_command.txt",
+    "quickstart": Path(__file__).parents[1] / "verl" / "quickstart_command.txt",
 }
 A, R, C = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "algorithm.rollout_correction"
 RUNS = {

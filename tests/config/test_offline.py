@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from rl_compat.config.inert import inert_settings
 from rl_compat.config.load import load_config
+from rl_compat.config.rules.inert import inert_settings
+from rl_compat.config.rules.validate import problems
 from rl_compat.config.types import AlgorithmConfig, PlanConfig, PreferenceConfig, RunConfig, TrainerConfig
-from rl_compat.config.validate import problems
 from rl_compat.errors import ConfigError
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
-from rl_compat.config.ranges import NOT_EMPTY, RANGES
+from rl_compat.config.rules.ranges import NOT_EMPTY, RANGES
+from rl_compat.config.rules.validate import problems
 from rl_compat.config.settings import describe_fields, settings, values_of
 from rl_compat.config.types import RunConfig
-from rl_compat.config.validate import problems
 
 
 def test_every_field_is_a_setting_with_its_sentence() -> None:

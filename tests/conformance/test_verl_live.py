@@ -12,20 +12,20 @@ from conformance.verl_oracle import UNEVEN, WHOLE, Draw, draw, verl_module
 from torch import Tensor
 from torch.testing import assert_close
 
-from rl_compat.algorithms.estimators import ESTIMATORS, AdvantageInputs
+from rl_compat.algorithms.advantages.estimators import ESTIMATORS, AdvantageInputs
 from rl_compat.algorithms.kl import AdaptiveKLController, kl_estimate
-from rl_compat.algorithms.loss_types import PolicyLossInputs, PolicyLossNumbers
-from rl_compat.algorithms.mismatch import mismatch_metrics
-from rl_compat.algorithms.off_policy import importance_weights
-from rl_compat.algorithms.policy_losses import POLICY_LOSSES, aggregate
-from rl_compat.algorithms.rejection import rejection_mask
-from rl_compat.algorithms.rejection_rules import RULE_NAMES, parse_rejection_rules
-from rl_compat.algorithms.value_losses import value_loss
+from rl_compat.algorithms.losses.policy import POLICY_LOSSES, aggregate
+from rl_compat.algorithms.losses.types import PolicyLossInputs, PolicyLossNumbers
+from rl_compat.algorithms.losses.value import value_loss
+from rl_compat.algorithms.off_policy.importance import importance_weights
+from rl_compat.algorithms.off_policy.mismatch import mismatch_metrics
+from rl_compat.algorithms.off_policy.rejection import rejection_mask
+from rl_compat.algorithms.off_policy.rejection_rules import RULE_NAMES, parse_rejection_rules
 from rl_compat.config.load import load_config
-from rl_compat.config.verl_policy import ESTIMATORS as VERLS_ESTIMATORS
-from rl_compat.config.verl_policy import LOSSES as VERLS_LOSSES
-from rl_compat.config.verl_policy import OWN_AGGREGATION
-from rl_compat.config.verl_rules import KL_NAMES
+from rl_compat.verl.keys.policy import ESTIMATORS as VERLS_ESTIMATORS
+from rl_compat.verl.keys.policy import LOSSES as VERLS_LOSSES
+from rl_compat.verl.keys.policy import OWN_AGGREGATION
+from rl_compat.verl.keys.rules import KL_NAMES
 
 pytestmark = pytest.mark.slow
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from conformance.verl_oracle import verl_module
 
-from rl_compat.data.load import load_rows
-from rl_compat.rewards.gsm8k import gsm8k_strict
+from rl_compat.data.read.load import load_rows
+from rl_compat.rewards.builtin.gsm8k import gsm8k_strict
 
 pytestmark = pytest.mark.slow
 

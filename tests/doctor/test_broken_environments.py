@@ -355,10 +355,10 @@ import json, os, sys
 sys.path.insert(0, sys.argv[1])
 from rl_compat.doctor.runner import run_checks
 from rl_compat.doctor.table import CHECKS
-from rl_compat.hardware.driver import read_driver
-from rl_compat.hardware.host import read_host
+from rl_compat.hardware.gpu.driver import read_driver
+from rl_compat.hardware.system.host import read_host
 from rl_compat.hardware.probe import assemble
-from rl_compat.hardware.readings import TorchReading
+from rl_compat.hardware.gpu.readings import TorchReading
 driver = read_driver(os.environ, timeout_seconds=1.0)
 host = read_host(environment=os.environ)
 hardware = assemble(driver, TorchReading(looked=False), host, environment=os.environ)

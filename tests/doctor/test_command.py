@@ -23,9 +23,9 @@ from rl_compat.cli.app import main as rlc
 from rl_compat.doctor.command import diagnose, main, run
 from rl_compat.doctor.findings import Check, Severity, Step
 from rl_compat.doctor.options import parse
-from rl_compat.doctor.report import as_json
+from rl_compat.doctor.report.as_json import as_json
 from rl_compat.doctor.table import CHECKS
-from rl_compat.errors import AskedWrongly
+from rl_compat.errors import UsageError
 
 H200 = str(RECORDINGS / "h200.json")
 FINE = check("fine", finding("fine.as_it_is", Severity.OK))
@@ -125,7 +125,7 @@ def test_checks_that_need_what_is_left_alone_are_left_out(capsys: pytest.Capture
     shown = json.loads(capsys.readouterr().out)
     assert [item["left_out"] for item in shown["checks"]] == [None, "--no-torch", "--no-network"]
     assert shown["hardware"]["software"]["torch"] is None
-    with pytest.raises(AskedWrongly, match="`--only torchy` and `--no-torch` exclude each other"):
+    with pytest.raises(UsageError, match="`--only torchy` and `--no-torch` exclude each other"):
         run(["--no-torch", "--only", "torchy"], "doctor", checks)
 
 
@@ -270,7 +270,7 @@ def test_a_bundle_that_cannot_be_is_refused_before_the_machine_is_looked_at(
     asked = []
     curious = Check(id="curious", question="asked?", run=lambda hardware: asked.append(hardware) or ())
 
-    with pytest.raises(AskedWrongly, match=fact):
+    with pytest.raises(UsageError, match=fact):
         run([*arguments, "--hardware", H200], "doctor", [curious])
 
     assert asked == []

@@ -12,9 +12,9 @@ from fakes.machines import recorded
 from rl_compat.doctor.checks.torch_build import look_at_architectures
 from rl_compat.doctor.findings import Severity, Step
 from rl_compat.doctor.remedies import torch_remedies
-from rl_compat.doctor.target import suitable_builds
-from rl_compat.doctor.wheels import NoTorchBuildError, TorchInstall, pip_arguments
-from rl_compat.hardware.catalogue import Gpu, all_gpus
+from rl_compat.doctor.tables.target import suitable_builds
+from rl_compat.doctor.tables.wheels import NoTorchBuildError, TorchInstall, pip_arguments
+from rl_compat.hardware.gpu.catalogue import Gpu, all_gpus
 from rl_compat.hardware.types import Device, Hardware, TorchBuild
 
 KNOWLEDGE = Path(__file__).parents[2] / "doctor" / "knowledge"

@@ -19,7 +19,7 @@ from rl_compat.doctor.command import run
 from rl_compat.doctor.findings import Severity, Step, Sureness
 from rl_compat.doctor.fix import refuse_system_python, run_all, runnable, split_plain
 from rl_compat.doctor.mend import Mend
-from rl_compat.errors import AskedWrongly
+from rl_compat.errors import UsageError
 
 PROGRAM = """
 import importlib.metadata, sys
@@ -166,7 +166,7 @@ def test_a_machine_with_nothing_to_mend_gets_an_empty_script(capsys: pytest.Capt
 
 
 def test_the_systems_python_is_never_changed() -> None:
-    with pytest.raises(AskedWrongly, match="`--yes` changes virtual environments only") as caught:
+    with pytest.raises(UsageError, match="`--yes` changes virtual environments only") as caught:
         refuse_system_python({}, prefix=sys.base_prefix)
 
     assert caught.value.exit_code == 2

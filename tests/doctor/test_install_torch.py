@@ -9,7 +9,7 @@ import pytest
 from fakes.machines import recorded
 
 from rl_compat.doctor.install_torch import beside, describe, find_source, parse_versions, why_unusable
-from rl_compat.doctor.wheels import NoTorchBuildError, rank_torch
+from rl_compat.doctor.tables.wheels import NoTorchBuildError, rank_torch
 from rl_compat.hardware.types import Driver, Hardware, TorchBuild
 
 PYPI = ["2.15.0", "2.14.1", "2.14.0", "2.13.0", "2.7.1"]

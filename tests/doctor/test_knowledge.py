@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from rl_compat.doctor.tables import CONFIDENCES, provenance, sections_of
+from rl_compat.doctor.tables.rows import CONFIDENCES, provenance, sections_of
 
 ROOT = Path(__file__).parents[2]
 KNOWLEDGE = ROOT / "doctor" / "knowledge"

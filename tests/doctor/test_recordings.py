@@ -17,8 +17,8 @@ from rl_compat.doctor.diagnosis import Diagnosis
 from rl_compat.doctor.findings import Finding, Severity
 from rl_compat.doctor.mend import script
 from rl_compat.doctor.options import parse
-from rl_compat.doctor.paper import Paper
-from rl_compat.doctor.screen import render
+from rl_compat.doctor.report.paper import Paper
+from rl_compat.doctor.report.screen import render
 from rl_compat.doctor.table import CHECKS
 from rl_compat.errors import HardwareError
 from rl_compat.hardware.types import Hardware

@@ -9,7 +9,7 @@ from fakes.machines import recorded
 
 from rl_compat.doctor.findings import Remedy, Step, Sureness
 from rl_compat.doctor.remedies import install_torch, torch_remedies, update_driver
-from rl_compat.doctor.target import known_driver, target_of
+from rl_compat.doctor.tables.target import known_driver, target_of
 from rl_compat.hardware.types import Driver, Hardware, PciGpu
 
 PYTHON = "/home/ada/rl/.venv/bin/python"

@@ -14,7 +14,7 @@ from rl_compat.config.embedded import embedded_runs
 from rl_compat.config.load import load_config
 from rl_compat.doctor.verdict import LADDER, METHODS, judge, judge_mended, reach, reach_all, with_model
 from rl_compat.planning.fit import make_plan, plan_if_it_fits
-from rl_compat.planning.known_shapes import KNOWN_SHAPES
+from rl_compat.planning.shapes.known import KNOWN_SHAPES
 
 SOME = ("gtx970", "p40", "rtx4090", "h200", "laptop_no_gpu")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from rl_compat.config.types import AlgorithmConfig, PlanConfig, RunConfig
 from rl_compat.hardware.recording import load_recording
 from rl_compat.hardware.types import Device, Hardware, Host, Software, TorchBuild
-from rl_compat.planning.model_shape import ModelShape
+from rl_compat.planning.shapes.shape import ModelShape
 from rl_compat.planning.types import Plan
 from rl_compat.units import GIB
 

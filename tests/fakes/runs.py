@@ -13,7 +13,7 @@ from rl_compat.hardware.types import Hardware
 from rl_compat.trainer.reporter import Reporter, SilentReporter
 from rl_compat.trainer.run import Outcome, Run
 from rl_compat.trainer.run_folder import RunFolder, choose_checkpoint
-from rl_compat.trainer.start import check_training
+from rl_compat.trainer.setup.start import check_training
 
 RECORDINGS = Path(__file__).parents[1] / "recordings"
 REWARD = f"{Path(__file__).with_name('digit_reward.py')}:compute_scores"

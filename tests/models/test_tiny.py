@@ -8,9 +8,9 @@ from torch import nn
 from torch.nn import functional as F
 from transformers import AutoModelForCausalLM
 
-from rl_compat.data.arithmetic import rows
+from rl_compat.data.builtin.arithmetic import rows
 from rl_compat.models.chat import ChatEncoder
-from rl_compat.models.registry import BUILTIN, resolve_model
+from rl_compat.models.files.registry import BUILTIN, resolve_model
 from rl_compat.models.tokenizer import load_tokenizer
 
 FOLDER = resolve_model("tiny").folder

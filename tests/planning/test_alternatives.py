@@ -10,7 +10,7 @@ from fakes.machines import PPO, fits, recorded
 from rl_compat.config.types import ModelConfig
 from rl_compat.errors import DoesNotFitError
 from rl_compat.planning.fit import make_plan
-from rl_compat.planning.known_shapes import QWEN25_7B
+from rl_compat.planning.shapes.known import QWEN25_7B
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from rl_compat.config.types import (
 )
 from rl_compat.errors import ConfigError, DoesNotFitError, HardwareError
 from rl_compat.planning.fit import make_plan
-from rl_compat.planning.known_shapes import SMOLLM2_135M
+from rl_compat.planning.shapes.known import SMOLLM2_135M
 from rl_compat.units import GIB
 
 
@@ -275,7 +275,7 @@ def test_another_critic_is_counted_with_its_own_shape() -> None:
 
 
 def test_an_emulated_card_caps_memory_and_kernels() -> None:
-    from rl_compat.hardware.catalogue import emulated_hardware
+    from rl_compat.hardware.gpu.catalogue import emulated_hardware
 
     on_gpu = make_plan(PPO, emulated_hardware("Tesla P40", recorded("h200")), SMOLLM2_135M)
     on_cpu = make_plan(PPO, emulated_hardware("Tesla P40", recorded("laptop_no_gpu")), SMOLLM2_135M)

@@ -19,8 +19,8 @@ from rl_compat.config.types import (
 )
 from rl_compat.errors import DoesNotFitError
 from rl_compat.planning.fit import make_plan
-from rl_compat.planning.known_shapes import SMOLLM2_135M
 from rl_compat.planning.report import size_lines
+from rl_compat.planning.shapes.known import SMOLLM2_135M
 from rl_compat.planning.types import Plan
 from rl_compat.units import GIB
 

@@ -20,7 +20,7 @@ from recordings.parts import (
     with_3060,
 )
 
-from rl_compat.hardware.readings import NvmlDevice
+from rl_compat.hardware.gpu.readings import NvmlDevice
 from rl_compat.hardware.types import Hardware, TorchBuild
 
 NO_NVML = "NVML Shared Library Not Found"

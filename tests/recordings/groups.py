@@ -23,7 +23,7 @@ from recordings.parts import (
     uuid,
 )
 
-from rl_compat.hardware.readings import NvmlDevice, NvmlLink, NvmlSlice
+from rl_compat.hardware.gpu.readings import NvmlDevice, NvmlLink, NvmlSlice
 from rl_compat.hardware.types import Hardware, Process, TorchBuild
 from rl_compat.units import GIB, MIB
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 from itertools import permutations
 from typing import Any
 
-from rl_compat.hardware.binaries import parse_version
-from rl_compat.hardware.catalogue import find_gpu, read_table
+from rl_compat.hardware.gpu.binaries import parse_version
+from rl_compat.hardware.gpu.catalogue import find_gpu, read_table
+from rl_compat.hardware.gpu.readings import CudaDevice, NvmlDevice, NvmlLink, NvmlReading, TorchReading
 from rl_compat.hardware.probe import assemble
-from rl_compat.hardware.readings import CudaDevice, NvmlDevice, NvmlLink, NvmlReading, TorchReading
 from rl_compat.hardware.types import Driver, Endpoint, Folder, Hardware, Host, PciGpu, Software, TorchBuild
 from rl_compat.units import GIB, MIB
 

@@ -7,8 +7,8 @@ import re
 
 import pytest
 
-from rl_compat.data import gsm8k as data
-from rl_compat.rewards.gsm8k import gsm8k, gsm8k_strict
+from rl_compat.data.builtin import gsm8k as data
+from rl_compat.rewards.builtin.gsm8k import gsm8k, gsm8k_strict
 
 NUM_ROWS = {"train": 7473, "test": 1319}
 NUM_PERTURBED = 2000

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from rl_compat.data import gsm8k
+from rl_compat.data.builtin import gsm8k
 from rl_compat.rewards.reference import reference_judge
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-from rl_compat.rollout.cuda_kernels import Argument, c_value, kernel_source
+from rl_compat.rollout.kernels.cuda_kernels import Argument, c_value, kernel_source
 
 HERE = Path(__file__).parent
 RUNNERS = {"decode_kernels": HERE / "run_kernels.cpp", "linear_kernels": HERE / "run_linear.cpp"}

@@ -11,7 +11,7 @@ import torch
 from rollout.conftest import build
 from torch import nn
 
-from rl_compat.rollout.native import NativeEngine
+from rl_compat.rollout.native.engine import NativeEngine
 from rl_compat.rollout.types import SamplingParams
 
 

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from rl_compat.rollout.bench_cases import SHAPES, fixed_case, question_case, ragged_case, random_model
-from rl_compat.rollout.bench_engines import engine_for, measure
-from rl_compat.rollout.bench_floor import Speeds, floor_seconds
-from rl_compat.rollout.bench_memory import peak_bytes, reset_peak
-from rl_compat.rollout.bench_options import BenchOptions
-from rl_compat.rollout.bench_run import measured
+from rl_compat.bench.cases import SHAPES, fixed_case, question_case, ragged_case, random_model
+from rl_compat.bench.engines import engine_for, measure
+from rl_compat.bench.floor import Speeds, floor_seconds
+from rl_compat.bench.memory import peak_bytes, reset_peak
+from rl_compat.bench.options import BenchOptions
+from rl_compat.bench.run import measured
 
 ROOT = Path(__file__).parents[2]
 

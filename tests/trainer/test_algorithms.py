@@ -9,7 +9,7 @@ import pytest
 from fakes.reward_models import save_reward_model
 from fakes.runs import COST, settings, steps, train
 
-from rl_compat.algorithms.estimators import ESTIMATORS
+from rl_compat.algorithms.advantages.estimators import ESTIMATORS
 from rl_compat.algorithms.table import ALGORITHMS
 from rl_compat.config.load import load_config
 from rl_compat.errors import RewardError
@@ -118,7 +118,7 @@ def test_a_step_in_which_no_prompt_had_two_rewards_is_said_once(llama_folder: Pa
     assert "of 8 prompts in 2 rounds" in said[0]
 
 
-def test_a_learned_cost_stands_beside_a_learned_reward(llama_folder: Path, tmp_path: Path) -> None:
+def test_a_cost_model_stands_beside_a_reward_model(llama_folder: Path, tmp_path: Path) -> None:
     """Two models of their own, each with its role in the plan; the cost is measured in validation too."""
     reward, cost = (save_reward_model(tmp_path / name, seed=seed) for seed, name in enumerate(("reward", "cost")))
     learned = {

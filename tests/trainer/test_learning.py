@@ -51,8 +51,8 @@ def test_every_algorithm_and_every_loss_learns_with_three_seeds(
 
 
 def test_every_algorithm_and_every_loss_has_its_run(table: ModuleType) -> None:
-    from rl_compat.algorithms.estimators import ESTIMATORS
-    from rl_compat.algorithms.policy_losses import POLICY_LOSSES
+    from rl_compat.algorithms.advantages.estimators import ESTIMATORS
+    from rl_compat.algorithms.losses.policy import POLICY_LOSSES
 
     settings = [setting for recipe in table.RECIPES.values() for setting in recipe.settings]
     assert {f"algorithm.name={name}" for name in ESTIMATORS} <= set(settings)

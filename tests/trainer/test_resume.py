@@ -158,7 +158,7 @@ def reward_processes() -> list[Any]:
     import psutil
 
     found = psutil.Process().children(recursive=True)
-    return [child for child in found if "rl_compat.rewards.worker" in " ".join(child.cmdline())]
+    return [child for child in found if "rl_compat.rewards.processes.worker" in " ".join(child.cmdline())]
 
 
 def test_adapters_resume_with_the_same_base_names_and_numbers(llama_folder: Path, tmp_path: Path) -> None:

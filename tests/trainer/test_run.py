@@ -20,9 +20,9 @@ from transformers import AutoModelForCausalLM
 from rl_compat.cli.app import main
 from rl_compat.config.load import load_config
 from rl_compat.errors import ConfigError, ModelError, RewardError, RLCompatError
-from rl_compat.planning.checkpoint_size import checkpoint_bytes
-from rl_compat.planning.model_shape import ModelShape
+from rl_compat.planning.memory.checkpoint_size import checkpoint_bytes
 from rl_compat.planning.serialize import load_plan
+from rl_compat.planning.shapes.shape import ModelShape
 from rl_compat.trainer.checkpoints import find_newest
 from rl_compat.trainer.run_folder import RunFolder
 

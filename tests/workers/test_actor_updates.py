@@ -11,15 +11,15 @@ import torch
 from fakes.engines import random_batch, role_plan
 from torch import Tensor
 
-from rl_compat.algorithms.loss_types import PolicyLossNumbers
-from rl_compat.algorithms.policy_losses import POLICY_LOSSES
-from rl_compat.algorithms.rejection_rules import parse_rejection_rules
+from rl_compat.algorithms.losses.policy import POLICY_LOSSES
+from rl_compat.algorithms.losses.types import PolicyLossNumbers
+from rl_compat.algorithms.off_policy.rejection_rules import parse_rejection_rules
 from rl_compat.batch import Batch
+from rl_compat.objectives.actor_critic import PolicyLossSettings
+from rl_compat.objectives.off_policy import OffPolicySettings
 from rl_compat.planning.types import RolloutPlan
 from rl_compat.training.optimizers import OptimizerSettings
 from rl_compat.workers.actor import ActorSettings, ActorWorker
-from rl_compat.workers.losses import PolicyLossSettings
-from rl_compat.workers.off_policy import OffPolicySettings
 
 ROLLOUT = RolloutPlan(engine="native", compute_dtype="fp32", max_num_seqs=4, max_prefill_tokens=64)
 NUMBERS = PolicyLossNumbers(clip_cov_fraction=0.3, clip_cov_low=-5.0, kl_cov_fraction=0.3, kl_cov_coef=1.0)

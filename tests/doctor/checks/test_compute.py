@@ -11,8 +11,8 @@ from fakes.machines import GTX_1660, H200, P40, P100, T4, V100, machine, recorde
 from rl_compat.doctor.checks.compute import CHECKS, look_at_attention, look_at_kernels, look_at_precision
 from rl_compat.doctor.checks.variables import look_at_variables
 from rl_compat.doctor.findings import Finding, Severity
-from rl_compat.hardware.binaries import TEGRA
-from rl_compat.hardware.catalogue import all_gpus
+from rl_compat.hardware.gpu.binaries import TEGRA
+from rl_compat.hardware.gpu.catalogue import all_gpus
 from rl_compat.hardware.types import Device, Hardware
 
 

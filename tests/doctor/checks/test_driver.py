@@ -9,13 +9,13 @@ from datetime import date
 import pytest
 from fakes.machines import recorded
 
-from rl_compat.doctor.cards import all_cards
 from rl_compat.doctor.checks.driver import check_driver
 from rl_compat.doctor.checks.kernel_module import check_kernel_module
 from rl_compat.doctor.checks.nvml import check_nvml
-from rl_compat.doctor.drivers import first_driver, install_driver, last_branch, needed_module, recommended_branch
 from rl_compat.doctor.findings import Finding, Severity, Step, Sureness
-from rl_compat.hardware.catalogue import all_gpus
+from rl_compat.doctor.tables.cards import all_cards
+from rl_compat.doctor.tables.drivers import first_driver, install_driver, last_branch, needed_module, recommended_branch
+from rl_compat.hardware.gpu.catalogue import all_gpus
 from rl_compat.hardware.types import Hardware, PciGpu
 
 

@@ -7,7 +7,7 @@ from fakes.machines import P40, host
 
 from rl_compat.doctor.checks.network import CHECKS, check_hub, check_package_index
 from rl_compat.doctor.findings import Finding, Severity, Sureness
-from rl_compat.doctor.tables import required
+from rl_compat.doctor.tables.rows import required
 from rl_compat.hardware.types import Endpoint, Hardware, Software, TorchBuild
 
 HUB = "https://huggingface.co"

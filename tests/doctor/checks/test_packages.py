@@ -21,7 +21,7 @@ from rl_compat.doctor.checks.cuda_libraries import look_at_cuda_libraries
 from rl_compat.doctor.checks.required_packages import look_at_required_packages
 from rl_compat.doctor.checks.transformers import look_at_transformers
 from rl_compat.doctor.findings import Finding, Severity
-from rl_compat.hardware.catalogue import all_gpus, read_table
+from rl_compat.hardware.gpu.catalogue import all_gpus, read_table
 from rl_compat.hardware.types import Device, Driver, Hardware, TorchBuild
 from rl_compat.units import GIB
 

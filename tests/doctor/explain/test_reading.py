@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rl_compat.doctor.explain.reading import BLOCK_BYTES, SEGMENT_CHARACTERS, clean, open_log, read_blocks
-from rl_compat.errors import AskedWrongly
+from rl_compat.errors import UsageError
 
 
 def lines_of(data: bytes) -> list[tuple[int, str]]:
@@ -98,7 +98,7 @@ def test_memory_stays_bounded() -> None:
     ],
 )
 def test_what_is_no_log_is_refused(data: bytes, message: str, hint: str) -> None:
-    with pytest.raises(AskedWrongly) as caught:
+    with pytest.raises(UsageError) as caught:
         list(read_blocks(io.BytesIO(data), "it"))
 
     assert caught.value.message == message
@@ -108,7 +108,7 @@ def test_what_is_no_log_is_refused(data: bytes, message: str, hint: str) -> None
 def test_a_folder_names_its_newest_file(tmp_path: Path) -> None:
     (tmp_path / "run.log").write_text("x")
 
-    with pytest.raises(AskedWrongly, match="is a folder") as caught:
+    with pytest.raises(UsageError, match="is a folder") as caught:
         open_log(tmp_path)
 
     assert caught.value.hint == f"name a file in it, the newest is `{tmp_path / 'run.log'}`"
@@ -117,14 +117,14 @@ def test_a_folder_names_its_newest_file(tmp_path: Path) -> None:
 def test_a_missing_file_names_a_similar_one(tmp_path: Path) -> None:
     (tmp_path / "train.log").write_text("x")
 
-    with pytest.raises(AskedWrongly, match="there is no file") as caught:
+    with pytest.raises(UsageError, match="there is no file") as caught:
         open_log(tmp_path / "trian.log")
 
     assert caught.value.hint == f"did you mean `{tmp_path / 'train.log'}`"
 
 
 def test_a_missing_folder_is_said_to_be_missing(tmp_path: Path) -> None:
-    with pytest.raises(AskedWrongly) as caught:
+    with pytest.raises(UsageError) as caught:
         open_log(tmp_path / "no" / "train.log")
 
     assert caught.value.hint == f"there is no folder `{tmp_path / 'no'}` either"

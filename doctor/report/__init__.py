@@ -1,0 +1,1 @@
+"""A diagnosis as text, JSON and a bundle."""

@@ -1,0 +1,201 @@
+"""What a bug report needs, in one zip file: the machine, the findings, the versions and the last run's plan and end.
+
+Weights, data and samples are never in it, and every text passes the redactor.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import tempfile
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from datetime import datetime
+from importlib.metadata import distributions
+from pathlib import Path
+from typing import Any
+
+from rl_compat.doctor.report.redact import Owner, Redactor, find_owner
+from rl_compat.errors import UsageError
+from rl_compat.hardware.recording import to_json
+from rl_compat.hardware.types import Hardware
+from rl_compat.units import format_bytes
+
+TAIL_LINES = 200
+TAIL_BYTES = 256 * 1024
+WHOLE_FILES = ("plan.json", "run.toml", "hardware.json")
+LARGEST_WHOLE_BYTES = 4 * 1024 * 1024
+LOGS = ("*.log", "*.out", "*.err", "logs/*.log")
+RUNS = Path("runs")
+
+
+def write_bundle(
+    path: Path,
+    *,
+    hardware: Hardware,
+    report_json: Mapping[str, Any],
+    report_text: str,
+    run_folder: Path | None = None,
+    owner: Owner | None = None,
+    versions: Mapping[str, str] | None = None,
+    today: datetime | None = None,
+) -> tuple[str, ...]:
+    """Write the bundle and return the names in it.
+
+    `run_folder` is the newest under `runs` when not given. Raises UsageError, and leaves nothing behind, when the
+    file exists, cannot be written, or the folder holds no run.
+    """
+    refuse_request(path, run_folder)
+    installed = installed_versions() if versions is None else versions
+    keep = {*installed.values(), *hardware.software.packages.values()}
+    redactor = Redactor(owner or find_owner(), keep=keep)
+    run = newest_run() if run_folder is None else run_folder
+    files = {
+        "hardware.json": _json(redactor.value(to_json(hardware))),
+        "findings.json": _json(redactor.value(report_json)),
+        "report.txt": redactor.text(report_text),
+        "versions.txt": redactor.text("".join(f"{name} {version}\n" for name, version in sorted(installed.items()))),
+        **(dict(_run_files(run, redactor)) if run else {}),
+    }
+    _write_zip(path, files, today or datetime.now())
+    return tuple(files)
+
+
+def refuse_request(path: Path, run_folder: Path | None = None) -> None:
+    """Raise UsageError when the file exists, its folder does not, or the run's folder holds no run.
+
+    Asked before the machine is looked at.
+    """
+    if run_folder is not None and not (run_folder / "plan.json").is_file():
+        raise UsageError(f"there is no `plan.json` in `{run_folder}`", hint="name the folder of a run")
+    if os.path.lexists(path):
+        raise _exists(path)
+    if not path.parent.is_dir():
+        raise _cannot_write(path, f"there is no folder `{path.parent}`")
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise _cannot_write(path, os.strerror(errno.EACCES))
+
+
+def describe_bundle(path: Path) -> list[str]:
+    """One line a file: name and size."""
+    with zipfile.ZipFile(path) as bundle:
+        return [f"{entry.filename}  {format_bytes(entry.file_size)}" for entry in bundle.infolist()]
+
+
+def newest_run(folder: Path = RUNS) -> Path | None:
+    """The folder below that one whose plan was written last, None without any."""
+    plans = []
+    for plan in (*folder.glob("*/plan.json"), *folder.glob("*/*/plan.json")):
+        with suppress(OSError):
+            plans.append((plan.stat().st_mtime, plan.parent))
+    return max(plans)[1] if plans else None
+
+
+def installed_versions() -> dict[str, str]:
+    """Version of every installed package by name; one with broken metadata is left out."""
+    found: dict[str, str] = {}
+    for distribution in distributions():
+        with suppress(Exception):
+            name, version = distribution.metadata["Name"], distribution.version
+            if name and version:
+                found.setdefault(name, version)
+    return found
+
+
+def read_tail(path: Path, *, lines: int = TAIL_LINES, size: int = TAIL_BYTES) -> str:
+    """The last lines of a text file, no more than `size` bytes of it, each line whole. Raises OSError."""
+    with path.open("rb") as file:
+        end = file.seek(0, os.SEEK_END)
+        file.seek(max(0, end - size))
+        content = file.read(size)
+    if end > size:
+        content = content.partition(b"\n")[2]
+    return "".join(content.decode(errors="replace").splitlines(keepends=True)[-lines:])
+
+
+def _run_files(run: Path, redactor: Redactor) -> Iterator[tuple[str, str]]:
+    """Name in the bundle and cleaned text of what is taken from a run."""
+    logs = sorted(path for pattern in LOGS for path in run.glob(pattern))
+    tails = [run / "metrics.jsonl", *logs]
+    for path in (*(run / name for name in WHOLE_FILES), *tails):
+        if path.is_symlink() or not path.is_file():
+            continue
+        name = f"run/{redactor.text(path.relative_to(run).as_posix())}"
+        try:
+            text = _whole(path) if path.name in WHOLE_FILES else read_tail(path)
+        except OSError as error:
+            yield name, f"could not be read: {error.strerror}\n"
+            continue
+        yield name, _clean(path, text, redactor)
+
+
+def _whole(path: Path) -> str:
+    """The text of a small file, the end of one that is unreasonably large."""
+    if path.stat().st_size > LARGEST_WHOLE_BYTES:
+        return read_tail(path)
+    return path.read_text(encoding="utf-8", errors="replace")
+
+
+def _clean(path: Path, text: str, redactor: Redactor) -> str:
+    """JSON is cleaned value by value, which escapes in it cannot hide from; other text as it stands."""
+    if path.suffix == ".json":
+        with suppress(ValueError):
+            return _json(redactor.value(json.loads(text)))
+    if path.suffix == ".jsonl":
+        return "".join(f"{_clean_line(line, redactor)}\n" for line in text.splitlines())
+    return redactor.text(text)
+
+
+def _clean_line(line: str, redactor: Redactor) -> str:
+    try:
+        return json.dumps(redactor.value(json.loads(line)))
+    except ValueError:
+        return redactor.text(line)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, indent=2) + "\n"
+
+
+def _write_zip(path: Path, files: Mapping[str, str], today: datetime) -> None:
+    """All of it or nothing, and never over a file that is there."""
+    try:
+        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    except OSError as error:
+        raise _cannot_write(path, error.strerror) from None
+    aside = Path(name)
+    try:
+        with os.fdopen(descriptor, "wb") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as bundle:
+            for name, text in files.items():
+                entry = zipfile.ZipInfo(name, date_time=today.timetuple()[:6])
+                entry.compress_type = zipfile.ZIP_DEFLATED
+                entry.external_attr = 0o644 << 16
+                bundle.writestr(entry, text.encode("utf-8", errors="replace"))
+        _put_in_place(aside, path)
+    except FileExistsError:
+        raise _exists(path) from None
+    except OSError as error:
+        raise _cannot_write(path, error.strerror) from None
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def _put_in_place(aside: Path, path: Path) -> None:
+    """Give the finished file its name. Raises FileExistsError when something has that name by now."""
+    try:
+        os.link(aside, path)
+    except FileExistsError:
+        raise
+    except OSError:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+        aside.replace(path)
+
+
+def _exists(path: Path) -> UsageError:
+    return UsageError(f"`{path}` exists and is not overwritten", hint="name a file that does not exist yet")
+
+
+def _cannot_write(path: Path, reason: str | None) -> UsageError:
+    return UsageError(f"`{path}` cannot be written: {reason}", hint="name a file in a folder that exists and is yours")

@@ -1,0 +1,159 @@
+"""Takes out of texts and JSON what identifies people and machines, and what must stay secret.
+
+The same thing is always replaced by the same word, so that it can still be seen that two places speak of one thing.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import re
+import socket
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from ipaddress import AddressValueError, IPv4Address, IPv6Address
+from pathlib import Path
+from typing import Any
+
+from rl_compat.doctor.report import sensitive
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owner:
+    """Whose names are taken out."""
+
+    homes: tuple[str, ...] = ()
+    users: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = ()
+
+
+def find_owner(environment: Mapping[str, str] = os.environ) -> Owner:
+    """The user of this process and this machine's names."""
+    homes = _home_folders(environment)
+    users = [environment.get(name, "") for name in ("USER", "LOGNAME", "USERNAME", "SUDO_USER")]
+    try:
+        users.append(getpass.getuser())
+    except (KeyError, OSError):
+        users.extend(Path(home).name for home in homes)
+    host = socket.gethostname()
+    hosts = (host, host.partition(".")[0], environment.get("HOSTNAME", ""))
+    return Owner(homes=homes, users=_distinct(users), hosts=_distinct(hosts))
+
+
+class Redactor:
+    """Remembers what it replaced, so that the same thing gets the same word in every file."""
+
+    def __init__(self, owner: Owner, *, keep: Collection[str] = ()) -> None:
+        """`keep` are texts that look like addresses and are none: versions of four parts."""
+        self._keep = frozenset(keep)
+        self._words: dict[str, dict[str, str]] = {}
+        homes = [home.rstrip("/\\") for home in owner.homes]
+        self._homes = _any_of(homes, before=r"(?<![\w.])", after=r"(?![\w.-])")
+        self._users = _any_of(_telling(owner.users), before="(?<![A-Za-z0-9])", after="(?![A-Za-z0-9])")
+        self._hosts = _any_of(_telling(owner.hosts), before="(?<![A-Za-z0-9])", after="(?![A-Za-z0-9])")
+        self._own = frozenset(owner.users)
+
+    def value(self, value: Any, name: str = "") -> Any:
+        """JSON with every text in it cleaned; numbers stay, and so do the names of fields."""
+        if isinstance(value, Mapping):
+            return {self._cleaned_key(key): self.value(item, str(key)) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [self.value(item, name) for item in value]
+        if not isinstance(value, str):
+            return value
+        if sensitive.SECRET_NAME.search(name) and value not in ("", "(set)"):
+            return self._word("secret", value)
+        return self.text(value)
+
+    def text(self, text: str) -> str:
+        """The text without secrets, addresses and names."""
+        text = self._without_places(self._without_secrets(text))
+        text = self._users.sub("<user>", text) if self._users else text
+        return self._hosts.sub("<host>", text) if self._hosts else text
+
+    def _cleaned_key(self, key: Any) -> Any:
+        """Names of fields stay, unless they are a user's or a host's; anything else is cleaned like a text."""
+        if not isinstance(key, str):
+            return key
+        is_name = any(names and names.fullmatch(key) for names in (self._users, self._hosts))
+        return self.text(key) if is_name or not sensitive.FIELD.fullmatch(key) else key
+
+    def _without_secrets(self, text: str) -> str:
+        for pattern in sensitive.WHOLE:
+            text = pattern.sub(self._as_whole("secret"), text)
+        for pattern in sensitive.AFTER_A_NAME:
+            text = pattern.sub(self._after_name("secret"), text)
+        return text
+
+    def _without_places(self, text: str) -> str:
+        """Without addresses, serial numbers and home folders: the owner's is `~`, another's keeps a number."""
+        text = sensitive.EMAIL.sub(self._as_whole("email"), text)
+        text = sensitive.UUID.sub(lambda found: found.group(1), text)
+        text = sensitive.SERIAL.sub(self._after_name("serial"), text)
+        for pattern in (sensitive.MAC, sensitive.NAMED_BY_ADDRESS):
+            text = pattern.sub(self._as_whole("address"), text)
+        for pattern in (sensitive.IPV6, sensitive.IPV4):
+            text = pattern.sub(self._address, text)
+        text = self._homes.sub("~", text) if self._homes else text
+        return sensitive.HOMES.sub(self._home, text)
+
+    def _home(self, found: re.Match[str]) -> str:
+        folder, name = found.groups()
+        if name.lower() in sensitive.NOBODYS:
+            return found.group()
+        return folder + ("<user>" if name in self._own else self._word("user", name))
+
+    def _address(self, found: re.Match[str]) -> str:
+        text = found.group()
+        before = found.string[max(0, found.start() - 16) : found.start()]
+        is_version = text in self._keep or (":" not in text and sensitive.BEFORE_A_VERSION.search(before))
+        if is_version or text in sensitive.LOCAL or not _is_address(text):
+            return text
+        return self._word("address", text)
+
+    def _as_whole(self, kind: str) -> Callable[[re.Match[str]], str]:
+        return lambda found: self._word(kind, found.group())
+
+    def _after_name(self, kind: str) -> Callable[[re.Match[str]], str]:
+        return lambda found: found.group(1) + self._word(kind, found.group(2))
+
+    def _word(self, kind: str, value: str) -> str:
+        """`<kind-1>` for the first such value, `<kind-2>` for the second; a word that is in place stays."""
+        if re.fullmatch(r"<[a-z]+-[0-9]+>", value):
+            return value
+        known = self._words.setdefault(kind, {})
+        return known.setdefault(value, f"<{kind}-{len(known) + 1}>")
+
+
+def _home_folders(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """As the environment and as the user database have it, each also with links resolved."""
+    folders = [environment.get("HOME", "")]
+    try:
+        import pwd
+
+        folders.append(pwd.getpwuid(os.getuid()).pw_dir)
+    except (ImportError, KeyError):
+        folders.append(environment.get("USERPROFILE", ""))
+    return _distinct(name for folder in folders if folder for name in (folder, os.path.realpath(folder)))
+
+
+def _distinct(names: Any) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(filter(None, names)))
+
+
+def _telling(names: Collection[str]) -> list[str]:
+    return [name for name in names if name.lower() not in sensitive.NOBODYS]
+
+
+def _any_of(names: Collection[str], *, before: str, after: str) -> re.Pattern[str] | None:
+    """Any of these names standing by itself, in either case, the longest first; None without names."""
+    escaped = [re.escape(name) for name in sorted(names, key=len, reverse=True) if len(name) > 1]
+    return re.compile(f"{before}(?:{'|'.join(escaped)}){after}", re.IGNORECASE) if escaped else None
+
+
+def _is_address(text: str) -> bool:
+    try:
+        (IPv6Address if ":" in text else IPv4Address)(text)
+    except AddressValueError:
+        return False
+    return True

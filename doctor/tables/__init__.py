@@ -1,0 +1,1 @@
+"""Published facts about cards, drivers and packages, as questions."""

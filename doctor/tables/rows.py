@@ -1,0 +1,149 @@
+"""The tables of what is published, as questions: where a row comes from, and which one an installed version means.
+
+A row's `source`, `date` and `confidence` are its own; where it has none, its section's (`sections` of the table); where
+that has none, the table's `source`, `as_of` and `confidence`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from rl_compat.hardware.gpu.binaries import Version, parse_version, wheel_supports
+from rl_compat.hardware.gpu.catalogue import capability_of, read_table
+
+CONFIDENCES = ("high", "medium-high", "medium", "medium-low", "low")
+Row = Mapping[str, Any]
+Capability = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Provenance:
+    """Where a row comes from; empty where nothing says."""
+
+    source: str
+    date: str
+    confidence: str
+
+
+def provenance(table: Mapping[str, Any], section: str, row: Row) -> Provenance:
+    """Source, date and confidence of a row, its own or inherited."""
+    defaults = table.get("sections", {}).get(section, {})
+
+    def first(key: str, of_table: str) -> str:
+        return str(row.get(key) or defaults.get(key) or table.get(of_table) or "")
+
+    return Provenance(
+        source=first("source", "source"), date=first("date", "as_of"), confidence=first("confidence", "confidence")
+    )
+
+
+def sections_of(table: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """The parts of a table that are lists of rows, by name."""
+    return {name: part for name, part in table.items() if isinstance(part, list) and part and isinstance(part[0], dict)}
+
+
+@lru_cache(maxsize=4096)
+def satisfies(version: str, bounds: str | None) -> bool:
+    """Whether a version lies within `<3.13,>=3.9` or `!=5.0.*,>=4.56`; without bounds every version does.
+
+    `==2.14.0` means the release, whatever its local part (`2.14.0+cu130`). Raises ValueError for other forms.
+    """
+    parts = [bound.strip() for bound in (bounds or "").split(",")]
+    return all(_satisfies(parse_version(version), bound) for bound in parts if bound)
+
+
+def _satisfies(version: Version, bound: str) -> bool:
+    match = re.fullmatch(r"(==|!=|>=|<=|<|>)\s*([0-9]+(?:\.[0-9]+)*)(\.\*)?(?:\.?(?:post|rc|a|b)[0-9]+)?", bound)
+    if match is None:
+        raise ValueError(f"`{bound}` is no bound on a version")
+    operator, wanted, star = match.group(1), parse_version(match.group(2)), match.group(3)
+    width = len(wanted) if star else max(len(version), len(wanted))
+    mine, theirs = _padded(version, width), _padded(wanted, width)
+    answers = {"==": mine == theirs, "!=": mine != theirs, ">=": mine >= theirs, "<=": mine <= theirs}
+    return answers.get(operator, mine < theirs if operator == "<" else mine > theirs)
+
+
+def _padded(version: Version, width: int) -> Version:
+    return (*version, *[0] * width)[:width]
+
+
+def row_for(rows: Sequence[Row], version: str, key: str = "version_min") -> Row | None:
+    """The row of the nearest release that is not newer than `version`; None before the first."""
+    known = sorted(rows, key=lambda row: parse_version(row[key]))
+    fitting = [row for row in known if parse_version(row[key]) <= parse_version(version)]
+    return fitting[-1] if fitting else None
+
+
+def newest_known(package: str) -> str | None:
+    """The newest release that the tables know of."""
+    rows = read_table("libs")["newest"]
+    return next((str(row["version"]) for row in rows if row["package"] == package), None)
+
+
+def is_unknown(package: str, version: str) -> bool:
+    """Whether a version is newer than the tables: neither good nor bad."""
+    newest = newest_known(package)
+    return newest is not None and parse_version(version) > parse_version(newest)
+
+
+def arch_names(archs: Sequence[int], ptx: int | None = None) -> list[str]:
+    """60 as `sm_60`; PTX as `compute_90`."""
+    return [*(f"sm_{arch}" for arch in archs), *([f"compute_{ptx}"] if ptx else [])]
+
+
+def serves(archs: Sequence[int], capability: Capability, *, cuda: str | None = None) -> bool:
+    """Whether a library with that machine code runs on a card."""
+    return wheel_supports(arch_names(archs), capability, cuda=cuda)
+
+
+def within(row: Row, capability: Capability) -> bool:
+    """Whether a capability lies within a row's `cc_min` and `cc_max`; a bound that is null is none."""
+    low, high = row.get("cc_min"), row.get("cc_max")
+    return (low is None or capability >= capability_of(low)) and (high is None or capability <= capability_of(high))
+
+
+def kernel_row(package: str, version: str) -> Row | None:
+    """What the table says of a package of GPU kernels at a version."""
+    rows = [row for row in read_table("libs")["kernels"] if row["package"] == package]
+    found = row_for(rows, version)
+    end = found and found["version_max"]
+    return None if found is None or (end and parse_version(version) > parse_version(end)) else found
+
+
+def has_kernels(row: Row, capability: Capability) -> bool:
+    """Whether a card is within the bounds of a package, and its wheel, where it was looked into, has code for it."""
+    return within(row, capability) and ("archs" not in row or serves(row["archs"], capability))
+
+
+def library_row(package: str, version: str) -> Row | None:
+    """What GPU code a CUDA library has at a version; of a newer one what the newest in the table has."""
+    return row_for([row for row in read_table("libs")["cuda_libs"] if row["package"] == package], version, "version")
+
+
+def pinned_library(package: str, torch: str, variant: str) -> str | None:
+    """The version of a CUDA library that a build of torch asks for; None when not listed."""
+    release = parse_version(torch)[:2]
+    for row in read_table("torch")["pinned_libraries"]:
+        listed = row["package"] == package and (row["variants"] is None or variant in row["variants"])
+        if listed and parse_version(row["torch_min"]) <= release <= parse_version(row["torch_max"]):
+            return str(row["version"])
+    return None
+
+
+def transformers_row(version: str) -> Row | None:
+    """The oldest torch and Python that a version of transformers takes."""
+    return row_for(read_table("libs")["transformers"], version)
+
+
+def trap(name: str) -> Row:
+    """One of the traps of attention kernels: below which compute capability and before which torch it bites."""
+    return next(row for row in read_table("sdpa")["traps"] if row["id"] == name)
+
+
+def required(extra: str | None = None) -> list[Row]:
+    """What this project needs to run, as `pyproject.toml` has it, or what one of its extras needs."""
+    return [row for row in read_table("libs")["required"] if row["extra"] == extra]

@@ -1,0 +1,118 @@
+"""What a build of torch has to serve: the cards, the driver, the Python and the processor of a described machine."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from rl_compat.doctor.tables.cards import all_cards
+from rl_compat.doctor.tables.drivers import RESERVED_BY
+from rl_compat.doctor.tables.torch import OLDEST, cuda_of, driver_of_cuda, releases, variants
+from rl_compat.doctor.tables.wheels import (
+    MACHINES,
+    Capability,
+    TorchInstall,
+    minor_of,
+    processor,
+    rank_torch,
+    serving_pythons,
+)
+from rl_compat.hardware.gpu.binaries import parse_version, wheel_supports
+from rl_compat.hardware.gpu.nvml import cuda_version_text
+from rl_compat.hardware.types import Hardware
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """Everything that the choice of a build depends on."""
+
+    cards: tuple[Capability, ...]
+    driver: str | None
+    "the oldest that it can be where only its CUDA version is known"
+    python: str
+    "`3.12`"
+    system: str
+    "`Linux`, `Darwin` …"
+    machine: str
+    "`x86_64`, `aarch64` …"
+    libc: str | None = None
+    "`glibc 2.39`, `musl`, or None where it is not known"
+
+    def builds(self) -> tuple[TorchInstall, ...]:
+        """Every published build that fits, best first. Raises NoTorchBuildError without any."""
+        return rank_torch(self.cards, self.driver, self.python, machine=self.machine, libc=self.libc)
+
+    def pythons(self) -> tuple[str, ...]:
+        """Those that get the newest build that any Python gets, oldest first."""
+        return serving_pythons(self.cards, self.driver, self.machine, self.libc)
+
+
+def target_of(hardware: Hardware) -> Target:
+    """What to install for. An emulated card counts only where a real GPU stands behind it."""
+    system, _, machine = hardware.host.platform.partition(" ")
+    return Target(
+        cards=_cards(hardware),
+        driver=known_driver(hardware),
+        python=minor_of(hardware.software.python),
+        system=system,
+        machine=processor(machine or "unknown"),
+        libc=hardware.host.libc,
+    )
+
+
+def suitable_builds(hardware: Hardware) -> tuple[TorchInstall, ...]:
+    """Every published build for the cards, the driver and the Python, best first. NoTorchBuildError without any."""
+    return target_of(hardware).builds()
+
+
+def suitable_torch(hardware: Hardware) -> TorchInstall:
+    """The best of them."""
+    return suitable_builds(hardware)[0]
+
+
+def known_driver(hardware: Hardware) -> str | None:
+    """The driver's version; where only its CUDA version is known the oldest that has it.
+
+    Under WSL the driver is the Windows one, which counts its versions otherwise, so its CUDA version goes first.
+    """
+    newest, version = newest_cuda(hardware), hardware.driver.version
+    by_cuda = driver_of_cuda(newest) if newest else None
+    return (by_cuda or version) if hardware.host.wsl else (version or by_cuda)
+
+
+def newest_cuda(hardware: Hardware) -> str | None:
+    """The newest CUDA that the driver runs, from NVML or out of torch's complaint, where 11040 means 11.4."""
+    if hardware.driver.cuda_version:
+        return hardware.driver.cuda_version
+    torch = hardware.software.torch
+    match = re.search(r"driver on your system is too old \(found version (\d+)\)", (torch and torch.cuda_error) or "")
+    return cuda_version_text(int(match.group(1))) if match else None
+
+
+def has_a_build(hardware: Hardware, capability: Capability) -> bool:
+    """Whether any torch that rl_compat runs with has code for a card, whatever driver and Python are here.
+
+    One that is installed counts too: some processors and integrated cards have builds of their own.
+    """
+    torch, machine = hardware.software.torch, target_of(hardware).machine
+    ours = torch is not None and parse_version(torch.version)[:2] >= OLDEST
+    if torch is not None and ours and wheel_supports(torch.arch_list, capability, cuda=torch.cuda):
+        return True
+    return any(
+        wheel_supports(archs, capability, cuda=cuda_of(variant))
+        for known in ((machine,) if machine in MACHINES else MACHINES)
+        for release in releases()
+        for variant, archs in variants(release, known)
+    )
+
+
+def _cards(hardware: Hardware) -> tuple[Capability, ...]:
+    """Of the visible GPUs, else of the hidden ones, else of those on the bus that the catalogue knows."""
+    torch = hardware.software.torch
+    if hardware.emulated is not None and not (torch and torch.cuda_available):
+        return ()
+    seen = hardware.devices or hardware.hidden_devices
+    if seen:
+        return tuple(device.compute_capability for device in seen)
+    on_bus = [card.capability for card in all_cards(hardware) if card.kernel_driver not in RESERVED_BY]
+    return tuple(capability for capability in on_bus if capability is not None)

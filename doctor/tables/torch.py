@@ -1,0 +1,119 @@
+"""The tables of torch releases and NVIDIA drivers, as questions."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from rl_compat.hardware.gpu.binaries import parse_version
+from rl_compat.hardware.gpu.catalogue import read_table as read_knowledge
+
+KNOWLEDGE = Path(__file__).resolve().parents[1] / "knowledge"
+OLDEST = (2, 6)
+BEYOND = (2, 16)
+"releases that rl_compat runs with: at least OLDEST, below BEYOND"
+OLDEST_PYTHON = (3, 11)
+
+
+def releases(python: str | None = None) -> list[dict[str, Any]]:
+    """The rows of the release table that rl_compat runs with, and that Python too when given; newest first."""
+    rows = [row for row in read_knowledge("torch")["releases"] if OLDEST <= parse_version(row["torch"]) < BEYOND]
+    fitting = [row for row in rows if python is None or python_fits(python_bounds(row), python)]
+    return sorted(fitting, key=lambda row: parse_version(row["torch"]), reverse=True)
+
+
+def python_bounds(release: dict[str, Any]) -> str:
+    """`>=3.10,<=3.14`; experimental versions do not count."""
+    return str(release["python"])
+
+
+def python_fits(bounds: str, python: str) -> bool:
+    """Whether `3.12` lies within `>=3.10,<=3.14`."""
+    lower, upper = (parse_version(bound.lstrip("<>= ")) for bound in bounds.split(","))
+    return lower <= parse_version(python)[:2] <= upper
+
+
+def cuda_of(variant: str) -> str:
+    """`cu126` as `12.6`."""
+    digits = variant.removeprefix("cu")
+    return f"{digits[:-1]}.{digits[-1]}"
+
+
+def index_url(variant: str) -> str:
+    return str(read_knowledge("torch")["index_url"]).replace("<tag>", variant)
+
+
+def needed_glibc(release: str, variant: str, machine: str) -> str:
+    """The oldest glibc that pip takes a Linux wheel of a release on; `variant` is `cpu` or that of a CUDA build."""
+    for row in read_knowledge("torch")["platforms"]:
+        last = row["torch_max"]
+        within = parse_version(row["torch_min"]) <= parse_version(release)[:2] and (
+            last is None or parse_version(release)[:2] <= parse_version(last)
+        )
+        if within and row["machine"] in (None, machine) and (row["variants"] is None or variant in row["variants"]):
+            return str(row["glibc_min"])
+    raise LookupError(f"torch {release} has no row of platforms")
+
+
+def libc_runs(libc: str | None, release: str, variant: str, machine: str) -> bool:
+    """Whether a wheel is for a C library: `glibc 2.17`, `musl`, or None where it is not known or not Linux."""
+    if libc is None:
+        return True
+    name, _, version = libc.partition(" ")
+    return name == "glibc" and parse_version(version) >= parse_version(needed_glibc(release, variant, machine))
+
+
+def driver_runs(driver_version: str, cuda: str, *, full: bool = False) -> bool:
+    """Whether a Linux driver is listed as running binaries of that CUDA; `full` when it must also compile its PTX."""
+    needed = needed_driver(cuda, full=full)
+    return needed is not None and parse_version(driver_version) >= parse_version(needed)
+
+
+def needed_driver(cuda: str, *, full: bool = False) -> str | None:
+    """The oldest Linux driver for precompiled binaries of that CUDA, or with `full` for its PTX; None when not listed.
+
+    Precompiled binaries need the same of every CUDA of one major version, also of one that is newer than the table.
+    """
+    rows: list[dict[str, str]] = read_knowledge("drivers")["cuda_min_driver_linux"]
+    exact = next((row for row in rows if row["cuda"] == cuda), None)
+    if exact is not None:
+        return exact["full" if full else "minor_compat"]
+    major = parse_version(cuda)[:1]
+    return next((row["minor_compat"] for row in rows if not full and parse_version(row["cuda"])[:1] == major), None)
+
+
+def driver_of_cuda(cuda: str) -> str | None:
+    """The oldest Linux driver whose newest CUDA is that version: what a driver is worth of which only that is known."""
+    rows: list[dict[str, str]] = read_knowledge("drivers")["cuda_min_driver_linux"]
+    reached = [row["full"] for row in rows if parse_version(row["cuda"]) <= parse_version(cuda)]
+    return max(reached, key=parse_version, default=None) or needed_driver(cuda)
+
+
+def companions(release: dict[str, Any]) -> dict[str, str]:
+    """What goes with the newest patch of a release: requirement by package, `torchvision==0.26.0`."""
+    return {name: f"{name}{release[name]}" for name in ("torchvision", "torchaudio")}
+
+
+def variants(release: dict[str, Any], machine: str) -> list[tuple[str, list[str]]]:
+    """CUDA builds of a release as (variant, architecture list): the package index's own first, then the newest."""
+    wheels: dict[str, list[str]] = release["x86_64_wheels"]
+    if machine != "x86_64":
+        version = parse_version(release["torch"])
+        rows = read_knowledge("torch")["aarch64"] if machine == "aarch64" else []
+        listed = {row["variant"]: row["archs"] for row in rows if version >= parse_version(row["torch_min"])}
+        wheels = {variant: listed[variant] for variant in wheels if variant in listed}
+    order = sorted(wheels, key=lambda name: (name == release["pypi_default"], parse_version(cuda_of(name))))
+    return [(variant, _arch_list(wheels[variant])) for variant in reversed(order)]
+
+
+def _arch_list(listed: list[str]) -> list[str]:
+    """`6.0` as `sm_60`, `12.0+PTX` as `sm_120` and `compute_120`."""
+    archs = []
+    for entry in listed:
+        match = re.match(r"([0-9]+)\.([0-9]+)(\+PTX)?", entry)
+        if match is not None:
+            digits = match.group(1) + match.group(2)
+            archs.append(f"sm_{digits}")
+            archs += [f"compute_{digits}"] if match.group(3) else []
+    return archs

@@ -1,0 +1,260 @@
+"""Which torch build suits a card, a driver and a Python: decided from tables before torch is installed.
+
+Runs from a bare checkout with the standard library alone: `python3 doctor/tables/wheels.py` prints pip's arguments.
+"""
+
+from __future__ import annotations
+
+import sys
+
+if not __package__:
+    sys.path[0] = __file__.rpartition("/")[0] + "/../.."
+
+import argparse
+import json
+import platform
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from typing import Any
+
+from rl_compat.doctor.tables.refusals import (
+    Capability,
+    NoTorchBuildError,
+    capability_text,
+    refused_libc,
+    refused_python,
+    why_none,
+)
+from rl_compat.doctor.tables.torch import (
+    OLDEST_PYTHON,
+    cuda_of,
+    driver_runs,
+    index_url,
+    libc_runs,
+    python_bounds,
+    releases,
+    variants,
+)
+from rl_compat.hardware.gpu.binaries import Version, needs_ptx, parse_version, wheel_supports
+from rl_compat.hardware.gpu.smi import Detected, detect
+from rl_compat.hardware.system.host import read_libc
+
+MACHINES = ("x86_64", "aarch64")
+"processors that torch is published for"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchInstall:
+    """One published build and why it was picked."""
+
+    version: str
+    "`2.14.1`"
+    variant: str
+    "`cu126` or `cpu`"
+    index_url: str
+    reason: str
+    on_pypi: bool = False
+    "the package index has the same build, without the local version"
+
+    @property
+    def requirement(self) -> str:
+        """For the index of its variant, which names every Linux build with a local version."""
+        return f"torch=={self.version}+{self.variant}"
+
+
+def choose_torch(
+    capability: Capability | Sequence[Capability] | None,
+    driver_version: str | None,
+    python: str,
+    *,
+    machine: str = "x86_64",
+    libc: str | None = None,
+) -> TorchInstall:
+    """The newest build for the cards, the driver and the Python. NoTorchBuildError when the tables list none.
+
+    The compute capability decides first and the driver second. Of several cards all are served if one build has code
+    for all, otherwise the weakest that any build serves; the reason says so. None, or no card, is a CPU build.
+    `libc` is `glibc 2.39`, `musl`, or None where it is not known.
+    """
+    return rank_torch(capability, driver_version, python, machine=machine, libc=libc)[0]
+
+
+def rank_torch(
+    capability: Capability | Sequence[Capability] | None,
+    driver_version: str | None,
+    python: str,
+    *,
+    machine: str = "x86_64",
+    libc: str | None = None,
+) -> tuple[TorchInstall, ...]:
+    """Every listed build that fits, best first; never empty."""
+    cards = tuple(sorted(set(_as_cards(capability))))
+    if machine not in MACHINES:
+        raise NoTorchBuildError(
+            f"torch is published for {' and '.join(MACHINES)}, this processor is {machine}", obstacle="machine"
+        )
+    if not cards:
+        return tuple(_cpu_builds(python, machine, libc))
+    together = _cuda_builds(cards, driver_version, python, machine, libc, _weakest_note(cards))
+    if together:
+        return together
+    for weakest in cards:
+        left_out = ", ".join(capability_text(card) for card in cards if card != weakest)
+        note = f"; no build also serves the cards with compute capability {left_out}" if left_out else ""
+        alone = _cuda_builds((weakest,), driver_version, python, machine, libc, note)
+        if alone:
+            return alone
+    if libc is not None and _fits_elsewhere(cards, driver_version, python, machine):
+        raise refused_libc(libc)
+    raise why_none(cards, driver_version, python, machine)
+
+
+def _fits_elsewhere(cards: Sequence[Capability], driver_version: str | None, python: str, machine: str) -> bool:
+    """Whether another C library would get a build."""
+    try:
+        rank_torch(cards, driver_version, python, machine=machine)
+    except NoTorchBuildError:
+        return False
+    return True
+
+
+def serving_pythons(
+    capability: Sequence[Capability], driver_version: str | None, machine: str, libc: str | None = None
+) -> tuple[str, ...]:
+    """Pythons with the newest build that any Python gives the cards and the driver, oldest first; none without one."""
+    found: dict[Version, list[str]] = {}
+    for python in listed_pythons():
+        try:
+            build = rank_torch(capability, driver_version, python, machine=machine, libc=libc)[0]
+        except NoTorchBuildError:
+            continue
+        found.setdefault(parse_version(build.version), []).append(python)
+    return tuple(found[max(found)]) if found else ()
+
+
+def listed_pythons() -> list[str]:
+    """Every Python from the first that rl_compat runs on to the newest that a release takes."""
+    newest = max(parse_version(python_bounds(row).rpartition("=")[2]) for row in releases())
+    return [f"3.{minor}" for minor in range(OLDEST_PYTHON[1], newest[1] + 1)]
+
+
+def _as_cards(capability: Capability | Sequence[Capability] | None) -> list[Capability]:
+    if capability is None:
+        return []
+    if len(capability) == 2 and isinstance(capability[0], int) and isinstance(capability[1], int):
+        return [(capability[0], capability[1])]
+    return [card for card in capability if isinstance(card, tuple)]
+
+
+@cache
+def _cuda_builds(
+    cards: tuple[Capability, ...], driver_version: str | None, python: str, machine: str, libc: str | None, note: str
+) -> tuple[TorchInstall, ...]:
+    return tuple(_serving(cards, driver_version, python, machine, libc, note))
+
+
+def _serving(
+    cards: tuple[Capability, ...], driver_version: str | None, python: str, machine: str, libc: str | None, note: str
+) -> Iterator[TorchInstall]:
+    for release in releases(python):
+        for variant, arch_list in variants(release, machine):
+            cuda = cuda_of(variant)
+            if not all(wheel_supports(arch_list, card, cuda=cuda) for card in cards):
+                continue
+            if not libc_runs(libc, release["torch"], variant, machine):
+                continue
+            full = any(needs_ptx(arch_list, card, cuda=cuda) for card in cards)
+            if driver_version is not None and not driver_runs(driver_version, cuda, full=full):
+                continue
+            driver = f"driver {driver_version}" if driver_version else "a driver of unknown version"
+            yield TorchInstall(
+                version=release["newest"],
+                variant=variant,
+                index_url=index_url(variant),
+                reason=f"newest build with code for compute capability {', '.join(map(capability_text, cards))} "
+                f"that {driver} and Python {python} run{note}",
+                on_pypi=machine == "x86_64" and variant == release["pypi_default"],
+            )
+
+
+def _cpu_builds(python: str, machine: str, libc: str | None) -> Iterator[TorchInstall]:
+    found = False
+    for release in releases(python):
+        if not libc_runs(libc, release["torch"], "cpu", machine):
+            continue
+        found = True
+        yield TorchInstall(
+            version=release["newest"],
+            variant="cpu",
+            index_url=index_url("cpu"),
+            reason=f"no GPU: the newest CPU build for Python {python}",
+        )
+    if not found:
+        raise refused_libc(libc) if libc is not None and releases(python) else refused_python(python)
+
+
+def _weakest_note(cards: Sequence[Capability]) -> str:
+    return f"; the weakest card, {capability_text(cards[0])}, decides" if len(cards) > 1 else ""
+
+
+def pip_arguments(install: TorchInstall, *, from_pypi: bool = False) -> list[str]:
+    """What follows `pip install`."""
+    if from_pypi:
+        return [f"torch=={install.version}"]
+    return ["--index-url", install.index_url, install.requirement]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the choice for this machine, its reason on stderr; exit code 1 when no build fits."""
+    parser = argparse.ArgumentParser(
+        prog="wheels.py",
+        description="Which torch build suits this machine.",
+        epilog="example: python3 doctor/tables/wheels.py --json",
+    )
+    parser.add_argument("--json", action="store_true", help="print what was found and every fitting build")
+    parser.add_argument("--python", default=platform.python_version(), help="Python to install for")
+    options = parser.parse_args(arguments)
+    found = detect()
+    try:
+        fitting = builds_for(found, python=options.python)
+    except NoTorchBuildError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    for line in (*describe(found), f"{fitting[0].requirement}: {fitting[0].reason}"):
+        print(line, file=sys.stderr)
+    print(json.dumps(_as_json(found, fitting), indent=1) if options.json else " ".join(pip_arguments(fitting[0])))
+    return 0
+
+
+def builds_for(found: Detected, *, python: str, machine: str | None = None) -> tuple[TorchInstall, ...]:
+    """Every build that fits what was detected, best first. NoTorchBuildError when there is none."""
+    capabilities = [card.compute_capability for card in found.cards]
+    machine = processor(machine or platform.machine())
+    return rank_torch(capabilities, found.driver_version, minor_of(python), machine=machine, libc=read_libc())
+
+
+def processor(text: str) -> str:
+    """`AMD64` as `x86_64`, `arm64` as `aarch64`: one name for each."""
+    return text.lower().replace("amd64", "x86_64").replace("arm64", "aarch64")
+
+
+def minor_of(python: str) -> str:
+    """`3.12.8` as `3.12`."""
+    return ".".join(python.split(".")[:2])
+
+
+def describe(found: Detected) -> list[str]:
+    """The cards and the driver, and what was left out."""
+    cards = [f"{card.name} (compute capability {capability_text(card.compute_capability)})" for card in found.cards]
+    line = f"found {', '.join(cards)}, driver {found.driver_version}" if cards else "found no usable NVIDIA GPU"
+    return [line, *(found.notes if found.source else ())]
+
+
+def _as_json(found: Detected, fitting: Sequence[TorchInstall]) -> dict[str, Any]:
+    builds = [{**asdict(build), "requirement": build.requirement} for build in fitting]
+    return {"found": asdict(found), "builds": builds}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Losses of policies, critics and preferences as tensor functions."""

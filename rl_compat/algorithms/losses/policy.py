@@ -1,0 +1,87 @@
+"""The policy losses by name, and how the losses of tokens become one number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, assert_never
+
+from torch import Tensor
+
+from rl_compat.algorithms.losses.covariance import clip_cov_loss, clip_cov_selection, kl_cov_loss, kl_cov_selection
+from rl_compat.algorithms.losses.sequence import geo_mean_loss, gspo_loss
+from rl_compat.algorithms.losses.token import (
+    cispo_loss,
+    dppo_kl_loss,
+    dppo_tv_loss,
+    dro_loss,
+    ppo_clip_loss,
+    reinforce_loss,
+    sapo_loss,
+)
+from rl_compat.algorithms.losses.types import PolicyLoss, PolicyLossInputs
+from rl_compat.algorithms.masking import masked_mean, masked_sum
+
+Aggregation = Literal["token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyLossRule:
+    """One row of the table."""
+
+    loss: Callable[[PolicyLossInputs], PolicyLoss]
+    aggregation: Aggregation = "token-mean"
+    "the one that its authors use"
+    select: Callable[[PolicyLossInputs, int], Tensor] | None = None
+    "makes the `selection` that the loss needs from all tokens of a mini-batch and a seed"
+
+
+PER_SEQUENCE: Aggregation = "seq-mean-token-mean"
+
+POLICY_LOSSES = {
+    "ppo_clip": PolicyLossRule(loss=ppo_clip_loss),
+    "gspo": PolicyLossRule(loss=gspo_loss, aggregation=PER_SEQUENCE),
+    "cispo": PolicyLossRule(loss=cispo_loss),
+    "sapo": PolicyLossRule(loss=sapo_loss, aggregation=PER_SEQUENCE),
+    "gpg": PolicyLossRule(loss=reinforce_loss),
+    "clip_cov": PolicyLossRule(loss=clip_cov_loss, select=clip_cov_selection),
+    "kl_cov": PolicyLossRule(loss=kl_cov_loss, select=kl_cov_selection),
+    "geo_mean": PolicyLossRule(loss=geo_mean_loss, aggregation=PER_SEQUENCE),
+    "dro": PolicyLossRule(loss=dro_loss),
+    "dppo_tv": PolicyLossRule(loss=dppo_tv_loss),
+    "dppo_kl": PolicyLossRule(loss=dppo_kl_loss),
+    "reinforce": PolicyLossRule(loss=reinforce_loss),
+}
+
+
+def aggregate(
+    losses: Tensor,
+    *,
+    mask: Tensor,
+    mode: Aggregation,
+    num_tokens: int,
+    num_sequences: int,
+    width: int | None = None,
+) -> Tensor:
+    """Losses [B, T] under the mask [B, T] to a scalar, as this part's share of the whole mini-batch.
+
+    num_tokens and num_sequences (rows with at least one token) count the mask over the whole mini-batch, however it is
+    split over micro-batches and ranks, so that the results of the parts add up to the result of the whole.
+    `seq-mean-token-sum-norm` divides each sequence's sum by `width`, the largest length there can be (Dr. GRPO).
+    Nothing under the mask gives 0 that is still connected to the graph.
+    """
+    num_tokens, num_sequences = max(num_tokens, 1), max(num_sequences, 1)
+    match mode:
+        case "token-mean":
+            return masked_sum(losses, mask=mask) / num_tokens
+        case "token-sum":
+            return masked_sum(losses, mask=mask)
+        case "seq-mean-token-sum":
+            return masked_sum(losses, mask=mask) / num_sequences
+        case "seq-mean-token-mean":
+            return masked_mean(losses, mask=mask, dim=1).sum() / num_sequences
+        case "seq-mean-token-sum-norm":
+            assert width is not None, "`seq-mean-token-sum-norm` needs a width"
+            return masked_sum(losses, mask=mask) / (num_sequences * width)
+        case _:
+            assert_never(mode)

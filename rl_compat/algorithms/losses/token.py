@@ -1,0 +1,135 @@
+"""Policy losses in which every token stands for itself."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from rl_compat.algorithms.losses.types import (
+    PolicyLoss,
+    PolicyLossInputs,
+    TokenTerms,
+    as_policy_loss,
+    token_terms,
+    weighted,
+)
+
+
+def ppo_clip_loss(inputs: PolicyLossInputs) -> PolicyLoss:
+    """max(-A ratio, -A clip(ratio, 1 - clip_low, 1 + clip_high)) (Schulman et al. 2017, eq. 7), [B, T].
+
+    ratio = exp(logprobs - old_logprobs), the exponent held within 20. Bounds of different width are the clip-higher of
+    DAPO (Yu et al. 2025). Where A < 0 and clip_dual is given the loss is at most -A clip_dual (Ye et al. 2020, eq. 5),
+    which clipped_lower counts.
+    """
+    terms, bound = token_terms(inputs), inputs.numbers.clip_dual
+    unclipped, clipped = clipped_surrogates(terms.ratio, terms.advantages, inputs)
+    losses, exceeds = torch.maximum(unclipped, clipped), None
+    if bound is not None:
+        assert bound > 1, f"clip_dual is {bound}, must be above 1"
+        exceeds = (terms.advantages < 0) & (losses > -terms.advantages * bound)
+        losses = torch.where(exceeds, -terms.advantages * bound, losses)
+    return as_policy_loss(
+        weighted(losses, inputs), inputs, kl=-terms.log_ratio, clipped=clipped > unclipped, clipped_lower=exceeds
+    )
+
+
+def cispo_loss(inputs: PolicyLossInputs) -> PolicyLoss:
+    """-sg(clip(ratio, 1 - clip_low, 1 + clip_high)) A logprobs (MiniMax 2025, "MiniMax-M1", eq. 4), [B, T].
+
+    The clipped ratio is a constant (sg stops the gradient), so every token keeps one. Counted as clipped are tokens
+    with a ratio outside the bounds, whatever their advantage.
+    """
+    terms, numbers = token_terms(inputs), inputs.numbers
+    bounded = terms.ratio.clamp(1 - numbers.clip_low, 1 + numbers.clip_high).detach()
+    losses = -bounded * terms.advantages * terms.logprobs
+    return as_policy_loss(weighted(losses, inputs), inputs, kl=-terms.log_ratio, clipped=terms.ratio != bounded)
+
+
+def sapo_loss(inputs: PolicyLossInputs) -> PolicyLoss:
+    """-A (4 / tau) sigmoid(tau (ratio - 1)) (Gao et al. 2025, "Soft Adaptive Policy Optimization"), [B, T].
+
+    tau is sapo_tau_positive where A > 0 and sapo_tau_negative elsewhere: the gradient fades smoothly as the ratio
+    leaves 1, and nothing is clipped.
+    """
+    terms, numbers = token_terms(inputs), inputs.numbers
+    assert min(numbers.sapo_tau_positive, numbers.sapo_tau_negative) > 0, "the temperatures of SAPO must be above 0"
+    rises = terms.advantages > 0
+    tau = torch.full_like(terms.ratio, numbers.sapo_tau_negative).masked_fill(rises, numbers.sapo_tau_positive)
+    losses = -terms.advantages * torch.sigmoid(tau * (terms.ratio - 1)) * (4 / tau)
+    return as_policy_loss(weighted(losses, inputs), inputs, kl=-terms.log_ratio)
+
+
+def reinforce_loss(inputs: PolicyLossInputs) -> PolicyLoss:
+    """-A logprobs (Williams 1992), [B, T].
+
+    It holds for tokens of the policy that learns; for others the weights correct it. It is also the loss of GPG (Chu et
+    al. 2025), whose own part is in the advantages.
+    """
+    terms = token_terms(inputs)
+    losses = -terms.advantages * terms.logprobs
+    return as_policy_loss(weighted(losses, inputs), inputs, kl=-terms.log_ratio)
+
+
+def dro_loss(inputs: PolicyLossInputs) -> PolicyLoss:
+    """-(A logprobs - (dro_beta / 2) (logprobs - old_logprobs)^2), [B, T].
+
+    A quadratic tie to the policy that sampled takes the place of clipping (Richemond et al. 2024, "Offline Regularised
+    Reinforcement Learning", with advantages in place of a learned baseline).
+    """
+    terms, beta = token_terms(inputs), inputs.numbers.dro_beta
+    assert beta > 0, f"dro_beta is {beta}, must be above 0"
+    losses = -(terms.advantages * terms.logprobs - 0.5 * beta * terms.difference.square())
+    return as_policy_loss(weighted(losses, inputs), inputs, kl=-terms.log_ratio)
+
+
+def dppo_tv_loss(inputs: PolicyLossInputs) -> PolicyLoss:
+    """-A sg(min(ratio, clip_dual)) logprobs on kept tokens (Qi et al. 2026, "Rethinking the Trust Region"), [B, T].
+
+    A token is kept unless the update would carry its probability further from the old one than the bound on the total
+    variation of the two-way split into this token and all others: p - p_old <= clip_high where A > 0, and
+    p_old - p <= clip_low elsewhere. Counted as clipped are the tokens not kept, as clipped_lower the kept tokens whose
+    ratio is above clip_dual.
+    """
+    terms, numbers = token_terms(inputs), inputs.numbers
+    moved = (terms.logprobs.exp() - terms.old_logprobs.exp()).detach()
+    kept = torch.where(terms.advantages > 0, moved <= numbers.clip_high, moved >= -numbers.clip_low)
+    return _within_divergence(inputs, terms, kept)
+
+
+def dppo_kl_loss(inputs: PolicyLossInputs) -> PolicyLoss:
+    """`dppo_tv_loss` with the divergence KL(p_old || p) of the two-way split in place of total variation, [B, T].
+
+    p_old log(p_old / p) + (1 - p_old) log((1 - p_old) / (1 - p)) is held below clip_high where A > 0 and p has risen,
+    and below clip_low where A <= 0 and p has fallen.
+    """
+    terms, numbers = token_terms(inputs), inputs.numbers
+    probability, old = terms.logprobs.detach().exp(), terms.old_logprobs.exp()
+    others = torch.log((1 - old + 1e-8) / (1 - probability + 1e-8))
+    divergence = -old * terms.difference.detach() + (1 - old) * others
+    kept = torch.where(
+        terms.advantages > 0,
+        (divergence <= numbers.clip_high) | (probability <= old),
+        (divergence <= numbers.clip_low) | (probability >= old),
+    )
+    return _within_divergence(inputs, terms, kept)
+
+
+def clipped_surrogates(ratio: Tensor, advantages: Tensor, inputs: PolicyLossInputs) -> tuple[Tensor, Tensor]:
+    """-A ratio and -A clip(ratio, 1 - clip_low, 1 + clip_high), both [B, T]."""
+    bounded = ratio.clamp(1 - inputs.numbers.clip_low, 1 + inputs.numbers.clip_high)
+    return -advantages * ratio, -advantages * bounded
+
+
+def _within_divergence(inputs: PolicyLossInputs, terms: TokenTerms, kept: Tensor) -> PolicyLoss:
+    bound = inputs.numbers.clip_dual
+    assert bound is None or bound > 1, f"clip_dual is {bound}, must be above 1"
+    truncated = terms.ratio.detach().clamp(max=bound if bound is not None else torch.inf)
+    losses = torch.where(kept, -terms.advantages * truncated * terms.logprobs, 0)
+    return as_policy_loss(
+        weighted(losses, inputs),
+        inputs,
+        kl=-terms.log_ratio,
+        clipped=~kept,
+        clipped_lower=kept & (terms.ratio > truncated),
+    )

@@ -1,0 +1,130 @@
+"""The engines that are measured, by name, and the measuring."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from rl_compat.bench.cases import Case
+from rl_compat.bench.memory import peak_bytes, reset_peak
+from rl_compat.bench.options import ENGINES
+from rl_compat.bench.peers import PlainGenerate
+from rl_compat.bench.vllm_alone import VllmAlone
+from rl_compat.planning.types import RolloutPlan
+from rl_compat.rollout.build import build_rollout_engine
+from rl_compat.rollout.inference import DTYPES
+from rl_compat.rollout.types import Response, SamplingParams
+
+
+class Generates(Protocol):
+    def generate(
+        self, prompts: Sequence[Sequence[int]], params: SamplingParams, *, group_size: int = ...
+    ) -> Sequence[Sequence[Response]]: ...
+
+    def update_weights(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One engine on one case: the best of its calls."""
+
+    engine: str
+    dtype: str
+    case: str
+    batch: int
+    "responses generated at once"
+    prompt_tokens: int
+    "of a prompt, on average"
+    new_tokens: int
+    "of a response, at most"
+    tokens: int
+    "of all responses"
+    seconds: float
+    first_seconds: float
+    "of the first call, which compiles, captures and allocates"
+    tokens_per_second: float
+    step_seconds: float | None
+    "between two tokens of a response, prefill left out; None where responses end at different lengths"
+    peak_bytes: int
+    "most memory held meanwhile: allocated on a GPU, on a CPU resident in the process"
+    num_parameters: int | None = None
+    "of the model"
+    start_seconds: float = 0.0
+    "until the engine was built; vLLM loads, compiles and captures then"
+    floor_fraction: float | None = None
+    "the least time that weights, cache and arithmetic take on this device, as a fraction of a step"
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def engine_for(
+    name: str, model: nn.Module, *, batch: int, max_length: int, architecture: str | None = None
+) -> Generates:
+    """The engine of a name in `ENGINES`. `generate` in half precision changes the model's dtype."""
+    kind, dtype = ENGINES[name]
+    on_gpu = next(model.parameters()).is_cuda
+    if kind == "generate":
+        return PlainGenerate(model if dtype == "fp32" else model.to(DTYPES[dtype]), batch=batch)
+    is_vllm = kind.startswith("vllm")
+    plan = RolloutPlan(
+        engine="vllm" if is_vllm else kind,
+        compute_dtype=dtype,
+        max_num_seqs=batch,
+        max_prefill_tokens=8192,
+        cuda_graphs=on_gpu,
+        packed_linears=kind == "native" and not on_gpu and dtype == "fp32",
+        gpu_memory_utilization=0.5 if is_vllm and on_gpu else None,
+        max_model_len=max_length if is_vllm else None,
+        kernel_architecture=architecture,
+    )
+    if kind == "vllm-alone":
+        return VllmAlone(model, plan=plan)
+    return build_rollout_engine(model, plan=plan, pad_token_id=0)
+
+
+def measure(name: str, engine: Generates, case: Case, *, device: str, repeats: int, prefill_too: bool = True) -> Row:
+    """The best of a first call and `repeats` more; and one call for a single token, to know the prefill."""
+    on_gpu = device.startswith("cuda")
+    if on_gpu:
+        torch.cuda.synchronize()
+    reset_peak(on_gpu=on_gpu)
+    calls = [_timed(engine, case, case.params, on_gpu=on_gpu) for _ in range(1 + repeats)]
+    first, (seconds, tokens) = calls[0][0], min(calls)
+    step = None
+    if prefill_too and not case.params.stop_token_ids and len(case.prompts) <= case.batch:
+        one = SamplingParams(max_new_tokens=1, seed=0)
+        prefill = min(_timed(engine, case, one, on_gpu=on_gpu)[0] for _ in range(2))
+        step = (seconds - prefill) / (case.params.max_new_tokens - 1)
+    return Row(
+        engine=name,
+        dtype=ENGINES[name][1],
+        case=case.name,
+        batch=case.batch,
+        prompt_tokens=round(sum(map(len, case.prompts)) / len(case.prompts)),
+        new_tokens=case.params.max_new_tokens,
+        tokens=tokens,
+        seconds=seconds,
+        first_seconds=first,
+        tokens_per_second=tokens / seconds,
+        step_seconds=step,
+        peak_bytes=peak_bytes(on_gpu=on_gpu),
+    )
+
+
+def _timed(engine: Generates, case: Case, params: SamplingParams, *, on_gpu: bool) -> tuple[float, int]:
+    """Seconds and tokens of a call after new weights: no engine finds the prompts of an earlier call in its cache."""
+    engine.update_weights()
+    if on_gpu:
+        torch.cuda.synchronize()
+    start = time.perf_counter()
+    groups = engine.generate(case.prompts, params)
+    if on_gpu:
+        torch.cuda.synchronize()
+    seconds = time.perf_counter() - start
+    return seconds, sum(len(response.token_ids) for group in groups for response in group)

@@ -1,0 +1,161 @@
+"""What `rlc bench rollout` measures: the engines that run on a machine, and cases that suit it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rl_compat.errors import HardwareError, UsageError, nearest
+
+if TYPE_CHECKING:
+    from rl_compat.bench.options import BenchOptions
+    from rl_compat.hardware.types import Hardware
+
+DEFAULT_SHAPE = "qwen2.5-0.5b"
+CPU_SHAPE = "small"
+
+
+def measured_machine(machine: Hardware, *, cpu: bool) -> Hardware:
+    """The machine with its first device, or without any. Raises HardwareError for a GPU that torch cannot use."""
+    from rl_compat.config.types import PlanConfig, RunConfig
+    from rl_compat.planning.decide import selected_hardware
+
+    try:
+        return selected_hardware(RunConfig(plan=PlanConfig(device="cpu" if cpu else "auto")), machine)
+    except HardwareError as error:
+        hint = "`rlc doctor` says which torch to install; `--cpu` measures the processor"
+        raise HardwareError(error.message, hint=hint) from error
+
+
+def engines_here(machine: Hardware, asked: str) -> list[str]:
+    """Those asked for, or else all whose dtype and engine this machine has; the first is what others are compared with.
+
+    A name without a dtype stands for every dtype that the machine has. Raises UsageError for a name that there is
+    not and for an engine that does not run here.
+    """
+    from rl_compat.bench.options import ENGINES
+
+    check_names(asked)
+    usable = [name for name in ENGINES if not obstacles(machine, name)]
+    if not _parts(asked):
+        usual = [f"{kind}-{dtype}" for kind in ("native", "vllm") for dtype in _usual_dtypes(machine)]
+        return ["generate-fp32", *(name for name in usual if name in usable)]
+    names = list(dict.fromkeys(engine for name in _parts(asked) for engine in _meant(name, usable)))
+    for name in names:
+        reasons = obstacles(machine, name)
+        if reasons:
+            raise UsageError(
+                f"`{name}` does not run here: {'; '.join(reasons)}", hint=f"engines that run here: {', '.join(usable)}"
+            )
+    return names
+
+
+def obstacles(machine: Hardware, name: str) -> tuple[str, ...]:
+    """Why an engine of `ENGINES` does not run on a machine."""
+    from rl_compat.bench.options import ENGINES
+    from rl_compat.capability.precision import compute_dtype
+    from rl_compat.capability.rollout_engines import rollout_engine
+
+    kind, dtype = ENGINES[name]
+    engine = () if kind == "generate" else rollout_engine(machine, kind.removesuffix("-alone")).reasons_against
+    return engine + compute_dtype(machine, dtype).reasons_against
+
+
+def _usual_dtypes(machine: Hardware) -> tuple[str, ...]:
+    from rl_compat.capability.devices import on_cpu
+
+    return ("fp32",) if on_cpu(machine) else ("fp32", "fp16", "bf16")
+
+
+def check_names(asked: str) -> None:
+    """Raise UsageError for a name that is neither an engine nor a kind of engines."""
+    from rl_compat.bench.options import ENGINES
+
+    known = [*ENGINES, *dict.fromkeys(kind for kind, _ in ENGINES.values())]
+    for name in _parts(asked):
+        if name not in known:
+            guess = nearest(name, known)
+            hint = f"did you mean `{guess}`?" if guess else f"engines: {', '.join(ENGINES)}"
+            raise UsageError(f"there is no engine `{name}`", hint=hint)
+
+
+def _parts(asked: str) -> list[str]:
+    return [part.strip() for part in asked.split(",")] if asked.strip() else []
+
+
+def _meant(name: str, usable: list[str]) -> list[str]:
+    """An engine, or those of a kind: the usable ones, or all so that it can be said why none is."""
+    from rl_compat.bench.options import ENGINES
+
+    of_kind = [engine for engine, (kind, _) in ENGINES.items() if name in (engine, kind)]
+    return [engine for engine in of_kind if engine in usable] or of_kind
+
+
+def options_for(machine: Hardware, *, folder: str | None, batches: str, new_tokens: int | None) -> BenchOptions:
+    """Cases that a CPU finishes in a few minutes, and larger ones for a GPU.
+
+    Raises UsageError for batches that are no numbers.
+    """
+    from rl_compat.bench.options import BenchOptions
+    from rl_compat.capability.devices import on_cpu
+
+    sizes = _numbers(batches)
+    if on_cpu(machine):
+        return BenchOptions(
+            device="cpu",
+            shape=None if folder else CPU_SHAPE,
+            model=folder,
+            batches=sizes or (8, 32),
+            prompt_length=64,
+            new_tokens=new_tokens or 32,
+            ragged=48,
+            ragged_batch=16,
+            ragged_tokens=new_tokens or 96,
+            questions=sizes or (16,),
+            question_batch=16,
+            question_tokens=new_tokens or 48,
+            slots=max((48, *sizes)),
+            repeats=1,
+        )
+    capability = machine.devices[0].compute_capability
+    return BenchOptions(
+        device="cuda",
+        architecture="sm_{}{}".format(*capability),
+        shape=None if folder else DEFAULT_SHAPE,
+        model=folder,
+        batches=sizes or (8, 64, 256),
+        new_tokens=new_tokens or 128,
+        questions=sizes or (256,),
+        question_tokens=new_tokens or 256,
+        slots=max((256, *sizes)),
+    )
+
+
+def questions_for(options: BenchOptions) -> list[str]:
+    """As many of GSM8K's test questions as the largest case needs, none for random weights.
+
+    Raises UsageError when there are not so many.
+    """
+    from rl_compat.data.builtin.gsm8k import raw_records
+
+    if options.model is None:
+        return []
+    wanted = max(options.questions)
+    found = [record["question"] for record in raw_records("test", limit=wanted)]
+    if len(found) < wanted:
+        raise UsageError(
+            f"`--batches` asks for {wanted} questions and GSM8K has {len(found)} for testing",
+            hint=f"ask for at most {len(found)}",
+        )
+    return found
+
+
+def check_numbers(batches: str) -> None:
+    """Raise UsageError for batches that are not numbers above 0, separated by commas."""
+    parts = batches.split(",") if batches.strip() else []
+    if not all(part.strip().isascii() and part.strip().isdigit() and int(part) > 0 for part in parts):
+        raise UsageError(f"`--batches={batches}` are not numbers above 0", hint="separate them by commas: `8,64`")
+
+
+def _numbers(batches: str) -> tuple[int, ...]:
+    check_numbers(batches)
+    return tuple(dict.fromkeys(map(int, batches.split(",")))) if batches.strip() else ()

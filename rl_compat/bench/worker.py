@@ -1,0 +1,107 @@
+"""One engine on every case, in a process of its own: `python -m rl_compat.bench.worker ENGINE OPTIONS`."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from rl_compat.bench import cases as cases_of
+from rl_compat.bench.cases import Case
+from rl_compat.bench.engines import Row, engine_for, measure
+from rl_compat.bench.floor import floor_seconds, measured_speeds
+from rl_compat.bench.options import ENGINES, NOW, ROW, BenchOptions
+
+
+def rows_of(
+    engine_name: str, options: BenchOptions, questions: Sequence[str], *, now: Callable[[str], None]
+) -> Iterator[Row]:
+    """The engine on each case. In fp32 there is no TF32 and no flash attention, as on the oldest cards.
+
+    In half precision the output layer, which stays fp32, may use TF32, as a plan for such a card has it.
+
+    `now` hears what is being done.
+    """
+    dtype = ENGINES[engine_name][1]
+    torch.set_float32_matmul_precision("highest" if dtype == "fp32" else "high")
+    torch.backends.cuda.enable_flash_sdp(dtype != "fp32")
+    torch.backends.cuda.enable_cudnn_sdp(dtype != "fp32")
+    now("measuring the device")
+    speeds = measured_speeds(options.device, dtype)
+    for model, cases in workloads(options, questions):
+        now("starting")
+        num_parameters = sum(parameter.numel() for parameter in model.parameters())
+        longest = max(len(prompt) + case.params.max_new_tokens for case in cases for prompt in case.prompts)
+        slots = min(options.slots, max(len(case.prompts) for case in cases))
+        begun = time.perf_counter()
+        engine = engine_for(engine_name, model, batch=slots, max_length=longest, architecture=options.architecture)
+        start_seconds = time.perf_counter() - begun
+        for case in cases:
+            now(case.name)
+            if engine_name.startswith("generate"):
+                engine = engine_for(engine_name, model, batch=case.batch, max_length=longest)
+            else:
+                case = replace(case, batch=min(slots, len(case.prompts)))
+            row = measure(engine_name, engine, case, device=options.device, repeats=options.repeats)
+            floor = floor_seconds(model, case, speeds, dtype) / row.step_seconds if row.step_seconds else None
+            yield replace(row, num_parameters=num_parameters, start_seconds=start_seconds, floor_fraction=floor)
+
+
+def workloads(options: BenchOptions, questions: Sequence[str]) -> Iterator[tuple[nn.Module, list[Case]]]:
+    """Models with their cases, one model at a time."""
+    if options.shape is not None:
+        yield cases_of.random_model(options.shape, options.device), _random_cases(options, options.shape)
+    if options.model is not None:
+        folder = Path(options.model)
+        cases = [
+            cases_of.question_case(
+                folder,
+                questions[:count],
+                batch=min(count, options.question_batch),
+                new_tokens=options.question_tokens,
+            )
+            for count in options.questions
+        ]
+        yield cases_of.folder_model(folder, options.device), cases
+
+
+def _random_cases(options: BenchOptions, shape: str) -> list[Case]:
+    vocab = cases_of.SHAPES[shape]["vocab_size"]
+    cases = [
+        cases_of.fixed_case(vocab, batch=batch, prompt_length=options.prompt_length, new_tokens=options.new_tokens)
+        for batch in options.batches
+    ]
+    if options.ragged:
+        ragged = cases_of.ragged_case(
+            vocab,
+            count=options.ragged,
+            batch=options.ragged_batch,
+            prompt_length=options.prompt_length,
+            new_tokens=options.ragged_tokens,
+        )
+        cases.append(ragged)
+    return cases
+
+
+def main() -> None:
+    """Print what is being done, and a row for each case; questions come on stdin, as JSON."""
+    engine_name, text = sys.argv[1:]
+    logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s", stream=sys.stdout)
+    logging.getLogger("rl_compat").setLevel(logging.INFO)
+
+    def now(what: str) -> None:
+        print(NOW + what, flush=True)
+
+    for row in rows_of(engine_name, BenchOptions.from_json(text), json.load(sys.stdin), now=now):
+        print(ROW + json.dumps(row.as_dict()), flush=True)
+
+
+if __name__ == "__main__":
+    main()

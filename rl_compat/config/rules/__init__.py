@@ -1,0 +1,1 @@
+"""Rules that settings obey: ranges, conflicts, settings without effect."""

@@ -1,0 +1,48 @@
+"""Which values of the settings make sense, alone and together, whatever the hardware."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from rl_compat.config.problem import Problem
+from rl_compat.config.rules import learning, reward, run
+from rl_compat.config.rules.ranges import out_of_range
+from rl_compat.config.settings import values_of
+from rl_compat.config.types import RunConfig
+from rl_compat.errors import ConfigError
+
+TOGETHER: tuple[Callable[[RunConfig], Iterator[Problem]], ...] = (
+    run.batch_sizes,
+    learning.groups,
+    learning.covariance_bounds,
+    reward.reward_by_parts,
+    reward.cost,
+    learning.importance_bounds,
+    learning.rejection_rules,
+    learning.bypass,
+    learning.vtrace,
+    reward.reward_weights,
+    reward.reward_parts,
+    run.mixture_weights,
+    run.loggers,
+    run.quantized_base,
+    run.token_budget,
+    run.pairs,
+)
+"in the order in which they are said"
+
+
+def validate(config: RunConfig, origins: Mapping[str, str] | None = None) -> None:
+    """Raise ConfigError for the first setting that cannot be used. `origins` says where a key was set."""
+    for problem in problems(config):
+        origin = (origins or {}).get(problem.key)
+        message = f"{origin}: {problem.message}" if origin else problem.message
+        raise ConfigError(message, hint=problem.hint)
+
+
+def problems(config: RunConfig) -> Iterator[Problem]:
+    """Everything wrong with a configuration, in the order of the settings."""
+    for key, value in values_of(config).items():
+        yield from out_of_range(key, value)
+    for check in TOGETHER:
+        yield from check(config)

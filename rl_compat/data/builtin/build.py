@@ -1,0 +1,143 @@
+"""Files in verl's schema from questions and answers, and from MATH."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from rl_compat.data.builtin import gsm8k, math_problems
+from rl_compat.data.form.columns import has_column, lookup
+from rl_compat.data.form.verl_schema import schema_row, write_rows
+from rl_compat.data.read.files import SUFFIXES, Record, columns_of, read_records, suffix_of
+from rl_compat.data.read.hub import download_dataset
+from rl_compat.data.read.load import check_usable
+from rl_compat.data.read.locate import SPLIT_WORDS, Split, files_of_split, split_of
+from rl_compat.errors import DataError, nearest
+
+AnswerIn = Literal["column", "hash", "boxed"]
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+
+TRUTHS: Mapping[AnswerIn, Callable[[str], str | None]] = {
+    "column": lambda text: text.strip() or None,
+    "hash": gsm8k.ground_truth,
+    "boxed": math_problems.answer_in,
+}
+"how the ground truth is read from the answer: all of it, the number after `####`, or what the last box holds"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """A file that was written."""
+
+    path: Path
+    num_rows: int
+    num_left_out: int = 0
+
+
+def build_file(
+    source: Path,
+    output: Path,
+    *,
+    question: str,
+    answer: str,
+    instruction: str = "",
+    data_source: str | None = None,
+    answer_in: AnswerIn = "column",
+    split: Split = "train",
+    drop: bool = False,
+) -> Written:
+    """Write the rows of a file with a column of questions and one of answers as verl's schema.
+
+    Raises DataError for a missing column, and for rows without a question or an answer, which `drop` leaves out.
+    """
+    if output.suffix != ".parquet":
+        raise DataError(
+            f"`{output}` is not the name of a parquet file", hint=f"name it `{output.with_suffix('.parquet')}`"
+        )
+    records = read_records(source)
+    _check_columns(records, (question, answer), name=str(source))
+    rows: list[dict[str, Any]] = []
+    bad: dict[str, list[int]] = {}
+    for index, record in enumerate(records):
+        asked, answered = _text(lookup(record, question)), _text(lookup(record, answer))
+        truth = TRUTHS[answer_in](answered)
+        why = "without a question" if not asked else "without an answer" if truth is None else None
+        if why is not None or truth is None:
+            bad.setdefault(str(why), []).append(index)
+            continue
+        rows.append(
+            schema_row(
+                question=asked,
+                instruction=instruction,
+                ground_truth=truth,
+                answer=answered,
+                data_source=source.name.split(".")[0] if data_source is None else data_source,
+                split=split,
+                index=index,
+            )
+        )
+    if not drop:
+        check_usable(bad, num_rows=len(records), name=str(source), column=answer, way_out="`--drop`")
+    _write(rows, output, name=str(source))
+    return Written(path=output, num_rows=len(rows), num_left_out=len(records) - len(rows))
+
+
+def build_math(source: str, folder: Path) -> list[Written]:
+    """Write MATH, or data of its form, as `train.parquet` and `test.parquet`; rows without a final answer are left out.
+
+    `source` is a file or folder, or a hub's id. A file's split is told by its name, `train` where that says nothing.
+    Raises DataError.
+    """
+    written: list[Written] = []
+    for split, paths in _math_files(source).items():
+        records = [record for path in paths for record in read_records(path)]
+        name = ", ".join(str(path) for path in paths)
+        _check_columns(records, ("problem", "solution"), name=name)
+        found = [math_problems.from_raw(record, index, split) for index, record in enumerate(records)]
+        rows = [row for row in found if row is not None]
+        output = folder / f"{split}.parquet"
+        _write(rows, output, name=name)
+        written.append(Written(path=output, num_rows=len(rows), num_left_out=len(found) - len(rows)))
+    return written
+
+
+def _math_files(source: str) -> dict[Split, list[Path]]:
+    path = Path(source).expanduser()
+    if path.is_file() or suffix_of(path) in SUFFIXES:
+        return {split_of(path) or "train": [path]}
+    if not path.is_dir():
+        if not HUB_ID.fullmatch(source):
+            raise DataError(f"there is no file or folder `{source}`", hint="a dataset of a hub is written `owner/name`")
+        path = download_dataset(source)
+    splits: tuple[Split, ...] = ("train", "test")
+    found = {split: files_of_split(path, split) for split in splits}
+    if not any(found.values()):
+        words = ", ".join(f"`{word}`" for names in SPLIT_WORDS.values() for word in names)
+        raise DataError(f"`{source}` has no file whose name holds one of {words}", hint="name the files themselves")
+    return {split: paths for split, paths in found.items() if paths}
+
+
+def _check_columns(records: Sequence[Record], wanted: Sequence[str], *, name: str) -> None:
+    if not records:
+        raise DataError(f"`{name}` has no rows")
+    present = columns_of(records)
+    for column in wanted:
+        if not has_column(column, present, records):
+            close = nearest(column, present)
+            listed = ", ".join(f"`{item}`" for item in present)
+            hint = f"did you mean `{close}`" if close else "name the columns with `--question` and `--answer`"
+            raise DataError(f"`{name}` has no column `{column}`: it has {listed}", hint=hint)
+
+
+def _write(rows: Sequence[Mapping[str, Any]], output: Path, *, name: str) -> None:
+    if not rows:
+        raise DataError(f"no row of `{name}` has a question and an answer", hint="nothing was written")
+    write_rows(rows, output)
+
+
+def _text(value: Any) -> str:
+    """A value as text: numbers as they are written, nothing for null."""
+    return "" if value is None else str(value).strip()

@@ -1,0 +1,42 @@
+"""Competition problems in the form of MATH: a problem, and a solution whose last box is the answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rl_compat.data.form.verl_schema import schema_row
+from rl_compat.data.read.files import Record
+from rl_compat.rewards.builtin.answers import last_boxed
+
+DATA_SOURCE = "DigitalLearningGmbH/MATH-lighteval"
+INSTRUCTION = r"Let's think step by step and output the final answer within \boxed{}."
+
+
+def answer_in(solution: str) -> str | None:
+    """What the last box of a solution holds, or None; an empty box holds nothing."""
+    return last_boxed(solution) or None
+
+
+def row(problem: str, solution: str, *, answer: str | None = None, split: str, index: int) -> dict[str, Any] | None:
+    """One row of verl's schema, None when the answer is not given and the solution has none."""
+    truth = answer or answer_in(solution)
+    if truth is None:
+        return None
+    return schema_row(
+        question=problem,
+        instruction=INSTRUCTION,
+        ground_truth=truth,
+        answer=solution,
+        data_source=DATA_SOURCE,
+        split=split,
+        index=index,
+    )
+
+
+def from_raw(record: Record, index: int, split: str) -> Record | None:
+    """A row of the schema from `problem`, `solution` and, where there is one, `answer`; None without any answer."""
+    problem, solution, answer = record.get("problem"), record.get("solution"), record.get("answer")
+    if not isinstance(problem, str) or not isinstance(solution, str):
+        return None
+    given = str(answer).strip() if answer is not None else ""
+    return row(problem, solution, answer=given or None, split=split, index=index)

@@ -1,0 +1,1 @@
+"""Checks of a dataset before a run."""

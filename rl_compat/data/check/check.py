@@ -1,0 +1,237 @@
+"""Everything that a run would stumble over in its data, found before the run and counted."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rl_compat.data.check.findings import NUM_NAMED, FileReport, Findings, Problem, lengths_of
+from rl_compat.data.check.oddities import of_text, of_turns
+from rl_compat.data.encode.prompts import ChatEncoder, Overlong
+from rl_compat.data.form.columns import Columns
+from rl_compat.data.form.detect import detect
+from rl_compat.data.form.forms import Form
+from rl_compat.data.form.turns import Unusable
+from rl_compat.data.read.convert import CONVERTERS
+from rl_compat.data.read.files import Record
+from rl_compat.data.read.load import BUILTIN_DATASETS, Reading
+from rl_compat.data.read.pieces import PieceFile
+from rl_compat.data.read.records import LabelledRow, PreferenceRow, Row, SupervisedRow, Text, response_messages
+from rl_compat.errors import DataError, RLCompatError
+
+AnyRow = Row | SupervisedRow | PreferenceRow | LabelledRow
+Judge = Callable[[str, Any, str | None], list[tuple[bool, str, str | None]]]
+"of data source, ground truth and reference solution: whether the row is spoilt, why, and what to do"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What the rows are held against."""
+
+    max_prompt_length: int
+    max_response_length: int
+    overlong: Overlong = "filter"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tools:
+    """What the rows are looked at with."""
+
+    chat: ChatEncoder
+    count_tokens: Callable[[str], int]
+    begin: int | None = None
+    "the id that a text begins with, where the tokenizer has one"
+    special: tuple[str, ...] = ()
+    "tokens that mean more than their text"
+    judge: Judge = lambda data_source, truth, reference: []
+
+
+class FileCheck:
+    """Looks at the rows of one file, a piece at a time."""
+
+    def __init__(self, file: PieceFile, reading: Reading, limits: Limits, tools: Tools) -> None:
+        """Raises DataError for a file without rows, and for columns of no known form."""
+        self.name = file.name
+        self.split = reading.split
+        self.prompts: dict[int, int] = {}
+        "digest of a prompt to the first row that has it"
+        self._file, self._reading, self._limits, self._tools = file, reading, limits, tools
+        self._findings = Findings()
+        self._whole: dict[int, tuple[int, str]] = {}
+        self._lengths: dict[str, list[int]] = {}
+        self._sources: Counter[str] = Counter()
+        self._labels: set[bool] = set()
+        self._num_usable = self._tokens = 0
+        self._pieces = file.pieces(file=0, first_row=0, limit=None)
+        if not self._pieces:
+            raise DataError(f"`{file.name}` has no rows")
+        columns = Columns() if file.name in BUILTIN_DATASETS else reading.columns
+        self._form: Form = detect(file.read(self._pieces[0]), task=reading.task, columns=columns, name=file.name)
+
+    @property
+    def num_rows(self) -> int:
+        return sum(piece.num_rows for piece in self._pieces)
+
+    def run(self, on_progress: Callable[[int], None] = lambda rows: None) -> FileReport:
+        """Look at every row. Raises DataError for a file that cannot be read to its end."""
+        for piece in self._pieces:
+            for offset, record in enumerate(self._file.read(piece)):
+                self._look_at(record, row=piece.first_row + offset, index=piece.index + offset)
+                on_progress(1)
+        self._look_at_labels()
+        return FileReport(
+            name=self.name,
+            split=self.split,
+            form=self._form.sentence(self.name),
+            num_rows=self.num_rows,
+            num_usable=self._num_usable,
+            lengths={name: lengths_of(counts) for name, counts in self._lengths.items()},
+            tokens_per_epoch=self._tokens,
+            sources=dict(self._sources.most_common()),
+            problems=self._findings.problems(),
+        )
+
+    def _look_at(self, record: Record, *, row: int, index: int) -> None:
+        convert = CONVERTERS[self._reading.task]
+        found = convert(record, self._form, row=row, index=index, split=self._reading.split)
+        if isinstance(found, Unusable):
+            self._findings.add(row, f"cannot be used: {found.why}", hint=_LEAVE_OUT)
+        else:
+            self._look_at_row(found if isinstance(found, list) else [found])
+
+    def _look_at_row(self, rows: Sequence[AnyRow]) -> None:
+        first = rows[0]
+        self._sources[first.data_source] += 1
+        tokens = self._prompt_tokens(first)
+        if tokens is None:
+            return
+        responses = [response for row in rows for response in _responses(row)]
+        lengths = [self._tools.count_tokens(_said(response)) for response in responses]
+        self._lengths.setdefault("prompt", []).append(tokens)
+        self._look_at_lengths(first.row, tokens, lengths)
+        self._look_at_copies(first, responses)
+        if isinstance(first, Row):
+            self._look_at_reward(first)
+        elif isinstance(first, PreferenceRow) and first.chosen == first.rejected:
+            self._findings.add(first.row, "the chosen and the rejected response are the same")
+        self._labels.update(row.label for row in rows if isinstance(row, LabelledRow))
+
+    def _prompt_tokens(self, row: AnyRow) -> int | None:
+        """The length of the prompt; None when the template refuses it."""
+        if row.prompt == "":
+            return 0
+        for spoils, what in of_turns(row.prompt):
+            self._findings.add(row.row, what, spoils=spoils)
+        try:
+            text, token_ids = self._tools.chat.encode(row.prompt)
+        except RLCompatError as error:
+            self._findings.add(row.row, error.message, hint=error.hint)
+            return None
+        if not token_ids:
+            self._findings.add(row.row, "gives no tokens")
+            return None
+        odd = of_text(row.prompt, text, token_ids, begin=self._tools.begin, special=self._tools.special)
+        for spoils, what in odd:
+            self._findings.add(row.row, what, spoils=spoils)
+        return len(token_ids)
+
+    def _look_at_lengths(self, row: int, prompt: int, responses: Sequence[int]) -> None:
+        limits = self._limits
+        if responses:
+            self._lengths.setdefault("response", []).extend(responses)
+        if prompt > limits.max_prompt_length:
+            done = {"filter": "dropped", "error": "refused"}.get(limits.overlong, f"cut ({limits.overlong})")
+            what = f"the prompt is over {limits.max_prompt_length} tokens and would be {done}"
+            self._findings.add(row, what, hint="raise `data.max_prompt_length`")
+        if any(length > limits.max_response_length for length in responses):
+            what = f"a response is over {limits.max_response_length} tokens"
+            self._findings.add(row, what, hint="raise `data.max_response_length`")
+        if prompt <= limits.max_prompt_length or limits.overlong in ("left", "right", "middle"):
+            self._num_usable += 1
+            self._tokens += min(prompt, limits.max_prompt_length)
+            self._tokens += sum(min(length, limits.max_response_length) for length in responses)
+
+    def _look_at_copies(self, row: AnyRow, responses: Sequence[Text]) -> None:
+        prompt = digest(row.prompt if row.prompt != "" else responses[0])
+        self.prompts.setdefault(prompt, row.row)
+        truth = json.dumps(row.ground_truth, sort_keys=True, default=str) if isinstance(row, Row) else ""
+        whole = digest([row.prompt, *responses])
+        before, other = self._whole.setdefault(whole, (row.row, truth))
+        if before == row.row:
+            return
+        if truth != other:
+            self._findings.add(row.row, "the prompt of an earlier row with another ground truth", repeats=before)
+        else:
+            self._findings.add(row.row, "the same as an earlier row", spoils=False, repeats=before)
+
+    def _look_at_reward(self, row: Row) -> None:
+        reference = reference_of(row)
+        if reference is not None:
+            length = self._tools.count_tokens(reference)
+            self._lengths.setdefault("reference solution", []).append(length)
+            if length > self._limits.max_response_length:
+                what = f"the reference solution is over {self._limits.max_response_length} tokens"
+                self._findings.add(row.row, what, spoils=False, hint="raise `data.max_response_length`")
+        for spoils, what, hint in self._tools.judge(row.data_source, row.ground_truth, reference):
+            self._findings.add(row.row, what, spoils=spoils, hint=hint)
+
+    def _look_at_labels(self) -> None:
+        if self._reading.task == "labelled" and len(self._labels) == 1:
+            only = "good" if True in self._labels else "bad"
+            self._findings.add(0, f"every response is {only}: there is nothing to tell apart")
+
+
+_LEAVE_OUT = "mend the rows, or leave them out with `data.bad_rows=drop`"
+
+
+def overlap(first: FileCheck, second: FileCheck) -> Problem | None:
+    """Prompts of the second file that the first one has too."""
+    shared = [row for prompt, row in second.prompts.items() if prompt in first.prompts]
+    if not shared:
+        return None
+    return Problem(
+        what=f"prompts of `{second.name}` that are in `{first.name}` too",
+        spoils=True,
+        num_rows=len(shared),
+        rows=tuple(sorted(shared)[:NUM_NAMED]),
+        hint="results on rows that were trained on say little",
+    )
+
+
+def reference_of(row: Row) -> str | None:
+    """A solution that the row holds beside its ground truth."""
+    for key in ("answer", "solution"):
+        text = row.extra_info.get(key)
+        if isinstance(text, str) and text.strip() and text.strip() != str(row.ground_truth).strip():
+            return text
+    return None
+
+
+def digest(value: Any) -> int:
+    """A number that equal texts share, whatever their spaces; different ones do not in practice."""
+    text = json.dumps(_squeezed(value), sort_keys=True, default=str)
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
+
+
+def _squeezed(value: Any) -> Any:
+    if isinstance(value, str):
+        return " ".join(value.split())
+    if isinstance(value, dict):
+        return {key: _squeezed(item) for key, item in value.items()}
+    return [_squeezed(item) for item in value] if isinstance(value, list) else value
+
+
+def _responses(row: AnyRow) -> list[Text]:
+    if isinstance(row, Row):
+        return []
+    return [row.chosen, row.rejected] if isinstance(row, PreferenceRow) else [row.response]
+
+
+def _said(response: Text) -> str:
+    """What the assistant says in a response."""
+    messages = response_messages(response)
+    return "\n".join(str(message.get("content") or "") for message in messages if message["role"] == "assistant")

@@ -1,0 +1,1 @@
+"""From rows to token ids."""

@@ -1,0 +1,157 @@
+"""Rows as tokens: templated, encoded once, and held to the prompt limit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from rl_compat.data.read.load import Row, name_rows
+from rl_compat.errors import DataError, RLCompatError
+from rl_compat.trajectory import Prompt
+
+Overlong = Literal["filter", "error", "left", "right", "middle"]
+
+
+class ChatEncoder(Protocol):
+    """Turns a prompt into what the model sees."""
+
+    def encode(self, prompt: str | list[dict[str, Any]]) -> tuple[str, list[int]]:
+        """The text with the template applied, and its token ids."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptSet:
+    prompts: tuple[Prompt, ...]
+    notes: tuple[str, ...] = ()
+    "what was dropped or cut, in sentences"
+    num_rows: int = 0
+    "before dropping"
+    num_dropped: int = 0
+    num_cut: int = 0
+
+
+def build_prompts(
+    rows: Sequence[Row], *, chat: ChatEncoder, max_prompt_length: int, overlong: Overlong = "filter"
+) -> PromptSet:
+    """Encode every row once; the ids are the ones that generator and trainer both use.
+
+    A prompt of exactly `max_prompt_length` tokens is kept. `filter` drops longer ones; `error` stops; `left` keeps the
+    last `max_prompt_length` tokens, `right` the first, `middle` half of them (rounded down) from the start and the
+    rest from the end. `Prompt.text` stays the whole text. Raises DataError when nothing is left, and for a row that
+    gives no tokens.
+    """
+    prompts: list[Prompt] = []
+    too_long: list[tuple[int, int]] = []
+    for row in rows:
+        prompt, length = encode_row(row, chat=chat, max_prompt_length=max_prompt_length, overlong=overlong)
+        if length > max_prompt_length:
+            too_long.append((row.row, length))
+        if prompt is not None:
+            prompts.append(prompt)
+    _check_lengths(too_long, num_rows=len(rows), limit=max_prompt_length, overlong=overlong)
+    num_dropped = len(rows) - len(prompts)
+    return PromptSet(
+        prompts=tuple(prompts),
+        notes=_notes(too_long, num_rows=len(rows), limit=max_prompt_length, overlong=overlong),
+        num_rows=len(rows),
+        num_dropped=num_dropped,
+        num_cut=len(too_long) - num_dropped,
+    )
+
+
+def encode_row(row: Row, *, chat: ChatEncoder, max_prompt_length: int, overlong: Overlong) -> tuple[Prompt | None, int]:
+    """The prompt, None where it is dropped for its length, and the tokens that it has uncut. Raises DataError."""
+    text, token_ids = _encode(row, chat)
+    length = len(token_ids)
+    if length > max_prompt_length:
+        if overlong == "filter" or overlong == "error":
+            return None, length
+        token_ids = cut(token_ids, max_prompt_length, keep=overlong)
+    return _prompt(row, text, token_ids), length
+
+
+def cut(token_ids: Sequence[int], length: int, *, keep: Literal["left", "right", "middle"]) -> list[int]:
+    """`length` of the tokens: `left` cuts on the left, `right` on the right, `middle` in the middle."""
+    ids = list(token_ids)
+    if len(ids) <= length:
+        return ids
+    if keep == "left":
+        return ids[len(ids) - length :]
+    if keep == "right":
+        return ids[:length]
+    first = length // 2
+    return ids[:first] + ids[len(ids) - (length - first) :]
+
+
+def check_batch_size(num_rows: int, batch_size: int) -> None:
+    """Raise DataError when the data does not fill one batch."""
+    if num_rows >= batch_size:
+        return
+    if num_rows == 0:
+        raise DataError("there are no rows to train on", hint="name a dataset with `data.train_files`")
+    raise DataError(
+        f"the data has {_count(num_rows)} and one batch needs {batch_size}",
+        hint=f"set `trainer.batch_size={num_rows}` or less, or add rows",
+    )
+
+
+def _encode(row: Row, chat: ChatEncoder) -> tuple[str, list[int]]:
+    try:
+        text, token_ids = chat.encode(row.prompt)
+    except RLCompatError as error:
+        raise DataError(f"row {row.row}: {error.message}", hint=error.hint) from error
+    if not token_ids:
+        raise DataError(f"row {row.row} gives no tokens", hint=f"its prompt is `{text[:80]}`")
+    return text, token_ids
+
+
+def _prompt(row: Row, text: str, token_ids: Sequence[int]) -> Prompt:
+    return Prompt(
+        token_ids=tuple(token_ids),
+        text=text,
+        data_source=row.data_source,
+        ground_truth=row.ground_truth,
+        extra_info=row.extra_info,
+        row=row.row,
+        messages=row.prompt,
+    )
+
+
+def _check_lengths(too_long: Sequence[tuple[int, int]], *, num_rows: int, limit: int, overlong: Overlong) -> None:
+    if not too_long:
+        return
+    longest = max(length for _, length in too_long)
+    if overlong == "error":
+        row, length = too_long[0]
+        raise too_long_error(row, length, limit=limit, num_more=len(too_long) - 1, longest=longest)
+    if overlong == "filter" and len(too_long) == num_rows:
+        shortest = min(length for _, length in too_long)
+        raise DataError(
+            f"all {_count(num_rows)} dropped: too long, the shortest has {shortest} tokens and the limit is {limit}",
+            hint=f"set `data.max_prompt_length={longest}` to keep all, or `data.overlong_prompts=left` to cut them",
+        )
+
+
+def too_long_error(row: int, length: int, *, limit: int, num_more: int = 0, longest: int = 0) -> DataError:
+    """The error for a row over the limit where `data.overlong_prompts=error`."""
+    more = f", and {_count(num_more)} more" if num_more else ""
+    enough = max(length, longest)
+    return DataError(
+        f"the prompt of row {row} has {length} tokens, {length} > {limit}{more}",
+        hint=f"set `data.max_prompt_length={enough}`, or `data.overlong_prompts=filter` to drop such rows",
+    )
+
+
+def _notes(too_long: Sequence[tuple[int, int]], *, num_rows: int, limit: int, overlong: Overlong) -> tuple[str, ...]:
+    if not too_long:
+        return ()
+    longest = max(length for _, length in too_long)
+    rows = name_rows([row for row, _ in too_long])
+    done = "dropped" if overlong == "filter" else f"cut ({overlong})"
+    return (f"{len(too_long)} of {num_rows} rows {done}: over {limit} tokens, the longest has {longest} ({rows})",)
+
+
+def _count(rows: int) -> str:
+    return f"{rows} row" if rows == 1 else f"{rows} rows"

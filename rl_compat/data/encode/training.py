@@ -1,0 +1,190 @@
+"""What a run draws its prompts from: rows in memory or streamed, one source after another or a mixture."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from rl_compat.data.encode.prompts import ChatEncoder, Overlong, build_prompts, check_batch_size
+from rl_compat.data.form.columns import Columns
+from rl_compat.data.form.detect import detect
+from rl_compat.data.order.epochs import BlockEpochs, Epochs, Piece, WholeEpochs
+from rl_compat.data.order.order import Keep, MixtureOrder, Order, PromptOrder
+from rl_compat.data.read.files import read_records
+from rl_compat.data.read.load import BUILTIN_DATASETS, Reading, Source, check_usable, convert_all, load_sources
+from rl_compat.data.read.locate import locate
+from rl_compat.data.read.pieces import MemoryPieces, PieceFile, open_pieces, uncompressed_bytes
+from rl_compat.data.read.stream import StreamedFile, StreamedPrompts
+from rl_compat.errors import DataError
+from rl_compat.trajectory import Prompt
+
+MEMORY_PER_BYTE = 12
+"bytes that a row takes in memory, as text and as token ids, for one in its file"
+SHARE_OF_MEMORY = 0.25
+"that rows may take before they are streamed"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingData:
+    """Prompts by index, and where each source of a mixture lies among them."""
+
+    prompts: Sequence[Prompt]
+    sources: tuple[tuple[int, int], ...]
+    "first index and number of rows of each name in the settings"
+    weights: tuple[float, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def streamed(self) -> bool:
+        return isinstance(self.prompts, StreamedPrompts)
+
+    def sample(self) -> Sequence[Prompt]:
+        """All prompts, or the first of each streamed file: what can be checked before a run."""
+        return self.prompts.sample() if isinstance(self.prompts, StreamedPrompts) else self.prompts
+
+    def order(self, batch_size: int, *, shuffle: bool, seed: int) -> Order:
+        """Batches of indexes into the prompts. Raises DataError when there are too few rows."""
+        check_batch_size(len(self.prompts), batch_size)
+        keep: Keep = self.prompts.usable if isinstance(self.prompts, StreamedPrompts) else _keep_all
+        if self.weights:
+            epochs = [self._epochs(place, shuffle, _seed(seed, index)) for index, place in enumerate(self.sources)]
+            return MixtureOrder(epochs, self.weights, batch_size, shuffle=shuffle, seed=seed, keep=keep)
+        whole = self._epochs((0, len(self.prompts)), shuffle, seed)
+        return PromptOrder(len(self.prompts), batch_size, shuffle=shuffle, seed=seed, epochs=whole, keep=keep)
+
+    def _epochs(self, place: tuple[int, int], shuffle: bool, seed: int) -> Epochs:
+        first, count = place
+        if not isinstance(self.prompts, StreamedPrompts):
+            return WholeEpochs(count, shuffle=shuffle, seed=seed, first_row=first)
+        pieces: list[Piece] = [item for item in self.prompts.pieces if first <= item.first_row < first + count]
+        return BlockEpochs(pieces, shuffle=shuffle, seed=seed)
+
+
+def load_training(
+    files: Sequence[str],
+    reading: Reading,
+    *,
+    chat: ChatEncoder,
+    max_prompt_length: int,
+    overlong: Overlong = "filter",
+    max_samples: int | None = None,
+    weights: Sequence[float] = (),
+    streaming: bool = False,
+) -> TrainingData:
+    """The prompts of all files. With `weights`, one per name, they are a mixture and `max_samples` is shared by weight.
+
+    Streamed prompts are checked where each file begins; a row that cannot be used later is left out and counted.
+    Raises DataError.
+    """
+    limits = _limits(max_samples, weights)
+    limit: dict[str, Any] = {"chat": chat, "max_prompt_length": max_prompt_length, "overlong": overlong}
+    if streaming:
+        opened, places = _open(files, reading, limits)
+        prompts: Sequence[Prompt] = StreamedPrompts(opened, **limit, num_blocks=max(1, len(weights)))
+        return TrainingData(prompts=prompts, sources=tuple(places), weights=tuple(weights))
+    sources = load_sources(files, reading, limits=limits)
+    built = build_prompts([row for source in sources for row in source.rows], **limit)
+    places = _places(sources, built.prompts)
+    for source, (_, count) in zip(sources, places, strict=True):
+        if weights and not count:
+            raise DataError(
+                f"no row of `{source.name}` can be used and `data.mixture_weights` gives it a share",
+                hint="raise `data.max_prompt_length`, or leave the file out",
+            )
+    return TrainingData(prompts=built.prompts, sources=tuple(places), weights=tuple(weights), notes=built.notes)
+
+
+def left_out(prompts: Sequence[Prompt]) -> list[str]:
+    """What streaming has left out since the last time."""
+    return prompts.take_notes() if isinstance(prompts, StreamedPrompts) else []
+
+
+def should_stream(files: Sequence[str], *, memory_bytes: int) -> bool:
+    """Whether the rows would take more of the memory than they may. Built-in data sets never do."""
+    size = 0
+    for name in files:
+        if name not in BUILTIN_DATASETS:
+            paths = locate(name, split="train", builtins=BUILTIN_DATASETS, announce=lambda note: None)
+            size += sum(uncompressed_bytes(path) for path in paths)
+    return size * MEMORY_PER_BYTE > SHARE_OF_MEMORY * memory_bytes
+
+
+def _limits(max_samples: int | None, weights: Sequence[float]) -> list[int | None] | int | None:
+    """The most rows of each source in a mixture, or of all together."""
+    if max_samples is None or not weights:
+        return max_samples
+    return [max(1, round(max_samples * weight / sum(weights))) for weight in weights]
+
+
+def _places(sources: Sequence[Source], prompts: Sequence[Prompt]) -> list[tuple[int, int]]:
+    """Where the prompts of each source begin and how many it has; rows that were dropped leave no gap."""
+    rows = [prompt.row for prompt in prompts]
+    starts = [bisect_left(rows, source.first_row) for source in sources]
+    return [(start, end - start) for start, end in pairwise([*starts, len(rows)])]
+
+
+def _open(
+    files: Sequence[str], reading: Reading, limits: Sequence[int | None] | int | None
+) -> tuple[list[StreamedFile], list[tuple[int, int]]]:
+    """Every file with its form and pieces, and where each name in the settings lies. Raises DataError."""
+    opened: list[StreamedFile] = []
+    places: list[tuple[int, int]] = []
+    start = 0
+    for index, name in enumerate(files):
+        first = start
+        limit = limits - start if isinstance(limits, int) else _limit_of(limits, index)
+        for file in piece_files(name, reading):
+            left = None if limit is None else limit - (start - first)
+            if left is not None and left <= 0:
+                break
+            opened.append(_open_one(file, reading, number=len(opened), first_row=start, limit=left))
+            start += sum(piece.num_rows for piece in opened[-1].pieces)
+        if start > first:
+            places.append((first, start - first))
+    return opened, places
+
+
+def _open_one(file: PieceFile, reading: Reading, *, number: int, first_row: int, limit: int | None) -> StreamedFile:
+    """Told by its first piece, whose rows must be usable unless `data.bad_rows=drop`."""
+    pieces = tuple(file.pieces(file=number, first_row=first_row, limit=limit))
+    if not pieces:
+        raise DataError(f"`{file.name}` has no rows")
+    records = file.read(pieces[0])
+    builtin = file.name in BUILTIN_DATASETS
+    form = detect(records, task="prompts", columns=Columns() if builtin else reading.columns, name=file.name)
+    if not builtin:
+        reading.announce(f"{form.sentence(file.name)}; streamed in {len(pieces)} pieces")
+    if reading.bad_rows == "error":
+        _, bad = convert_all(records, form, task="prompts", split=reading.split, first_row=first_row)
+        check_usable(bad, num_rows=len(records), name=file.name, column=form.columns.get("prompt", "prompts"))
+    return StreamedFile(file=file, form=form, pieces=pieces, split=reading.split)
+
+
+def piece_files(name: str, reading: Reading) -> list[PieceFile]:
+    """The files that a name stands for, to be read in pieces; others are held whole. Raises DataError."""
+    if name in BUILTIN_DATASETS:
+        return [MemoryPieces(name, BUILTIN_DATASETS[name](reading.split))]
+    files: list[PieceFile] = []
+    for path in locate(name, split=reading.split, builtins=BUILTIN_DATASETS, announce=reading.announce):
+        opened = open_pieces(path)
+        if opened is None:
+            reading.announce(f"`{path}` cannot be read in pieces and is held in memory whole")
+            opened = MemoryPieces(str(path), read_records(path))
+        files.append(opened)
+    return files
+
+
+def _limit_of(limits: Sequence[int | None] | None, index: int) -> int | None:
+    return limits[index] if limits else None
+
+
+def _seed(seed: int, index: int) -> int:
+    """Sources of one mixture have orders of their own."""
+    return seed + 1_000_003 * index
+
+
+def _keep_all(row: int) -> bool:
+    return True

@@ -1,0 +1,1 @@
+"""The forms of rows: columns, conversations, and verl's schema."""

@@ -1,0 +1,51 @@
+"""Which column holds what: the names a user gives, and values inside struct columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from rl_compat.data.form.turns import unpacked_object
+from rl_compat.data.read.files import Record
+
+Task = Literal["prompts", "supervised", "preference", "labelled"]
+
+ROLES: Mapping[Task, tuple[str, ...]] = {
+    "prompts": ("prompt", "answer"),
+    "supervised": ("prompt", "response"),
+    "preference": ("prompt", "chosen", "rejected"),
+    "labelled": ("prompt", "response", "label", "chosen", "rejected"),
+}
+"the columns of a task that can be named"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Columns:
+    """Columns that the user named. A dot reaches into a struct: `extra_info.answer`."""
+
+    prompt: str = "prompt"
+    response: str | None = None
+    chosen: str | None = None
+    rejected: str | None = None
+    label: str | None = None
+    answer: str | None = None
+
+    def named(self, task: Task) -> dict[str, str]:
+        """Role to column, of those that matter to the task and are not the defaults."""
+        default = Columns()
+        found = {role: getattr(self, role) for role in ROLES[task]}
+        return {role: column for role, column in found.items() if column and column != getattr(default, role)}
+
+
+def lookup(record: Mapping[str, Any], column: str | None) -> Any:
+    """The value of a column, or of a field in a struct column; None where there is none."""
+    if column is None or column in record:
+        return record[column] if column else None
+    head, dot, tail = column.partition(".")
+    return lookup(unpacked_object(record.get(head)), tail) if dot else None
+
+
+def has_column(column: str, present: Sequence[str], records: Sequence[Record]) -> bool:
+    """Whether there is such a column; a field of a struct needs a value somewhere."""
+    return column in present or ("." in column and any(lookup(record, column) is not None for record in records))

@@ -1,0 +1,118 @@
+"""The parts of a record: its prompt, the response to it, or a better and a worse one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rl_compat.data.form.columns import lookup
+from rl_compat.data.form.turns import Unusable, is_empty, split_at_response, text_or_turns
+from rl_compat.data.read.files import Record
+from rl_compat.data.read.records import Text, prompt_messages
+
+NUM_NAMED_COLUMNS = 4
+
+
+def prompt_in(record: Record, columns: Mapping[str, str]) -> Text | Unusable:
+    """The prompt with what other columns add to it: an input below it, a history and a system message before it."""
+    column = columns["prompt"]
+    prompt = text_or_turns(lookup(record, column))
+    if isinstance(prompt, Unusable):
+        return prompt if column.partition(".")[0] in record else _of_another_form(record, column)
+    below = lookup(record, columns.get("input"))
+    if isinstance(prompt, str) and isinstance(below, str) and below.strip():
+        prompt = f"{prompt}\n\n{below}" if prompt.strip() else below
+    if is_empty(prompt):
+        return Unusable("empty")
+    earlier = _history(lookup(record, columns.get("history")))
+    system = lookup(record, columns.get("system"))
+    if isinstance(system, str) and system.strip() and not (isinstance(prompt, list) and prompt[0]["role"] == "system"):
+        earlier = [{"role": "system", "content": system}, *earlier]
+    return [*earlier, *prompt_messages(prompt)] if earlier else prompt
+
+
+def _of_another_form(record: Record, column: str) -> Unusable:
+    """What is said of a row that has other columns than the rows that the form was told by."""
+    others = [f"`{name}`" for name in record][:NUM_NAMED_COLUMNS]
+    return Unusable(f"without `{column}` and with {', '.join(others)}" if others else f"without `{column}`")
+
+
+def _history(value: Any) -> list[dict[str, Any]]:
+    """Earlier turns as pairs of a question and an answer."""
+    pairs = (
+        [pair for pair in value or () if isinstance(pair, list) and len(pair) == 2] if isinstance(value, list) else []
+    )
+    roles = ("user", "assistant")
+    return [{"role": role, "content": text} for pair in pairs for role, text in zip(roles, pair, strict=True)]
+
+
+def prompt_and_response(record: Record, columns: Mapping[str, str]) -> tuple[Text, Text] | Unusable:
+    """The prompt, empty when the form has none, and the response as text or as messages from the assistant's first."""
+    prompt = prompt_in(record, columns) if "prompt" in columns else ""
+    response = text_or_turns(lookup(record, columns["response"]))
+    if isinstance(prompt, Unusable):
+        return prompt
+    if isinstance(response, Unusable):
+        return Unusable(f"with a response that is {response.why}")
+    if isinstance(response, list) and response[0]["role"] != "assistant":
+        return _joined(prompt, response)
+    return prompt, response
+
+
+def _joined(prompt: Text, response: list[dict[str, Any]]) -> tuple[Text, Text] | Unusable:
+    """A response that repeats its prompt, as whole conversations do."""
+    parts = split_at_response(response)
+    if isinstance(parts, Unusable):
+        return Unusable(f"with a response {parts.why}")
+    return (parts[0] if len(parts[0]) >= len(prompt_messages(prompt)) else prompt), parts[1]
+
+
+def whole_conversation(record: Record, columns: Mapping[str, str]) -> tuple[Text, Text] | Unusable:
+    messages = prompt_in(record, columns)
+    if isinstance(messages, Unusable):
+        return messages
+    return split_at_response(messages) if isinstance(messages, list) else Unusable("text where messages are expected")
+
+
+def pair_in(record: Record, columns: Mapping[str, str]) -> tuple[Text, Text, Text] | Unusable:
+    """Prompt, chosen, rejected. The beginning that two whole conversations share is their prompt."""
+    chosen, rejected = (text_or_turns(lookup(record, columns[role])) for role in ("chosen", "rejected"))
+    for role, value in (("chosen", chosen), ("rejected", rejected)):
+        if isinstance(value, Unusable):
+            return Unusable(f"with a `{role}` that is {value.why}")
+    assert not isinstance(chosen, Unusable) and not isinstance(rejected, Unusable)
+    if isinstance(chosen, str) != isinstance(rejected, str):
+        return Unusable("with text in one and messages in the other of `chosen` and `rejected`")
+    prompt: Text | Unusable = prompt_in(record, columns) if columns.get("prompt") else ""
+    if isinstance(prompt, Unusable):
+        return prompt
+    if isinstance(chosen, str) or isinstance(rejected, str):
+        return prompt, chosen, rejected
+    return _without_shared_beginning(_with_system(prompt, record, columns), chosen, rejected)
+
+
+def _with_system(prompt: Text, record: Record, columns: Mapping[str, str]) -> Text:
+    """Where there is no prompt column, its system message alone."""
+    system = lookup(record, columns.get("system"))
+    return (
+        [{"role": "system", "content": system}] if not prompt and isinstance(system, str) and system.strip() else prompt
+    )
+
+
+def _without_shared_beginning(
+    prompt: Text, chosen: list[dict[str, Any]], rejected: list[dict[str, Any]]
+) -> tuple[Text, Text, Text] | Unusable:
+    if chosen[0]["role"] == "assistant" or rejected[0]["role"] == "assistant":
+        return (prompt, chosen, rejected) if prompt else Unusable("without a prompt")
+    shortest = min(len(chosen), len(rejected))
+    shared = next((i for i in range(shortest) if chosen[i] != rejected[i]), shortest)
+    start = min(shared, shortest - 1)
+    while start > 0 and chosen[start]["role"] != "assistant":
+        start -= 1
+    if start == 0 or rejected[start]["role"] != "assistant":
+        return Unusable("with conversations that share no prompt")
+    beginning = chosen[:start]
+    own = prompt_messages(prompt)
+    if own and own[0]["role"] == "system" and beginning[0]["role"] != "system":
+        beginning = [own[0], *beginning]
+    return beginning, chosen[start:], rejected[start:]

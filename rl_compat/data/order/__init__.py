@@ -1,0 +1,1 @@
+"""The order of rows over epochs, and resuming in the middle."""

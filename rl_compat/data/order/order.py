@@ -1,0 +1,214 @@
+"""The order in which rows are trained on: endless batches, epoch by epoch, that can be resumed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+from rl_compat.data.encode.prompts import check_batch_size
+from rl_compat.data.order.epochs import Epochs, WholeEpochs
+from rl_compat.errors import DataError
+
+Keep = Callable[[int], bool]
+
+
+class Order(Protocol):
+    """Endless batches of row indexes."""
+
+    @property
+    def steps_per_epoch(self) -> int: ...
+
+    @property
+    def position(self) -> tuple[int, int]:
+        """The epoch, and how many rows of it are behind."""
+        ...
+
+    def __iter__(self) -> Iterator[list[int]]: ...
+
+    def __next__(self) -> list[int]:
+        """The indexes of the next batch."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position, and what it is a position in."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue at a saved position. Raises DataError when it belongs to other data or another order."""
+        ...
+
+
+class PromptOrder:
+    """Batches from one source. A last batch that is not full is dropped, and the next epoch begins."""
+
+    def __init__(
+        self,
+        num_rows: int,
+        batch_size: int,
+        *,
+        shuffle: bool,
+        seed: int,
+        epochs: Epochs | None = None,
+        keep: Keep = lambda row: True,
+    ) -> None:
+        """`epochs` is the order of rows that are not all in memory; `keep` says whether a row can be trained on."""
+        check_batch_size(num_rows, batch_size)
+        self._epochs = WholeEpochs(num_rows, shuffle=shuffle, seed=seed) if epochs is None else epochs
+        self._batch_size = batch_size
+        self._keep = keep
+        self._shuffle = shuffle
+        self._seed = seed
+        self._epoch = 0
+        self._offset = 0
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Where rows turn out not to be usable, an epoch has fewer."""
+        return self._epochs.num_rows // self._batch_size
+
+    @property
+    def position(self) -> tuple[int, int]:
+        return self._epoch, self._offset
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return self
+
+    def __next__(self) -> list[int]:
+        """The indexes of the next batch. Raises DataError when a whole epoch does not fill one."""
+        batch, tried = self._rest_of_epoch(), 0
+        while len(batch) < self._batch_size:
+            if tried:
+                raise _too_few(len(batch), self._batch_size)
+            self._epoch, self._offset, tried = self._epoch + 1, 0, 1
+            batch = self._rest_of_epoch()
+        return batch
+
+    def _rest_of_epoch(self) -> list[int]:
+        """Usable rows from here on, until they are a batch or the epoch ends."""
+        batch: list[int] = []
+        while len(batch) < self._batch_size and self._offset < self._epochs.num_rows:
+            row = self._epochs.row(self._epoch, self._offset)
+            self._offset += 1
+            if self._keep(row):
+                batch.append(row)
+        return batch
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "epoch": self._epoch,
+            "offset": self._offset,
+            "num_rows": self._epochs.num_rows,
+            "shuffle": self._shuffle,
+            "seed": self._seed,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue at a saved position. Raises DataError when it belongs to other data or another order.
+
+        The batch size may differ: the position counts rows.
+        """
+        check_same(state, {"num_rows": self._epochs.num_rows, "shuffle": self._shuffle, "seed": self._seed})
+        self._epoch, self._offset = int(state["epoch"]), int(state["offset"])
+
+
+class MixtureOrder:
+    """Batches from several sources in fixed shares, each source passed over again and again in orders of its own.
+
+    An epoch is as many prompts as all sources have together, whatever their weights; a small source with a large
+    weight is then passed over several times.
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[Epochs],
+        weights: Sequence[float],
+        batch_size: int,
+        *,
+        shuffle: bool,
+        seed: int,
+        keep: Keep = lambda row: True,
+    ) -> None:
+        check_batch_size(sum(source.num_rows for source in sources), batch_size)
+        self._sources = sources
+        self._weights = tuple(weights)
+        self._shares = [weight / sum(weights) for weight in weights]
+        self._batch_size = batch_size
+        self._keep = keep
+        self._shuffle = shuffle
+        self._seed = seed
+        self._given = [0] * len(sources)
+        self._behind = [0] * len(sources)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return sum(source.num_rows for source in self._sources) // self._batch_size
+
+    @property
+    def position(self) -> tuple[int, int]:
+        return divmod(sum(self._given), self.steps_per_epoch * self._batch_size)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return self
+
+    def __next__(self) -> list[int]:
+        """The indexes of the next batch. Raises DataError when a source has no usable row."""
+        return [self._draw() for _ in range(self._batch_size)]
+
+    def _draw(self) -> int:
+        """A row of the source that lies furthest behind its share, the first of equals."""
+        total = sum(self._given) + 1
+        lag = [share * total - given for share, given in zip(self._shares, self._given, strict=True)]
+        index = max(range(len(lag)), key=lag.__getitem__)
+        source = self._sources[index]
+        for _ in range(2 * source.num_rows):
+            row = source.row(*divmod(self._behind[index], source.num_rows))
+            self._behind[index] += 1
+            if self._keep(row):
+                self._given[index] += 1
+                return row
+        raise _too_few(0, 1)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"given": list(self._given), "behind": list(self._behind)} | self._identity()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue at a saved position; the batch size may differ."""
+        check_same(state, self._identity())
+        self._given, self._behind = [int(n) for n in state["given"]], [int(n) for n in state["behind"]]
+
+    def _identity(self) -> dict[str, Any]:
+        return {
+            "num_rows": [source.num_rows for source in self._sources],
+            "weights": list(self._weights),
+            "shuffle": self._shuffle,
+            "seed": self._seed,
+        }
+
+
+def check_same(state: dict[str, Any], mine: dict[str, Any]) -> None:
+    """Raise DataError when a saved position belongs to other data or another order."""
+    for key, value in mine.items():
+        if state.get(key) != value:
+            raise DataError(
+                f"the checkpoint was made with {_NAMES[key]} {_shown(state.get(key))}, this run has {_shown(value)}",
+                hint="resume with the same data settings, or start anew with `trainer.resume=never`",
+            )
+
+
+def _shown(value: Any) -> str:
+    return " + ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _too_few(num_rows: int, batch_size: int) -> DataError:
+    return DataError(
+        f"an epoch of the streamed data has {num_rows} usable rows and one batch needs {batch_size}",
+        hint="set a smaller `trainer.batch_size` or a larger `data.max_prompt_length`; `rlc data check` lists the rows",
+    )
+
+
+_NAMES = {
+    "num_rows": "a number of training prompts of",
+    "weights": "`data.mixture_weights`",
+    "shuffle": "`data.shuffle`",
+    "seed": "`data.seed`",
+}

@@ -1,0 +1,174 @@
+"""The driver's own view of the GPUs, through NVML."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from rl_compat.hardware.gpu.readings import NvmlDevice, NvmlReading, NvmlSlice
+from rl_compat.hardware.gpu.topology import read_links
+from rl_compat.hardware.types import Driver, Process
+
+KERNEL_MODULE_FILE = Path("/proc/driver/nvidia/version")
+NOT_INSTALLED = "`nvidia-ml-py` is not installed"
+LIBRARY_NOT_FOUND = "NVML Shared Library Not Found"
+COMPUTE_MODES = {0: "default", 1: "exclusive_thread", 2: "prohibited", 3: "exclusive_process"}
+
+
+def read_nvml(library: Any | None = None, *, kernel_module_file: Path = KERNEL_MODULE_FILE) -> NvmlReading:
+    """GPUs, driver and other processes; an unusable NVML becomes `driver.nvml_error`.
+
+    `library` is a module with the functions of `pynvml`; the installed one when not given.
+    """
+    module = kernel_module(kernel_module_file)
+    nvml = library or _import_pynvml()
+    if nvml is None:
+        return NvmlReading(driver=_known_driver(module, NOT_INSTALLED))
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError as error:
+        return NvmlReading(driver=_known_driver(module, str(error)))
+    try:
+        return _read_all(nvml, module)
+    finally:
+        _ask(nvml, nvml.nvmlShutdown)
+
+
+def cuda_version_text(number: int) -> str:
+    """NVML's and CUDA's encoding of a version: 11040 is `11.4`."""
+    return f"{number // 1000}.{number % 1000 // 10}"
+
+
+def kernel_module(path: Path = KERNEL_MODULE_FILE) -> tuple[str | None, str | None]:
+    """Version and flavour of the kernel module that is loaded."""
+    try:
+        return parse_kernel_module(path.read_text(errors="replace"))
+    except OSError:
+        return None, None
+
+
+def parse_kernel_module(text: str | None) -> tuple[str | None, str | None]:
+    """Driver version and `open` or `proprietary`, from the text of `/proc/driver/nvidia/version`."""
+    line = next((line for line in (text or "").splitlines() if "NVRM version" in line), None)
+    if line is None:
+        return None, None
+    match = re.search(r"\s([0-9]{3,}(?:\.[0-9]+)+)\s", line + " ")
+    return match.group(1) if match else None, "open" if "Open Kernel Module" in line else "proprietary"
+
+
+def _known_driver(module: tuple[str | None, str | None], error: str) -> Driver:
+    version, flavour = module
+    return Driver(version=version, kernel_module=flavour, module_version=version, nvml_error=error)
+
+
+def _import_pynvml() -> Any | None:
+    try:
+        import pynvml
+    except ImportError:
+        return None
+    return pynvml
+
+
+def _read_all(nvml: Any, module: tuple[str | None, str | None]) -> NvmlReading:
+    cuda = _ask(nvml, nvml.nvmlSystemGetCudaDriverVersion_v2)
+    driver = Driver(
+        version=_string(_ask(nvml, nvml.nvmlSystemGetDriverVersion)) or module[0],
+        cuda_version=cuda_version_text(cuda) if cuda else None,
+        kernel_module=module[1],
+        module_version=module[0],
+    )
+    devices: list[NvmlDevice] = []
+    handles: dict[int, Any] = {}
+    warnings: list[str] = []
+    for index in range(_ask(nvml, nvml.nvmlDeviceGetCount) or 0):
+        try:
+            handle = nvml.nvmlDeviceGetHandleByIndex(index)
+            devices.append(_read_device(nvml, handle, index))
+            handles[index] = handle
+        except nvml.NVMLError as error:
+            warnings.append(f"NVML cannot read GPU {index}: {error}")
+    links = read_links(nvml, handles)
+    return NvmlReading(devices=tuple(devices), links=links, driver=driver, warnings=tuple(warnings))
+
+
+def _read_device(nvml: Any, handle: Any, index: int) -> NvmlDevice:
+    memory = _ask(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)
+    capability = _ask(nvml, nvml.nvmlDeviceGetCudaComputeCapability, handle)
+    pci = _ask(nvml, nvml.nvmlDeviceGetPciInfo, handle)
+    bar1 = _ask(nvml, nvml.nvmlDeviceGetBAR1MemoryInfo, handle)
+    mode = _ask(nvml, nvml.nvmlDeviceGetComputeMode, handle)
+    mig_mode = _ask(nvml, nvml.nvmlDeviceGetMigMode, handle)
+    mig_enabled = bool(mig_mode and mig_mode[0])
+    return NvmlDevice(
+        index=index,
+        name=_string(nvml.nvmlDeviceGetName(handle)) or "unknown",
+        compute_capability=(capability[0], capability[1]) if capability else None,
+        uuid=_string(_ask(nvml, nvml.nvmlDeviceGetUUID, handle)),
+        pci_bus_id=_string(pci.busId) if pci else None,
+        memory_total_bytes=memory.total if memory else None,
+        memory_free_bytes=memory.free if memory else None,
+        processes=_read_processes(nvml, handle),
+        mig_enabled=mig_enabled,
+        slices=_read_slices(nvml, handle) if mig_enabled else (),
+        compute_mode=None if mode is None else COMPUTE_MODES.get(mode),
+        pcie_width=_ask(nvml, nvml.nvmlDeviceGetCurrPcieLinkWidth, handle) or None,
+        pcie_width_max=_ask(nvml, nvml.nvmlDeviceGetMaxPcieLinkWidth, handle) or None,
+        bar1_total_bytes=bar1.bar1Total if bar1 else None,
+    )
+
+
+def _read_processes(nvml: Any, handle: Any) -> tuple[Process, ...] | None:
+    running = _ask(nvml, nvml.nvmlDeviceGetComputeRunningProcesses, handle)
+    if running is None:
+        return None
+    drawing = _ask(nvml, nvml.nvmlDeviceGetGraphicsRunningProcesses, handle) or []
+    by_pid = {process.pid: process for process in [*drawing, *running] if process.pid != os.getpid()}
+    return tuple(
+        Process(
+            pid=pid,
+            name=_string(_ask(nvml, nvml.nvmlSystemGetProcessName, pid)),
+            used_bytes=process.usedGpuMemory or None,
+        )
+        for pid, process in sorted(by_pid.items())
+    )
+
+
+def _read_slices(nvml: Any, handle: Any) -> tuple[NvmlSlice, ...]:
+    slices = []
+    for position in range(_ask(nvml, nvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0):
+        mig = _ask(nvml, nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, position)
+        uuid = _string(_ask(nvml, nvml.nvmlDeviceGetUUID, mig)) if mig is not None else None
+        if uuid is None:
+            continue
+        memory = _ask(nvml, nvml.nvmlDeviceGetMemoryInfo, mig)
+        attributes = _ask(nvml, nvml.nvmlDeviceGetAttributes, mig)
+        slices.append(
+            NvmlSlice(
+                uuid=uuid,
+                profile=mig_profile(_string(_ask(nvml, nvml.nvmlDeviceGetName, mig)) or ""),
+                memory_total_bytes=memory.total if memory else None,
+                memory_free_bytes=memory.free if memory else None,
+                num_multiprocessors=attributes.multiprocessorCount if attributes else None,
+            )
+        )
+    return tuple(slices)
+
+
+def mig_profile(name: str) -> str | None:
+    """`1g.5gb` from `NVIDIA A100-SXM4-40GB MIG 1g.5gb`, None from the name of a whole GPU."""
+    match = re.search(r"\bMIG\s+(\S+)", name)
+    return match.group(1) if match else None
+
+
+def _ask(nvml: Any, function: Any, *arguments: Any) -> Any | None:
+    """The answer, or None when this driver or this card does not know."""
+    try:
+        return function(*arguments)
+    except nvml.NVMLError:
+        return None
+
+
+def _string(value: Any) -> str | None:
+    return value.decode(errors="replace") if isinstance(value, bytes) else value

@@ -1,0 +1,161 @@
+"""The folders that training writes to: room, file system, and whether a file can really be written there."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sysconfig
+import tempfile
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+from rl_compat.hardware.system.timeouts import Background
+from rl_compat.hardware.types import Folder
+
+TEST_BYTES = 4096
+"one block, which a full disk does not have"
+TIMEOUT_SECONDS = 3.0
+"for all folders together; a network file system that is gone never answers"
+TEMPORARY_PLACES = ("/tmp", "/var/tmp", "/usr/tmp")
+
+
+def read_folders(
+    environment: Mapping[str, str],
+    *,
+    root: Path = Path("/"),
+    run: Path | None = None,
+    timeout_seconds: float = TIMEOUT_SECONDS,
+) -> tuple[Folder, ...]:
+    """Every role's folder; `root` is where `/proc` is, `run` the folder of the run, the working directory if None."""
+    mounts = read_mounts(root)
+    places = folder_places(environment, run=run)
+    asked = {role: Background(partial(read_folder, role, path, mounts)) for role, path in places.items()}
+    deadline = time.monotonic() + timeout_seconds
+    found = []
+    for role, answer in asked.items():
+        try:
+            found.append(answer.result(max(0.0, deadline - time.monotonic())))
+        except TimeoutError:
+            error = f"no answer within {timeout_seconds:g} s"
+            found.append(Folder(role=role, path=str(places[role]), writable=False, error=error))
+    return tuple(found)
+
+
+def folder_places(environment: Mapping[str, str], *, run: Path | None = None) -> dict[str, Path]:
+    """Where each role's files go, by the variables that its user reads."""
+    home = Path(environment.get("HOME") or os.path.expanduser("~"))  # noqa: PTH111
+    caches = Path(environment.get("XDG_CACHE_HOME") or home / ".cache")
+    hub = environment.get("HF_HUB_CACHE") or environment.get("HUGGINGFACE_HUB_CACHE")
+    hub_home = Path(environment.get("HF_HOME") or caches / "huggingface")
+    places = {
+        "run": run or Path(),
+        "temporary": _temporary_folder(environment),
+        "hub_cache": Path(hub) if hub else hub_home / "hub",
+        "model_cache": Path(environment.get("RLC_CACHE") or caches / "rl_compat"),
+        "packages": Path(sysconfig.get_path("purelib")),
+    }
+    return {role: _absolute(path, home) for role, path in places.items()}
+
+
+def _temporary_folder(environment: Mapping[str, str]) -> Path:
+    """The one that Python takes: the first that exists and can be written to, the first that exists if none can."""
+    named = [environment[name] for name in ("TMPDIR", "TEMP", "TMP") if environment.get(name)]
+    existing = [place for place in (*named, *TEMPORARY_PLACES) if Path(place).is_dir()]
+    usable = [place for place in existing if os.access(place, os.W_OK | os.X_OK)]
+    return Path((usable or existing or [*named, *TEMPORARY_PLACES])[0])
+
+
+def _absolute(path: Path, home: Path) -> Path:
+    """`path` without `~`; a relative one stays when the working directory is gone."""
+    text = str(path)
+    if text == "~" or text.startswith("~/"):
+        path = home / text[2:]
+    try:
+        return path.absolute()
+    except OSError:
+        return path
+
+
+def read_folder(role: str, path: Path, mounts: Mapping[str, str]) -> Folder:
+    """A folder or its nearest existing parent; a few bytes are written to a file there that is gone at once."""
+    if not path.is_absolute():
+        return Folder(role=role, path=str(path), writable=False, error="the working directory does not exist any more")
+    place = nearest_existing(path)
+    error = _dangling(place) or write_error(place)
+    return Folder(
+        role=role,
+        path=str(place),
+        writable=error is None,
+        free_bytes=_free_bytes(place),
+        file_system=file_system_of(place, mounts),
+        error=error,
+    )
+
+
+def nearest_existing(path: Path) -> Path:
+    """The path itself, a link that leads nowhere included, or the closest of its parents that is there."""
+    return next((place for place in (path, *path.parents) if os.path.lexists(place)), Path("/"))
+
+
+def _dangling(place: Path) -> str | None:
+    return None if os.path.exists(place) else f"a link to `{os.path.realpath(place)}`, which does not exist"  # noqa: PTH110
+
+
+def write_error(folder: Path) -> str | None:
+    """Why a file cannot be written in a folder, None when it can."""
+    try:
+        handle, name = tempfile.mkstemp(prefix=".rl_compat-", dir=folder)
+    except OSError as error:
+        return _reason(error)
+    try:
+        with suppress(OSError):
+            Path(name).unlink()
+        with open(handle, "wb", buffering=0) as file:  # noqa: PTH123
+            file.write(bytes(TEST_BYTES))
+    except OSError as error:
+        return _reason(error)
+    finally:
+        with suppress(OSError):
+            Path(name).unlink(missing_ok=True)
+    return None
+
+
+def _reason(error: OSError) -> str:
+    return error.strerror or str(error)
+
+
+def _free_bytes(place: Path) -> int | None:
+    try:
+        return shutil.disk_usage(place).free
+    except OSError:
+        return None
+
+
+def read_mounts(root: Path = Path("/")) -> dict[str, str]:
+    """File system type by mount point, the one on top where several are mounted there."""
+    try:
+        text = (root / "proc/self/mountinfo").read_text(errors="surrogateescape")
+    except OSError:
+        return {}
+    mounts = {}
+    for line in text.splitlines():
+        before, _, after = line.partition(" - ")
+        fields, kind = before.split(" "), after.split(" ")[0]
+        if len(fields) > 4 and kind:
+            mounts[_unescaped(fields[4])] = kind
+    return mounts
+
+
+def file_system_of(path: Path, mounts: Mapping[str, str]) -> str | None:
+    """The type of the file system that holds a path: that of the longest mount point before it."""
+    real = Path(os.path.realpath(path))
+    return next((mounts[str(place)] for place in (real, *real.parents) if str(place) in mounts), None)
+
+
+def _unescaped(text: str) -> str:
+    r"""A mount point with `\040` for a space and the like."""
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match.group(1), 8)), text)

@@ -1,0 +1,156 @@
+"""Whether the servers that installation and models come from answer, asked all at once and given up on in time."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import ssl
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+from urllib.request import proxy_bypass_environment  # type: ignore[attr-defined]
+
+from rl_compat.hardware.system.environment import without_credentials
+from rl_compat.hardware.system.pip_settings import read_pip_settings
+from rl_compat.hardware.system.timeouts import Background, no_answer
+from rl_compat.hardware.types import Endpoint
+
+HUB = "https://huggingface.co"
+TORCH_INDEX = "https://download.pytorch.org/whl"
+PACKAGE_INDEX = "https://pypi.org/simple"
+TRUE = ("1", "on", "yes", "true")
+CERTIFICATES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT")
+"files of certificates that one or another of pip and the hub's client trusts"
+PROXY_NEEDS_LOGIN = 407
+
+
+def read_network(
+    environment: Mapping[str, str], *, timeout_seconds: float, pip_files: Sequence[Path] | None = None
+) -> tuple[Endpoint, ...]:
+    """Hub, PyTorch's index and the package index, less those that the environment forbids or a SOCKS proxy hides.
+
+    Each is sent a HEAD request without credentials through the proxy that the environment names. Every answer below
+    500 counts, but a proxy's refusal does not. After `timeout_seconds` in all, look-up of names included, the rest
+    counts as unreachable. `pip_files` are pip's settings where they are not the usual ones.
+    """
+    places = endpoint_places(environment, pip_files=pip_files)
+    deadline = time.monotonic() + timeout_seconds
+    asked = {
+        role: Background(partial(ask, role, url, environment, timeout_seconds=timeout_seconds))
+        for role, url in places.items()
+    }
+    return tuple(
+        _answer(role, places[role], background, max(0.0, deadline - time.monotonic()), timeout_seconds)
+        for role, background in asked.items()
+    )
+
+
+def endpoint_places(environment: Mapping[str, str], *, pip_files: Sequence[Path] | None = None) -> dict[str, str]:
+    """The address of each server that may and can be asked, without credentials and query."""
+    pip = read_pip_settings(environment, files=pip_files)
+    places = {}
+    if not any(_is_true(environment.get(name)) for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")):
+        places["hub"] = environment.get("HF_ENDPOINT") or HUB
+    if not _is_true(pip.get("no-index")):
+        places["torch_index"] = TORCH_INDEX
+        places["package_index"] = pip.get("index-url") or PACKAGE_INDEX
+    shown = {role: without_credentials(url.strip()).rstrip("/") for role, url in places.items()}
+    return {role: url for role, url in shown.items() if not _behind_socks(url, environment)}
+
+
+def ask(role: str, url: str, environment: Mapping[str, str], *, timeout_seconds: float) -> Endpoint:
+    """One server's answer; whatever goes wrong is the endpoint's `error`."""
+    started = time.perf_counter()
+    try:
+        error = _file_error(url) if url.startswith("file:") else _request_error(url, environment, timeout_seconds)
+    except urllib.error.URLError as failure:
+        error = _text(failure.reason, timeout_seconds)
+    except (OSError, ValueError, http.client.HTTPException) as failure:
+        error = _text(failure, timeout_seconds)
+    seconds = round(time.perf_counter() - started, 3)
+    return Endpoint(role=role, url=url, reachable=error is None, seconds=None if error else seconds, error=error)
+
+
+def _request_error(url: str, environment: Mapping[str, str], timeout_seconds: float) -> str | None:
+    request = urllib.request.Request(url, method="HEAD", headers={"User-Agent": "rl_compat"})
+    opener = urllib.request.build_opener(
+        urllib.request.ProxyHandler(proxies_for(url, environment)),
+        urllib.request.HTTPSHandler(context=_trust(environment)),
+        _NoRedirect(),
+    )
+    try:
+        with opener.open(request, timeout=timeout_seconds):
+            return None
+    except urllib.error.HTTPError as answer:
+        with answer:
+            refused = answer.code >= 500 or answer.code == PROXY_NEEDS_LOGIN
+            return f"HTTP {answer.code} {answer.reason}".strip() if refused else None
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Where a server sends one to is another question."""
+
+    def redirect_request(self, *arguments: Any, **named: Any) -> None:
+        return None
+
+
+def proxies_for(url: str, environment: Mapping[str, str]) -> dict[str, str]:
+    """The proxy of an address by its scheme, none where NO_PROXY leaves the host out; lower case goes first."""
+    parts = urlsplit(url)
+    outside = environment.get("no_proxy") or environment.get("NO_PROXY") or ""
+    if outside and proxy_bypass_environment(parts.netloc, {"no": outside}):
+        return {}
+    names = (f"{parts.scheme}_proxy", f"{parts.scheme.upper()}_PROXY", "all_proxy", "ALL_PROXY")
+    proxy = next((environment[name] for name in names if environment.get(name)), None)
+    return {parts.scheme: proxy} if proxy else {}
+
+
+def _behind_socks(url: str, environment: Mapping[str, str]) -> bool:
+    """Whether the standard library cannot ask that server, which says nothing of pip and the hub's client."""
+    try:
+        return any(proxy.lower().startswith("socks") for proxy in proxies_for(url, environment).values())
+    except ValueError:
+        return False
+
+
+def _trust(environment: Mapping[str, str]) -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    for name in CERTIFICATES:
+        file = environment.get(name)
+        if file and os.path.isfile(file):  # noqa: PTH113
+            with suppress(OSError):
+                context.load_verify_locations(cafile=file)
+    return context
+
+
+def _file_error(url: str) -> str | None:
+    path = Path(unquote(urlsplit(url).path))
+    return None if path.exists() else f"`{path}` does not exist"
+
+
+def _answer(role: str, url: str, background: Background[Endpoint], left: float, total: float) -> Endpoint:
+    try:
+        return background.result(left)
+    except TimeoutError:
+        return Endpoint(role=role, url=url, reachable=False, error=no_answer(total))
+
+
+def _text(reason: object, timeout_seconds: float) -> str:
+    """`Name or service not known`, `Connection refused`, `ValueError: unknown url type …`, without credentials."""
+    if isinstance(reason, TimeoutError):
+        return no_answer(timeout_seconds)
+    if isinstance(reason, OSError):
+        said = reason.strerror or str(reason)
+    else:
+        said = f"{type(reason).__name__}: {reason}" if isinstance(reason, BaseException) else str(reason)
+    return without_credentials(" ".join(said.split()))[:300]
+
+
+def _is_true(value: str | None) -> bool:
+    return (value or "").strip().lower() in TRUE

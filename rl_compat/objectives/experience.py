@@ -1,0 +1,150 @@
+"""From scored responses to what the updates learn from: token rewards, advantages and returns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from rl_compat.algorithms.advantages.estimators import ESTIMATORS, AdvantageInputs, VTraceBounds, with_critic
+from rl_compat.algorithms.advantages.gae import AdvantageEstimate, add_kl_penalty, outcome_token_rewards
+from rl_compat.algorithms.kl import KLKind, kl_estimate
+from rl_compat.algorithms.masking import masked_mean
+from rl_compat.batch import Batch
+from rl_compat.objectives.off_policy import Corrected, OffPolicySettings, correct
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExperienceSettings:
+    """Which estimator turns rewards into advantages, the KL penalty inside the reward, and off-policy correction."""
+
+    algorithm: str = "ppo"
+    gamma: float = 1.0
+    gae_lambda: float = 1.0
+    whiten: bool = True
+    normalize_by_std: bool = True
+    kl_in_reward: KLKind | Literal["none"] = "none"
+    off_policy: OffPolicySettings = field(default_factory=OffPolicySettings)
+    vtrace: VTraceBounds | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewardParts:
+    """The rewards of a step by name, for an algorithm that weighs them itself."""
+
+    values: Mapping[str, Sequence[float | None]]
+    weights: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experience:
+    batch: Batch
+    scored: Tensor
+    "[B] bool: False on responses that had no reward"
+    reward_kl: float
+    "mean KL per token between the policy and the reference, 0 without one in the reward"
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    "of the off-policy correction"
+
+
+def make_experience(
+    batch: Batch,
+    *,
+    rewards: Sequence[float | None],
+    settings: ExperienceSettings,
+    kl_coef: float = 0.0,
+    parts: RewardParts | None = None,
+    greedy_rewards: Sequence[float | None] | None = None,
+    costs: Sequence[float | None] | None = None,
+    multiplier: float = 0.0,
+) -> Experience:
+    """The batch with rewards, token rewards, advantages and returns.
+
+    `rewards` holds one outcome per response. A response without one (None) is left out: its mask is cleared, and no
+    group statistic counts it. `greedy_rewards` (ReMax) holds one for each group, in the order of their numbers;
+    without one the group is left out. `costs` (PPO-Lagrangian) holds one per response, None leaves it out too, and
+    `multiplier` is their price. A KL in the reward needs `old_logprobs` and `ref_logprobs`, PPO needs `values`, a cost
+    `cost_values`.
+    """
+    outcome, scored = _column(rewards)
+    baselines = outcome_costs = None
+    if greedy_rewards is not None:
+        baselines, known = (of_group[batch.groups] for of_group in _column(greedy_rewards))
+        scored = scored & known
+    if costs is not None:
+        outcome_costs, known = _column(costs)
+        scored = scored & known
+    batch = batch.with_(response_mask=batch.response_mask & scored[:, None], rewards=outcome, costs=outcome_costs)
+    batch, metrics = _corrected(batch, settings.off_policy)
+    token_rewards, reward_kl = _token_rewards(batch, settings, kl_coef=kl_coef)
+    inputs = AdvantageInputs(
+        token_rewards=token_rewards,
+        rewards=outcome,
+        values=batch.values,
+        response_mask=batch.response_mask,
+        groups=batch.groups,
+        scored=scored,
+        baselines=baselines,
+        logprobs=batch.old_logprobs,
+        rollout_logprobs=batch.rollout_logprobs,
+        sum_pi_squared=batch.sum_pi_squared,
+        importance=batch.weights,
+        reward_parts={} if parts is None else {name: _column(part)[0] for name, part in parts.values.items()},
+        part_weights={} if parts is None else parts.weights,
+        multiplier=multiplier,
+        gamma=settings.gamma,
+        gae_lambda=settings.gae_lambda,
+        whiten=settings.whiten,
+        normalize_by_std=settings.normalize_by_std,
+        vtrace=settings.vtrace,
+    )
+    if costs is not None:
+        cost = _of_cost(batch, inputs)
+        batch, inputs = batch.with_(cost_returns=cost.returns), replace(inputs, cost_advantages=cost.advantages)
+    estimate = ESTIMATORS[settings.algorithm](inputs)
+    batch = batch.with_(token_rewards=token_rewards, advantages=estimate.advantages, returns=estimate.returns)
+    return Experience(batch=batch, scored=scored, reward_kl=reward_kl, metrics=metrics)
+
+
+def _corrected(batch: Batch, settings: OffPolicySettings) -> Corrected:
+    """Weights and rejection, where they are not left to the update."""
+    return correct(batch, settings) if settings.corrects and not settings.bypass else Corrected(batch, {})
+
+
+def _token_rewards(batch: Batch, settings: ExperienceSettings, *, kl_coef: float) -> tuple[Tensor, float]:
+    """The outcome on the last token of the mask minus the KL penalty, [B, T], and the mean KL of a token."""
+    assert batch.rewards is not None
+    mask, reward_kl = batch.response_mask, 0.0
+    token_rewards = outcome_token_rewards(
+        rewards=batch.rewards, response_lengths=batch.response_lengths, response_mask=mask
+    )
+    if settings.kl_in_reward != "none":
+        kl = _reward_kl(batch, settings.kl_in_reward)
+        reward_kl = float(masked_mean(kl, mask=mask))
+        token_rewards = add_kl_penalty(token_rewards, kl=kl, coef=kl_coef, mask=mask)
+    return token_rewards, reward_kl
+
+
+def _of_cost(batch: Batch, inputs: AdvantageInputs) -> AdvantageEstimate:
+    """Advantages and returns of the cost, which stands on the last token as the reward does, without a KL."""
+    assert batch.costs is not None
+    assert batch.cost_values is not None
+    token_costs = outcome_token_rewards(
+        rewards=batch.costs, response_lengths=batch.response_lengths, response_mask=batch.response_mask
+    )
+    return with_critic(inputs, token_rewards=token_costs, values=batch.cost_values)
+
+
+def _column(values: Sequence[float | None]) -> tuple[Tensor, Tensor]:
+    """The values with 0 for None, float32, and which are known, bool."""
+    numbers = torch.tensor([0.0 if value is None else float(value) for value in values])
+    return numbers, torch.tensor([value is not None for value in values])
+
+
+def _reward_kl(batch: Batch, kind: KLKind) -> Tensor:
+    assert batch.old_logprobs is not None, "the KL in the reward needs the policy's log-probabilities"
+    assert batch.ref_logprobs is not None, "the KL in the reward needs the reference's log-probabilities"
+    return kl_estimate(kind, logprobs=batch.old_logprobs, ref_logprobs=batch.ref_logprobs)

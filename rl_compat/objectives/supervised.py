@@ -1,0 +1,26 @@
+"""SFTObjective: the log-probability of given responses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from rl_compat.data.encode.items import ItemBatch
+from rl_compat.objectives.offline import Counts, Judged
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SFTObjective:
+    """Minus the mean log-probability of the tokens that are learned."""
+
+    compares: bool = False
+    scores: bool = False
+    needs_reference: bool = False
+    needs_mismatched: bool = False
+
+    def judge(self, batch: ItemBatch, values: Tensor, counts: Counts, *, mismatched: Tensor | None = None) -> Judged:
+        """Each token of the mini-batch weighs the same, whichever response it is in."""
+        del batch, mismatched
+        loss = -values.sum() / counts.num_tokens
+        return Judged(loss=loss, shares={"loss": loss.detach()})

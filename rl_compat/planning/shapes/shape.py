@@ -1,0 +1,177 @@
+"""The dimensions of a model, read from its folder's `config.json` without torch."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from rl_compat.errors import ModelError
+from rl_compat.planning.shapes.decoder_families import native_obstacle, own_forward_obstacle
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Linear:
+    """One linear layer of a block: module name, input and output width, whether it has a bias."""
+
+    name: str
+    inputs: int
+    outputs: int
+    bias: bool = False
+
+    @property
+    def num_parameters(self) -> int:
+        return self.inputs * self.outputs + (self.outputs if self.bias else 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelShape:
+    """What a decoder-only language model is made of, as far as memory is concerned."""
+
+    model_type: str
+    num_layers: int
+    hidden_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    intermediate_size: int
+    vocab_size: int
+    tie_word_embeddings: bool
+    max_positions: int | None
+    linears: tuple[Linear, ...]
+    "of one block, in order"
+    norms_per_layer: int = 2
+    query_key_norm: bool = False
+    exact: bool = True
+    "False for a family that is not in the table: counted as llama"
+    native_obstacle: str | None = field(default=None, compare=False)
+    "why the native rollout engine cannot run the model"
+    own_forward_obstacle: str | None = field(default=None, compare=False)
+    "why it must call the model's own forward"
+    linear_parameters: int = field(init=False, repr=False, compare=False)
+    "of all blocks: what autocast copies, adapters sit on and quantization shrinks"
+
+    def __post_init__(self) -> None:
+        each = sum(linear.num_parameters for linear in self.linears)
+        object.__setattr__(self, "linear_parameters", self.num_layers * each)
+
+    @classmethod
+    def from_folder(cls, folder: Path) -> Self:
+        """Read `config.json`. Raises ModelError naming the file and the key that is missing."""
+        path = folder / "config.json"
+        if not path.is_file():
+            raise ModelError(f"`{folder}` has no `config.json`", hint="give a folder saved by `save_pretrained`")
+        try:
+            config = json.loads(path.read_text())
+        except json.JSONDecodeError as error:
+            raise ModelError(f"`{path}` is not JSON: {error}") from error
+        return cls.from_config(config, source=str(path))
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], *, source: str = "config.json") -> Self:
+        """The shape that a Hugging Face configuration describes; the text part of a multimodal one."""
+        if not isinstance(config, dict):
+            raise ModelError(f"`{source}` is not a configuration: it holds a {type(config).__name__}")
+        text = config.get("text_config") or config
+        family = str(text.get("model_type") or config.get("model_type") or "")
+        tied = config.get("tie_word_embeddings", text.get("tie_word_embeddings", family in TIED_BY_DEFAULT))
+        hidden = _number(text, "hidden_size", source)
+        num_heads = _number(text, "num_attention_heads", source)
+        num_kv_heads = _number(text, "num_key_value_heads", source, otherwise=num_heads)
+        head_dim = _number(text, "head_dim", source, otherwise=max(1, hidden // num_heads))
+        intermediate = _number(text, "intermediate_size", source)
+        return cls(
+            model_type=family,
+            num_layers=_number(text, "num_hidden_layers", source),
+            hidden_size=hidden,
+            num_heads=num_heads,
+            num_kv_heads=num_kv_heads,
+            head_dim=head_dim,
+            intermediate_size=intermediate,
+            vocab_size=_number(text, "vocab_size", source),
+            tie_word_embeddings=bool(tied),
+            max_positions=text.get("max_position_embeddings"),
+            linears=_linears(family, text, hidden, num_heads * head_dim, num_kv_heads * head_dim, intermediate),
+            norms_per_layer=4 if family in FOUR_NORMS else 2,
+            query_key_norm=family in QUERY_KEY_NORM,
+            exact=family in KNOWN_FAMILIES,
+            native_obstacle=native_obstacle(text),
+            own_forward_obstacle=own_forward_obstacle(dict(text) | {"model_type": family}),
+        )
+
+    @property
+    def query_width(self) -> int:
+        return self.num_heads * self.head_dim
+
+    @property
+    def kv_width(self) -> int:
+        return self.num_kv_heads * self.head_dim
+
+    @property
+    def embedding_parameters(self) -> int:
+        return self.vocab_size * self.hidden_size
+
+    @property
+    def norm_parameters(self) -> int:
+        per_layer = self.norms_per_layer * self.hidden_size + (2 * self.head_dim if self.query_key_norm else 0)
+        return self.num_layers * per_layer + self.hidden_size
+
+    @property
+    def trunk_parameters(self) -> int:
+        """Everything but the language-model head."""
+        return self.embedding_parameters + self.linear_parameters + self.norm_parameters
+
+    @property
+    def num_parameters(self) -> int:
+        """Of the language model; a tied head counts once."""
+        return self.trunk_parameters + (0 if self.tie_word_embeddings else self.embedding_parameters)
+
+    def lora_parameters(self, rank: int, targets: tuple[str, ...] = ("all-linear",)) -> int:
+        """Trained by adapters of a rank: inputs x rank and rank x outputs for each targeted layer."""
+        chosen = [item for item in self.linears if targets == ("all-linear",) or item.name in targets]
+        return self.num_layers * sum(rank * (item.inputs + item.outputs) for item in chosen)
+
+
+KNOWN_FAMILIES = frozenset({"llama", "qwen2", "qwen3", "gemma3", "gemma3_text", "mistral", "phi3", "smollm3"})
+TIED_BY_DEFAULT = frozenset({"gemma3", "gemma3_text", "smollm3"})
+FOUR_NORMS = frozenset({"gemma3", "gemma3_text"})
+QUERY_KEY_NORM = frozenset({"qwen3", "gemma3", "gemma3_text"})
+QKV_BIAS_ALWAYS = frozenset({"qwen2"})
+FUSED = frozenset({"phi3"})
+
+
+def _linears(
+    family: str, config: dict[str, Any], hidden: int, query: int, kv: int, intermediate: int
+) -> tuple[Linear, ...]:
+    if family in FUSED:
+        return (
+            Linear(name="qkv_proj", inputs=hidden, outputs=query + 2 * kv),
+            Linear(name="o_proj", inputs=query, outputs=hidden),
+            Linear(name="gate_up_proj", inputs=hidden, outputs=2 * intermediate),
+            Linear(name="down_proj", inputs=intermediate, outputs=hidden),
+        )
+    attention_bias, mlp_bias = bool(config.get("attention_bias", False)), bool(config.get("mlp_bias", False))
+    qkv_bias = attention_bias or family in QKV_BIAS_ALWAYS
+    return (
+        Linear(name="q_proj", inputs=hidden, outputs=query, bias=qkv_bias),
+        Linear(name="k_proj", inputs=hidden, outputs=kv, bias=qkv_bias),
+        Linear(name="v_proj", inputs=hidden, outputs=kv, bias=qkv_bias),
+        Linear(name="o_proj", inputs=query, outputs=hidden, bias=attention_bias),
+        Linear(name="gate_proj", inputs=hidden, outputs=intermediate, bias=mlp_bias),
+        Linear(name="up_proj", inputs=hidden, outputs=intermediate, bias=mlp_bias),
+        Linear(name="down_proj", inputs=intermediate, outputs=hidden, bias=mlp_bias),
+    )
+
+
+def _number(config: dict[str, Any], key: str, source: str, *, otherwise: int | None = None) -> int:
+    value = config.get(key)
+    if value is None and otherwise is not None:
+        return otherwise
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        found = "is missing" if value is None else f"is `{value}`, not a positive whole number"
+        raise ModelError(
+            f"`{source}`: `{key}` {found}",
+            hint="rl_compat trains decoder-only language models in the Hugging Face format",
+        )
+    return value

@@ -1,0 +1,118 @@
+"""The rollout engine that was measured to be the fastest, where the user leaves the engine open."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+
+from rl_compat.capability.choose import choose
+from rl_compat.capability.devices import on_cpu
+from rl_compat.capability.rollout_engines import ENGINES, rollout_engine
+from rl_compat.capability.types import Choice
+from rl_compat.errors import RLCompatError
+from rl_compat.planning.decide import Decided
+from rl_compat.planning.memory.ladder import CHEAP, LEVERS, Found, shortage_text
+from rl_compat.planning.memory.request import Levers
+from rl_compat.planning.memory.sizing import Shortage
+from rl_compat.planning.speed.comparison import Comparison, compared
+from rl_compat.planning.speed.measurements import Measurement, shipped_measurements
+
+TIE = 0.05
+"a lead of less does not speak for an engine: the preferred one stays"
+
+Decide = Callable[[Choice], Decided]
+Search = Callable[[Decided], Found | Shortage]
+
+
+def with_fastest_engine(
+    decided: Decided, found: Found, *, own: Iterable[Measurement], decide: Decide, search: Search
+) -> tuple[Decided, Found]:
+    """What was decided, with the engine that was measured to be the fastest.
+
+    `own` are this machine's measurements, which come before the shipped ones. `decide` decides again with another
+    engine; it is taken when it fits in memory without sending to the host what otherwise stays on the device.
+    """
+    comparison = _comparison(decided, found.sizes.max_num_seqs, own)
+    if comparison is None:
+        return decided, found
+    preferred, speeds = decided.choices["rollout_engine"], comparison.speeds
+    fastest = next(iter(speeds))
+    slower = {name: _slower(speed, speeds[fastest]) for name, speed in speeds.items() if name != fastest}
+    if fastest == preferred.value:
+        reason = f"{preferred.reason}; {comparison.figures(fastest)}"
+        return _keeping(decided, _chosen(decided, fastest, because=reason, against=slower)), found
+    if speeds[fastest] < speeds[preferred.value] * (1 + TIE):
+        reason = f"{preferred.reason}; {comparison.figures(preferred.value)}, which differ by less than {TIE:.0%}"
+        return _keeping(decided, _chosen(decided, preferred.value, because=reason)), found
+    other = _fitting(
+        _chosen(decided, fastest, because=comparison.figures(fastest), against=slower), found, decide, search
+    )
+    if isinstance(other, str):
+        reason = f"was measured faster ({comparison.figures(fastest)}), but {other}"
+        kept = _chosen(decided, preferred.value, because=preferred.reason, against={fastest: reason})
+        return _keeping(decided, kept), found
+    return other
+
+
+def _comparison(decided: Decided, batch: int, own: Iterable[Measurement]) -> Comparison | None:
+    """Of the engines that run here: this machine's own figures, else the shipped ones; None when none apply.
+
+    They were taken on real cards, with whole weights, and the shipped ones with models of described families.
+    """
+    request, hardware = decided.request, decided.hardware
+    preferred = decided.choices["rollout_engine"]
+    if preferred.asked or not request.generates or hardware.emulated is not None or request.quantization != "none":
+        return None
+    if request.actor.native_obstacle is not None:
+        return None
+    shipped = () if request.actor.own_forward_obstacle is not None else shipped_measurements()
+    for measurements in (own, shipped):
+        comparison = compared(
+            measurements,
+            card=hardware.host.cpu_name if on_cpu(hardware) else hardware.devices[0].name,
+            dtype=request.rollout_dtype,
+            num_parameters=request.actor.num_parameters,
+            batch=batch,
+            engines=[name for name in ENGINES if rollout_engine(hardware, name).supported],
+        )
+        if comparison is not None and preferred.value in comparison.speeds:
+            return comparison
+    return None
+
+
+def _fitting(choice: Choice, found: Found, decide: Decide, search: Search) -> tuple[Decided, Found] | str:
+    """What is decided with another engine, or why it is not taken."""
+    try:
+        other = decide(choice)
+        outcome = search(other)
+    except RLCompatError as error:
+        return error.message
+    if not isinstance(outcome, Found):
+        return f"does not fit: {shortage_text(outcome)}"
+    return "fits only with offload" if _moves_more(outcome.levers, found.levers) else (other, outcome)
+
+
+def _moves_more(levers: Levers, than: Levers) -> bool:
+    dear = [name for name in LEVERS if name not in CHEAP]
+    return any(getattr(levers, name) and not getattr(than, name) for name in dear)
+
+
+def _slower(speed: float, fastest: float) -> str:
+    return f"was measured slower: {speed:,.0f} against {fastest:,.0f} tokens/s"
+
+
+def _chosen(decided: Decided, engine: str, *, because: str, against: Mapping[str, str] | None = None) -> Choice:
+    """An engine that runs here, with what speaks against each of the others."""
+    before = decided.choices["rollout_engine"]
+    others = [name for name in (before.value, *(item.value for item in before.rejected)) if name != engine]
+    return choose(
+        "rollout.engine",
+        (engine, *others),
+        because=because,
+        against=lambda name: rollout_engine(decided.hardware, name).reasons_against,
+        unwise=lambda name: (against[name],) if against and name in against else (),
+    )
+
+
+def _keeping(decided: Decided, choice: Choice) -> Decided:
+    return replace(decided, choices=dict(decided.choices) | {"rollout_engine": choice})

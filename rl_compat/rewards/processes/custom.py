@@ -1,0 +1,219 @@
+"""A user's reward function: loaded from a file, and called with the keywords that it takes."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rl_compat.errors import ConfigError, nearest
+from rl_compat.rewards.processes.interpret import failed, outcome_of, shown
+from rl_compat.rewards.types import Outcome
+
+DEFAULT_FUNCTION = "compute_score"
+COMPLETIONS = "completions"
+BATCHED_FUNCTION = "compute_scores"
+KEYWORDS = ("data_source", "solution_str", "ground_truth", "extra_info", "response_length")
+BATCHED_KEYWORDS = ("data_sources", "solution_strs", "ground_truths", "extra_infos", "response_lengths")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One response as a user's function sees it."""
+
+    row: int
+    data_source: str
+    solution_str: str
+    ground_truth: Any
+    extra_info: dict[str, Any]
+    response_length: int | None = None
+    "tokens"
+    response_ids: tuple[int, ...] | None = None
+    messages: Any = None
+    "the prompt before its template: text or chat messages"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CustomFunction:
+    """A loaded function and how to call it.
+
+    One response at a time with the keywords `data_source`, `solution_str`, `ground_truth`, `extra_info` and
+    `response_length`. A function named `compute_scores`, or with an attribute `batched = True`, gets all responses in
+    lists, by the plural of these keywords. A function with a parameter `completions` is called as TRL does: with
+    `completions`, `prompts`, `completion_ids` and the columns of the data in lists.
+    """
+
+    name: str
+    file: Path
+    function: Callable[..., Any]
+    arguments: Mapping[str, str]
+    accepted: tuple[str, ...]
+    "which of our keywords it takes"
+    batched: bool
+    concurrent: bool
+    "a coroutine function: calls may overlap"
+    by_columns: bool = False
+    "takes `completions` and the columns of the data"
+    takes_all: bool = False
+    "has `**kwargs`"
+
+    def call(self, call: Call) -> Any:
+        """The raw value for one response, or an awaitable of it."""
+        return self.function(**{key: getattr(call, key) for key in self.accepted}, **self.arguments)
+
+    def call_batch(self, calls: Sequence[Call]) -> Any:
+        """The raw values for all responses, or an awaitable of them."""
+        if self.by_columns:
+            columns = _columns(calls)
+            return self.function(
+                **{name: values for name, values in columns.items() if self.takes_all or name in self.accepted},
+                **self.arguments,
+            )
+        singular = dict(zip(BATCHED_KEYWORDS, KEYWORDS, strict=True))
+        lists = {key: [getattr(call, singular[key]) for call in calls] for key in self.accepted}
+        return self.function(**lists, **self.arguments)
+
+    def outcome(self, value: Any, call: Call) -> Outcome:
+        """What a returned value means; a built-in's is an outcome already."""
+        return value if isinstance(value, Outcome) else outcome_of(value, function=self.name, row=call.row)
+
+    def outcomes(self, values: Any, calls: Sequence[Call]) -> list[Outcome]:
+        """One outcome per response; a list of another length is never stretched or cut."""
+        values = values.tolist() if hasattr(values, "tolist") else values
+        if not isinstance(values, (list, tuple)):
+            got = f"returned {shown(values)}, expected a list of {len(calls)} rewards"
+        elif len(values) != len(calls):
+            got = f"returned {len(values)} rewards, expected {len(calls)}"
+        else:
+            return [self.outcome(value, call) for value, call in zip(values, calls, strict=True)]
+        return [failed(f"`{self.name}` {got}", kind="misuse") for _ in calls]
+
+    def crashed(self, error: BaseException, call: Call) -> Outcome:
+        """The outcome of a call that raised."""
+        where = line_in(error, self.file)
+        return failed(f"`{self.name}` failed for row {call.row}: {type(error).__name__}: {error}{where}")
+
+
+def split_spec(spec: str) -> tuple[Path, str]:
+    """`file.py:function` as the file and the name; `compute_score` when only a file is named."""
+    path, colon, name = spec.rpartition(":")
+    if not colon or spec.endswith(".py"):
+        path, name = spec, DEFAULT_FUNCTION
+    file = Path(path).expanduser()
+    if not file.is_file():
+        raise ConfigError(
+            f"the file `{path}` of the reward `{spec}` does not exist",
+            hint="the path is relative to the folder that the command runs in",
+        )
+    return file, name
+
+
+def load_function(file: Path, name: str, arguments: Mapping[str, str]) -> CustomFunction:
+    """Import the file and bind the function. Raises ConfigError for a file or function that cannot be used."""
+    module = _import(file)
+    function = getattr(module, name, None)
+    if not callable(function):
+        defined = [key for key, value in vars(module).items() if inspect.isfunction(value)]
+        close = nearest(name, defined)
+        listed = ", ".join(f"`{key}`" for key in defined) or "no functions"
+        raise ConfigError(
+            f"`{file}` has no function `{name}`", hint=f"did you mean `{close}`" if close else f"it defines {listed}"
+        )
+    by_columns = COMPLETIONS in inspect.signature(function).parameters
+    batched = by_columns or name == BATCHED_FUNCTION or bool(getattr(function, "batched", False))
+    given = (_named(function) if by_columns else BATCHED_KEYWORDS) if batched else KEYWORDS
+    given = tuple(key for key in given if not by_columns or key not in arguments)
+    accepted, own = _bind(function, given=given, arguments=arguments, label=f"`{name}` of `{file}`")
+    return CustomFunction(
+        name=name,
+        file=file,
+        function=function,
+        arguments=own,
+        accepted=accepted,
+        batched=batched,
+        concurrent=inspect.iscoroutinefunction(function) and not batched,
+        by_columns=by_columns,
+        takes_all=_takes_all(function),
+    )
+
+
+def line_in(error: BaseException, file: Path) -> str:
+    """` (line 12 of `rewards.py`)`: the innermost line of the user's file in a traceback, or nothing."""
+    if isinstance(error, SyntaxError) and error.lineno is not None:
+        return f" (line {error.lineno} of `{Path(error.filename or file).name}`)"
+    lines = [
+        frame.lineno for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == file.resolve()
+    ]
+    return f" (line {lines[-1]} of `{file.name}`)" if lines else ""
+
+
+def _import(file: Path) -> Any:
+    path = file.resolve()
+    sys.path.insert(0, str(path.parent))
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules.setdefault(path.stem, module)
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        detail = error.msg if isinstance(error, SyntaxError) else error
+        raise ConfigError(
+            f"`{file}` cannot be imported: {type(error).__name__}: {detail}{line_in(error, file)}",
+            hint="mend the file, or name another in `reward.functions`",
+        ) from error
+    return module
+
+
+def _columns(calls: Sequence[Call]) -> dict[str, list[Any]]:
+    """Responses, prompts and columns of the data as lists; a response to chat messages is a list of one message."""
+    keys = dict.fromkeys(key for call in calls for key in call.extra_info)
+    columns: dict[str, list[Any]] = {key: [call.extra_info.get(key) for call in calls] for key in keys}
+    return columns | {
+        "prompts": [call.messages for call in calls],
+        COMPLETIONS: [
+            call.solution_str
+            if isinstance(call.messages, str) or call.messages is None
+            else [{"role": "assistant", "content": call.solution_str}]
+            for call in calls
+        ],
+        "completion_ids": [None if call.response_ids is None else list(call.response_ids) for call in calls],
+        "ground_truth": [call.ground_truth for call in calls],
+        "data_source": [call.data_source for call in calls],
+    }
+
+
+def _takes_all(function: Callable[..., Any]) -> bool:
+    return any(item.kind is item.VAR_KEYWORD for item in inspect.signature(function).parameters.values())
+
+
+def _named(function: Callable[..., Any]) -> tuple[str, ...]:
+    parameters = inspect.signature(function).parameters.values()
+    return tuple(item.name for item in parameters if item.kind in (item.POSITIONAL_OR_KEYWORD, item.KEYWORD_ONLY))
+
+
+def _bind(
+    function: Callable[..., Any], *, given: Sequence[str], arguments: Mapping[str, str], label: str
+) -> tuple[tuple[str, ...], dict[str, str]]:
+    parameters = inspect.signature(function).parameters.values()
+    takes_all, named = _takes_all(function), _named(function)
+    required = [
+        item.name
+        for item in parameters
+        if item.default is item.empty and item.kind not in (item.VAR_KEYWORD, item.VAR_POSITIONAL)
+    ]
+    missing = [name for name in required if name not in named or name not in {*given, *arguments}]
+    if missing:
+        names = ", ".join(f"`{name}`" for name in missing)
+        raise ConfigError(
+            f"{label} needs {names}, which it is not given",
+            hint=f"it is called with the keywords {', '.join(given)} and with `reward.function_arguments`",
+        )
+    accepted = tuple(name for name in given if takes_all or name in named)
+    return accepted, {name: value for name, value in arguments.items() if takes_all or name in named}

@@ -1,0 +1,179 @@
+"""Functions under a time limit: each runs in a process of its own that can be killed and started again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from multiprocessing.connection import Connection, Pipe
+from pathlib import Path
+
+from rl_compat.errors import ConfigError
+from rl_compat.rewards.processes.custom import Call
+from rl_compat.rewards.processes.interpret import failed
+from rl_compat.rewards.processes.worker import Load, Ready, Refused, Work, timeout_message
+from rl_compat.rewards.types import Outcome
+
+LOAD_SECONDS = 120.0
+"for importing the user's file"
+GRACE_SECONDS = 2.0
+"beyond the limit that calls which overlap keep themselves"
+
+_CHILD = (
+    "import sys; sys.path[:] = sys.argv[2:]; "
+    "from rl_compat.rewards.processes.worker import main; main(int(sys.argv[1]))"
+)
+
+
+class TimedFunction:
+    """A function in a killable process. Usable from any thread, by one at a time."""
+
+    def __init__(self, file: Path | None, name: str, *, arguments: Mapping[str, str], timeout_seconds: float) -> None:
+        """Start the process and load the function; `file` is None for a built-in reward.
+
+        Raises ConfigError when the function cannot be used.
+        """
+        self.name = name
+        self._load = Load(file=file, name=name, arguments=dict(arguments), timeout_seconds=timeout_seconds)
+        self._timeout_seconds = timeout_seconds
+        self._lock = threading.Lock()
+        self._abandoned = False
+        self._process: subprocess.Popen[bytes] | None = None
+        self._connection: Connection | None = None
+        self._ready = self._start()
+
+    @property
+    def batched(self) -> bool:
+        """Whether the function sees all responses at once."""
+        return self._ready.batched
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """Names of the extra arguments that the function takes."""
+        return self._ready.arguments
+
+    def outcomes(self, calls: Sequence[Call]) -> list[Outcome]:
+        """One outcome per call, in their order. A call over the limit is stopped, and the rest goes on."""
+        with self._lock:
+            done: dict[int, Outcome] = {}
+            one_by_one = not self._ready.concurrent
+            try:
+                while len(done) < len(calls):
+                    assert not self._abandoned, "an abandoned function is not called again"
+                    pending = [i for i in range(len(calls)) if i not in done]
+                    done |= self._attempt(calls, pending, one_by_one=one_by_one)
+                    one_by_one = True
+            except BaseException:
+                self._kill()
+                raise
+            return [done[i] for i in range(len(calls))]
+
+    def abandon(self) -> None:
+        """End the process while another thread waits for its answers."""
+        self._abandoned = True
+        process = self._process
+        if process is not None:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        """End the process and everything that it started."""
+        with self._lock:
+            self._kill()
+
+    def _attempt(self, calls: Sequence[Call], pending: Sequence[int], *, one_by_one: bool) -> dict[int, Outcome]:
+        """Outcomes until all are there or the process has to be killed; the call at fault then fails."""
+        if self._connection is None:
+            self._ready = self._start()
+        assert self._connection is not None
+        done: dict[int, Outcome] = {}
+        fault = None
+        try:
+            self._connection.send(Work(calls=tuple(calls[i] for i in pending), one_by_one=one_by_one))
+            while len(done) < len(pending):
+                if not self._connection.poll(self._limit_seconds(len(pending), one_by_one=one_by_one)):
+                    fault = "timeout"
+                    break
+                position, outcome = self._connection.recv()
+                done[pending[position]] = outcome
+        except (EOFError, ConnectionError):
+            fault = "ended"
+        if fault is None:
+            return done
+        exit_code = self._exit_code() if fault == "ended" else None
+        self._kill()
+        for index in self._at_fault([i for i in pending if i not in done], one_by_one=one_by_one):
+            done[index] = self._failure(calls[index], fault=fault, exit_code=exit_code)
+        return done
+
+    def _at_fault(self, unanswered: Sequence[int], *, one_by_one: bool) -> Sequence[int]:
+        """The call that was running; all of a batch; unknown, so none yet, among calls that overlap."""
+        if self._ready.batched:
+            return unanswered
+        return unanswered[:1] if one_by_one else ()
+
+    def _limit_seconds(self, num_calls: int, *, one_by_one: bool) -> float:
+        if self._ready.batched:
+            return self._timeout_seconds * num_calls
+        return self._timeout_seconds if one_by_one else self._timeout_seconds + GRACE_SECONDS
+
+    def _failure(self, call: Call, *, fault: str, exit_code: int | None) -> Outcome:
+        if fault == "timeout":
+            return failed(timeout_message(self.name, call.row, self._timeout_seconds), kind="timeout")
+        return failed(f"the process of `{self.name}` ended with code {exit_code} on row {call.row}", kind="died")
+
+    def _start(self) -> Ready:
+        ours, theirs = Pipe()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _CHILD, str(theirs.fileno()), *sys.path],
+                stdin=subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+            )
+        self._connection = ours
+        try:
+            answer = self._first_answer(ours)
+        except BaseException:
+            self._kill()
+            raise
+        if isinstance(answer, Refused):
+            self._kill()
+            raise ConfigError(answer.message, hint=answer.hint)
+        return answer
+
+    def _first_answer(self, connection: Connection) -> Ready | Refused:
+        try:
+            connection.send(self._load)
+            if connection.poll(LOAD_SECONDS):
+                answer: Ready | Refused = connection.recv()
+                return answer
+        except (EOFError, ConnectionError):
+            return Refused(message=f"the process that imports `{self._imported}` ended by itself", hint=None)
+        return Refused(message=f"importing `{self._imported}` took more than {LOAD_SECONDS:g} s", hint=None)
+
+    @property
+    def _imported(self) -> str:
+        return str(self._load.file or self.name)
+
+    def _exit_code(self) -> int | None:
+        """What a process that closed its connection ended with, None when it still runs."""
+        assert self._process is not None
+        try:
+            return self._process.wait(timeout=1.0)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def _kill(self) -> None:
+        process, connection = self._process, self._connection
+        self._process = self._connection = None
+        if process is None or connection is None:
+            return
+        connection.close()
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()

@@ -1,0 +1,183 @@
+"""The process that a function runs in: it loads the function, answers calls, and ends when its parent does."""
+
+from __future__ import annotations
+
+import asyncio
+import faulthandler
+import inspect
+import math
+import os
+import resource
+import signal
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from rl_compat.errors import ConfigError
+from rl_compat.rewards.processes.custom import Call, CustomFunction, load_function
+from rl_compat.rewards.processes.interpret import failed
+from rl_compat.rewards.processes.timed_builtin import load_builtin
+from rl_compat.rewards.types import Outcome
+
+MAX_CONCURRENT = 64
+ORPHAN_SECONDS = 10.0
+"how much longer than its limit a call that holds the interpreter lock may run when nobody is left to stop it"
+PARENT_SECONDS = 1.0
+"between two looks at whether the parent still lives"
+BUILTIN_BYTES = 4 * 2**30
+"of address space for a built-in reward: `10^{10^{10}}` must not take the machine's memory"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    file: Path | None
+    "None for a built-in reward"
+    name: str
+    arguments: Mapping[str, str]
+    timeout_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ready:
+    batched: bool
+    concurrent: bool
+    arguments: tuple[str, ...]
+    "names of the extra arguments that the function takes"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    message: str
+    hint: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    calls: tuple[Call, ...]
+    one_by_one: bool
+
+
+def main(file_descriptor: int) -> None:
+    """Serve until the other end of the socket closes. What the user's code prints goes to stderr."""
+    os.dup2(2, 1)
+    threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
+    with Connection(file_descriptor) as connection, suppress(EOFError, ConnectionError):
+        load: Load = connection.recv()
+        try:
+            function = _load(load)
+        except ConfigError as error:
+            connection.send(Refused(message=error.message, hint=error.hint))
+            return
+        connection.send(
+            Ready(batched=function.batched, concurrent=function.concurrent, arguments=tuple(function.arguments))
+        )
+        serve(connection, function, load.timeout_seconds)
+
+
+def _load(load: Load) -> CustomFunction:
+    if load.file is not None:
+        return load_function(load.file, load.name, load.arguments)
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_AS, (BUILTIN_BYTES, resource.getrlimit(resource.RLIMIT_AS)[1]))
+    return load_builtin(load.name, load.arguments)
+
+
+def serve(connection: Connection, function: CustomFunction, timeout_seconds: float) -> None:
+    """Answer each Work with (position, Outcome) messages, one per call, until the other end closes: EOFError."""
+    while True:
+        work: Work = connection.recv()
+        if function.batched:
+            with _Deadline(timeout_seconds * len(work.calls)):
+                outcomes = _batch(function, work.calls)
+            for position, outcome in enumerate(outcomes):
+                connection.send((position, outcome))
+        elif function.concurrent and not work.one_by_one:
+            num_waves = math.ceil(len(work.calls) / MAX_CONCURRENT)
+            with _Deadline(timeout_seconds * num_waves):
+                asyncio.run(_concurrent(connection, function, work.calls, timeout_seconds))
+        else:
+            for position, call in enumerate(work.calls):
+                with _Deadline(timeout_seconds):
+                    outcome = _single(function, call)
+                connection.send((position, outcome))
+
+
+def _end_with_parent(parent: int) -> None:
+    """End this process, and what it started, when the parent is gone: killed, it could not do so itself."""
+    while os.getppid() == parent:
+        time.sleep(PARENT_SECONDS)
+    os.killpg(0, signal.SIGKILL)
+
+
+class _Deadline:
+    """Ends this process when a call outlives its limit by far, even one that holds the interpreter lock."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds + ORPHAN_SECONDS
+
+    def __enter__(self) -> None:
+        self._sink = Path(os.devnull).open("w")
+        faulthandler.dump_traceback_later(self._seconds, exit=True, file=self._sink)
+
+    def __exit__(self, *exception: object) -> None:
+        faulthandler.cancel_dump_traceback_later()
+        self._sink.close()
+
+
+def _single(function: CustomFunction, call: Call) -> Outcome:
+    try:
+        return function.outcome(_awaited(function.call(call)), call)
+    except (Exception, SystemExit) as error:
+        return function.crashed(error, call)
+
+
+def _batch(function: CustomFunction, calls: Sequence[Call]) -> list[Outcome]:
+    try:
+        return function.outcomes(_awaited(function.call_batch(calls)), calls)
+    except (Exception, SystemExit) as error:
+        return [function.crashed(error, call) for call in calls]
+
+
+def _awaited(value: Any) -> Any:
+    return asyncio.run(_await(value)) if inspect.isawaitable(value) else value
+
+
+async def _await(value: Any) -> Any:
+    return await value
+
+
+async def _concurrent(
+    connection: Connection, function: CustomFunction, calls: Sequence[Call], timeout_seconds: float
+) -> None:
+    places = asyncio.Semaphore(MAX_CONCURRENT)
+
+    async def answer(position: int, call: Call) -> None:
+        async with places:
+            connection.send((position, await _overlapping(function, call, timeout_seconds)))
+
+    await asyncio.gather(*(answer(position, call) for position, call in enumerate(calls)))
+
+
+async def _overlapping(function: CustomFunction, call: Call, timeout_seconds: float) -> Outcome:
+    try:
+        async with asyncio.timeout(timeout_seconds) as limit:
+            return function.outcome(await function.call(call), call)
+    except (Exception, SystemExit) as error:
+        if isinstance(error, TimeoutError) and limit.expired():
+            return failed(timeout_message(function.name, call.row, timeout_seconds), kind="timeout")
+        return function.crashed(error, call)
+
+
+def timeout_message(name: str, row: int, timeout_seconds: float) -> str:
+    """What is said about a call that was stopped."""
+    return f"`{name}` gave no answer for row {row} within {timeout_seconds:g} s"
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

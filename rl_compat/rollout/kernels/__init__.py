@@ -1,0 +1,1 @@
+"""CUDA kernels for decoding, compiled at run time."""

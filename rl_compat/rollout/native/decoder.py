@@ -1,0 +1,152 @@
+"""One token for every slot: the forward, the draw, and their state in tensors that never move."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from rl_compat.rollout.counter_rng import row_uniforms
+from rl_compat.rollout.draws import Draw, plain_draw
+from rl_compat.rollout.native.cuda_graphs import StepGraphs
+from rl_compat.rollout.native.kv_cache import SlotMemory
+from rl_compat.rollout.types import SamplingParams
+
+
+class Forward(Protocol):
+    """A model over the slots of a memory."""
+
+    reads_length: bool
+    "whether the work of `decode` depends on its `length`"
+    shares_prefix: bool
+    "whether `prefill` can go on behind positions that are in the slots already"
+
+    def decode(self, tokens: Tensor, positions: Tensor, length: int) -> Tensor: ...
+
+    def prefill(self, ids: Tensor, rows: Tensor, slots: Tensor, *, prefix: int = 0) -> None: ...
+
+
+class SlotDecoder:
+    """A causal model over `num_slots` sequences of at most `capacity` tokens.
+
+    The state of slot i is `tokens[i]`, the next input, and `positions[i]`, where it goes. A step feeds the first
+    `active` slots, draws their next tokens and advances them; no step waits for the device. With `graphs` the same
+    step is captured once per shape and replayed.
+    """
+
+    def __init__(
+        self,
+        forward: Forward,
+        memory: SlotMemory,
+        *,
+        device: torch.device,
+        num_valid_tokens: int | None,
+        graphs: StepGraphs | None = None,
+        draw: Draw = plain_draw,
+    ) -> None:
+        num_slots = memory.num_slots
+        self.device = device
+        self.num_slots = num_slots
+        self.capacity = memory.capacity
+        self._forward = forward
+        self._memory = memory
+        self._num_valid_tokens = num_valid_tokens
+        self._graphs = graphs
+        self._draw = draw
+        self._tokens = torch.zeros(num_slots, dtype=torch.int64, device=device)
+        self._positions = torch.zeros(num_slots, dtype=torch.int64, device=device)
+        self._logprobs = torch.zeros(num_slots, device=device)
+        self._raw_logprobs = torch.zeros(num_slots, device=device)
+        self._uniform = torch.zeros(num_slots, dtype=torch.float64, device=device)
+        self._keys = torch.zeros(num_slots, dtype=torch.int64, device=device)
+        self._drawn = torch.zeros(num_slots, dtype=torch.int64, device=device)
+
+    @property
+    def shares_prefix(self) -> bool:
+        return self._forward.shares_prefix
+
+    def share_prefix(self, ids: Sequence[int]) -> None:
+        """Store keys and values of the tokens that all prompts of a call start with in every slot."""
+        row = torch.zeros(self.num_slots, dtype=torch.int64, device=self.device)
+        every = torch.arange(self.num_slots, device=self.device)
+        self._forward.prefill(torch.tensor([list(ids)], device=self.device), row, every)
+
+    def prefill(self, prompts: Sequence[Sequence[int]], slots: Sequence[Sequence[int]], *, prefix: int = 0) -> None:
+        """Store the keys and values of each prompt in its slots, behind a shared prefix of so many tokens: one forward,
+        padded on the right."""
+        width = max(len(prompt) for prompt in prompts)
+        ids = torch.zeros(len(prompts), width, dtype=torch.int64)
+        for row, prompt in enumerate(prompts):
+            ids[row, : len(prompt)] = torch.tensor(prompt, dtype=torch.int64)
+        rows = [row for row, targets in enumerate(slots) for _ in targets]
+        targets = [slot for targets in slots for slot in targets]
+        self._forward.prefill(
+            ids.to(self.device),
+            torch.tensor(rows, device=self.device),
+            torch.tensor(targets, device=self.device),
+            prefix=prefix,
+        )
+
+    def set_state(
+        self, tokens: Sequence[int], positions: Sequence[int], keys: Sequence[int], drawn: Sequence[int]
+    ) -> None:
+        """What the first slots feed next and where; the keys of their responses, and how many tokens these have."""
+        for state, values in (
+            (self._tokens, tokens),
+            (self._positions, positions),
+            (self._keys, keys),
+            (self._drawn, drawn),
+        ):
+            state[: len(values)].copy_(torch.tensor(values))
+
+    def move(self, moves: Sequence[tuple[int, int]], *, length: int) -> None:
+        """Copy slots over slots: (source, target), the first `length` positions."""
+        self._memory.move(moves, length=length)
+
+    def clear(self) -> None:
+        """Forget the tokens of all slots."""
+        self._memory.clear()
+
+    def steps(
+        self, active: int, *, count: int, length: int, params: SamplingParams, seed: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """`count` tokens for the first `active` slots: ids, log-probabilities and raw ones [count, active].
+
+        `length` positions are attended to; every position of these steps must lie below it or is of no interest.
+        """
+        length = length if self._forward.reads_length else self.capacity
+        tokens = torch.empty(count, active, dtype=torch.int64, device=self.device)
+        logprobs = torch.empty(2, count, active, device=self.device)
+        ahead = torch.arange(count, device=self.device)[:, None]
+        uniforms = row_uniforms(seed, self._keys[:active].expand(count, -1), self._drawn[:active] + ahead)
+
+        def body() -> None:
+            self._step(active, length, params)
+
+        for step in range(count):
+            self._uniform[:active].copy_(uniforms[step])
+            if self._graphs is None:
+                body()
+            else:
+                key = (active, length, params.temperature, params.top_k, params.top_p, params.min_p)
+                self._graphs.run((*key, params.raw_logprobs), body, state=(self._tokens, self._positions))
+            tokens[step].copy_(self._tokens[:active])
+            logprobs[0, step].copy_(self._logprobs[:active])
+            if params.raw_logprobs:
+                logprobs[1, step].copy_(self._raw_logprobs[:active])
+        self._drawn[:active] += count
+        return tokens, logprobs[0], logprobs[1]
+
+    def _step(self, active: int, length: int, params: SamplingParams) -> None:
+        tokens, positions = self._tokens[:active], self._positions[:active]
+        logits = self._forward.decode(tokens, positions, length)
+        drawn, logprobs, raw = self._draw(
+            logits, self._uniform[:active], params, num_valid_tokens=self._num_valid_tokens
+        )
+        tokens.copy_(drawn)
+        self._logprobs[:active].copy_(logprobs)
+        if params.raw_logprobs:
+            self._raw_logprobs[:active].copy_(raw)
+        positions.add_(1).clamp_(max=length - 1)

@@ -1,0 +1,140 @@
+"""A decoder's forward of our own over the model's weights: prefill of prompts, and one token for every slot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from rl_compat.rollout.kernels.decode_ops import (
+    DecodeOps,
+    PlainOps,
+    Rotation,
+    StepView,
+    normed_and_rotated,
+    split_heads,
+)
+from rl_compat.rollout.linears.projections import Projection
+from rl_compat.rollout.native.decoder_spec import DecoderSpec, Layer
+from rl_compat.rollout.native.kv_cache import SlotMemory
+from rl_compat.rollout.native.prefill_attention import causal_attention
+
+MakeProjection = Callable[[Sequence[nn.Module]], Projection]
+
+
+class OwnForward:
+    """Runs a `DecoderSpec` over slots. The residual stream has the dtype of the embedding's output, sums and norms are
+    fp32 inside, matrix products and the cache have `compute_dtype`."""
+
+    def __init__(
+        self,
+        spec: DecoderSpec,
+        memory: SlotMemory,
+        *,
+        projection: MakeProjection,
+        head: Projection,
+        compute_dtype: torch.dtype,
+        ops: DecodeOps | None = None,
+    ) -> None:
+        device = spec.final_norm.weight.device
+        self.shares_prefix = True
+        self._spec = spec
+        self._memory = memory
+        self._dtype = compute_dtype
+        self._plain = PlainOps(spec, fused_attention=device.type == "cpu")
+        self._ops: DecodeOps = ops or self._plain
+        self._qkv = [projection(layer.qkv) for layer in spec.layers]
+        self._output = [projection((layer.output,)) for layer in spec.layers]
+        self._gate_up = [projection(layer.gate_up) for layer in spec.layers]
+        self._down = [projection((layer.down,)) for layer in spec.layers]
+        self._head = head
+        self.reads_length = self._ops.reads_length
+        self._rotations = _rotations(spec, memory.capacity, device)
+        self._places = torch.arange(max(memory.capacity, memory.num_slots), device=device)
+        for index in range(len(spec.layers)):
+            memory.allocate(index, spec.num_kv_heads, spec.head_dim, dtype=compute_dtype, device=device)
+
+    @property
+    def projections(self) -> list[list[Projection]]:
+        """All matrix products of a step, those of all layers at one place together."""
+        return [self._qkv, self._output, self._gate_up, self._down, [self._head]]
+
+    def decode(self, tokens: Tensor, positions: Tensor, length: int) -> Tensor:
+        """Logits [B, V] in fp32 after token i of slot i went to its position; `length` positions are looked at."""
+        view = StepView(positions, length, places=self._places, repeats=self._spec.num_kv_heads)
+        stream, added = self._spec.embedding(tokens), None
+        for index, layer in enumerate(self._spec.layers):
+            keys, values = self._memory.layers[index]
+            stream, states = self._ops.add_norm(stream, added, layer.input_norm, self._dtype)
+            qkv = self._qkv[index](states)
+            queries = self._ops.rotate_and_store(qkv, layer, self._rotation(layer), view, keys, values)
+            attended = self._output[index](self._ops.attend(queries, keys, values, layer, view))
+            stream, added = self._finish(self._ops, index, stream, states, attended)
+        return self._logits(self._ops.add_norm(stream, added, self._spec.final_norm, self._dtype)[1])
+
+    def prefill(self, ids: Tensor, rows: Tensor, slots: Tensor, *, prefix: int = 0) -> None:
+        """Store keys and values of prompts [P, W], padded on the right: batch row `rows[i]` goes to slot `slots[i]`.
+
+        `prefix` positions before them are already in the slots, the same in all. Causal attention keeps padding out
+        of the real tokens, and decoding overwrites it before it is ever seen.
+        """
+        count, width = ids.shape
+        places = self._places[prefix : prefix + width]
+        stream, added = self._spec.embedding(ids.flatten()), None
+        last = len(self._spec.layers) - 1
+        for index, layer in enumerate(self._spec.layers):
+            stream, states = self._plain.add_norm(stream, added, layer.input_norm, self._dtype)
+            queries, key, value = split_heads(self._qkv[index](states).unflatten(0, (count, width)), self._spec)
+            rotation = self._rotation(layer)
+            at = rotation and Rotation(cosines=rotation.cosines[places][:, None], sines=rotation.sines[places][:, None])
+            queries, key = normed_and_rotated(queries, key, layer, at)
+            queries, key, value = (part.transpose(1, 2).to(self._dtype) for part in (queries, key, value))
+            self._memory.store(index, key, value, rows=rows, slots=slots, start=prefix)
+            if index == last:
+                return
+            key, value = self._memory.after_prefix(index, key, value, slot=slots[:1], prefix=prefix)
+            context = causal_attention(queries, key, value, layer)
+            attended = self._output[index](context.flatten(2).flatten(0, 1))
+            stream, added = self._finish(self._plain, index, stream, states, attended)
+
+    def _finish(
+        self, ops: DecodeOps, index: int, stream: Tensor, states: Tensor, attended: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The stream and what is to be added to it after the feed-forward part of a layer."""
+        layer = self._spec.layers[index]
+        if layer.attention_out_norm is not None:
+            attended = ops.norm(attended, layer.attention_out_norm, self._dtype)
+        if layer.feed_forward_norm is None:
+            return stream, attended + self._feed_forward(ops, index, states)
+        stream, states = ops.add_norm(stream, attended, layer.feed_forward_norm, self._dtype)
+        added = self._feed_forward(ops, index, states)
+        if layer.feed_forward_out_norm is not None:
+            added = ops.norm(added, layer.feed_forward_out_norm, self._dtype)
+        return stream, added
+
+    def _feed_forward(self, ops: DecodeOps, index: int, states: Tensor) -> Tensor:
+        inner = self._gate_up[index](states)
+        inner = ops.activate(inner) if self._spec.layers[index].gated else self._plain.act(inner)
+        return self._down[index](inner)
+
+    def _logits(self, states: Tensor) -> Tensor:
+        logits = self._head(states).float()
+        cap = self._spec.logit_softcap
+        return logits if cap is None else (logits / cap).tanh_().mul_(cap)
+
+    def _rotation(self, layer: Layer) -> Rotation | None:
+        return self._rotations[layer.kind] if layer.rotary else None
+
+
+def _rotations(spec: DecoderSpec, capacity: int, device: torch.device) -> dict[str, Rotation]:
+    """Angles of every position for every kind of layer, as the model's own module gives them."""
+    places = torch.arange(capacity, device=device)[None]
+    wide = torch.zeros(1, dtype=torch.float32, device=device)
+    rotations = {}
+    for kind in {layer.kind for layer in spec.layers}:
+        arguments = {"layer_type": kind} if spec.rotary_by_kind else {}
+        cosines, sines = spec.rotary(wide, places, **arguments)
+        half = cosines.shape[-1] // 2
+        rotations[kind] = Rotation(cosines=cosines[0, :, :half].contiguous(), sines=sines[0, :, :half].contiguous())
+    return rotations

@@ -1,0 +1,45 @@
+"""The logits processor that vLLM calls. Imports vLLM at the top: only an engine that is being built imports it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor, MoveDirectionality
+
+from rl_compat.rollout.vllm.draw import ROW_ARGUMENT, DrawCall, SlotResponses
+
+
+class DrawProcessor(LogitsProcessor):
+    """Draws the tokens of the call that is under way; vLLM's sampler then has no choice but to take them."""
+
+    def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
+        self.call: DrawCall | None = None
+        self.slots = SlotResponses()
+
+    def is_argmax_invariant(self) -> bool:
+        return False
+
+    def update_state(self, batch_update: BatchUpdate | None) -> None:
+        if batch_update is None:
+            return
+        self.slots.update(
+            removed=batch_update.removed,
+            added=[(slot, params.extra_args[ROW_ARGUMENT], outputs) for slot, params, _, outputs in batch_update.added],
+            moved=[
+                (source, target, direction == MoveDirectionality.SWAP)
+                for source, target, direction in batch_update.moved
+            ],
+        )
+
+    def apply(self, logits: Tensor) -> Tensor:
+        assert self.call is not None, "vLLM samples outside of a call"
+        return self.call.draw(logits, *self.slots.rows(len(logits)))
+
+
+def processor_of(worker: Any) -> DrawProcessor:
+    """The processor inside a worker of vLLM's."""
+    found = [item for item in worker.model_runner.input_batch.logitsprocs.all if isinstance(item, DrawProcessor)]
+    assert len(found) == 1
+    return found[0]

@@ -1,0 +1,183 @@
+"""Starting vLLM inside this process: its arguments from the plan, and its marks on the process wiped off again."""
+
+from __future__ import annotations
+
+import gc
+import importlib.util
+import json
+import logging
+import math
+import os
+import random
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from torch import nn
+
+from rl_compat.errors import HardwareError
+from rl_compat.planning.types import RolloutPlan
+from rl_compat.rollout.inference import DTYPES, hugging_face_model
+from rl_compat.rollout.vllm.pools import install
+
+SETTINGS = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_USE_V2_MODEL_RUNNER": "0",
+    "VLLM_NO_USAGE_STATS": "1",
+}
+"in this process, so that weights are handed over as tensors; with the sampler that takes processors; without telemetry"
+EXACT_PRODUCTS = {"TRITON_F32_DEFAULT": "ieee"}
+"Triton multiplies fp32 in TF32 unless told so when a kernel is compiled; vLLM attends in fp32 through it"
+PROCESSOR = "rl_compat.rollout.vllm.processor:DrawProcessor"
+CACHE_STEP = 128
+"the cache holds a multiple of so many tokens a sequence: the largest block of a vLLM backend"
+SHORTEST = 16
+"tokens of a sequence, with which a model can still be tried"
+SMALL_SHARE = 0.01
+LINES_KEPT = 200
+
+
+class LastLines(logging.Handler):
+    """The last lines that vLLM logged: warnings and errors, shown only when something fails."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines = [*self.lines[1 - LINES_KEPT :], record.getMessage()]
+
+
+def require_vllm() -> None:
+    """Raise HardwareError when the package is not there."""
+    if importlib.util.find_spec("vllm") is None:
+        raise HardwareError(
+            "`rollout.engine=vllm` needs the package `vllm`, which is not installed",
+            hint="set `rollout.engine=native`, or install what `rlc doctor` offers",
+        )
+
+
+def keep_log() -> LastLines:
+    """vLLM's log in memory, unless the user has set up its logging. Must be called before vLLM is imported."""
+    handler = LastLines()
+    logger = logging.getLogger("vllm")
+    logger.handlers = [item for item in logger.handlers if not isinstance(item, LastLines)] + [handler]
+    if not {"VLLM_CONFIGURE_LOGGING", "VLLM_LOGGING_LEVEL", "VLLM_LOGGING_CONFIG_PATH"} & os.environ.keys():
+        os.environ["VLLM_CONFIGURE_LOGGING"] = "0"
+        logger.propagate = False
+    return handler
+
+
+def config_folder(model: nn.Module) -> TemporaryDirectory[str]:
+    """A folder with the model's configuration and nothing else: no weights, tokenizer or generation_config to read."""
+    inner = hugging_face_model(model)
+    values = json.loads(inner.config.to_json_string(use_diff=True))
+    values.pop("quantization_config", None)
+    folder: TemporaryDirectory[str] = TemporaryDirectory(prefix="rl_compat_vllm_")
+    values["architectures"] = [type(inner).__name__]
+    Path(folder.name, "config.json").write_text(json.dumps(values), encoding="utf-8")
+    return folder
+
+
+def engine_arguments(model: nn.Module, plan: RolloutPlan, *, folder: str) -> dict[str, Any]:
+    """What vLLM is started with."""
+    config = hugging_face_model(model).config.get_text_config()
+    length = max(SHORTEST, plan.max_model_len or int(config.max_position_embeddings))
+    on_cpu = next(model.parameters()).device.type == "cpu"
+    arguments: dict[str, Any] = {
+        "model": folder,
+        "skip_tokenizer_init": True,
+        "load_format": "dummy",
+        "generation_config": "vllm",
+        "dtype": str(DTYPES[plan.compute_dtype]).removeprefix("torch."),
+        "seed": 0,
+        "max_model_len": length,
+        "max_num_seqs": plan.max_num_seqs,
+        "max_num_batched_tokens": max(plan.max_prefill_tokens, plan.max_num_seqs),
+        "enforce_eager": not plan.cuda_graphs,
+        "enable_prefix_caching": True,
+        "enable_sleep_mode": not on_cpu and not _expandable(),
+        "logits_processors": [PROCESSOR],
+        "disable_log_stats": True,
+    }
+    if plan.attention_backend is not None:
+        arguments["attention_backend"] = plan.attention_backend
+    return arguments | _memory(config, plan, length=length, on_cpu=on_cpu)
+
+
+def _expandable() -> bool:
+    """Whether torch's allocator grows its segments, which vLLM's memory that sleeps cannot live with before 0.33."""
+    return "expandable_segments:True" in os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")
+
+
+def _memory(config: Any, plan: RolloutPlan, *, length: int, on_cpu: bool) -> dict[str, Any]:
+    """The user's share of the device, from which vLLM takes its cache, or the cache itself in bytes."""
+    share, cache = plan.gpu_memory_utilization, plan.kv_cache_bytes
+    if cache is None and share is not None and not on_cpu:
+        return {"gpu_memory_utilization": share}
+    if cache is None:
+        cache = cache_bytes(config, plan, length=length)
+    return {"kv_cache_memory_bytes": cache, "gpu_memory_utilization": SMALL_SHARE}
+
+
+def cache_bytes(config: Any, plan: RolloutPlan, *, length: int) -> int:
+    """Keys and values of `max_num_seqs` sequences of `length` tokens, and one block that vLLM keeps empty."""
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    token = 2 * config.num_hidden_layers * heads * head_size * DTYPES[plan.compute_dtype].itemsize
+    return int(token * CACHE_STEP * (math.ceil(length / CACHE_STEP) * plan.max_num_seqs + 1))
+
+
+@contextmanager
+def contained() -> Iterator[None]:
+    """Inside, vLLM may seed, bind and set what it likes: afterwards random generators, threads, garbage collection and
+    the environment are as before.
+
+    Variables of vLLM's own stay, since it reads them while it runs, and so does that of exact products.
+    """
+    import numpy
+
+    os.environ.update(SETTINGS)
+    environment = dict(os.environ)
+    precision, set_threads = torch.get_float32_matmul_precision(), torch.set_num_threads
+    states = random.getstate(), numpy.random.get_state()
+    try:
+        with torch.random.fork_rng(), warnings.catch_warnings(action="ignore", category=FutureWarning):
+            yield
+    finally:
+        random.setstate(states[0])
+        numpy.random.set_state(states[1])
+        torch.set_float32_matmul_precision(precision)
+        torch.set_num_threads = set_threads
+        gc.unfreeze()
+        _restore(environment)
+
+
+def _restore(environment: dict[str, str]) -> None:
+    for name in [name for name in os.environ if name not in environment and not name.startswith("VLLM_")]:
+        del os.environ[name]
+    os.environ.update(environment)
+
+
+def start(arguments: dict[str, Any]) -> Any:
+    """A running engine of vLLM's, with random weights."""
+    if arguments["dtype"] == "float32":
+        for name, value in EXACT_PRODUCTS.items():
+            os.environ.setdefault(name, value)
+    with contained():
+        from vllm.engine.arg_utils import EngineArgs
+        from vllm.v1.engine.llm_engine import LLMEngine
+        from vllm.v1.executor.uniproc_executor import UniProcExecutor
+
+        if arguments["enable_sleep_mode"]:
+            install()
+        # asked for by its name, 0.20 takes another process instead on a CPU
+        config = EngineArgs(**arguments, distributed_executor_backend=UniProcExecutor).create_engine_config()
+        if hasattr(config.cache_config, "cpu_kvcache_space_bytes"):
+            # a CPU of 0.19 sizes the cache by itself
+            config.cache_config.cpu_kvcache_space_bytes = arguments.get("kv_cache_memory_bytes")
+        return LLMEngine.from_vllm_config(config, disable_log_stats=True)

@@ -1,0 +1,190 @@
+"""Training on responses that are there, as a run sees it: imitation, preferences and reward models."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rl_compat.data.encode.items import Item, ItemBatch, item_batch, mismatched
+from rl_compat.data.order.order import Order
+from rl_compat.trainer.offline.held_out import HeldOut, HeldOutRows
+from rl_compat.trainer.offline.reference_values import ReferenceValues, identity_of
+from rl_compat.trainer.recipe import Instruments, Measure
+from rl_compat.trainer.run_folder import RunFolder
+from rl_compat.trainer.setup.offline import OfflinePrepared, load_learner, weight_files
+from rl_compat.workers.learner import LearnerModel, LearnerWorker
+from rl_compat.workers.learner_setup import objective_of
+from rl_compat.workers.setup import Setup
+
+MARGIN = Measure(metric="rewards/margins", title="mean margin of the rewards", key="margins")
+LOSS = Measure(metric="train/loss", title="mean loss", key="losses")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gathered:
+    """A step's items as tensors, with what the loss compares them with."""
+
+    items: tuple[Item, ...]
+    batch: ItemBatch
+    mismatched: ItemBatch | None
+
+
+class Offline:
+    """A model that learns from given responses."""
+
+    def __init__(self, prepared: OfflinePrepared) -> None:
+        self.prepared = prepared
+        self.config = prepared.setup.config
+        self.objective = objective_of(self.config)
+        self.measure = MARGIN if self.objective.compares or self.objective.needs_mismatched else LOSS
+        items = prepared.training.items
+        self.mismatched = mismatched(items) if self.objective.needs_mismatched else []
+        self.held_out = HeldOutRows(prepared.setup, prepared.held_out.items)
+        self.learner: LearnerModel
+        self.reference: ReferenceValues
+        self.instruments: Instruments
+
+    @property
+    def setup(self) -> Setup:
+        return self.prepared.setup
+
+    @property
+    def order(self) -> Order:
+        return self.prepared.order
+
+    @property
+    def total_steps(self) -> int:
+        return self.prepared.total_steps
+
+    @property
+    def total_optimizer_steps(self) -> int:
+        return self.prepared.total_optimizer_steps
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return self.prepared.notes
+
+    def summary(self) -> str:
+        plan, config = self.setup.plan, self.config
+        return (
+            f"{config.algorithm.name} on {plan.device_name} with profile `{plan.profile}`: "
+            f"{plan.roles['actor'].compute_dtype} training, {self.total_steps} steps of {config.trainer.batch_size} of "
+            f"{len(self.prepared.training.items)} rows"
+        )
+
+    def load(self, instruments: Instruments, *, step: int) -> None:
+        """The model, and what it says as its own reference before it has changed."""
+        self.instruments = instruments
+        instruments.reporter.phase("loading the model")
+        self.learner = load_learner(self.setup, total_optimizer_steps=self.total_optimizer_steps)
+        if self.objective.needs_reference:
+            self._measure_reference(step)
+
+    def _measure_reference(self, step: int) -> None:
+        """Of the rows that the steps after this one need, and of those held out."""
+        items, others = self.prepared.training.items, self.mismatched
+        self.reference = ReferenceValues(
+            RunFolder(Path(self.config.trainer.output_dir)).path / "reference.safetensors",
+            identity=identity_of(*weight_files(self.setup.source.folder), items=[items, others]),
+        )
+        rows = self._coming_rows(step)
+        instruments = self.instruments
+        with instruments.memory("ref"):
+            for name, group in (("training", items), ("mismatched", others)):
+                if group:
+                    count = len(self.reference.missing(name, group, rows))
+                    with instruments.timer("ref", items=count) as on_progress:
+                        self.reference.complete(
+                            name, group, rows, self.learner.reference_values, on_progress=on_progress
+                        )
+            with instruments.timer("ref", items=len(self.held_out.items)) as on_progress:
+                self.held_out.measure_reference(self.learner, on_progress=on_progress)
+
+    def _coming_rows(self, step: int) -> list[int]:
+        """Every row that is still to be trained on."""
+        order, num_steps = copy.deepcopy(self.order), self.total_steps - step
+        if num_steps >= order.steps_per_epoch:
+            return list(range(len(self.prepared.training.items)))
+        return sorted({row for _ in range(num_steps) for row in next(order)})
+
+    def collect(self, rows: Sequence[int], *, step: int) -> Gathered:
+        del step
+        items = [self.prepared.training.items[row] for row in rows]
+        batch = item_batch(items, default_margin=self.config.preference.margin)
+        beside = None
+        if self.objective.needs_reference:
+            batch = self.reference.attached("training", batch, rows)
+        if self.mismatched:
+            beside = self.reference.attached("mismatched", item_batch([self.mismatched[row] for row in rows]), rows)
+        return Gathered(items=tuple(items), batch=batch, mismatched=beside)
+
+    def learn(self, collected: Gathered, *, step: int) -> dict[str, float]:
+        with self.instruments.memory("update_actor"), self.instruments.timer("update_actor"):
+            return self.learner.update(
+                collected.batch,
+                mismatched=collected.mismatched,
+                seed=self.config.trainer.seed * 1_000_003 + step,
+            )
+
+    def describe(self, collected: Gathered, seconds: Mapping[str, float]) -> dict[str, float]:
+        lengths = collected.batch.sequence_lengths()
+        metrics = {f"timing_s/{phase}": spent for phase, spent in seconds.items()}
+        return metrics | {
+            "train/num_tokens": float(collected.batch.response_mask.sum()),
+            "sequence_length/mean": sum(lengths) / len(lengths),
+            "sequence_length/max": float(max(lengths)),
+            "perf/total_num_tokens": float(sum(lengths)),
+            "perf/time_per_step": seconds["step"],
+            "perf/throughput": sum(lengths) / seconds["step"],
+        }
+
+    def samples(self, collected: Gathered, count: int) -> list[dict[str, Any]]:
+        """The rows as the model sees them; of a response what is learned."""
+        return [self._sample(item) for item in collected.items[:count]]
+
+    def _sample(self, item: Item) -> dict[str, Any]:
+        tokenizer = self.setup.tokenizer.tokenizer
+        if self.objective.scores:
+            texts = [tokenizer.decode(list(example.prompt_ids)) for example in item.examples]
+            return {"row": item.row, "chosen": texts[0], "rejected": texts[1], "margin": item.margin}
+        learned = [
+            tokenizer.decode([token for token, is_learned in pairs if is_learned])
+            for pairs in (zip(example.response_ids, example.learned, strict=True) for example in item.examples)
+        ]
+        sample = {"row": item.row, "prompt": tokenizer.decode(list(item.examples[0].prompt_ids))}
+        if self.objective.compares:
+            return sample | {"chosen": learned[0], "rejected": learned[1]}
+        label = {"label": item.preferred[0]} if self.objective.needs_mismatched else {}
+        return sample | {"response": learned[0], "num_tokens": sum(item.examples[0].learned)} | label
+
+    def validate(self) -> HeldOut | None:
+        if not self.held_out.items:
+            return None
+        with (
+            self.instruments.memory("testing"),
+            self.instruments.timer("testing", items=len(self.held_out.items)) as on_progress,
+        ):
+            return self.held_out.measure(self.learner, on_progress=on_progress)
+
+    def savers(self) -> Mapping[str, Callable[[Path], None]]:
+        return {"actor": lambda folder: self.learner.group.run(LearnerWorker.save_state, folder=folder).result()}
+
+    def restore(self, checkpoint: Path, *, policy_version: int) -> None:
+        del policy_version
+        self.learner.group.run(LearnerWorker.load_state, folder=checkpoint / "actor").result()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        del state
+
+    def take_notes(self) -> list[str]:
+        notes: list[str] = self.learner.group.run(LearnerWorker.take_notes).result()
+        return notes
+
+    def close(self) -> None:
+        """Nothing was started."""

@@ -1,0 +1,1 @@
+"""Training on responses that the policy generates."""

@@ -1,0 +1,114 @@
+"""The numbers of a step under the names that people's scripts read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from rl_compat.algorithms.advantages.group_statistics import zero_spread_fraction
+from rl_compat.algorithms.losses.value import explained_variance
+from rl_compat.algorithms.off_policy import mismatch
+from rl_compat.batch import Batch
+
+
+def data_metrics(batch: Batch, *, scored: Tensor) -> dict[str, float]:
+    """Rewards, advantages, values and lengths of a step's experience. `scored` [B] is False on rows left out."""
+    assert batch.rewards is not None
+    assert batch.token_rewards is not None
+    assert batch.advantages is not None
+    assert batch.returns is not None
+    mask = batch.response_mask
+    metrics = {
+        **_spread("critic/score", batch.rewards[scored]),
+        **_spread("critic/rewards", (batch.token_rewards * mask).sum(1)),
+        **_spread("critic/advantages", batch.advantages[mask]),
+        **_spread("critic/returns", batch.returns[mask]),
+        **_spread("response_length", batch.response_lengths.float()),
+        **_spread("prompt_length", torch.tensor([float(len(ids)) for ids in batch.prompt_ids])),
+        "response_length/clip_ratio": float(batch.truncated.float().mean()),
+        "training/zero_spread_groups": zero_spread_fraction(rewards=batch.rewards, groups=batch.groups, scored=scored),
+    }
+    if batch.costs is not None:
+        assert batch.cost_values is not None
+        assert batch.cost_returns is not None
+        metrics |= _spread("cost/score", batch.costs[scored])
+        metrics |= _spread("cost/values", batch.cost_values[mask]) | _spread("cost/returns", batch.cost_returns[mask])
+        metrics["cost/vf_explained_var"] = float(
+            explained_variance(values=batch.cost_values, returns=batch.cost_returns, mask=mask)
+        )
+    if batch.values is not None:
+        metrics |= _spread("critic/values", batch.values[mask])
+        metrics["critic/vf_explained_var"] = float(
+            explained_variance(values=batch.values, returns=batch.returns, mask=mask)
+        )
+    return metrics
+
+
+def mismatch_metrics(batch: Batch) -> dict[str, float]:
+    """How far the sampler's log-probabilities are from the trainer's; the update says it where it computes them.
+
+    Nothing is known where the sampler's are taken for the old ones.
+    """
+    assert batch.rollout_logprobs is not None
+    mask = batch.response_mask
+    if batch.old_logprobs is None or batch.old_logprobs is batch.rollout_logprobs or not mask.any():
+        return {}
+    rollout, trained = batch.rollout_logprobs[mask], batch.old_logprobs[mask]
+    gap = (trained - rollout).abs()
+    probability_gap = (trained.exp() - rollout.exp()).abs()
+    return {
+        "training/rollout_logprobs_diff_mean": float(gap.mean()),
+        "training/rollout_logprobs_diff_max": float(gap.max()),
+        "training/rollout_probs_diff_mean": float(probability_gap.mean()),
+        "training/rollout_probs_diff_max": float(probability_gap.max()),
+        **mismatch.mismatch_metrics(
+            old_logprobs=batch.old_logprobs, rollout_logprobs=batch.rollout_logprobs, response_mask=mask
+        ),
+    }
+
+
+def timing_metrics(seconds: Mapping[str, float], batch: Batch) -> dict[str, float]:
+    """Seconds by phase, and tokens per second of the whole step and of generation."""
+    num_tokens = sum(batch.sequence_lengths())
+    num_response_tokens = int(batch.response_lengths.sum())
+    metrics = {f"timing_s/{phase}": spent for phase, spent in seconds.items()}
+    metrics["perf/total_num_tokens"] = float(num_tokens)
+    metrics["perf/time_per_step"] = seconds["step"]
+    metrics["perf/throughput"] = num_tokens / seconds["step"]
+    if seconds.get("gen"):
+        metrics["perf/gen_tokens_per_second"] = num_response_tokens / seconds["gen"]
+    return metrics
+
+
+def proportion_interval(successes: float, trials: int) -> tuple[float, float]:
+    """95 % interval of a proportion (Wilson, JASA 22, 1927, p. 209)."""
+    if trials == 0:
+        return 0.0, 1.0
+    z = 1.959963984540054
+    p = successes / trials
+    centre = p + z * z / (2 * trials)
+    spread = z * math.sqrt(p * (1 - p) / trials + z * z / (4 * trials * trials))
+    scale = 1 + z * z / trials
+    return max(0.0, (centre - spread) / scale), min(1.0, (centre + spread) / scale)
+
+
+def mean_interval(values: Sequence[float]) -> tuple[float, float]:
+    """95 % interval of a mean: Wilson for zeros and ones, else the normal approximation."""
+    if all(value in (0.0, 1.0) for value in values):
+        return proportion_interval(sum(values), len(values))
+    data = torch.tensor(values, dtype=torch.float64)
+    half = 1.959963984540054 * float(data.std()) / math.sqrt(len(values)) if len(values) > 1 else math.inf
+    return float(data.mean()) - half, float(data.mean()) + half
+
+
+def _spread(name: str, values: Tensor) -> dict[str, float]:
+    if values.numel() == 0:
+        return {}
+    return {
+        f"{name}/mean": float(values.mean()),
+        f"{name}/max": float(values.max()),
+        f"{name}/min": float(values.min()),
+    }

@@ -1,0 +1,218 @@
+"""Reinforcement learning as a run sees it: generate, score, learn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rl_compat.data.encode.training import left_out
+from rl_compat.data.order.order import Order
+from rl_compat.distributed.pool import WorkerGroup
+from rl_compat.trainer.loop import Collected, Roles, collect, learn
+from rl_compat.trainer.online.metrics import data_metrics, mismatch_metrics, timing_metrics
+from rl_compat.trainer.online.validate import Validation, validate
+from rl_compat.trainer.recipe import Instruments, Measure
+from rl_compat.trainer.setup.build import Prepared, build_roles, kl_controller, lagrange_multiplier, step_settings
+from rl_compat.trainer.setup.rows import Rows
+from rl_compat.trajectory import Prompt
+from rl_compat.workers.actor import ActorWorker
+from rl_compat.workers.critic import CriticWorker
+from rl_compat.workers.setup import Setup
+
+
+class Reinforcement:
+    """The models of a prepared run, and the controller that goes with them."""
+
+    measure = Measure(metric="critic/score/mean", title="mean reward", key="rewards")
+
+    def __init__(self, prepared: Prepared) -> None:
+        self.prepared = prepared
+        self.config = prepared.setup.config
+        self.kl = kl_controller(self.config.algorithm)
+        self.price = lagrange_multiplier(self.config.algorithm)
+        self.more = Rows(prepared.order)
+        self._notes: list[str] = []
+        self._said_no_spread = False
+        self.roles: Roles
+        self.instruments: Instruments
+
+    @property
+    def setup(self) -> Setup:
+        return self.prepared.setup
+
+    @property
+    def order(self) -> Order:
+        return self.prepared.order
+
+    @property
+    def total_steps(self) -> int:
+        return self.prepared.total_steps
+
+    @property
+    def total_optimizer_steps(self) -> int:
+        return self.prepared.total_optimizer_steps
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return self.prepared.notes
+
+    def summary(self) -> str:
+        plan, config = self.prepared.plan, self.config
+        return (
+            f"{config.algorithm.name} on {plan.device_name} with profile `{plan.profile}`: "
+            f"{plan.roles['actor'].compute_dtype} training, {plan.rollout.compute_dtype} rollout by "
+            f"`{plan.rollout.engine}`, {self.total_steps} steps of {config.trainer.batch_size} prompts x "
+            f"{config.algorithm.group_size}"
+        )
+
+    def load(self, instruments: Instruments, *, step: int) -> None:
+        del step
+        self.instruments = instruments
+        self.roles = build_roles(self.prepared, instruments.reporter)
+
+    def collect(self, rows: Sequence[int], *, step: int) -> Collected:
+        """A step on these rows, and on further ones of the order where prompts are replaced."""
+        return collect(
+            self.roles,
+            self._prompts(rows),
+            step_settings(self.config),
+            more=lambda count: self._prompts(self.more.take(count)),
+            kl_coef=self.kl.coef,
+            multiplier=0.0 if self.price is None else self.price.value,
+            seed=self.config.rollout.seed * 1_000_003 + step,
+            timer=self.instruments.timer,
+            memory=self.instruments.memory,
+        )
+
+    def _prompts(self, rows: Sequence[int]) -> list[Prompt]:
+        return [self.prepared.prompts[row] for row in rows]
+
+    def learn(self, collected: Collected, *, step: int) -> dict[str, float]:
+        """Update the models, then the KL controller and the price of the cost."""
+        update_actor = step > self.config.algorithm.critic_warmup_steps
+        metrics = learn(
+            self.roles,
+            collected.experience,
+            update_actor=update_actor,
+            seed=self.config.trainer.seed * 1_000_003 + step,
+            timer=self.instruments.timer,
+            memory=self.instruments.memory,
+        )
+        self._notes += [*collected.scores.notes, *self._spread_notes(collected)]
+        return metrics | self._kl_metrics(collected) | self._cost_metrics(collected, moves=update_actor)
+
+    def _spread_notes(self, collected: Collected) -> list[str]:
+        """Said once in a run: a step of dynamic sampling that found nothing to learn from."""
+        found = collected.metrics
+        if self._said_no_spread or found.get("training/filter_groups/kept_prompts", 1.0) > 0:
+            return []
+        self._said_no_spread = True
+        prompts, rounds = (
+            int(found[f"training/{name}"]) for name in ("filter_groups/sampled_prompts", "num_gen_batches")
+        )
+        return [
+            f"no prompt had two different rewards, of {prompts} prompts in {rounds} rounds: such a step teaches "
+            "nothing; easier or harder prompts, a finer reward or a larger `algorithm.group_size` may"
+        ]
+
+    def _kl_metrics(self, collected: Collected) -> dict[str, float]:
+        """Move the KL controller and say where it and the coefficient of the loss stood."""
+        algorithm = self.config.algorithm
+        of_loss = {} if algorithm.kl_loss == "none" else {"actor/kl_coef": algorithm.kl_loss_coef}
+        if algorithm.kl_in_reward == "none":
+            return of_loss
+        coef, kl = self.kl.coef, collected.experience.reward_kl
+        self.kl.update(kl=kl, num_sequences=len(collected.sequences))
+        return of_loss | {"actor/reward_kl_penalty": kl, "actor/reward_kl_penalty_coeff": coef}
+
+    def _cost_metrics(self, collected: Collected, *, moves: bool) -> dict[str, float]:
+        """Say where the price of the cost stood, and move it unless the actor waits for its critics."""
+        if self.price is None or collected.costs is None:
+            return {}
+        price = self.price.value
+        costs = [cost for cost in collected.costs.rewards if cost is not None]
+        if moves and costs:
+            self.price.update(sum(costs) / len(costs))
+        self._notes += collected.costs.notes
+        of_functions = {f"cost/{name.removeprefix('reward/')}": n for name, n in collected.costs.metrics.items()}
+        return of_functions | {"cost/multiplier": price, "cost/limit": self.price.limit}
+
+    def describe(self, collected: Collected, seconds: Mapping[str, float]) -> dict[str, float]:
+        batch = collected.experience.batch
+        return (
+            data_metrics(batch, scored=collected.experience.scored)
+            | mismatch_metrics(batch)
+            | dict(collected.experience.metrics)
+            | collected.metrics
+            | dict(collected.scores.metrics)
+            | timing_metrics(seconds, batch)
+        )
+
+    def samples(self, collected: Collected, count: int) -> list[dict[str, Any]]:
+        sequences = collected.sequences
+        rows = zip(sequences.trajectories[:count], sequences.texts, collected.scores.rewards, strict=False)
+        costs = None if collected.costs is None else collected.costs.rewards
+        return [
+            {
+                "prompt": trajectory.prompt.text,
+                "response": text,
+                "reward": reward,
+                "ground_truth": trajectory.prompt.ground_truth,
+                "finish_reason": trajectory.finish_reason,
+                "num_tokens": len(trajectory.response_ids),
+            }
+            | ({} if costs is None else {"cost": costs[row]})
+            for row, (trajectory, text, reward) in enumerate(rows)
+        ]
+
+    def validate(self) -> Validation | None:
+        trainer, prompts = self.config.trainer, self.prepared.validation_prompts
+        if not prompts:
+            return None
+        with self.instruments.timer("testing", items=len(prompts)) as on_progress:
+            return validate(
+                self.roles.actor,
+                self.roles.reward,
+                prompts,
+                max_new_tokens=self.config.data.max_response_length,
+                temperature=trainer.validation_temperature,
+                seed=trainer.seed,
+                cost=self.roles.cost,
+                on_progress=on_progress,
+            )
+
+    def savers(self) -> Mapping[str, Callable[[Path], None]]:
+        def saver(group: WorkerGroup, method: Callable[..., None]) -> Callable[[Path], None]:
+            return lambda folder: group.run(method, folder=folder).result()
+
+        critics = {role: saver(critic.group, CriticWorker.save_state) for role, critic in self.roles.critics.items()}
+        return {"actor": saver(self.roles.actor.group, ActorWorker.save_state), **critics}
+
+    def restore(self, checkpoint: Path, *, policy_version: int) -> None:
+        load = partial(self.roles.actor.group.run, ActorWorker.load_state, policy_version=policy_version)
+        load(folder=checkpoint / "actor").result()
+        for role, critic in self.roles.critics.items():
+            critic.group.run(CriticWorker.load_state, folder=checkpoint / role).result()
+
+    def state_dict(self) -> dict[str, Any]:
+        price = {} if self.price is None else {"price": self.price.state_dict()}
+        return {"kl": dict(self.kl.state_dict()), "left_over": list(self.more.left_over)} | price
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.kl.load_state_dict(state["kl"])
+        if self.price is not None:
+            self.price.load_state_dict(state["price"])
+        self.more = Rows(self.order, left_over=state.get("left_over"))
+
+    def take_notes(self) -> list[str]:
+        """What the rewards noticed and streaming left out, then the models."""
+        notes, self._notes = [*self._notes, *left_out(self.prepared.prompts)], []
+        notes += self.roles.actor.group.run(ActorWorker.take_notes).result()
+        for critic in self.roles.critics.values():
+            notes += critic.group.run(CriticWorker.take_notes).result()
+        return notes
+
+    def close(self) -> None:
+        self.prepared.close()

@@ -1,0 +1,129 @@
+"""Accuracy on held-out prompts, with its 95 % interval."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from rl_compat.rewards.score import Scores
+from rl_compat.trainer.online.metrics import mean_interval
+from rl_compat.trajectory import Prompt
+from rl_compat.workers.actor import ActorModel
+from rl_compat.workers.reward import RewardModel
+from rl_compat.workers.sequences import Sequences
+
+ACCURACY = "accuracy"
+COST = "cost"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accuracy:
+    """The share of right answers (`accuracy`), or the mean of a reward function or of a number that it named."""
+
+    source: str
+    measure: str
+    mean: float
+    low: float
+    high: float
+    num_prompts: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.source} {self.measure}: {self.shown(self.mean)} "
+            f"(95 % interval {self.interval}, {self.num_prompts} prompts)"
+        )
+
+    @property
+    def interval(self) -> str:
+        return f"{self.shown(self.low)} to {self.shown(self.high)}"
+
+    def shown(self, value: float) -> str:
+        """Accuracy in percent; a reward, which may lie anywhere, as it is."""
+        return f"{100 * value:.1f} %" if self.measure == ACCURACY else f"{value:.3f}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Validation:
+    accuracies: tuple[Accuracy, ...]
+    mean_response_length: float
+    truncated_fraction: float
+
+    @property
+    def headline(self) -> tuple[Accuracy, ...]:
+        """Accuracy and cost by source, and the reward functions where no function judges correctness."""
+        judged = {accuracy.source for accuracy in self.accuracies if accuracy.measure == ACCURACY}
+        return tuple(a for a in self.accuracies if a.measure in (ACCURACY, COST) or a.source not in judged)
+
+    def metrics(self) -> dict[str, float]:
+        """Under the usual names: accuracy is `val-core/<source>/acc`, reward functions are `val-aux`."""
+        metrics = {
+            "val-aux/response_length/mean": self.mean_response_length,
+            "val-aux/response_length/clip_ratio": self.truncated_fraction,
+        }
+        for accuracy in self.accuracies:
+            core = accuracy.measure == ACCURACY
+            prefix = f"{'val-core' if core else 'val-aux'}/{accuracy.source}/{'acc' if core else accuracy.measure}"
+            metrics[f"{prefix}/mean@1"] = accuracy.mean
+            metrics[f"{prefix}/low95@1"] = accuracy.low
+            metrics[f"{prefix}/high95@1"] = accuracy.high
+        return metrics
+
+
+def validate(
+    actor: ActorModel,
+    reward: RewardModel,
+    prompts: Sequence[Prompt],
+    *,
+    max_new_tokens: int,
+    temperature: float,
+    seed: int,
+    cost: RewardModel | None = None,
+    on_progress: Callable[[int], None] | None = None,
+) -> Validation:
+    """One response to each prompt, scored by every reward function and, as the measure `cost`, by the cost."""
+    sequences = actor.generate(
+        prompts, max_new_tokens=max_new_tokens, temperature=temperature, seed=seed, on_progress=on_progress
+    )
+    scores = reward.compute_rewards(sequences).result()
+    costs = {} if cost is None else {COST: cost.compute_rewards(sequences).result().rewards}
+    batch = sequences.batch
+    return Validation(
+        accuracies=tuple(
+            _accuracy(source, measure, values)
+            for (source, measure), values in _by_source(sequences, scores, costs).items()
+        ),
+        mean_response_length=float(batch.response_lengths.float().mean()),
+        truncated_fraction=float(batch.truncated.float().mean()),
+    )
+
+
+def _by_source(
+    sequences: Sequences, scores: Scores, costs: Mapping[str, Sequence[float | None]]
+) -> dict[tuple[str, str], list[float]]:
+    """Values that are known, by data source and measure."""
+    extras = {name: values for name, values in scores.numbers().items() if name != "acc"}
+    measures: dict[str, Sequence[float | bool | None]] = {
+        ACCURACY: scores.correct,
+        **extras,
+        **scores.components,
+        **costs,
+    }
+    found: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for measure, values in measures.items():
+        for trajectory, value in zip(sequences.trajectories, values, strict=True):
+            if value is not None:
+                found[trajectory.prompt.data_source, measure].append(float(value))
+    return found
+
+
+def _accuracy(source: str, measure: str, values: Sequence[float]) -> Accuracy:
+    low, high = mean_interval(values)
+    return Accuracy(
+        source=source,
+        measure=measure,
+        mean=sum(values) / len(values),
+        low=low,
+        high=high,
+        num_prompts=len(values),
+    )

@@ -1,0 +1,247 @@
+"""From a request to a run that can start: everything is checked first, then the models are loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from rl_compat.algorithms.kl import KLController, make_kl_controller
+from rl_compat.algorithms.lagrangian import LagrangeMultiplier
+from rl_compat.algorithms.losses.policy import POLICY_LOSSES
+from rl_compat.algorithms.table import ALGORITHMS, policy_loss_of
+from rl_compat.config.types import AlgorithmConfig, RewardConfig, RunConfig
+from rl_compat.data.order.order import Order
+from rl_compat.distributed.pool import ResourcePool
+from rl_compat.errors import ModelError
+from rl_compat.hardware.types import Hardware
+from rl_compat.planning.memory.checkpoint_size import checkpoint_bytes
+from rl_compat.planning.memory.request import CRITIC_ROLES
+from rl_compat.planning.types import Plan
+from rl_compat.rewards.builtin.table import check_rows
+from rl_compat.trainer.checkpoints import check_disk
+from rl_compat.trainer.loop import Roles, StepSettings
+from rl_compat.trainer.online.prompt_data import load_training_data, load_validation_prompts
+from rl_compat.trainer.online.sampling import SamplingSettings
+from rl_compat.trainer.reporter import Reporter
+from rl_compat.trainer.run_folder import RunFolder
+from rl_compat.trajectory import Prompt
+from rl_compat.workers.actor import ActorModel
+from rl_compat.workers.critic import CriticModel
+from rl_compat.workers.reference import ReferenceModel
+from rl_compat.workers.reward import RewardModel
+from rl_compat.workers.reward_model import RewardModelSettings
+from rl_compat.workers.setup import (
+    Setup,
+    actor_settings,
+    cost_config,
+    cost_model_settings,
+    critic_settings,
+    experience_settings,
+    optimizer_steps_per_batch,
+    prepare,
+    reference_settings,
+    reward_model_settings,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """A run whose settings, data, rewards, plan and disk were checked; no weights are loaded."""
+
+    setup: Setup
+    plan: Plan
+    prompts: Sequence[Prompt]
+    validation_prompts: tuple[Prompt, ...]
+    reward: RewardModel
+    cost: RewardModel | None
+    "where the algorithm holds one below a limit"
+    order: Order
+    total_steps: int
+    notes: tuple[str, ...]
+
+    def close(self) -> None:
+        """End the processes of the functions, and give back the memory of reward models."""
+        self.reward.close()
+        if self.cost is not None:
+            self.cost.close()
+
+    @property
+    def total_optimizer_steps(self) -> int:
+        return self.total_steps * optimizer_steps_per_batch(self.setup.config)
+
+
+def check_run(config: RunConfig, hardware: Hardware) -> Prepared:
+    """Everything that can be wrong before weights are loaded.
+
+    Raises ConfigError, DataError, ModelError, HardwareError or DoesNotFitError.
+    """
+    setup = prepare(config, hardware)
+    plan = setup.plan
+    if "critic" in plan.roles:
+        check_critic_ids(setup)
+    size = checkpoint_bytes(plan, config.model, shape=setup.shape, critic_shape=setup.critic_shape)
+    check_disk(RunFolder(Path(config.trainer.output_dir)).checkpoints, size, config.trainer.keep_checkpoints)
+    training, notes = load_training_data(setup)
+    validation, validation_notes = load_validation_prompts(setup)
+    prompts = [*training.sample(), *validation]
+    order = training.order(config.trainer.batch_size, shuffle=config.data.shuffle, seed=config.data.seed)
+    return Prepared(
+        setup=setup,
+        plan=plan,
+        prompts=training.prompts,
+        validation_prompts=validation,
+        reward=start_reward(setup, prompts),
+        cost=start_cost(setup, prompts),
+        order=order,
+        total_steps=config.trainer.num_steps or config.trainer.num_epochs * order.steps_per_epoch,
+        notes=(*setup.notes, *notes, *validation_notes, *plan.notes),
+    )
+
+
+def start_reward(setup: Setup, prompts: Sequence[Prompt]) -> RewardModel:
+    """The reward of the settings, checked against the prompts. Raises DataError or ConfigError."""
+    return _start(setup, prompts, setup.config.reward, reward_model_settings(setup))
+
+
+def start_cost(setup: Setup, prompts: Sequence[Prompt]) -> RewardModel | None:
+    """The cost of the settings, where the algorithm has one. Raises DataError or ConfigError."""
+    if not ALGORITHMS[setup.config.algorithm.name].needs_cost:
+        return None
+    return _start(setup, prompts, cost_config(setup.config), cost_model_settings(setup))
+
+
+def _start(
+    setup: Setup, prompts: Sequence[Prompt], config: RewardConfig, learned: RewardModelSettings | None
+) -> RewardModel:
+    check_rows(prompts, config.functions, config.sources)
+    return RewardModel(
+        config,
+        data_sources=sorted({prompt.data_source for prompt in prompts}),
+        pool=pool_of(setup),
+        max_response_length=setup.config.data.max_response_length,
+        learned=learned,
+    )
+
+
+def check_critic_ids(setup: Setup) -> None:
+    """Raise ModelError for a critic that cannot read the actor's tokens."""
+    sampled = min(setup.shape.vocab_size, setup.tokenizer.num_tokens)
+    if setup.critic_shape.vocab_size < sampled:
+        raise ModelError(
+            f"the critic knows {setup.critic_shape.vocab_size} token ids and the actor samples from {sampled}",
+            hint="set `model.critic_path` to a model with the actor's tokenizer",
+        )
+
+
+def build_roles(prepared: Prepared, reporter: Reporter) -> Roles:
+    """Load the models the algorithm needs onto the planned device."""
+    setup = prepared.setup
+    config = setup.config
+    actor = load_actor(setup, reporter, total_optimizer_steps=prepared.total_optimizer_steps)
+    pool = pool_of(setup)
+    critics = {}
+    for role in [role for role in CRITIC_ROLES if role in prepared.plan.roles]:
+        reporter.phase(f"loading the {role.replace('_', ' ')}")
+        settings = critic_settings(setup, role=role, total_optimizer_steps=prepared.total_optimizer_steps)
+        critics[role] = CriticModel(settings, pool=pool)
+    reference = None
+    if needs_reference(config.algorithm):
+        reporter.phase("loading the reference")
+        reference = (
+            ReferenceModel.of_adapter(actor)
+            if config.model.lora_rank
+            else ReferenceModel.start(reference_settings(setup), pool=pool)
+        )
+    if config.reward.model is not None:
+        reporter.phase("loading the reward model")
+        prepared.reward.load()
+    if prepared.cost is not None and config.cost.model is not None:
+        reporter.phase("loading the cost model")
+        prepared.cost.load()
+    return Roles(
+        actor=actor,
+        reward=prepared.reward,
+        critic=critics.get("critic"),
+        reference=reference,
+        cost=prepared.cost,
+        cost_critic=critics.get("cost_critic"),
+    )
+
+
+def load_actor(
+    setup: Setup, reporter: Reporter, *, total_optimizer_steps: int | None = None, trains: bool = True
+) -> ActorModel:
+    """The actor alone, with torch's threads as planned; without an optimizer when it only generates."""
+    if setup.plan.num_threads is not None:
+        torch.set_num_threads(setup.plan.num_threads)
+    reporter.phase("loading the actor")
+    settings = actor_settings(setup, total_optimizer_steps=total_optimizer_steps)
+    settings = settings if trains else replace(settings, optimizer=None)
+    return ActorModel(settings, pool=pool_of(setup), chat=setup.chat)
+
+
+def pool_of(setup: Setup) -> ResourcePool:
+    return ResourcePool(gpus=[] if setup.plan.device == "cpu" else None, hardware=setup.hardware)
+
+
+def needs_reference(algorithm: AlgorithmConfig) -> bool:
+    return algorithm.kl_in_reward != "none" or algorithm.kl_loss != "none"
+
+
+def step_settings(config: RunConfig) -> StepSettings:
+    algorithm = config.algorithm
+    row = ALGORITHMS[algorithm.name]
+    return StepSettings(
+        experience=experience_settings(config),
+        sampling=SamplingSettings(
+            rollout=config.rollout,
+            group_size=algorithm.group_size,
+            max_new_tokens=config.data.max_response_length,
+            max_rounds=algorithm.max_sampling_rounds if algorithm.dynamic_sampling else None,
+        ),
+        one_update=one_update(config),
+        sum_pi_squared=row.needs_sum_pi_squared,
+        greedy_response=row.needs_greedy_response,
+        reward_parts=algorithm.reward_parts if row.needs_reward_parts else None,
+        reward_part_weights=algorithm.reward_part_weights,
+    )
+
+
+def one_update(config: RunConfig) -> bool:
+    """Whether the weights that the update starts from are those of every log-probability that a step needs.
+
+    A KL in the reward and off-policy correction need log-probabilities before the update, and so does a loss that
+    chooses tokens from a whole mini-batch. Under bypass the sampler's are the old ones.
+    """
+    algorithm, off_policy = config.algorithm, config.off_policy
+    return (
+        optimizer_steps_per_batch(config) == 1
+        and POLICY_LOSSES[policy_loss_of(algorithm.name, algorithm.policy_loss)].select is None
+        and algorithm.kl_in_reward == "none"
+        and config.model.lora_dropout == 0.0
+        and off_policy.importance == "none"
+        and not off_policy.reject
+        and not off_policy.vtrace
+        and not off_policy.bypass
+    )
+
+
+def lagrange_multiplier(config: AlgorithmConfig) -> LagrangeMultiplier | None:
+    """The price of the cost, where the algorithm has one."""
+    if not ALGORITHMS[config.name].needs_cost:
+        return None
+    return LagrangeMultiplier(
+        limit=config.cost_limit,
+        learning_rate=config.lagrange_lr,
+        initial=config.lagrange_init,
+        maximum=config.lagrange_max,
+    )
+
+
+def kl_controller(config: AlgorithmConfig) -> KLController:
+    return make_kl_controller(
+        config.kl_controller, coef=config.kl_coef, target=config.kl_target, horizon=config.kl_horizon
+    )

@@ -1,0 +1,21 @@
+"""The method of training that settings ask for, with everything checked that can be before a model is loaded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rl_compat.algorithms.table import is_offline
+from rl_compat.config.types import RunConfig
+from rl_compat.hardware.types import Hardware
+from rl_compat.trainer.offline.training import Offline
+from rl_compat.trainer.online.reinforcement import Reinforcement
+from rl_compat.trainer.recipe import Recipe
+from rl_compat.trainer.setup.build import check_run
+from rl_compat.trainer.setup.offline import check_offline
+
+
+def check_training(config: RunConfig, hardware: Hardware) -> Recipe[Any]:
+    """Raises ConfigError, DataError, ModelError, HardwareError or DoesNotFitError."""
+    if is_offline(config.algorithm.name):
+        return Offline(check_offline(config, hardware))
+    return Reinforcement(check_run(config, hardware))

@@ -1,0 +1,1 @@
+"""Evaluation, export and data checks outside a run."""

@@ -1,0 +1,64 @@
+"""The data of a run looked at as the run would: its tokenizer, its template, its limits, its rewards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from rl_compat.algorithms.table import ALGORITHMS
+from rl_compat.config.types import RunConfig
+from rl_compat.data.check.check import FileCheck, Judge, Limits, Tools
+from rl_compat.data.encode.training import piece_files
+from rl_compat.data.read.load import Reading
+from rl_compat.data.read.locate import Split
+from rl_compat.models.chat import ChatEncoder
+from rl_compat.models.files.registry import resolve_model
+from rl_compat.models.tokenizer import TokenizerBundle, load_tokenizer
+from rl_compat.rewards.reference import reference_judge
+from rl_compat.trainer.setup.columns import data_columns
+
+
+def open_checks(
+    config: RunConfig, files: Sequence[tuple[str, Split]], *, announce: Callable[[str], None]
+) -> list[FileCheck]:
+    """A check of each file that the names stand for, to be run one after the other.
+
+    Raises DataError for a file that cannot be read or is of no known form, and ModelError.
+    """
+    task = ALGORITHMS[config.algorithm.name].learns_from
+    tools = _tools(config, judged=task == "prompts", announce=announce)
+    limits = Limits(
+        max_prompt_length=config.data.max_prompt_length,
+        max_response_length=config.data.max_response_length,
+        overlong=config.data.overlong_prompts,
+    )
+    columns = data_columns(config.data)
+    return [
+        FileCheck(file, Reading(task=task, split=split, columns=columns), limits, tools)
+        for name, split in files
+        for file in piece_files(name, Reading(task=task, split=split, announce=announce))
+    ]
+
+
+def _tools(config: RunConfig, *, judged: bool, announce: Callable[[str], None]) -> Tools:
+    bundle = _tokenizer(config)
+    chat = ChatEncoder(bundle, config.model.chat_template)
+    for note in chat.notes:
+        announce(note)
+    tokenizer, reward = bundle.tokenizer, config.reward
+    judge: Judge = lambda source, truth, reference: []  # noqa: E731
+    if judged:
+        judge = reference_judge(reward.functions, sources=reward.sources, arguments=reward.function_arguments)
+    return Tools(
+        chat=chat,
+        count_tokens=lambda text: len(tokenizer(text, add_special_tokens=False)["input_ids"]),
+        begin=tokenizer.bos_token_id,
+        special=tuple(token.content for token in tokenizer.added_tokens_decoder.values() if token.special),
+        judge=judge,
+    )
+
+
+def _tokenizer(config: RunConfig) -> TokenizerBundle:
+    """Without the model's weights."""
+    model = config.model
+    source = resolve_model(model.tokenizer or model.path, needs=("tokenizer",))
+    return load_tokenizer(source.folder, trust_remote_code=model.trust_remote_code)

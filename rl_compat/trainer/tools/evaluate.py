@@ -1,0 +1,101 @@
+"""Accuracy of a model or of a run's checkpoint, without training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, closing, nullcontext
+from dataclasses import replace
+from pathlib import Path
+
+from rl_compat.config.load import load_config
+from rl_compat.config.types import RunConfig
+from rl_compat.errors import CheckpointError, ConfigError
+from rl_compat.hardware.types import Hardware
+from rl_compat.planning.types import Plan
+from rl_compat.trainer.checkpoints import Found, find_newest, open_checkpoint
+from rl_compat.trainer.online.prompt_data import load_validation_prompts
+from rl_compat.trainer.online.validate import Validation, validate
+from rl_compat.trainer.reporter import Reporter, Timer
+from rl_compat.trainer.run_folder import RunFolder
+from rl_compat.trainer.setup.build import load_actor, start_reward
+from rl_compat.workers.actor import ActorModel, ActorWorker
+from rl_compat.workers.setup import prepare
+
+
+def run_of(path: str) -> RunFolder | None:
+    """The run folder that `path` names, itself or by one of its checkpoints; None when it names a model."""
+    folder = Path(path).expanduser()
+    for candidate in (folder, folder.parent.parent):
+        if (candidate / "run.toml").is_file():
+            return RunFolder(candidate)
+    return None
+
+
+def checkpoint_of(path: str, run: RunFolder) -> Found:
+    """The checkpoint named by `path`, or the newest complete one of the run. Raises CheckpointError."""
+    folder = Path(path).expanduser()
+    if folder != run.path:
+        return open_checkpoint(folder)
+    found = find_newest(run.checkpoints)
+    if found.path is None:
+        why = f": {found.skipped[0]}" if found.skipped else ""
+        raise CheckpointError(f"`{run.path}` has no complete checkpoint{why}", hint="train with `trainer.save_every=1`")
+    return found
+
+
+def settings_of(run: RunFolder) -> RunConfig:
+    """The settings a run was started with."""
+    return load_config(run.settings, []).config
+
+
+def restore_actor(actor: ActorModel, checkpoint: Found) -> None:
+    assert checkpoint.path is not None
+    folder = checkpoint.path / "actor"
+    actor.group.run(ActorWorker.load_weights, folder=folder, policy_version=checkpoint.step).result()
+
+
+def evaluate(
+    config: RunConfig,
+    hardware: Hardware,
+    *,
+    checkpoint: Found | None,
+    reporter: Reporter,
+    around: Callable[[Plan], AbstractContextManager[object]] = nullcontext,
+) -> Validation:
+    """One response to each validation prompt of the settings, scored. Models live inside `around(plan)`.
+
+    Raises ConfigError, DataError, ModelError, HardwareError or DoesNotFitError before weights are loaded.
+    """
+    setup = prepare(generation_only(config), hardware)
+    plan = setup.plan
+    prompts, notes = load_validation_prompts(setup)
+    if not prompts:
+        raise ConfigError("`data.val_files` is empty: there is nothing to evaluate on", hint="set `data.val_files`")
+    for note in (*setup.notes, *notes, *plan.notes):
+        reporter.say(f"note: {note}")
+    timer = Timer(reporter)
+    with around(plan), closing(start_reward(setup, prompts)) as reward:
+        actor = load_actor(setup, reporter, trains=False)
+        if checkpoint is not None:
+            restore_actor(actor, checkpoint)
+        with timer("testing", items=len(prompts)) as on_progress:
+            return validate(
+                actor,
+                reward,
+                prompts,
+                max_new_tokens=config.data.max_response_length,
+                temperature=config.trainer.validation_temperature,
+                seed=config.trainer.seed,
+                on_progress=on_progress,
+            )
+
+
+def generation_only(config: RunConfig) -> RunConfig:
+    """The same settings planned for the smallest training there is: no critic, no reference, one group."""
+    return replace(
+        config,
+        model=replace(config.model, critic_path=None),
+        algorithm=replace(config.algorithm, name="grpo", group_size=2, kl_in_reward="none", kl_loss="none"),
+        optimizer=replace(config.optimizer, name="adamw"),
+        trainer=replace(config.trainer, batch_size=1, mini_batch_size=1, validate_after=True),
+    )

@@ -1,0 +1,76 @@
+"""A run's trained model as an ordinary Hugging Face folder."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from rl_compat.algorithms.table import ALGORITHMS
+from rl_compat.config.types import RunConfig
+from rl_compat.errors import ConfigError
+from rl_compat.models.files.export import check_output, export_model
+from rl_compat.models.files.registry import resolve_model
+from rl_compat.models.load import load_causal_lm
+from rl_compat.models.lora import trainable_parameters
+from rl_compat.models.tokenizer import load_tokenizer
+from rl_compat.models.value_model import classifier_of, load_scoring_model
+from rl_compat.planning.serialize import load_plan
+from rl_compat.planning.types import RolePlan
+from rl_compat.trainer.run_folder import RunFolder
+from rl_compat.trainer.tools.evaluate import checkpoint_of, run_of, settings_of
+from rl_compat.training.state import load_trained_weights
+from rl_compat.workers.setup import lora_settings, tokenizer_folder
+
+
+def export_run(run: str, output: Path) -> tuple[Path, int]:
+    """Write the actor of a run, or of one of its checkpoints, adapters merged; the new folder and the step.
+
+    Works on the CPU, whatever the run was planned for. Raises ConfigError when `run` is neither, CheckpointError when
+    it has no complete checkpoint, ModelError when its model is gone or `output` is not empty.
+    """
+    folder = run_of(run)
+    if folder is None:
+        raise ConfigError(
+            f"`{run}` is neither a run folder nor one of its checkpoints", hint="a run folder holds a `run.toml`"
+        )
+    check_output(output)
+    checkpoint = checkpoint_of(run, folder)
+    assert checkpoint.path is not None
+    config = settings_of(folder)
+    source = resolve_model(config.model.path, needs=("config", "weights"))
+    weights, changes = _trained(config, source.folder, role_on_cpu(folder), checkpoint.path / "actor")
+    written = export_model(
+        weights,
+        source_folder=source.folder,
+        output=output,
+        tokenizer_folder=tokenizer_folder(config.model, source.folder),
+        config_changes=changes,
+    )
+    return written, checkpoint.step
+
+
+def _trained(
+    config: RunConfig, folder: Path, role: RolePlan, state: Path
+) -> tuple[dict[str, Tensor] | nn.Module, dict[str, Any]]:
+    """The weights of a saved state, as a model or by name, and what the config of their model says otherwise."""
+    model = config.model
+    options: dict[str, Any] = {"lora": lora_settings(model), "trust_remote_code": model.trust_remote_code}
+    if not ALGORITHMS[config.algorithm.name].scores:
+        policy = load_causal_lm(folder, role=role, **options)
+        load_trained_weights(state, trainable_parameters(policy))
+        return policy, {}
+    scoring = load_scoring_model(folder, role=role, **options)
+    load_trained_weights(state, trainable_parameters(scoring))
+    tokenizer = load_tokenizer(tokenizer_folder(model, folder), model_folder=folder)
+    return classifier_of(scoring, folder, pad_token_id=tokenizer.pad_token_id)
+
+
+def role_on_cpu(run: RunFolder) -> RolePlan:
+    """How the run kept its actor's weights, on this machine's CPU."""
+    role = load_plan(run.plan).roles["actor"]
+    return replace(
+        role, device="cpu", compute_dtype="fp32", attention="eager", repeat_kv=False, gradient_checkpointing=False
+    )

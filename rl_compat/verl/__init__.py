@@ -1,0 +1,1 @@
+"""Commands, scripts and YAML files of verl as settings."""

@@ -1,0 +1,100 @@
+"""The words of one command: where verl's arguments begin, and Hydra's own flags among them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePath
+
+from rl_compat.config.arguments import Argument, split_argument
+from rl_compat.errors import ConfigError
+from rl_compat.verl.yaml_file import find_yaml, read_yaml
+
+FLAGS_WITH_VALUE = {
+    "--config-name": "--config-name",
+    "-cn": "--config-name",
+    "--config-path": "--config-path",
+    "-cp": "--config-path",
+    "--config-dir": "--config-dir",
+    "-cd": "--config-dir",
+    "--cfg": "--cfg",
+    "-c": "--cfg",
+    "--package": "--package",
+    "-p": "--package",
+}
+FLAGS = {"--multirun": "--multirun", "-m": "--multirun", "--resolve": "--resolve", "--run": "--run", "-r": "--run"}
+OWN_CONFIGS = ("ppo_trainer", "ppo_megatron_trainer")
+"configurations that verl ships and that need no file here"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """What a command starts and what it gives it."""
+
+    module: str | None
+    "dotted name after `-m` or path of the script; None when the words are arguments alone"
+    arguments: Sequence[str]
+
+
+def split_program(words: Sequence[str]) -> Program:
+    """The module or script that a command runs, behind any launcher, and the words after it."""
+    for position, word in enumerate(words):
+        if word == "-m" and position + 1 < len(words) and _is_python(words[:position]):
+            return Program(module=words[position + 1], arguments=words[position + 2 :])
+        if word.endswith(".py") and "=" not in word:
+            return Program(module=word, arguments=words[position + 1 :])
+    return Program(module=None, arguments=words)
+
+
+def read_arguments(words: Sequence[str], *, folders: Sequence[Path] = ()) -> tuple[list[Argument], list[str]]:
+    """The arguments in the words after the program, those of a configuration file that they name first, and notes.
+
+    `folders` is where `--config-path` starts from.
+    """
+    flags: dict[str, str] = {}
+    arguments = list(_taken_apart(words, flags))
+    path = find_yaml(flags, folders)
+    if path is None:
+        return [*(_flag(name, value) for name, value in flags.items()), *arguments], []
+    inherited, notes = read_yaml(path)
+    told = [f"`{path}` is read, then the arguments", *notes]
+    return [*inherited, *arguments], told
+
+
+def _taken_apart(words: Sequence[str], flags: dict[str, str]) -> Iterator[Argument]:
+    rest = iter(words)
+    for word in rest:
+        name, separator, value = word.partition("=")
+        if name in FLAGS_WITH_VALUE:
+            flags[FLAGS_WITH_VALUE[name]] = value if separator else next(rest, "")
+        elif word in FLAGS:
+            flags[FLAGS[word]] = ""
+        elif word.startswith("--") and word != "--":
+            yield Argument(text=word, key=name, value=value, problem="Hydra has no such flag")
+        elif word != "--":
+            yield _argument(word)
+
+
+def _argument(word: str) -> Argument:
+    try:
+        return split_argument(word)
+    except ConfigError as error:
+        if re.match(r"[+~]*[\w/]+@[\w.]+=", word):
+            problem = "a group of verl's configuration has no other member here"
+            return Argument(
+                text=word, key=word.partition("=")[0].lstrip("+~"), value=word.partition("=")[2], problem=problem
+            )
+        return Argument(text=word, key=word, value="", problem="it is not of the form `key=value`", hint=error.hint)
+
+
+def _flag(name: str, value: str) -> Argument:
+    argument = Argument(text=f"{name}={value}" if value else name, key=name, value=value)
+    if name == "--config-name" and PurePath(value).name.removesuffix(".yaml") not in OWN_CONFIGS:
+        hint = "give the file itself: `rlc translate FILE.yaml key=value …`"
+        return replace(argument, problem="there is no such configuration file here", hint=hint)
+    return argument
+
+
+def _is_python(words: Sequence[str]) -> bool:
+    return any(re.fullmatch(r"(.*/)?(python[\d.]*|torchrun|accelerate|debugpy)", word) for word in words)

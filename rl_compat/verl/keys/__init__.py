@@ -1,0 +1,1 @@
+"""The keys of verl and what each becomes."""

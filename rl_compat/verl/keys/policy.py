@@ -1,0 +1,184 @@
+"""verl's advantage estimators, policy losses, KL terms and filters of groups, as algorithms and settings of ours."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rl_compat.verl.keys.correction import bypass, is_bypassing
+from rl_compat.verl.keys.rules import Given, Outcome, Rule, honoured, kl_term, no_effect, refused, translated
+
+ACTOR = "actor_rollout_ref.actor"
+LOSS_MODE = f"{ACTOR}.policy_loss.loss_mode"
+
+ESTIMATORS = {
+    "gae": "ppo",
+    "grpo": "grpo",
+    "grpo_vectorized": "grpo",
+    "grpo_passk": "grpo_passk",
+    "gdpo": "gdpo",
+    "rloo": "rloo",
+    "rloo_vectorized": "rloo",
+    "reinforce_plus_plus": "reinforce_plus_plus",
+    "reinforce_plus_plus_baseline": "reinforce_plus_plus_baseline",
+    "remax": "remax",
+    "opo": "opo",
+    "gpg": "gpg",
+    "optimal_token_baseline": "optimal_token_baseline",
+    "tir_optimal_token_baseline": "tir_optimal_token_baseline",
+}
+LOSSES = {
+    "vanilla": "ppo_clip",
+    "dppo_tv": "dppo_tv",
+    "dppo_kl": "dppo_kl",
+    "gspo": "gspo",
+    "sapo": "sapo",
+    "gpg": "gpg",
+    "clip_cov": "clip_cov",
+    "kl_cov": "kl_cov",
+    "geo_mean": "geo_mean",
+    "dro": "dro",
+    "cispo": "cispo",
+}
+OWN_AGGREGATION = {"sapo": "seq-mean-token-mean", "geo_mean": "seq-mean-token-mean"}
+"losses that verl averages their own way, whatever `loss_agg_mode` says"
+WHOLE_REWARD = (None, "reward", "score", "seq_reward", "seq_final_reward")
+
+
+def estimator(key: str, value: Any, given: Given) -> Outcome:
+    """The advantage estimator, which names the algorithm here."""
+    if value not in ESTIMATORS:
+        return refused(f"the advantage estimators are {', '.join(f'`{name}`' for name in ESTIMATORS)}")
+    name = ESTIMATORS[value]
+    if name == "gpg" and not given.get(LOSS_MODE):
+        native = {"algorithm.name": name, "algorithm.policy_loss": "ppo_clip"}
+        return translated(native, "verl keeps the clipped loss unless `policy_loss.loss_mode=gpg`", warn=True)
+    if name == value:
+        return honoured("algorithm.name", value)
+    reason = "PPO is the algorithm with this estimator and a critic" if value == "gae" else "the same numbers"
+    return translated({"algorithm.name": name}, reason)
+
+
+def loss_mode(key: str, value: Any, given: Given) -> Outcome:
+    """The policy loss."""
+    if value == "bypass_mode":
+        return bypass(key, True, given)
+    if value not in LOSSES:
+        return refused(f"the policy losses are {', '.join(f'`{name}`' for name in (*LOSSES, 'bypass_mode'))}")
+    if is_bypassing(given):
+        return no_effect("as in verl, `rollout_correction.bypass_mode` takes its `loss_type`", warn=value != "vanilla")
+    if value == "dro" and given.get(f"{ACTOR}.policy_loss.dro_beta") is None:
+        return refused("verl's `dro` needs a number above 0", hint=f"give `{ACTOR}.policy_loss.dro_beta=0.1`")
+    if LOSSES[value] == value:
+        return honoured("algorithm.policy_loss", value)
+    return translated({"algorithm.policy_loss": LOSSES[value]}, "the clipped loss of PPO")
+
+
+def loss_aggregation(key: str, value: Any, given: Given) -> Outcome:
+    """How token losses become one, unless the policy loss has its own way."""
+    mode = given.get(LOSS_MODE)
+    own = None if is_bypassing(given) else OWN_AGGREGATION.get(str(mode))
+    if mode == "gspo":
+        return honoured("algorithm.loss_aggregation", value, "verl reads it from 0.9.1 on; before, `gspo` had its own")
+    if own is None:
+        return honoured("algorithm.loss_aggregation", value)
+    if own == value:
+        return honoured("algorithm.loss_aggregation", value, f"`{mode}` has it anyway")
+    reason = f"as in verl, `{mode}` is averaged over each response first; `algorithm.loss_aggregation` insists"
+    return no_effect(reason, warn=True)
+
+
+def use_kl_in_reward(key: str, value: Any, given: Given) -> Outcome:
+    """A KL penalty in the reward, with the estimator of `kl_penalty`; a reward has no gradient, so `+` adds nothing."""
+    kind = str(given.get("algorithm.kl_penalty") or "kl").removesuffix("+")
+    return kl_term("algorithm.kl_in_reward", kind if value else "none")
+
+
+def kl_penalty(key: str, value: Any, given: Given) -> Outcome:
+    """The estimator of the KL penalty."""
+    if given.get("algorithm.use_kl_in_reward"):
+        return use_kl_in_reward(key, True, given)
+    return _no_kl_in_reward()
+
+
+def kl_control(native_key: str) -> Rule:
+    """A number of the KL controller, which only a penalty in the reward reads."""
+
+    def rule(key: str, value: Any, given: Given) -> Outcome:
+        return honoured(native_key, value) if given.get("algorithm.use_kl_in_reward") else _no_kl_in_reward()
+
+    return rule
+
+
+def _no_kl_in_reward() -> Outcome:
+    reason = "as in verl, only a KL in the reward reads it; add `algorithm.use_kl_in_reward=true` for one"
+    return no_effect(reason, warn=True)
+
+
+def use_kl_loss(key: str, value: Any, given: Given) -> Outcome:
+    """A KL term in the loss, with the estimator of `kl_loss_type`."""
+    kind = given.get(f"{ACTOR}.kl_loss_type") or "low_var_kl"
+    return kl_term("algorithm.kl_loss", kind if value else "none")
+
+
+def kl_loss_type(key: str, value: Any, given: Given) -> Outcome:
+    """The estimator of the KL term."""
+    if given.get(f"{ACTOR}.use_kl_loss"):
+        return use_kl_loss(key, True, given)
+    return _no_kl_loss()
+
+
+def kl_loss_coef(key: str, value: Any, given: Given) -> Outcome:
+    """The weight of the KL term."""
+    return honoured("algorithm.kl_loss_coef", value) if given.get(f"{ACTOR}.use_kl_loss") else _no_kl_loss()
+
+
+def _no_kl_loss() -> Outcome:
+    return no_effect("`use_kl_loss` is not true; add `actor_rollout_ref.actor.use_kl_loss=true`", warn=True)
+
+
+def clip_ratio(key: str, value: Any, given: Given) -> Outcome:
+    """Both clip bounds, except the one given by its own key."""
+    native = {
+        f"algorithm.clip_{side}": value for side in ("low", "high") if f"{ACTOR}.clip_ratio_{side}" not in given.values
+    }
+    if not native:
+        return no_effect("`clip_ratio_low` and `clip_ratio_high` are given")
+    return translated(native, "verl itself ignores it, since its bounds have defaults of their own")
+
+
+def clip_ratio_low(key: str, value: Any, given: Given) -> Outcome:
+    """How far below 1 a ratio may pay off; a bound beyond 1, as CISPO is given, is none."""
+    if value is None:
+        return no_effect("null leaves our default")
+    if value > 1 and given.get(LOSS_MODE) not in ("geo_mean", "dppo_kl"):
+        return translated({"algorithm.clip_low": 1.0}, "a ratio is never below 0, and 1 allows as much")
+    return honoured("algorithm.clip_low", value)
+
+
+def filter_groups(key: str, value: Any, given: Given) -> Outcome:
+    """DAPO's dynamic sampling."""
+    return translated({"algorithm.dynamic_sampling": value}, "prompts whose responses score alike are replaced")
+
+
+def filter_metric(key: str, value: Any, given: Given) -> Outcome:
+    """What must differ in a group; here it is the reward."""
+    if not _filters(given):
+        return no_effect("`filter_groups.enable` is not true")
+    other = value not in WHOLE_REWARD
+    return no_effect("responses are compared by their whole reward", warn=other)
+
+
+def filter_rounds(key: str, value: Any, given: Given) -> Outcome:
+    """How often a step may draw further prompts; verl stops the run after them, here the step takes what it has."""
+    if not _filters(given):
+        return no_effect("`filter_groups.enable` is not true")
+    if value <= 0:
+        return translated({"algorithm.max_sampling_rounds": UNLIMITED_ROUNDS}, "as good as no limit")
+    return translated({"algorithm.max_sampling_rounds": value}, "then a step learns from the prompts that it has")
+
+
+UNLIMITED_ROUNDS = 1_000_000
+
+
+def _filters(given: Given) -> bool:
+    return bool(given.get("algorithm.filter_groups.enable"))

@@ -1,0 +1,105 @@
+"""verl's rewards: a function of one's own, managers, the penalty for overlong responses, and reward models."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rl_compat.verl.keys.rules import Given, Outcome, Rule, no_effect, refused, translated
+
+FUNCTIONS = ("reward.custom_reward_function", "custom_reward_function")
+MANAGERS = ("reward.reward_manager.name", "reward_manager.name", "reward_model.reward_manager")
+OVERLONG = (
+    "reward.reward_kwargs.overlong_buffer_cfg",
+    "reward_model.reward_kwargs.overlong_buffer_cfg",
+    "reward_model.overlong_buffer",
+)
+MODELS = {"reward.reward_model": "model_path", "reward_model": "model.path"}
+"where a learned reward is switched on, and where its path is"
+PLAIN_MANAGERS = {
+    "naive": "every response is scored",
+    "dapo": "every response is scored; `overlong_buffer` has the penalty",
+    "gdpo": "every response is scored; `adv_estimator=gdpo` compares the parts",
+    "prime": "`reward.num_processes` scores in several processes",
+}
+
+
+def custom_reward(section: str) -> Rule:
+    """A function in a file: `path` and `name` together."""
+
+    def rule(key: str, value: Any, given: Given) -> Outcome:
+        path, name = given.get(f"{section}.path"), given.get(f"{section}.name") or "compute_score"
+        if path is None:
+            return no_effect("there is no `path`" if value is not None else "null keeps the built-in scorers")
+        return translated({"reward.functions": (f"{path}:{name}",)}, "file and function in one")
+
+    return rule
+
+
+def reward_argument(key: str, value: Any, given: Given) -> Outcome:
+    """A keyword argument of the custom function."""
+    name = key.rpartition(".")[2]
+    if isinstance(value, dict):
+        arguments = {str(key): _as_text(item) for key, item in value.items()}
+    else:
+        arguments = {name: _as_text(value)}
+    return translated({"reward.function_arguments": arguments}, "an argument of the function, as text")
+
+
+def _as_text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def manager(key: str, value: Any, given: Given) -> Outcome:
+    """Who scores a batch."""
+    if value is None:
+        return no_effect("every response is scored")
+    if value not in PLAIN_MANAGERS:
+        known = ", ".join(f"`{name}`" for name in PLAIN_MANAGERS)
+        return refused(f"the managers are {known}", hint="use `reward.functions=file.py:function`")
+    return no_effect(PLAIN_MANAGERS[value])
+
+
+def overlong(key: str, value: Any, given: Given) -> Outcome:
+    """A part of `overlong_buffer`: `enable`, `len`, `penalty_factor` or `log`."""
+    section, _, name = key.rpartition(".")
+    if name == "enable" and not value:
+        return translated({"reward.overlong_buffer": 0}, "no penalty")
+    if not given.get(f"{section}.enable"):
+        return no_effect(f"`{section}.enable` is not true")
+    names = [str(given.get(key)) for key in MANAGERS if given.get(key)]
+    if "dapo" not in names:
+        hint = "set `reward.reward_manager.name=dapo`, or `reward.overlong_buffer`"
+        return no_effect(f"as in verl, only the manager `dapo` reads it; {hint}", warn=True)
+    length = given.get(f"{section}.len")
+    if name == "log":
+        return no_effect("the penalty is in the metrics")
+    if name == "penalty_factor":
+        return translated({"reward.overlong_penalty": value}, "the largest penalty")
+    if length is None:
+        return refused("the buffer has no length", hint=f"give `{section}.len`")
+    return translated({"reward.overlong_buffer": length}, "tokens in which the penalty grows")
+
+
+def longest_response(key: str, value: Any, given: Given) -> Outcome:
+    """`max_resp_len`, where the penalty ends; here it is the longest response."""
+    longest = given.get("data.max_response_length", "data.max_response_length")
+    if value in (None, longest):
+        return no_effect("the penalty ends at `data.max_response_length`")
+    return refused(f"the penalty ends at `data.max_response_length`, {longest} tokens")
+
+
+def reward_model(section: str) -> Rule:
+    """The switch or the path of a learned reward, which then scores alone."""
+
+    def rule(key: str, value: Any, given: Given) -> Outcome:
+        path = given.get(f"{section}.{MODELS[section]}")
+        if not given.get(f"{section}.enable"):
+            return no_effect("no learned reward" if key.endswith("enable") else f"`{section}.enable` is not true")
+        if any(given.get(f"{function}.path") for function in FUNCTIONS):
+            hint = "set `reward.functions`, `reward.model` and their weights"
+            return refused("verl's function asks a reward server, and there is none", hint=hint)
+        if path is None:
+            return refused("it has no model", hint=f"give `{section}.{MODELS[section]}`")
+        return translated({"reward.model": path, "reward.functions": ()}, "the model scores alone, in this process")
+
+    return rule

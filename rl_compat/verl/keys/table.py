@@ -1,0 +1,258 @@
+"""Every key of verl's that is known here, with its rule."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rl_compat.verl.keys.correction import (
+    bypass,
+    importance,
+    importance_bound,
+    loss_type,
+    normalize,
+    rejection,
+    rejection_bound,
+    veto,
+)
+from rl_compat.verl.keys.meanings import (
+    config_name,
+    critic_warmup,
+    filter_overlong,
+    interval,
+    loggers,
+    num_devices,
+    resume_mode,
+    resume_path,
+    sample_limit,
+    truncation,
+)
+from rl_compat.verl.keys.policy import (
+    estimator,
+    filter_groups,
+    filter_metric,
+    filter_rounds,
+    kl_control,
+    kl_penalty,
+    use_kl_in_reward,
+)
+from rl_compat.verl.keys.reward import (
+    custom_reward,
+    longest_response,
+    manager,
+    overlong,
+    reward_argument,
+    reward_model,
+)
+from rl_compat.verl.keys.role_keys import PROFILER, ROLES
+from rl_compat.verl.keys.rollout_keys import NO_TOOLS, ROLLOUT
+from rl_compat.verl.keys.rules import Rule, inert, only, other_than, renamed, same
+
+TEXT_ONLY = inert("models are text only")
+NO_RAY = inert("one device runs in this process, without Ray")
+NO_REWARD_SERVER = inert("a reward model runs in this process, read by its own template; no server is started")
+NO_SANDBOX = "no code sandbox is called; score with `reward.functions`"
+
+DATA: Mapping[str, Rule] = {
+    "data.train_files": same("data.train_files"),
+    "data.val_files": same("data.val_files"),
+    "data.prompt_key": same("data.prompt_key"),
+    "data.max_prompt_length": same("data.max_prompt_length"),
+    "data.max_response_length": same("data.max_response_length"),
+    "data.shuffle": same("data.shuffle"),
+    "data.seed": same("data.seed"),
+    "data.tokenizer": same("model.tokenizer"),
+    "data.train_batch_size": same("trainer.batch_size", reason="prompts"),
+    "data.gen_batch_size": inert("prompts are drawn for one step at a time"),
+    "data.val_batch_size": inert("validation runs through the rollout engine, which batches by itself"),
+    "data.train_max_samples": sample_limit("data.max_train_samples"),
+    "data.val_max_samples": sample_limit("data.max_val_samples"),
+    "data.reward_fn_key": only(
+        ("data_source", None),
+        "the scorer is picked by `data_source`",
+        otherwise="the scorer is picked by `data_source`",
+    ),
+    "data.filter_overlong_prompts": filter_overlong,
+    "data.filter_overlong_prompts_workers": inert("this process filters"),
+    "data.truncation": truncation,
+    "data.trust_remote_code": same("model.trust_remote_code"),
+    "data.return_raw_input_ids": inert("token ids are always kept"),
+    "data.return_raw_chat": inert("the chat is always kept"),
+    "data.return_full_prompt": inert("the prompt is always kept"),
+    "data.return_multi_modal_inputs": TEXT_ONLY,
+    "data.dataloader_num_workers": inert("rows are in memory"),
+    "data.use_shm": inert("rows are in memory"),
+    "data.validation_shuffle": inert("the order does not change the accuracy"),
+    "data.image_key": TEXT_ONLY,
+    "data.video_key": TEXT_ONLY,
+    "data.audio_key": TEXT_ONLY,
+    "data.image_patch_size": TEXT_ONLY,
+    "data.mm_processor_kwargs*": TEXT_ONLY,
+    "data.custom_cls.*": only(
+        (None,), "no class of its own", otherwise="there is no dataset class; write parquet or JSON lines"
+    ),
+    "data.sampler.*": only(
+        (None,), "no sampler of its own", otherwise="rows are drawn in order or shuffled by `data.seed`"
+    ),
+    "data.datagen.*": only((None,), "no data generation", otherwise="there is no data generation"),
+    "data.continuous_token.enable": only((False,), "off", otherwise="single turns have nothing to continue"),
+    "data.continuous_token.*": inert("single turns have nothing to continue"),
+    "data.tool_config_path": only((None,), "no tools", otherwise=NO_TOOLS),
+    "data.function_tool_path": only((None,), "no tools", otherwise=NO_TOOLS),
+    "data.apply_chat_template_kwargs": only(
+        ({}, None), "none given", otherwise="put the template in a file and set `model.chat_template=FILE`"
+    ),
+    "data.apply_chat_template_kwargs.*": only(
+        (), "", otherwise="put the template in a file and set `model.chat_template=FILE`"
+    ),
+}
+
+ALGORITHM: Mapping[str, Rule] = {
+    "algorithm.adv_estimator": estimator,
+    "algorithm.gamma": same("algorithm.gamma"),
+    "algorithm.lam": same("algorithm.gae_lambda"),
+    "algorithm.norm_adv_by_std_in_grpo": same("algorithm.normalize_by_std"),
+    "algorithm.use_kl_in_reward": use_kl_in_reward,
+    "algorithm.kl_penalty": kl_penalty,
+    "algorithm.kl_ctrl.type": kl_control("algorithm.kl_controller"),
+    "algorithm.kl_ctrl.kl_coef": kl_control("algorithm.kl_coef"),
+    "algorithm.kl_ctrl.horizon": kl_control("algorithm.kl_horizon"),
+    "algorithm.kl_ctrl.target_kl": kl_control("algorithm.kl_target"),
+    "algorithm.filter_groups.enable": filter_groups,
+    "algorithm.filter_groups.metric": filter_metric,
+    "algorithm.filter_groups.max_num_gen_batches": filter_rounds,
+    "algorithm.filter_groups.max_inflight_gen_batches": inert("a step draws further prompts one round after another"),
+    "algorithm.filter_groups.*": inert("only `enable`, `metric` and `max_num_gen_batches` are known"),
+    "algorithm.gdpo_reward_keys": same("algorithm.reward_parts"),
+    "algorithm.gdpo_reward_weights": same("algorithm.reward_part_weights"),
+    "algorithm.use_pf_ppo": only((False,), "off", otherwise="the batch is not resampled"),
+    "algorithm.pf_ppo.*": inert("the batch is not resampled"),
+    "algorithm.rollout_correction.rollout_is": importance,
+    "algorithm.rollout_correction.rollout_is_threshold": importance_bound,
+    "algorithm.rollout_correction.rollout_is_batch_normalize": normalize,
+    "algorithm.rollout_correction.rollout_rs": rejection,
+    "algorithm.rollout_correction.rollout_rs_threshold": rejection_bound,
+    "algorithm.rollout_correction.rollout_rs_threshold_lower": rejection_bound,
+    "algorithm.rollout_correction.rollout_token_veto_threshold": veto,
+    "algorithm.rollout_correction.bypass_mode": bypass,
+    "algorithm.rollout_correction.loss_type": loss_type,
+    "algorithm.rollout_correction.use_policy_gradient": loss_type,
+}
+
+REWARD: Mapping[str, Rule] = {
+    "reward.custom_reward_function.path": custom_reward("reward.custom_reward_function"),
+    "reward.custom_reward_function.name": custom_reward("reward.custom_reward_function"),
+    "reward.custom_reward_function.reward_kwargs": reward_argument,
+    "reward.custom_reward_function.reward_kwargs.*": reward_argument,
+    "custom_reward_function.path": custom_reward("custom_reward_function"),
+    "custom_reward_function.name": custom_reward("custom_reward_function"),
+    "custom_reward_function.reward_kwargs": reward_argument,
+    "custom_reward_function.reward_kwargs.*": reward_argument,
+    "reward.num_workers": inert("a built-in reward is fast; `reward.num_processes` is for functions of one's own"),
+    "reward.reward_manager.name": manager,
+    "reward.reward_manager.source": only(
+        ("register",), "built in", otherwise="use `reward.functions=file.py:function`"
+    ),
+    "reward.reward_manager.module.*": inert("use `reward.functions=file.py:function`"),
+    "reward.reward_kwargs.overlong_buffer_cfg.*": overlong,
+    "reward.reward_kwargs.max_resp_len": longest_response,
+    "reward.reward_model.enable": reward_model("reward.reward_model"),
+    "reward.reward_model.model_path": reward_model("reward.reward_model"),
+    "reward.reward_model.*": NO_REWARD_SERVER,
+    "reward.sandbox_fusion.url": only((None,), "off", otherwise=NO_SANDBOX),
+    "reward.sandbox_fusion.*": inert(NO_SANDBOX),
+    "reward_model.enable": reward_model("reward_model"),
+    "reward_model.model.path": reward_model("reward_model"),
+    "reward_model.reward_manager": manager,
+    "reward_model.overlong_buffer.*": overlong,
+    "reward_model.reward_kwargs.overlong_buffer_cfg.*": overlong,
+    "reward_model.reward_kwargs.max_resp_len": longest_response,
+    "reward_model.sandbox_fusion.url": only((None,), "off", otherwise=NO_SANDBOX),
+    "reward_model.*": NO_REWARD_SERVER,
+    "reward_manager.name": manager,
+    "reward_manager.source": only(("register",), "built in", otherwise="use `reward.functions=file.py:function`"),
+    "reward_manager.*": inert("use `reward.functions=file.py:function`"),
+    "sandbox_fusion.url": only((None,), "off", otherwise=NO_SANDBOX),
+    "sandbox_fusion.*": inert(NO_SANDBOX),
+}
+
+TRAINER: Mapping[str, Rule] = {
+    "trainer.total_epochs": same("trainer.num_epochs"),
+    "trainer.total_training_steps": same("trainer.num_steps"),
+    "trainer.project_name": same("trainer.project"),
+    "trainer.experiment_name": same("trainer.experiment"),
+    "trainer.logger": loggers,
+    "trainer.log_val_generations": inert("samples.jsonl has `trainer.num_sample_generations` responses of each step"),
+    "trainer.rollout_data_dir": inert("samples.jsonl in `trainer.output_dir` has the responses"),
+    "trainer.validation_data_dir": inert("samples.jsonl in `trainer.output_dir` has the responses"),
+    "trainer.n_gpus_per_node": num_devices,
+    "trainer.nnodes": num_devices,
+    "trainer.save_freq": interval("trainer.save_every"),
+    "trainer.test_freq": interval("trainer.validate_every"),
+    "trainer.val_before_train": same("trainer.validate_before"),
+    "trainer.val_only": only((False,), "off", otherwise="use `rlc eval`"),
+    "trainer.critic_warmup": critic_warmup,
+    "trainer.default_local_dir": same("trainer.output_dir"),
+    "trainer.default_hdfs_dir": only((None,), "off", otherwise="checkpoints are written to a local folder"),
+    "trainer.resume_mode": resume_mode,
+    "trainer.resume_from_path": resume_path,
+    "trainer.max_actor_ckpt_to_keep": same("trainer.keep_checkpoints"),
+    "trainer.max_critic_ckpt_to_keep": same("trainer.keep_checkpoints"),
+    "trainer.del_local_ckpt_after_load": only((False,), "off", otherwise="a checkpoint that was loaded is kept"),
+    "trainer.device": renamed("plan.device", {"cuda": "cuda", "cpu": "cpu"}, reason=""),
+    "trainer.balance_batch": inert("one device has nothing to balance"),
+    "trainer.esi_redundant_time": inert("`trainer.max_seconds` ends a run in time"),
+    "trainer.ray_wait_register_center_timeout": NO_RAY,
+    "trainer.use_v1": inert("there is one trainer"),
+    "trainer.use_legacy_worker_impl": inert("there is one trainer"),
+    "trainer.remote_backend": inert("there is one trainer"),
+    "trainer.v1.trainer_mode": only(
+        ("sync",), "generation takes turns with training", otherwise="only `sync` exists here"
+    ),
+    "trainer.v1.*": inert("only other trainer modes than `sync` read it"),
+    "trainer.profile_steps": PROFILER,
+    "trainer.*nsight_options.*": PROFILER,
+    "trainer.npu_profile.*": PROFILER,
+}
+
+OTHERS: Mapping[str, Rule] = {
+    "model_engine": other_than(("dp",), "one program for one device and many"),
+    "*@*": only((), "", otherwise="a group of verl's configuration has no other member here"),
+    "--config-name": config_name,
+    "--config-*": inert("the file that `--config-name` names is looked for there"),
+    "--multirun": only((), "", otherwise="one run at a time"),
+    **dict.fromkeys(("--cfg", "--package", "--resolve", "--run"), inert("it is about how Hydra prints")),
+    "ray_kwargs.*": NO_RAY,
+    "ray_init.*": NO_RAY,
+    "transfer_queue.*": NO_RAY,
+    "global_profiler.*": PROFILER,
+    "distillation.enabled": only((False,), "off", otherwise="there is no distillation"),
+    "distillation.*": inert("there is no distillation"),
+    "skip.*.enable": only((False,), "every step generates", otherwise="every step generates"),
+    "skip.*": inert("every step generates"),
+    "hydra.*": inert("there is no Hydra; `trainer.output_dir` is where a run writes"),
+    "actor_rollout_ref.profiler.*": PROFILER,
+    "critic.profiler.*": PROFILER,
+}
+
+KEYS: Mapping[str, Rule] = {
+    **DATA,
+    **ROLES,
+    **{f"actor_rollout_ref.rollout.{name}": rule for name, rule in ROLLOUT.items()},
+    **ALGORITHM,
+    **REWARD,
+    **TRAINER,
+    **OTHERS,
+}
+"full key, or pattern with `*`, to rule; an exact key goes before a pattern"
+
+DEFAULTS_THAT_DIFFER: Mapping[str, tuple[str, str]] = {
+    "data.train_batch_size": ("1024", "trainer.batch_size"),
+    "data.max_response_length": ("512", "data.max_response_length"),
+    "data.filter_overlong_prompts": ("false", "data.overlong_prompts"),
+    "trainer.total_epochs": ("30", "trainer.num_epochs"),
+    "trainer.save_freq": ("-1", "trainer.save_every"),
+    "trainer.logger": ("console,wandb", "trainer.loggers"),
+    "trainer.n_gpus_per_node": ("8", "plan.num_devices"),
+    "actor_rollout_ref.actor.ppo_mini_batch_size": ("256", "trainer.mini_batch_size"),
+}
+"verl's default and the native key, where ours is another and it changes the run"

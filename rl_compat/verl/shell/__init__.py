@@ -1,0 +1,1 @@
+"""A reader of shell scripts that runs nothing."""

@@ -1,0 +1,127 @@
+"""The commands of the shell itself, as far as they change what a script would start."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rl_compat.verl.shell.scope import unknown
+from rl_compat.verl.shell.syntax import Simple, parse_script
+from rl_compat.verl.shell.tests import decide
+
+if TYPE_CHECKING:
+    from rl_compat.verl.shell.reader import Reader
+
+
+class Stop(Exception):  # noqa: N818
+    """The script, a function or a loop ends here."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__(kind)
+        self.kind = kind
+
+
+Builtin = Callable[["Reader", list[str], int], "bool | None"]
+"what it does to the reader, given its words and line, and its status; None when that cannot be known"
+
+
+def _test(reader: Reader, words: list[str], line: int) -> bool | None:
+    return decide(words[:-1] if words[-1:] == ["]"] else words, patterns=False)
+
+
+def _change_folder(reader: Reader, words: list[str], line: int) -> bool | None:
+    target = next((word for word in words if word != "--"), str(Path.home()))
+    reader.cwd = reader.cwd / target
+    return True
+
+
+def _print_folder(reader: Reader, words: list[str], line: int) -> bool | None:
+    reader.print(str(reader.cwd.resolve()))
+    return True
+
+
+def _stop(kind: str) -> Builtin:
+    def builtin(reader: Reader, words: list[str], line: int) -> bool | None:
+        if kind == "exit" and not reader.started and words not in ([], ["0"]) and reader.output is None:
+            reader.note(line, "the script stops here")
+        raise Stop(kind)
+
+    return builtin
+
+
+def _shift(reader: Reader, words: list[str], line: int) -> bool | None:
+    number = int(words[0]) if words and words[0].isdigit() else 1
+    enough = number <= len(reader.scope.arguments)
+    if enough:
+        del reader.scope.arguments[:number]
+    return enough
+
+
+def _set(reader: Reader, words: list[str], line: int) -> bool | None:
+    if "--" in words:
+        reader.scope.arguments = words[words.index("--") + 1 :]
+    return True
+
+
+def _unset(reader: Reader, words: list[str], line: int) -> bool | None:
+    for word in words:
+        reader.scope.variables.pop(word, None)
+        reader.scope.environment = {name: text for name, text in reader.scope.environment.items() if name != word}
+    return True
+
+
+def _source(reader: Reader, words: list[str], line: int) -> bool | None:
+    path = reader.find(words[0]) if words else None
+    if path is None:
+        reader.note(line, f"`{' '.join(words)}` is not there and is left out")
+    else:
+        reader.source(path)
+    return True
+
+
+def _evaluate(reader: Reader, words: list[str], line: int) -> bool | None:
+    body = parse_script(" ".join(words), reader.name)
+    return reader.body([replace(node, line=line) if isinstance(node, Simple) else node for node in body])
+
+
+def _execute(reader: Reader, words: list[str], line: int) -> bool | None:
+    if not words:
+        return True
+    reader.command(words, line, {})
+    raise Stop("exit")
+
+
+def _read(reader: Reader, words: list[str], line: int) -> bool | None:
+    for word in words:
+        if re.fullmatch(r"[A-Za-z_]\w*", word):
+            reader.scope.variables[word] = unknown("`read` asks while the script runs")
+    return None
+
+
+def _nothing(reader: Reader, words: list[str], line: int) -> bool | None:
+    return True
+
+
+BUILTINS: Mapping[str, Builtin] = {
+    "[": _test,
+    "test": _test,
+    "cd": _change_folder,
+    "pushd": _change_folder,
+    "pwd": _print_folder,
+    "exit": _stop("exit"),
+    "return": _stop("return"),
+    "break": _stop("break"),
+    "continue": _stop("continue"),
+    "shift": _shift,
+    "set": _set,
+    "unset": _unset,
+    "source": _source,
+    ".": _source,
+    "eval": _evaluate,
+    "exec": _execute,
+    "read": _read,
+    **dict.fromkeys(("trap", "wait", "ulimit", "shopt", "umask", "sleep", "mkdir", "popd", "let"), _nothing),
+}

@@ -1,0 +1,110 @@
+"""The learned summand of a reward: a model with a tokenizer and a chat template of its own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rl_compat.errors import ModelError
+from rl_compat.models.chat import ChatEncoder
+from rl_compat.models.reward_model import load_reward_model
+from rl_compat.models.tokenizer import load_tokenizer
+from rl_compat.planning.types import RolePlan
+from rl_compat.rewards.types import Failure, Outcome, ScoreRequest
+from rl_compat.training.reward_engine import RewardEngine
+
+LEARNED = "model"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewardModelSettings:
+    """What a reward model is built from."""
+
+    model_folder: Path
+    role: RolePlan
+    trust_remote_code: bool = False
+
+
+class RewardModelScorer:
+    """Scores conversations. Responses are written anew with the model's own template and tokenizer."""
+
+    name = LEARNED
+    needs_correct = False
+    arguments: tuple[str, ...] = ()
+
+    def __init__(self, settings: RewardModelSettings) -> None:
+        """Load the tokenizer; the model follows with `load`, or when it is first used. Raises ModelError."""
+        self.settings = settings
+        self._chat = ChatEncoder(load_tokenizer(settings.model_folder, trust_remote_code=settings.trust_remote_code))
+        self._engine: RewardEngine | None = None
+        self._notes = [f"reward model: {note}" for note in self._chat.notes]
+
+    def load(self) -> RewardEngine:
+        """The engine, with the model loaded the first time. Raises ModelError."""
+        if self._engine is None:
+            settings = self.settings
+            model = load_reward_model(
+                settings.model_folder, role=settings.role, trust_remote_code=settings.trust_remote_code
+            )
+            self._check_ids(model.classifier.get_input_embeddings().num_embeddings)  # type: ignore[union-attr, operator]
+            self._engine = RewardEngine(model, role=settings.role, pad_token_id=self._chat.bundle.pad_token_id)
+            self._engine.offload()
+        return self._engine
+
+    def outcomes(self, requests: Sequence[ScoreRequest]) -> list[Outcome]:
+        """The model's number for each response; one that it cannot read is a failure of its row."""
+        engine = self.load()
+        encoded = [self._encode(request, max_length=engine.model.max_length) for request in requests]
+        readable = [ids for ids in encoded if not isinstance(ids, Outcome)]
+        with engine.onloaded():
+            rewards = iter(engine.rewards(readable) if readable else [])
+        return [
+            ids if isinstance(ids, Outcome) else _outcome(next(rewards), request)
+            for ids, request in zip(encoded, requests, strict=True)
+        ]
+
+    def take_notes(self) -> list[str]:
+        """What is to be said since the last call: about its template at first, later about memory."""
+        taken, self._notes = self._notes, []
+        return taken + (self._engine.take_notes() if self._engine is not None else [])
+
+    def close(self) -> None:
+        """Give the device's memory back."""
+        self._engine = None
+
+    def _encode(self, request: ScoreRequest, *, max_length: int | None) -> list[int] | Outcome:
+        prompt = request.prompt
+        if prompt.messages is None:
+            ids = list(self._chat.bundle.tokenizer(prompt.text + request.response_text)["input_ids"])
+        else:
+            try:
+                ids = self._chat.encode_conversation(prompt.messages, request.response_text)[1]
+            except ModelError as error:
+                return _failed(f"row {prompt.row}: {error.message}")
+        if not ids:
+            return _failed(f"row {prompt.row} gives the reward model no tokens")
+        if max_length is not None and len(ids) > max_length:
+            return _failed(
+                f"row {prompt.row} has {len(ids)} tokens for the reward model, which was made for {max_length}"
+            )
+        return ids
+
+    def _check_ids(self, num_embeddings: int) -> None:
+        if self._chat.bundle.pad_token_id >= num_embeddings:
+            raise ModelError(
+                f"the tokenizer in `{self.settings.model_folder}` pads with the id {self._chat.bundle.pad_token_id} "
+                f"and the reward model knows the ids below {num_embeddings}",
+                hint="the tokenizer is not the one that the reward model was trained with",
+            )
+
+
+def _outcome(reward: float, request: ScoreRequest) -> Outcome:
+    if math.isfinite(reward):
+        return Outcome(reward=reward)
+    return _failed(f"the reward model gave `{reward}` for row {request.prompt.row}, expected a finite number")
+
+
+def _failed(message: str) -> Outcome:
+    return Outcome(reward=None, failure=Failure(kind="error", message=message))

@@ -1,0 +1,132 @@
+"""Rows with responses as items: limits, empty sides, pairs of whole texts, mismatched responses, batches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from fakes.models import character_tokenizer
+
+from rl_compat.data.encode.items import (
+    Encoding,
+    ItemBatch,
+    item_batch,
+    labelled_items,
+    mismatched,
+    preference_items,
+    scored_items,
+    supervised_items,
+)
+from rl_compat.data.read.records import LabelledRow, PreferenceRow, SupervisedRow
+from rl_compat.errors import DataError
+from rl_compat.models.chat import ChatEncoder
+from rl_compat.models.tokenizer import describe_tokenizer
+
+CHAT = ChatEncoder(describe_tokenizer(character_tokenizer()))
+
+
+def encoding(**changes: Any) -> Encoding:
+    return Encoding(**({"chat": CHAT, "max_prompt_length": 10, "max_response_length": 4} | changes))
+
+
+def pair(prompt: str, chosen: str, rejected: str, **others: Any) -> PreferenceRow:
+    return PreferenceRow(prompt=prompt, chosen=chosen, rejected=rejected, **others)
+
+
+def text(ids: tuple[int, ...]) -> str:
+    return CHAT.bundle.tokenizer.decode(list(ids))
+
+
+def supervised(*texts: tuple[str, str]) -> list[SupervisedRow]:
+    return [SupervisedRow(prompt=prompt, response=response, row=row) for row, (prompt, response) in enumerate(texts)]
+
+
+def test_rows_over_a_limit_are_left_out_and_said() -> None:
+    rows = supervised(("1+1=", "2"), ("1+1=", "22222"), ("123456+1=", "2"))
+    found = supervised_items(rows, encoding())
+    assert [item.row for item in found.items] == [0]
+    assert (
+        "2 of 3 rows have more than 10 prompt tokens or 4 response tokens and were left out: rows 1, 2" in found.notes
+    )
+
+
+def test_an_overlong_row_can_be_an_error() -> None:
+    with pytest.raises(DataError, match="1 of 1 rows have more than"):
+        supervised_items(supervised(("1+1=", "22222")), encoding(overlong="error"))
+
+
+@pytest.mark.parametrize(("side", "prompt"), [("left", "1=<|end|><|assistant|>"), ("right", "<|user|>112")])
+def test_a_cut_row_keeps_the_beginning_of_its_response(side: str, prompt: str) -> None:
+    found = supervised_items(supervised(("112+1=", "22222")), encoding(overlong=side, max_prompt_length=4))
+    (example,) = found.items[0].examples
+    assert (text(example.prompt_ids), text(example.response_ids)) == (prompt, "2222")
+    assert f"cut ({side})" in found.notes[0]
+
+
+def test_empty_sides_are_refused_with_the_numbers_of_their_rows() -> None:
+    rows = [pair("1+1=", "2", "3", row=0), pair("1+1=", "", "3", row=1), pair("1+1=", "2", "", row=2)]
+    with pytest.raises(DataError, match="2 of 3 rows of `the data`: the response is empty in rows 1, 2"):
+        preference_items(rows, encoding())
+    dropped = preference_items(rows, encoding(bad_rows="drop"))
+    assert [item.row for item in dropped.items] == [0]
+    assert "rows left out: the response is empty in rows 1, 2" in dropped.notes
+    with pytest.raises(DataError, match="none of 1 rows can be used"):
+        preference_items(rows[1:2], encoding(bad_rows="drop"))
+
+
+def test_a_pair_has_one_prompt_and_its_margin() -> None:
+    (item,) = preference_items([pair("1+1=", "2", "3", margin=1.5, row=7)], encoding()).items
+    chosen, rejected = item.examples
+    assert chosen.prompt_ids == rejected.prompt_ids
+    assert (text(chosen.response_ids), text(rejected.response_ids)) == ("2<|end|>", "3<|end|>")
+    assert (item.preferred, item.margin, item.row) == ((True, False), 1.5, 7)
+
+
+def test_whole_texts_share_their_beginning_as_the_prompt() -> None:
+    (item,) = preference_items([pair("", "ab cd", "ab xyz")], encoding(max_response_length=8)).items
+    assert [text(example.prompt_ids) for example in item.examples] == ["ab ", "ab "]
+    assert [text(example.response_ids) for example in item.examples] == ["cd<|end|>", "xyz<|end|>"]
+
+
+def test_equal_sides_are_said() -> None:
+    found = preference_items([pair("1+1=", "2", "2", row=4)], encoding())
+    assert "chosen and rejected are the same in row 4: nothing is learned from them" in found.notes
+
+
+def test_a_scored_conversation_is_read_at_its_last_token() -> None:
+    (item,) = scored_items([pair("1+1=", "2", "3")], encoding(max_prompt_length=20)).items
+    assert text(item.examples[0].prompt_ids) == "<|user|>1+1=<|end|><|assistant|>2<|end|>"
+    batch = item_batch([item])
+    assert batch.response_lengths.tolist() == [1, 1]
+    assert batch.response_mask.all()
+
+
+def test_everything_learned_counts_the_prompt_too() -> None:
+    (item,) = supervised_items(supervised(("1+1=", "2")), encoding(), loss_on="all").items
+    assert len(item.examples[0].prompt_ids) == 1
+    assert sum(item.examples[0].learned) == 8
+
+
+def test_mismatched_responses_come_from_the_next_other_prompt() -> None:
+    rows = [
+        LabelledRow(prompt=prompt, response=response, label=True)
+        for prompt, response in (("1+1=", "2"), ("1+1=", "3"), ("2+2=", "4"), ("3+3=", "6"))
+    ]
+    found = mismatched(labelled_items(rows, encoding()).items)
+    assert [text(item.examples[0].response_ids) for item in found] == ["4<|end|>", "4<|end|>", "6<|end|>", "2<|end|>"]
+    assert [text(item.examples[0].prompt_ids)[8:12] for item in found] == ["1+1=", "1+1=", "2+2=", "3+3="]
+    with pytest.raises(DataError, match="all rows have the same prompt"):
+        mismatched(labelled_items(rows[:2], encoding()).items)
+
+
+def test_a_batch_knows_the_item_the_side_and_the_margin_of_each_row() -> None:
+    rows = [pair("1+1=", "2", "33", margin=0.5), pair("1+2=", "3", "4")]
+    batch = item_batch(preference_items(rows, encoding()).items, default_margin=0.25)
+    assert batch.groups.tolist() == [0, 0, 1, 1]
+    assert batch.preferred.tolist() == [True, False, True, False]
+    assert batch.margins.tolist() == [0.5, 0.5, 0.25, 0.25]
+    picked = batch.with_(reference=torch.arange(4.0)).select([3, 0])
+    assert isinstance(picked, ItemBatch)
+    assert picked.reference.tolist() == [3.0, 0.0]
+    assert picked.response_ids.shape == (2, 2)

@@ -1,0 +1,209 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow
+import pyarrow.parquet
+import pytest
+from fakes.models import character_tokenizer
+
+from rl_compat.data.builtin import gsm8k
+from rl_compat.data.form.columns import Columns
+from rl_compat.data.read.files import plain
+from rl_compat.data.read.load import load_rows, rows_from_records
+from rl_compat.errors import DataError
+
+CHAT = [{"role": "user", "content": "2+2?"}]
+
+
+def _parquet(path: Path, records: list[dict[str, Any]]) -> str:
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(records), path)
+    return str(path)
+
+
+def test_built_in_names_follow_the_split() -> None:
+    assert len(load_rows(["gsm8k"])) == 7473
+    assert len(load_rows(["gsm8k"], split="test")) == 1319
+    row = load_rows(["arithmetic"], split="test", max_samples=1)[0]
+    assert (row.data_source, row.ground_truth) == ("rlc/arithmetic", str(sum(_numbers(row.prompt))))
+
+
+def _numbers(prompt: Any) -> list[int]:
+    return [int(text) for text in prompt[0]["content"].rstrip("=").split("+")]
+
+
+def test_a_row_keeps_source_truth_extra_info_and_other_columns(tmp_path: Path) -> None:
+    record = {
+        "data_source": "mine",
+        "prompt": CHAT,
+        "reward_model": {"style": "rule", "ground_truth": "4"},
+        "extra_info": {"index": 9},
+        "difficulty": 3,
+    }
+    row = load_rows([_parquet(tmp_path / "a.parquet", [record])])[0]
+    assert (row.prompt, row.data_source, row.ground_truth, row.row) == (CHAT, "mine", "4", 0)
+    assert row.extra_info == {"index": 9, "difficulty": 3}
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".json"])
+def test_json_and_json_lines_with_plain_text_prompts(tmp_path: Path, suffix: str) -> None:
+    records = [{"text": "one", "answer": "1"}, {"text": "two", "ground_truth": 2}]
+    path = tmp_path / f"data{suffix}"
+    path.write_text(json.dumps(records) if suffix == ".json" else "\n".join(map(json.dumps, records)) + "\n\n")
+    rows = load_rows([str(path)], columns=Columns(prompt="text"))
+    assert [(row.prompt, row.ground_truth) for row in rows] == [("one", "1"), ("two", 2)]
+
+
+def test_json_lines_under_the_name_json_are_read(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('{"prompt": "a"}\n{"prompt": "b"}\n')
+    assert [row.prompt for row in load_rows([str(tmp_path / "a.json")])] == ["a", "b"]
+
+
+def test_several_files_are_one_dataset_cut_at_max_samples(tmp_path: Path) -> None:
+    first = _parquet(tmp_path / "a.parquet", [{"prompt": "a"}, {"prompt": "b"}])
+    second = _parquet(tmp_path / "b.parquet", [{"prompt": "c"}, {"prompt": "d"}])
+    rows = load_rows([first, second], max_samples=3)
+    assert [(row.prompt, row.row) for row in rows] == [("a", 0), ("b", 1), ("c", 2)]
+    assert load_rows([first, str(tmp_path / "unread.parquet")], max_samples=2)[-1].prompt == "b"
+
+
+def test_no_files_are_no_rows() -> None:
+    assert load_rows([]) == []
+
+
+def test_raw_gsm8k_is_converted_and_announced(tmp_path: Path) -> None:
+    """A-DATA-03"""
+    path = _parquet(tmp_path / "raw.parquet", gsm8k.raw_records("train", limit=3))
+    said: list[str] = []
+    assert load_rows([path], announce=said.append) == load_rows(["gsm8k"], max_samples=3)
+    assert len(said) == 1
+    assert "raw.parquet` looks like raw GSM8K" in said[0]
+
+
+def test_questions_and_answers_that_are_not_gsm8k_are_taken_as_they_are_and_said(tmp_path: Path) -> None:
+    """A-DATA-03"""
+    path = _parquet(tmp_path / "qa.parquet", [{"question": "why", "answer": "because"}])
+    said: list[str] = []
+    row = load_rows([path], announce=said.append)[0]
+    assert (row.prompt, row.ground_truth, row.data_source) == ("why", "because", "")
+    assert said == [f"`{path}` looks like questions and answers: prompt from `question`, answer from `answer`"]
+
+
+def test_a_missing_prompt_column_names_those_present_and_the_nearest(tmp_path: Path) -> None:
+    path = _parquet(tmp_path / "a.parquet", [{"prompts": "x", "id": 1}])
+    with pytest.raises(DataError, match="has no column `prompt`: it has `prompts`, `id`") as error:
+        load_rows([path])
+    assert error.value.hint == "set `data.prompt_key=prompts`"
+
+
+def test_a_missing_file_names_those_beside_it(tmp_path: Path) -> None:
+    _parquet(tmp_path / "train.parquet", [{"prompt": "x"}])
+    with pytest.raises(DataError, match=r"missing\.parquet` does not exist") as error:
+        load_rows([str(tmp_path / "missing.parquet")])
+    assert "`train.parquet`" in str(error.value.hint)
+
+
+def test_a_misspelt_name_gives_the_nearest() -> None:
+    with pytest.raises(DataError, match="no dataset or file `gms8k`") as error:
+        load_rows(["gms8k"])
+    assert error.value.hint == "did you mean `gsm8k`"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "fact"),
+    [
+        ("a.parquet", "not parquet", "is not a parquet file"),
+        ("a.json", "{", "is not JSON: .* in line 1"),
+        ("a.json", '{"prompt": "x"}', "holds one object, not a list of rows"),
+        ("a.json", '["x"]', "row 0 of .* is a string, not an object"),
+        ("a.jsonl", '{"prompt": "x"}\n{oops}\n', "line 2 of .* is not JSON"),
+        ("a.jsonl", "3\n", "line 1 of .* is a number, not an object"),
+        ("a.xlsx", "prompt", "is not a data file that can be read"),
+        ("a.csv", "prompt\nx,y\n", "row 0 of .* has 2 cells and the header names 1"),
+        ("a.csv", "prompt\n", "has no rows"),
+        ("a.csv", 'prompt\n"x\n', "is not CSV"),
+        ("a.jsonl.gz", "{}", "is not a whole gzip file"),
+        ("a.jsonl", "", "has no rows"),
+        ("a.json", "[]", "has no rows"),
+    ],
+)
+def test_damaged_and_empty_files_are_named(tmp_path: Path, name: str, text: str, fact: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(DataError, match=fact):
+        load_rows([str(tmp_path / name)])
+
+
+def test_text_that_is_not_utf_8_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(b'{"prompt": "\xff"}\n')
+    with pytest.raises(DataError, match="is not UTF-8"):
+        load_rows([str(tmp_path / "a.jsonl")])
+
+
+def test_an_empty_parquet_file_has_no_rows(tmp_path: Path) -> None:
+    table = pyarrow.table({"prompt": pyarrow.array([], pyarrow.string())})
+    pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
+    with pytest.raises(DataError, match="has no rows"):
+        load_rows([str(tmp_path / "a.parquet")])
+
+
+def test_unusable_prompts_are_counted_and_named_by_kind() -> None:
+    prompts = ["ok", None, "  ", [], [{"role": "user", "content": ""}], 5, [{"text": "x"}]]
+    with pytest.raises(DataError) as error:
+        rows_from_records([{"prompt": prompt} for prompt in prompts])
+    assert error.value.message == (
+        "`prompt` cannot be used in 6 of 7 rows of `data`: null in row 1; empty in rows 2, 3, 4; "
+        "neither text nor chat messages but int in row 5; "
+        "a list of something else than messages with `role` and `content` in row 6"
+    )
+
+
+def test_chat_rows_are_the_same_before_and_after_a_pandas_round_trip(tmp_path: Path) -> None:
+    """A-DATA-06"""
+    messages = [{"role": "system", "content": "be brief", "name": "s"}, *CHAT]
+    record = {"prompt": messages, "extra_info": {"tools": [{"name": "f", "args": [1, 2]}], "flag": True}}
+    pd.DataFrame([record]).to_parquet(tmp_path / "a.parquet")
+    direct = rows_from_records([record])[0]
+    from_file = load_rows([str(tmp_path / "a.parquet")])[0]
+    from_frame = rows_from_records(pd.read_parquet(tmp_path / "a.parquet").to_dict("records"))[0]
+    tokenizer = character_tokenizer()
+    texts = {
+        tokenizer.apply_chat_template(row.prompt, tokenize=False, add_generation_prompt=True)
+        for row in (direct, from_file, from_frame)
+    }
+    assert texts == {"<|system|>be brief<|end|><|user|>2+2?<|end|><|assistant|>"}
+    assert direct == from_file == from_frame
+    assert _types(from_frame.prompt) | _types(from_frame.extra_info) == {dict, list, str, int, bool}
+
+
+def _types(value: Any) -> set[type]:
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return {type(value)}.union(*map(_types, items))
+
+
+@pytest.mark.parametrize("rows", [[[0, 1, 2], [4, 5]], [[0, 1, 2], [4, 5, 6]]])
+def test_rows_of_equal_length_stay_lists_like_any_others(rows: list[list[int]]) -> None:
+    """A-DATA-07"""
+    ragged = len({len(row) for row in rows}) > 1
+    array = np.array(rows, dtype=object) if ragged else np.array(rows)
+    assert plain(array) == rows
+    records = [{"prompt": "x", "ids": row} for row in array]
+    loaded = rows_from_records(records)
+    assert len(loaded) == 2
+    assert [row.extra_info["ids"] for row in loaded] == rows
+    assert all(type(row.extra_info["ids"]) is list and type(row.extra_info["ids"][0]) is int for row in loaded)
+
+
+def test_data_is_checked_without_importing_torch() -> None:
+    code = "import sys, rl_compat.data.encode.prompts, rl_compat.data.order.order; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=_environment())
+    assert done.stdout.strip() == "False"
+
+
+def _environment() -> dict[str, str]:
+    return {"PYTHONPATH": str(Path(__file__).parents[3])}

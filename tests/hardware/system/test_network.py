@@ -1,0 +1,185 @@
+"""Servers on this machine: one that answers, one that refuses, one that never says anything, and a proxy."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import ssl
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from rl_compat.hardware.system.network import endpoint_places, proxies_for, read_network
+from rl_compat.hardware.types import Endpoint
+
+NO_FILES: list[Path] = []
+
+
+@dataclass
+class Server:
+    url: str
+    asked: list[tuple[str, str, dict[str, str]]] = field(default_factory=list)
+
+
+@contextmanager
+def serving(status: int, context: ssl.SSLContext | None = None) -> Iterator[Server]:
+    """A server that answers every request with a status."""
+    server = Server(url="")
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_HEAD(self) -> None:
+            server.asked.append((self.command, self.path, dict(self.headers)))
+            self.send_response(status)
+            if status in (301, 302):
+                self.send_header("Location", "http://127.0.0.1:1/elsewhere")
+            self.end_headers()
+
+        def log_message(self, *arguments: object) -> None:
+            pass
+
+    listener = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    if context is not None:
+        listener.socket = context.wrap_socket(listener.socket, server_side=True)
+    thread = threading.Thread(target=listener.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread.start()
+    server.url = f"{'https' if context else 'http'}://127.0.0.1:{listener.server_address[1]}"
+    try:
+        yield server
+    finally:
+        listener.shutdown()
+        listener.server_close()
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """An address that takes connections and never answers."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+
+def hub(environment: dict[str, str], *, timeout_seconds: float = 5.0) -> Endpoint:
+    found = read_network({**environment, "PIP_NO_INDEX": "1"}, timeout_seconds=timeout_seconds, pip_files=NO_FILES)
+    assert [endpoint.role for endpoint in found] == ["hub"]
+    return found[0]
+
+
+@pytest.mark.parametrize("status", [200, 302, 401, 404, 405])
+def test_any_answer_below_500_counts(status: int) -> None:
+    with serving(status) as server:
+        endpoint = hub({"HF_ENDPOINT": server.url})
+    assert (endpoint.reachable, endpoint.error, endpoint.url) == (True, None, server.url)
+    assert endpoint.seconds is not None
+    assert [request[0] for request in server.asked] == ["HEAD"]
+
+
+@pytest.mark.parametrize("status", [407, 500, 503])
+def test_a_server_in_trouble_and_a_proxys_refusal_do_not(status: int) -> None:
+    with serving(status) as server:
+        endpoint = hub({"HF_ENDPOINT": server.url})
+    assert not endpoint.reachable
+    assert (endpoint.error or "").startswith(f"HTTP {status}")
+    assert endpoint.seconds is None
+
+
+def test_a_server_that_never_answers_is_given_up_on(silent: str) -> None:
+    started = time.monotonic()
+    endpoint = hub({"HF_ENDPOINT": silent}, timeout_seconds=0.4)
+    assert time.monotonic() - started < 2
+    assert (endpoint.reachable, endpoint.error) == (False, "no answer within 0.4 s")
+
+
+def test_all_are_asked_at_once(silent: str) -> None:
+    started = time.monotonic()
+    found = read_network(
+        {"HF_ENDPOINT": silent, "PIP_INDEX_URL": f"{silent}/simple/", "https_proxy": silent},
+        timeout_seconds=0.5,
+        pip_files=NO_FILES,
+    )
+    assert time.monotonic() - started < 1.5
+    assert {endpoint.role: endpoint.reachable for endpoint in found} == {
+        "hub": False,
+        "torch_index": False,
+        "package_index": False,
+    }
+
+
+def test_nobody_listening_is_said() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    assert hub({"HF_ENDPOINT": f"http://127.0.0.1:{port}"}).error == "Connection refused"
+
+
+def test_an_address_that_is_none_is_said() -> None:
+    assert hub({"HF_ENDPOINT": "hf-mirror.com"}).error == "ValueError: unknown url type: 'hf-mirror.com'"
+
+
+def test_credentials_are_neither_sent_nor_shown() -> None:
+    with serving(200) as server:
+        endpoint = hub({"HF_ENDPOINT": server.url.replace("://", "://ada:s3cret@") + "/api?token=s3cret"})
+    assert endpoint.url == f"{server.url}/api"
+    assert endpoint.reachable
+    assert "s3cret" not in str(server.asked)
+    failed = hub({"HF_ENDPOINT": "http://ada:s3cret@host:port/?token=s3cret"})
+    assert failed.error
+    assert "s3cret" not in str(failed)
+
+
+def test_the_proxy_is_asked_with_its_credentials() -> None:
+    with serving(200) as proxy:
+        endpoint = hub({"HF_ENDPOINT": "http://hub.invalid", "http_proxy": proxy.url.replace("://", "://ada:s3cret@")})
+    assert endpoint.reachable
+    assert proxy.asked[0][1] in ("http://hub.invalid", "http://hub.invalid/")
+    assert proxy.asked[0][2]["Proxy-Authorization"].startswith("Basic ")
+
+
+def test_the_proxy_is_the_one_that_the_environment_names() -> None:
+    assert proxies_for("https://hub.example", {"HTTPS_PROXY": "http://a", "https_proxy": "http://b"}) == {
+        "https": "http://b"
+    }
+    assert proxies_for("https://hub.example", {"ALL_PROXY": "http://a"}) == {"https": "http://a"}
+    assert proxies_for("https://hub.example", {"https_proxy": "http://a", "NO_PROXY": ".example"}) == {}
+    assert proxies_for("https://hub.example", {"http_proxy": "http://a"}) == {}
+
+
+def test_what_must_not_be_asked_is_not() -> None:
+    assert set(endpoint_places({}, pip_files=NO_FILES)) == {"hub", "torch_index", "package_index"}
+    assert set(endpoint_places({"HF_HUB_OFFLINE": "1"}, pip_files=NO_FILES)) == {"torch_index", "package_index"}
+    assert set(endpoint_places({"PIP_NO_INDEX": "true"}, pip_files=NO_FILES)) == {"hub"}
+
+
+def test_what_is_behind_a_socks_proxy_cannot_be_asked() -> None:
+    hidden = {"ALL_PROXY": "socks5://ada:s3cret@proxy:1080", "NO_PROXY": "hub.example"}
+    environment = {**hidden, "HF_ENDPOINT": "https://hub.example"}
+    assert set(endpoint_places(environment, pip_files=NO_FILES)) == {"hub"}
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs to make a certificate")
+def test_a_certificate_counts_that_pip_or_the_hubs_client_is_told_to_trust(tmp_path: Path) -> None:
+    key, certificate = tmp_path / "key", tmp_path / "certificate"
+    make = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=here -addext subjectAltName=IP:127.0.0.1"
+    subprocess.run([*make.split(), "-keyout", str(key), "-out", str(certificate)], check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    with serving(200, context) as server:
+        refused = hub({"HF_ENDPOINT": server.url})
+        trusted = hub({"HF_ENDPOINT": server.url, "REQUESTS_CA_BUNDLE": str(certificate)})
+    assert "certificate verify failed" in (refused.error or "")
+    assert trusted.reachable
+
+
+def test_an_index_in_a_folder_is_there_or_not(tmp_path: Path) -> None:
+    for folder, reachable in ((tmp_path, True), (tmp_path / "missing", False)):
+        environment = {"HF_HUB_OFFLINE": "1", "PIP_INDEX_URL": folder.as_uri(), "https_proxy": "http://127.0.0.1:1"}
+        found = read_network(environment, timeout_seconds=5, pip_files=NO_FILES)
+        assert found[1].role == "package_index"
+        assert found[1].reachable is reachable

@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from rl_compat.errors import RewardError
+from rl_compat.rewards.builtin.gsm8k import gsm8k, gsm8k_format, gsm8k_strict
+
+GOLDEN = json.loads((Path(__file__).parent / "golden_gsm8k.json").read_text())
+
+
+@pytest.mark.parametrize("case", GOLDEN, ids=lambda case: case["solution"][:24])
+def test_strict_gives_what_verl_gives(case: dict) -> None:
+    outcome = gsm8k_strict(case["solution"], case["ground_truth"])
+    assert outcome.reward == case["strict"]
+    assert outcome.extras["answer"] == case["strict_extract"]
+    assert outcome.answer_found == (case["strict_extract"] is not None)
+
+
+def test_strict_looks_at_the_last_300_characters_only() -> None:
+    assert gsm8k_strict("#### 3" + "x" * 294, "3").reward == 1.0
+    assert gsm8k_strict("#### 3" + "x" * 295, "3").reward == 0.0
+
+
+@pytest.mark.parametrize("num_filler", [500, 20_000])
+def test_a_right_answer_counts_whatever_follows_it(num_filler: int) -> None:
+    """A-REW-01"""
+    response = "2+40=42\n#### 42\n" + "filler text, " * (num_filler // 13)
+    without_marker = "1,005 " * (num_filler // 6) + "42"
+    start = time.process_time()
+    rewards = (gsm8k(response, "42").reward, gsm8k(without_marker, "42").reward)
+    assert time.process_time() - start < 0.05
+    assert rewards == (1.0, 1.0)
+
+
+def test_a_comma_is_not_a_number() -> None:
+    """A-REW-02"""
+    assert gsm8k("The total is 72 clips, altogether.", "72").reward == 1.0
+    nothing = gsm8k("#### ,", "72")
+    assert (nothing.reward, nothing.answer_found) == (0.0, False)
+
+
+@pytest.mark.parametrize(
+    ("response", "reward"),
+    [
+        ("#### 18.00", 1.0),
+        ("#### $18", 1.0),
+        ("#### 18.", 1.0),
+        ("#### 18 dollars", 1.0),
+        ("#### 1,8", 0.0),
+        ("#### 18.5", 0.0),
+        ("#### **18**", 1.0),
+        ("####18", 1.0),
+        ("#### 36/2", 1.0),
+        ("#### 18/5", 0.0),
+    ],
+)
+def test_equal_numbers_are_equal_however_they_are_written(response: str, reward: float) -> None:
+    """A-REW-03"""
+    assert gsm8k(response, "18").reward == reward
+
+
+@pytest.mark.parametrize(
+    ("response", "truth", "reward"),
+    [
+        ("#### -3", "-3", 1.0),
+        ("#### -3", "3", 0.0),
+        ("#### 3", "-3", 0.0),
+        ("from 10-7 we get #### 3", "3", 1.0),
+        ("#### \u22123", "-3", 1.0),
+        ("#### -$3", "-3", 1.0),
+    ],
+)
+def test_the_sign_counts(response: str, truth: str, reward: float) -> None:
+    """A-REW-04"""
+    assert gsm8k(response, truth).reward == reward
+
+
+@pytest.mark.parametrize(
+    ("response", "truth", "reward"),
+    [("#### 100", "10", 0.0), ("#### 150", "150", 1.0), ("#### 15", "150", 0.0), ("#### 10.0", "10", 1.0)],
+)
+def test_zeros_are_part_of_a_number(response: str, truth: str, reward: float) -> None:
+    """A-REW-05"""
+    assert gsm8k(response, truth).reward == reward
+
+
+@pytest.mark.parametrize(
+    ("response", "answer"),
+    [
+        ("we have 5, then 6", "6"),
+        ("#### 5 so the answer is 6", "5"),
+        ("#### 5 and #### 6", "6"),
+        ("#### 42 ####", "42"),
+        ("it is 42 ####", None),
+        ("#### The answer is 42.", "42"),
+        ("", None),
+        ("none", None),
+    ],
+)
+def test_the_answer_is_the_number_after_the_last_marker_or_else_the_last_number(
+    response: str, answer: str | None
+) -> None:
+    assert gsm8k(response, "0").extras["answer"] == answer
+
+
+def test_a_ground_truth_may_be_a_number() -> None:
+    assert gsm8k("#### 1,005", 1005).reward == 1.0
+    assert gsm8k("#### 1005", "1,005").reward == 1.0
+
+
+def test_a_ground_truth_that_is_no_number_is_an_error_of_the_data() -> None:
+    with pytest.raises(RewardError, match="ground truth `many` is not a number"):
+        gsm8k("#### 1", "many")
+
+
+@pytest.mark.parametrize(
+    ("response", "reward"),
+    [
+        ("the answer is 42", 0.0),
+        ("### 42", 0.0),
+        ("42 ####", 0.25),
+        ("#### none, or 42", 0.25),
+        ("#### 42 and more: #### 42", 0.5),
+        ("#### 42\n" + "x" * 41, 0.5),
+        ("6*7=42\n#### 42", 1.0),
+        ("#### $1,042.50 dollars.\n", 1.0),
+        ("#### wrong or right does not matter" + "\n#### 7", 0.5),
+    ],
+)
+def test_format_rewards_the_form_in_steps(response: str, reward: float) -> None:
+    assert gsm8k_format(response).reward == reward
+    assert gsm8k_format(response).correct is None

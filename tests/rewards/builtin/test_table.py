@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rl_compat.data.read.load import Row
+from rl_compat.errors import ConfigError, DataError
+from rl_compat.rewards.builtin.table import BUILTINS, check_rows, check_sources, find_builtin, truth_problem
+from rl_compat.rewards.sources import BUILTIN_BY_SOURCE, builtin_of
+
+
+def _rows(*sources_and_truths: tuple[str, Any]) -> list[Row]:
+    return [
+        Row(prompt="p", data_source=source, ground_truth=truth, row=i)
+        for i, (source, truth) in enumerate(sources_and_truths)
+    ]
+
+
+def test_unknown_data_sources_are_reported_with_rows_known_ones_and_the_way_out() -> None:
+    """A-DATA-04"""
+    rows = _rows(("", "1"), ("/data/gsm8k", "1"), ("openai/gsm8k", "1"))
+    with pytest.raises(DataError) as error:
+        check_rows(rows, ("auto",))
+    assert error.value.message.startswith(
+        "no reward belongs to the data source ``, `/data/gsm8k` (2 rows, counted from 0: 0, 1): "
+        "known are `openai/gsm8k`, `rlc/arithmetic`, `lighteval/MATH`"
+    )
+    assert "for `/data/gsm8k` did you mean `openai/gsm8k`" in str(error.value.hint)
+    assert "reward.functions=gsm8k" in str(error.value.hint)
+    assert "my_rewards.py:my_function" in str(error.value.hint)
+
+
+def test_a_named_reward_does_not_ask_for_the_data_source() -> None:
+    check_rows(_rows(("", "1"), ("/data/gsm8k", "2")), ("gsm8k", "gsm8k_format"))
+    check_rows(_rows(("", None)), ("mine.py:f",))
+
+
+def test_distinct_sources_are_checked_for_auto_only() -> None:
+    with pytest.raises(DataError, match="data source `nowhere`"):
+        check_sources(["openai/gsm8k", "nowhere"], ("auto",))
+    check_sources(["nowhere"], ("gsm8k",))
+
+
+def test_a_source_of_the_settings_comes_before_the_built_in_ones_and_may_be_a_pattern() -> None:
+    sources = {"my/*": "exact_match", "openai/gsm8k": "mine.py:score"}
+    assert builtin_of("my/data", sources) == "exact_match"
+    assert builtin_of("openai/gsm8k", sources) == "mine.py:score"
+    assert builtin_of("rlc/arithmetic", sources) == "arithmetic"
+    check_rows(_rows(("my/data", "text"), ("openai/gsm8k", None)), ("auto",), sources)
+    with pytest.raises(DataError, match="row 0 has no ground truth, which the reward `exact_match` needs"):
+        check_rows(_rows(("my/data", None)), ("auto",), sources)
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("openai/gsm8k", "gsm8k"),
+        ("lighteval/MATH", "math"),
+        ("DigitalLearningGmbH/MATH-lighteval", "math"),
+        ("HuggingFaceH4/MATH-500", "math"),
+        ("numina_olympiads", "math"),
+        ("hiyouga/geometry3k", "math"),
+        ("math", "math_dapo"),
+        ("math_dapo", "math_dapo"),
+        ("math_dapo_reasoning", "math_dapo"),
+        ("aime2024", "math_dapo"),
+        ("searchR1_hotpotqa", "qa_exact_match"),
+        ("codecontests", None),
+    ],
+)
+def test_verls_data_sources_have_their_rewards(source: str, name: str | None) -> None:
+    assert builtin_of(source) == name
+
+
+@pytest.mark.parametrize("source", ["codecontests", "apps", "codeforces", "taco"])
+def test_programs_are_not_executed_and_that_is_said(source: str) -> None:
+    with pytest.raises(DataError, match=f"data source `{source}`") as error:
+        check_sources([source], ("auto",))
+    assert f"answers of `{source}` are programs, which are not executed here" in str(error.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("name", "truth", "problem"),
+    [
+        ("multiple_choice", "B", None),
+        ("multiple_choice", "Paris", "has the ground truth `Paris`, and the reward `multiple_choice` needs a letter"),
+        ("qa_exact_match", {"target": ["a"]}, None),
+        ("qa_exact_match", {"target": []}, "has no ground truth, which the reward `qa_exact_match` needs"),
+        ("math", ["1", ""], "has no ground truth, which the reward `math` needs"),
+        ("format", None, None),
+        ("mine.py:f", None, None),
+    ],
+)
+def test_why_a_ground_truth_cannot_be_used(name: str, truth: Any, problem: str | None) -> None:
+    assert truth_problem(name, truth) == problem
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "bound"),
+    [
+        ("repetition", {"ngram": "4", "other": "x"}, {"ngram": 4}),
+        ("cosine_length", {"wrong_short": "-2"}, {"wrong_short": -2.0}),
+        ("format", {"tags": "a,b"}, {"tags": "a,b"}),
+        ("gsm8k", {"tags": "a"}, {}),
+    ],
+)
+def test_arguments_get_their_types(name: str, arguments: dict[str, str], bound: dict[str, Any]) -> None:
+    assert find_builtin(name).bind(name, arguments) == bound
+
+
+def test_an_argument_of_another_type_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"`reward.function_arguments.ngram` is `x`, expected a whole number"):
+        find_builtin("repetition").bind("repetition", {"ngram": "x"})
+
+
+@pytest.mark.parametrize("functions", [("auto",), ("gsm8k",), ("gsm8k_format", "gsm8k_strict")])
+def test_a_row_without_ground_truth_is_named(functions: tuple[str, ...]) -> None:
+    with pytest.raises(DataError, match="row 1 has no ground truth"):
+        check_rows(_rows(("openai/gsm8k", "1"), ("openai/gsm8k", None)), functions)
+
+
+def test_a_ground_truth_that_is_no_number_is_named() -> None:
+    with pytest.raises(DataError, match="row 0 has the ground truth `many`, and the reward `gsm8k` needs a number"):
+        check_rows(_rows(("openai/gsm8k", "many")), ("auto",))
+
+
+def test_every_source_has_a_reward_that_exists() -> None:
+    assert set(BUILTIN_BY_SOURCE.values()) <= set(BUILTINS)

@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rl_compat.errors import ConfigError
+from rl_compat.rewards.processes.custom import Call, CustomFunction, load_function, split_spec
+
+CALL = Call(row=4, data_source="mine", solution_str="text", ground_truth="42", extra_info={"k": 1}, response_length=3)
+
+Write = Callable[[str], Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    def to_file(source: str) -> Path:
+        path = tmp_path / "mine.py"
+        path.write_text(source)
+        return path
+
+    return to_file
+
+
+def _load(file: Path, name: str = "f", **arguments: str) -> CustomFunction:
+    return load_function(file, name, arguments)
+
+
+def test_a_spec_is_a_file_and_a_function(write: Write) -> None:
+    file = write("")
+    assert split_spec(f"{file}:score_it") == (file, "score_it")
+    assert split_spec(str(file)) == (file, "compute_score")
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"the file `.*nothing.py` of the reward `.*nothing.py:f` does not exist"):
+        split_spec(f"{tmp_path / 'nothing.py'}:f")
+
+
+def test_a_missing_function_names_the_nearest_and_those_defined(write: Write) -> None:
+    file = write("def compute_score(**k): ...\nvalue = 3\n")
+    with pytest.raises(ConfigError, match="has no function `compute_scor`") as error:
+        _load(file, "compute_scor")
+    assert error.value.hint == "did you mean `compute_score`"
+    with pytest.raises(ConfigError, match="has no function `value`") as error:
+        _load(file, "value")
+    assert error.value.hint == "it defines `compute_score`"
+
+
+@pytest.mark.parametrize(
+    ("source", "fact"),
+    [
+        ("x = 1\nimport nothing_like_this\n", r"ModuleNotFoundError: .*nothing_like_this.* \(line 2 of `mine.py`\)"),
+        ("def f(:\n", r"SyntaxError: .* \(line 1 of `mine.py`\)"),
+        ("\n\nraise SystemExit('stop')\n", r"SystemExit: stop \(line 3 of `mine.py`\)"),
+    ],
+)
+def test_an_import_error_names_the_users_line(write: Write, source: str, fact: str) -> None:
+    with pytest.raises(ConfigError, match=f"cannot be imported: {fact}"):
+        _load(write(source))
+
+
+def test_a_function_gets_only_the_keywords_it_takes(write: Write) -> None:
+    file = write(
+        "def f(solution_str, ground_truth=None): return [solution_str, ground_truth]\n"
+        "def g(**everything): return sorted(everything.items(), key=lambda item: item[0])\n"
+    )
+    assert _load(file).call(CALL) == ["text", "42"]
+    assert _load(file, "g").call(CALL) == [
+        ("data_source", "mine"),
+        ("extra_info", {"k": 1}),
+        ("ground_truth", "42"),
+        ("response_length", 3),
+        ("solution_str", "text"),
+    ]
+
+
+def test_extra_arguments_reach_the_function_that_takes_them(write: Write) -> None:
+    file = write("def f(solution_str, scale='1'): return scale\ndef g(solution_str): return 0\n")
+    assert _load(file, scale="3").call(CALL) == "3"
+    assert _load(file, "g", scale="3").arguments == {}
+
+
+@pytest.mark.parametrize("signature", ["text, gold", "solution_str, gold, text", "text, gold, /"])
+def test_parameters_that_nobody_gives_are_named(write: Write, signature: str) -> None:
+    file = write(f"def f({signature}): return 0\n")
+    with pytest.raises(ConfigError, match=r"`f` of `.*mine.py` needs `") as error:
+        _load(file)
+    assert "`text`" in error.value.message
+    assert "`gold`" in error.value.message
+    assert "solution_str" in str(error.value.hint)
+
+
+def test_modules_beside_the_file_can_be_imported(write: Write) -> None:
+    file = write("from beside_mine import VALUE\ndef f(**k): return VALUE\n")
+    (file.parent / "beside_mine.py").write_text("VALUE = 5\n")
+    assert _load(file).call(CALL) == 5
+
+
+def test_a_batched_function_is_known_by_name_or_attribute_and_gets_lists(write: Write) -> None:
+    file = write(
+        "def compute_scores(solution_strs, ground_truths): return list(zip(solution_strs, ground_truths))\n"
+        "def f(extra_infos, **rest): return extra_infos\n"
+        "f.batched = True\n"
+    )
+    named = _load(file, "compute_scores")
+    assert named.batched
+    assert named.call_batch([CALL, CALL]) == [("text", "42"), ("text", "42")]
+    assert _load(file).call_batch([CALL]) == [{"k": 1}]
+
+
+@pytest.mark.parametrize(
+    ("values", "got"),
+    [
+        ([1.0], "returned 1 rewards, expected 4"),
+        ([1.0] * 3, "returned 3 rewards, expected 4"),
+        ([1.0] * 5, "returned 5 rewards, expected 4"),
+        (1.0, "returned `1.0`, expected a list of 4 rewards"),
+        (None, "returned `None`, expected a list of 4 rewards"),
+    ],
+)
+def test_a_batch_of_another_length_is_never_stretched(write: Write, values: object, got: str) -> None:
+    """A-REW-08"""
+    function = _load(write("def compute_scores(**k): ...\n"), "compute_scores")
+    outcomes = function.outcomes(values, [CALL] * 4)
+    assert [outcome.reward for outcome in outcomes] == [None] * 4
+    assert {(o.failure.kind, o.failure.message) for o in outcomes if o.failure} == {
+        ("misuse", f"`compute_scores` {got}")
+    }
+
+
+def test_a_function_written_for_trl_gets_completions_prompts_and_the_columns_of_the_data(write: Write) -> None:
+    file = write(
+        "def named(completions, prompts, k, scale=1.0): return [completions, prompts, k, scale]\n"
+        "def every(completions, **columns): return sorted(columns)\n"
+    )
+    chat = replace(CALL, messages=[{"role": "user", "content": "q"}])
+    text = replace(CALL, messages="q", extra_info={})
+    named = _load(file, "named", scale="2")
+    assert named.batched
+    assert named.call_batch([chat, text]) == [
+        [[{"role": "assistant", "content": "text"}], "text"],
+        [[{"role": "user", "content": "q"}], "q"],
+        [1, None],
+        "2",
+    ]
+    columns = ["completion_ids", "data_source", "ground_truth", "k", "prompts"]
+    assert _load(file, "every").call_batch([chat]) == columns
+
+
+def test_a_crash_names_function_row_and_the_users_line(write: Write) -> None:
+    function = _load(write("def f(solution_str):\n    x = 1\n    return {}[solution_str]\n"))
+    with pytest.raises(KeyError) as error:
+        function.call(CALL)
+    failure = function.crashed(error.value, CALL).failure
+    assert failure is not None
+    assert failure.message == "`f` failed for row 4: KeyError: 'text' (line 3 of `mine.py`)"

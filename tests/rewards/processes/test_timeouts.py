@@ -1,0 +1,208 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psutil
+import pytest
+
+from rl_compat.errors import ConfigError
+from rl_compat.rewards.processes.custom import Call
+from rl_compat.rewards.processes.timeouts import TimedFunction
+
+SOURCE = """
+import asyncio, os, subprocess, sys, time
+
+def score(solution_str, ground_truth):
+    if solution_str == "hang":
+        time.sleep(60)
+    if solution_str == "busy":
+        while True:
+            pass
+    if solution_str == "exit":
+        os._exit(7)
+    if solution_str == "child":
+        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+        time.sleep(60)
+    if solution_str == "raise":
+        raise ValueError("bad text")
+    if solution_str == "print":
+        print("a line of the user")
+    return float(solution_str == ground_truth)
+
+async def slow(solution_str, ground_truth):
+    if solution_str == "hang":
+        await asyncio.sleep(60)
+    if solution_str == "busy":
+        while True:
+            pass
+    await asyncio.sleep(0.2)
+    return float(solution_str == ground_truth)
+
+def compute_scores(solution_strs, ground_truths):
+    if "hang" in solution_strs:
+        time.sleep(60)
+    return [float(a == b) for a, b in zip(solution_strs, ground_truths)]
+"""
+
+Start = Callable[..., TimedFunction]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    (tmp_path / "mine.py").write_text(SOURCE)
+    before = {child.pid for child in psutil.Process().children(recursive=True)}
+    started: list[TimedFunction] = []
+
+    def start_function(name: str = "score", *, timeout_seconds: float = 0.8) -> TimedFunction:
+        function = TimedFunction(tmp_path / "mine.py", name, arguments={}, timeout_seconds=timeout_seconds)
+        started.append(function)
+        return function
+
+    yield start_function
+    for function in started:
+        function.close()
+    left = [child for child in psutil.Process().children(recursive=True) if child.pid not in before]
+    assert not left, "a process was left behind"
+
+
+def _calls(*texts: str) -> list[Call]:
+    return [
+        Call(row=i, data_source="", solution_str=text, ground_truth="yes", extra_info={})
+        for i, text in enumerate(texts)
+    ]
+
+
+def _summary(function: TimedFunction, *texts: str) -> list[float | str | None]:
+    outcomes = function.outcomes(_calls(*texts))
+    return [outcome.reward if outcome.failure is None else outcome.failure.kind for outcome in outcomes]
+
+
+@pytest.mark.parametrize("stuck", ["hang", "busy"])
+def test_a_call_that_never_returns_is_stopped_and_the_rest_goes_on(start: Start, stuck: str) -> None:
+    """A-REW-10"""
+    function = start()
+    begin = time.monotonic()
+    assert _summary(function, "yes", stuck, "no", "yes") == [1.0, "timeout", 0.0, 1.0]
+    assert time.monotonic() - begin < 5
+    assert _summary(function, "yes") == [1.0]
+
+
+def test_the_message_of_a_timeout_names_function_row_and_limit(start: Start) -> None:
+    failure = start().outcomes(_calls("yes", "hang"))[1].failure
+    assert failure is not None
+    assert failure.message == "`score` gave no answer for row 1 within 0.8 s"
+
+
+def test_what_a_stopped_call_started_ends_with_it(start: Start) -> None:
+    """A-REW-10"""
+    assert _summary(start(), "child", "yes") == ["timeout", 1.0]
+
+
+def test_a_call_that_ends_the_process_is_an_error_of_its_row(start: Start) -> None:
+    outcomes = start().outcomes(_calls("yes", "exit", "yes"))
+    assert [outcome.reward for outcome in outcomes] == [1.0, None, 1.0]
+    assert outcomes[1].failure is not None
+    assert outcomes[1].failure.message == "the process of `score` ended with code 7 on row 1"
+
+
+def test_an_exception_is_an_error_of_its_row(start: Start) -> None:
+    outcomes = start().outcomes(_calls("raise", "yes"))
+    assert outcomes[1].reward == 1.0
+    assert outcomes[0].failure is not None
+    assert outcomes[0].failure.message == "`score` failed for row 0: ValueError: bad text (line 16 of `mine.py`)"
+
+
+def test_any_thread_may_call_and_each_gets_its_own_answers(start: Start) -> None:
+    """A-REW-09"""
+    function = start()
+    with ThreadPoolExecutor(4) as threads:
+        texts = [("yes", "no"), ("no", "yes"), ("yes", "yes"), ("hang", "yes")]
+        answers = list(threads.map(lambda pair: _summary(function, *pair), texts))
+    assert answers == [[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], ["timeout", 1.0]]
+
+
+def test_coroutines_overlap_and_each_has_its_own_limit(start: Start) -> None:
+    function = start("slow", timeout_seconds=1.0)
+    begin = time.monotonic()
+    assert _summary(function, *["yes"] * 20, "hang", "no") == [1.0] * 20 + ["timeout", 0.0]
+    assert time.monotonic() - begin < 3
+
+
+def test_a_coroutine_that_blocks_the_others_is_found_and_stopped(start: Start) -> None:
+    """A-REW-10"""
+    assert _summary(start("slow"), "yes", "busy", "no") == [1.0, "timeout", 0.0]
+
+
+def test_a_batched_function_answers_for_all_or_none(start: Start) -> None:
+    function = start("compute_scores", timeout_seconds=0.5)
+    assert _summary(function, "yes", "no", "yes") == [1.0, 0.0, 1.0]
+    assert _summary(function, "yes", "hang") == ["timeout", "timeout"]
+    assert _summary(function, "yes") == [1.0]
+
+
+def test_what_the_user_prints_goes_to_stderr(start: Start, capfd: pytest.CaptureFixture[str]) -> None:
+    function = start()
+    assert _summary(function, "print") == [0.0]
+    function.close()
+    captured = capfd.readouterr()
+    assert captured.out == ""
+
+
+def test_one_process_serves_many_calls(start: Start) -> None:
+    function = start()
+    _summary(function, "yes")
+    first = {child.pid for child in psutil.Process().children()}
+    _summary(function, "no")
+    assert {child.pid for child in psutil.Process().children()} == first
+
+
+def test_no_calls_are_no_outcomes(start: Start) -> None:
+    assert start().outcomes([]) == []
+
+
+def test_a_file_that_cannot_be_imported_is_refused_and_leaves_no_process(tmp_path: Path) -> None:
+    (tmp_path / "bad.py").write_text("import os\nos.does_not_exist()\n")
+    before = len(psutil.Process().children())
+    with pytest.raises(ConfigError, match=r"AttributeError: .* \(line 2 of `bad.py`\)"):
+        TimedFunction(tmp_path / "bad.py", "f", arguments={}, timeout_seconds=1)
+    (tmp_path / "gone.py").write_text("import os\nos._exit(3)\n")
+    with pytest.raises(ConfigError, match="ended by itself"):
+        TimedFunction(tmp_path / "gone.py", "f", arguments={}, timeout_seconds=1)
+    assert len(psutil.Process().children()) == before
+
+
+@pytest.mark.parametrize("text", ["yes", "hang", "busy"])
+def test_the_worker_ends_when_its_parent_does_in_the_middle_of_a_call_too(tmp_path: Path, text: str) -> None:
+    (tmp_path / "mine.py").write_text(SOURCE)
+    parent = (
+        "import os, pathlib, psutil, threading, time\n"
+        "from rl_compat.rewards.processes.custom import Call\n"
+        "from rl_compat.rewards.processes.timeouts import TimedFunction\n"
+        f"file = pathlib.Path({str(tmp_path / 'mine.py')!r})\n"
+        "function = TimedFunction(file, 'score', arguments={}, timeout_seconds=60)\n"
+        "print(psutil.Process().children()[0].pid, flush=True)\n"
+        f"call = Call(row=0, data_source='', solution_str={text!r}, ground_truth='', extra_info={{}})\n"
+        "threading.Thread(target=function.outcomes, args=([call],), daemon=True).start()\n"
+        "time.sleep(0.3)\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
+    done = subprocess.run([sys.executable, "-c", parent], stdout=subprocess.PIPE, text=True, env=environment)
+    worker = int(done.stdout)
+    deadline = time.monotonic() + 5
+    while _runs(worker) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not _runs(worker)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

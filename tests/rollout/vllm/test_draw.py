@@ -1,0 +1,151 @@
+"""Drawing inside a batch that another program arranges: whose row is whose, and which draw counts."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from rollout.emulated_kernels import COMPILER, EmulatedKernels
+
+from rl_compat.rollout.counter_rng import row_uniforms
+from rl_compat.rollout.draws import Draw, FusedDraw, plain_draw
+from rl_compat.rollout.kernels.choice import chosen_draw
+from rl_compat.rollout.sampling import draw, raw_logprobs
+from rl_compat.rollout.types import SamplingParams
+from rl_compat.rollout.vllm.draw import MOST_UNIFORMS, DrawCall, SlotResponses
+
+PARAMS = SamplingParams(max_new_tokens=4, temperature=0.7, top_p=0.9, top_k=20, min_p=0.01, raw_logprobs=True)
+
+
+KEYS = (70, 2**62 + 9, 31)
+
+
+def call(
+    params: SamplingParams = PARAMS,
+    *,
+    num_responses: int = 3,
+    num_valid_tokens: int | None = None,
+    draw: Draw = plain_draw,
+    most_uniforms: int = MOST_UNIFORMS,
+) -> DrawCall:
+    return DrawCall(
+        params,
+        keys=KEYS[:num_responses],
+        seed=5,
+        num_valid_tokens=num_valid_tokens,
+        device=torch.device("cpu"),
+        draw=draw,
+        most_uniforms=most_uniforms,
+    )
+
+
+def logits(seed: int, rows: int = 2) -> torch.Tensor:
+    return 3 * torch.randn(rows, 97, generator=torch.Generator().manual_seed(seed))
+
+
+def test_a_draw_is_that_of_every_other_engine_at_the_same_seed_key_and_step() -> None:
+    given = logits(1)
+    uniforms = row_uniforms(5, torch.tensor([KEYS[2], KEYS[0]]), torch.tensor([3, 1]))
+    tokens, logprobs = draw(given, uniforms, temperature=0.7, top_k=20, top_p=0.9, min_p=0.01)
+    raw = raw_logprobs(given, tokens)
+    ours = call()
+
+    left = ours.draw(given.clone(), [2, 0], [3, 1])
+
+    drawn = ours.drawn()
+    assert left.argmax(dim=1).tolist() == tokens.tolist() == [drawn.tokens[2][3], drawn.tokens[0][1]]
+    assert (left == -torch.inf).sum(dim=1).tolist() == [96, 96]
+    assert [drawn.logprobs[2][3], drawn.logprobs[0][1]] == logprobs.tolist()
+    assert drawn.raw_logprobs is not None
+    assert [drawn.raw_logprobs[2][3], drawn.raw_logprobs[0][1]] == raw.tolist()
+
+
+def test_the_last_draw_of_a_step_counts() -> None:
+    """A prompt read in two pieces, and a response pushed out and read again, come to the same step twice."""
+    greedy = SamplingParams(max_new_tokens=4, temperature=0.0)
+    ours = call(greedy)
+    ours.draw(logits(1), [0, 1], [0, 0])
+    again = logits(2)
+    ours.draw(again.clone(), [0, 1], [0, 0])
+    assert [row[0] for row in ours.drawn().tokens[:2]] == again.argmax(dim=1).tolist()
+
+
+def test_a_step_beyond_the_last_changes_nothing_that_counts() -> None:
+    greedy = SamplingParams(max_new_tokens=2, temperature=0.0)
+    ours = call(greedy, num_responses=1)
+    for step in range(3):
+        ours.draw(logits(step, rows=1), [0], [step])
+    expected = [int(logits(step, rows=1).argmax()) for step in range(2)]
+    assert ours.drawn().tokens[0][:2] == expected
+    ours.draw(logits(9, rows=1), [0], [7])
+    assert ours.drawn().tokens[0][:2] == expected
+
+
+def test_ids_beyond_the_tokenizer_are_never_drawn() -> None:
+    ours = call(SamplingParams(max_new_tokens=50, temperature=5.0), num_responses=1, num_valid_tokens=10)
+    for step in range(50):
+        ours.draw(logits(step, rows=1), [0], [step])
+    assert max(ours.drawn().tokens[0]) < 10
+
+
+@pytest.mark.skipif(COMPILER is None, reason="g++ runs the kernels on the CPU")
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+def test_a_kernel_draws_what_pytorch_draws(temperature: float) -> None:
+    """Also from logits that are a part of wider ones, which a kernel cannot read."""
+    params = SamplingParams(max_new_tokens=4, temperature=temperature, min_p=0.01, raw_logprobs=True)
+    kernels = EmulatedKernels({"STREAM": "float", "NORM": "float", "COMPUTE": "float", "HEAD_DIM": 64, "GROUP": 1})
+    plain = call(params, num_valid_tokens=90)
+    ours = call(params, num_valid_tokens=90, draw=FusedDraw(kernels))
+    for step in range(4):
+        wide = torch.cat([logits(step), torch.full((2, 3), 50.0)], dim=1)
+        left, expected = (one.draw(wide.clone()[:, :97], [2, 0], [step, step]) for one in (ours, plain))
+        assert torch.equal(left, expected)
+    assert kernels.launched == ["draw"] * 4
+    assert ours.drawn().tokens == plain.drawn().tokens
+    for field in ("logprobs", "raw_logprobs"):
+        mine, theirs = (torch.tensor(getattr(one.drawn(), field)) for one in (ours, plain))
+        torch.testing.assert_close(mine, theirs, atol=2e-5, rtol=1e-5)
+
+
+def test_a_call_too_large_for_all_its_random_numbers_at_once_draws_the_same() -> None:
+    whole, stepwise = call(), call(most_uniforms=14)
+    for step in range(6):
+        given = logits(step)
+        assert torch.equal(stepwise.draw(given.clone(), [2, 1], [step, 2]), whole.draw(given, [2, 1], [step, 2]))
+    assert stepwise.drawn() == whole.drawn()
+
+
+def test_without_a_gpu_drawing_is_left_to_pytorch() -> None:
+    assert chosen_draw(97, rows=4, device=torch.device("cpu"), architecture=None) is plain_draw
+
+
+def test_rows_follow_what_is_added_moved_exchanged_and_removed() -> None:
+    slots = SlotResponses()
+    outputs: list[list[int]] = [[], [7], [7, 7]]
+    slots.update(removed=[], added=[(row, 10 + row, outputs[row]) for row in range(3)], moved=[])
+    assert slots.rows(3) == ([10, 11, 12], [0, 1, 2])
+
+    outputs[0].append(3)
+    slots.update(removed=[1], added=[], moved=[(2, 1, False)])
+    assert slots.rows(2) == ([10, 12], [1, 2])
+
+    slots.update(removed=[], added=[(2, 13, [])], moved=[(0, 1, True)])
+    assert slots.rows(3) == ([12, 10, 13], [2, 1, 0])
+
+    slots.update(removed=[0], added=[(0, 14, [1])], moved=[])
+    assert slots.rows(3) == ([14, 10, 13], [1, 1, 0])
+
+
+def test_lengths_are_known_of_responses_that_have_left_the_batch() -> None:
+    slots = SlotResponses()
+    first: list[int] = [1, 2]
+    slots.update(removed=[], added=[(0, 5, first), (1, 6, [])], moved=[])
+    slots.update(removed=[0], added=[], moved=[(1, 0, False)])
+    first.append(3)
+    assert slots.lengths() == {5: 3, 6: 0}
+    slots.forget()
+    assert slots.lengths() == {}
+
+
+def test_a_row_that_nobody_announced_is_an_error() -> None:
+    with pytest.raises(KeyError):
+        SlotResponses().rows(1)

@@ -1,0 +1,109 @@
+"""What vLLM says when it fails, told with both numbers. The messages are those of 0.19 to 0.33."""
+
+from __future__ import annotations
+
+import pytest
+
+from rl_compat.errors import DoesNotFitError, ModelError, RLCompatError
+from rl_compat.planning.types import RolloutPlan
+from rl_compat.rollout.vllm.errors import death, refusal, start_error
+
+PLAN = RolloutPlan(
+    engine="vllm", compute_dtype="bf16", max_num_seqs=8, max_prefill_tokens=64, gpu_memory_utilization=0.9
+)
+FREE = (
+    "Free memory on device cuda:0 (12.5/24.0 GiB) on startup is less than desired GPU memory utilization "
+    "(0.9, 21.6 GiB). Decrease GPU memory utilization or reduce GPU memory used by other processes."
+)
+SHORT = (
+    "To serve at least one request with the models's max seq len (32768), (3.5 GiB KV cache is needed, which is "
+    "larger than the available KV cache memory (1.25 GiB). Based on the available memory, the estimated maximum "
+    "model length is 11696. Try increasing `gpu_memory_utilization` or decreasing `max_model_len` when initializing "
+    "the engine."
+)
+CPU = (
+    "Available memory on node 0 (5.0/8.0 GiB) on startup is less than desired CPU memory utilization (0.9, 7.2 GiB). "
+    "On the CPU backend, the `--gpu-memory-utilization` flag controls the fraction of CPU memory reserved."
+)
+CPU_CACHE = (
+    "Available memory on node 0 (22.1/23.54 GiB) on kv cache allocation is less than requested memory for kv "
+    "(40.0 GiB). Decrease --kv-cache-memory-bytes, VLLM_CPU_KVCACHE_SPACE, or reduce CPU memory."
+)
+
+
+@pytest.mark.parametrize(
+    ("message", "fact", "hint"),
+    [
+        (
+            FREE,
+            "`rollout.gpu_memory_utilization=0.9` is 21.6 GiB, and 12.5 GiB of 24 GiB are free",
+            "set it to at most 0.52, or set `rollout.engine=native`",
+        ),
+        (
+            CPU,
+            "`rollout.gpu_memory_utilization=0.9` is 7.2 GiB, and 5 GiB of 8 GiB are free",
+            "set it to at most 0.62, or set `rollout.engine=native`",
+        ),
+        (
+            SHORT,
+            "a sequence of 32768 tokens needs a cache of 3.5 GiB, and vLLM has 1.25 GiB for it",
+            "raise `rollout.gpu_memory_utilization`",
+        ),
+        (
+            CPU_CACHE,
+            "the cache of vLLM needs 40.0 GiB, and 22.1 GiB of 23.54 GiB of host memory are free",
+            "lower `rollout.max_num_seqs`",
+        ),
+        (
+            "No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when initializing.",
+            "`rollout.gpu_memory_utilization=0.9` leaves vLLM no memory for a cache",
+            "raise `rollout.gpu_memory_utilization`",
+        ),
+        (
+            "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 23.5 GiB of which 1.1 GiB "
+            "is free.",
+            "vLLM ran out of memory: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity",
+            "lower `rollout.gpu_memory_utilization`",
+        ),
+    ],
+)
+def test_too_little_memory_is_told_with_both_numbers(message: str, fact: str, hint: str) -> None:
+    told = start_error(ValueError(message), PLAN, version="0.24.0", log=[])
+    assert isinstance(told, DoesNotFitError)
+    assert told.message.startswith(fact)
+    assert str(told.hint).startswith(hint)
+
+
+def test_a_cause_is_found_behind_what_it_led_to() -> None:
+    try:
+        try:
+            raise ValueError(FREE)
+        except ValueError as error:
+            raise RuntimeError("Engine core initialization failed. See root cause above.") from error
+    except RuntimeError as error:
+        told = start_error(error, PLAN, version="0.24.0", log=[])
+    assert isinstance(told, DoesNotFitError)
+
+
+def test_any_other_failure_names_its_first_cause_and_a_way_out() -> None:
+    try:
+        try:
+            raise AssertionError("head size 8 is not supported\nmore")
+        except AssertionError:
+            raise RuntimeError("worker died")  # noqa: B904
+    except RuntimeError as error:
+        told = death(error, PLAN, version="0.32.0", log=["a warning"])
+    assert type(told) is RLCompatError
+    assert told.message == "vLLM 0.32.0 stopped while generating: AssertionError: head size 8 is not supported"
+    assert "`rollout.engine=native` generates without vLLM" in str(told.hint)
+
+
+def test_an_error_without_a_word_is_told_with_the_last_line_of_the_log() -> None:
+    told = start_error(AssertionError(), PLAN, version="0.32.0", log=["first", "no module named triton"])
+    assert told.message == "vLLM 0.32.0 did not start: AssertionError, after `no module named triton`"
+
+
+def test_weights_that_are_not_taken_are_a_matter_of_the_model() -> None:
+    told = refusal(KeyError("model.layers.0.strange.weight"), version="0.32.0", log=[])
+    assert isinstance(told, ModelError)
+    assert "does not take the weights of this model: KeyError: 'model.layers.0.strange.weight'" in told.message

@@ -1,0 +1,184 @@
+"""Prompts whose responses all get the same reward are replaced by the next ones of the order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any, cast
+
+import pytest
+
+from rl_compat.config.types import RolloutConfig
+from rl_compat.planning.types import Plan, RolloutPlan
+from rl_compat.rewards.types import Scores
+from rl_compat.trainer.memory import PhaseMemory
+from rl_compat.trainer.online.sampling import Sampled, SamplingSettings, prompts_of, sample
+from rl_compat.trainer.reporter import SilentReporter, Timer
+from rl_compat.trainer.setup.rows import Rows
+from rl_compat.trajectory import Prompt, Trajectory
+from rl_compat.workers.actor import ActorModel
+from rl_compat.workers.reward import RewardModel
+from rl_compat.workers.sequences import Sequences
+
+MIXED = {3, 5, 8}
+"rows whose two responses get different rewards"
+
+
+class Actor:
+    """Answers each prompt of row n twice, with the tokens (n) and (n, n)."""
+
+    def __init__(self) -> None:
+        self.asked: list[list[int]] = []
+        self.seeds: list[int] = []
+
+    def generate(self, prompts: Sequence[Prompt], *, group_size: int, seed: int, **options: Any) -> Sequences:
+        self.asked.append([prompt.row for prompt in prompts])
+        self.seeds.append(seed)
+        trajectories = [
+            Trajectory(
+                prompt=prompt,
+                group=group,
+                response_ids=(prompt.row,) * (1 + number),
+                rollout_logprobs=(-1.0,) * (1 + number),
+                finish_reason="stop",
+            )
+            for group, prompt in enumerate(prompts)
+            for number in range(group_size)
+        ]
+        return Sequences.from_trajectories(trajectories, [str(item.response_ids) for item in trajectories])
+
+
+class Reward:
+    """1 for the longer response to a prompt of MIXED, else 0; None for row 9."""
+
+    def compute_rewards(self, sequences: Sequences) -> Future[Scores]:
+        rewards = tuple(map(self._reward, sequences.trajectories))
+        future: Future[Scores] = Future()
+        future.set_result(
+            Scores(
+                rewards=rewards,
+                components={"length": rewards},
+                correct=tuple(None for _ in rewards),
+                metrics={"reward/unscored": float(rewards.count(None)), "reward/length": 0.5},
+            )
+        )
+        return future
+
+    def _reward(self, item: Trajectory) -> float | None:
+        row = item.prompt.row
+        return None if row == 9 else float(row in MIXED and len(item.response_ids) == 2)
+
+
+def prompts(rows: Sequence[int]) -> list[Prompt]:
+    return [Prompt(token_ids=(1,), text="", row=row) for row in rows]
+
+
+def step(first: Sequence[int], more: Callable[[int], Sequence[Prompt]], *, rounds: int | None) -> tuple[Sampled, Actor]:
+    actor = Actor()
+    plan = Plan(
+        profile="",
+        device="cpu",
+        device_name="",
+        roles={},
+        rollout=RolloutPlan(engine="native", compute_dtype="fp32", max_num_seqs=1, max_prefill_tokens=1),
+        budgets=(),
+        memory_available_bytes=0,
+    )
+    sampled = sample(
+        cast(ActorModel, actor),
+        cast(RewardModel, Reward()),
+        prompts(first),
+        SamplingSettings(rollout=RolloutConfig(), group_size=2, max_new_tokens=4, max_rounds=rounds),
+        seed=7,
+        timer=Timer(SilentReporter()),
+        memory=PhaseMemory(plan),
+        more=more,
+    )
+    return sampled, actor
+
+
+def following(start: int) -> Callable[[int], Sequence[Prompt]]:
+    rows = iter(range(start, 100))
+    return lambda count: prompts([next(rows) for _ in range(count)])
+
+
+def test_without_rounds_every_prompt_stays() -> None:
+    sampled, actor = step([0, 1, 3], following(4), rounds=None)
+
+    assert actor.asked == [[0, 1, 3]]
+    assert [prompt.row for prompt in prompts_of(sampled.sequences)] == [0, 1, 3]
+    assert sampled.metrics == {}
+
+
+def test_as_many_prompts_are_drawn_as_are_missing_until_all_have_a_spread() -> None:
+    sampled, actor = step([0, 1, 3], following(4), rounds=5)
+
+    assert actor.asked == [[0, 1, 3], [4, 5], [6], [7], [8]]
+    assert [prompt.row for prompt in prompts_of(sampled.sequences)] == [3, 5, 8]
+    assert sampled.sequences.batch.groups.tolist() == [0, 0, 1, 1, 2, 2]
+    assert sampled.scores.rewards == (0.0, 1.0) * 3
+    assert sampled.scores.components == {"length": (0.0, 1.0) * 3}
+    assert sampled.sequences.texts == ("(3,)", "(3, 3)", "(5,)", "(5, 5)", "(8,)", "(8, 8)")
+
+
+def test_every_round_has_a_seed_of_its_own() -> None:
+    _, actor = step([0, 1, 3], following(4), rounds=5)
+
+    assert len(set(actor.seeds)) == 5
+    assert actor.seeds[0] == 7
+
+
+def test_when_the_rounds_are_used_up_the_step_has_what_there_is() -> None:
+    sampled, actor = step([0, 1, 3], following(4), rounds=2)
+
+    assert actor.asked == [[0, 1, 3], [4, 5]]
+    assert [prompt.row for prompt in prompts_of(sampled.sequences)] == [3, 5]
+
+
+def test_no_more_prompts_are_drawn_than_are_sampled() -> None:
+    drawn: list[int] = []
+
+    def more(count: int) -> list[Prompt]:
+        drawn.append(count)
+        return prompts(range(10, 10 + count))
+
+    step([0, 1, 2], more, rounds=2)
+
+    assert drawn == [3]
+
+
+def test_when_no_round_had_a_spread_the_last_one_stays() -> None:
+    """A-ALG-02: it teaches nothing, and the step is still a step."""
+    sampled, _ = step([0, 1], following(20), rounds=2)
+
+    assert [prompt.row for prompt in prompts_of(sampled.sequences)] == [20, 21]
+    assert sampled.metrics["training/filter_groups/kept_prompts"] == 0
+    assert sampled.metrics["training/filter_groups/zero_spread_groups"] == 1.0
+
+
+def test_a_prompt_without_any_score_is_replaced_too() -> None:
+    sampled, _ = step([9, 3], following(5), rounds=2)
+
+    assert [prompt.row for prompt in prompts_of(sampled.sequences)] == [3, 5]
+    assert sampled.scores.metrics["reward/unscored"] == 2.0
+
+
+def test_the_metrics_tell_all_that_was_sampled() -> None:
+    sampled, _ = step([0, 1, 3], following(4), rounds=2)
+
+    assert sampled.metrics == {
+        "training/num_gen_batches": 2.0,
+        "training/filter_groups/sampled_prompts": 5.0,
+        "training/filter_groups/kept_prompts": 2.0,
+        "training/filter_groups/zero_spread_groups": pytest.approx(3 / 5),
+        "training/filter_groups/sampled_score/mean": pytest.approx(0.2),
+    }
+
+
+def test_rows_left_over_from_a_batch_come_first_the_next_time() -> None:
+    rows = Rows(iter([[1, 2, 3], [4, 5, 6], [7, 8, 9]]))
+    assert [rows.take(2), rows.take(2)] == [[1, 2], [3, 4]]
+    assert rows.left_over == [5, 6]
+
+    resumed = Rows(iter([[7, 8, 9]]), left_over=rows.left_over)
+    assert resumed.take(4) == [5, 6, 7, 8]

@@ -1,0 +1,127 @@
+"""YAML files, of verl's keys or of ours."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from rl_compat.config.load import judge_config, load_config
+from rl_compat.errors import ConfigError
+from rl_compat.verl.keys.releases import releases
+from rl_compat.verl.translate import default_text
+from rl_compat.verl.yaml_file import read_yaml
+
+FILE = """
+hydra:
+  run:
+    dir: outputs
+defaults:
+  - ppo_trainer
+  - base
+  - _self_
+data:
+  train_files: [a.parquet, "b,c.parquet"]
+  train_batch_size: 8
+  seed: null
+  shuffle: false
+actor_rollout_ref:
+  model: {path: "${oc.env:RLC_TEST_MODEL,some/model}", override_config: {}}
+  actor:
+    _target_: verl.workers.config.FSDPActorConfig
+    optim: {lr: 1e-6}
+    ppo_mini_batch_size: ${data.train_batch_size}
+    checkpoint: {save_contents: [model], load_contents: "${.save_contents}"}
+trainer:
+  experiment_name: mine
+  default_local_dir: runs/${trainer.project_name}/${.experiment_name}
+"""
+
+
+def write(folder: Path, text: str, name: str = "run.yaml") -> Path:
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_a_file_of_verls_is_a_configuration(tmp_path: Path) -> None:
+    write(tmp_path, "trainer:\n  total_epochs: 7\n  project_name: theirs\n", "base.yaml")
+
+    loaded = load_config(write(tmp_path, FILE), ["data.train_batch_size=16"])
+
+    config = loaded.config
+    assert config.data.train_files == ("a.parquet", "b,c.parquet")
+    assert (config.trainer.batch_size, config.trainer.mini_batch_size) == (16, 16)
+    assert (config.model.path, config.data.shuffle, config.optimizer.actor_lr) == ("some/model", False, 1e-6)
+    assert (config.trainer.num_epochs, config.trainer.output_dir) == (7, "runs/theirs/mine")
+    assert not any("_target_" in line.key or line.key.startswith("hydra") for line in loaded.report)
+
+
+def test_a_base_that_is_not_there_is_noted(tmp_path: Path) -> None:
+    assert "builds on `base`, which is not beside it" in load_config(write(tmp_path, FILE)).notes[0]
+
+
+@pytest.mark.parametrize("release", releases().names)
+def test_the_whole_configuration_of_a_release_is_understood(release: str, tmp_path: Path) -> None:
+    """As Hydra writes it beside a run: every key, most of them nobody's wish; defaults that cannot hold here yield."""
+    number = releases().names.index(release)
+    chosen = {key: defaults[number] for key, defaults in releases().defaults.items() if defaults[number] != "-"}
+    tree: dict = {}
+    for key, value in (chosen | {"actor_rollout_ref.rollout.name": "vllm", "trainer.nnodes": 1}).items():
+        *groups, name = key.split(".")
+        branch = tree
+        for group in groups:
+            branch = branch.setdefault(group, {})
+        branch[name] = value
+    path = write(tmp_path, yaml.safe_dump(tree))
+
+    loaded = judge_config(path)
+
+    assert [line.sentence for line in loaded.report if line.verdict == "refused"] == []
+    assert loaded.config.trainer.batch_size == 1024
+    assert loaded.config.trainer.mini_batch_size == 256
+    assert len(loaded.report) >= len(chosen)
+
+
+def test_our_own_keys_may_stand_in_yaml(tmp_path: Path) -> None:
+    config = load_config(write(tmp_path, "trainer:\n  batch_size: 8\noptimizer:\n  betas: [0.9, 0.95]\n")).config
+
+    assert (config.trainer.batch_size, config.optimizer.betas) == (8, (0.9, 0.95))
+
+
+@pytest.mark.parametrize(
+    ("text", "fact", "hint"),
+    [
+        ("optimizer:\n  lerning_rate: 1e-6\n", "there is no setting `optimizer.lerning_rate`", "`optimizer.actor_lr`"),
+        ("trainer:\n  num-epochs: 2\n", "there is no setting `trainer.num-epochs`", "in section [trainer]"),
+        ("rollout:\n  group_size: 2\n", "there is no setting `rollout.group_size`", "belongs in [algorithm]"),
+        ("trainer:\n  batch_size: many\n", "`trainer.batch_size` takes a whole number, not `many`", None),
+        ("actor_rollout_ref:\n  rollout:\n    nn: 2\n", "no setting `actor_rollout_ref.rollout.nn`", "rollout.n"),
+    ],
+)
+def test_a_wrong_key_or_value_is_refused_with_the_nearest(
+    text: str, fact: str, hint: str | None, tmp_path: Path
+) -> None:
+    """A-UX-05."""
+    with pytest.raises(ConfigError) as caught:
+        load_config(write(tmp_path, text))
+
+    assert caught.value.exit_code == 2
+    assert fact in caught.value.message
+    assert hint is None or hint in str(caught.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("text", "fact"),
+    [("a: [1\nb: 2", "line 2 is not valid YAML"), ("- a\n- b\n", "is not a tree of keys"), ("", "is not a tree")],
+)
+def test_what_is_not_a_tree_of_keys_is_said(text: str, fact: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=fact):
+        read_yaml(write(tmp_path, text))
+
+
+def test_a_reference_to_a_key_that_is_not_given_is_verls_default() -> None:
+    assert default_text("trainer.project_name") == "verl_examples"
+    assert default_text("data.train_batch_size") == "1024"
+    assert default_text("trainer.project") is None
