@@ -15,7 +15,11 @@ WORDS = (r"(?<![\w.])/wo(?:rk)\b", r"\.\./sha(?:red)", r"\bTO(?:DO)\b", r"\bFIX(
 
 def text_files() -> list[Path]:
     inside = [path for folder in FOLDERS for path in (REPOSITORY / folder).rglob("*")]
-    files = [path for path in (*inside, *REPOSITORY.glob("*")) if path.is_file() and path.suffix in SUFFIXES]
+    files = [
+        path
+        for path in (*inside, *REPOSITORY.glob("*"))
+        if path.is_file() and path.suffix in SUFFIXES and path.name != ".git"
+    ]
     return sorted(path for path in files if "__pycache__" not in path.parts and path.stat().st_size < 1_000_000)
 
 
