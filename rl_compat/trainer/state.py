@@ -85,6 +85,7 @@ def load_run_state(folder: Path) -> RunState:
 
 
 def seed_everything(seed: int) -> None:
+    """Seed Python's, NumPy's and torch's global generators. Accepts any non-negative `seed`."""
     random.seed(seed)
     np.random.seed(seed % 2**32)
-    torch.manual_seed(seed)
+    torch.manual_seed(seed % 2**63)

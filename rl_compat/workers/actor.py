@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
+from rl_compat import seeds
 from rl_compat.algorithms.losses.policy import POLICY_LOSSES
 from rl_compat.batch import Batch
 from rl_compat.distributed.dispatch import dispatch
@@ -156,7 +157,9 @@ class ActorWorker:
         steps = []
         with self.engine.onloaded():
             for number, piece in enumerate(pieces):
-                mini_batch, metrics = self._prepared(piece, seed=seed * 1_000_003 + number, first=number == 0)
+                mini_batch, metrics = self._prepared(
+                    piece, seed=seeds.derive(seed, "selection", number), first=number == 0
+                )
                 metrics |= self.engine.update(
                     mini_batch,
                     loss=loss,

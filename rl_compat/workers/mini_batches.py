@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import torch
 
+from rl_compat import seeds
 from rl_compat.batch import Batch
 
 AnyBatch = TypeVar("AnyBatch", bound=Batch)
@@ -16,7 +17,7 @@ def mini_batches(batch: AnyBatch, *, prompts_per_mini_batch: int, num_epochs: in
     """Mini-batches of whole groups, every group once per epoch, in an order that depends on the seed alone."""
     groups = batch.groups.unique(sorted=True)
     for epoch in range(num_epochs):
-        generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
+        generator = torch.Generator().manual_seed(seeds.derive(seed, "epoch", epoch))
         order = groups[torch.randperm(len(groups), generator=generator)]
         for chosen in order.split(prompts_per_mini_batch):
             rows = torch.isin(batch.groups, chosen).nonzero().flatten().tolist()

@@ -26,6 +26,7 @@ COMPUTE = (
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "units": {"errors"},
+    "seeds": set(),
     "hardware": {"errors", "units"},
     "capability": {"errors", "units", "hardware"},
     "config": {"errors", "units", "verl", "algorithms.table", "algorithms.off_policy.rejection_rules"},
@@ -36,7 +37,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "algorithms": set(),
     "trajectory": {"errors"},
     "batch": {"errors", "trajectory"},
-    "data": {"errors", "units", "trajectory", "batch", "rewards.builtin.answers"},
+    "data": {"errors", "units", "seeds", "trajectory", "batch", "rewards.builtin.answers"},
     "rewards": {"errors", "trajectory", "config.types"},
     "models": {"errors", "units", "planning.types"},
     "distributed": {"errors", "batch", "trajectory", "hardware.types", "hardware.probe"},
@@ -59,9 +60,19 @@ MAY_IMPORT: dict[str, set[str]] = {
     "training": {"errors", "units", "algorithms", "trajectory", "batch", "models", "planning.types"},
     "emulation": {"errors", "units", "planning.types"},
     "tracking": {"errors", "units"},
-    "workers": {*COMPUTE, "errors", "units", "config.types", "config.settings", "hardware.types", "planning"}
+    "workers": {*COMPUTE, "errors", "units", "seeds", "config.types", "config.settings", "hardware.types", "planning"}
     - {"trainer"},
-    "trainer": {*COMPUTE, "errors", "units", "config", "planning", "hardware.types", "hardware.recording", "tracking"},
+    "trainer": {
+        *COMPUTE,
+        "errors",
+        "units",
+        "seeds",
+        "config",
+        "planning",
+        "hardware.types",
+        "hardware.recording",
+        "tracking",
+    },
     "cli": {*CONTROL, "bench", "data", "models", "trainer", "emulation", "tracking"},
     "__main__": {"cli"},
     "__init__": {"distributed", "objectives", "workers"},

@@ -32,7 +32,7 @@ def worker(folder: Path, *, rows: int, loss: str, **changes: Any) -> ActorWorker
         rollout=ROLLOUT,
         pad_token_id=0,
         num_valid_tokens=60,
-        optimizer=OptimizerSettings(lr=1e-3),
+        optimizer=OptimizerSettings(lr=1e-3, eps=1e-6),  # rounding in a gradient near 0 is not blown up to a whole step
         loss=PolicyLossSettings(
             policy_loss=loss,
             numbers=NUMBERS,

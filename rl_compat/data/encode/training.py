@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from rl_compat import seeds
 from rl_compat.data.encode.prompts import ChatEncoder, Overlong, build_prompts, check_batch_size
 from rl_compat.data.form.columns import Columns
 from rl_compat.data.form.detect import detect
@@ -50,7 +51,10 @@ class TrainingData:
         check_batch_size(len(self.prompts), batch_size)
         keep: Keep = self.prompts.usable if isinstance(self.prompts, StreamedPrompts) else _keep_all
         if self.weights:
-            epochs = [self._epochs(place, shuffle, _seed(seed, index)) for index, place in enumerate(self.sources)]
+            epochs = [
+                self._epochs(place, shuffle, seeds.derive(seed, "source", index))
+                for index, place in enumerate(self.sources)
+            ]
             return MixtureOrder(epochs, self.weights, batch_size, shuffle=shuffle, seed=seed, keep=keep)
         whole = self._epochs((0, len(self.prompts)), shuffle, seed)
         return PromptOrder(len(self.prompts), batch_size, shuffle=shuffle, seed=seed, epochs=whole, keep=keep)
@@ -179,11 +183,6 @@ def piece_files(name: str, reading: Reading) -> list[PieceFile]:
 
 def _limit_of(limits: Sequence[int | None] | None, index: int) -> int | None:
     return limits[index] if limits else None
-
-
-def _seed(seed: int, index: int) -> int:
-    """Sources of one mixture have orders of their own."""
-    return seed + 1_000_003 * index
 
 
 def _keep_all(row: int) -> bool:

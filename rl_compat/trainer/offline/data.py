@@ -8,6 +8,7 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
+from rl_compat import seeds
 from rl_compat.algorithms.table import ALGORITHMS
 from rl_compat.config.types import RunConfig
 from rl_compat.data.encode.items import (
@@ -44,7 +45,7 @@ class OfflineData:
             return PromptOrder(len(self.items), size, shuffle=data.shuffle, seed=data.seed)
         starts = [sum(self.counts[:index]) for index in range(len(self.counts))]
         epochs = [
-            WholeEpochs(count, shuffle=data.shuffle, seed=data.seed + 1_000_003 * index, first_row=start)
+            WholeEpochs(count, shuffle=data.shuffle, seed=seeds.derive(data.seed, "source", index), first_row=start)
             for index, (start, count) in enumerate(zip(starts, self.counts, strict=True))
         ]
         return MixtureOrder(epochs, data.mixture_weights, size, shuffle=data.shuffle, seed=data.seed)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rl_compat import seeds
 from rl_compat.data.encode.items import Item, ItemBatch, item_batch, mismatched
 from rl_compat.data.order.order import Order
 from rl_compat.trainer.offline.held_out import HeldOut, HeldOutRows
@@ -126,7 +127,7 @@ class Offline:
             return self.learner.update(
                 collected.batch,
                 mismatched=collected.mismatched,
-                seed=self.config.trainer.seed * 1_000_003 + step,
+                seed=seeds.derive(self.config.trainer.seed, "update", step),
             )
 
     def describe(self, collected: Gathered, seconds: Mapping[str, float]) -> dict[str, float]:

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from rl_compat import seeds
 from rl_compat.data.encode.training import left_out
 from rl_compat.data.order.order import Order
 from rl_compat.distributed.pool import WorkerGroup
@@ -81,7 +82,7 @@ class Reinforcement:
             more=lambda count: self._prompts(self.more.take(count)),
             kl_coef=self.kl.coef,
             multiplier=0.0 if self.price is None else self.price.value,
-            seed=self.config.rollout.seed * 1_000_003 + step,
+            seed=seeds.derive(self.config.rollout.seed, "rollout", step),
             timer=self.instruments.timer,
             memory=self.instruments.memory,
         )
@@ -96,7 +97,7 @@ class Reinforcement:
             self.roles,
             collected.experience,
             update_actor=update_actor,
-            seed=self.config.trainer.seed * 1_000_003 + step,
+            seed=seeds.derive(self.config.trainer.seed, "update", step),
             timer=self.instruments.timer,
             memory=self.instruments.memory,
         )

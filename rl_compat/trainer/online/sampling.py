@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from rl_compat import seeds
 from rl_compat.algorithms.advantages.group_statistics import group_statistics, zero_spread_fraction
 from rl_compat.config.types import RolloutConfig
 from rl_compat.rewards.rows import join_scores, pick_scores
@@ -17,9 +18,6 @@ from rl_compat.trajectory import Prompt, Trajectory
 from rl_compat.workers.actor import ActorModel
 from rl_compat.workers.reward import RewardModel
 from rl_compat.workers.sequences import Sequences
-
-SEED_OF_ROUND = 1_000_000_007
-"between the seeds of two rounds of one step, far from those of other steps"
 
 Draw = Callable[[int], Sequence[Prompt]]
 "the next so many prompts of the run's order"
@@ -70,7 +68,7 @@ def sample(
                 top_p=settings.rollout.top_p,
                 top_k=settings.rollout.top_k,
                 min_p=settings.rollout.min_p,
-                seed=seed + number * SEED_OF_ROUND,
+                seed=seeds.derive(seed, "round", number),
                 on_progress=on_progress,
             )
         with memory("reward"), timer("reward"):

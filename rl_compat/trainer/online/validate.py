@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from rl_compat import seeds
 from rl_compat.rewards.score import Scores
 from rl_compat.trainer.online.metrics import mean_interval
 from rl_compat.trajectory import Prompt
@@ -83,7 +84,11 @@ def validate(
 ) -> Validation:
     """One response to each prompt, scored by every reward function and, as the measure `cost`, by the cost."""
     sequences = actor.generate(
-        prompts, max_new_tokens=max_new_tokens, temperature=temperature, seed=seed, on_progress=on_progress
+        prompts,
+        max_new_tokens=max_new_tokens,
+        temperature=temperature,
+        seed=seeds.derive(seed, "validation"),
+        on_progress=on_progress,
     )
     scores = reward.compute_rewards(sequences).result()
     costs = {} if cost is None else {COST: cost.compute_rewards(sequences).result().rewards}
