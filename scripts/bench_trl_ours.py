@@ -30,7 +30,7 @@ from rl_compat.config.types import (
     RunConfig,
     TrainerConfig,
 )
-from rl_compat.data.order.order import PromptOrder
+from rl_compat.data.order.batches import PromptOrder
 from rl_compat.distributed.pool import ResourcePool
 from rl_compat.emulation.device import emulate
 from rl_compat.models.tokenizer import load_tokenizer

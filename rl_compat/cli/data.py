@@ -14,8 +14,8 @@ from rl_compat.cli.render import print_json, print_lines, print_note, print_warn
 if TYPE_CHECKING:
     from rl_compat.config.load import LoadedConfig
     from rl_compat.data.builtin.build import Written
-    from rl_compat.data.check.check import FileCheck
-    from rl_compat.data.check.findings import FileReport, Problem
+    from rl_compat.data.check.file_check import FileCheck
+    from rl_compat.data.check.findings import DataProblem, FileReport
 
 app = new_app()
 
@@ -47,7 +47,7 @@ def check(
 
     Example: rlc data check train.parquet test.parquet --model Qwen/Qwen2.5-0.5B-Instruct data.max_prompt_length=1024
     """
-    from rl_compat.data.check.check import overlap
+    from rl_compat.data.check.file_check import overlap
     from rl_compat.trainer.tools.check_data import open_checks
 
     loaded, files = _read_arguments(arguments or [], model)
@@ -90,7 +90,7 @@ def _pairs(checks: list[FileCheck]) -> list[tuple[FileCheck, FileCheck]]:
     return [(first, second) for first, second in pairs if first.split != second.split]
 
 
-def _show(reports: list[FileReport], shared: list[Problem]) -> None:
+def _show(reports: list[FileReport], shared: list[DataProblem]) -> None:
     for report in reports:
         print_lines([*_summary(report), *(line for problem in report.problems for line in _lines(problem)), ""])
     print_lines(line for problem in shared for line in _lines(problem))
@@ -110,7 +110,7 @@ def _summary(report: FileReport) -> list[str]:
     return lines
 
 
-def _lines(problem: Problem) -> list[str]:
+def _lines(problem: DataProblem) -> list[str]:
     kind = "problem" if problem.spoils else "note"
     if problem.others:
         named = ", ".join(f"{row} (row {other})" for row, other in zip(problem.rows, problem.others, strict=True))

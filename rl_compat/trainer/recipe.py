@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
-from rl_compat.data.order.order import Order
+from rl_compat.data.order.batches import Order
 from rl_compat.trainer.memory import PhaseMemory
 from rl_compat.trainer.reporter import Reporter, Timer
 from rl_compat.workers.setup import Setup

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from conformance.verl_oracle import verl_module
 
-from rl_compat.data.read.load import load_rows
+from rl_compat.data.read.reading import load_rows
 from rl_compat.rewards.builtin.gsm8k import gsm8k_strict
 
 pytestmark = pytest.mark.slow

@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid, sigmoid
 from transformers import AutoModelForCausalLM
 
+from rl_compat.data.encode.conversations import Example
 from rl_compat.data.encode.items import Item, ItemBatch, item_batch
-from rl_compat.data.form.conversations import Example
 from rl_compat.distributed.pool import ResourcePool
 from rl_compat.models.lora import LoraSettings
 from rl_compat.objectives.offline import Counts, Objective

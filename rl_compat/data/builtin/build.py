@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rl_compat.data.builtin import gsm8k, math_problems
+from rl_compat.data.builtin.verl_schema import schema_row, write_rows
 from rl_compat.data.form.columns import has_column, lookup
-from rl_compat.data.form.verl_schema import schema_row, write_rows
 from rl_compat.data.read.files import SUFFIXES, Record, columns_of, read_records, suffix_of
 from rl_compat.data.read.hub import download_dataset
-from rl_compat.data.read.load import check_usable
 from rl_compat.data.read.locate import SPLIT_WORDS, Split, files_of_split, split_of
+from rl_compat.data.read.reading import check_usable
 from rl_compat.errors import DataError, nearest
 
 AnswerIn = Literal["column", "hash", "boxed"]

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import pyarrow.parquet
 
-from rl_compat.data.form.verl_schema import schema_row, write_rows
+from rl_compat.data.builtin.verl_schema import schema_row, write_rows
 from rl_compat.errors import DataError
 
 Split = Literal["train", "test"]

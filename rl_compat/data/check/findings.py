@@ -11,7 +11,7 @@ NUM_NAMED = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
+class DataProblem:
     """One thing that is wrong, and the rows that have it."""
 
     what: str
@@ -52,7 +52,7 @@ class FileReport:
     "of prompts, and of responses that are given"
     sources: dict[str, int]
     "rows by data source"
-    problems: tuple[Problem, ...]
+    problems: tuple[DataProblem, ...]
     "worst first"
 
 
@@ -73,10 +73,10 @@ class Findings:
         if len(named) < NUM_NAMED:
             named.append((row, repeats))
 
-    def problems(self) -> tuple[Problem, ...]:
+    def problems(self) -> tuple[DataProblem, ...]:
         """Those that spoil rows first, then those of most rows."""
         found = [
-            Problem(
+            DataProblem(
                 what=what,
                 spoils=spoils,
                 num_rows=self.counts[spoils, what, hint],

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
-from rl_compat.data.read.records import Text, prompt_messages
+from rl_compat.data.form.rows import Text, prompt_messages
 
 Oddity = tuple[bool, str]
 "whether it spoils the row, and what is said of it"

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from rl_compat.batch import Batch
+from rl_compat.data.encode.conversations import ConversationEncoder, Conversations, Example, learn_everything
 from rl_compat.data.encode.prompts import Overlong, cut
-from rl_compat.data.form.conversations import ChatEncoder, Conversations, Example, learn_everything
-from rl_compat.data.read.load import BadRows, check_usable, name_bad, name_rows
-from rl_compat.data.read.records import LabelledRow, PreferenceRow, SupervisedRow, Text
+from rl_compat.data.form.rows import LabelledRow, PreferenceRow, SupervisedRow, Text
+from rl_compat.data.read.reading import BadRows, check_usable, name_bad, name_rows
 from rl_compat.errors import DataError
 
-Row = TypeVar("Row", SupervisedRow, PreferenceRow, LabelledRow)
+OfflineRow = TypeVar("OfflineRow", SupervisedRow, PreferenceRow, LabelledRow)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ class ItemBatch(Batch):
 class Encoding:
     """How rows become items."""
 
-    chat: ChatEncoder
+    chat: ConversationEncoder
     max_prompt_length: int
     max_response_length: int
     overlong: Overlong = "filter"
@@ -186,7 +186,9 @@ def item_batch(items: Sequence[Item], *, default_margin: float = 0.0) -> ItemBat
     )
 
 
-def _encode_all(rows: Sequence[Row], encoding: Encoding, encode: Callable[[Row, Conversations], list[Item]]) -> ItemSet:
+def _encode_all(
+    rows: Sequence[OfflineRow], encoding: Encoding, encode: Callable[[OfflineRow, Conversations], list[Item]]
+) -> ItemSet:
     """Every row once. Raises DataError for rows that cannot be used or are too long, and when none is left."""
     conversations = Conversations(encoding.chat)
     items: list[Item] = []

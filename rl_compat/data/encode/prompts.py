@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from rl_compat.data.read.load import Row, name_rows
+from rl_compat.data.read.reading import PromptRow, name_rows
 from rl_compat.errors import DataError, RLCompatError
 from rl_compat.trajectory import Prompt
 
 Overlong = Literal["filter", "error", "left", "right", "middle"]
 
 
-class ChatEncoder(Protocol):
+class PromptEncoder(Protocol):
     """Turns a prompt into what the model sees."""
 
     def encode(self, prompt: str | list[dict[str, Any]]) -> tuple[str, list[int]]:
@@ -33,7 +33,7 @@ class PromptSet:
 
 
 def build_prompts(
-    rows: Sequence[Row], *, chat: ChatEncoder, max_prompt_length: int, overlong: Overlong = "filter"
+    rows: Sequence[PromptRow], *, chat: PromptEncoder, max_prompt_length: int, overlong: Overlong = "filter"
 ) -> PromptSet:
     """Encode every row once; the ids are the ones that generator and trainer both use.
 
@@ -61,7 +61,9 @@ def build_prompts(
     )
 
 
-def encode_row(row: Row, *, chat: ChatEncoder, max_prompt_length: int, overlong: Overlong) -> tuple[Prompt | None, int]:
+def encode_row(
+    row: PromptRow, *, chat: PromptEncoder, max_prompt_length: int, overlong: Overlong
+) -> tuple[Prompt | None, int]:
     """The prompt, None where it is dropped for its length, and the tokens that it has uncut. Raises DataError."""
     text, token_ids = _encode(row, chat)
     length = len(token_ids)
@@ -97,7 +99,7 @@ def check_batch_size(num_rows: int, batch_size: int) -> None:
     )
 
 
-def _encode(row: Row, chat: ChatEncoder) -> tuple[str, list[int]]:
+def _encode(row: PromptRow, chat: PromptEncoder) -> tuple[str, list[int]]:
     try:
         text, token_ids = chat.encode(row.prompt)
     except RLCompatError as error:
@@ -107,7 +109,7 @@ def _encode(row: Row, chat: ChatEncoder) -> tuple[str, list[int]]:
     return text, token_ids
 
 
-def _prompt(row: Row, text: str, token_ids: Sequence[int]) -> Prompt:
+def _prompt(row: PromptRow, text: str, token_ids: Sequence[int]) -> Prompt:
     return Prompt(
         token_ids=tuple(token_ids),
         text=text,

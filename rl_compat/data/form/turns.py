@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rl_compat.data.read.records import ChatMessages, Text
+from rl_compat.data.form.rows import ChatMessages, Text
 
 ROLES: Mapping[str, str] = {
     "human": "user",

@@ -21,8 +21,8 @@ from rl_compat.data.encode.items import (
     supervised_items,
 )
 from rl_compat.data.form.columns import Task
-from rl_compat.data.order.order import MixtureOrder, Order, PromptOrder, WholeEpochs
-from rl_compat.data.read.load import Reading, load_sources
+from rl_compat.data.order.batches import MixtureOrder, Order, PromptOrder, WholeEpochs
+from rl_compat.data.read.reading import Reading, load_sources
 from rl_compat.errors import DataError, ModelError
 from rl_compat.trainer.setup.columns import data_columns
 from rl_compat.workers.setup import Setup

@@ -10,7 +10,7 @@ from typing import Any
 
 from rl_compat import seeds
 from rl_compat.data.encode.items import Item, ItemBatch, item_batch, mismatched
-from rl_compat.data.order.order import Order
+from rl_compat.data.order.batches import Order
 from rl_compat.trainer.offline.held_out import HeldOut, HeldOutRows
 from rl_compat.trainer.offline.reference_values import ReferenceValues, identity_of
 from rl_compat.trainer.recipe import Instruments, Measure

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from rl_compat.config.types import DataConfig
 from rl_compat.data.encode.prompts import build_prompts
-from rl_compat.data.encode.training import TrainingData, load_training, should_stream
-from rl_compat.data.read.load import Reading, load_rows
+from rl_compat.data.encode.training_data import TrainingData, load_training, should_stream
+from rl_compat.data.read.reading import Reading, load_rows
 from rl_compat.errors import ModelError
 from rl_compat.trainer.setup.columns import data_columns
 from rl_compat.trajectory import Prompt

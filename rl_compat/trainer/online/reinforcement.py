@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from rl_compat import seeds
-from rl_compat.data.encode.training import left_out
-from rl_compat.data.order.order import Order
+from rl_compat.data.encode.training_data import left_out
+from rl_compat.data.order.batches import Order
 from rl_compat.distributed.pool import WorkerGroup
 from rl_compat.trainer.loop import Collected, Roles, collect, learn
 from rl_compat.trainer.online.metrics import data_metrics, mismatch_metrics, timing_metrics

@@ -13,7 +13,7 @@ from rl_compat.algorithms.lagrangian import LagrangeMultiplier
 from rl_compat.algorithms.losses.policy import POLICY_LOSSES
 from rl_compat.algorithms.table import ALGORITHMS, policy_loss_of
 from rl_compat.config.types import AlgorithmConfig, RewardConfig, RunConfig
-from rl_compat.data.order.order import Order
+from rl_compat.data.order.batches import Order
 from rl_compat.distributed.pool import ResourcePool
 from rl_compat.errors import ModelError
 from rl_compat.hardware.types import Hardware

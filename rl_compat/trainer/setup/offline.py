@@ -9,7 +9,7 @@ import torch
 
 from rl_compat.algorithms.table import ALGORITHMS
 from rl_compat.config.types import RunConfig
-from rl_compat.data.order.order import Order
+from rl_compat.data.order.batches import Order
 from rl_compat.hardware.types import Hardware
 from rl_compat.models.value_model import check_scoring_family
 from rl_compat.planning.memory.checkpoint_size import checkpoint_bytes

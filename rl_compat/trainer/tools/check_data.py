@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 
 from rl_compat.algorithms.table import ALGORITHMS
 from rl_compat.config.types import RunConfig
-from rl_compat.data.check.check import FileCheck, Judge, Limits, Tools
-from rl_compat.data.encode.training import piece_files
-from rl_compat.data.read.load import Reading
+from rl_compat.data.check.file_check import FileCheck, Judge, LengthLimits, Tools
+from rl_compat.data.encode.training_data import piece_files
 from rl_compat.data.read.locate import Split
+from rl_compat.data.read.reading import Reading
 from rl_compat.models.chat import ChatEncoder
 from rl_compat.models.files.registry import resolve_model
 from rl_compat.models.tokenizer import TokenizerBundle, load_tokenizer
@@ -26,7 +26,7 @@ def open_checks(
     """
     task = ALGORITHMS[config.algorithm.name].learns_from
     tools = _tools(config, judged=task == "prompts", announce=announce)
-    limits = Limits(
+    limits = LengthLimits(
         max_prompt_length=config.data.max_prompt_length,
         max_response_length=config.data.max_response_length,
         overlong=config.data.overlong_prompts,

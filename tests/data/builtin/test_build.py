@@ -10,8 +10,8 @@ import pyarrow.parquet
 import pytest
 
 from rl_compat.data.builtin.build import build_file, build_math
-from rl_compat.data.form.verl_schema import SCHEMA
-from rl_compat.data.read.load import load_rows
+from rl_compat.data.builtin.verl_schema import SCHEMA
+from rl_compat.data.read.reading import load_rows
 from rl_compat.errors import DataError
 
 PROBLEM = {"problem": "half of 1?", "level": "Level 1", "solution": r"It is $\boxed{\frac{1}{2}}$."}

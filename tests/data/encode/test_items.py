@@ -18,7 +18,7 @@ from rl_compat.data.encode.items import (
     scored_items,
     supervised_items,
 )
-from rl_compat.data.read.records import LabelledRow, PreferenceRow, SupervisedRow
+from rl_compat.data.form.rows import LabelledRow, PreferenceRow, SupervisedRow
 from rl_compat.errors import DataError
 from rl_compat.models.chat import ChatEncoder
 from rl_compat.models.tokenizer import describe_tokenizer

@@ -4,15 +4,15 @@ import pytest
 from fakes.encoders import CharacterEncoder
 
 from rl_compat.data.encode.prompts import Overlong, build_prompts, check_batch_size, cut
-from rl_compat.data.read.load import Row
+from rl_compat.data.read.reading import PromptRow
 from rl_compat.errors import DataError, ModelError
 
 TEXTS = ("0123456789", "0123456789abcdef", "0123456789abcdefg")
 "10, 16 and 17 tokens"
 
 
-def _rows(texts: tuple[str, ...] = TEXTS) -> list[Row]:
-    return [Row(prompt=text, data_source="mine", ground_truth=i, row=i) for i, text in enumerate(texts)]
+def _rows(texts: tuple[str, ...] = TEXTS) -> list[PromptRow]:
+    return [PromptRow(prompt=text, data_source="mine", ground_truth=i, row=i) for i, text in enumerate(texts)]
 
 
 def _texts(overlong: Overlong, *, limit: int = 16) -> list[str]:
@@ -51,7 +51,7 @@ def test_cutting_to_a_length_of_one_keeps_one_token() -> None:
 
 
 def test_prompts_carry_their_row() -> None:
-    row = Row(prompt="abc", data_source="mine", ground_truth={"a": 1}, extra_info={"k": 2}, row=7)
+    row = PromptRow(prompt="abc", data_source="mine", ground_truth={"a": 1}, extra_info={"k": 2}, row=7)
     prompt = build_prompts([row], chat=CharacterEncoder(), max_prompt_length=16).prompts[0]
     assert (prompt.text, prompt.token_ids) == ("abc", (97, 98, 99))
     assert (prompt.data_source, prompt.ground_truth, prompt.extra_info, prompt.row) == ("mine", {"a": 1}, {"k": 2}, 7)

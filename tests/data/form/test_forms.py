@@ -14,7 +14,7 @@ import pyarrow.parquet
 import pytest
 
 from rl_compat.data.form.columns import Columns
-from rl_compat.data.read.load import load_labelled, load_preferences, load_rows, load_supervised
+from rl_compat.data.read.reading import load_labelled, load_preferences, load_rows, load_supervised
 from rl_compat.errors import DataError
 
 USER = {"role": "user", "content": "2+2?"}
@@ -353,7 +353,7 @@ def test_large_strings_dictionaries_and_views_are_plain_text(tmp_path: Path) -> 
 
 def test_numpy_scalars_and_arrays_of_messages_are_plain(tmp_path: Path) -> None:
     """A-DATA-07"""
-    from rl_compat.data.read.load import rows_from_records
+    from rl_compat.data.read.reading import rows_from_records
 
     record = {"prompt": np.array([USER], dtype=object), "extra_info": {"index": np.int64(3), "flag": np.bool_(True)}}
     row = rows_from_records([record])[0]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from rl_compat.data.read.load import load_rows
+from rl_compat.data.read.reading import load_rows
 from rl_compat.errors import DataError
 
 

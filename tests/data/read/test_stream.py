@@ -13,13 +13,13 @@ import pyarrow.parquet
 import pytest
 from fakes.encoders import CharacterEncoder
 
-from rl_compat.data.encode.training import TrainingData, left_out, load_training, should_stream
-from rl_compat.data.form.forms import Form
+from rl_compat.data.encode.streamed import StreamedFile, StreamedPrompts
+from rl_compat.data.encode.training_data import TrainingData, left_out, load_training, should_stream
+from rl_compat.data.form.patterns import Form
+from rl_compat.data.order.batches import MixtureOrder, PromptOrder
 from rl_compat.data.order.epochs import BlockEpochs
-from rl_compat.data.order.order import MixtureOrder, PromptOrder
-from rl_compat.data.read.load import Reading
 from rl_compat.data.read.pieces import FilePiece, LinePieces, ParquetPieces, PieceFile
-from rl_compat.data.read.stream import StreamedFile, StreamedPrompts
+from rl_compat.data.read.reading import Reading
 from rl_compat.errors import DataError
 
 RECORDS = [{"prompt": f"row {index}", "ground_truth": str(index)} for index in range(100)]
@@ -238,8 +238,8 @@ import json, resource, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
 from fakes.encoders import CharacterEncoder
-from rl_compat.data.read.load import Reading
-from rl_compat.data.encode.training import load_training
+from rl_compat.data.read.reading import Reading
+from rl_compat.data.encode.training_data import load_training
 
 def rss():
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()

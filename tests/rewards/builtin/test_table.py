@@ -4,15 +4,15 @@ from typing import Any
 
 import pytest
 
-from rl_compat.data.read.load import Row
+from rl_compat.data.read.reading import PromptRow
 from rl_compat.errors import ConfigError, DataError
 from rl_compat.rewards.builtin.table import BUILTINS, check_rows, check_sources, find_builtin, truth_problem
 from rl_compat.rewards.sources import BUILTIN_BY_SOURCE, builtin_of
 
 
-def _rows(*sources_and_truths: tuple[str, Any]) -> list[Row]:
+def _rows(*sources_and_truths: tuple[str, Any]) -> list[PromptRow]:
     return [
-        Row(prompt="p", data_source=source, ground_truth=truth, row=i)
+        PromptRow(prompt="p", data_source=source, ground_truth=truth, row=i)
         for i, (source, truth) in enumerate(sources_and_truths)
     ]
 

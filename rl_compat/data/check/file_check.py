@@ -9,27 +9,27 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rl_compat.data.check.findings import NUM_NAMED, FileReport, Findings, Problem, lengths_of
+from rl_compat.data.check.findings import NUM_NAMED, DataProblem, FileReport, Findings, lengths_of
 from rl_compat.data.check.oddities import of_text, of_turns
-from rl_compat.data.encode.prompts import ChatEncoder, Overlong
+from rl_compat.data.encode.prompts import Overlong, PromptEncoder
 from rl_compat.data.form.columns import Columns
-from rl_compat.data.form.detect import detect
-from rl_compat.data.form.forms import Form
+from rl_compat.data.form.conversion import CONVERTERS
+from rl_compat.data.form.detection import detect
+from rl_compat.data.form.patterns import Form
+from rl_compat.data.form.rows import LabelledRow, PreferenceRow, PromptRow, SupervisedRow, Text, response_messages
 from rl_compat.data.form.turns import Unusable
-from rl_compat.data.read.convert import CONVERTERS
 from rl_compat.data.read.files import Record
-from rl_compat.data.read.load import BUILTIN_DATASETS, Reading
 from rl_compat.data.read.pieces import PieceFile
-from rl_compat.data.read.records import LabelledRow, PreferenceRow, Row, SupervisedRow, Text, response_messages
+from rl_compat.data.read.reading import BUILTIN_DATASETS, Reading
 from rl_compat.errors import DataError, RLCompatError
 
-AnyRow = Row | SupervisedRow | PreferenceRow | LabelledRow
+AnyRow = PromptRow | SupervisedRow | PreferenceRow | LabelledRow
 Judge = Callable[[str, Any, str | None], list[tuple[bool, str, str | None]]]
 "of data source, ground truth and reference solution: whether the row is spoilt, why, and what to do"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class LengthLimits:
     """What the rows are held against."""
 
     max_prompt_length: int
@@ -41,7 +41,7 @@ class Limits:
 class Tools:
     """What the rows are looked at with."""
 
-    chat: ChatEncoder
+    chat: PromptEncoder
     count_tokens: Callable[[str], int]
     begin: int | None = None
     "the id that a text begins with, where the tokenizer has one"
@@ -53,7 +53,7 @@ class Tools:
 class FileCheck:
     """Looks at the rows of one file, a piece at a time."""
 
-    def __init__(self, file: PieceFile, reading: Reading, limits: Limits, tools: Tools) -> None:
+    def __init__(self, file: PieceFile, reading: Reading, limits: LengthLimits, tools: Tools) -> None:
         """Raises DataError for a file without rows, and for columns of no known form."""
         self.name = file.name
         self.split = reading.split
@@ -114,7 +114,7 @@ class FileCheck:
         self._lengths.setdefault("prompt", []).append(tokens)
         self._look_at_lengths(first.row, tokens, lengths)
         self._look_at_copies(first, responses)
-        if isinstance(first, Row):
+        if isinstance(first, PromptRow):
             self._look_at_reward(first)
         elif isinstance(first, PreferenceRow) and first.chosen == first.rejected:
             self._findings.add(first.row, "the chosen and the rejected response are the same")
@@ -158,7 +158,7 @@ class FileCheck:
     def _look_at_copies(self, row: AnyRow, responses: Sequence[Text]) -> None:
         prompt = digest(row.prompt if row.prompt != "" else responses[0])
         self.prompts.setdefault(prompt, row.row)
-        truth = json.dumps(row.ground_truth, sort_keys=True, default=str) if isinstance(row, Row) else ""
+        truth = json.dumps(row.ground_truth, sort_keys=True, default=str) if isinstance(row, PromptRow) else ""
         whole = digest([row.prompt, *responses])
         before, other = self._whole.setdefault(whole, (row.row, truth))
         if before == row.row:
@@ -168,7 +168,7 @@ class FileCheck:
         else:
             self._findings.add(row.row, "the same as an earlier row", spoils=False, repeats=before)
 
-    def _look_at_reward(self, row: Row) -> None:
+    def _look_at_reward(self, row: PromptRow) -> None:
         reference = reference_of(row)
         if reference is not None:
             length = self._tools.count_tokens(reference)
@@ -188,12 +188,12 @@ class FileCheck:
 _LEAVE_OUT = "mend the rows, or leave them out with `data.bad_rows=drop`"
 
 
-def overlap(first: FileCheck, second: FileCheck) -> Problem | None:
+def overlap(first: FileCheck, second: FileCheck) -> DataProblem | None:
     """Prompts of the second file that the first one has too."""
     shared = [row for prompt, row in second.prompts.items() if prompt in first.prompts]
     if not shared:
         return None
-    return Problem(
+    return DataProblem(
         what=f"prompts of `{second.name}` that are in `{first.name}` too",
         spoils=True,
         num_rows=len(shared),
@@ -202,7 +202,7 @@ def overlap(first: FileCheck, second: FileCheck) -> Problem | None:
     )
 
 
-def reference_of(row: Row) -> str | None:
+def reference_of(row: PromptRow) -> str | None:
     """A solution that the row holds beside its ground truth."""
     for key in ("answer", "solution"):
         text = row.extra_info.get(key)
@@ -226,7 +226,7 @@ def _squeezed(value: Any) -> Any:
 
 
 def _responses(row: AnyRow) -> list[Text]:
-    if isinstance(row, Row):
+    if isinstance(row, PromptRow):
         return []
     return [row.chosen, row.rejected] if isinstance(row, PreferenceRow) else [row.response]
 

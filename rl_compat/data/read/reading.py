@@ -9,13 +9,13 @@ from typing import Any, Literal
 
 from rl_compat.data.builtin import arithmetic, gsm8k
 from rl_compat.data.form.columns import Columns, Task
-from rl_compat.data.form.detect import TITLES, detect
-from rl_compat.data.form.forms import Form
+from rl_compat.data.form.conversion import CONVERTERS
+from rl_compat.data.form.detection import TITLES, detect
+from rl_compat.data.form.patterns import Form
+from rl_compat.data.form.rows import LabelledRow, PreferenceRow, PromptRow, SupervisedRow
 from rl_compat.data.form.turns import Unusable
-from rl_compat.data.read.convert import CONVERTERS
 from rl_compat.data.read.files import Record, plain, read_records
 from rl_compat.data.read.locate import Split, locate
-from rl_compat.data.read.records import LabelledRow, PreferenceRow, Row, SupervisedRow
 from rl_compat.errors import DataError
 
 BadRows = Literal["error", "drop"]
@@ -43,7 +43,7 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class SourceRows:
     """The rows that one name in the settings stands for."""
 
     name: str
@@ -65,7 +65,7 @@ def load_rows(
     max_samples: int | None = None,
     bad_rows: BadRows = "error",
     announce: Announce = _say_nothing,
-) -> list[Row]:
+) -> list[PromptRow]:
     """The prompts of all files in their order, the first `max_samples` of them; none when `files` is empty.
 
     A file is `gsm8k` or `arithmetic` (their `split`), a path of a data file, a pattern or a folder. `announce` is told
@@ -120,9 +120,9 @@ def load_labelled(
 
 def load_sources(
     files: Sequence[str], reading: Reading, *, limits: Sequence[int | None] | int | None = None
-) -> list[Source]:
+) -> list[SourceRows]:
     """The rows of each name in the settings; `limits` are the most rows of all of them together, or of each."""
-    sources: list[Source] = []
+    sources: list[SourceRows] = []
     num_read = 0
     for index, name in enumerate(files):
         if isinstance(limits, int):
@@ -138,7 +138,7 @@ def load_sources(
 
 def rows_from_records(
     records: Sequence[Mapping[str, Any]], *, name: str = "data", columns: Columns = Columns(), first_row: int = 0
-) -> list[Row]:
+) -> list[PromptRow]:
     """Rows from records as other programs hold them: numpy arrays and scalars in them become plain values."""
     if not records:
         raise DataError(f"`{name}` has no rows")
@@ -188,7 +188,7 @@ def name_rows(numbers: Sequence[int]) -> str:
     return f"{'row' if len(numbers) == 1 else 'rows'} {shown}{more}"
 
 
-def _source(name: str, reading: Reading, limit: int | None, *, first_row: int) -> Source:
+def _source(name: str, reading: Reading, limit: int | None, *, first_row: int) -> SourceRows:
     rows: list[Any] = []
     bad: dict[str, list[int]] = {}
     forms: list[Form] = []
@@ -207,7 +207,7 @@ def _source(name: str, reading: Reading, limit: int | None, *, first_row: int) -
             bad.setdefault(why, []).extend(numbers)
         forms.append(form)
         num_read += len(records)
-    return Source(name=name, rows=rows, first_row=first_row, num_read=num_read, forms=tuple(forms), bad=bad)
+    return SourceRows(name=name, rows=rows, first_row=first_row, num_read=num_read, forms=tuple(forms), bad=bad)
 
 
 def _form(records: Sequence[Record], reading: Reading, name: str, *, builtin: bool) -> Form:

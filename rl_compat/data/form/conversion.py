@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from rl_compat.data.form.columns import lookup
-from rl_compat.data.form.forms import TRUTH, Form
 from rl_compat.data.form.parts import pair_in, prompt_and_response, prompt_in, whole_conversation
+from rl_compat.data.form.patterns import TRUTH, Form
+from rl_compat.data.form.rows import LabelledRow, PreferenceRow, PromptRow, SupervisedRow, Text
 from rl_compat.data.form.turns import (
     Unusable,
     before_response,
@@ -16,7 +17,6 @@ from rl_compat.data.form.turns import (
     unpacked_object,
 )
 from rl_compat.data.read.files import Record
-from rl_compat.data.read.records import LabelledRow, PreferenceRow, Row, SupervisedRow, Text
 
 REWRITTEN = {
     "prompt": "prompt",
@@ -29,7 +29,7 @@ YES = ("true", "1", "yes", "good", "desirable", "chosen")
 NO = ("false", "0", "no", "bad", "undesirable", "rejected")
 
 
-def to_row(record: Record, form: Form, *, row: int, index: int, split: str) -> Row | Unusable:
+def to_row(record: Record, form: Form, *, row: int, index: int, split: str) -> PromptRow | Unusable:
     """A prompt for reinforcement learning. `index` counts within the file, `row` over all files."""
     rewritten = _rewritten(record, form, index, split)
     if isinstance(rewritten, Unusable):
@@ -49,7 +49,7 @@ def to_row(record: Record, form: Form, *, row: int, index: int, split: str) -> R
     extra_info = unpacked_object(record.get("extra_info"))
     consumed = {"extra_info", "reward_model", *(columns[role] for role in _CONSUMED if role in columns)}
     others = {key: value for key, value in record.items() if key not in consumed}
-    return Row(
+    return PromptRow(
         prompt=prompt,
         data_source=_source(record, columns),
         ground_truth=_truth(record, columns),

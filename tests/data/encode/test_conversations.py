@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from fakes.models import character_tokenizer
 
-from rl_compat.data.form.conversations import Conversations, Example, learn_everything
+from rl_compat.data.encode.conversations import Conversations, Example, learn_everything
 from rl_compat.errors import DataError
 from rl_compat.models.chat import ChatEncoder
 from rl_compat.models.tokenizer import describe_tokenizer

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from rl_compat.data.order.batches import PromptOrder
 from rl_compat.data.order.epochs import epoch_order
-from rl_compat.data.order.order import PromptOrder
 from rl_compat.errors import DataError
 
 

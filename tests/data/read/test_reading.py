@@ -16,7 +16,7 @@ from fakes.models import character_tokenizer
 from rl_compat.data.builtin import gsm8k
 from rl_compat.data.form.columns import Columns
 from rl_compat.data.read.files import plain
-from rl_compat.data.read.load import load_rows, rows_from_records
+from rl_compat.data.read.reading import load_rows, rows_from_records
 from rl_compat.errors import DataError
 
 CHAT = [{"role": "user", "content": "2+2?"}]
@@ -200,7 +200,7 @@ def test_rows_of_equal_length_stay_lists_like_any_others(rows: list[list[int]]) 
 
 
 def test_data_is_checked_without_importing_torch() -> None:
-    code = "import sys, rl_compat.data.encode.prompts, rl_compat.data.order.order; print('torch' in sys.modules)"
+    code = "import sys, rl_compat.data.encode.prompts, rl_compat.data.order.batches; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=_environment())
     assert done.stdout.strip() == "False"
 

@@ -9,16 +9,16 @@ from itertools import pairwise
 from typing import Any
 
 from rl_compat import seeds
-from rl_compat.data.encode.prompts import ChatEncoder, Overlong, build_prompts, check_batch_size
+from rl_compat.data.encode.prompts import Overlong, PromptEncoder, build_prompts, check_batch_size
+from rl_compat.data.encode.streamed import StreamedFile, StreamedPrompts
 from rl_compat.data.form.columns import Columns
-from rl_compat.data.form.detect import detect
+from rl_compat.data.form.detection import detect
+from rl_compat.data.order.batches import Keep, MixtureOrder, Order, PromptOrder
 from rl_compat.data.order.epochs import BlockEpochs, Epochs, Piece, WholeEpochs
-from rl_compat.data.order.order import Keep, MixtureOrder, Order, PromptOrder
 from rl_compat.data.read.files import read_records
-from rl_compat.data.read.load import BUILTIN_DATASETS, Reading, Source, check_usable, convert_all, load_sources
 from rl_compat.data.read.locate import locate
 from rl_compat.data.read.pieces import MemoryPieces, PieceFile, open_pieces, uncompressed_bytes
-from rl_compat.data.read.stream import StreamedFile, StreamedPrompts
+from rl_compat.data.read.reading import BUILTIN_DATASETS, Reading, SourceRows, check_usable, convert_all, load_sources
 from rl_compat.errors import DataError
 from rl_compat.trajectory import Prompt
 
@@ -71,7 +71,7 @@ def load_training(
     files: Sequence[str],
     reading: Reading,
     *,
-    chat: ChatEncoder,
+    chat: PromptEncoder,
     max_prompt_length: int,
     overlong: Overlong = "filter",
     max_samples: int | None = None,
@@ -123,7 +123,7 @@ def _limits(max_samples: int | None, weights: Sequence[float]) -> list[int | Non
     return [max(1, round(max_samples * weight / sum(weights))) for weight in weights]
 
 
-def _places(sources: Sequence[Source], prompts: Sequence[Prompt]) -> list[tuple[int, int]]:
+def _places(sources: Sequence[SourceRows], prompts: Sequence[Prompt]) -> list[tuple[int, int]]:
     """Where the prompts of each source begin and how many it has; rows that were dropped leave no gap."""
     rows = [prompt.row for prompt in prompts]
     starts = [bisect_left(rows, source.first_row) for source in sources]

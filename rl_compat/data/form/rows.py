@@ -15,7 +15,7 @@ which those of the assistant are the response."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class PromptRow:
     """A prompt that the model answers itself, and what its answer is measured by."""
 
     prompt: Text

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from rl_compat.data.form.columns import Columns, Task, has_column
-from rl_compat.data.form.forms import PATTERNS, Form, Pattern
+from rl_compat.data.form.patterns import PATTERNS, Form, FormPattern
 from rl_compat.data.read.files import Record, columns_of
 from rl_compat.errors import DataError, nearest
 
@@ -43,7 +43,7 @@ def detect(records: Sequence[Record], *, task: Task, columns: Columns, name: str
 
 
 def _match(
-    pattern: Pattern, records: Sequence[Record], present: Sequence[str], task: Task, named: Mapping[str, str]
+    pattern: FormPattern, records: Sequence[Record], present: Sequence[str], task: Task, named: Mapping[str, str]
 ) -> Form | None:
     roles = {**pattern.needs, **pattern.takes}
     if task not in pattern.tasks or any(role not in roles for role in named):
@@ -61,7 +61,7 @@ def _match(
     return Form(name=pattern.name, title=pattern.title, columns=columns, rewrite=pattern.rewrite)
 
 
-def _competes(form: Form, pattern: Pattern, first: Form) -> bool:
+def _competes(form: Form, pattern: FormPattern, first: Form) -> bool:
     """Whether a form rests on a column that the first one makes nothing of."""
     needed = {form.columns[role] for role in pattern.needs}
     return not pattern.last and not needed <= set(first.columns.values())
@@ -88,7 +88,7 @@ def _no_form(present: Sequence[str], *, task: Task, columns: Columns, name: str)
     return DataError(f"`{name}` has no {what}: it has {_quoted(present)}", hint=hint)
 
 
-def _needed(pattern: Pattern) -> str:
+def _needed(pattern: FormPattern) -> str:
     return " + ".join(f"`{names[0]}`" for names in pattern.needs.values() if names)
 
 

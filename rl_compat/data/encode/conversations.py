@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Protocol
 
-from rl_compat.data.read.records import ChatMessages, Text, prompt_messages, response_messages
+from rl_compat.data.form.rows import ChatMessages, Text, prompt_messages, response_messages
 from rl_compat.errors import DataError, RLCompatError
 
 REWRITES = "template_rewrites"
@@ -20,7 +20,7 @@ NOTES = {
 }
 
 
-class ChatEncoder(Protocol):
+class ConversationEncoder(Protocol):
     """Writes messages as the model sees them, and texts as ids."""
 
     @property
@@ -51,7 +51,7 @@ class Example:
 class Conversations:
     """Encodes conversations with one template and counts what was unusual about them."""
 
-    chat: ChatEncoder
+    chat: ConversationEncoder
     counts: Counter[str] = field(default_factory=Counter)
 
     def examples(self, prompt: Text, response: Text) -> list[Example]:
@@ -192,11 +192,11 @@ def _to_last_of_assistant(turns: ChatMessages) -> ChatMessages:
     return turns[: spoken[-1] + 1]
 
 
-def _says_something(ids: Sequence[int], chat: ChatEncoder) -> bool:
+def _says_something(ids: Sequence[int], chat: ConversationEncoder) -> bool:
     return any(token not in chat.stop_token_ids for token in ids)
 
 
-def _end(chat: ChatEncoder) -> list[int]:
+def _end(chat: ConversationEncoder) -> list[int]:
     return [] if chat.end_token_id is None else [chat.end_token_id]
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from fakes.encoders import CharacterEncoder
 
-from rl_compat.data.encode.training import TrainingData, load_training
+from rl_compat.data.encode.training_data import TrainingData, load_training
+from rl_compat.data.order.batches import MixtureOrder, PromptOrder
 from rl_compat.data.order.epochs import WholeEpochs
-from rl_compat.data.order.order import MixtureOrder, PromptOrder
-from rl_compat.data.read.load import Reading
+from rl_compat.data.read.reading import Reading
 from rl_compat.errors import DataError
 
 

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import overload
 
-from rl_compat.data.encode.prompts import ChatEncoder, Overlong, encode_row, too_long_error
-from rl_compat.data.form.forms import Form
+from rl_compat.data.encode.prompts import Overlong, PromptEncoder, encode_row, too_long_error
+from rl_compat.data.form.conversion import to_row
+from rl_compat.data.form.patterns import Form
 from rl_compat.data.form.turns import Unusable
 from rl_compat.data.order.epochs import BLOCK_BYTES, BLOCK_ROWS
-from rl_compat.data.read.convert import to_row
 from rl_compat.data.read.files import Record
 from rl_compat.data.read.pieces import FilePiece, PieceFile
 from rl_compat.errors import DataError
@@ -43,7 +43,7 @@ class StreamedPrompts(Sequence[Prompt]):
         self,
         files: Sequence[StreamedFile],
         *,
-        chat: ChatEncoder,
+        chat: PromptEncoder,
         max_prompt_length: int,
         overlong: Overlong,
         num_blocks: int = 1,

@@ -31,7 +31,7 @@ class Form:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pattern:
+class FormPattern:
     """How a form is recognised, and for which task."""
 
     name: str
@@ -91,8 +91,8 @@ LABEL = {"label": ("label", "kto_tag")}
 TRUTH = {"answer": ("reward_model.ground_truth", "ground_truth", "answer")}
 SOURCE = {"source": ("data_source",)}
 
-PATTERNS: tuple[Pattern, ...] = (
-    Pattern(
+PATTERNS: tuple[FormPattern, ...] = (
+    FormPattern(
         name="labelled",
         title="labelled responses",
         tasks=("labelled",),
@@ -100,7 +100,7 @@ PATTERNS: tuple[Pattern, ...] = (
         takes={**INPUT, **SYSTEM, **SOURCE},
         wins=True,
     ),
-    Pattern(
+    FormPattern(
         name="labelled-turns",
         title="labelled conversations",
         tasks=("labelled",),
@@ -109,7 +109,7 @@ PATTERNS: tuple[Pattern, ...] = (
         fits=_has_turns,
         wins=True,
     ),
-    Pattern(
+    FormPattern(
         name="preference",
         title="preference pairs",
         tasks=("preference", "labelled"),
@@ -123,7 +123,7 @@ PATTERNS: tuple[Pattern, ...] = (
         },
         wins=True,
     ),
-    Pattern(
+    FormPattern(
         name="turns",
         title="conversations",
         tasks=("prompts",),
@@ -132,7 +132,7 @@ PATTERNS: tuple[Pattern, ...] = (
         fits=_has_responses,
         wins=True,
     ),
-    Pattern(
+    FormPattern(
         name="turns",
         title="conversations",
         tasks=("supervised",),
@@ -141,7 +141,7 @@ PATTERNS: tuple[Pattern, ...] = (
         fits=_has_responses,
         wins=True,
     ),
-    Pattern(
+    FormPattern(
         name="verl",
         title="verl's schema",
         tasks=("prompts",),
@@ -150,7 +150,7 @@ PATTERNS: tuple[Pattern, ...] = (
         fits=_is_verl,
         wins=True,
     ),
-    Pattern(
+    FormPattern(
         name="prompt",
         title="prompts",
         tasks=("prompts",),
@@ -158,14 +158,14 @@ PATTERNS: tuple[Pattern, ...] = (
         takes={**TRUTH, **SYSTEM, **SOURCE},
         wins=True,
     ),
-    Pattern(
+    FormPattern(
         name="prompt-response",
         title="prompts with responses",
         tasks=("supervised",),
         needs={"prompt": PROMPT, "response": (*RESPONSE, "extra_info.answer", "extra_info.solution")},
         takes={**SYSTEM, **SOURCE},
     ),
-    Pattern(
+    FormPattern(
         name="gsm8k",
         title="raw GSM8K",
         tasks=("prompts", "supervised"),
@@ -173,7 +173,7 @@ PATTERNS: tuple[Pattern, ...] = (
         fits=_is_gsm8k,
         rewrite=gsm8k.from_raw,
     ),
-    Pattern(
+    FormPattern(
         name="math",
         title="raw MATH",
         tasks=("prompts", "supervised"),
@@ -182,35 +182,35 @@ PATTERNS: tuple[Pattern, ...] = (
         fits=_is_math,
         rewrite=math_problems.from_raw,
     ),
-    Pattern(
+    FormPattern(
         name="question-answer",
         title="questions and answers",
         tasks=("prompts",),
         needs={"prompt": QUESTION},
         takes={"answer": (*TRUTH["answer"], *ANSWER), **SYSTEM, **SOURCE},
     ),
-    Pattern(
+    FormPattern(
         name="question-answer",
         title="questions and answers",
         tasks=("supervised",),
         needs={"prompt": QUESTION, "response": ANSWER},
         takes={**SYSTEM, **SOURCE},
     ),
-    Pattern(
+    FormPattern(
         name="alpaca",
         title="Alpaca instructions",
         tasks=("prompts",),
         needs={"prompt": INSTRUCTION},
         takes={"answer": (*TRUTH["answer"], "output", "response"), **INPUT, **SYSTEM, **SOURCE},
     ),
-    Pattern(
+    FormPattern(
         name="alpaca",
         title="Alpaca instructions",
         tasks=("supervised",),
         needs={"prompt": INSTRUCTION, "response": ("output", "response")},
         takes={**INPUT, **SYSTEM, **SOURCE},
     ),
-    Pattern(
+    FormPattern(
         name="turns",
         title="conversations",
         tasks=("prompts",),
@@ -218,7 +218,7 @@ PATTERNS: tuple[Pattern, ...] = (
         takes={**TRUTH, **SYSTEM, **SOURCE},
         fits=_has_turns,
     ),
-    Pattern(
+    FormPattern(
         name="turns",
         title="conversations",
         tasks=("supervised",),
@@ -226,7 +226,7 @@ PATTERNS: tuple[Pattern, ...] = (
         takes={**SYSTEM, **SOURCE},
         fits=_has_turns,
     ),
-    Pattern(
+    FormPattern(
         name="pair-prompts",
         title="prompts of preference pairs",
         tasks=("prompts",),
@@ -234,7 +234,7 @@ PATTERNS: tuple[Pattern, ...] = (
         takes={**SYSTEM, **SOURCE},
         last=True,
     ),
-    Pattern(
+    FormPattern(
         name="text",
         title="plain text",
         tasks=("supervised",),
