@@ -105,7 +105,7 @@ class Batch:
     def select(self, rows: Sequence[int]) -> Self:
         """The batch of the given rows, in that order, trimmed to their longest response."""
         index = torch.as_tensor(list(rows), dtype=torch.int64)
-        width = max(1, int(self.response_lengths[index].max()))
+        width = max([1, *self.response_lengths[index].tolist()])
         changes: dict[str, Any] = {"prompt_ids": tuple(self.prompt_ids[i] for i in rows)}
         for item in fields(self):
             value = getattr(self, item.name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -12,38 +13,65 @@ import torch
 from torch import Tensor, nn
 
 from rl_compat.batch import Batch
+from rl_compat.distributed.ranks import Ranks, Solo
 from rl_compat.errors import RLCompatError
 from rl_compat.models.lora import merge_for_export, trainable_parameters
 from rl_compat.planning.types import RolePlan
 from rl_compat.training import memory
 from rl_compat.training.layout import Layout
-from rl_compat.training.micro_batches import MicroBatchLimits, TokenMatrix, on_device
+from rl_compat.training.micro_batches import (
+    MicroBatches,
+    MicroBatchLimits,
+    TokenMatrix,
+    filler,
+    lowest,
+    on_device,
+)
 from rl_compat.training.offload import HostWeights
 from rl_compat.training.optimizers import OptimizerSettings
 from rl_compat.training.precision import autocast_for
 from rl_compat.training.state import load_trained_weights
 from rl_compat.training.step import OptimizerStep
-from rl_compat.training.types import BatchTotals, LossFunction
+from rl_compat.training.types import BatchTotals, LossFunction, TokenOutputs
 
-Outputs = TypeVar("Outputs")
+Outputs = TypeVar("Outputs", TokenOutputs, Tensor)
 Result = TypeVar("Result")
 Metrics = Mapping[str, float | Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class _Pass:
+    """All micro-batches of this rank, forward and backward."""
+
+    metrics: dict[str, float]
+    "of this rank"
+    num_micro_batches: int
+    "of every rank"
+    loss_is_finite: bool
 
 
 class TrainEngine:
     """One model on one device, with the optimizer of its trainable weights unless it is frozen.
 
-    The optimizer is the plan's; its numbers are the settings'. Batches go in and results come out on the CPU.
+    The plan chooses the optimizer, the settings its hyperparameters. Batches are the share of this rank; they arrive
+    and results leave on the CPU. All ranks make the same calls: what one of them decides, all of them do.
     """
 
     def __init__(
-        self, model: nn.Module, *, role: RolePlan, optimizer: OptimizerSettings | None, layout: Layout = Layout()
+        self,
+        model: nn.Module,
+        *,
+        role: RolePlan,
+        optimizer: OptimizerSettings | None,
+        layout: Layout = Layout(),
+        ranks: Ranks = Solo(),
     ) -> None:
         self.model = model
         self.role = role
         self.layout = layout
+        self.ranks = ranks
         self.limits = MicroBatchLimits(max_rows=role.micro_batch_size, max_tokens=role.max_tokens_per_micro_batch)
-        self.step = None if optimizer is None else OptimizerStep(model, role=role, settings=optimizer)
+        self.step = None if optimizer is None else OptimizerStep(model, role=role, settings=optimizer, ranks=ranks)
         self.notes: list[str] = []
         on_gpu = torch.device(role.device).type != "cpu"
         self._host_weights = HostWeights(model, role.device) if role.offload_idle and on_gpu else None
@@ -51,22 +79,22 @@ class TrainEngine:
 
     @property
     def parameters(self) -> dict[str, nn.Parameter]:
-        """The weights that learn, by name; tied ones once, none of a frozen model."""
+        """The weights that learn, by name: tied weights once, none of a frozen model."""
         return {} if self.step is None else self.step.parameters
 
     def offload(self) -> None:
-        """Weights to host memory, where the plan says so."""
+        """Move the weights to host memory where the plan says so."""
         if self._host_weights is not None:
             self._host_weights.offload()
 
     def onload(self) -> None:
-        """Weights back on the device."""
+        """Move the weights back to the device."""
         if self._host_weights is not None:
             self._host_weights.onload()
 
     @contextmanager
     def onloaded(self) -> Iterator[None]:
-        """Inside, the weights are on the device; afterwards they are where the plan keeps idle ones."""
+        """The weights are on the device inside the block, and where the plan keeps idle weights after it."""
         self.onload()
         try:
             yield
@@ -74,23 +102,16 @@ class TrainEngine:
             self.offload()
 
     def take_notes(self) -> list[str]:
-        """What is to be said to the user since the last call."""
+        """What the user should know since the last call."""
         taken, self.notes = self.notes, []
         return taken
 
-    def reset_peak(self) -> None:
-        memory.reset_peak(self.role.device)
-
-    def peak_bytes(self) -> int | None:
-        """Most bytes held on the device since `reset_peak`; None on the CPU."""
-        return memory.peak_bytes(self.role.device)
-
     def save_state(self, folder: Path) -> None:
-        """Trained weights, optimizer, schedule step and loss scale."""
+        """Write trained weights, optimizer, schedule step and loss scale."""
         self._trained().save(folder, limits=(self.limits.max_rows, self.limits.max_tokens))
 
     def load_state(self, folder: Path) -> None:
-        """Continue from a saved state: the next steps are those of a run that never stopped.
+        """Continue from a saved state: the next steps equal those of a run that never stopped.
 
         Raises CheckpointError for files that are missing, damaged or of another model.
         """
@@ -98,9 +119,9 @@ class TrainEngine:
         self.limits = MicroBatchLimits(max_rows=max_rows, max_tokens=max_tokens)
 
     def load_weights(self, folder: Path) -> None:
-        """The trained weights of a saved state without the rest, for an engine that has no optimizer.
+        """Load only the trained weights of a saved state, for an engine without an optimizer.
 
-        Raises what `load_state` does.
+        Raises CheckpointError as `load_state` does.
         """
         load_trained_weights(folder, trainable_parameters(self.model))
 
@@ -108,17 +129,19 @@ class TrainEngine:
         """The weights under plain Hugging Face names on the CPU, adapters merged, tied weights once."""
         return merge_for_export(self.model)
 
-    def _evaluate(self, batch: Batch, compute: Callable[[TokenMatrix], list[Tensor]]) -> list[Tensor]:
-        """`compute` gives `[b, t]` tensors for each micro-batch; they come back as `[B, T]`, fp32, on the CPU."""
+    def _evaluate(
+        self, batch: Batch, compute: Callable[[TokenMatrix], list[Tensor]], *, num_columns: int
+    ) -> list[Tensor]:
+        """`compute` gives `num_columns` `[b, t]` tensors per micro-batch; returned as `[B, T]`, fp32, on the CPU."""
 
-        def attempt(pieces: list[list[int]]) -> list[Tensor]:
-            columns: list[Tensor] = []
-            for rows, micro_batch in self._micro_batches(batch, pieces):
+        def attempt(micro_batches: MicroBatches) -> list[Tensor]:
+            columns = [torch.zeros(batch.response_ids.shape) for _ in range(num_columns)]
+            for rows, micro_batch in self._select(batch, micro_batches):
                 with torch.no_grad(), autocast_for(self.role):
                     outputs = compute(self._matrix(micro_batch))
-                columns = columns or [torch.zeros(batch.response_ids.shape) for _ in outputs]
                 for column, output in zip(columns, outputs, strict=True):
-                    column[rows, : output.shape[1]] = output.float().cpu()
+                    if rows:
+                        column[rows, : output.shape[1]] = output.float().cpu()
             return columns
 
         return self._within_memory(batch.sequence_lengths(), attempt, groups=batch.groups.tolist())
@@ -126,85 +149,127 @@ class TrainEngine:
     def _update(
         self, batch: Batch, *, loss: LossFunction[Outputs], compute: Callable[[TokenMatrix], Outputs]
     ) -> dict[str, float]:
-        """One optimizer step over the whole batch; returns the summed metrics of the loss and the step's own."""
+        """One optimizer step over the mini-batch that the shares of all ranks make up.
+
+        Returns the summed metrics of the loss and those of the step, the same on every rank. A gradient that overflows
+        in fp16 is computed again, with the same random numbers, at lower and lower loss scales.
+        """
         step = self._trained()
-        mask = batch.response_mask
-        totals = BatchTotals(num_tokens=int(mask.sum()), num_sequences=int(mask.any(dim=1).sum()))
+        totals = self._totals(batch)
         if totals.num_tokens == 0:
-            self.notes.append(f"`{self.role.role}`: a mini-batch has no token to train on, its step is skipped")
+            self.notes.append(f"`{self.role.role}`: a mini-batch without tokens to train on was skipped")
             return step.skip()
-
-        def attempt(pieces: list[list[int]]) -> dict[str, float]:
-            step.zero_grad()
-            metrics: dict[str, float | Tensor] = {}
-            for _, micro_batch in self._micro_batches(batch, pieces):
-                for name, value in self._backward(micro_batch, totals, loss, compute).items():
-                    metrics[name] = _together(name, metrics[name], value) if name in metrics else value
-            return {name: float(value) for name, value in metrics.items()} | {"num_micro_batches": float(len(pieces))}
-
+        attempt = partial(self._forward_backward, batch, totals, loss, compute)
+        restore_random_state = random_state(self.role.device)
         self.model.train()
         try:
-            metrics = self._within_memory(batch.sequence_lengths(), attempt, groups=batch.groups.tolist())
+            while True:
+                done = self._within_memory(batch.sequence_lengths(), attempt, groups=batch.groups.tolist())
+                taken = step.step(loss_is_finite=done.loss_is_finite)
+                if taken is not None:
+                    break
+                restore_random_state()
         finally:
             self.model.eval()
-        taken = step.step()
-        return taken if taken["skipped_steps"] else metrics | taken
+        if taken["skipped_steps"]:
+            return taken
+        metrics = _merged(self.ranks.gather(done.metrics))
+        return metrics | {"num_micro_batches": float(done.num_micro_batches)} | taken
 
-    def _backward(
+    def _totals(self, batch: Batch) -> BatchTotals:
+        mask = batch.response_mask
+        counts = self.ranks.sum(torch.stack([mask.sum(), mask.any(dim=1).sum()]))
+        num_tokens, num_sequences = counts.tolist()
+        return BatchTotals(num_tokens=num_tokens, num_sequences=num_sequences)
+
+    def _forward_backward(
         self,
-        micro_batch: Batch,
+        batch: Batch,
         totals: BatchTotals,
         loss: LossFunction[Outputs],
         compute: Callable[[TokenMatrix], Outputs],
-    ) -> Metrics:
-        with autocast_for(self.role):
-            outputs = compute(self._matrix(micro_batch))
-        value, metrics = loss(on_device(micro_batch, self.role.device), outputs, totals)
-        (value * self._trained().scaler.scale).backward()
-        return {name: part.detach() if isinstance(part, Tensor) else part for name, part in metrics.items()}
+        micro_batches: MicroBatches,
+    ) -> _Pass:
+        scale = self._trained().scaler.scale
+        self._trained().zero_grad()
+        parts: list[Metrics] = []
+        loss_sum = torch.zeros((), device=self.role.device)
+        for rows, micro_batch in self._select(batch, micro_batches):
+            with autocast_for(self.role):
+                outputs = compute(self._matrix(micro_batch))
+            if not rows:
+                outputs_of_filler = outputs if isinstance(outputs, Tensor) else outputs.logprobs
+                outputs_of_filler.backward(torch.zeros_like(outputs_of_filler))
+                continue
+            value, metrics = loss(on_device(micro_batch, self.role.device), outputs, totals)
+            (value * scale).backward()
+            loss_sum += value.detach()
+            parts.append({name: part.detach() if isinstance(part, Tensor) else part for name, part in metrics.items()})
+        return _Pass(
+            metrics=_merged(parts),
+            num_micro_batches=len(micro_batches),
+            loss_is_finite=bool(loss_sum.isfinite()),
+        )
 
-    def _micro_batches(self, batch: Batch, pieces: list[list[int]]) -> Iterator[tuple[list[int], Batch]]:
-        for rows in pieces:
+    def _select(self, batch: Batch, micro_batches: MicroBatches) -> Iterator[tuple[list[int], Batch]]:
+        """Row numbers and rows of each micro-batch; a filler for one without rows."""
+        for rows in micro_batches:
             self._running_rows = rows
-            yield rows, batch.select(rows)
+            yield rows, batch.select(rows) if rows else filler()
 
     def _matrix(self, micro_batch: Batch) -> TokenMatrix:
         places = self.layout.places(micro_batch.sequence_lengths(), self.limits)
         return TokenMatrix.from_batch(micro_batch, device=self.role.device, places=places)
 
     def _within_memory(
-        self, lengths: Sequence[int], attempt: Callable[[list[list[int]]], Result], *, groups: Sequence[int] = ()
+        self, lengths: Sequence[int], attempt: Callable[[MicroBatches], Result], *, groups: Sequence[int] = ()
     ) -> Result:
-        """Run `attempt` on the rows in pieces; when they do not fit, again from the start in smaller ones."""
+        """Run `attempt` on the rows in micro-batches; if they do not fit, run it again from the start in smaller ones.
 
+        All ranks run the same number of micro-batches, the last ones without rows where a rank has fewer. When one rank
+        runs out of memory, all of them start again, with the same limits and the same random numbers.
+        """
+        restore_random_state = random_state(self.role.device)
         while True:
-            pieces = self.layout.split(lengths, self.limits, groups=groups)
-            done = memory.unless_out_of_memory(partial(attempt, pieces))
-            if done is not None:
+            micro_batches = self.layout.split(lengths, self.limits, groups=groups)
+            num_fillers = max(self.ranks.gather(len(micro_batches))) - len(micro_batches)
+            done = memory.unless_out_of_memory(partial(attempt, micro_batches + [[]] * num_fillers))
+            if not self.ranks.any(done is None):
+                assert done is not None
                 return done.value
-            failed = self._running_rows
-            if len(failed) > 1:
-                self._shrink([lengths[row] for row in failed])
-            if any(set(failed) <= set(piece) for piece in self.layout.split(lengths, self.limits, groups=groups)):
-                raise self._too_long([lengths[row] for row in failed])
+            failed = self._running_rows if done is None else None
+            self._shrink(None if failed is None else [lengths[row] for row in failed])
+            smaller = self.layout.split(lengths, self.limits, groups=groups)
+            is_stuck = failed is not None and (not failed or any(set(failed) <= set(rows) for rows in smaller))
+            self._stop_if_stuck([lengths[row] for row in failed or ()] if is_stuck else None)
+            restore_random_state()
 
-    def _shrink(self, lengths: Sequence[int]) -> None:
-        """Half of a micro-batch of rows with these lengths, from now on."""
+    def _shrink(self, lengths: Sequence[int] | None) -> None:
+        """On all ranks, half of a micro-batch that did not fit, whose rows had these lengths, from now on."""
         if self.step is not None:
             self.step.zero_grad()
-        self.limits = self.limits.halved(len(lengths), self.layout.num_tokens(lengths, self.limits))
-        self.notes.append(
-            f"`{self.role.role}` ran out of memory with {len(lengths)} sequences of up to {max(lengths)} tokens: the "
-            f"same step is done again, from now on with at most {self.limits.max_rows} sequences and "
-            f"{self.limits.max_tokens} tokens in a micro-batch"
-        )
+        limits = self.limits
+        if lengths is not None and len(lengths) > 1:
+            limits = limits.halved(len(lengths), self.layout.num_tokens(lengths, limits))
+        self.limits = lowest(self.ranks.gather(limits))
+        if lengths is not None and len(lengths) > 1:
+            self.notes.append(
+                f"`{self.role.role}` ran out of memory with {len(lengths)} sequences of up to {max(lengths)} tokens; "
+                f"the step is repeated, and micro-batches now have at most {self.limits.max_rows} sequences and "
+                f"{self.limits.max_tokens} tokens"
+            )
 
-    def _too_long(self, lengths: Sequence[int]) -> RLCompatError:
-        alone = len(lengths) == 1
-        what = "one sequence" if alone else f"{len(lengths)} sequences that belong together,"
+    def _stop_if_stuck(self, lengths: Sequence[int] | None) -> None:
+        """Raise on all ranks where one cannot compute rows of these lengths in smaller micro-batches."""
+        for rank, stuck in enumerate(self.ranks.gather(lengths)):
+            if stuck is not None:
+                where = f"`{self.role.device}`" + (f" of rank {rank}" if self.ranks.size > 1 else "")
+                raise self._too_long(stuck, where=where)
+
+    def _too_long(self, lengths: Sequence[int], *, where: str) -> RLCompatError:
+        what = "one sequence of" if len(lengths) < 2 else f"{len(lengths)} sequences of one group, of up to"
         return RLCompatError(
-            f"`{self.role.role}`: {what} of {'' if alone else 'up to '}{max(lengths)} tokens does not fit on "
-            f"`{self.role.device}`",
+            f"`{self.role.role}`: {what} {max(lengths, default=2)} tokens does not fit on {where}",
             hint="use `plan.gradient_checkpointing=true`, a smaller `plan.logprob_chunk_tokens`, "
             "or a shorter `data.max_response_length`",
         )
@@ -214,8 +279,29 @@ class TrainEngine:
         return self.step
 
 
-def _together(name: str, one: float | Tensor, other: float | Tensor) -> float | Tensor:
-    """What two micro-batches say of a metric."""
-    if name.endswith("_max"):
-        return torch.maximum(torch.as_tensor(one), torch.as_tensor(other))
-    return one + other
+def random_state(device: str) -> Callable[[], None]:
+    """Remember torch's generators of the CPU and of `device`; the function returned puts them back."""
+    on_gpu = torch.device(device).type == "cuda"
+    cpu = torch.get_rng_state()
+    gpu = torch.cuda.get_rng_state(device) if on_gpu else None
+
+    def restore() -> None:
+        torch.set_rng_state(cpu)
+        if gpu is not None:
+            torch.cuda.set_rng_state(gpu, device)
+
+    return restore
+
+
+def _merged(parts: Sequence[Metrics]) -> dict[str, float]:
+    """The metrics of micro-batches or ranks: sums, and the largest of those whose name ends in `_max`."""
+    merged: dict[str, float | Tensor] = {}
+    for part in parts:
+        for name, value in part.items():
+            if name not in merged:
+                merged[name] = value
+            elif name.endswith("_max"):
+                merged[name] = torch.maximum(torch.as_tensor(merged[name]), torch.as_tensor(value))
+            else:
+                merged[name] = merged[name] + value
+    return {name: float(value) for name, value in merged.items()}

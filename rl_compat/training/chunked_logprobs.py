@@ -1,24 +1,27 @@
-"""Log-probabilities of chosen tokens without the logits of all of them: `[chunk, V]` at a time, forward and backward.
+"""Log-probabilities of chosen tokens from `[chunk, V]` logits at a time, forward and backward.
 
 With z = logits / temperature, the log-probability of token y is z_y - logsumexp(z) and the entropy is
-logsumexp(z) - sum(softmax(z) * z). Only the last chunk's logits are kept for backward, which takes that chunk first and
-computes those of the others a second time, so that no two chunks' logits exist at once.
+logsumexp(z) - sum(softmax(z) * z). Only the logits of the last chunk are kept for backward, which starts with that
+chunk and recomputes the others, so the logits of two chunks never exist at once.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from rl_compat.training.precision import multiply_dtype
 
+Statistic = Literal["entropy", "sum_pi_squared"]
+"what a caller may want about a token besides its log-probability"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogitRule:
-    """What a model does to the head's output before it is a logit, and the sampling temperature."""
+    """How the output of the head becomes logits, and the sampling temperature."""
 
     temperature: float = 1.0
     scale: float = 1.0
@@ -44,12 +47,26 @@ class LogitRule:
 
 
 class TokenStatistics(NamedTuple):
-    """Of N tokens, [N] each; None where it was not asked for."""
+    """Of N tokens, [N] each; None for a statistic that the caller does not want."""
 
     logprobs: Tensor
     entropy: Tensor | None = None
+    "of the next-token distribution, in nats"
     sum_pi_squared: Tensor | None = None
     "the sum of the squared probabilities of all tokens, without gradient"
+
+    @classmethod
+    def of(cls, columns: tuple[Tensor, Tensor, Tensor], wanted: tuple[Statistic, ...]) -> TokenStatistics:
+        """The three fields, None in place of those that are not wanted."""
+        logprobs, entropy, squares = columns
+        return cls(logprobs, entropy if "entropy" in wanted else None, squares if "sum_pi_squared" in wanted else None)
+
+
+class _Options(NamedTuple):
+    rule: LogitRule
+    chunk_tokens: int
+    wanted: tuple[Statistic, ...]
+    dtype: torch.dtype
 
 
 def chunked_logprobs(
@@ -60,32 +77,29 @@ def chunked_logprobs(
     bias: Tensor | None = None,
     rule: LogitRule,
     chunk_tokens: int,
-    with_entropy: bool = False,
-    with_sum_pi_squared: bool = False,
+    wanted: tuple[Statistic, ...] = (),
 ) -> TokenStatistics:
-    """Hidden [N, H], head weight [V, H] and bias [V], token ids [N] to log-probabilities and what is asked for, fp32.
+    """Hidden [N, H], head weight [V, H] and bias [V], token ids [N] to log-probabilities and wanted statistics, fp32.
 
-    Products are in autocast's dtype (fp32 under bf16), or in that of `hidden`; softmax statistics are fp32 (float64 in
-    float64).
+    Products are in the dtype of autocast (fp32 under bf16) or of `hidden`; softmax statistics are fp32, or float64 for
+    float64.
     """
-    dtype = multiply_dtype(hidden)
+    options = _Options(rule, chunk_tokens, wanted, multiply_dtype(hidden))
     with torch.autocast(hidden.device.type, enabled=False):
-        logprobs, entropy, squares = _ChunkedLogprobs.apply(
-            hidden, weight, bias, token_ids, rule, chunk_tokens, with_entropy, with_sum_pi_squared, dtype
-        )
-    return TokenStatistics(logprobs, entropy if with_entropy else None, squares if with_sum_pi_squared else None)
+        columns = _ChunkedLogprobs.apply(hidden, weight, bias, token_ids, options)
+    return TokenStatistics.of(columns, wanted)
 
 
 def token_statistics(
-    logits: Tensor, token_ids: Tensor, *, with_entropy: bool, with_sum_pi_squared: bool = False
+    logits: Tensor, token_ids: Tensor, wanted: tuple[Statistic, ...] = ()
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Tempered logits [n, V] and token ids [n] to the fields of TokenStatistics, zeros for what is not asked for."""
+    """Tempered logits [n, V] and token ids [n] to the fields of TokenStatistics, zeros for what is not wanted."""
     log_normalizer = torch.logsumexp(logits, dim=-1)
     logprobs = logits.gather(-1, token_ids[:, None]).squeeze(-1) - log_normalizer
     entropy = squares = torch.zeros_like(logprobs)
-    if with_entropy:
+    if "entropy" in wanted:
         entropy = log_normalizer - (torch.softmax(logits, dim=-1) * logits).sum(-1)
-    if with_sum_pi_squared:
+    if "sum_pi_squared" in wanted:
         squares = torch.linalg.vector_norm(torch.softmax(logits.detach(), dim=-1), dim=-1).square()
     return logprobs, entropy, squares
 
@@ -93,19 +107,11 @@ def token_statistics(
 class _ChunkedLogprobs(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,
-        hidden: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        token_ids: Tensor,
-        rule: LogitRule,
-        chunk_tokens: int,
-        with_entropy: bool,
-        with_sum_pi_squared: bool,
-        dtype: torch.dtype,
+        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, token_ids: Tensor, options: _Options
     ) -> tuple[Tensor, Tensor, Tensor]:
+        rule, chunk_tokens, wanted, dtype = options
         ctx.save_for_backward(hidden, weight, bias, token_ids)
-        ctx.options = (rule, chunk_tokens, with_entropy, dtype)
+        ctx.options = options
         head = _Head(weight, bias, dtype)
         statistics_dtype = torch.float64 if dtype == torch.float64 else torch.float32
         logprobs, entropy, squares = torch.empty(3, len(token_ids), dtype=statistics_dtype, device=hidden.device)
@@ -113,9 +119,7 @@ class _ChunkedLogprobs(torch.autograd.Function):
         for part in _chunks(len(token_ids), chunk_tokens):
             logits = None  # free it before the next exists
             logits = rule.apply(head.output(hidden[part]))
-            logprobs[part], entropy[part], squares[part] = token_statistics(
-                logits, token_ids[part], with_entropy=with_entropy, with_sum_pi_squared=with_sum_pi_squared
-            )
+            logprobs[part], entropy[part], squares[part] = token_statistics(logits, token_ids[part], wanted)
         ctx.last_logits = logits
         ctx.mark_non_differentiable(squares)
         return logprobs, entropy, squares
@@ -123,7 +127,7 @@ class _ChunkedLogprobs(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         hidden, weight, bias, token_ids = ctx.saved_tensors
-        rule, chunk_tokens, with_entropy, dtype = ctx.options
+        rule, chunk_tokens, wanted, dtype = ctx.options
         needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
         kept, ctx.last_logits = ctx.last_logits, None
         with torch.autocast(hidden.device.type, enabled=False):
@@ -134,7 +138,7 @@ class _ChunkedLogprobs(torch.autograd.Function):
             for part in reversed(_chunks(len(token_ids), chunk_tokens)):
                 logits = rule.apply(head.output(hidden[part])) if kept is None else kept
                 kept = None
-                entropy_grads = grads[1][part] if with_entropy else None
+                entropy_grads = grads[1][part] if "entropy" in wanted else None
                 grad = _grad_logits(logits, token_ids[part], grads[0][part], entropy_grads)
                 grad = rule.backward(grad, logits)
                 if grad_bias is not None:
@@ -149,7 +153,8 @@ class _ChunkedLogprobs(torch.autograd.Function):
             grad_hidden,
             None if grad_weight is None else grad_weight.to(weight.dtype),
             None if grad_bias is None else grad_bias.to(bias.dtype),
-            *(None,) * 6,
+            None,
+            None,
         )
 
 

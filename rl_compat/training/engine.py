@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from torch import Tensor, nn
 
 from rl_compat.batch import Batch
+from rl_compat.distributed.ranks import Ranks, Solo
 from rl_compat.planning.types import RolePlan
 from rl_compat.training.base import TrainEngine
+from rl_compat.training.chunked_logprobs import Statistic
 from rl_compat.training.layout import Layout
 from rl_compat.training.micro_batches import TokenMatrix
 from rl_compat.training.optimizers import OptimizerSettings
@@ -31,66 +32,69 @@ __all__ = [
 class PolicyEngine(TrainEngine):
     """A causal language model as a policy: the actor, or with `optimizer=None` the reference.
 
-    Probabilities are over all rows of the output matrix. Raises ModelError for a model whose logits are made in an
-    unknown way.
+    Probabilities are over all rows of the output matrix. Raises ModelError for a model whose logits are computed in an
+    unsupported way.
     """
 
     def __init__(
-        self, model: nn.Module, *, role: RolePlan, optimizer: OptimizerSettings | None, layout: Layout = Layout()
+        self,
+        model: nn.Module,
+        *,
+        role: RolePlan,
+        optimizer: OptimizerSettings | None,
+        layout: Layout = Layout(),
+        ranks: Ranks = Solo(),
     ) -> None:
-        super().__init__(model, role=role, optimizer=optimizer, layout=layout)
+        super().__init__(model, role=role, optimizer=optimizer, layout=layout, ranks=ranks)
         self._split = SplitModel(model)
         with autocast_for(role):
             self._split.check(model, role.device)
-            if layout.line_tokens is not None and not self._split.shares_lines(role.device):
-                self.layout = replace(layout, line_tokens=None)
+            if layout.pack_tokens is not None and not self._split.keeps_packed_rows_apart(role.device):
+                self.layout = replace(layout, pack_tokens=None)
                 self.notes.append(
-                    f"`{type(model).__name__}` lets rows that share a line see each other: they are padded instead"
+                    f"`{type(model).__name__}` attends across the rows of a pack: rows are padded instead"
                 )
 
-    def logprobs(
-        self, batch: Batch, *, temperature: float, with_entropy: bool = False, with_sum_pi_squared: bool = False
-    ) -> TokenOutputs:
-        """Log-probability of each response token, and what else is asked for, [B, T] on the CPU, without gradient.
+    def logprobs(self, batch: Batch, *, temperature: float, wanted: tuple[Statistic, ...] = ()) -> TokenOutputs:
+        """Log-probability of each response token and the wanted statistics, [B, T] on the CPU, without gradient.
 
-        Those of the tempered softmax; a temperature of 0 (greedy) counts as 1.
+        They are those of the tempered softmax; a temperature of 0 (greedy) counts as 1.
         """
-        names = ["logprobs", *["entropy"] * with_entropy, *["sum_pi_squared"] * with_sum_pi_squared]
+        names = ["logprobs", *wanted]
 
         def compute(matrix: TokenMatrix) -> list[Tensor]:
-            outputs = self._outputs(
-                matrix, temperature=temperature, with_entropy=with_entropy, with_sum_pi_squared=with_sum_pi_squared
-            )
+            outputs = self._outputs(matrix, temperature=temperature, wanted=wanted)
             return [getattr(outputs, name) for name in names]
 
-        columns = self._evaluate(batch, compute)
+        columns = self._evaluate(batch, compute, num_columns=len(names))
         return TokenOutputs(**dict(zip(names, columns, strict=True)))
 
     def update(
-        self, batch: Batch, *, loss: LossFunction[TokenOutputs], temperature: float, with_entropy: bool = False
+        self,
+        batch: Batch,
+        *,
+        loss: LossFunction[TokenOutputs],
+        temperature: float,
+        wanted: tuple[Statistic, ...] = (),
     ) -> dict[str, float]:
         """One optimizer step over the mini-batch. The loss sees `TokenOutputs` of each micro-batch.
 
-        Returns the loss's summed metrics with `grad_norm`, `lr`, `skipped_steps` and `num_micro_batches`; a skipped
-        step returns `lr` and `skipped_steps` only. Raises RLCompatError after five non-finite gradients in a row.
+        Returns the summed metrics of the loss with `grad_norm`, `lr`, `skipped_steps` and `num_micro_batches`; a
+        skipped step returns `lr` and `skipped_steps` only. Raises RLCompatError after five gradients in a row that are
+        not finite, for one that overflows at the lowest loss scale, and for a sequence that does not fit in memory.
         """
 
         def compute(matrix: TokenMatrix) -> TokenOutputs:
-            return self._outputs(matrix, temperature=temperature, with_entropy=with_entropy)
+            return self._outputs(matrix, temperature=temperature, wanted=wanted)
 
         return self._update(batch, loss=loss, compute=compute)
 
-    def _outputs(
-        self, matrix: TokenMatrix, *, temperature: float, with_entropy: bool, with_sum_pi_squared: bool = False
-    ) -> TokenOutputs:
-        hidden: Any = matrix.at_predictors(self._split.hidden(matrix.input_ids, position_ids=matrix.position_ids))
-        statistics = self._split.logprobs(
-            hidden,
-            matrix.targets,
+    def _outputs(self, matrix: TokenMatrix, *, temperature: float, wanted: tuple[Statistic, ...]) -> TokenOutputs:
+        statistics = self._split(
+            matrix,
             temperature=temperature or 1.0,
             chunk_tokens=self.role.logprob_chunk_tokens,
-            with_entropy=with_entropy,
-            with_sum_pi_squared=with_sum_pi_squared,
+            wanted=wanted,
         )
         logprobs, entropy, squares = (None if column is None else matrix.to_columns(column) for column in statistics)
         assert logprobs is not None
@@ -102,7 +106,7 @@ class ValueEngine(TrainEngine):
 
     def values(self, batch: Batch) -> Tensor:
         """[B, T] on the CPU: column t is the value of the state before response token t."""
-        return self._evaluate(batch, lambda matrix: [self._outputs(matrix)])[0]
+        return self._evaluate(batch, lambda matrix: [self._outputs(matrix)], num_columns=1)[0]
 
     def update(self, batch: Batch, *, loss: LossFunction[Tensor]) -> dict[str, float]:
         """One optimizer step over the mini-batch. The loss sees the values [b, t] of each micro-batch.

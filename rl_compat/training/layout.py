@@ -1,107 +1,105 @@
-"""Which rows of a batch are computed together: in a micro-batch, and in one line of its token matrix."""
+"""Which rows of a batch are computed together: in one micro-batch, and in one pack of its token matrix."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rl_compat.training.micro_batches import MicroBatchLimits, has_room, split_by_length
-
-Pieces = list[list[int]]
+from rl_compat.training.micro_batches import MicroBatches, MicroBatchLimits, has_room, split_by_length
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """By default a row has a line of its own and may be computed beside any other."""
+    """By default each row is a pack of its own and may share a micro-batch with any other row."""
 
     whole_groups: bool = False
-    "rows of one group are computed together, however many they are"
-    line_tokens: int | None = None
-    "short rows share lines of so many tokens, each blind to the others; a longer row has a longer line"
+    "all rows of a group are in one micro-batch, even where they exceed its limits"
+    pack_tokens: int | None = None
+    "short rows share packs of this many tokens, each without attention to the others; a longer row has a longer pack"
 
-    def split(self, lengths: Sequence[int], limits: MicroBatchLimits, *, groups: Sequence[int]) -> Pieces:
-        """Row numbers in micro-batches, each row exactly once."""
-        if self.line_tokens is not None:
-            return _split_lines(lengths, limits, self._width(limits))
+    def split(self, lengths: Sequence[int], limits: MicroBatchLimits, *, groups: Sequence[int]) -> MicroBatches:
+        """The row numbers of each micro-batch. Every row is in exactly one."""
+        if self.pack_tokens is not None:
+            return _split_packs(lengths, limits, self._width(limits))
         if self.whole_groups:
             return _split_groups(lengths, limits, groups)
         return split_by_length(lengths, limits)
 
     def num_tokens(self, lengths: Sequence[int], limits: MicroBatchLimits) -> int:
         """Tokens of a micro-batch of rows with these lengths, padding included."""
-        if self.line_tokens is None:
+        if self.pack_tokens is None:
             return len(lengths) * max(lengths)
-        ends = ends_of_lines(self.places(lengths, limits), lengths)
+        ends = ends_of_packs(self.places(lengths, limits), lengths)
         return len(ends) * max(ends)
 
     def places(self, lengths: Sequence[int], limits: MicroBatchLimits) -> list[tuple[int, int]]:
-        """For each row of a micro-batch its line, and the column where it begins."""
-        if self.line_tokens is None:
+        """The pack of each row of a micro-batch, and the column where the row begins."""
+        if self.pack_tokens is None:
             return [(row, 0) for row in range(len(lengths))]
-        return share_lines(lengths, self._width(limits))
+        return fill_packs(lengths, self._width(limits))
 
     def _width(self, limits: MicroBatchLimits) -> int:
-        assert self.line_tokens is not None
-        return min(self.line_tokens, limits.max_tokens or self.line_tokens)
+        assert self.pack_tokens is not None
+        return min(self.pack_tokens, limits.max_tokens or self.pack_tokens)
 
 
-def share_lines(lengths: Sequence[int], width: int) -> list[tuple[int, int]]:
-    """Rows put one behind the other in their order; a line begins where the next one would pass the width."""
-    places, line, column = [], 0, 0
+def fill_packs(lengths: Sequence[int], width: int) -> list[tuple[int, int]]:
+    """Pack and first column of each row, in order. A row that would exceed the width begins a new pack."""
+    places, pack, column = [], 0, 0
     for length in lengths:
         if column and column + length > width:
-            line, column = line + 1, 0
-        places.append((line, column))
+            pack, column = pack + 1, 0
+        places.append((pack, column))
         column += length
     return places
 
 
-def _split_lines(lengths: Sequence[int], limits: MicroBatchLimits, width: int) -> Pieces:
-    """Lines filled by the longest row that still fits (first fit decreasing), as many in a piece as the limits allow.
+def _split_packs(lengths: Sequence[int], limits: MicroBatchLimits, width: int) -> MicroBatches:
+    """Packs filled with the longest row that still fits (first fit decreasing), as many per micro-batch as fit.
 
-    `share_lines` over a piece gives the same lines again: a line's first row did not fit into the line before.
+    `fill_packs` over a micro-batch gives the same packs again: the first row of a pack did not fit into the one before.
     """
-    lines: Pieces = []
+    packs: MicroBatches = []
     used: list[int] = []
     for row in sorted(range(len(lengths)), key=lambda row: (-lengths[row], row)):
-        line = next((i for i, tokens in enumerate(used) if tokens + lengths[row] <= width), None)
-        if line is None:
-            line = len(lines)
-            lines.append([])
+        pack = next((i for i, tokens in enumerate(used) if tokens + lengths[row] <= width), None)
+        if pack is None:
+            pack = len(packs)
+            packs.append([])
             used.append(0)
-        lines[line].append(row)
-        used[line] += lengths[row]
-    pieces: list[Pieces] = []
+        packs[pack].append(row)
+        used[pack] += lengths[row]
+    micro_batches: list[MicroBatches] = []
     widest = width
-    for rows, tokens in zip(lines, used, strict=True):
-        if pieces and tokens <= widest and has_room(len(pieces[-1]) + 1, widest, limits):
-            pieces[-1].append(rows)
+    for rows, tokens in zip(packs, used, strict=True):
+        if micro_batches and tokens <= widest and has_room(len(micro_batches[-1]) + 1, widest, limits):
+            micro_batches[-1].append(rows)
         else:
-            pieces.append([rows])
+            micro_batches.append([rows])
             widest = max(width, tokens)
-    return [[row for rows in piece for row in rows] for piece in pieces]
+    return [[row for rows in micro_batch for row in rows] for micro_batch in micro_batches]
 
 
-def _split_groups(lengths: Sequence[int], limits: MicroBatchLimits, groups: Sequence[int]) -> Pieces:
-    """Whole groups, those with the longest row first; a group over the limits goes alone."""
+def _split_groups(lengths: Sequence[int], limits: MicroBatchLimits, groups: Sequence[int]) -> MicroBatches:
+    """Whole groups, those with the longest row first. A group over the limits has a micro-batch of its own."""
     members: dict[int, list[int]] = {}
     for row, group in enumerate(groups):
         members.setdefault(group, []).append(row)
     longest = {group: max(lengths[row] for row in rows) for group, rows in members.items()}
-    pieces: Pieces = []
+    micro_batches: MicroBatches = []
     width = 0
     for group in sorted(members, key=lambda group: (-longest[group], group)):
-        if pieces and has_room(len(pieces[-1]) + len(members[group]), width, limits):
-            pieces[-1] += members[group]
+        if micro_batches and has_room(len(micro_batches[-1]) + len(members[group]), width, limits):
+            micro_batches[-1] += members[group]
         else:
-            pieces.append(members[group])
+            micro_batches.append(members[group])
             width = longest[group]
-    return pieces
+    return micro_batches
 
 
-def ends_of_lines(places: Sequence[tuple[int, int]], lengths: Sequence[int]) -> list[int]:
-    """How many tokens each line has."""
+def ends_of_packs(places: Sequence[tuple[int, int]], lengths: Sequence[int]) -> list[int]:
+    """The number of tokens in each pack."""
     ends = [0] * (places[-1][0] + 1)
-    for (line, start), length in zip(places, lengths, strict=True):
-        ends[line] = start + length
+    for (pack, start), length in zip(places, lengths, strict=True):
+        ends[pack] = start + length
     return ends

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TypedDict
 
+LOWEST_SCALE = 2.0**-14
+HIGHEST_SCALE = 2.0**24
+
 
 class ScaleState(TypedDict):
     scale: float
@@ -11,10 +14,10 @@ class ScaleState(TypedDict):
 
 
 class LossScaler:
-    """A factor that halves when a gradient overflows and doubles after many steps without one.
+    """A factor that halves when a gradient overflows and doubles after many steps without an overflow.
 
-    Switched off, the factor stays 1. Unlike `torch.amp.GradScaler` it knows nothing of optimizers, so that the same
-    code serves optimizers whose parameters live on another device; RL runs are short, so it starts lower and grows
+    A disabled scaler keeps the factor at 1. Unlike `torch.amp.GradScaler` it does not know optimizers, so the same code
+    serves optimizers whose parameters live on another device. RL runs are short: the factor starts lower and grows
     sooner than in pre-training.
     """
 
@@ -24,16 +27,20 @@ class LossScaler:
         self.growth_interval = growth_interval
         self.good_steps = 0
 
+    @property
+    def can_lower(self) -> bool:
+        return self.enabled and self.scale > LOWEST_SCALE
+
     def update(self, *, overflowed: bool) -> None:
-        """Take note of one optimizer step."""
+        """Record whether a gradient overflowed."""
         if not self.enabled:
             return
         if overflowed:
-            self.scale, self.good_steps = max(self.scale / 2, 2.0**-14), 0
+            self.scale, self.good_steps = max(self.scale / 2, LOWEST_SCALE), 0
             return
         self.good_steps += 1
         if self.good_steps == self.growth_interval:
-            self.scale, self.good_steps = min(self.scale * 2, 2.0**24), 0
+            self.scale, self.good_steps = min(self.scale * 2, HIGHEST_SCALE), 0
 
     def state(self) -> ScaleState:
         return {"scale": self.scale, "good_steps": self.good_steps}

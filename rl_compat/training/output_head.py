@@ -11,28 +11,43 @@ from torch.utils.checkpoint import checkpoint
 
 from rl_compat.errors import ModelError
 from rl_compat.models.files.storage import ExactHead, StoredLinear
-from rl_compat.training.chunked_logprobs import LogitRule, TokenStatistics, chunked_logprobs, token_statistics
+from rl_compat.training.chunked_logprobs import (
+    LogitRule,
+    Statistic,
+    TokenStatistics,
+    chunked_logprobs,
+    token_statistics,
+)
+from rl_compat.training.micro_batches import TokenMatrix
 
 _PLAIN_HEADS = (nn.Linear, StoredLinear, ExactHead)
 
 
-class SplitModel:
-    """Trunk and head of a transformers causal language model, used one after the other.
+class SplitModel(nn.Module):
+    """Trunk and head of a transformers causal language model under one root, whose forward gives token statistics.
 
     Raises ModelError for a model whose own forward does something else to the logits.
     """
 
     def __init__(self, model: Any) -> None:
+        super().__init__()
         self.trunk: nn.Module = model.base_model
         self.head: nn.Module = model.get_output_embeddings()
         self.rule = _logit_rule(model)
         if self.head is None or self.trunk is model:
             raise ModelError(f"`{type(model).__name__}` has no separate trunk and output head")
 
+    def forward(
+        self, matrix: TokenMatrix, *, temperature: float, chunk_tokens: int, wanted: tuple[Statistic, ...] = ()
+    ) -> TokenStatistics:
+        """Statistics of the N response tokens of a matrix, [N] fp32, under the tempered softmax."""
+        hidden = matrix.at_predictors(self.hidden(matrix.input_ids, position_ids=matrix.position_ids))
+        return self.logprobs(hidden, matrix.targets, temperature=temperature, chunk_tokens=chunk_tokens, wanted=wanted)
+
     def hidden(self, input_ids: Tensor, *, position_ids: Tensor | None = None) -> Tensor:
         """Token ids [B, L], padded on the right where causal attention never sees it, to hidden states [B, L, H].
 
-        With `position_ids` [B, L] a line holds several rows, each counted from 0: none sees another.
+        With `position_ids` [B, L] a pack holds several rows, each counted from 0: no row attends to another.
         """
         given = {} if position_ids is None else {"position_ids": position_ids}
         output: Tensor = self.trunk(input_ids=input_ids, use_cache=False, **given).last_hidden_state
@@ -45,38 +60,27 @@ class SplitModel:
         *,
         temperature: float,
         chunk_tokens: int,
-        with_entropy: bool = False,
-        with_sum_pi_squared: bool = False,
+        wanted: tuple[Statistic, ...] = (),
     ) -> TokenStatistics:
-        """Hidden states [N, H] and the tokens after them [N] to what is asked for about these, fp32."""
+        """Hidden states [N, H] and the tokens after them [N] to the wanted statistics of these tokens, fp32."""
         rule = replace(self.rule, temperature=temperature)
-        if type(self.head) in _PLAIN_HEADS:
-            weight, bias = self.head.weight, self.head.bias
-            return chunked_logprobs(
-                hidden,
-                weight,  # type: ignore[arg-type]
-                token_ids,
-                bias=bias,  # type: ignore[arg-type]
-                rule=rule,
-                chunk_tokens=chunk_tokens,
-                with_entropy=with_entropy,
-                with_sum_pi_squared=with_sum_pi_squared,
-            )
-        return _module_logprobs(
-            self.head,
+        if type(self.head) not in _PLAIN_HEADS:
+            return _module_logprobs(self.head, hidden, token_ids, rule=rule, chunk_tokens=chunk_tokens, wanted=wanted)
+        return chunked_logprobs(
             hidden,
+            self.head.weight,  # type: ignore[arg-type]
             token_ids,
+            bias=self.head.bias,  # type: ignore[arg-type]
             rule=rule,
             chunk_tokens=chunk_tokens,
-            with_entropy=with_entropy,
-            with_sum_pi_squared=with_sum_pi_squared,
+            wanted=wanted,
         )
 
     @torch.no_grad()
     def check(self, model: Any, device: str) -> None:
-        """Compare trunk and head with the model's own logits on two tokens.
+        """Compare trunk and head with the logits of the model on two tokens.
 
-        Raises ModelError when they differ, and when they are not finite: fp16 overflows in some models.
+        Raises ModelError if they differ or are not finite: some models overflow in fp16.
         """
         ids = torch.tensor([[1, 2]], device=device)
         expected = model(input_ids=ids, use_cache=False).logits[0].float()
@@ -88,17 +92,17 @@ class SplitModel:
         ours = self.rule.apply(self.head(self.hidden(ids)[0]))
         if not torch.allclose(ours, expected, rtol=0.05, atol=0.05 * float(expected.abs().max()) + 1e-6):
             raise ModelError(
-                f"`{type(model).__name__}` changes its logits in a way that training does not know",
+                f"`{type(model).__name__}` computes its logits in a way that training does not support",
                 hint="use a model of a common family: llama, qwen, mistral, gemma, phi, granite, cohere",
             )
 
     @torch.no_grad()
-    def shares_lines(self, device: str) -> bool:
-        """Whether rows in one line give the hidden states that each gives alone, in several lines at once."""
-        lines = ([[1, 2, 3], [2, 1]], [[2, 3], [1, 1, 2]])
-        alone = torch.cat([self.hidden(torch.tensor([row], device=device))[0] for line in lines for row in line])
-        ids = torch.tensor([[token for row in line for token in row] for line in lines], device=device)
-        positions = torch.tensor([[place for row in line for place in range(len(row))] for line in lines])
+    def keeps_packed_rows_apart(self, device: str) -> bool:
+        """Whether rows that share packs have the hidden states that they have alone."""
+        packs = ([[1, 2, 3], [2, 1]], [[2, 3], [1, 1, 2]])
+        alone = torch.cat([self.hidden(torch.tensor([row], device=device))[0] for pack in packs for row in pack])
+        ids = torch.tensor([[token for row in pack for token in row] for pack in packs], device=device)
+        positions = torch.tensor([[place for row in pack for place in range(len(row))] for pack in packs])
         together = self.hidden(ids, position_ids=positions.to(device)).flatten(0, 1)
         exact = alone.dtype == torch.float32 and not torch.is_autocast_enabled(torch.device(device).type)
         tolerance = (1e-4 if exact else 0.03) * float(alone.abs().max())
@@ -112,25 +116,23 @@ def _module_logprobs(
     *,
     rule: LogitRule,
     chunk_tokens: int,
-    with_entropy: bool,
-    with_sum_pi_squared: bool,
+    wanted: tuple[Statistic, ...],
 ) -> TokenStatistics:
     """The same for a head that is more than one matrix (adapters, quantized): each chunk is a checkpoint."""
 
     def chunk(part_hidden: Tensor, part_ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        logits = rule.apply(head(part_hidden))
-        return token_statistics(logits, part_ids, with_entropy=with_entropy, with_sum_pi_squared=with_sum_pi_squared)
+        return token_statistics(rule.apply(head(part_hidden)), part_ids, wanted)
 
-    pieces = [
+    chunks = [
         checkpoint(chunk, part_hidden, part_ids, use_reentrant=False)
         for part_hidden, part_ids in zip(hidden.split(chunk_tokens), token_ids.split(chunk_tokens), strict=True)
     ]
-    logprobs, entropy, squares = (torch.cat(column) for column in zip(*pieces, strict=True))
-    return TokenStatistics(logprobs, entropy if with_entropy else None, squares if with_sum_pi_squared else None)
+    logprobs, entropy, squares = (torch.cat(column) for column in zip(*chunks, strict=True))
+    return TokenStatistics.of((logprobs, entropy, squares), wanted)
 
 
 def _logit_rule(model: Any) -> LogitRule:
-    """The factor and the softcap that the model's family puts on the head's output."""
+    """The factor and the softcap that the model family applies to the output of the head."""
     settings = model.config.get_text_config()
     softcap = getattr(settings, "final_logit_softcapping", None)
     factor = float(getattr(settings, "logit_scale", None) or 1.0)

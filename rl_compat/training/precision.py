@@ -1,4 +1,4 @@
-"""The context in which a role multiplies."""
+"""The dtypes in which a role multiplies."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def autocast_for(role: RolePlan) -> torch.autocast:
 
 
 def multiply_dtype(hidden: torch.Tensor) -> torch.dtype:
-    """What logits are computed in from `hidden`: autocast's dtype, or its own; never bf16, which rounds too much."""
+    """The dtype of the product that gives logits: that of autocast or of `hidden`, never bf16, which is too coarse."""
     device_type = hidden.device.type
     if rounds_logits(device_type):
         return torch.float32

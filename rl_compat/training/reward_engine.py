@@ -1,4 +1,4 @@
-"""The engine of a reward model: sequences of token ids in, one number for each out."""
+"""The engine of a reward model: sequences of token ids to one number each."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 from rl_compat.models.reward_model import RewardNetwork
 from rl_compat.planning.types import RolePlan
 from rl_compat.training.base import TrainEngine
+from rl_compat.training.micro_batches import MicroBatches
 from rl_compat.training.precision import autocast_for
 
 
@@ -22,14 +23,15 @@ class RewardEngine(TrainEngine):
         self._pad_token_id = pad_token_id
 
     def rewards(self, sequences: Sequence[Sequence[int]]) -> list[float]:
-        """The reward of each sequence, none of which is empty, in their order."""
+        """The reward of each sequence, in order. No sequence is empty."""
 
-        def attempt(pieces: list[list[int]]) -> list[float]:
-            found: dict[int, float] = {}
-            for rows in pieces:
+        def attempt(micro_batches: MicroBatches) -> list[float]:
+            rewards: dict[int, float] = {}
+            for rows in micro_batches:
                 self._running_rows = rows
-                found |= zip(rows, self._forward([sequences[row] for row in rows]), strict=True)
-            return [found[row] for row in range(len(sequences))]
+                computed = self._forward([sequences[row] for row in rows] or [[self._pad_token_id]])
+                rewards |= zip(rows, computed, strict=False)
+            return [rewards[row] for row in range(len(sequences))]
 
         return self._within_memory([len(sequence) for sequence in sequences], attempt)
 

@@ -1,4 +1,4 @@
-"""From gradients to new weights: unscaling, clipping, the schedule, and the steps that are better not taken."""
+"""From gradients to new weights: summing over ranks, unscaling, clipping, the schedule, and steps that are skipped."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from rl_compat.distributed.ranks import Ranks
 from rl_compat.errors import RLCompatError
 from rl_compat.models.lora import trainable_parameters
 from rl_compat.planning.types import RolePlan
@@ -25,16 +26,17 @@ Limits = tuple[int, int | None]
 
 
 class OptimizerStep:
-    """The optimizer of a model's trainable weights. Which one it is comes from the plan, its numbers from settings."""
+    """The optimizer of a model's trainable weights. The plan names it, the settings configure it."""
 
-    def __init__(self, model: nn.Module, *, role: RolePlan, settings: OptimizerSettings) -> None:
+    def __init__(self, model: nn.Module, *, role: RolePlan, settings: OptimizerSettings, ranks: Ranks) -> None:
         self.role = role
         self.settings = replace(settings, name=role.optimizer)
+        self.ranks = ranks
         self.parameters = trainable_parameters(model)
         self.optimizer = self._build()
         self.scaler = LossScaler(enabled=role.loss_scaling)
         self.num_updates = 0
-        "mini-batches seen, skipped ones included: the step of the learning-rate schedule"
+        "optimizer steps taken, skipped ones excluded: the step of the learning-rate schedule"
         self.skips_in_a_row = 0
 
     def _build(self) -> torch.optim.Optimizer | OffloadedOptimizer:
@@ -48,31 +50,51 @@ class OptimizerStep:
             parameter.grad = None
 
     def skip(self) -> dict[str, float]:
-        """Count a mini-batch from which nothing can be learned."""
-        rate = self.settings.lr_at(self.num_updates)
-        self.num_updates += 1
-        return {"lr": rate, "skipped_steps": 1.0}
+        """The metrics of a mini-batch that changes no weight. The learning-rate schedule does not advance."""
+        return {"lr": self.settings.lr_at(self.num_updates), "skipped_steps": 1.0}
 
-    def step(self) -> dict[str, float]:
-        """Change the weights by their gradients, which are gone afterwards; returns the step's metrics.
+    def step(self, *, loss_is_finite: bool = True) -> dict[str, float] | None:
+        """Change the weights by their gradients, which are freed; returns the metrics of the step.
 
-        A gradient that is not finite changes nothing and halves the loss scale. Raises RLCompatError after
-        MAX_SKIPS_IN_A_ROW of them, or when the optimizer's states do not fit.
+        A gradient that is not finite on any rank changes nothing on all of them. None asks for the same mini-batch
+        again: its gradient overflowed, and the loss scale is now half of what it was. No scale helps a loss that is not
+        finite itself: that step is skipped. Raises RLCompatError when the gradient overflows at the lowest loss scale,
+        after MAX_SKIPS_IN_A_ROW skipped steps, and when the optimizer states do not fit.
         """
-        rate = self.settings.lr_at(self.num_updates)
-        self.num_updates += 1
-        metrics = {"lr": rate} | ({"loss_scale": self.scaler.scale} if self.scaler.enabled else {})
+        scale = self.scaler.scale
+        self._sum_over_ranks()
         grad_norm = self._unscale_and_clip()
-        finite = math.isfinite(grad_norm)
-        self.scaler.update(overflowed=not finite)
-        if finite:
+        overflowed = self.ranks.any(not math.isfinite(grad_norm))
+        can_repeat = self.scaler.enabled and not self.ranks.any(not loss_is_finite)
+        if not overflowed:
+            rate = self.settings.lr_at(self.num_updates)
             self._apply(rate)
+            self.num_updates += 1
         self.zero_grad()
-        self._count(skipped=not finite)
-        return metrics | ({"skipped_steps": 0.0, "grad_norm": grad_norm} if finite else {"skipped_steps": 1.0})
+        if overflowed and can_repeat and not self.scaler.can_lower:
+            raise self._not_finite(f"the gradient overflows at the lowest loss scale, {scale:g}")
+        self.scaler.update(overflowed=overflowed)
+        if overflowed and can_repeat:
+            return None
+        self._count(skipped=overflowed)
+        scaled = {"loss_scale": scale} if self.scaler.enabled else {}
+        return scaled | (self.skip() if overflowed else {"lr": rate, "skipped_steps": 0.0, "grad_norm": grad_norm})
+
+    @torch.no_grad()
+    def _sum_over_ranks(self) -> None:
+        """Replace each gradient by its sum over the ranks. A weight that no rank has a gradient of keeps none."""
+        if self.ranks.size == 1:
+            return
+        parameters = list(self.parameters.values())
+        counts = self.ranks.sum(torch.tensor([parameter.grad is not None for parameter in parameters]).int())
+        for parameter, count in zip(parameters, counts.tolist(), strict=True):
+            if count:
+                parameter.grad = self.ranks.sum(
+                    torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+                )
 
     def _unscale_and_clip(self) -> float:
-        """The length of the gradient before it is cut to the limit."""
+        """The norm of the gradient before it is clipped."""
         grads = [p.grad for p in self.parameters.values() if p.grad is not None]
         assert grads, "the loss does not depend on any trained weight"
         if self.scaler.scale != 1.0:
@@ -83,23 +105,25 @@ class OptimizerStep:
 
     def _apply(self, rate: float) -> None:
         set_learning_rate(self.optimizer, rate)
-        if memory.unless_out_of_memory(self.optimizer.step) is None:
+        if self.ranks.any(memory.unless_out_of_memory(self.optimizer.step) is None):
             raise RLCompatError(
-                f"`{self.role.role}`: the optimizer's states do not fit on `{self.role.device}`",
+                f"`{self.role.role}`: the optimizer states do not fit on `{self.role.device}`",
                 hint="use `optimizer.name=adamw8bit`, `plan.offload_optimizer=true` or `model.lora_rank=16`",
             )
 
     def _count(self, *, skipped: bool) -> None:
         self.skips_in_a_row = self.skips_in_a_row + 1 if skipped else 0
         if self.skips_in_a_row >= MAX_SKIPS_IN_A_ROW:
-            raise RLCompatError(
-                f"`{self.role.role}` had {self.skips_in_a_row} optimizer steps in a row whose gradient is not finite "
-                f"in `{self.role.compute_dtype}`",
-                hint="use `plan.compute_dtype=fp32`, or a smaller learning rate; the weights are those before them",
-            )
+            raise self._not_finite(f"{self.skips_in_a_row} optimizer steps in a row had a gradient that is not finite")
+
+    def _not_finite(self, fact: str) -> RLCompatError:
+        return RLCompatError(
+            f"`{self.role.role}` in `{self.role.compute_dtype}`: {fact}",
+            hint="use `plan.compute_dtype=fp32` or a smaller learning rate; the weights are unchanged",
+        )
 
     def save(self, folder: Path, *, limits: Limits) -> None:
-        """Write weights, optimizer and counters, with the micro-batch limits that were found to fit."""
+        """Write weights, optimizer, counters, and the micro-batch limits that were found to fit."""
         progress = {
             "num_updates": self.num_updates,
             "skips_in_a_row": self.skips_in_a_row,
@@ -116,7 +140,7 @@ class OptimizerStep:
         )
 
     def load(self, folder: Path) -> Limits:
-        """Read what `save` wrote; returns the limits to go on with: the saved ones unless the plan has changed."""
+        """Read what `save` wrote. Returns the micro-batch limits to use: the saved ones unless the plan has changed."""
         progress = load_training_state(
             folder, parameters=self.parameters, optimizer_name=self.settings.name, optimizer=self.optimizer
         )

@@ -1,4 +1,4 @@
-"""What engines and losses hand each other."""
+"""The values that engines and losses exchange."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ from rl_compat.batch import Batch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenOutputs:
-    """What a policy says about each response token, [B, T], 0 in the padding."""
+    """Statistics of each response token under a policy, [B, T], 0 in the padding; None where not wanted."""
 
     logprobs: Tensor
     entropy: Tensor | None = None
-    "of the next-token distribution, in nats; None when it was not asked for"
+    "of the next-token distribution, in nats"
     sum_pi_squared: Tensor | None = None
-    "of the next-token distribution, without gradient; None when it was not asked for"
+    "of the next-token distribution, without gradient"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchTotals:
-    """Counts over the whole mini-batch: the denominators that make micro-batches add up to it."""
+    """Counts over the mini-batch on all ranks: with these denominators micro-batches and ranks add up to it."""
 
     num_tokens: int
     "True entries of response_mask"
     num_sequences: int
-    "rows with at least one of them"
+    "rows with at least one such token"
 
 
 Outputs = TypeVar("Outputs", contravariant=True)
 
 
 class LossFunction(Protocol, Generic[Outputs]):
-    """A micro-batch's share of the mini-batch's loss, and its share of the metrics: both are summed. Of metrics whose
-    name ends in `_max` the largest counts.
+    """The share of a micro-batch in the loss of its mini-batch, and in its metrics. Shares are summed, divided by the
+    totals; of metrics whose name ends in `_max` the largest counts.
 
-    The micro-batch's tensors and the outputs are on the engine's device. Divide by the totals.
+    The tensors of the micro-batch and the outputs are on the device of the engine.
     """
 
     def __call__(

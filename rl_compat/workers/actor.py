@@ -126,7 +126,7 @@ class ActorWorker:
     def token_outputs(self, *, batch: Batch) -> dict[str, Tensor]:
         """`logprobs` and `sum_pi_squared` of each response token under the current weights, [B, T]."""
         with self.engine.onloaded():
-            outputs = self.engine.logprobs(batch, temperature=self.settings.temperature, with_sum_pi_squared=True)
+            outputs = self.engine.logprobs(batch, temperature=self.settings.temperature, wanted=("sum_pi_squared",))
         assert outputs.sum_pi_squared is not None
         return {"logprobs": outputs.logprobs, "sum_pi_squared": outputs.sum_pi_squared}
 
@@ -164,7 +164,7 @@ class ActorWorker:
                     mini_batch,
                     loss=loss,
                     temperature=settings.temperature,
-                    with_entropy=settings.loss.entropy_coef != 0.0,
+                    wanted=("entropy",) if settings.loss.entropy_coef != 0.0 else (),
                 )
                 steps.append(metrics)
             self.rollout.update_weights()

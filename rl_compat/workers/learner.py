@@ -36,8 +36,8 @@ class LearnerSettings:
     optimizer: OptimizerSettings | None = None
     "None for one that only measures"
     lora: LoraSettings | None = None
-    line_tokens: int | None = None
-    "examples share lines of so many tokens; None pads each to the longest"
+    pack_tokens: int | None = None
+    "examples share packs of this many tokens; None pads each to the longest"
     trust_remote_code: bool = False
 
 
@@ -104,7 +104,7 @@ class LearnerWorker:
 
 def _engine(settings: LearnerSettings) -> PolicyEngine | ValueEngine:
     role, objective = settings.role, settings.objective
-    layout = Layout(whole_groups=objective.compares, line_tokens=settings.line_tokens)
+    layout = Layout(whole_groups=objective.compares, pack_tokens=settings.pack_tokens)
     load = load_scoring_model if objective.scores else load_causal_lm
     model = load(settings.model_folder, role=role, lora=settings.lora, trust_remote_code=settings.trust_remote_code)
     if objective.scores:

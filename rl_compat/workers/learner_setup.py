@@ -22,7 +22,7 @@ def learner_settings(setup: Setup, *, total_optimizer_steps: int | None, trains:
         mini_batch_size=config.trainer.mini_batch_size,
         optimizer=optimizer if trains else None,
         lora=lora_settings(config.model),
-        line_tokens=config.data.max_prompt_length + config.data.max_response_length if packs else None,
+        pack_tokens=config.data.max_prompt_length + config.data.max_response_length if packs else None,
         trust_remote_code=config.model.trust_remote_code,
     )
 

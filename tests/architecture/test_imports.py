@@ -57,7 +57,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "planning",
         "rollout",
     },
-    "training": {"errors", "units", "algorithms", "trajectory", "batch", "models", "planning.types"},
+    "training": {"errors", "units", "algorithms", "trajectory", "batch", "models", "planning.types"}
+    | {"distributed.ranks"},
     "emulation": {"errors", "units", "planning.types"},
     "tracking": {"errors", "units"},
     "workers": {*COMPUTE, "errors", "units", "seeds", "config.types", "config.settings", "hardware.types", "planning"}

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from rl_compat.training.chunked_logprobs import LogitRule, chunked_logprobs
+from rl_compat.training.chunked_logprobs import LogitRule, Statistic, chunked_logprobs
 
 NUM_TOKENS, HIDDEN, VOCABULARY = 23, 8, 50
 
@@ -44,7 +44,7 @@ def test_values_and_gradients_equal_the_plain_computation(rule: LogitRule, chunk
     expected = _plain(hidden, weight, bias, token_ids, rule)
     expected_grads = torch.autograd.grad((torch.stack(expected) * coefficients).sum(), (hidden, weight, bias))
     logprobs, entropy, _ = chunked_logprobs(
-        hidden, weight, token_ids, bias=bias, rule=rule, chunk_tokens=chunk_tokens, with_entropy=True
+        hidden, weight, token_ids, bias=bias, rule=rule, chunk_tokens=chunk_tokens, wanted=("entropy",)
     )
     assert entropy is not None
     grads = torch.autograd.grad((torch.stack((logprobs, entropy)) * coefficients).sum(), (hidden, weight, bias))
@@ -53,9 +53,9 @@ def test_values_and_gradients_equal_the_plain_computation(rule: LogitRule, chunk
 
 
 @pytest.mark.parametrize("rule", [LogitRule(), LogitRule(temperature=0.7, scale=1.5, softcap=2.0)], ids=str)
-@pytest.mark.parametrize("with_entropy", [False, True])
+@pytest.mark.parametrize("wanted", [("sum_pi_squared",), ("entropy", "sum_pi_squared")], ids=str)
 def test_the_sum_of_squared_probabilities_is_that_of_the_plain_softmax_in_any_chunks(
-    rule: LogitRule, with_entropy: bool
+    rule: LogitRule, wanted: tuple[Statistic, ...]
 ) -> None:
     hidden, weight, bias, token_ids = _inputs()
     probabilities = torch.softmax(rule.apply(hidden @ weight.T + bias), dim=-1)
@@ -67,14 +67,13 @@ def test_the_sum_of_squared_probabilities_is_that_of_the_plain_softmax_in_any_ch
         bias=bias,
         rule=rule,
         chunk_tokens=7,
-        with_entropy=with_entropy,
-        with_sum_pi_squared=True,
+        wanted=wanted,
     )
 
     assert found.sum_pi_squared is not None
     torch.testing.assert_close(found.sum_pi_squared, probabilities.square().sum(-1).detach())
     assert not found.sum_pi_squared.requires_grad
-    assert (found.entropy is not None) == with_entropy
+    assert (found.entropy is not None) == ("entropy" in wanted)
 
 
 def test_temperature_divides_the_logits() -> None:
@@ -150,7 +149,7 @@ def test_no_tensor_is_larger_than_a_chunk_of_logits() -> None:
     token_ids = torch.randint(0, vocabulary, (num_tokens,))
     with _LargestTensor() as largest:
         logprobs, entropy, _ = chunked_logprobs(
-            hidden, weight, token_ids, rule=LogitRule(temperature=0.9), chunk_tokens=chunk_tokens, with_entropy=True
+            hidden, weight, token_ids, rule=LogitRule(temperature=0.9), chunk_tokens=chunk_tokens, wanted=("entropy",)
         )
         assert entropy is not None
         (logprobs + entropy).sum().backward()

@@ -57,7 +57,7 @@ def _difference(one: dict[str, Tensor], other: dict[str, Tensor]) -> float:
 def test_logprobs_of_padded_rows_equal_those_computed_alone(fixture: str, request: pytest.FixtureRequest) -> None:
     engine = _policy(request.getfixturevalue(fixture))
     batch = random_batch()
-    together = engine.logprobs(batch, temperature=0.7, with_entropy=True)
+    together = engine.logprobs(batch, temperature=0.7, wanted=("entropy",))
     assert together.entropy is not None
     for row, (_, n) in enumerate(LENGTHS):
         ids = torch.tensor([[*batch.prompt_ids[row], *batch.response_ids[row, :n].tolist()]])
@@ -105,8 +105,8 @@ def test_micro_batches_give_the_loss_and_gradients_of_one_batch(
     whole, split = _policy(llama_folder), _policy(llama_folder, **limits)
     expected, actual = _Gradients(whole), _Gradients(split)
     batch = random_batch()
-    expected_metrics = whole.update(batch, loss=loss, temperature=0.9, with_entropy=True)
-    metrics = split.update(batch, loss=loss, temperature=0.9, with_entropy=True)
+    expected_metrics = whole.update(batch, loss=loss, temperature=0.9, wanted=("entropy",))
+    metrics = split.update(batch, loss=loss, temperature=0.9, wanted=("entropy",))
     assert metrics["num_micro_batches"] > expected_metrics["num_micro_batches"] == 1
     assert metrics["loss"] == pytest.approx(expected_metrics["loss"], rel=1e-5)
     assert metrics["grad_norm"] == pytest.approx(expected_metrics["grad_norm"], rel=1e-5)

@@ -1,4 +1,4 @@
-"""Rows that share a line of the token matrix, and rows that must not be parted."""
+"""Rows that share a pack of the token matrix, and groups that stay together."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from rl_compat.errors import RLCompatError
 from rl_compat.models.load import load_causal_lm
 from rl_compat.models.lora import LoraSettings
 from rl_compat.training.engine import OptimizerSettings, PolicyEngine
-from rl_compat.training.layout import Layout, share_lines
+from rl_compat.training.layout import Layout, fill_packs
 from rl_compat.training.micro_batches import MicroBatchLimits, TokenMatrix
 from rl_compat.training.output_head import SplitModel
 
-PACKED = Layout(line_tokens=16)
+PACKED = Layout(pack_tokens=16)
 
 
 def policy(folder: Path, *, layout: Layout = Layout(), lora: LoraSettings | None = None, **plan) -> PolicyEngine:
@@ -61,7 +61,7 @@ def test_packing_works_with_adapters(llama_folder: Path) -> None:
 
 
 def test_packing_uses_fewer_tokens() -> None:
-    limits, layout = MicroBatchLimits(max_rows=8), Layout(line_tokens=24)
+    limits, layout = MicroBatchLimits(max_rows=8), Layout(pack_tokens=24)
     batch = random_batch()
     batch = batch.select(layout.split(batch.sequence_lengths(), limits, groups=())[0])
     places = layout.places(batch.sequence_lengths(), limits)
@@ -72,19 +72,19 @@ def test_packing_uses_fewer_tokens() -> None:
     assert int((packed.position_ids == 0).sum()) >= len(LENGTHS)
 
 
-def test_lines_of_a_piece_are_those_that_were_filled() -> None:
+def test_packs_of_a_micro_batch_are_those_that_were_filled() -> None:
     generator = torch.Generator().manual_seed(3)
     lengths = torch.randint(1, 40, (60,), generator=generator).tolist()
     limits = MicroBatchLimits(max_rows=3, max_tokens=96)
-    layout = Layout(line_tokens=32)
+    layout = Layout(pack_tokens=32)
 
-    pieces = layout.split(lengths, limits, groups=())
+    micro_batches = layout.split(lengths, limits, groups=())
 
-    assert sorted(row for piece in pieces for row in piece) == list(range(60))
-    for piece in pieces:
-        own = [lengths[row] for row in piece]
+    assert sorted(row for rows in micro_batches for row in rows) == list(range(60))
+    for rows in micro_batches:
+        own = [lengths[row] for row in rows]
         assert layout.num_tokens(own, limits) <= max(96, max(own))
-        assert share_lines(own, 32)[-1][0] < 3
+        assert fill_packs(own, 32)[-1][0] < 3
 
 
 def small(model_type: str, **settings: object) -> nn.Module:
@@ -101,29 +101,27 @@ def small(model_type: str, **settings: object) -> nn.Module:
 
 
 def test_a_sliding_window_ends_where_a_row_begins() -> None:
-    assert SplitModel(small("mistral", sliding_window=2)).shares_lines("cpu")
+    assert SplitModel(small("mistral", sliding_window=2)).keeps_packed_rows_apart("cpu")
 
 
-def test_a_model_that_mixes_rows_of_a_line_pads_them_and_says_so() -> None:
+def test_a_model_that_mixes_the_rows_of_a_pack_pads_them_and_says_so() -> None:
     """A recurrent state passes from one row to the next."""
     role = role_plan()
     model = small("mamba", state_size=4)
     engine = PolicyEngine(model, role=role, optimizer=OptimizerSettings(), layout=PACKED)
     assert engine.layout == Layout()
-    assert engine.take_notes() == [
-        "`MambaForCausalLM` lets rows that share a line see each other: they are padded instead"
-    ]
+    assert [note.count("`MambaForCausalLM`") for note in engine.take_notes()] == [1]
 
 
 def test_rows_of_a_group_are_computed_together() -> None:
     lengths, groups = [9, 2, 5, 5, 3, 8], [0, 0, 1, 1, 2, 2]
-    pieces = Layout(whole_groups=True).split(lengths, MicroBatchLimits(max_rows=4, max_tokens=36), groups=groups)
-    assert pieces == [[0, 1, 4, 5], [2, 3]]
+    micro_batches = Layout(whole_groups=True).split(lengths, MicroBatchLimits(max_rows=4, max_tokens=36), groups=groups)
+    assert micro_batches == [[0, 1, 4, 5], [2, 3]]
     alone = Layout(whole_groups=True).split(lengths, MicroBatchLimits(max_rows=1), groups=groups)
     assert alone == [[0, 1], [4, 5], [2, 3]]
 
 
-def test_a_group_that_does_not_fit_is_an_error_and_larger_pieces_are_halved(llama_folder: Path) -> None:
+def test_a_group_that_does_not_fit_is_an_error_and_larger_micro_batches_are_halved(llama_folder: Path) -> None:
     engine = policy(llama_folder, layout=Layout(whole_groups=True), micro_batch_size=4)
     batch = random_batch([(4, 4)] * 4).with_(groups=torch.tensor([0, 0, 1, 1]))
 
@@ -136,6 +134,9 @@ def test_a_group_that_does_not_fit_is_an_error_and_larger_pieces_are_halved(llam
         return loss
 
     assert engine.update(batch, loss=fits(2), temperature=1.0)["num_micro_batches"] == 2
-    assert "at most 2 sequences" in engine.take_notes()[0]
-    with pytest.raises(RLCompatError, match="2 sequences that belong together, of up to 8 tokens"):
+    assert engine.limits == MicroBatchLimits(max_rows=2, max_tokens=16)
+    assert [note.count("`actor`") for note in engine.take_notes()] == [1]
+    with pytest.raises(RLCompatError) as stop:
         engine.update(batch, loss=fits(1), temperature=1.0)
+    assert "2 sequences" in stop.value.message
+    assert "8 tokens" in stop.value.message

@@ -60,7 +60,7 @@ def learner(folder: Path, objective: Objective, *, lora: LoraSettings | None = N
     settings: dict[str, Any] = {
         "mini_batch_size": 6,
         "optimizer": OptimizerSettings(lr=1e-2, max_grad_norm=0.0),
-        "line_tokens": None,
+        "pack_tokens": None,
     }
     options = {name: changes.pop(name) for name in list(changes) if name in settings}
     torch.manual_seed(0)
@@ -151,7 +151,7 @@ def test_an_update_takes_the_gradient_of_the_loss_written_out(
 
 def test_packed_rows_have_the_loss_of_unpacked_ones(llama_folder: Path) -> None:
     batch = item_batch(singles())
-    updates = [learner(llama_folder, SFTObjective(), line_tokens=tokens).update(batch) for tokens in (None, 16)]
+    updates = [learner(llama_folder, SFTObjective(), pack_tokens=tokens).update(batch) for tokens in (None, 16)]
     assert updates[0]["train/loss"] == pytest.approx(updates[1]["train/loss"], abs=1e-5)
     assert updates[0]["train/grad_norm"] == pytest.approx(updates[1]["train/grad_norm"], rel=1e-4)
 
