@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from rl_compat.capability.devices import capability_text
-from rl_compat.config.embedded import embedded_runs
-from rl_compat.config.load import load_config
+from rl_compat.config.embedded import embedded_config
 from rl_compat.config.types import RunConfig
 from rl_compat.doctor.tables.supposed import supposed
 from rl_compat.errors import RLCompatError
@@ -19,11 +18,11 @@ from rl_compat.planning.shapes.known import KNOWN_SHAPES
 from rl_compat.planning.types import Plan
 from rl_compat.units import format_bytes
 
-METHODS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("full PPO", ()),
-    ("LoRA PPO", ("model.lora_rank=16",)),
-    ("full GRPO", ("algorithm.name=grpo", "algorithm.group_size=8")),
-)
+METHODS: Mapping[str, Mapping[str, str | int]] = {
+    "full PPO": {},
+    "LoRA PPO": {"model.lora_rank": 16},
+    "full GRPO": {"algorithm.name": "grpo", "algorithm.group_size": 8},
+}
 "what is asked for, and the settings that make it of the shipped GSM8K run, which is PPO with critic and reference"
 
 LADDER = (
@@ -116,12 +115,13 @@ def torch_problem(hardware: Hardware) -> str | None:
 
 def reach_all(hardware: Hardware) -> tuple[Reach, ...]:
     run = "gsm8k" if hardware.devices else "gsm8k-cpu"
-    return tuple(reach(hardware, method, run, settings) for method, settings in METHODS)
+    return tuple(reach(hardware, method, run, settings) for method, settings in METHODS.items())
 
 
-def reach(hardware: Hardware, method: str, run: str, settings: tuple[str, ...]) -> Reach:
+def reach(hardware: Hardware, method: str, run: str, values: Mapping[str, str | int]) -> Reach:
     """The largest model for one method, by bisection."""
-    config = load_config(embedded_runs()[run], settings).config
+    config = embedded_config(run, values)
+    settings = tuple(f"{key}={value}" for key, value in values.items())
     low, high = 0, len(LADDER)
     best: Plan | None = None
     try:

@@ -66,9 +66,12 @@ def _one_update(*settings: str) -> Recipe:
 
 ALGORITHMS: Mapping[str, Recipe] = {
     "ppo": _single("ppo"),
-    "ppo, V-trace": _single("ppo", "off_policy.vtrace=true"),
+    "ppo, V-trace": _single("ppo", "off_policy.vtrace.enabled=true"),
     "ppo_lagrangian": _single(
-        "ppo_lagrangian", f"cost.functions={COST}", f"algorithm.cost_limit={COST_LIMIT}", "algorithm.lagrange_lr=0.5"
+        "ppo_lagrangian",
+        f"cost.functions={COST}",
+        f"algorithm.lagrangian.cost_limit={COST_LIMIT}",
+        "algorithm.lagrangian.lr=0.5",
     ),
     "reinforce_plus_plus": _single("reinforce_plus_plus"),
     "remax": _single("remax"),

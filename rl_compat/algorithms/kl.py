@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from rl_compat.algorithms.precision import at_least_float32
-
-KLKind = Literal["k1", "abs", "k2", "k3", "k1+", "abs+", "k2+", "k3+"]
+from rl_compat.algorithms.table import KLKind
 
 MAX_LOG_RATIO = 20.0
 MAX_K3 = 10.0

@@ -1,10 +1,49 @@
-"""The algorithms by name: what each needs, sets and reads. Without tensors, so that planning can read it too."""
+"""The algorithms and policy losses by name: what each needs, sets and reads. No tensors: planning reads it too."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
+
+AlgorithmName = Literal[
+    "ppo",
+    "ppo_lagrangian",
+    "grpo",
+    "dr_grpo",
+    "dapo",
+    "rloo",
+    "reinforce_plus_plus",
+    "reinforce_plus_plus_baseline",
+    "opo",
+    "grpo_passk",
+    "gpg",
+    "gdpo",
+    "remax",
+    "optimal_token_baseline",
+    "tir_optimal_token_baseline",
+    "sft",
+    "dpo",
+    "kto",
+    "reward_model",
+]
+PolicyLossName = Literal[
+    "ppo_clip",
+    "gspo",
+    "cispo",
+    "sapo",
+    "gpg",
+    "clip_cov",
+    "kl_cov",
+    "geo_mean",
+    "dro",
+    "dppo_tv",
+    "dppo_kl",
+    "reinforce",
+]
+KLKind = Literal["k1", "abs", "k2", "k3", "k1+", "abs+", "k2+", "k3+"]
+"an estimator of the KL divergence; a `+` keeps its value and takes the gradient of k2"
+Aggregation = Literal["token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +58,7 @@ class Share:
 class Algorithm:
     """One row of the table."""
 
-    name: str
+    name: AlgorithmName
     summary: str
     "where its advantages come from, or what it learns, in half a sentence"
     learns_from: Literal["prompts", "supervised", "preference", "labelled"] = "prompts"
@@ -40,8 +79,8 @@ class Algorithm:
     scores: bool = False
     "trains a model with one number for a conversation in place of the output over the vocabulary"
     reads: tuple[str, ...] = ()
-    "fields of `algorithm` that only some estimators read"
-    policy_loss: str = "ppo_clip"
+    "settings and groups of `algorithm` that only some algorithms read"
+    policy_loss: PolicyLossName = "ppo_clip"
     "what `algorithm.policy_loss=auto` is"
     defaults: Mapping[str, Any] = field(default_factory=dict)
     "settings by dotted key that the name sets, unless they are given; a Share follows another setting"
@@ -61,7 +100,7 @@ ROWS = (
         summary="PPO with a second critic for a cost, whose price rises while it is above its limit",
         needs_critic=True,
         needs_cost=True,
-        reads=(*GAE, "cost_limit", "lagrange_lr", "lagrange_init", "lagrange_max"),
+        reads=(*GAE, "lagrangian"),
     ),
     Algorithm(
         name="grpo",
@@ -125,7 +164,7 @@ ROWS = (
         summary="every part of the reward against its group by itself, then summed and whitened",
         needs_groups=True,
         needs_reward_parts=True,
-        reads=("reward_parts", "reward_part_weights"),
+        reads=("gdpo",),
     ),
     Algorithm(
         name="remax",
@@ -178,21 +217,21 @@ ALGORITHMS: Mapping[str, Algorithm] = {row.name: row for row in (*ROWS, *OFFLINE
 
 CLIP = ("clip_low", "clip_high")
 
-LOSS_READS: Mapping[str, tuple[str, ...]] = {
+LOSS_READS: Mapping[PolicyLossName, tuple[str, ...]] = {
     "ppo_clip": (*CLIP, "clip_dual"),
     "gspo": CLIP,
     "cispo": CLIP,
-    "sapo": ("sapo_tau_positive", "sapo_tau_negative"),
+    "sapo": ("sapo.tau_positive", "sapo.tau_negative"),
     "gpg": (),
-    "clip_cov": (*CLIP, "clip_cov_fraction", "clip_cov_low", "clip_cov_high"),
-    "kl_cov": ("kl_cov_fraction", "kl_cov_coef"),
+    "clip_cov": (*CLIP, "clip_cov.fraction", "clip_cov.low", "clip_cov.high"),
+    "kl_cov": ("kl_cov.fraction", "kl_cov.coef"),
     "geo_mean": CLIP,
-    "dro": ("dro_beta",),
+    "dro": ("dro.beta",),
     "dppo_tv": (*CLIP, "clip_dual"),
     "dppo_kl": (*CLIP, "clip_dual"),
     "reinforce": (),
 }
-"policy loss to the fields of `algorithm` that change something in it"
+"policy loss to the settings of `algorithm` that change something in it"
 
 
 def is_offline(name: str) -> bool:
@@ -200,10 +239,10 @@ def is_offline(name: str) -> bool:
     return ALGORITHMS[name].learns_from != "prompts"
 
 
-WITHOUT_RATIO = ("gpg", "reinforce", "dro")
+WITHOUT_RATIO: tuple[PolicyLossName, ...] = ("gpg", "reinforce", "dro")
 "policy losses without a factor that corrects for who sampled"
 
 
-def policy_loss_of(name: str, policy_loss: str) -> str:
+def policy_loss_of(name: AlgorithmName, policy_loss: PolicyLossName | Literal["auto"]) -> PolicyLossName:
     """The policy loss of the algorithm `name` where `algorithm.policy_loss` is `policy_loss`."""
     return ALGORITHMS[name].policy_loss if policy_loss == "auto" else policy_loss

@@ -47,6 +47,7 @@ def read_settings(arguments: list[str] | None) -> LoadedConfig:
 
     Raises ConfigError. Says on stderr what became of verl's keys, and which settings change nothing.
     """
+    from rl_compat import verl
     from rl_compat.config.embedded import DEFAULT, embedded_runs
     from rl_compat.config.load import load_config
 
@@ -55,7 +56,7 @@ def read_settings(arguments: list[str] | None) -> LoadedConfig:
     if len(files) > 1:
         raise ConfigError(f"`{files[0]}` and `{files[1]}` are both settings files", hint="give one, then `key=value`")
     file = _settings_file(files[0]) if files else None if given else embedded_runs()[DEFAULT]
-    loaded = load_config(file, [text for text in given if text not in files])
+    loaded = load_config(file, [text for text in given if text not in files], dialect=verl)
     show_report(loaded)
     return loaded
 

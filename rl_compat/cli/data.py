@@ -67,6 +67,7 @@ def _read_arguments(
     arguments: list[str], model: str | None
 ) -> tuple[LoadedConfig, list[tuple[str, Literal["train", "test"]]]]:
     """Settings, and data files with their split. Raises ConfigError."""
+    from rl_compat import verl
     from rl_compat.config.load import load_config
     from rl_compat.errors import ConfigError
 
@@ -76,7 +77,7 @@ def _read_arguments(
     if len(runs) > 1:
         raise ConfigError(f"`{runs[0]}` and `{runs[1]}` are both settings files", hint="give one, then `key=value`")
     named = [] if model is None else [f"model.path={model}"]
-    loaded = load_config(Path(runs[0]) if runs else None, [*settings, *named])
+    loaded = load_config(Path(runs[0]) if runs else None, [*settings, *named], dialect=verl)
     show_report(loaded)
     if files:
         return loaded, [(name, "test" if index else "train") for index, name in enumerate(files)]

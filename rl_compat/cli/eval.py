@@ -31,6 +31,7 @@ def evaluate_model(
 
     Example: rlc eval runs/default data.max_val_samples=200
     """
+    from rl_compat import verl
     from rl_compat.cli.reporter import TerminalReporter
     from rl_compat.config.load import load_config
     from rl_compat.emulation.device import emulate
@@ -40,7 +41,8 @@ def evaluate_model(
     run = run_of(target)
     checkpoint = None if run is None else checkpoint_of(target, run)
     given = list(settings or ())
-    loaded = load_config(None, [f"model.path={target}", *given]) if run is None else load_config(run.settings, given)
+    file, named = (None, [f"model.path={target}"]) if run is None else (run.settings, [])
+    loaded = load_config(file, [*named, *given], dialect=verl)
     show_report(loaded)
     machine = load_hardware(hardware, as_card)
     step = checkpoint.step if checkpoint else None

@@ -64,17 +64,18 @@ def translate(
 
 
 def _judged(words: list[str]) -> LoadedConfig:
+    from rl_compat import verl
     from rl_compat.config.load import judge_config
     from rl_compat.verl.command import split_program
     from rl_compat.verl.source import read_words
 
     first, *rest = words
     if first == "-" or ("=" not in first and Path(first).is_file()):
-        return judge_config(Path(first), rest)
+        return judge_config(Path(first), rest, dialect=verl)
     if "=" not in first and first[0] not in "~-" and split_program(words).module is None:
         raise UsageError(f"there is no file `{first}`", hint="give a script, a YAML file or `key=value` pairs")
     source = read_words(words)
-    return judge_config(None, source.arguments)
+    return judge_config(None, source.arguments, dialect=verl)
 
 
 def _summary(report: tuple[KeyVerdict, ...]) -> str:

@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Mapping
 from typing import Any
 
-from rl_compat.config.settings import describe_fields, sections, settings, values_of
+from rl_compat.config.settings import sections, settings, values_of
 from rl_compat.config.types import RunConfig
 
 COMMENT_WIDTH = 100
@@ -40,7 +40,7 @@ def _section(section: str, values: Mapping[str, Any]) -> str:
     lines = [f"[{section}]"]
     for key, setting in settings().items():
         if setting.section == section:
-            lines += textwrap.wrap(describe_fields()[key], COMMENT_WIDTH, initial_indent="# ", subsequent_indent="# ")
+            lines += textwrap.wrap(setting.sentence, COMMENT_WIDTH, initial_indent="# ", subsequent_indent="# ")
             lines.append(f"{setting.name} = {format_value(values[key])}")
     return "\n".join(lines) + "\n"
 

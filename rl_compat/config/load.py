@@ -1,4 +1,4 @@
-"""A run's configuration from a TOML file, `key=value` arguments and verl's keys, with a word on each."""
+"""A run's configuration from a TOML file, `key=value` arguments and another program's keys, with a verdict on each."""
 
 from __future__ import annotations
 
@@ -10,24 +10,16 @@ from types import NoneType
 from typing import Any, Literal
 
 from rl_compat.config.arguments import Argument, last_of_each, split_arguments
+from rl_compat.config.dialect import Dialect
 from rl_compat.config.problem import Problem
 from rl_compat.config.report import KeyVerdict, refusal
 from rl_compat.config.rules.inert import inert_settings
 from rl_compat.config.rules.validate import problems, validate
 from rl_compat.config.settings import build, settings, settings_by_algorithm, values_of
-from rl_compat.config.suggest import means_ours, suggestion
+from rl_compat.config.suggest import RENAMED, means_ours, suggestion
 from rl_compat.config.toml_file import read_toml
 from rl_compat.config.types import RunConfig
 from rl_compat.config.values import NONE_WORDS, Mismatch, alternatives, parse_text, unquote
-from rl_compat.verl.source import is_verl_file, read_file
-from rl_compat.verl.translate import (
-    default_text,
-    defaults_that_differ,
-    expand,
-    is_verl_key,
-    nearest_verl_key,
-    translate,
-)
 
 Source = Literal["default", "file", "command line", "verl", "algorithm"]
 "`algorithm` is a value that `algorithm.name` sets"
@@ -62,6 +54,7 @@ class LoadedConfig:
 class _Given:
     """Values collected so far, each with its source and its place, and what became of each argument."""
 
+    dialect: Dialect | None = None
     values: dict[str, Any] = field(default_factory=dict)
     sources: dict[str, Source] = field(default_factory=dict)
     origins: dict[str, str] = field(default_factory=dict)
@@ -77,9 +70,11 @@ class _Given:
             table.pop(key, None)
 
 
-def load_config(path: Path | None = None, overrides: Sequence[str | Argument] = ()) -> LoadedConfig:
-    """Defaults, then the file, then verl's keys, then native arguments: the later wins. Raises ConfigError."""
-    loaded, given = _judge(path, overrides)
+def load_config(
+    path: Path | None = None, overrides: Sequence[str | Argument] = (), *, dialect: Dialect | None = None
+) -> LoadedConfig:
+    """Defaults, then the file, then keys of the dialect, then native arguments: the later wins. Raises ConfigError."""
+    loaded, given = _judge(path, overrides, dialect)
     error = refusal(loaded.report)
     if error is not None:
         raise error
@@ -87,12 +82,14 @@ def load_config(path: Path | None = None, overrides: Sequence[str | Argument] = 
     return loaded
 
 
-def judge_config(path: Path | None = None, overrides: Sequence[str | Argument] = ()) -> LoadedConfig:
+def judge_config(
+    path: Path | None = None, overrides: Sequence[str | Argument] = (), *, dialect: Dialect | None = None
+) -> LoadedConfig:
     """As `load_config`, but what cannot be honoured is a verdict; the configuration is that of the other keys.
 
     Raises ConfigError for a file that cannot be read and an argument that is not `key=value`.
     """
-    loaded, given = _judge(path, overrides)
+    loaded, given = _judge(path, overrides, dialect)
     if refusal(loaded.report) is None:
         wrong = tuple(_unusable(problem, given) for problem in problems(loaded.config))
         keys = {line.key for line in wrong}
@@ -101,23 +98,30 @@ def judge_config(path: Path | None = None, overrides: Sequence[str | Argument] =
 
 
 def config_of(values: Mapping[str, Any]) -> RunConfig:
-    """The configuration that a file with these values by dotted key gives, what follows from them included."""
+    """The configuration that a file with these values by dotted key gives, including what follows from them.
+
+    The values are not checked, so this needs the standard library alone.
+    """
     given = _Given()
     for key, value in values.items():
         given.put(key, value, "file", "")
     return _complete(given)
 
 
-def _judge(path: Path | None, overrides: Sequence[str | Argument]) -> tuple[LoadedConfig, _Given]:
-    given = _Given()
+def _judge(
+    path: Path | None, overrides: Sequence[str | Argument], dialect: Dialect | None
+) -> tuple[LoadedConfig, _Given]:
+    given = _Given(dialect=dialect)
     notes: tuple[str, ...] = ()
-    if path is not None and is_verl_file(path):
-        source = read_file(path, [str(text) for text in overrides])
-        overrides, notes = source.arguments, tuple(source.notes)
+    if path is not None and dialect is not None and dialect.is_file(path):
+        reading = dialect.read_file(path, [str(text) for text in overrides])
+        overrides, notes = reading.arguments, tuple(reading.notes)
     elif path is not None:
         for key, read in read_toml(path).items():
             given.put(key, read.value, "file", read.origin)
-    arguments, replaced = last_of_each(_in_full(expand(split_arguments(overrides, default=default_text))))
+    default = (lambda key: None) if dialect is None else dialect.default_text
+    texts = split_arguments(overrides, default=default)
+    arguments, replaced = last_of_each(_in_full(texts if dialect is None else dialect.expand(texts)))
     given.report += [_replaced(earlier, later) for earlier, later in replaced]
     _apply(given, arguments)
     chosen = set(given.values)
@@ -129,12 +133,12 @@ def _judge(path: Path | None, overrides: Sequence[str | Argument]) -> tuple[Load
 
 
 def _finished(given: _Given, config: RunConfig, chosen: Collection[str]) -> list[KeyVerdict]:
-    """The report, with what another setting makes idle and, after keys of verl's, what its defaults would have been."""
+    """The report, with settings that another one makes idle and, after keys of the dialect, its differing defaults."""
     verl = [key for key, source in given.sources.items() if source == "verl"]
     own = [key for key, source in given.sources.items() if source in ("file", "command line")]
     reasons = {line.native_key: line.reason for line in inert_settings(config, verl)}
     report = [*(_idle(line, reasons) for line in given.report), *inert_settings(config, own)]
-    return [*report, *defaults_that_differ(config, chosen)] if verl else report
+    return [*report, *given.dialect.defaults_that_differ(config, chosen)] if verl and given.dialect else report
 
 
 def _idle(line: KeyVerdict, reasons: Mapping[str | None, str]) -> KeyVerdict:
@@ -152,13 +156,13 @@ def _in_full(arguments: Sequence[Argument]) -> list[Argument]:
 
 
 def _apply(given: _Given, arguments: Sequence[Argument]) -> None:
-    """Native arguments, then verl's beside them."""
-    verl = [argument for argument in arguments if _is_verl(argument)]
+    """Native arguments, then those of the dialect."""
+    foreign = [argument for argument in arguments if given.dialect and _is_foreign(given.dialect, argument)]
     for argument in arguments:
-        if argument not in verl:
-            _apply_native(given, argument, beside_verl=bool(verl))
-    if verl:
-        _apply_verl(given, verl)
+        if argument not in foreign:
+            _apply_native(given, argument, with_verdict=bool(foreign))
+    if foreign and given.dialect:
+        _apply_foreign(given, given.dialect, foreign)
 
 
 def _complete(given: _Given) -> RunConfig:
@@ -168,24 +172,22 @@ def _complete(given: _Given) -> RunConfig:
     return build(given.values)
 
 
-def _is_verl(argument: Argument) -> bool:
-    """Whether a key is only verl's. One that both have means the same in both, but verl also takes null for it."""
+def _is_foreign(dialect: Dialect, argument: Argument) -> bool:
+    """Whether a key is only the dialect's. One that both have means the same, but there `null` may be a value."""
     if argument.key not in settings():
-        return is_verl_key(argument.key)
+        return dialect.is_key(argument.key)
     nothing = argument.value in NONE_WORDS and NoneType not in alternatives(settings()[argument.key].hint)
-    return nothing and is_verl_key(argument.key)
+    return nothing and dialect.is_key(argument.key)
 
 
-def _apply_native(given: _Given, argument: Argument, *, beside_verl: bool) -> None:
-    """Put one argument of ours into the values; beside keys of verl's it gets a verdict too, so that none lacks one."""
-    section, _, rest = argument.key.partition(".")
-    name, _, entry = rest.partition(".")
-    key, origin = f"{section}.{name}", f"argument `{argument.text}`"
+def _apply_native(given: _Given, argument: Argument, *, with_verdict: bool) -> None:
+    """Put one native argument into the values, with a verdict where the other arguments have one."""
+    key, entry = _setting_and_entry(argument.key)
     if argument.problem:
         given.report.append(_refused(argument, argument.problem, argument.hint))
         return
-    if key not in settings() or (entry and not isinstance(settings()[key].default, dict)):
-        given.report.append(_unknown_key(argument))
+    if key is None:
+        given.report.append(_unknown_key(given.dialect, argument))
         return
     if argument.deletes:
         given.drop(key)
@@ -195,23 +197,33 @@ def _apply_native(given: _Given, argument: Argument, *, beside_verl: bool) -> No
     except Mismatch as error:
         given.report.append(_refused(argument, f"`{key}` takes {error.expected}, not `{argument.value}`", error.hint))
         return
-    given.put(key, {**given.values.get(key, {}), **value} if entry else value, "command line", origin)
-    if beside_verl:
+    value = {**given.values.get(key, {}), **value} if entry else value
+    given.put(key, value, "command line", f"argument `{argument.text}`")
+    if with_verdict:
         given.report.append(
             KeyVerdict(key=argument.key, value=argument.value, verdict="honoured", native_key=argument.key)
         )
 
 
-def _apply_verl(given: _Given, verl: Sequence[Argument]) -> None:
+def _setting_and_entry(key: str) -> tuple[str | None, str]:
+    """The setting that a key names, and the entry of its dict, such as `reward.sources` and `my/data`."""
+    if key in settings():
+        return key, ""
+    dicts = [name for name, setting in settings().items() if isinstance(setting.default, dict)]
+    name = next((name for name in dicts if key.startswith(f"{name}.")), None)
+    return name, key.removeprefix(f"{name}.")
+
+
+def _apply_foreign(given: _Given, dialect: Dialect, arguments: Sequence[Argument]) -> None:
     native = [key for key, source in given.sources.items() if source == "command line"]
-    translation = translate(verl, base=build(given.values), given_natively=native)
+    translation = dialect.translate(arguments, base=build(given.values), given_natively=native)
     for key, value in translation.values.items():
         given.put(key, value, "verl", f"from `{translation.origins[key]}`")
     given.report += translation.verdicts
 
 
-def _unknown_key(argument: Argument) -> KeyVerdict:
-    close = nearest_verl_key(argument.key)
+def _unknown_key(dialect: Dialect | None, argument: Argument) -> KeyVerdict:
+    close = dialect.nearest_key(argument.key) if dialect and argument.key not in RENAMED else None
     if close is not None and means_ours(argument.key) and not _is_closer(argument.key, close, settings()):
         close = None
     hint = f"did you mean `{close}`" if close else suggestion(argument.key)

@@ -1,4 +1,4 @@
-"""Every native setting by its dotted key: type, default and sentence, read from the dataclasses in types.py."""
+"""Every setting by its dotted key: type, limits, default and sentence, read from the dataclasses in types.py."""
 
 from __future__ import annotations
 
@@ -6,82 +6,94 @@ import ast
 import dataclasses
 import inspect
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from itertools import pairwise
+from operator import attrgetter
+from typing import Any, TypeVar
 
 from rl_compat.algorithms.table import ALGORITHMS, Share
 from rl_compat.config import types
+from rl_compat.config.values import limits_of
+
+Part = TypeVar("Part")
+"a section, a group or the whole configuration"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """One field of one section."""
+    """One field of one section or group."""
 
     section: str
+    "the section, or section and group, such as `algorithm.clip_cov`"
     name: str
     hint: Any
-    "the field's type, as written in types.py"
+    "the field's type, without limits"
+    annotation: Any
+    "the field's type, with limits"
     default: Any
     sentence: str
-    "what it means; empty when the name says it"
 
     @property
     def key(self) -> str:
         return f"{self.section}.{self.name}"
 
+    @property
+    def limits(self) -> str:
+        """The limits in words; empty where there are none."""
+        return " and ".join(dict.fromkeys(limit.words for limit in limits_of(self.annotation)))
+
 
 @cache
 def sections() -> Mapping[str, type]:
-    """Section name to its dataclass, in the order of RunConfig."""
-    hints = typing.get_type_hints(types.RunConfig)
-    return {field.name: hints[field.name] for field in dataclasses.fields(types.RunConfig)}
+    """Section or group to its dataclass, each section before its groups."""
+    return dict(_groups("", types.RunConfig))
 
 
 @cache
 def settings() -> Mapping[str, Setting]:
-    """Dotted key to setting, in the order of types.py."""
-    sentences = describe_fields()
-    found = {}
-    for section, kind in sections().items():
-        hints, default = typing.get_type_hints(kind), kind()
-        for field in dataclasses.fields(kind):
-            key = f"{section}.{field.name}"
-            found[key] = Setting(
-                section=section,
-                name=field.name,
-                hint=hints[field.name],
-                default=getattr(default, field.name),
-                sentence=sentences[key],
-            )
-    return found
-
-
-@cache
-def describe_fields() -> Mapping[str, str]:
-    """Dotted key to the sentence written under the field, empty where there is none."""
-    classes = {node.name: node for node in ast.parse(inspect.getsource(types)).body if isinstance(node, ast.ClassDef)}
-    return {
-        f"{section}.{name}": sentence
+    """Dotted key to setting, section by section, a section's own settings before those of its groups."""
+    sentences = _sentences()
+    found = [
+        Setting(
+            section=section,
+            name=field.name,
+            hint=typing.get_type_hints(kind)[field.name],
+            annotation=typing.get_type_hints(kind, include_extras=True)[field.name],
+            default=field.default if field.default_factory is dataclasses.MISSING else field.default_factory(),
+            sentence=sentences.get((kind.__name__, field.name), ""),
+        )
         for section, kind in sections().items()
-        for name, sentence in _sentences(classes[kind.__name__])
+        for field in dataclasses.fields(kind)
+        if f"{section}.{field.name}" not in sections()
+    ]
+    return {setting.key: setting for setting in found}
+
+
+def _groups(prefix: str, kind: type) -> Iterator[tuple[str, type]]:
+    for name, hint in typing.get_type_hints(kind).items():
+        if dataclasses.is_dataclass(hint):
+            assert isinstance(hint, type)
+            yield f"{prefix}{name}", hint
+            yield from _groups(f"{prefix}{name}.", hint)
+
+
+def _sentences() -> dict[tuple[str, str], str]:
+    """Class and field to the sentence below the field."""
+    classes = [node for node in ast.parse(inspect.getsource(types)).body if isinstance(node, ast.ClassDef)]
+    return {
+        (node.name, statement.target.id): str(below.value.value)
+        for node in classes
+        for statement, below in pairwise(node.body)
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)
+        if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
     }
-
-
-def _sentences(node: ast.ClassDef) -> list[tuple[str, str]]:
-    found: list[tuple[str, str]] = []
-    for statement in node.body:
-        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
-            found.append((statement.target.id, ""))
-        elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant) and found:
-            found[-1] = (found[-1][0], str(statement.value.value))
-    return found
 
 
 def values_of(config: types.RunConfig) -> dict[str, Any]:
     """A configuration as dotted keys and values."""
-    return {key: getattr(getattr(config, setting.section), setting.name) for key, setting in settings().items()}
+    return {key: attrgetter(key)(config) for key in settings()}
 
 
 def build(values: Mapping[str, Any]) -> types.RunConfig:
@@ -89,8 +101,20 @@ def build(values: Mapping[str, Any]) -> types.RunConfig:
     return replace(types.RunConfig(), values)
 
 
+def replace(config: Part, values: Mapping[str, Any]) -> Part:
+    """A copy of a configuration, or of one section, with the values at these dotted keys changed."""
+    own = {key: value for key, value in values.items() if "." not in key}
+    groups: dict[str, dict[str, Any]] = {}
+    for key, value in values.items():
+        group, dot, rest = key.partition(".")
+        if dot:
+            groups.setdefault(group, {})[rest] = value
+    own |= {group: replace(getattr(config, group), part) for group, part in groups.items()}
+    return dataclasses.replace(config, **own)  # type: ignore[type-var]
+
+
 def settings_by_algorithm(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings by dotted key that the algorithm's name sets beside these values; none of these is among them."""
+    """Dotted key to value that the algorithm's name sets where these values do not."""
     row = ALGORITHMS.get(values.get("algorithm.name", ""))
     if row is None:
         return {}
@@ -101,13 +125,3 @@ def _follow(value: Any, values: Mapping[str, Any]) -> Any:
     if not isinstance(value, Share):
         return value
     return int(value.fraction * values.get(value.of, settings()[value.of].default))
-
-
-def replace(config: types.RunConfig, values: Mapping[str, Any]) -> types.RunConfig:
-    """A copy of a configuration with some values, by dotted key, changed."""
-    changes: dict[str, dict[str, Any]] = {}
-    for key, value in values.items():
-        section, name = key.split(".")
-        changes.setdefault(section, {})[name] = value
-    parts = {section: dataclasses.replace(getattr(config, section), **part) for section, part in changes.items()}
-    return dataclasses.replace(config, **parts)

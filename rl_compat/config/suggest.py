@@ -1,4 +1,4 @@
-"""The valid setting that someone meant when they wrote one that does not exist."""
+"""The nearest valid setting for a key that does not exist."""
 
 from __future__ import annotations
 
@@ -8,11 +8,44 @@ from difflib import get_close_matches
 from rl_compat.config.settings import sections, settings
 from rl_compat.errors import nearest
 
+RENAMED = {
+    "algorithm.clip_cov_fraction": "algorithm.clip_cov.fraction",
+    "algorithm.clip_cov_high": "algorithm.clip_cov.high",
+    "algorithm.clip_cov_low": "algorithm.clip_cov.low",
+    "algorithm.cost_limit": "algorithm.lagrangian.cost_limit",
+    "algorithm.dro_beta": "algorithm.dro.beta",
+    "algorithm.kl_controller": "algorithm.kl_controller.type",
+    "algorithm.kl_cov_coef": "algorithm.kl_cov.coef",
+    "algorithm.kl_cov_fraction": "algorithm.kl_cov.fraction",
+    "algorithm.kl_horizon": "algorithm.kl_controller.horizon",
+    "algorithm.kl_target": "algorithm.kl_controller.target",
+    "algorithm.lagrange_init": "algorithm.lagrangian.init",
+    "algorithm.lagrange_lr": "algorithm.lagrangian.lr",
+    "algorithm.lagrange_max": "algorithm.lagrangian.max",
+    "algorithm.reward_part_weights": "algorithm.gdpo.weights",
+    "algorithm.reward_parts": "algorithm.gdpo.parts",
+    "algorithm.sapo_tau_negative": "algorithm.sapo.tau_negative",
+    "algorithm.sapo_tau_positive": "algorithm.sapo.tau_positive",
+    "off_policy.vtrace": "off_policy.vtrace.enabled",
+    "off_policy.vtrace_c": "off_policy.vtrace.c",
+    "off_policy.vtrace_rho": "off_policy.vtrace.rho",
+    "preference.beta": "algorithm.dpo.beta",
+    "preference.desirable_weight": "algorithm.kto.desirable_weight",
+    "preference.label_smoothing": "algorithm.dpo.label_smoothing",
+    "preference.length_normalized": "algorithm.dpo.length_normalized",
+    "preference.loss": "algorithm.dpo.loss",
+    "preference.margin": "algorithm.reward_model.margin",
+    "preference.reference_free": "algorithm.dpo.reference_free",
+    "preference.undesirable_weight": "algorithm.kto.undesirable_weight",
+    "supervised.loss_on": "algorithm.sft.loss_on",
+    "supervised.packing": "algorithm.sft.packing",
+}
+"a key of an earlier version to the key that replaced it"
+
 OTHER_NAMES = {
     "actor.lr": ("optimizer.actor_lr",),
     "critic.lr": ("optimizer.critic_lr",),
     "attn_implementation": ("plan.attention",),
-    "beta": ("algorithm.kl_coef", "algorithm.kl_loss_coef"),
     "bf16": ("plan.compute_dtype",),
     "cliprange": ("algorithm.clip_low", "algorithm.clip_high"),
     "clip_range": ("algorithm.clip_low", "algorithm.clip_high"),
@@ -42,13 +75,16 @@ OTHER_NAMES = {
 
 
 def suggestion(key: str) -> str:
-    """A sentence with the nearest valid key and its section, or what there is."""
+    """A sentence with the nearest valid key and its section, or with the sections."""
+    if normalize(key) in RENAMED:
+        return f"it is now `{RENAMED[normalize(key)]}`"
     section, _, name = normalize(key).rpartition(".")
-    section = _mended(section)
+    section = _spelled(section)
     if not section and name in sections():
         return _names_in(name)
     return (
-        _same_name_elsewhere(section, name)
+        _did_you_mean(OTHER_NAMES.get(f"{section}.{name}", OTHER_NAMES.get(name, ())))
+        or _same_name_elsewhere(section, name)
         or _other_name(f"{section}.{name}")
         or _other_name(name)
         or _near_in_section(section, name)
@@ -59,17 +95,17 @@ def suggestion(key: str) -> str:
 
 
 def means_ours(key: str) -> bool:
-    """Whether an unknown key is nearer to a setting of ours than to any key of verl's."""
+    """Whether an unknown key is nearer to a native setting than to a key of a dialect."""
     section, _, name = normalize(key).rpartition(".")
     ours = {setting.name for setting in settings().values()}
-    section = _mended(section)
+    section = _spelled(section)
     if section in ("", *sections()):
         return name in ours or name in OTHER_NAMES or not section or nearest(name, ours) is not None
     return f"{section}.{name}" in OTHER_NAMES
 
 
-def _mended(section: str) -> str:
-    """A misspelled section of ours as it is spelled; any other as it is."""
+def _spelled(section: str) -> str:
+    """A misspelled section with its right spelling; any other unchanged."""
     return next(iter(get_close_matches(section, list(sections()), n=1, cutoff=0.8)), section)
 
 
@@ -85,11 +121,10 @@ def keys_named(name: str) -> tuple[str, ...]:
 
 def _same_name_elsewhere(section: str, name: str) -> str | None:
     keys = keys_named(name)
-    if not keys:
-        return None
-    if f"{section}.{name}" in keys:
-        return _did_you_mean((f"{section}.{name}",))
-    homes = " or ".join(f"[{key.split('.')[0]}]" for key in keys)
+    same_group = tuple(key for key in keys if settings()[key].section.endswith(section.rpartition(".")[2]))
+    if not keys or (section and same_group):
+        return _did_you_mean(same_group)
+    homes = " or ".join(f"[{settings()[key].section}]" for key in keys)
     return f"`{name}` belongs in {homes}: {_quoted(keys)}"
 
 
@@ -122,8 +157,10 @@ def _names_in(section: str) -> str:
     return f"[{section}] has {names}"
 
 
-def _did_you_mean(keys: Sequence[str]) -> str:
-    homes = " and ".join(dict.fromkeys(f"[{key.split('.')[0]}]" for key in keys))
+def _did_you_mean(keys: Sequence[str]) -> str | None:
+    if not keys:
+        return None
+    homes = " and ".join(dict.fromkeys(f"[{settings()[key].section}]" for key in keys))
     return f"did you mean {_quoted(keys)}, in section {homes}"
 
 

@@ -84,10 +84,19 @@ def _flatten(path: Path, lines: Mapping[str, int], data: Mapping[str, Any]) -> I
     for section, table in data.items():
         if section not in sections() or not isinstance(table, Mapping):
             raise _unknown_section(path, lines, section, table)
-        for name, value in table.items():
-            key = f"{section}.{name}"
+        for key, value in flat(section, table):
             if key not in settings():
                 raise ConfigError(f"{_place(path, lines, key)}: there is no setting `{key}`", hint=suggestion(key))
+            yield key, value
+
+
+def flat(section: str, table: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The dotted keys and values of a section's table, those of its groups included."""
+    for name, value in table.items():
+        key = f"{section}.{name}"
+        if key in sections() and isinstance(value, Mapping):
+            yield from flat(key, value)
+        else:
             yield key, value
 
 
@@ -96,7 +105,7 @@ def _unknown_section(path: Path, lines: Mapping[str, int], section: str, table: 
     if not isinstance(table, Mapping):
         return ConfigError(f"{place}: `{section}` stands outside of a section", hint=suggestion(section))
     if section in VERL_SECTIONS:
-        hint = "verl's keys are taken on the command line: `rlc train actor_rollout_ref.model.path=…`"
+        hint = "pass verl's keys on the command line: `rlc train actor_rollout_ref.model.path=…`"
         return ConfigError(f"{place}: there is no section [{section}]", hint=hint)
     close = nearest(normalize(section), sections())
     names = list(table) or [""]
@@ -124,5 +133,5 @@ def toml_words(value: Any) -> str:
 
 
 def _place(path: Path, lines: Mapping[str, int], key: str) -> str:
-    number = lines.get(key, lines.get(key.partition(".")[2]))
+    number = lines.get(key)
     return f"`{path}`" if number is None else f"`{path}` line {number}"

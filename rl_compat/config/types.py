@@ -1,395 +1,487 @@
-"""What the user asks for. No word here depends on the hardware, except in `plan`, where `auto` is the default."""
+"""The settings of a run. Each field declares one setting: name, type, limits, default, and one sentence below it.
+
+A nested dataclass is a group: `algorithm.clip_cov.fraction`, or the table `[algorithm.clip_cov]`. Nothing here depends
+on the hardware, except `plan`, where `auto` leaves the choice to the planner.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
-AlgorithmName = Literal[
-    "ppo",
-    "ppo_lagrangian",
-    "grpo",
-    "dr_grpo",
-    "dapo",
-    "rloo",
-    "reinforce_plus_plus",
-    "reinforce_plus_plus_baseline",
-    "opo",
-    "grpo_passk",
-    "gpg",
-    "gdpo",
-    "remax",
-    "optimal_token_baseline",
-    "tir_optimal_token_baseline",
-    "sft",
-    "dpo",
-    "kto",
-    "reward_model",
-]
-PolicyLossName = Literal[
-    "auto",
-    "ppo_clip",
-    "gspo",
-    "cispo",
-    "sapo",
-    "gpg",
-    "clip_cov",
-    "kl_cov",
-    "geo_mean",
-    "dro",
-    "dppo_tv",
-    "dppo_kl",
-    "reinforce",
-]
-KLKind = Literal["none", "k1", "abs", "k2", "k3", "k1+", "abs+", "k2+", "k3+"]
-"a `+` keeps the value and has the gradient of k2"
+from rl_compat.algorithms.table import Aggregation, AlgorithmName, KLKind, PolicyLossName
+from rl_compat.config.limits import (
+    BelowOne,
+    Count,
+    Fraction,
+    Index,
+    NotNegative,
+    Positive,
+    Range,
+    Text,
+    Texts,
+    ZeroToOne,
+)
+
 Auto = Literal["auto"]
+DtypeChoice = Literal["auto", "fp32", "fp16", "bf16"]
+LoggerName = Literal["console", "jsonl", "tensorboard", "wandb"]
+OptimizerName = Literal["adamw", "adamw8bit"]
+Schedule = Literal["constant", "linear", "cosine"]
+DPOLossName = Literal["sigmoid", "ipo", "hinge"]
+ImportanceLevel = Literal["none", "token", "sequence"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
-    path: str = "smollm2-135m"
-    "a name from `rlc models`, a local folder, a GGUF file or a hub id"
+    path: Text = "smollm2-135m"
+    "model to train: a name from `rlc models`, a local folder, a GGUF file or a hub id"
     critic_path: str | None = None
-    "trunk of the critic; the actor's model when not set"
+    "model that the critic starts from; `model.path` when not set"
     tokenizer: str | None = None
-    "folder or hub id; the model's own when not set"
+    "tokenizer folder or hub id; the model's own when not set"
     chat_template: str | None = None
     "`plain`, or a file with a Jinja template; the tokenizer's own when not set"
     trust_remote_code: bool = False
-    "let the model's folder run Python code of its own"
-    lora_rank: int = 0
-    "0 trains all weights; above 0 trains adapters and uses the base as the reference"
+    "allow Python code from the model's folder to run"
+    lora_rank: Index = 0
+    "rank of the LoRA adapters; 0 trains all weights, above 0 the frozen base is also the reference"
     lora_alpha: float = 16.0
-    "scale of the adapters: alpha / rank"
-    lora_dropout: float = 0.0
-    lora_targets: tuple[str, ...] = ("all-linear",)
-    "module names that get an adapter"
+    "LoRA scale: adapters are multiplied by alpha / rank"
+    lora_dropout: BelowOne = 0.0
+    "dropout probability of the LoRA adapters' input"
+    lora_targets: Texts = ("all-linear",)
+    "names of the modules that get an adapter; `all-linear` is every linear layer except the output head"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataConfig:
-    train_files: tuple[str, ...] = ("gsm8k",)
-    "`gsm8k` (shipped), `arithmetic` (generated), or paths, patterns and folders of .parquet, .jsonl, .json, .csv"
+    train_files: Texts = ("gsm8k",)
+    "`gsm8k` (included), `arithmetic` (generated), or paths, patterns and folders of .parquet, .jsonl, .json, .csv"
     val_files: tuple[str, ...] = ("gsm8k",)
-    "held-out data, in the same forms; empty for none"
-    prompt_key: str = "prompt"
+    "validation data, in the same forms; empty for none"
+    prompt_key: Text = "prompt"
     "column with the chat messages or the prompt text; `extra_info.question` reaches into a struct"
     response_key: str | None = None
-    "column with the response to imitate or to judge; told by the form of the data when not set, as all below"
+    "column with the response; detected from the data when not set, like the other columns below"
     chosen_key: str | None = None
-    "column with the better response"
+    "column with the preferred response"
     rejected_key: str | None = None
-    "column with the worse response"
+    "column with the rejected response"
     label_key: str | None = None
-    "column that says whether a response is good"
+    "column that says whether a response is desirable"
     answer_key: str | None = None
     "column with the ground truth"
     bad_rows: Literal["error", "drop"] = "error"
-    "rows without a usable prompt or response: stop, or leave them out and say so"
-    mixture_weights: tuple[float, ...] = ()
-    "share of each of train_files in every batch; when empty all rows are one dataset"
+    "what to do with rows without a usable prompt or response: stop, or drop them and report how many"
+    mixture_weights: tuple[Positive, ...] = ()
+    "share of each of train_files in every batch; when empty, all rows form one dataset"
     streaming: bool | Auto = "auto"
-    "read train_files in pieces, in bounded memory; `auto`: when their rows would fill a quarter of the memory"
-    max_prompt_length: int = 512
-    "tokens"
-    max_response_length: int = 256
-    "tokens"
+    "read train_files piece by piece in bounded memory; `auto` does so when the rows would fill a quarter of the memory"
+    max_prompt_length: Count = 512
+    "longest prompt, in tokens"
+    max_response_length: Count = 256
+    "longest response, in tokens; a response cut off there counts as finished, so no value is bootstrapped after it"
     overlong_prompts: Literal["filter", "error", "left", "right", "middle"] = "filter"
-    "drop rows over max_prompt_length, stop, or cut on that side"
-    max_train_samples: int | None = None
-    max_val_samples: int | None = None
+    "what to do with prompts over max_prompt_length: drop the row, stop, or truncate on that side"
+    max_train_samples: Count | None = None
+    "use at most this many training rows; all when not set"
+    max_val_samples: Count | None = None
+    "use at most this many validation rows; all when not set"
     shuffle: bool = True
-    seed: int = 1
-    "of the order of the rows"
+    "shuffle the training rows in every epoch"
+    seed: Index = 1
+    "seed of the row order"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewardConfig:
     functions: tuple[str, ...] = ("auto",)
-    "`auto` (by the row's data_source), built-in names, or `file.py:function`; summed with the weights"
+    "`auto` (by the row's data_source), built-in names, or `file.py:function`; the reward is their weighted sum"
     weights: tuple[float, ...] = ()
     "one per function; all 1 when empty"
     function_arguments: dict[str, str] = field(default_factory=dict)
-    "extra keyword arguments of the functions that take them"
+    "extra keyword arguments, passed to each function that accepts them"
     sources: dict[str, str] = field(default_factory=dict)
-    "data_source (or a pattern with `*`): the built-in name or `file.py:function` that `auto` takes for it"
+    "data_source (or a pattern with `*`) to the built-in name or `file.py:function` that `auto` uses for it"
     model: str | None = None
-    "a learned reward beside the functions: folder or hub id of a sequence classification model with one output"
+    "reward model added to the functions: folder or hub id of a sequence classification model with one output"
     model_weight: float = 1.0
-    "of the learned reward in the sum"
-    overlong_buffer: int = 0
-    "tokens before data.max_response_length over which a penalty grows from 0 to overlong_penalty; 0 is no penalty"
-    overlong_penalty: float = 1.0
-    num_processes: int = 1
-    "of each function that runs outside this process; the responses of a step are dealt out among them"
-    timeout_seconds: float = 60.0
-    "per function and response"
+    "weight of the reward model in the sum"
+    overlong_buffer: Index = 0
+    "tokens before data.max_response_length over which a penalty grows from 0 to overlong_penalty; 0 for no penalty"
+    overlong_penalty: NotNegative = 1.0
+    "penalty of a response that reaches data.max_response_length"
+    num_processes: Count = 1
+    "processes for each function that runs outside this process; the responses of a step are divided among them"
+    timeout_seconds: Positive = 60.0
+    "time limit per function and response"
     on_error: Literal["stop", "zero", "skip"] = "stop"
     "when a function fails, times out or returns None: stop the run, score 0, or leave the row out of the update"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostConfig:
-    """What `ppo_lagrangian` holds below a limit. Time limits and what happens on a failure are those of `reward`."""
+    """The cost that `ppo_lagrangian` keeps below a limit. Timeouts and error handling are those of `reward`."""
 
     functions: tuple[str, ...] = ()
-    "built-in names or `file.py:function`; summed with the weights"
+    "built-in names or `file.py:function`; the cost is their weighted sum"
     weights: tuple[float, ...] = ()
     "one per function; all 1 when empty"
     function_arguments: dict[str, str] = field(default_factory=dict)
-    "extra keyword arguments of the functions that take them"
+    "extra keyword arguments, passed to each function that accepts them"
     model: str | None = None
-    "a learned cost beside the functions: folder or hub id of a sequence classification model with one output"
+    "cost model added to the functions: folder or hub id of a sequence classification model with one output"
     model_weight: float = 1.0
-    "of the learned cost in the sum"
+    "weight of the cost model in the sum"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KLControllerConfig:
+    """How `algorithm.kl_coef` changes during a run."""
+
+    type: Literal["fixed", "adaptive"] = "fixed"
+    "`adaptive` moves the coefficient so that the KL approaches the target"
+    target: Positive = 0.1
+    "KL per response token, in nats, that the adaptive controller aims for"
+    horizon: Count = 10_000
+    "responses over which the adaptive controller corrects the coefficient; larger is slower"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LagrangianConfig:
+    """The constraint of `ppo_lagrangian`."""
+
+    cost_limit: float = 0.0
+    "largest mean cost of a response that is allowed"
+    lr: NotNegative = 0.1
+    "learning rate of the Lagrange multiplier"
+    init: Positive = 1.0
+    "Lagrange multiplier at the start"
+    max: Positive = 5.0
+    "upper bound of the Lagrange multiplier"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GDPOConfig:
+    """The parts of the reward that `gdpo` normalizes separately."""
+
+    parts: tuple[str, ...] = ()
+    "reward functions, or keys of the dicts they return; all functions when empty"
+    weights: tuple[float, ...] = ()
+    "one per part; when empty, those of `reward.weights`, and 1 for keys of dicts"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SAPOConfig:
+    """The policy loss `sapo`."""
+
+    tau_positive: Positive = 1.0
+    "temperature of the soft gate for positive advantages; larger makes the gradient fade faster as the ratio leaves 1"
+    tau_negative: Positive = 1.05
+    "the same for negative advantages"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DROConfig:
+    """The policy loss `dro`."""
+
+    beta: Positive = 0.1
+    "weight of the squared log-ratio to the old policy"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClipCovConfig:
+    """The policy loss `clip_cov`."""
+
+    fraction: Fraction = 0.0002
+    "fraction of a mini-batch's tokens that is left out of the loss"
+    low: float = 1.0
+    "tokens are chosen where the covariance of advantage and log-probability is above this"
+    high: float = 5.0
+    "and below this"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KLCovConfig:
+    """The policy loss `kl_cov`."""
+
+    fraction: Fraction = 0.0002
+    "fraction of a mini-batch's tokens, those of largest covariance, that gets a KL penalty to the old policy"
+    coef: NotNegative = 0.1
+    "coefficient of that penalty"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SFTConfig:
+    """The algorithm `sft`."""
+
+    loss_on: Literal["response", "all"] = "response"
+    "tokens in the loss: those of the assistant, or all except the first"
+    packing: bool = False
+    "put several examples into one row without attention between them: the same loss without padding"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DPOConfig:
+    """The algorithm `dpo`."""
+
+    loss: DPOLossName = "sigmoid"
+    "loss on the margin between the chosen and the rejected response"
+    beta: Positive = 0.1
+    "strength of the penalty for leaving the reference: the implicit reward is beta times the log-ratio to it"
+    label_smoothing: Annotated[float, Range(ge=0, lt=0.5)] = 0.0
+    "with `sigmoid`: assumed probability that a pair is labelled the wrong way round"
+    length_normalized: bool = False
+    "divide each log-ratio by the number of tokens of its response"
+    reference_free: bool = False
+    "train without a reference model"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KTOConfig:
+    """The algorithm `kto`."""
+
+    beta: Positive = 0.1
+    "strength of the penalty for leaving the reference: the implicit reward is beta times the log-ratio to it"
+    desirable_weight: NotNegative = 1.0
+    "weight of the losses of desirable responses"
+    undesirable_weight: NotNegative = 1.0
+    "weight of the losses of undesirable responses"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewardModelingConfig:
+    """The algorithm `reward_model`."""
+
+    margin: NotNegative = 0.0
+    "how far the chosen response's reward should be above the rejected one's, where the row gives no margin"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlgorithmConfig:
     name: AlgorithmName = "ppo"
-    "how rewards become advantages; some names also set others of these, unless they are given"
-    gamma: float = 1.0
-    "discount of later rewards"
-    gae_lambda: float = 1.0
+    "how rewards become advantages; some algorithms change the defaults of other settings"
+    gamma: ZeroToOne = 1.0
+    "discount factor of later rewards, per token"
+    gae_lambda: ZeroToOne = 1.0
+    "lambda of generalized advantage estimation; 1 uses whole returns, smaller trusts the critic more"
     whiten_advantages: bool = True
-    "with a critic: zero mean, unit variance over the batch's response tokens"
+    "with a critic: scale advantages to zero mean and unit variance over the batch's response tokens"
     normalize_by_std: bool = True
     "GRPO: divide by the group's standard deviation"
-    group_size: int = 1
+    group_size: Count = 1
     "responses per prompt"
-    reward_parts: tuple[str, ...] = ()
-    "`gdpo`: the parts that are compared one by one, functions or numbers in their dicts; all functions when empty"
-    reward_part_weights: tuple[float, ...] = ()
-    "one per part; those of `reward.weights` when empty, 1 for other numbers"
     dynamic_sampling: bool = False
-    "replace prompts whose responses all get the same reward by the next ones, which then come sooner"
-    max_sampling_rounds: int = 10
-    "with dynamic_sampling: after so many a step learns from the prompts that it has"
-    policy_loss: PolicyLossName = "auto"
-    "what the actor minimizes; `auto` is `ppo_clip`, and `gpg` for the algorithm of that name"
-    clip_low: float = 0.2
-    "how far below 1 the ratio to the old policy may pay off; for `dppo_*` the bound on the divergence"
-    clip_high: float = 0.2
-    "how far above 1"
-    clip_dual: float | None = 3.0
-    "bound on the loss of negative advantages (dual clip), for `dppo_*` on the ratio; none switches it off"
-    clip_value: float | None = 0.5
-    "value clipping of the critic; none switches it off"
-    sapo_tau_positive: float = 1.0
-    "`sapo`: how fast the gradient fades as the ratio leaves 1, for positive advantages"
-    sapo_tau_negative: float = 1.05
-    "and for negative ones"
-    dro_beta: float = 0.1
-    "`dro`: weight of the squared distance to the old policy"
-    clip_cov_fraction: float = 0.0002
-    "`clip_cov`: share of a mini-batch's tokens that is left out"
-    clip_cov_low: float = 1.0
-    "`clip_cov`: they have a covariance of advantage and log-probability above this"
-    clip_cov_high: float = 5.0
-    "`clip_cov`: and below this"
-    kl_cov_fraction: float = 0.0002
-    "`kl_cov`: share of a mini-batch's tokens, those of largest covariance, that is tied to the old policy"
-    kl_cov_coef: float = 0.1
-    "`kl_cov`: weight of that tie"
+    "replace prompts whose responses all get the same reward by the next prompts"
+    max_sampling_rounds: Count = 10
+    "with dynamic_sampling: after this many rounds a step uses the prompts it has"
+    policy_loss: PolicyLossName | Auto = "auto"
+    "loss of the actor; `auto` is `gpg` for the algorithm `gpg` and `ppo_clip` for all others"
+    clip_low: Fraction = 0.2
+    "clip range of the ratio to the old policy below 1; for `dppo_*` the bound on the divergence"
+    clip_high: Positive = 0.2
+    "clip range of the ratio above 1"
+    clip_dual: Annotated[float, Range(gt=1)] | None = 3.0
+    "bound on the loss of negative advantages (dual clip), for `dppo_*` on the ratio; `none` for no bound"
+    clip_value: Positive | None = 0.5
+    "clip range of the critic's values around the old ones; `none` for no clipping"
     entropy_coef: float = 0.0
-    loss_aggregation: Literal[
-        "auto", "token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"
-    ] = "auto"
-    "how token losses become one; `auto` is `seq-mean-token-mean` for `gspo`, `sapo`, `geo_mean`, else `token-mean`"
-    kl_in_reward: KLKind = "none"
-    "estimator of the per-token KL penalty subtracted from the reward"
-    kl_coef: float = 0.001
-    "coefficient of the KL in the reward"
-    kl_controller: Literal["fixed", "adaptive"] = "fixed"
-    kl_target: float = 0.1
-    kl_horizon: int = 10_000
-    kl_loss: KLKind = "none"
-    "estimator of a KL term in the actor's loss"
-    kl_loss_coef: float = 0.001
-    num_epochs: int = 1
-    "passes over a batch"
-    critic_warmup_steps: int = 0
-    "steps in which only the critic learns"
-    cost_limit: float = 0.0
-    "`ppo_lagrangian`: mean cost of a response that is allowed"
-    lagrange_lr: float = 0.1
-    "learning rate of the price of the cost"
-    lagrange_init: float = 1.0
-    "price at the start"
-    lagrange_max: float = 5.0
-    "highest price"
+    "coefficient of the entropy bonus in the actor's loss"
+    loss_aggregation: Aggregation | Auto = "auto"
+    "how token losses are averaged; `auto` is `seq-mean-token-mean` for `gspo`, `sapo`, `geo_mean`, else `token-mean`"
+    kl_in_reward: KLKind | Literal["none"] = "none"
+    "estimator of the per-token KL penalty subtracted from the reward; `+` adds the gradient of `k2`"
+    kl_coef: NotNegative = 0.001
+    "coefficient of the KL penalty in the reward"
+    kl_loss: KLKind | Literal["none"] = "none"
+    "estimator of a KL term in the actor's loss; `+` keeps the value and takes the gradient of `k2`"
+    kl_loss_coef: NotNegative = 0.001
+    "coefficient of the KL term in the actor's loss"
+    num_epochs: Count = 1
+    "optimization passes over each batch of responses"
+    critic_warmup_steps: Index = 0
+    "number of first steps in which only the critic is trained"
+    kl_controller: KLControllerConfig = field(default_factory=KLControllerConfig)
+    lagrangian: LagrangianConfig = field(default_factory=LagrangianConfig)
+    gdpo: GDPOConfig = field(default_factory=GDPOConfig)
+    sapo: SAPOConfig = field(default_factory=SAPOConfig)
+    dro: DROConfig = field(default_factory=DROConfig)
+    clip_cov: ClipCovConfig = field(default_factory=ClipCovConfig)
+    kl_cov: KLCovConfig = field(default_factory=KLCovConfig)
+    sft: SFTConfig = field(default_factory=SFTConfig)
+    dpo: DPOConfig = field(default_factory=DPOConfig)
+    kto: KTOConfig = field(default_factory=KTOConfig)
+    reward_model: RewardModelingConfig = field(default_factory=RewardModelingConfig)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VTraceConfig:
+    """V-trace in place of GAE."""
+
+    enabled: bool = False
+    "with a critic: use V-trace returns and advantages"
+    rho: Positive = 1.0
+    "upper bound of the probability ratio in a token's own error"
+    c: Positive = 1.0
+    "upper bound of the ratio with which later tokens contribute"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffPolicyConfig:
-    """For tokens that another policy sampled: one of other rounding, or older weights."""
+    """For tokens sampled by another policy: an engine with different numerics, or stale weights."""
 
-    importance: Literal["none", "token", "sequence"] = "none"
-    "weigh losses by the ratio of the trainer's to the sampler's probability, of each token or of its whole response"
-    truncate: float | None = None
-    "no weight above this"
-    band: tuple[float, float] | None = None
-    "weights outside it are 0"
+    importance: ImportanceLevel = "none"
+    "weight losses by the ratio of the trainer's to the sampler's probability, per token or per response"
+    truncate: Positive | None = None
+    "upper bound of the importance weights"
+    band: tuple[NotNegative, NotNegative] | None = None
+    "importance weights outside this interval become 0"
     normalize: bool = False
-    "divide the weights by their mean over the batch"
+    "divide the importance weights by their mean over the batch"
     reject: tuple[str, ...] = ()
-    "train on no token that one of these rules leaves out: `token_k1:0.8_1.25`, `seq_mean_k3:0.02` …"
+    "rules that exclude tokens from the loss: `token_k1:0.8_1.25`, `seq_mean_k3:0.02` …"
     bypass: bool = False
-    "the sampler's log-probabilities are the old ones; saves the pass that computes the trainer's"
-    vtrace: bool = False
-    "with a critic: V-trace returns and advantages in place of GAE"
-    vtrace_rho: float = 1.0
-    "the most that a ratio of probabilities counts in the error of its own token"
-    vtrace_c: float = 1.0
-    "and in what later tokens pass on to it"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SupervisedConfig:
-    """For `algorithm.name=sft`."""
-
-    loss_on: Literal["response", "all"] = "response"
-    "the tokens that are learned: those of the assistant, or all but the first"
-    packing: bool = False
-    "several rows in one sequence, each blind to the others: the same loss without padding"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PreferenceConfig:
-    """For `algorithm.name` dpo, kto and reward_model."""
-
-    loss: Literal["sigmoid", "ipo", "hinge"] = "sigmoid"
-    "`dpo`: of the margin between the two responses"
-    beta: float = 0.1
-    "how dear it is to leave the reference: the reward is beta times the log-ratio to it"
-    label_smoothing: float = 0.0
-    "`dpo` with `sigmoid`: share of pairs that may be the wrong way round"
-    length_normalized: bool = False
-    "`dpo`: divide each log-ratio by its number of tokens"
-    reference_free: bool = False
-    "`dpo`: leave the reference out"
-    desirable_weight: float = 1.0
-    "`kto`: of the losses of good responses"
-    undesirable_weight: float = 1.0
-    "and of the others"
-    margin: float = 0.0
-    "`reward_model`: by how much the better response should lead, where its row does not say"
+    "use the sampler's log-probabilities as the old ones; saves the pass that recomputes them"
+    vtrace: VTraceConfig = field(default_factory=VTraceConfig)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutConfig:
     engine: Literal["auto", "native", "transformers", "vllm"] = "auto"
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
-    "0 keeps all tokens"
-    min_p: float = 0.0
-    "keeps tokens at least so likely compared with the most likely one"
-    stop_strings: tuple[str, ...] = ()
-    "a response also ends with the token that completes any of these in its text"
-    max_num_seqs: int | None = None
-    "responses generated at once; planned when not set"
-    max_num_batched_tokens: int | None = None
+    "engine that generates responses; `auto` picks the fastest that works on this hardware"
+    temperature: Positive = 1.0
+    "sampling temperature of the training responses"
+    top_p: Fraction = 1.0
+    "sample from the smallest set of tokens whose probabilities sum to this; 1 keeps all"
+    top_k: Index = 0
+    "sample from the most likely tokens only; 0 keeps all"
+    min_p: BelowOne = 0.0
+    "drop tokens less likely than this fraction of the most likely token's probability"
+    stop_strings: tuple[Text, ...] = ()
+    "end a response with the token that completes one of these strings"
+    max_num_seqs: Count | None = None
+    "concurrent sequences; planned when not set"
+    max_num_batched_tokens: Count | None = None
     "prompt tokens in one prefill; planned when not set"
-    max_model_len: int | None = None
-    "tokens of the longest sequence, prompt and response; the sum of `data`'s two limits when not set"
-    gpu_memory_utilization: float | None = None
-    "share of the device's total memory the engine may hold; planned when not set"
-    seed: int = 1
+    max_model_len: Count | None = None
+    "longest sequence, prompt and response, in tokens; the sum of the two limits of `data` when not set"
+    gpu_memory_utilization: Fraction | None = None
+    "fraction of the device's total memory that the engine may use; planned when not set"
+    seed: Index = 1
+    "seed of the sampling"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizerConfig:
-    name: Literal["adamw", "adamw8bit"] = "adamw"
-    actor_lr: float = 1e-6
-    critic_lr: float = 1e-5
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
-    weight_decay: float = 0.01
-    max_grad_norm: float = 1.0
-    schedule: Literal["constant", "linear", "cosine"] = "constant"
-    warmup_steps: int = 0
-    "optimizer steps (mini-batches)"
-    min_lr_fraction: float = 0.0
-    "of the full learning rate at the end of a schedule"
+    name: OptimizerName = "adamw"
+    "`adamw`, or `adamw8bit` with 8-bit states (needs bitsandbytes)"
+    actor_lr: NotNegative = 1e-6
+    "peak learning rate of the actor, and of the model in `sft`, `dpo`, `kto` and `reward_model`"
+    critic_lr: NotNegative = 1e-5
+    "peak learning rate of the critic"
+    betas: tuple[BelowOne, BelowOne] = (0.9, 0.999)
+    "decay rates of Adam's first and second moment"
+    eps: Positive = 1e-8
+    "term added to the denominator of Adam's update"
+    weight_decay: NotNegative = 0.01
+    "decoupled weight decay of parameters with two or more dimensions; norms and biases have none"
+    max_grad_norm: NotNegative = 1.0
+    "gradients with a larger norm are scaled down to it; 0 switches clipping off"
+    schedule: Schedule = "constant"
+    "how the learning rate changes after the warm-up"
+    warmup_steps: Index = 0
+    "optimizer steps (mini-batches) over which the learning rate rises from 0"
+    min_lr_fraction: ZeroToOne = 0.0
+    "fraction of the peak learning rate at the end of a schedule"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerConfig:
-    batch_size: int = 32
+    batch_size: Count = 32
     "prompts per step"
-    mini_batch_size: int = 32
+    mini_batch_size: Count = 32
     "prompts per optimizer step; follows batch_size when only that is given"
-    num_steps: int | None = None
-    "stop after so many steps; otherwise after num_epochs"
-    num_epochs: int = 1
+    num_steps: Count | None = None
+    "stop after this many steps; after num_epochs when not set"
+    num_epochs: Count = 1
     "passes over the training data"
-    max_seconds: float | None = None
-    "stop, with a checkpoint, at the first step boundary after so long"
-    output_dir: str = "runs/default"
+    max_seconds: Positive | None = None
+    "write a checkpoint and stop at the first step boundary after this time"
+    output_dir: Text = "runs/default"
+    "folder of the run's checkpoints, metrics and logs"
     resume: str = "auto"
     "`auto` (the newest complete checkpoint of output_dir), `never`, or a checkpoint folder"
-    save_every: int = 10
+    save_every: Index = 10
     "steps between checkpoints; 0 saves only at the end and on an interrupt"
-    keep_checkpoints: int = 2
-    validate_every: int = 0
-    "steps between validations; 0 validates only before and after"
+    keep_checkpoints: Count = 2
+    "number of newest checkpoints to keep"
+    validate_every: Index = 0
+    "steps between validations; 0 validates only before and after training"
     validate_before: bool = True
+    "validate before the first step"
     validate_after: bool = True
-    validation_temperature: float = 0.0
-    "0 is greedy"
-    num_sample_generations: int = 4
-    "responses written to samples.jsonl each step"
-    loggers: tuple[str, ...] = ("console", "jsonl", "tensorboard")
-    "of console, jsonl, tensorboard, wandb"
+    "validate after the last step"
+    validation_temperature: NotNegative = 0.0
+    "sampling temperature of validation; 0 is greedy"
+    num_sample_generations: Index = 4
+    "responses written to samples.jsonl in each step"
+    loggers: tuple[LoggerName, ...] = ("console", "jsonl", "tensorboard")
+    "where metrics are written"
     project: str = "rl_compat"
+    "project name in wandb"
     experiment: str | None = None
-    "name in the trackers; the output folder's name when not set"
-    seed: int = 1
+    "run name in the trackers; the name of output_dir when not set"
+    seed: Index = 1
+    "seed of new weights, dropout and the order of mini-batches"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanConfig:
-    """Explicit settings beat the profile; what cannot work on the hardware is refused with the reason."""
+    """A value given here overrides the profile; one that cannot work on the hardware is refused with the reason."""
 
     profile: str = "auto"
+    "hardware profile, a name from `rlc profiles`; `auto` is the best match"
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    num_devices: int = 1
-    compute_dtype: Literal["auto", "fp32", "fp16", "bf16"] = "auto"
-    "what training multiplies in"
-    rollout_dtype: Literal["auto", "fp32", "fp16", "bf16"] = "auto"
-    "what generation multiplies in"
-    frozen_storage_dtype: Literal["auto", "fp32", "fp16", "bf16"] = "auto"
-    "what weights that are not trained are kept in"
+    "device to run on"
+    num_devices: Count = 1
+    "number of devices to run on"
+    compute_dtype: DtypeChoice = "auto"
+    "dtype of the matrix products in training"
+    rollout_dtype: DtypeChoice = "auto"
+    "dtype of the matrix products in generation"
+    frozen_storage_dtype: DtypeChoice = "auto"
+    "dtype in which weights that are not trained are stored"
     attention: Literal["auto", "eager", "sdpa", "flash_attention_2"] = "auto"
+    "attention implementation of training"
     gradient_checkpointing: bool | Auto = "auto"
+    "recompute activations in the backward pass in place of storing them"
     offload_optimizer: bool | Auto = "auto"
-    "optimizer states in host memory, updated there"
+    "keep the optimizer states in host memory and update them there"
     offload_idle_models: bool | Auto = "auto"
-    "weights in host memory while a role waits for its turn"
-    micro_batch_size: int | Auto = "auto"
+    "keep the weights of a role in host memory while it is idle"
+    micro_batch_size: Count | Auto = "auto"
     "most sequences in one forward and backward"
-    max_tokens_per_micro_batch: int | Auto = "auto"
+    max_tokens_per_micro_batch: Count | Auto = "auto"
     "most tokens, padding included, in one forward and backward"
-    logprob_chunk_tokens: int | Auto = "auto"
-    "response tokens whose logits exist at once"
+    logprob_chunk_tokens: Count | Auto = "auto"
+    "response tokens whose logits exist at the same time"
     quantization: Literal["none", "int8", "nf4"] = "none"
-    "of frozen base weights under LoRA"
-    memory_fraction: float = 0.9
-    "of the free memory that a plan may fill"
+    "quantization of the frozen base weights under LoRA"
+    memory_fraction: Fraction = 0.9
+    "fraction of the free memory that a plan may use"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunConfig:
+    """All sections."""
+
     model: ModelConfig = field(default_factory=ModelConfig)
     data: DataConfig = field(default_factory=DataConfig)
     reward: RewardConfig = field(default_factory=RewardConfig)
     cost: CostConfig = field(default_factory=CostConfig)
     algorithm: AlgorithmConfig = field(default_factory=AlgorithmConfig)
     off_policy: OffPolicyConfig = field(default_factory=OffPolicyConfig)
-    supervised: SupervisedConfig = field(default_factory=SupervisedConfig)
-    preference: PreferenceConfig = field(default_factory=PreferenceConfig)
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     trainer: TrainerConfig = field(default_factory=TrainerConfig)

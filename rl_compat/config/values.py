@@ -1,21 +1,21 @@
-"""Values of settings: from the command line's text or from TOML, into the type of their field."""
+"""Values of settings: from command-line text or TOML to the type of the field, checked by pydantic."""
 
 from __future__ import annotations
 
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any, Literal
 
+from rl_compat.config.limits import Range
 from rl_compat.errors import nearest
 
 NONE_WORDS = ("none", "null", "None")
-TRUE_WORDS = ("true", "True", "yes", "on")
-FALSE_WORDS = ("false", "False", "no", "off")
 
 
 class Mismatch(Exception):  # noqa: N818
-    """A value that is not of its field's type; says what was expected."""
+    """A value that is not of its setting's type; says what was expected."""
 
     def __init__(self, expected: str, hint: str | None = None) -> None:
         super().__init__(expected)
@@ -26,45 +26,98 @@ class Mismatch(Exception):  # noqa: N818
 def parse_text(text: str, hint: Any) -> Any:
     """A value written on the command line. Raises Mismatch."""
     text = text.strip()
-    for alternative in alternatives(hint):
+    kinds = _kinds(hint)
+    if text in NONE_WORDS and types.NoneType in kinds:
+        return None
+    if tuple in kinds:
+        item = typing.get_args(kinds[tuple])[0]
         try:
-            return _parse_as(text, alternative)
-        except Mismatch:
-            continue
-    raise mismatch(text, hint)
+            items = tuple(parse_text(part, item) for part in split_items(text))
+        except Mismatch as error:
+            raise Mismatch(describe(hint), error.hint) from error
+        return _validated(items, hint, strict=True)
+    if dict in kinds:
+        return _pairs(text, hint)
+    return _validated(unquote(text) if {str, Literal} & {*kinds} else text, hint, strict=False)
 
 
 def coerce(value: Any, hint: Any) -> Any:
     """A value that already has a type, as TOML or a literal gives it. Raises Mismatch."""
-    for alternative in alternatives(hint):
-        try:
-            return _coerce_as(value, alternative)
-        except Mismatch:
-            continue
-    raise mismatch(value, hint)
+    kinds = _kinds(hint)
+    if types.NoneType in kinds and (value is None or value in NONE_WORDS):
+        return None
+    if tuple in kinds:
+        value = tuple(value) if isinstance(value, list | tuple) else (value,)
+    if dict in kinds and isinstance(value, Mapping):
+        value = {str(name): _as_text(item) for name, item in value.items()}
+    return _validated(value, hint, strict=True)
+
+
+def violations(value: Any, annotation: Any) -> list[str]:
+    """Which limits of an annotated type a value breaks, such as `is 0 and must be at least 1`."""
+    from pydantic import ValidationError
+
+    try:
+        _adapter(annotation, finite=True).validate_python(value, strict=True)
+    except ValidationError as error:
+        limits = next((limit.words for limit in limits_of(annotation) if isinstance(limit, Range)), "")
+        return list(dict.fromkeys(_violation(item, limits) for item in _most_specific(error)))
+    return []
+
+
+def _most_specific(error: Any) -> list[Any]:
+    """The broken limits; where none is broken the value is of the wrong type."""
+    found = error.errors(include_url=False)
+    return [item for item in found if not item["type"].endswith(("_type", "_parsing", "literal_error"))] or found[:1]
+
+
+def _violation(item: Any, limits: str) -> str:
+    value, kind = item["input"], item["type"]
+    if kind.endswith("too_short"):
+        return "holds an empty text" if item["loc"] else "is empty"
+    if kind == "finite_number":
+        return f"is {value} and must be finite"
+    if kind.startswith(("greater_than", "less_than")):
+        return f"is {value} and must be {limits}"
+    return f"is {value!r}: {item['msg'].lower()}"
 
 
 def alternatives(hint: Any) -> tuple[Any, ...]:
-    """The members of a union, None and literals before the types that would swallow them."""
-    if typing.get_origin(hint) not in (typing.Union, types.UnionType):
-        return (hint,)
-    return tuple(sorted(typing.get_args(hint), key=_rank))
+    """The members of a union, or the type itself."""
+    return typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
 
 
-def _rank(member: Any) -> tuple[bool, bool]:
-    return member is not types.NoneType, typing.get_origin(member) is not Literal
+def limits_of(annotation: Any) -> Iterator[Any]:
+    """The limits in an annotated type, of the value or of its items."""
+    yield from getattr(annotation, "__metadata__", ())
+    arguments = () if typing.get_origin(annotation) is Literal else typing.get_args(annotation)
+    for argument in arguments:
+        yield from limits_of(argument)
+
+
+def choices_of(hint: Any) -> tuple[str, ...]:
+    """The words that a value, or an item of a list, can be."""
+    if typing.get_origin(hint) is Literal:
+        return typing.get_args(hint)
+    return tuple(word for argument in typing.get_args(hint) for word in choices_of(argument))
 
 
 def describe(hint: Any) -> str:
     """A type in words."""
-    return " or ".join(_describe_one(member) for member in reversed(alternatives(hint)))
+    kinds = _kinds(hint)
+    words = [_WORDS[kind] for kind in kinds if kind in _WORDS and kind is not types.NoneType]
+    if tuple in kinds:
+        item, *rest = typing.get_args(kinds[tuple])
+        plural = _PLURALS.get(item) or describe(item).removeprefix("one of ")
+        words.append(f"{len(rest) + 1} {plural}" if Ellipsis not in rest else f"a list of {plural}")
+    elif choices := choices_of(hint):
+        words.append(("one of " if len(choices) > 1 else "") + ", ".join(f"`{word}`" for word in choices))
+    return " or ".join([*words, *(["`none`"] if types.NoneType in kinds else [])])
 
 
-def mismatch(value: Any, hint: Any) -> Mismatch:
-    """What was expected, with the nearest literal when the value looks like one."""
-    literals = [name for member in alternatives(hint) for name in _literals(member)]
-    close = nearest(value, literals) if isinstance(value, str) else None
-    return Mismatch(describe(hint), f"did you mean `{close}`" if close else None)
+def _kinds(hint: Any) -> dict[Any, Any]:
+    """Plain type, such as `tuple`, to the member of the union that has it."""
+    return {typing.get_origin(kind) or kind: kind for kind in alternatives(hint)}
 
 
 def split_items(text: str) -> list[str]:
@@ -96,103 +149,41 @@ def unquote(text: str) -> str:
     return text[1:-1] if len(text) >= 2 and text[0] == text[-1] and text[0] in "\"'" else text
 
 
-def _parse_as(text: str, kind: Any) -> Any:
-    origin = typing.get_origin(kind)
-    if kind is types.NoneType:
-        return _expect(text in NONE_WORDS, None, kind)
-    if origin is Literal:
-        return _expect(unquote(text) in typing.get_args(kind), unquote(text), kind)
-    if kind is bool:
-        return _expect(text in TRUE_WORDS + FALSE_WORDS, text in TRUE_WORDS, kind)
-    if kind in (int, float):
-        return _number(text, kind)
-    if kind is str:
-        return unquote(text)
-    if origin is tuple:
-        return _tuple([parse_text(item, _element(kind)) for item in split_items(text)], kind)
-    assert origin is dict, kind
-    return _parse_dict(text, kind)
+def _validated(value: Any, hint: Any, *, strict: bool) -> Any:
+    from pydantic import ValidationError
 
-
-def _coerce_as(value: Any, kind: Any) -> Any:
-    origin = typing.get_origin(kind)
-    if kind is types.NoneType:
-        return _expect(value is None or value in NONE_WORDS, None, kind)
-    if origin is Literal:
-        return _expect(isinstance(value, str) and value in typing.get_args(kind), value, kind)
-    if kind is float:
-        return _expect(isinstance(value, int | float) and not isinstance(value, bool), value, kind, float)
-    if kind is int:
-        return _expect(isinstance(value, int) and not isinstance(value, bool), value, kind)
-    if kind in (bool, str):
-        return _expect(isinstance(value, kind), value, kind)
-    if origin is tuple:
-        items = value if isinstance(value, list | tuple) else [value]
-        return _tuple([coerce(item, _element(kind)) for item in items], kind)
-    assert origin is dict, kind
-    return _expect(isinstance(value, Mapping), value, kind, _string_items)
-
-
-def _expect(fine: bool, value: Any, kind: Any, convert: Any = None) -> Any:
-    if not fine:
-        raise Mismatch(describe(kind))
-    return convert(value) if convert else value
-
-
-def _number(text: str, kind: Any) -> Any:
     try:
-        return kind(text)
-    except ValueError as error:
-        raise Mismatch(describe(kind)) from error
+        return _adapter(hint, finite=False).validate_python(value, strict=strict)
+    except ValidationError as error:
+        words = value if isinstance(value, tuple) else (value,)
+        misspelled = (word for word in words if isinstance(word, str) and word not in choices_of(hint))
+        close = nearest(next(misspelled, ""), choices_of(hint))
+        raise Mismatch(describe(hint), f"did you mean `{close}`" if close else None) from error
 
 
-def _tuple(items: Sequence[Any], kind: Any) -> tuple[Any, ...]:
-    arguments = typing.get_args(kind)
-    variable = arguments[-1] is Ellipsis
-    return _expect(variable or len(items) == len(arguments), tuple(items), kind)  # type: ignore[no-any-return]
+@cache
+def _adapter(annotation: Any, *, finite: bool) -> Any:
+    from pydantic import ConfigDict, TypeAdapter
+
+    return TypeAdapter(annotation, config=ConfigDict(allow_inf_nan=not finite))
 
 
-def _element(kind: Any) -> Any:
-    return typing.get_args(kind)[0]
-
-
-def _parse_dict(text: str, kind: Any) -> dict[str, str]:
+def _pairs(text: str, hint: Any) -> dict[str, str]:
     if len(text) < 2 or text[0] + text[-1] != "{}":
-        raise Mismatch(describe(kind))
+        raise Mismatch(describe(hint))
     pairs = [item.partition(":") for item in split_items(text[1:-1])]
     if any(not separator for _, separator, _ in pairs):
-        raise Mismatch(describe(kind))
+        raise Mismatch(describe(hint))
     return {unquote(name.strip()): unquote(value.strip()) for name, _, value in pairs}
 
 
-def _string_items(value: Mapping[str, Any]) -> dict[str, str]:
-    if any(isinstance(item, Mapping | list) for item in value.values()):
-        raise Mismatch("names and single values")
-    return {str(name): _as_text(item) for name, item in value.items()}
-
-
-def _as_text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _literals(kind: Any) -> tuple[str, ...]:
-    return typing.get_args(kind) if typing.get_origin(kind) is Literal else ()
-
-
-def _describe_one(kind: Any) -> str:
-    origin = typing.get_origin(kind)
-    if origin is Literal:
-        names = [f"`{name}`" for name in typing.get_args(kind)]
-        return names[0] if len(names) == 1 else f"one of {', '.join(names)}"
-    if origin is tuple:
-        arguments = typing.get_args(kind)
-        how_many = "a list of" if arguments[-1] is Ellipsis else f"{len(arguments)}"
-        return f"{how_many} {_PLURALS[arguments[0]]}"
-    return _WORDS[origin or kind]
+def _as_text(value: Any) -> Any:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, int | float) else value
 
 
 _WORDS = {
-    types.NoneType: "`none`",
     bool: "`true` or `false`",
     int: "a whole number",
     float: "a number",

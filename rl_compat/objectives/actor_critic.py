@@ -10,11 +10,12 @@ from typing import Literal
 
 from torch import Tensor
 
-from rl_compat.algorithms.kl import KLKind, kl_estimate
-from rl_compat.algorithms.losses.policy import POLICY_LOSSES, Aggregation, aggregate
+from rl_compat.algorithms.kl import kl_estimate
+from rl_compat.algorithms.losses.policy import POLICY_LOSSES, aggregate
 from rl_compat.algorithms.losses.types import PolicyLossInputs, PolicyLossNumbers
 from rl_compat.algorithms.losses.value import value_loss
 from rl_compat.algorithms.off_policy.mismatch import mismatch_metrics
+from rl_compat.algorithms.table import Aggregation, KLKind, PolicyLossName
 from rl_compat.batch import Batch
 from rl_compat.training.engine import BatchTotals, TokenOutputs
 
@@ -23,8 +24,7 @@ MEANS_OVER_TOKENS = ("rollout_corr/kl", "rollout_corr/k3_kl", "rollout_corr/chi2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyLossSettings:
-    policy_loss: str = "ppo_clip"
-    "a name of POLICY_LOSSES"
+    policy_loss: PolicyLossName = "ppo_clip"
     numbers: PolicyLossNumbers = field(default_factory=PolicyLossNumbers)
     entropy_coef: float = 0.0
     kl_loss: KLKind | Literal["none"] = "none"

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from rl_compat.algorithms.advantages.estimators import ESTIMATORS, AdvantageInputs, VTraceBounds, with_critic
 from rl_compat.algorithms.advantages.gae import AdvantageEstimate, add_kl_penalty, outcome_token_rewards
-from rl_compat.algorithms.kl import KLKind, kl_estimate
+from rl_compat.algorithms.kl import kl_estimate
 from rl_compat.algorithms.masking import masked_mean
+from rl_compat.algorithms.table import KLKind
 from rl_compat.batch import Batch
 from rl_compat.objectives.off_policy import Corrected, OffPolicySettings, correct
 

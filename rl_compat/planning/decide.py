@@ -139,7 +139,7 @@ def memory_request(
     row = ALGORITHMS[algorithm.name]
     offline = is_offline(algorithm.name)
     reference = not offline and (algorithm.kl_in_reward != "none" or algorithm.kl_loss != "none")
-    free = algorithm.name == "dpo" and config.preference.reference_free
+    free = algorithm.name == "dpo" and config.algorithm.dpo.reference_free
     shapes = [item for item in (shape, critic_shape, reward_shape, cost_shape) if item is not None]
     grouped = any(item.num_kv_heads < item.num_heads for item in shapes)
     repeat = choices.get("repeat_kv")
@@ -171,7 +171,7 @@ def memory_request(
         generates=not offline,
         compares=row.learns_from == "preference",
         scores=row.scores,
-        packs=algorithm.name == "sft" and config.supervised.packing,
+        packs=algorithm.name == "sft" and config.algorithm.sft.packing,
     )
 
 

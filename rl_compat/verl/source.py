@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-from rl_compat.config.arguments import Argument
+from rl_compat.config.dialect import Reading
 from rl_compat.errors import ConfigError
 from rl_compat.verl.command import read_arguments, split_program
 from rl_compat.verl.script import read_training
@@ -18,21 +17,13 @@ SCRIPT_SUFFIXES = (".sh", ".bash")
 STDIN = Path("-")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
-    """Arguments in their order, and what a reader should know of how they were found."""
-
-    arguments: Sequence[Argument]
-    notes: Sequence[str] = ()
-
-
-def read_words(words: Sequence[str]) -> Source:
+def read_words(words: Sequence[str]) -> Reading:
     """Arguments alone, or a whole command such as `python3 -m verl.trainer.main_ppo data.train_batch_size=8`."""
     arguments, notes = read_arguments(split_program(words).arguments, folders=[Path.cwd()])
-    return Source(arguments=arguments, notes=notes)
+    return Reading(arguments=arguments, notes=notes)
 
 
-def read_file(path: Path, words: Sequence[str] = ()) -> Source:
+def read_file(path: Path, words: Sequence[str] = ()) -> Reading:
     """A YAML file with arguments after it, or a shell script with its own arguments; `-` is a script on stdin.
 
     Raises ConfigError.
@@ -40,13 +31,13 @@ def read_file(path: Path, words: Sequence[str] = ()) -> Source:
     if path.suffix.lower() in YAML_SUFFIXES:
         inherited, told = read_yaml(path)
         arguments, notes = read_arguments(words)
-        return Source(arguments=[*inherited, *arguments], notes=[*told, *notes])
+        return Reading(arguments=[*inherited, *arguments], notes=[*told, *notes])
     name, folder = (path.name, path.parent) if path != STDIN else ("stdin", Path.cwd())
     arguments, notes = read_training(_text(path), name=name, folder=folder, words=words)
-    return Source(arguments=arguments, notes=notes)
+    return Reading(arguments=arguments, notes=notes)
 
 
-def is_verl_file(path: Path) -> bool:
+def is_file(path: Path) -> bool:
     """Whether a file is read as one of verl's rather than as TOML: by its suffix, or as a script by its first line."""
     if path == STDIN or path.suffix.lower() in (*YAML_SUFFIXES, *SCRIPT_SUFFIXES):
         return True

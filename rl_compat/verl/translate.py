@@ -11,6 +11,7 @@ from typing import Any
 
 from rl_compat.algorithms.table import ALGORITHMS
 from rl_compat.config.arguments import Argument
+from rl_compat.config.dialect import Translation
 from rl_compat.config.report import KeyVerdict
 from rl_compat.config.settings import settings, values_of
 from rl_compat.config.types import RunConfig
@@ -40,22 +41,13 @@ GROUPS = ("actor_rollout_ref.model.override_config", "critic.model.override_conf
 "known keys of which `key={a: b}` is the same as `key.a=b`; so it is for every key that is not known itself"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Translation:
-    """Native values by dotted key, the argument that each came from, and a verdict on every key."""
-
-    values: Mapping[str, Any]
-    origins: Mapping[str, str]
-    verdicts: tuple[KeyVerdict, ...]
-
-
 @dataclass(slots=True)
 class _Result:
     values: dict[str, Any] = field(default_factory=dict)
     origins: dict[str, str] = field(default_factory=dict)
 
 
-def is_verl_key(key: str) -> bool:
+def is_key(key: str) -> bool:
     """Whether a key, or a pattern that it fits, is known."""
     return find_rule(key) is not None
 
@@ -68,7 +60,7 @@ def find_rule(key: str) -> Rule | None:
     return KEYS[max(fitting, key=len)] if fitting else None
 
 
-def nearest_verl_key(key: str) -> str | None:
+def nearest_key(key: str) -> str | None:
     """The known key closest to a misspelled one: the same last part elsewhere, or a similar whole."""
     known = [name for name in KEYS if "*" not in name]
     section, _, name = key.rpartition(".")
@@ -114,7 +106,7 @@ def expand(arguments: Sequence[Argument]) -> list[Argument]:
     """Arguments with `group={a: b}` written as `group.a=b`."""
     expanded = []
     for argument in arguments:
-        group = argument.key in GROUPS or (argument.key not in settings() and not is_verl_key(argument.key))
+        group = argument.key in GROUPS or (argument.key not in settings() and not is_key(argument.key))
         value = _literal(argument) if group else None
         if isinstance(value, dict) and value:
             entries = [

@@ -13,7 +13,7 @@ from rl_compat.workers.setup import Setup, lora_settings, optimizer_settings
 def learner_settings(setup: Setup, *, total_optimizer_steps: int | None, trains: bool = True) -> LearnerSettings:
     """The model that learns from given responses; without an optimizer where it is only measured."""
     config = setup.config
-    packs = config.algorithm.name == "sft" and config.supervised.packing
+    packs = config.algorithm.name == "sft" and config.algorithm.sft.packing
     optimizer = optimizer_settings(config.optimizer, config.optimizer.actor_lr, total_optimizer_steps)
     return LearnerSettings(
         model_folder=setup.source.folder,
@@ -29,22 +29,22 @@ def learner_settings(setup: Setup, *, total_optimizer_steps: int | None, trains:
 
 def objective_of(config: RunConfig) -> Objective:
     """What the algorithm minimizes."""
-    preference, name = config.preference, config.algorithm.name
+    algorithm, name = config.algorithm, config.algorithm.name
     if name == "sft":
         return SFTObjective()
     if name == "dpo":
+        dpo = algorithm.dpo
         return DPOObjective(
-            loss=preference.loss,
-            beta=preference.beta,
-            label_smoothing=preference.label_smoothing,
-            length_normalized=preference.length_normalized,
-            reference_free=preference.reference_free,
+            loss=dpo.loss,
+            beta=dpo.beta,
+            label_smoothing=dpo.label_smoothing,
+            length_normalized=dpo.length_normalized,
+            reference_free=dpo.reference_free,
         )
     if name == "kto":
+        kto = algorithm.kto
         return KTOObjective(
-            beta=preference.beta,
-            desirable_weight=preference.desirable_weight,
-            undesirable_weight=preference.undesirable_weight,
+            beta=kto.beta, desirable_weight=kto.desirable_weight, undesirable_weight=kto.undesirable_weight
         )
     assert name == "reward_model", name
     return RewardModelObjective()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from rl_compat.algorithms.advantages.estimators import VTraceBounds
 from rl_compat.algorithms.losses.policy import POLICY_LOSSES
 from rl_compat.algorithms.losses.types import PolicyLossNumbers
 from rl_compat.algorithms.off_policy.rejection_rules import parse_rejection_rules
-from rl_compat.algorithms.table import ALGORITHMS, is_offline, policy_loss_of
+from rl_compat.algorithms.table import ALGORITHMS, LOSS_READS, is_offline, policy_loss_of
 from rl_compat.config.settings import settings_by_algorithm
 from rl_compat.config.types import (
     AlgorithmConfig,
@@ -156,7 +157,7 @@ def policy_loss_settings(config: RunConfig) -> PolicyLossSettings:
     return PolicyLossSettings(
         policy_loss=name,
         numbers=PolicyLossNumbers(
-            **{field.name: getattr(algorithm, field.name) for field in fields(PolicyLossNumbers)}
+            **{key.replace(".", "_"): attrgetter(key)(algorithm) for reads in LOSS_READS.values() for key in reads}
         ),
         entropy_coef=algorithm.entropy_coef,
         kl_loss=algorithm.kl_loss,
@@ -254,7 +255,7 @@ def experience_settings(config: RunConfig) -> ExperienceSettings:
         normalize_by_std=algorithm.normalize_by_std,
         kl_in_reward=algorithm.kl_in_reward,
         off_policy=off_policy_settings(off_policy),
-        vtrace=VTraceBounds(rho=off_policy.vtrace_rho, c=off_policy.vtrace_c) if off_policy.vtrace else None,
+        vtrace=VTraceBounds(rho=off_policy.vtrace.rho, c=off_policy.vtrace.c) if off_policy.vtrace.enabled else None,
     )
 
 

@@ -45,4 +45,4 @@ def test_a_policy_loss_has_its_row_with_what_it_reads(loss: str) -> None:
 
     assert len(rows) == 1
     read = rows[0].split("|")[3]
-    assert set(re.findall(r"\w+", read)) == set(LOSS_READS[loss])
+    assert set(re.findall(r"[\w.]+", read)) == set(LOSS_READS[loss])

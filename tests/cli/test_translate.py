@@ -8,9 +8,9 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from fakes.verl_settings import load_config
 
 from rl_compat.cli.app import main
-from rl_compat.config.load import load_config
 from rl_compat.verl.source import read_words
 
 COMMANDS = {

@@ -9,7 +9,8 @@ import pytest
 from rl_compat.config.load import load_config
 from rl_compat.config.rules.inert import inert_settings
 from rl_compat.config.rules.validate import problems
-from rl_compat.config.types import AlgorithmConfig, PlanConfig, PreferenceConfig, RunConfig, TrainerConfig
+from rl_compat.config.settings import build
+from rl_compat.config.types import AlgorithmConfig, PlanConfig, RunConfig, TrainerConfig
 from rl_compat.errors import ConfigError
 
 
@@ -38,7 +39,7 @@ def test_what_generates_and_rewards_has_no_effect() -> None:
         "reward.functions=gsm8k",
         "algorithm.group_size=4",
         "optimizer.critic_lr=1e-3",
-        "preference.beta=0.2",
+        "algorithm.dpo.beta=0.2",
         "data.streaming=true",
         "trainer.num_steps=3",
     )
@@ -47,22 +48,22 @@ def test_what_generates_and_rewards_has_no_effect() -> None:
         "reward.functions",
         "algorithm.group_size",
         "optimizer.critic_lr",
-        "preference.beta",
+        "algorithm.dpo.beta",
         "data.streaming",
     }
-    assert "nothing is generated" in found["rollout.top_k"]
+    assert "`algorithm.name=sft`" in found["rollout.top_k"]
 
 
 @pytest.mark.parametrize(
     ("name", "key"),
     [
-        ("dpo", "preference.desirable_weight=2"),
-        ("dpo", "preference.margin=1"),
-        ("dpo", "supervised.packing=true"),
-        ("kto", "preference.loss=ipo"),
-        ("reward_model", "preference.beta=0.5"),
-        ("grpo", "preference.beta=0.5"),
-        ("grpo", "supervised.loss_on=all"),
+        ("dpo", "algorithm.kto.desirable_weight=2"),
+        ("dpo", "algorithm.reward_model.margin=1"),
+        ("dpo", "algorithm.sft.packing=true"),
+        ("kto", "algorithm.dpo.loss=ipo"),
+        ("reward_model", "algorithm.dpo.beta=0.5"),
+        ("grpo", "algorithm.dpo.beta=0.5"),
+        ("grpo", "algorithm.sft.loss_on=all"),
     ],
 )
 def test_a_setting_of_another_algorithm_has_no_effect(name: str, key: str) -> None:
@@ -72,12 +73,12 @@ def test_a_setting_of_another_algorithm_has_no_effect(name: str, key: str) -> No
 
 def test_only_the_logistic_loss_smooths_its_labels() -> None:
     assert (
-        "preference.loss=sigmoid"
-        in without_effect("algorithm=dpo", "preference.loss=hinge", "preference.label_smoothing=0.1")[
-            "preference.label_smoothing"
+        "algorithm.dpo.loss=sigmoid"
+        in without_effect("algorithm=dpo", "algorithm.dpo.loss=hinge", "algorithm.dpo.label_smoothing=0.1")[
+            "algorithm.dpo.label_smoothing"
         ]
     )
-    assert not without_effect("algorithm=dpo", "preference.label_smoothing=0.1")
+    assert not without_effect("algorithm=dpo", "algorithm.dpo.label_smoothing=0.1")
 
 
 def test_settings_that_every_training_has_are_still_checked() -> None:
@@ -97,7 +98,11 @@ def test_kto_needs_a_mean_over_a_mini_batch() -> None:
     assert "estimates a mean over a mini-batch" in refused(config)[0]
 
 
-@pytest.mark.parametrize(("key", "value"), [("beta", 0.0), ("label_smoothing", 0.5), ("margin", -1.0)])
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("dpo.beta", 0.0), ("kto.beta", 0.0), ("dpo.label_smoothing", 0.5), ("reward_model.margin", -1.0)],
+)
 def test_numbers_have_their_range(key: str, value: float) -> None:
-    config = RunConfig(algorithm=AlgorithmConfig(name="dpo"), preference=PreferenceConfig(**{key: value}))
-    assert refused(config)[0].startswith(f"`preference.{key}` is {value} and must be")
+    (problem,) = refused(build({"algorithm.name": "dpo", f"algorithm.{key}": value}))
+    assert f"`algorithm.{key}`" in problem
+    assert str(value) in problem

@@ -57,7 +57,7 @@ def test_text_is_read_as_its_type(text: str, hint: Any, value: Any) -> None:
     [
         ("3.5", int, "a whole number"),
         ("many", float, "a number"),
-        ("1", bool, "`true` or `false`"),
+        ("maybe", bool, "`true` or `false`"),
         ("gamma", Letter, "one of `alpha`, `beta`"),
         ("x", int | None, "a whole number or `none`"),
         ("x", int | Literal["auto"], "a whole number or `auto`"),
@@ -66,6 +66,7 @@ def test_text_is_read_as_its_type(text: str, hint: Any, value: Any) -> None:
         ("'a,b", tuple[str, ...], "a list of texts"),
         ("a,1", tuple[float, ...], "a number"),
         ("a=1", dict[str, str], "names and values as `{name: value, …}`"),
+        ("betta", tuple[Letter, ...], "a list of `alpha`, `beta`"),
     ],
 )
 def test_text_of_another_type_says_what_was_expected(text: str, hint: Any, expected: str) -> None:

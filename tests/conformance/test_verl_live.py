@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from conformance.verl_oracle import UNEVEN, WHOLE, Draw, draw, verl_module
+from fakes.verl_settings import load_config
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -21,7 +22,6 @@ from rl_compat.algorithms.off_policy.importance import importance_weights
 from rl_compat.algorithms.off_policy.mismatch import mismatch_metrics
 from rl_compat.algorithms.off_policy.rejection import rejection_mask
 from rl_compat.algorithms.off_policy.rejection_rules import RULE_NAMES, parse_rejection_rules
-from rl_compat.config.load import load_config
 from rl_compat.verl.keys.policy import ESTIMATORS as VERLS_ESTIMATORS
 from rl_compat.verl.keys.policy import LOSSES as VERLS_LOSSES
 from rl_compat.verl.keys.policy import OWN_AGGREGATION

@@ -19,7 +19,7 @@ from rl_compat.planning.shapes.known import KNOWN_SHAPES
 SOME = ("gtx970", "p40", "rtx4090", "h200", "laptop_no_gpu")
 
 
-def largest_by_trying_all(name: str, settings: tuple[str, ...]) -> str | None:
+def largest_by_trying_all(name: str, settings: list[str]) -> str | None:
     hardware = machine(name)
     run = "gsm8k" if hardware.devices else "gsm8k-cpu"
     config = load_config(embedded_runs()[run], settings).config
@@ -30,7 +30,7 @@ def largest_by_trying_all(name: str, settings: tuple[str, ...]) -> str | None:
 @pytest.mark.parametrize("name", SOME)
 def test_bisection_finds_the_largest_model_that_trying_all_of_them_finds(name: str) -> None:
     for found in reach_all(machine(name)):
-        settings = dict(METHODS)[found.method]
+        settings = [f"{key}={value}" for key, value in METHODS[found.method].items()]
 
         assert found.model == largest_by_trying_all(name, settings), found.method
 
@@ -173,8 +173,8 @@ def test_one_method_may_fit_where_another_does_not() -> None:
     host = replace(hardware.host, ram_available_bytes=6 * 2**30)
     small = replace(hardware, host=host)
 
-    full = reach(small, "full PPO", "gsm8k-cpu", ("data.max_response_length=2048", "data.max_prompt_length=2048"))
-    adapters = reach(small, "LoRA PPO", "gsm8k-cpu", ("model.lora_rank=16",))
+    full = reach(small, "full PPO", "gsm8k-cpu", {"data.max_response_length": 2048, "data.max_prompt_length": 2048})
+    adapters = reach(small, "LoRA PPO", "gsm8k-cpu", {"model.lora_rank": 16})
 
     assert full.plan is None
     assert full.problem is not None

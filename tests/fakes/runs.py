@@ -36,9 +36,9 @@ SMALL = {
 PPO = {
     "algorithm.gae_lambda": 0.95,
     "algorithm.kl_in_reward": "k1",
-    "algorithm.kl_controller": "adaptive",
+    "algorithm.kl_controller.type": "adaptive",
     "algorithm.kl_coef": 0.05,
-    "algorithm.kl_horizon": 50,
+    "algorithm.kl_controller.horizon": 50,
     "algorithm.entropy_coef": 0.01,
     "algorithm.num_epochs": 2,
     "optimizer.schedule": "cosine",

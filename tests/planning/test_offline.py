@@ -9,12 +9,12 @@ from fakes.machines import LLAMA_7B, QWEN_05B, fits, recorded
 
 from rl_compat.config.types import (
     AlgorithmConfig,
+    DPOConfig,
     ModelConfig,
     PlanConfig,
-    PreferenceConfig,
     RolloutConfig,
     RunConfig,
-    SupervisedConfig,
+    SFTConfig,
     TrainerConfig,
 )
 from rl_compat.errors import DoesNotFitError
@@ -48,7 +48,7 @@ def test_one_model_is_planned_on_every_card(name: str, card: str) -> None:
 
 
 def test_a_comparison_without_a_reference_has_no_phase_for_it() -> None:
-    free = config("dpo", preference=PreferenceConfig(reference_free=True))
+    free = RunConfig(algorithm=AlgorithmConfig(name="dpo", dpo=DPOConfig(reference_free=True)))
     assert "reference" not in phases(make_plan(free, recorded("p40"), SMOLLM2_135M))
 
 
@@ -73,7 +73,7 @@ def test_a_reward_model_has_no_logits_and_no_output_matrix() -> None:
 
 
 def test_packing_needs_room_for_its_mask() -> None:
-    packed = config("sft", supervised=SupervisedConfig(packing=True))
+    packed = RunConfig(algorithm=AlgorithmConfig(name="sft", sft=SFTConfig(packing=True)))
     plans = [make_plan(one, recorded("p40"), SMOLLM2_135M) for one in (config("sft"), packed)]
     assert ["attention mask" in phases(plan)["actor_update"] for plan in plans] == [False, True]
 

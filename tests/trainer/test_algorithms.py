@@ -61,7 +61,7 @@ OFF_POLICY: dict[str, dict[str, object]] = {
     },
     "rejection": {**algorithm("grpo"), "off_policy.reject": "token_k1:0.8_1.25,seq_mean_k3:0.02"},
     "bypass": {**algorithm("grpo"), "off_policy.bypass": "true", "off_policy.reject": "seq_max_k2:1"},
-    "V-trace": {**algorithm("ppo"), "off_policy.vtrace": "true"},
+    "V-trace": {**algorithm("ppo"), "off_policy.vtrace.enabled": "true"},
 }
 
 
@@ -91,14 +91,14 @@ def test_gdpo_compares_numbers_that_a_function_names(llama_folder: Path, tmp_pat
     parts = {
         **algorithm("gdpo"),
         "reward.functions": f"{function}:compute_score",
-        "algorithm.reward_parts": "compute_score,brief",
-        "algorithm.reward_part_weights": "1,0.5",
+        "algorithm.gdpo.parts": "compute_score,brief",
+        "algorithm.gdpo.weights": "1,0.5",
     }
     train(settings(llama_folder, tmp_path / "run", SMALL_STEPS, parts, num_steps=1))
     assert steps(tmp_path / "run")[1]["actor/grad_norm"] > 0
 
     with pytest.raises(RewardError, match="no reward is called `brie`"):
-        wrong = parts | {"algorithm.reward_parts": "compute_score,brie"}
+        wrong = parts | {"algorithm.gdpo.parts": "compute_score,brie"}
         train(settings(llama_folder, tmp_path / "wrong", SMALL_STEPS, wrong, num_steps=1))
 
 
@@ -147,7 +147,7 @@ def test_a_cost_model_stands_beside_a_reward_model(llama_folder: Path, tmp_path:
     "loss", ["gspo", "cispo", "sapo", "clip_cov", "kl_cov", "geo_mean", "dro", "dppo_tv", "dppo_kl"]
 )
 def test_a_policy_loss_trains_by_its_name(loss: str, llama_folder: Path, tmp_path: Path) -> None:
-    chosen = {**algorithm("grpo"), "algorithm.policy_loss": loss, "algorithm.clip_cov_low": -1.0}
+    chosen = {**algorithm("grpo"), "algorithm.policy_loss": loss, "algorithm.clip_cov.low": -1.0}
     train(settings(llama_folder, tmp_path / "run", SMALL_STEPS, chosen, num_steps=1))
 
     metrics = steps(tmp_path / "run")[1]

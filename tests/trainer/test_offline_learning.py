@@ -25,7 +25,7 @@ SUMS = [
     "data.max_val_samples=200",
 ]
 SETTINGS = {
-    "sft": [*SUMS, "optimizer.actor_lr=1e-3", "supervised.packing=true"],
+    "sft": [*SUMS, "optimizer.actor_lr=1e-3", "algorithm.sft.packing=true"],
     "dpo": [*SUMS, "optimizer.actor_lr=3e-4"],
     "kto": [*SUMS, "optimizer.actor_lr=3e-4", "trainer.batch_size=64"],
     "reward_model": ["optimizer.actor_lr=1e-3"],

@@ -26,8 +26,8 @@ RUNS: dict[str, dict[str, Any]] = {
     },
     "ppo_lagrangian": {
         "algorithm.name": "ppo_lagrangian",
-        "algorithm.cost_limit": 0.5,
-        "algorithm.lagrange_lr": 0.05,
+        "algorithm.lagrangian.cost_limit": 0.5,
+        "algorithm.lagrangian.lr": 0.05,
         "cost.functions": COST,
     },
 }

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from fakes.verl_settings import judge_config, load_config
 
 from rl_compat.algorithms.table import ALGORITHMS
-from rl_compat.config.load import judge_config, load_config
 from rl_compat.config.report import KeyVerdict
 from rl_compat.config.settings import settings, values_of
 from rl_compat.verl.keys.policy import ESTIMATORS, LOSSES
@@ -62,13 +62,13 @@ def test_the_twelfth_loss_is_the_bypass_of_the_old_policy() -> None:
 @pytest.mark.parametrize(
     ("key", "value", "loss", "native"),
     [
-        ("policy_loss.clip_cov_ratio", 0.01, "clip_cov", "clip_cov_fraction"),
-        ("policy_loss.clip_cov_lb", 0.5, "clip_cov", "clip_cov_low"),
-        ("policy_loss.clip_cov_ub", 9.0, "clip_cov", "clip_cov_high"),
-        ("policy_loss.kl_cov_ratio", 0.01, "kl_cov", "kl_cov_fraction"),
-        ("policy_loss.ppo_kl_coef", 0.5, "kl_cov", "kl_cov_coef"),
-        ("tau_pos", 2.0, "sapo", "sapo_tau_positive"),
-        ("tau_neg", 2.0, "sapo", "sapo_tau_negative"),
+        ("policy_loss.clip_cov_ratio", 0.01, "clip_cov", "clip_cov.fraction"),
+        ("policy_loss.clip_cov_lb", 0.5, "clip_cov", "clip_cov.low"),
+        ("policy_loss.clip_cov_ub", 9.0, "clip_cov", "clip_cov.high"),
+        ("policy_loss.kl_cov_ratio", 0.01, "kl_cov", "kl_cov.fraction"),
+        ("policy_loss.ppo_kl_coef", 0.5, "kl_cov", "kl_cov.coef"),
+        ("tau_pos", 2.0, "sapo", "sapo.tau_positive"),
+        ("tau_neg", 2.0, "sapo", "sapo.tau_negative"),
         ("clip_ratio_c", 5.0, "dppo_tv", "clip_dual"),
     ],
 )
@@ -242,8 +242,8 @@ def test_gdpo_has_its_parts() -> None:
         "+algorithm.gdpo_reward_weights=[0.5,1]",
     )
 
-    assert found["algorithm.reward_parts"] == ("format", "correct")
-    assert found["algorithm.reward_part_weights"] == (0.5, 1.0)
+    assert found["algorithm.gdpo.parts"] == ("format", "correct")
+    assert found["algorithm.gdpo.weights"] == (0.5, 1.0)
 
 
 @pytest.mark.parametrize(("section", "path"), [("reward.reward_model", "model_path"), ("reward_model", "model.path")])

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from fakes.verl_settings import judge_config, load_config
 
-from rl_compat.config.load import LoadedConfig, judge_config, load_config
+from rl_compat.config.load import LoadedConfig
 from rl_compat.config.report import KeyVerdict
 from rl_compat.errors import ConfigError
 from rl_compat.verl.source import read_words

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.verl_settings import judge_config, load_config
 
-from rl_compat.config.load import LoadedConfig, judge_config, load_config
+from rl_compat.config.load import LoadedConfig
 from rl_compat.config.report import COLUMNS, KeyVerdict, render_report, warnings_of
 from rl_compat.config.settings import settings, values_of
 from rl_compat.config.types import RunConfig

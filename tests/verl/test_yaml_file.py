@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+from fakes.verl_settings import judge_config, load_config
 
-from rl_compat.config.load import judge_config, load_config
 from rl_compat.errors import ConfigError
 from rl_compat.verl.keys.releases import releases
 from rl_compat.verl.translate import default_text

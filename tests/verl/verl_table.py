@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from rl_compat import verl
 from rl_compat.config.load import judge_config
 from rl_compat.config.settings import values_of
 from rl_compat.verl.keys.releases import releases
@@ -224,9 +225,9 @@ def rows() -> tuple[Row, ...]:
 
 def row_of(key: str) -> Row:
     tried, beside = plausible(key), beside_of(key)
-    before = values_of(judge_config(None, beside).config)
+    before = values_of(judge_config(None, beside, dialect=verl).config)
     another = next(text for text in ANOTHER if not text.startswith(f"{key}="))
-    loaded = judge_config(None, [another, *beside, f"{key}={tried}"])
+    loaded = judge_config(None, [another, *beside, f"{key}={tried}"], dialect=verl)
     after = values_of(loaded.config)
     line = next(line for line in loaded.report if line.key == key)
     natives = (line.native_key or "").split(", ") if line.verdict in ("honoured", "translated") else []

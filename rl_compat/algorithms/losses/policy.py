@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal, assert_never
+from typing import assert_never
 
 from torch import Tensor
 
@@ -21,8 +21,7 @@ from rl_compat.algorithms.losses.token import (
 )
 from rl_compat.algorithms.losses.types import PolicyLoss, PolicyLossInputs
 from rl_compat.algorithms.masking import masked_mean, masked_sum
-
-Aggregation = Literal["token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
+from rl_compat.algorithms.table import Aggregation, PolicyLossName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +37,7 @@ class PolicyLossRule:
 
 PER_SEQUENCE: Aggregation = "seq-mean-token-mean"
 
-POLICY_LOSSES = {
+POLICY_LOSSES: Mapping[PolicyLossName, PolicyLossRule] = {
     "ppo_clip": PolicyLossRule(loss=ppo_clip_loss),
     "gspo": PolicyLossRule(loss=gspo_loss, aggregation=PER_SEQUENCE),
     "cispo": PolicyLossRule(loss=cispo_loss),

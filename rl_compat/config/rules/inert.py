@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from rl_compat.algorithms.table import ALGORITHMS, LOSS_READS, is_offline, policy_loss_of
+from rl_compat.algorithms.table import ALGORITHMS, LOSS_READS, OFFLINE_ROWS, PolicyLossName, is_offline, policy_loss_of
 from rl_compat.config.report import KeyVerdict
 from rl_compat.config.settings import settings, values_of
-from rl_compat.config.types import CostConfig, RunConfig
+from rl_compat.config.types import RunConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ def _without_critic(config: RunConfig) -> bool:
 
 def _unread_by_estimator(setting: str) -> Inert:
     return Inert(
-        keys=(f"algorithm.{setting}",),
+        keys=(f"algorithm.{setting}",) if f"algorithm.{setting}" in settings() else _group(f"algorithm.{setting}"),
         while_=lambda config: setting not in ALGORITHMS[config.algorithm.name].reads,
         because="the advantages of `algorithm.name={algorithm.name}` do not depend on it",
     )
@@ -44,16 +44,21 @@ def _unread_by_loss(setting: str) -> Inert:
     )
 
 
-def _loss(config: RunConfig) -> str:
+def _loss(config: RunConfig) -> PolicyLossName:
     return policy_loss_of(config.algorithm.name, config.algorithm.policy_loss)
 
 
-def _only(names: tuple[str, ...], *keys: str) -> Inert:
-    """Settings that only some algorithms read."""
+def _group(section: str) -> tuple[str, ...]:
+    """The settings of a section or group, those of the groups in it included."""
+    return tuple(key for key in settings() if key.startswith(f"{section}."))
+
+
+def _own(name: str) -> Inert:
+    """The settings of an algorithm that learns from given responses."""
     return Inert(
-        keys=tuple(f"preference.{key}" for key in keys),
-        while_=lambda config: config.algorithm.name not in names,
-        because=f"only `algorithm.name={' or '.join(names)}` reads it",
+        keys=_group(f"algorithm.{name}"),
+        while_=lambda config: config.algorithm.name != name,
+        because=f"only `algorithm.name={name}` reads it",
     )
 
 
@@ -92,30 +97,22 @@ SHARED: tuple[Inert, ...] = (
         because="`data.val_files` is empty",
     ),
 )
-"whatever is trained"
+"for every algorithm"
 
 OFFLINE: tuple[Inert, ...] = (
     Inert(
         keys=("data.streaming",),
         while_=lambda config: is_offline(config.algorithm.name),
-        because="rows with responses are all held in memory",
+        because="rows with responses are kept in memory",
     ),
+    *(_own(row.name) for row in OFFLINE_ROWS),
     Inert(
-        keys=("supervised.loss_on", "supervised.packing"),
-        while_=lambda config: config.algorithm.name != "sft",
-        because="only `algorithm.name=sft` reads it",
-    ),
-    _only(("dpo", "kto"), "beta"),
-    _only(("dpo",), "loss", "label_smoothing", "length_normalized", "reference_free"),
-    _only(("kto",), "desirable_weight", "undesirable_weight"),
-    _only(("reward_model",), "margin"),
-    Inert(
-        keys=("preference.label_smoothing",),
-        while_=lambda config: config.algorithm.name == "dpo" and config.preference.loss != "sigmoid",
-        because="only `preference.loss=sigmoid` has it",
+        keys=("algorithm.dpo.label_smoothing",),
+        while_=lambda config: config.algorithm.name == "dpo" and config.algorithm.dpo.loss != "sigmoid",
+        because="only `algorithm.dpo.loss=sigmoid` reads it",
     ),
 )
-"about the settings of algorithms that generate nothing"
+"settings of algorithms that generate nothing"
 
 REINFORCEMENT: tuple[Inert, ...] = (
     Inert(
@@ -131,7 +128,7 @@ REINFORCEMENT: tuple[Inert, ...] = (
     *(_unread_by_estimator(name) for name in sorted({name for row in ALGORITHMS.values() for name in row.reads})),
     *(_unread_by_loss(name) for name in dict.fromkeys(name for read in LOSS_READS.values() for name in read)),
     Inert(
-        keys=tuple(f"cost.{field.name}" for field in fields(CostConfig)),
+        keys=_group("cost"),
         while_=lambda config: not ALGORITHMS[config.algorithm.name].needs_cost,
         because="`algorithm.name={algorithm.name}` has no cost; `ppo_lagrangian` has one",
     ),
@@ -146,24 +143,24 @@ REINFORCEMENT: tuple[Inert, ...] = (
         because="`off_policy.importance` is `none`: there are no weights",
     ),
     Inert(
-        keys=("off_policy.vtrace",),
+        keys=("off_policy.vtrace.enabled",),
         while_=_without_critic,
         because="`algorithm.name={algorithm.name}` has no critic",
     ),
     Inert(
-        keys=("off_policy.vtrace_rho", "off_policy.vtrace_c"),
-        while_=lambda config: not config.off_policy.vtrace or _without_critic(config),
-        because="only `off_policy.vtrace` with a critic reads it",
+        keys=("off_policy.vtrace.rho", "off_policy.vtrace.c"),
+        while_=lambda config: not config.off_policy.vtrace.enabled or _without_critic(config),
+        because="only `off_policy.vtrace.enabled` with a critic reads it",
     ),
     Inert(
-        keys=("algorithm.kl_coef", "algorithm.kl_controller"),
+        keys=("algorithm.kl_coef", "algorithm.kl_controller.type"),
         while_=lambda config: config.algorithm.kl_in_reward == "none",
         because="`algorithm.kl_in_reward` is `none`; set it to `k1` for a KL penalty in the reward",
     ),
     Inert(
-        keys=("algorithm.kl_target", "algorithm.kl_horizon"),
-        while_=lambda config: config.algorithm.kl_controller == "fixed" or config.algorithm.kl_in_reward == "none",
-        because="only `algorithm.kl_controller=adaptive` with `algorithm.kl_in_reward` reads it",
+        keys=("algorithm.kl_controller.target", "algorithm.kl_controller.horizon"),
+        while_=lambda config: config.algorithm.kl_controller.type == "fixed" or config.algorithm.kl_in_reward == "none",
+        because="only `algorithm.kl_controller.type=adaptive` with `algorithm.kl_in_reward` reads it",
     ),
     Inert(
         keys=("algorithm.kl_loss_coef",),
@@ -175,13 +172,20 @@ REINFORCEMENT: tuple[Inert, ...] = (
 
 @cache
 def _generation() -> Inert:
-    """What only generating and rewarding read."""
-    sections = ("algorithm", "off_policy", "reward", "cost", "rollout")
+    """What only generation and rewards read."""
+    sections = ("algorithm", "off_policy", "off_policy.vtrace", "reward", "cost", "rollout")
     others = ("optimizer.critic_lr", "model.critic_path", "trainer.validation_temperature")
+    groups = {row.name for row in OFFLINE_ROWS}
+    keys = (
+        key
+        for key, setting in settings().items()
+        if setting.section in sections
+        or (setting.section.startswith("algorithm.") and setting.section.removeprefix("algorithm.") not in groups)
+    )
     return Inert(
-        keys=(*(k for k, s in settings().items() if s.section in sections and k != "algorithm.name"), *others),
+        keys=(*(key for key in keys if key != "algorithm.name"), *others),
         while_=lambda config: True,
-        because="`algorithm.name={algorithm.name}` learns from responses that are there: nothing is generated",
+        because="`algorithm.name={algorithm.name}` learns from given responses and generates none",
     )
 
 

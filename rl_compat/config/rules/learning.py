@@ -28,11 +28,11 @@ def groups(config: RunConfig) -> Iterator[Problem]:
 
 def covariance_bounds(config: RunConfig) -> Iterator[Problem]:
     """The bounds of `clip_cov` have room between them."""
-    low, high = config.algorithm.clip_cov_low, config.algorithm.clip_cov_high
+    low, high = config.algorithm.clip_cov.low, config.algorithm.clip_cov.high
     if low >= high:
         yield Problem(
-            key="algorithm.clip_cov_high",
-            message=f"`algorithm.clip_cov_low` is {low} and must be below `algorithm.clip_cov_high`, {high}",
+            key="algorithm.clip_cov.high",
+            message=f"`algorithm.clip_cov.low` is {low} and must be below `algorithm.clip_cov.high`, {high}",
         )
 
 
@@ -74,10 +74,10 @@ def bypass(config: RunConfig) -> Iterator[Problem]:
             f"already, and `off_policy.importance={off_policy.importance}` would count it twice",
             hint="set `off_policy.importance=none`, or `algorithm.policy_loss=reinforce`",
         )
-    if off_policy.vtrace:
+    if off_policy.vtrace.enabled:
         yield Problem(
-            key="off_policy.vtrace",
-            message="`off_policy.vtrace` compares the trainer's log-probabilities with the sampler's, and "
+            key="off_policy.vtrace.enabled",
+            message="`off_policy.vtrace.enabled` compares the trainer's log-probabilities with the sampler's, and "
             "`off_policy.bypass` computes only the sampler's",
             hint="set one of them to `false`",
         )
@@ -86,10 +86,10 @@ def bypass(config: RunConfig) -> Iterator[Problem]:
 def vtrace(config: RunConfig) -> Iterator[Problem]:
     """The advantages of V-trace are weighted already."""
     off_policy = config.off_policy
-    if off_policy.vtrace and off_policy.importance != "none":
+    if off_policy.vtrace.enabled and off_policy.importance != "none":
         yield Problem(
             key="off_policy.importance",
-            message=f"the advantages of `off_policy.vtrace` hold the ratio already, and "
+            message=f"the advantages of `off_policy.vtrace.enabled` hold the ratio already, and "
             f"`off_policy.importance={off_policy.importance}` would count it twice",
             hint="set `off_policy.importance=none`",
         )

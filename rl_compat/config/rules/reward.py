@@ -12,11 +12,11 @@ from rl_compat.config.types import RunConfig
 def reward_by_parts(config: RunConfig) -> Iterator[Problem]:
     """Parts that are compared one by one: one weight each, and no KL penalty, which is no part."""
     algorithm = config.algorithm
-    names, weights = algorithm.reward_parts, algorithm.reward_part_weights
+    names, weights = algorithm.gdpo.parts, algorithm.gdpo.weights
     if weights and len(weights) != len(names):
         yield Problem(
-            key="algorithm.reward_part_weights",
-            message=f"`algorithm.reward_part_weights` has {len(weights)} numbers and `algorithm.reward_parts` has "
+            key="algorithm.gdpo.weights",
+            message=f"`algorithm.gdpo.weights` has {len(weights)} numbers and `algorithm.gdpo.parts` has "
             f"{len(names)} names",
             hint="name each part, and give one weight for each",
         )
@@ -30,7 +30,7 @@ def reward_by_parts(config: RunConfig) -> Iterator[Problem]:
 
 
 def cost(config: RunConfig) -> Iterator[Problem]:
-    """A cost where it is held below a limit, with one weight per function, or none; and a price within its bounds."""
+    """A cost where the algorithm limits one, one weight per function or none, and a multiplier within its bounds."""
     cost, algorithm = config.cost, config.algorithm
     if not ALGORITHMS[algorithm.name].needs_cost:
         return
@@ -47,12 +47,12 @@ def cost(config: RunConfig) -> Iterator[Problem]:
             "functions",
             hint="give one weight per function, or none for equal weights",
         )
-    if algorithm.lagrange_init > algorithm.lagrange_max:
+    if algorithm.lagrangian.init > algorithm.lagrangian.max:
         yield Problem(
-            key="algorithm.lagrange_init",
-            message=f"`algorithm.lagrange_init` is {algorithm.lagrange_init} and `algorithm.lagrange_max` "
-            f"is {algorithm.lagrange_max}",
-            hint="the price starts at `lagrange_init` and never goes above `lagrange_max`",
+            key="algorithm.lagrangian.init",
+            message=f"`algorithm.lagrangian.init` is {algorithm.lagrangian.init} and `algorithm.lagrangian.max` "
+            f"is {algorithm.lagrangian.max}",
+            hint="the Lagrange multiplier starts at `init` and never exceeds `max`",
         )
 
 

@@ -1,4 +1,4 @@
-"""What the settings of batches, data, trackers and memory allow each other."""
+"""Rules between the settings of batches, data and memory."""
 
 from __future__ import annotations
 
@@ -7,9 +7,6 @@ from collections.abc import Iterator
 from rl_compat.algorithms.table import ALGORITHMS
 from rl_compat.config.problem import Problem
 from rl_compat.config.types import RunConfig
-from rl_compat.errors import nearest
-
-LOGGERS = ("console", "jsonl", "tensorboard", "wandb")
 
 
 def batch_sizes(config: RunConfig) -> Iterator[Problem]:
@@ -42,15 +39,6 @@ def mixture_weights(config: RunConfig) -> Iterator[Problem]:
             message=f"`data.mixture_weights` has {num_weights} numbers and `data.train_files` has {num_files} names",
             hint="give one weight per name, where a folder or a pattern is one, or none for one dataset of all rows",
         )
-
-
-def loggers(config: RunConfig) -> Iterator[Problem]:
-    """Only trackers that exist."""
-    for name in config.trainer.loggers:
-        if name not in LOGGERS:
-            close = nearest(name, LOGGERS)
-            hint = f"did you mean `{close}`" if close else f"use some of {', '.join(f'`{known}`' for known in LOGGERS)}"
-            yield Problem(key="trainer.loggers", message=f"`trainer.loggers` has no tracker `{name}`", hint=hint)
 
 
 def quantized_base(config: RunConfig) -> Iterator[Problem]:

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Mapping
 
 from rl_compat.config.problem import Problem
 from rl_compat.config.rules import learning, reward, run
-from rl_compat.config.rules.ranges import out_of_range
-from rl_compat.config.settings import values_of
+from rl_compat.config.settings import settings, values_of
 from rl_compat.config.types import RunConfig
+from rl_compat.config.values import violations
 from rl_compat.errors import ConfigError
 
 TOGETHER: tuple[Callable[[RunConfig], Iterator[Problem]], ...] = (
@@ -24,12 +24,11 @@ TOGETHER: tuple[Callable[[RunConfig], Iterator[Problem]], ...] = (
     reward.reward_weights,
     reward.reward_parts,
     run.mixture_weights,
-    run.loggers,
     run.quantized_base,
     run.token_budget,
     run.pairs,
 )
-"in the order in which they are said"
+"in the order in which they are reported"
 
 
 def validate(config: RunConfig, origins: Mapping[str, str] | None = None) -> None:
@@ -43,6 +42,7 @@ def validate(config: RunConfig, origins: Mapping[str, str] | None = None) -> Non
 def problems(config: RunConfig) -> Iterator[Problem]:
     """Everything wrong with a configuration, in the order of the settings."""
     for key, value in values_of(config).items():
-        yield from out_of_range(key, value)
+        for words in violations(value, settings()[key].annotation):
+            yield Problem(key=key, message=f"`{key}` {words}")
     for check in TOGETHER:
         yield from check(config)

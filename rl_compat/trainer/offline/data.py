@@ -121,7 +121,7 @@ def _check_token_ids(items: Sequence[Item], vocab_size: int) -> None:
 
 
 ENCODERS: Mapping[str, Callable[[RunConfig], Encode]] = {
-    "sft": lambda config: partial(supervised_items, loss_on=config.supervised.loss_on),
+    "sft": lambda config: partial(supervised_items, loss_on=config.algorithm.sft.loss_on),
     "dpo": lambda config: preference_items,
     "kto": lambda config: labelled_items,
     "reward_model": lambda config: scored_items,

@@ -75,7 +75,7 @@ class HeldOutRows:
     def __init__(self, setup: Setup, items: Sequence[Item]) -> None:
         objective = objective_of(setup.config)
         self.items = items
-        self._default_margin = setup.config.preference.margin
+        self._default_margin = setup.config.algorithm.reward_model.margin
         self._mismatched = mismatched(items) if objective.needs_mismatched and items else []
         self._needs_reference = objective.needs_reference
         self._is_text = not (objective.compares or objective.needs_mismatched)

@@ -114,7 +114,7 @@ class Offline:
     def collect(self, rows: Sequence[int], *, step: int) -> Gathered:
         del step
         items = [self.prepared.training.items[row] for row in rows]
-        batch = item_batch(items, default_margin=self.config.preference.margin)
+        batch = item_batch(items, default_margin=self.config.algorithm.reward_model.margin)
         beside = None
         if self.objective.needs_reference:
             batch = self.reference.attached("training", batch, rows)

@@ -205,8 +205,8 @@ def step_settings(config: RunConfig) -> StepSettings:
         one_update=one_update(config),
         sum_pi_squared=row.needs_sum_pi_squared,
         greedy_response=row.needs_greedy_response,
-        reward_parts=algorithm.reward_parts if row.needs_reward_parts else None,
-        reward_part_weights=algorithm.reward_part_weights,
+        reward_parts=algorithm.gdpo.parts if row.needs_reward_parts else None,
+        reward_part_weights=algorithm.gdpo.weights,
     )
 
 
@@ -224,7 +224,7 @@ def one_update(config: RunConfig) -> bool:
         and config.model.lora_dropout == 0.0
         and off_policy.importance == "none"
         and not off_policy.reject
-        and not off_policy.vtrace
+        and not off_policy.vtrace.enabled
         and not off_policy.bypass
     )
 
@@ -234,14 +234,17 @@ def lagrange_multiplier(config: AlgorithmConfig) -> LagrangeMultiplier | None:
     if not ALGORITHMS[config.name].needs_cost:
         return None
     return LagrangeMultiplier(
-        limit=config.cost_limit,
-        learning_rate=config.lagrange_lr,
-        initial=config.lagrange_init,
-        maximum=config.lagrange_max,
+        limit=config.lagrangian.cost_limit,
+        learning_rate=config.lagrangian.lr,
+        initial=config.lagrangian.init,
+        maximum=config.lagrangian.max,
     )
 
 
 def kl_controller(config: AlgorithmConfig) -> KLController:
     return make_kl_controller(
-        config.kl_controller, coef=config.kl_coef, target=config.kl_target, horizon=config.kl_horizon
+        config.kl_controller.type,
+        coef=config.kl_coef,
+        target=config.kl_controller.target,
+        horizon=config.kl_controller.horizon,
     )

@@ -29,7 +29,7 @@ def error_of(*arguments: str) -> ConfigError:
         ("algorithm.clip_high=0", "above 0"),
         ("algorithm.clip_low=1.5", "at most 1"),
         ("algorithm.clip_dual=1", "above 1"),
-        ("algorithm.gamma=1.01", "between 0 and 1"),
+        ("algorithm.gamma=1.01", "at least 0 and at most 1"),
         ("optimizer.betas=0.9,1", "below 1"),
         ("optimizer.actor_lr=nan", "finite"),
         ("algorithm.entropy_coef=inf", "finite"),
@@ -96,8 +96,8 @@ def test_weights_belong_to_functions() -> None:
 def test_an_unknown_tracker_gets_the_nearest() -> None:
     error = error_of("trainer.loggers=console,tensorbord")
 
-    assert "no tracker `tensorbord`" in error.message
-    assert error.hint == "did you mean `tensorboard`"
+    assert "`trainer.loggers`" in error.message
+    assert "`tensorboard`" in str(error.hint)
 
 
 def test_a_quantized_base_needs_adapters() -> None:

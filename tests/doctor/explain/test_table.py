@@ -9,8 +9,8 @@ from re import _parser as parser  # type: ignore[attr-defined]
 from typing import Any
 
 import pytest
+from fakes.verl_settings import load_config
 
-from rl_compat.config.load import load_config
 from rl_compat.config.settings import settings
 from rl_compat.doctor.explain.matching import find_errors
 from rl_compat.doctor.explain.patterns import SEVERITIES, KnownError, Pattern, compile_pattern, known_errors

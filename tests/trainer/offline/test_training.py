@@ -50,10 +50,10 @@ BASE: dict[str, Any] = {
     "trainer.loggers": "jsonl",
 }
 KINDS: dict[str, dict[str, Any]] = {
-    "sft": {"supervised.packing": "true"},
+    "sft": {"algorithm.sft.packing": "true"},
     "dpo": {},
-    "kto": {"preference.undesirable_weight": 1.5},
-    "reward_model": {"preference.margin": 0.5},
+    "kto": {"algorithm.kto.undesirable_weight": 1.5},
+    "reward_model": {"algorithm.reward_model.margin": 0.5},
     "dpo-lora": {"model.lora_rank": 4, "model.lora_dropout": 0.1},
 }
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from fakes.verl_settings import judge_config, load_config
 from verl.verl_table import PAGE, VERDICTS, beside_of, plausible, rows
 
-from rl_compat.config.load import judge_config, load_config
 from rl_compat.config.settings import settings, values_of
 from rl_compat.errors import ConfigError
 from rl_compat.verl.keys.releases import releases

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from fakes.verl_settings import load_config
 
-from rl_compat.config.load import load_config
 from rl_compat.config.settings import settings, values_of
 from rl_compat.errors import ConfigError
 
@@ -42,7 +42,7 @@ def changed(*arguments: str) -> dict[str, Any]:
         ),
         (
             ["algorithm.use_kl_in_reward=True", "algorithm.kl_penalty=low_var_kl", "algorithm.kl_ctrl.type=adaptive"],
-            {"algorithm.kl_in_reward": "k3", "algorithm.kl_controller": "adaptive"},
+            {"algorithm.kl_in_reward": "k3", "algorithm.kl_controller.type": "adaptive"},
         ),
         ([f"{A}.use_kl_loss=True"], {"algorithm.kl_loss": "k3"}),
         (

@@ -1,0 +1,59 @@
+"""The seam through which `load_config` reads the files and keys of another program."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from rl_compat.config.arguments import Argument
+from rl_compat.config.report import KeyVerdict
+from rl_compat.config.types import RunConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """Arguments in their order, and what a reader should know of how they were found."""
+
+    arguments: Sequence[Argument]
+    notes: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Translation:
+    """Native values by dotted key, the argument that each came from, and a verdict on every key."""
+
+    values: Mapping[str, Any]
+    origins: Mapping[str, str]
+    verdicts: tuple[KeyVerdict, ...]
+
+
+class Dialect(Protocol):
+    """The files and keys of another program. The package `rl_compat.verl` is one."""
+
+    def is_file(self, path: Path) -> bool:
+        """Whether a file is one of that program rather than TOML."""
+
+    def read_file(self, path: Path, words: Sequence[str]) -> Reading:
+        """The arguments in a file, with those of the command line. Raises ConfigError."""
+
+    def is_key(self, key: str) -> bool:
+        """Whether a key is known."""
+
+    def nearest_key(self, key: str) -> str | None:
+        """The known key closest to a misspelled one."""
+
+    def default_text(self, key: str) -> str | None:
+        """The default of a key as text of a command."""
+
+    def expand(self, arguments: Sequence[Argument]) -> list[Argument]:
+        """Arguments with groups of keys written as one argument per key."""
+
+    def translate(
+        self, arguments: Sequence[Argument], *, base: RunConfig, given_natively: Collection[str] = ()
+    ) -> Translation:
+        """Arguments with known keys, over a configuration."""
+
+    def defaults_that_differ(self, config: RunConfig, given: Collection[str]) -> list[KeyVerdict]:
+        """Defaults that differ from the configuration and were not given."""
