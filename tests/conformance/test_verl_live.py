@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from operator import attrgetter
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,6 +23,7 @@ from rl_compat.algorithms.off_policy.importance import importance_weights
 from rl_compat.algorithms.off_policy.mismatch import mismatch_metrics
 from rl_compat.algorithms.off_policy.rejection import rejection_mask
 from rl_compat.algorithms.off_policy.rejection_rules import RULE_NAMES, parse_rejection_rules
+from rl_compat.algorithms.table import LOSS_READS
 from rl_compat.verl.keys.policy import ESTIMATORS as VERLS_ESTIMATORS
 from rl_compat.verl.keys.policy import LOSSES as VERLS_LOSSES
 from rl_compat.verl.keys.policy import OWN_AGGREGATION
@@ -178,8 +180,9 @@ def numbers_of(name: str) -> tuple[str, PolicyLossNumbers]:
     keys = [f"{A}.{key}={value}" for key, value in NUMBERS.items()]
     keys += [f"{A}.policy_loss.{key}={value}" for key, value in LOSS_NUMBERS.items()]
     algorithm = load_config(None, [*keys, f"{A}.policy_loss.loss_mode={name}"]).config.algorithm
-    fields = PolicyLossNumbers.__slots__
-    return algorithm.policy_loss, PolicyLossNumbers(**{field: getattr(algorithm, field) for field in fields})
+    keys = {key for reads in LOSS_READS.values() for key in reads}
+    numbers = PolicyLossNumbers(**{key.replace(".", "_"): attrgetter(key)(algorithm) for key in keys})
+    return algorithm.policy_loss, numbers
 
 
 def loss_and_gradient(loss: Callable[[Tensor], Tensor], logprobs: Tensor) -> tuple[Tensor, Tensor]:
