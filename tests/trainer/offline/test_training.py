@@ -172,7 +172,7 @@ def test_kill_9_and_the_same_command_again_give_the_uninterrupted_run(
     code = (
         "import sys, signal; sys.path.insert(0, sys.argv[1])\n"
         "from fakes.runs import train\n"
-        "from trainer.test_offline import KillsAt\n"
+        "from trainer.offline.test_training import KillsAt\n"
         "train(sys.argv[2:], reporter=KillsAt(signal.SIGKILL, 4))\n"
     )
     tests = str(Path(__file__).parents[2])
