@@ -1,4 +1,4 @@
-"""Errors a user can fix: a fact, a hint, and the exit code of the command that met it."""
+"""Errors that a user can fix: a message, a hint, and the exit code of the command."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from difflib import get_close_matches
 
 
 class RLCompatError(Exception):
-    """A problem found while running. Exit code 1."""
+    """A problem that the user can fix. Exit code 1."""
 
     exit_code = 1
 
@@ -21,7 +21,7 @@ class RLCompatError(Exception):
 
 
 class UsageError(RLCompatError):
-    """A request that cannot be met as it stands. Exit code 2, raised before anything expensive starts."""
+    """An invalid request. Exit code 2, raised before anything expensive starts."""
 
     exit_code = 2
 
@@ -31,7 +31,7 @@ class ConfigError(UsageError):
 
 
 class DataError(UsageError):
-    """A dataset that is missing, empty or of the wrong shape."""
+    """A dataset that is missing, empty or in the wrong format."""
 
 
 class ModelError(UsageError):
@@ -39,11 +39,11 @@ class ModelError(UsageError):
 
 
 class HardwareError(UsageError):
-    """Something asked for that this machine does not have."""
+    """A request for hardware that this machine does not have."""
 
 
 class DoesNotFitError(UsageError):
-    """A plan that needs more memory or disk than there is."""
+    """A plan that needs more memory or disk space than is available."""
 
 
 class CheckpointError(RLCompatError):
@@ -55,6 +55,6 @@ class RewardError(RLCompatError):
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name closest to a misspelled one, or None."""
+    """The known name closest to `name`, or None if none is similar."""
     matches = get_close_matches(name, list(known), n=1, cutoff=0.6)
     return matches[0] if matches else None

@@ -1,4 +1,4 @@
-"""Bytes: read as people write them, shown as people read them."""
+"""Parse and format sizes in bytes."""
 
 from __future__ import annotations
 
@@ -29,18 +29,21 @@ _FACTORS = {
 
 
 def parse_bytes(text: str | int) -> int:
-    """`24GiB`, `512 MB`, `3g` or a plain number, in bytes. A bare letter is a power of 1024."""
+    """The bytes of a size such as `24GiB`, `512 MB`, `3g` or a plain number. A bare letter is a power of 1024.
+
+    Raises ConfigError.
+    """
     if isinstance(text, int):
         return text
     match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]*)\s*", text)
     factor = _FACTORS.get(match.group(2).lower()) if match else None
     if match is None or factor is None:
-        raise ConfigError(f"`{text}` is not a size in bytes", hint="write for example `24GiB`, `512MB` or `1073741824`")
+        raise ConfigError(f"`{text}` is not a size in bytes", hint="for example `24GiB`, `512MB` or `1073741824`")
     return int(float(match.group(1)) * factor)
 
 
 def format_bytes(num_bytes: float) -> str:
-    """Bytes with one decimal in the largest binary unit that keeps the number at or above one."""
+    """A number of bytes in the largest binary unit that gives at least 1, with one decimal."""
     sign = "-" if num_bytes < 0 else ""
     size = abs(float(num_bytes))
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):

@@ -18,8 +18,9 @@ def test_sizes_are_read_as_people_write_them(text: str | int, expected: int) -> 
 
 @pytest.mark.parametrize("text", ["", "many", "3 parsecs", "-1", "1 2"])
 def test_what_is_no_size_is_refused_by_name(text: str) -> None:
-    with pytest.raises(ConfigError, match=f"`{text}` is not a size"):
+    with pytest.raises(ConfigError) as error:
         parse_bytes(text)
+    assert f"`{text}`" in error.value.message
 
 
 @pytest.mark.parametrize(

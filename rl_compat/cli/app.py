@@ -1,4 +1,4 @@
-"""The command line `rlc`: a table of commands, each imported only when it is asked for.
+"""The command line `rlc`: a table of commands, each imported only when it runs.
 
 Every module named in `COMMANDS` exposes `app: typer.Typer`, made with `rl_compat.cli.common.new_app`. A command without
 subcommands decorates one function with `@app.command()`; one with subcommands also has an `@app.callback()`. A function
@@ -18,26 +18,26 @@ import rl_compat
 from rl_compat.errors import RLCompatError, UsageError, nearest
 
 COMMANDS: tuple[tuple[str, str, str], ...] = (
-    ("probe", "rl_compat.cli.probe", "what this machine is"),
-    ("doctor", "rl_compat.cli.doctor", "what is wrong here, why it matters, and the commands that mend it"),
-    ("plan", "rl_compat.cli.plan", "what would run here, with reasons, and whether it fits"),
-    ("profiles", "rl_compat.cli.profiles", "the hardware profiles and what they prefer"),
-    ("translate", "rl_compat.cli.translate", "a command, script or YAML file of verl's as settings of this program"),
-    ("train", "rl_compat.cli.train", "train a language model: PPO and its relatives, SFT, DPO, KTO, reward models"),
-    ("eval", "rl_compat.cli.eval", "accuracy of a model or a run on held-out prompts"),
-    ("export", "rl_compat.cli.export", "write a run's actor as a Hugging Face folder"),
-    ("data", "rl_compat.cli.data", "check data before a run, and write it in verl's schema"),
-    ("bench", "rl_compat.cli.bench", "how fast the engines that generate are here, on the same prompts"),
-    ("models", "rl_compat.cli.models", "models that can be fetched, and fetching them"),
+    ("train", "rl_compat.cli.train", "train a language model: PPO, GRPO, SFT, DPO, KTO, reward models and more"),
+    ("eval", "rl_compat.cli.eval", "measure the accuracy of a model or a run on held-out data"),
+    ("export", "rl_compat.cli.export", "write the trained model of a run as a Hugging Face folder"),
+    ("plan", "rl_compat.cli.plan", "show what would run here, why, and whether it fits in memory"),
+    ("doctor", "rl_compat.cli.doctor", "find what is wrong with this machine and the commands that fix it"),
+    ("probe", "rl_compat.cli.probe", "show the hardware and software of this machine"),
+    ("profiles", "rl_compat.cli.profiles", "list the hardware profiles and their preferences"),
+    ("models", "rl_compat.cli.models", "list, download and locate models"),
+    ("data", "rl_compat.cli.data", "check data before a run, or write it in verl's schema"),
+    ("bench", "rl_compat.cli.bench", "measure how fast each rollout engine generates here"),
+    ("translate", "rl_compat.cli.translate", "convert a verl command, script or YAML file to rlc settings"),
 )
-"name, module with `app`, what it does in one line"
+"name, module with `app`, description in one line"
 
 INTERRUPTED = 130
 PIPE_CLOSED = 141
 
 
 def main(arguments: Sequence[str] | None = None, *, program: str = "rlc") -> int:
-    """Run one command and return its exit code: 0 fine, 1 found a problem, 2 asked wrongly, 130 interrupted."""
+    """Run one command and return its exit code: 0 success, 1 a problem was found, 2 usage error, 130 interrupted."""
     try:
         code = dispatch(list(sys.argv[1:] if arguments is None else arguments), program)
         sys.stdout.flush()
@@ -71,7 +71,7 @@ def run_command(module: str, arguments: list[str], program: str) -> int:
     """Parse the arguments with the module's typer app and call the function they name."""
     import typer
 
-    # bitsandbytes says at import that a kernel for CPUs, which nothing here uses, could not be fetched
+    # on import, bitsandbytes logs that it could not download a CPU kernel, which is not used here
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
 
     usage_error = typer.BadParameter.__base__
@@ -87,9 +87,9 @@ def run_command(module: str, arguments: list[str], program: str) -> int:
         return INTERRUPTED
     except usage_error as error:
         place = getattr(error, "ctx", None)
-        asked = program if place is None else place.command_path
+        command_path = program if place is None else place.command_path
         fact = as_fact(error.format_message())  # type: ignore[attr-defined]
-        raise UsageError(fact, hint=f"`{asked} --help` lists what it takes") from error
+        raise UsageError(fact, hint=f"run `{command_path} --help` for its arguments and options") from error
     return result if isinstance(result, int) else 0
 
 
@@ -105,8 +105,16 @@ def usage(program: str) -> str:
         *(f"  {name:<{width}}  {what}" for name, _, what in COMMANDS),
         "",
         "Options:",
-        "  --version  show the version",
-        "  --help     show this text, or with a command what it takes",
+        "  --version  print the version",
+        "  --help     print this text; after a command, print its arguments, options and an example",
+        "",
+        "Getting started:",
+        f"  {program} doctor                      check this machine",
+        f"  {program} train sums                  train a tiny model with PPO, about a minute on a CPU",
+        f"  {program} eval runs/sums              evaluate the newest checkpoint of that run",
+        f"  {program} export runs/sums my-model   write the trained model to the folder my-model",
+        "",
+        "Exit codes: 0 success, 1 a problem was found, 2 usage error.",
     ]
     return "\n".join(lines)
 
@@ -115,18 +123,18 @@ def unknown_command(name: str, program: str) -> UsageError:
     known = [command for command, _, _ in COMMANDS]
     kind = "option" if name.startswith("-") else "command"
     close = nearest(name, known)
-    hint = f"did you mean `{program} {close}`" if close else f"`{program} --help` lists the commands"
-    return UsageError(f"there is no {kind} `{name}`", hint=hint)
+    hint = f"did you mean `{program} {close}`" if close else f"run `{program} --help` for the list of commands"
+    return UsageError(f"unknown {kind} `{name}`", hint=hint)
 
 
 def as_fact(message: str) -> str:
-    """A parser's sentence in our style: lower case at the start, no full stop at the end."""
+    """An error message of typer in our style: it starts in lower case and has no full stop."""
     text = message.strip().rstrip(".")
     return text[:1].lower() + text[1:]
 
 
 def show_error(error: RLCompatError) -> None:
-    """Fact and hint on stderr; the traceback too when RLC_DEBUG is set."""
+    """Print the message and the hint on stderr, after the traceback if RLC_DEBUG is set."""
     if os.environ.get("RLC_DEBUG", "0") not in ("", "0"):
         traceback.print_exception(error)
     print(f"error: {error.message}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""`rlc bench`: how fast this machine is at what takes the time."""
+"""`rlc bench`: how fast this machine generates."""
 
 from __future__ import annotations
 
@@ -13,26 +13,30 @@ app = new_app()
 
 Model = Annotated[
     str | None,
-    typer.Argument(metavar="MODEL", help="A model to measure on questions of GSM8K; random weights when left out."),
+    typer.Argument(
+        metavar="MODEL", help="A model to benchmark on GSM8K questions. Default: a model with random weights."
+    ),
 ]
 Engines = Annotated[
     str,
     typer.Option(
         "--engines",
         metavar="NAMES",
-        help="Names such as `native-fp32`, or `native` for every dtype, separated by commas; all that run here when "
-        "left out.",
+        help="Engines separated by commas, for example `native-fp32`, or `native` for all its dtypes. "
+        "Default: all that run here.",
     ),
 ]
 Batches = Annotated[
-    str, typer.Option("--batches", metavar="NUMBERS", help="Responses at once, numbers separated by commas.")
+    str, typer.Option("--batches", metavar="NUMBERS", help="Numbers of concurrent sequences, separated by commas.")
 ]
-NewTokens = Annotated[int | None, typer.Option("--new-tokens", min=2, help="Tokens of a response, at most.")]
-OnCpu = Annotated[bool, typer.Option("--cpu", help="Measure the processor, also beside a GPU.")]
+NewTokens = Annotated[int | None, typer.Option("--new-tokens", min=2, help="Maximum tokens per response.")]
+OnCpu = Annotated[bool, typer.Option("--cpu", help="Benchmark the CPU even if a GPU is present.")]
 MaxSeconds = Annotated[
     float | None,
     typer.Option(
-        "--max-seconds", min=1, help="For all engines together, which share it; 280 for the default cases on a CPU."
+        "--max-seconds",
+        min=1,
+        help="Time limit for all engines together. Default: 280 for the default cases on a CPU, else 240 per engine.",
     ),
 ]
 SECONDS_PER_ENGINE = 240.0
@@ -41,7 +45,7 @@ DEFAULT_CPU_SECONDS = 280.0
 
 @app.callback()
 def bench() -> None:
-    """Measure this machine."""
+    """Benchmark this machine."""
 
 
 @app.command()
@@ -54,11 +58,11 @@ def rollout(
     max_seconds: MaxSeconds = None,
     as_json: AsJson = False,
 ) -> int:
-    """Every engine that can generate here, on the same prompts: responses of one length and of many.
+    """Measure the tokens per second of every rollout engine that runs here, on the same prompts.
 
-    `floor` is the share of a step that weights, cache and arithmetic take at the least. Engines in fp32 use neither
-    TF32 nor flash attention, as on a card that has none. Each engine runs in a process of its own. The speeds are kept
-    in the cache folder, where the planner finds them when it chooses an engine.
+    Each engine runs in its own process, with responses of equal length and of mixed lengths. `floor` is the minimum
+    time that reading weights and KV cache and the arithmetic take, as a share of the measured step. Engines in fp32 use
+    neither TF32 nor flash attention, like a card without them. The planner uses the saved speeds to choose an engine.
 
     Example: rlc bench rollout smollm2-135m --engines generate-fp32,native-fp32
     """

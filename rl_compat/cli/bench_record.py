@@ -1,4 +1,4 @@
-"""What a benchmark was measured on, and its rows as speeds that the planner chooses by."""
+"""The machine of a benchmark, and its rows as the measurements that the planner uses to choose an engine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MEASURED_BY = "`rlc bench rollout` on this machine"
 
 
 def machine_facts(machine: Hardware) -> dict[str, Any]:
-    """The card or processor, its memory, and the versions that matter. The driver's is left out."""
+    """The card or processor, its memory, and the package versions that affect speed."""
     from rl_compat.capability.devices import capability_text, on_cpu, torch_version
     from rl_compat.capability.rollout_engines import vllm_package
 
@@ -33,13 +33,13 @@ def machine_facts(machine: Hardware) -> dict[str, Any]:
 
 
 def title(facts: Mapping[str, Any]) -> str:
-    """The machine in one line, above the table."""
+    """The machine in one line, the title of the table."""
     versions = [f"{name} {facts[name]}" for name in ("torch", "transformers", "vllm") if facts[name]]
     return ", ".join([str(facts["card"]), f"{facts['num_cores']} cores", *versions])
 
 
 def measurements_of(rows: Iterable[Mapping[str, Any]], facts: Mapping[str, Any], *, model: str) -> list[Measurement]:
-    """The rows of engines that a plan can choose, with responses long enough to tell something."""
+    """Measurements of the engines that a plan can choose, from rows with responses of at least `SHORTEST_RESPONSE`."""
     from rl_compat.bench.options import ENGINES
     from rl_compat.capability.rollout_engines import ENGINES as KINDS
     from rl_compat.planning.speed.measurements import SHORTEST_RESPONSE, Measurement
@@ -66,21 +66,21 @@ def measurements_of(rows: Iterable[Mapping[str, Any]], facts: Mapping[str, Any],
 
 
 def keep(measurements: Sequence[Measurement]) -> str | None:
-    """Save speeds for the planner and say so; the path, None when there was nothing to save or no way to."""
+    """Save measurements for the planner. The path, or None if there is nothing to save or it cannot be written."""
     from rl_compat.planning.speed.comparison import LARGEST_FACTOR
     from rl_compat.planning.speed.measurements import SHORTEST_RESPONSE, own_file, save_measurements
 
     if not measurements:
-        print_note(f"nothing saved for the planner: no engine of its own gave responses of {SHORTEST_RESPONSE} tokens")
+        print_note(f"nothing saved for the planner: no engine generated responses of {SHORTEST_RESPONSE} tokens")
         return None
     try:
         path = str(save_measurements(measurements))
     except OSError as error:
-        print_warning(f"`{own_file()}` could not be written, so that the planner will not know: {error.strerror}")
+        print_warning(f"cannot write `{own_file()}`, so the planner cannot use these speeds: {error.strerror}")
         return None
     millions = measurements[0].num_parameters / 1e6
     print_note(
-        f"saved in `{path}`: with `rollout.engine=auto` the planner chooses by them on {measurements[0].card}, for "
+        f"saved in `{path}`: with `rollout.engine=auto` the planner uses these speeds on {measurements[0].card} for "
         f"models of {millions / LARGEST_FACTOR:.0f} to {millions * LARGEST_FACTOR:.0f} million parameters"
     )
     return path

@@ -1,4 +1,4 @@
-"""Options that several commands share, and what they mean."""
+"""Arguments and options shared by several commands."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ Settings = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[RUN.TOML] [KEY=VALUE]...",
-        help="A settings file or the name of a shipped one (sums, gsm8k, gsm8k-cpu, sft-gsm8k), and settings; "
-        "later ones win.",
+        help="A settings file, or the name of a built-in one (sums, gsm8k, gsm8k-cpu, sft-gsm8k), followed by "
+        "settings that override it. If a setting is given twice, the last value wins.",
     ),
 ]
 
 HardwareFile = Annotated[
     Path | None,
     typer.Option(
-        "--hardware", metavar="FILE", help="Use a recording made by `rlc probe --json` instead of this machine."
+        "--hardware", metavar="FILE", help="Plan for the machine recorded in FILE by `rlc probe --json`."
     ),
 ]
 AsCard = Annotated[
     str | None,
-    typer.Option("--as", metavar="CARD", help='Pretend that the device is another card, such as "Tesla P40".'),
+    typer.Option("--as", metavar="CARD", help='Emulate another card, for example "Tesla P40".'),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 
 
 def new_app() -> typer.Typer:
-    """A typer app whose help and errors are plain text."""
+    """A typer app with plain-text help and errors."""
     return typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
 
 def read_settings(arguments: list[str] | None) -> LoadedConfig:
-    """The configuration from the arguments: at most one file, and settings; the shipped `gsm8k` when there are none.
+    """The configuration from at most one settings file and `key=value` pairs; `gsm8k` if there are no arguments.
 
-    Raises ConfigError. Says on stderr what became of verl's keys, and which settings change nothing.
+    Reports on stderr how verl's keys were translated and which settings have no effect. Raises ConfigError.
     """
     from rl_compat import verl
     from rl_compat.config.embedded import DEFAULT, embedded_runs
@@ -54,7 +54,7 @@ def read_settings(arguments: list[str] | None) -> LoadedConfig:
     given = list(arguments or ())
     files = [text for text in given if is_file_argument(text)]
     if len(files) > 1:
-        raise ConfigError(f"`{files[0]}` and `{files[1]}` are both settings files", hint="give one, then `key=value`")
+        raise ConfigError(f"`{files[0]}` and `{files[1]}` are both settings files", hint="give one file, then `key=value`")
     file = _settings_file(files[0]) if files else None if given else embedded_runs()[DEFAULT]
     loaded = load_config(file, [text for text in given if text not in files], dialect=verl)
     show_report(loaded)
@@ -62,7 +62,7 @@ def read_settings(arguments: list[str] | None) -> LoadedConfig:
 
 
 def _settings_file(text: str) -> Path:
-    """A path, or the shipped file of that name where there is no such path."""
+    """The path, or the built-in settings file of that name if the path does not exist."""
     from rl_compat.config.embedded import embedded_runs
 
     path = Path(text)
@@ -70,26 +70,26 @@ def _settings_file(text: str) -> Path:
 
 
 def show_report(loaded: LoadedConfig) -> None:
-    """Every key of a command with verl's keys as a table; otherwise only what should not be missed."""
+    """Print notes and warnings on stderr, and a table of all keys if some of them are verl's."""
     from rl_compat.config.report import COLUMNS, render_report, warnings_of
 
     for note in loaded.notes:
         print_note(f"note: {note}")
     if any(line.verdict in ("honoured", "translated", "not given") for line in loaded.report):
-        print_table("settings given as verl's keys", COLUMNS, render_report(loaded.report), stream=sys.stderr)
+        print_table("verl keys", COLUMNS, render_report(loaded.report), stream=sys.stderr)
     for sentence in warnings_of(loaded.report):
         print_warning(sentence)
 
 
 def is_file_argument(text: str) -> bool:
-    """Whether an argument names a file rather than a setting `key=value`, a key without value or a deletion `~key`."""
+    """Whether an argument is a file, not `key=value`, a key without a value, or a deletion `~key`."""
     from rl_compat.config.settings import settings
 
     return "=" not in text and text not in settings() and not (text.startswith("~") and "/" not in text)
 
 
 def load_hardware(file: Path | None = None, as_card: str | None = None) -> Hardware:
-    """This machine or a recorded one, with the facts of another card when `as_card` names one."""
+    """This machine or the one recorded in `file`, with the facts of `as_card` in place of its own card's if given."""
     hardware = _probe() if file is None else _recording(file)
     if as_card is None:
         return hardware

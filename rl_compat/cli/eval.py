@@ -1,4 +1,4 @@
-"""`rlc eval`: how good a model or a run is on held-out data."""
+"""`rlc eval`: measure a model or a run on held-out data."""
 
 from __future__ import annotations
 
@@ -16,20 +16,28 @@ app = new_app()
 @app.command(name="eval")
 def evaluate_model(
     target: Annotated[
-        str, typer.Argument(metavar="MODEL|RUN", help="A model, a run folder, or one of its checkpoints.")
+        str,
+        typer.Argument(
+            metavar="MODEL|RUN",
+            help="A model (a name from `rlc models`, a folder or a hub id), a run folder, or one of its checkpoints.",
+        ),
     ],
-    settings: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings.")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="Settings that override those of the run, or the defaults."),
+    ] = None,
     hardware: HardwareFile = None,
     as_card: AsCard = None,
     as_json: AsJson = False,
 ) -> int:
-    """Answer the validation prompts once each and report accuracy with its 95 % interval.
+    """Generate one response per validation prompt and report the accuracy with its 95 % interval.
 
-    With an algorithm that learns from given responses (sft, dpo, kto, reward_model): loss, margin and accuracy on the
-    validation rows; add `algorithm.name=ppo` to have their prompts answered all the same. A run is evaluated with its
-    own settings at its newest complete checkpoint; key=value settings change them.
+    The prompts come from `data.val_files`. A run is evaluated with its own settings at its newest complete checkpoint.
 
-    Example: rlc eval runs/default data.max_val_samples=200
+    For a run that learns from given responses (sft, dpo, kto, reward_model), the loss, margin and accuracy on its
+    validation rows are reported instead; add `algorithm.name=ppo` to generate responses to their prompts.
+
+    Example: rlc eval runs/gsm8k data.max_val_samples=200
     """
     from rl_compat import verl
     from rl_compat.cli.reporter import TerminalReporter

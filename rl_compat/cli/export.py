@@ -1,4 +1,4 @@
-"""`rlc export`: a run's actor as an ordinary Hugging Face folder."""
+"""`rlc export`: write the trained model of a run as a Hugging Face folder."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ app = new_app()
 
 @app.command()
 def export(
-    run: Annotated[str, typer.Argument(metavar="RUN|CHECKPOINT", help="A run folder or one of its checkpoints.")],
-    output: Annotated[Path, typer.Argument(metavar="FOLDER", help="A new folder for the model.")],
+    run: Annotated[str, typer.Argument(metavar="RUN|CHECKPOINT", help="A run folder, or one of its checkpoints.")],
+    output: Annotated[Path, typer.Argument(metavar="FOLDER", help="A new or empty folder for the model.")],
     as_json: AsJson = False,
 ) -> None:
-    """Write the trained actor with its tokenizer as safetensors, adapters merged.
+    """Write the trained model of a run as a Hugging Face folder: config, safetensors weights and tokenizer.
 
-    Example: rlc export runs/default my-model
+    A run folder exports its newest complete checkpoint. LoRA adapters are merged into the weights. The folder works
+    with transformers, vLLM, `rlc eval` and `model.path`.
+
+    Example: rlc export runs/gsm8k my-model
     """
     from rl_compat.trainer.tools.export import export_run
 

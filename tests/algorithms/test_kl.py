@@ -135,8 +135,9 @@ def test_the_mean_over_samples_is_the_divergence(kind):
 
 
 def test_an_unknown_kind_is_refused():
-    with pytest.raises(AssertionError, match="`k4` is no estimate"):
+    with pytest.raises(AssertionError) as error:
         kl_estimate("k4", logprobs=torch.zeros(1), ref_logprobs=torch.zeros(1))  # type: ignore[arg-type]
+    assert "`k4`" in str(error.value)
 
 
 def test_adaptive_controller_matches_the_golden_numbers(golden):

@@ -96,5 +96,6 @@ def test_extremes_stay_finite_in_half_precision():
 
 
 def test_a_beta_of_zero_is_refused():
-    with pytest.raises(AssertionError, match=r"beta is 0\.0"):
+    with pytest.raises(AssertionError) as error:
         kto_loss(**ALL, reference_point=numbers(0.0), beta=0.0)
+    assert "0.0" in str(error.value)

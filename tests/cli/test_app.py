@@ -32,7 +32,7 @@ def test_help_lists_every_command_on_stdout(arguments: list[str], capsys: pytest
         assert any(line.split(maxsplit=1) == [name, what] for line in lines)
 
 
-def test_no_command_is_asked_wrongly(capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_command_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 2
     assert "Commands:" in capsys.readouterr().out
 
@@ -43,26 +43,26 @@ def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "error", "hint"),
+    ("arguments", "in_error", "in_hint"),
     [
-        (["trian"], "error: there is no command `trian`", "hint: did you mean `rlc train`"),
-        (["--verbose"], "error: there is no option `--verbose`", "hint: `rlc --help` lists the commands"),
-        (["train", "--fast"], "error: no such option: --fast", "hint: `rlc train --help` lists what it takes"),
-        (["bench", "rollout", "--fast"], "error: no such option: --fast", "hint: `rlc bench rollout --help` lists"),
-        (["data"], "error: missing command", "hint: `rlc data --help` lists what it takes"),
-        (["data", "gsm9k"], "error: no such command 'gsm9k'", "hint: `rlc data --help` lists what it takes"),
+        (["trian"], ["`trian`"], "`rlc train`"),
+        (["--verbose"], ["`--verbose`"], "`rlc --help`"),
+        (["train", "--fast"], ["--fast"], "`rlc train --help`"),
+        (["bench", "rollout", "--fast"], ["--fast"], "`rlc bench rollout --help`"),
+        (["data"], [], "`rlc data --help`"),
+        (["data", "gsm9k"], ["'gsm9k'"], "`rlc data --help`"),
         (
             ["train", "optimizer.lerning_rate=1e-6"],
-            "error: argument `optimizer.lerning_rate=1e-6`: there is no setting `optimizer.lerning_rate`",
-            "hint: did you mean `optimizer.actor_lr`",
+            ["`optimizer.lerning_rate=1e-6`", "`optimizer.lerning_rate`"],
+            "`optimizer.actor_lr`",
         ),
-        (["train", "trainer.seed"], "error: `trainer.seed` is not of the form `key=value`", "hint: write for example"),
-        (["train", "nothing.toml"], "error: there is no settings file `nothing.toml`", "hint: "),
-        (["train", "a.toml", "b.toml"], "error: `a.toml` and `b.toml` are both settings files", "hint: give one"),
+        (["train", "trainer.seed"], ["`trainer.seed`", "`key=value`"], "`trainer."),
+        (["train", "nothing.toml"], ["`nothing.toml`"], ""),
+        (["train", "a.toml", "b.toml"], ["`a.toml`", "`b.toml`"], "`key=value`"),
     ],
 )
-def test_asking_wrongly_is_two_lines_on_stderr(
-    arguments: list[str], error: str, hint: str, capsys: pytest.CaptureFixture[str]
+def test_a_usage_error_is_two_lines_on_stderr(
+    arguments: list[str], in_error: list[str], in_hint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A-UX-05."""
     assert main(arguments) == 2
@@ -71,17 +71,19 @@ def test_asking_wrongly_is_two_lines_on_stderr(
     assert shown.out == ""
     lines = shown.err.splitlines()
     assert len(lines) == 2
-    assert lines[0].startswith(error)
-    assert lines[1].startswith(hint)
+    assert lines[0].startswith("error: ")
+    assert all(literal in lines[0] for literal in in_error)
+    assert lines[1].startswith("hint: ")
+    assert in_hint in lines[1]
 
 
 def test_a_wrong_setting_ends_the_process_with_two_and_no_traceback() -> None:
     done = rlc("train", "trainer.batch_size=0")
 
     assert done.returncode == 2
-    assert done.stderr.splitlines() == [
-        "error: argument `trainer.batch_size=0`: `trainer.batch_size` is 0 and must be at least 1"
-    ]
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: ")
+    assert "`trainer.batch_size=0`" in line
 
 
 def test_the_traceback_is_shown_for_debugging() -> None:

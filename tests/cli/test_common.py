@@ -58,13 +58,16 @@ def test_keys_of_verl_are_reported_on_stderr(capsys: pytest.CaptureFixture[str])
     assert shown.out == ""
     rows = [line.split() for line in shown.err.splitlines()]
     assert ["data.train_batch_size", "4", "honoured", "trainer.batch_size", "prompts"] in rows
-    assert "warning: `algorithm.kl_ctrl.kl_coef=0.1` without effect" in shown.err
+    assert any(line.startswith("warning: `algorithm.kl_ctrl.kl_coef=0.1`") for line in shown.err.splitlines())
 
 
 def test_a_setting_without_effect_is_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
     read_settings(["model.lora_alpha=32"])
 
-    assert capsys.readouterr().err == "warning: `model.lora_alpha=32.0` without effect: `model.lora_rank` is 0\n"
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("warning: ")
+    assert "`model.lora_alpha=32.0`" in line
+    assert "`model.lora_rank`" in line
 
 
 def test_a_recording_stands_for_the_machine(tmp_path: Path) -> None:
@@ -83,6 +86,7 @@ def test_another_card_is_put_into_the_machine(tmp_path: Path) -> None:
     assert hardware.devices[0].compute_capability == (6, 1)
 
 
-def test_a_missing_recording_is_asked_wrongly(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"nowhere\.json"):
+def test_a_missing_recording_is_a_usage_error(tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as error:
         load_hardware(tmp_path / "nowhere.json")
+    assert "nowhere.json" in error.value.message

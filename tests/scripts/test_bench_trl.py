@@ -81,7 +81,7 @@ def test_a_sides_result_is_found_among_what_its_libraries_print(bench: ModuleTyp
     output = f"{{'loss': 0.1}}\n{mark}{json.dumps({'step_seconds': [1.0]})}\nbye\n"
 
     assert bench.parse_result(output) == {"step_seconds": [1.0]}
-    with pytest.raises(ValueError, match="no line starts with"):
+    with pytest.raises(ValueError):
         bench.parse_result("nothing")
 
 

@@ -62,8 +62,10 @@ class TestRules:
         assert message in str(caught.value)
 
     def test_a_rule_given_twice_is_refused(self):
-        with pytest.raises(ValueError, match="`token_k3` is given 2 times"):
+        with pytest.raises(ValueError) as error:
             parse_rejection_rules(["token_k3:1", "token_k2:1", "token_k3:2"])
+        assert "`token_k3`" in str(error.value)
+        assert "2" in str(error.value)
 
 
 @pytest.mark.parametrize(

@@ -113,8 +113,9 @@ def test_a_ground_truth_may_be_a_number() -> None:
 
 
 def test_a_ground_truth_that_is_no_number_is_an_error_of_the_data() -> None:
-    with pytest.raises(RewardError, match="ground truth `many` is not a number"):
+    with pytest.raises(RewardError) as error:
         gsm8k("#### 1", "many")
+    assert "`many`" in error.value.message
 
 
 @pytest.mark.parametrize(

