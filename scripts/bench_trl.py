@@ -132,7 +132,7 @@ def problem_of_peer(options: argparse.Namespace) -> str | None:
     if strange:
         return f"--peer-rollout {strange[0]} is neither {' nor '.join(ROLLOUTS)}"
     if options.trl_python is None and options.trl_path is None:
-        return "where TRL is must be given: --trl-python, --trl-path, or both"
+        return "the location of TRL is required: --trl-python, --trl-path, or both"
     if options.trl_python is not None and not options.trl_python.is_file():
         return f"--trl-python {options.trl_python} is not a file"
     return None

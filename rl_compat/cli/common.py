@@ -26,9 +26,7 @@ Settings = Annotated[
 
 HardwareFile = Annotated[
     Path | None,
-    typer.Option(
-        "--hardware", metavar="FILE", help="Plan for the machine recorded in FILE by `rlc probe --json`."
-    ),
+    typer.Option("--hardware", metavar="FILE", help="Plan for the machine recorded in FILE by `rlc probe --json`."),
 ]
 AsCard = Annotated[
     str | None,
@@ -54,7 +52,9 @@ def read_settings(arguments: list[str] | None) -> LoadedConfig:
     given = list(arguments or ())
     files = [text for text in given if is_file_argument(text)]
     if len(files) > 1:
-        raise ConfigError(f"`{files[0]}` and `{files[1]}` are both settings files", hint="give one file, then `key=value`")
+        raise ConfigError(
+            f"`{files[0]}` and `{files[1]}` are both settings files", hint="give one file, then `key=value`"
+        )
     file = _settings_file(files[0]) if files else None if given else embedded_runs()[DEFAULT]
     loaded = load_config(file, [text for text in given if text not in files], dialect=verl)
     show_report(loaded)

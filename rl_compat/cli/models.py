@@ -14,7 +14,9 @@ from rl_compat.units import format_bytes
 
 app = new_app()
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="A name from `rlc models`, a GGUF file or a hub id (owner/name).")]
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="A name from `rlc models`, a GGUF file or a hub id (owner/name).")
+]
 
 
 @app.callback(invoke_without_command=True)

@@ -33,7 +33,8 @@ Words = Annotated[
 def translate(
     words: Words,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the settings to FILE instead of stdout.")
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Write the settings to FILE instead of stdout."),
     ] = None,
     as_json: AsJson = False,
 ) -> int:

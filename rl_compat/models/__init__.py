@@ -1,1 +1,1 @@
-"""Find, convert and load models and tokenizers."""
+"""Models and tokenizers: find, convert, load and export them."""

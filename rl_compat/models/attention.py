@@ -1,4 +1,4 @@
-"""Attention kernels by plan: SDPA with repeated keys where grouped-query SDPA has no memory-efficient kernel."""
+"""The attention of the plan: SDPA with repeated keys where SDPA has no memory-efficient grouped-query kernel."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ REPEATED_SDPA = "rlc_sdpa"
 
 
 def attn_implementation_for(role: RolePlan) -> str:
-    """The name to give to transformers as `attn_implementation`; registers our own kernel when it is asked for."""
+    """The `attn_implementation` for transformers. Registers `sdpa_with_repeated_keys` if the plan uses it."""
     if role.attention == "sdpa" and role.repeat_kv:
         AttentionInterface.register(REPEATED_SDPA, sdpa_with_repeated_keys)
         AttentionMaskInterface.register(REPEATED_SDPA, sdpa_mask)
@@ -36,10 +36,11 @@ def sdpa_with_repeated_keys(
     is_causal: bool | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Query [B, H, Q, D], key and value [B, G, K, D], mask [B, 1, Q, K] or None; the output is [B, Q, H, D].
+    """Attention of query [B, H, Q, D] over key and value [B, G, K, D] with mask [B, 1, Q, K] or None, [B, Q, H, D].
 
-    Keys and values of a group are repeated before SDPA, except for a single query token, whose heads take the place
-    of query positions so that a decoding step reads the cache once. Without a mask several queries are causal.
+    Keys and values are repeated to H heads before SDPA. A single query token needs no repetition: its H / G heads are
+    passed as query positions, so that a decoding step reads the KV cache once. Without a mask, several queries are
+    causal.
     """
     if kwargs.get("softcap") is not None:
         raise ModelError("`sdpa` attention cannot cap attention logits", hint="use `plan.attention=eager`")
@@ -62,6 +63,6 @@ def sdpa_with_repeated_keys(
 
 
 def _lowered(tensor: Tensor) -> Tensor:
-    """In the dtype that autocast gives SDPA anyway, so that what is repeated is the smaller one."""
+    """The tensor in the autocast dtype of SDPA, so that the smaller copy is repeated."""
     device_type = tensor.device.type
     return tensor.to(torch.get_autocast_dtype(device_type)) if torch.is_autocast_enabled(device_type) else tensor

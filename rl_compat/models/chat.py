@@ -1,4 +1,4 @@
-"""From chat messages to prompt ids and from response ids to text, the same for training and evaluation."""
+"""Chat messages to prompt ids and response ids to text, the same way in training and evaluation."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ PLAIN_TEMPLATE = (
     "{% if add_generation_prompt %}Answer:{% endif %}"
 )
 PLAIN_NOTE = (
-    "the tokenizer has no chat template: prompts are written as `Question: …`, `Answer:` (`model.chat_template=plain`)"
+    "the tokenizer has no chat template: prompts have the form `Question: …`, `Answer:` (`model.chat_template=plain`)"
 )
 
 
 class ChatEncoder:
-    """Encodes prompts with one template: the tokenizer's own, `plain`, or a Jinja file's."""
+    """Encodes prompts with a chat template: the tokenizer's, `plain`, or a Jinja file."""
 
     def __init__(self, bundle: TokenizerBundle, template: str | None = None) -> None:
-        """`template` is None (the tokenizer's own, else plain), `plain`, or the path of a file with a Jinja template.
+        """`template` is None (the tokenizer's template, else `plain`), `plain`, or the path of a Jinja file.
 
-        Raises ModelError for a file that cannot be read and for a template that cannot be parsed.
+        Raises ModelError if the file cannot be read or the template cannot be parsed.
         """
         self.bundle = bundle
         self.notes: tuple[str, ...] = ()
@@ -44,24 +44,25 @@ class ChatEncoder:
             self._template = None if template is None else _read_template(Path(template).expanduser())
         own = turn_end_ids(bundle.tokenizer, self._template)
         self.stop_token_ids = tuple(dict.fromkeys((*bundle.stop_token_ids, *own)))
-        "those of the tokenizer and the one that ends a turn of the template in use"
+        "the stop ids of the tokenizer and the token that ends a turn of this template"
         self.end_token_id = next(iter((*own, *bundle.stop_token_ids)), None)
-        "what a response ends with, None for a model without an end"
+        "appended to the end of a response, None for a model without an end token"
         self.encode("a")
 
     def encode(self, prompt: str | Messages) -> tuple[str, list[int]]:
-        """The prompt as the model sees it, as text and as ids; a plain string is one user turn.
+        """The prompt with the template applied, as text and as ids. A string is one user turn.
 
-        A template writes its own begin token, so the tokenizer adds none. Raises ModelError when the template refuses
+        The tokenizer adds no begin token, because the template writes it. Raises ModelError if the template rejects
         the messages.
         """
         text = self._prefix + self._render(_messages(prompt))
         return text, list(self.bundle.tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def encode_conversation(self, prompt: str | Messages, response: str) -> tuple[str, list[int]]:
-        """A prompt and the assistant's response, as text and ids, ended as the template ends a turn.
+        """A prompt with the assistant's response and the template's end of turn, as text and as ids.
 
-        A prompt that ends with a beginning of the assistant's turn is continued. Raises ModelError as `encode` does.
+        If the prompt ends with the start of the assistant's turn, the response continues it. Raises ModelError like
+        `encode`.
         """
         messages = _messages(prompt)
         begun = messages.pop() if messages and messages[-1].get("role") == "assistant" else {"content": ""}
@@ -70,18 +71,18 @@ class ChatEncoder:
         return text, list(self.bundle.tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def render(self, messages: Messages, *, opens_response: bool) -> str:
-        """Messages as the model sees them; `opens_response` adds what the template writes before a response.
+        """The text of messages; with `opens_response`, followed by the template's start of a response.
 
-        Raises ModelError when the template refuses them.
+        Raises ModelError if the template rejects the messages.
         """
         return self._prefix + self._render(_messages(messages), add_generation_prompt=opens_response)
 
     def tokenize(self, text: str, *, is_whole: bool = False) -> list[int]:
-        """The ids of a text; a whole one, not made by a template, gets the tokenizer's begin token if it has one."""
+        """The ids of a text. `is_whole`: the text has no template, so the tokenizer adds its begin token, if any."""
         return list(self.bundle.tokenizer(text, add_special_tokens=is_whole)["input_ids"])
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """The text of ids without special tokens; ids that the tokenizer does not have give no text."""
+        """The text of ids, without special tokens and without ids that the tokenizer does not know."""
         known = [token_id for token_id in token_ids if token_id < self.bundle.num_tokens]
         text = self.bundle.tokenizer.decode(known, skip_special_tokens=True, clean_up_tokenization_spaces=False)
         assert isinstance(text, str)
@@ -101,7 +102,7 @@ class ChatEncoder:
             roles = ", ".join(str(message.get("role")) for message in messages)
             raise ModelError(
                 f"the chat template failed on messages with roles `{roles}`: {error}",
-                hint="`model.chat_template` takes `plain` or a file with another Jinja template",
+                hint="set `model.chat_template` to `plain` or to a file with another Jinja template",
             ) from error
         assert isinstance(text, str)
         return text
@@ -112,7 +113,7 @@ def _messages(prompt: str | Messages) -> list[dict[str, Any]]:
 
 
 def _default_prefix(tokenizer: Any) -> str:
-    """The begin token where the tokenizer puts one before plain text, else nothing."""
+    """The begin token if the tokenizer adds one before plain text, else nothing."""
     first = tokenizer("a")["input_ids"][:1]
     return str(tokenizer.bos_token) if first and first[0] == tokenizer.bos_token_id else ""
 
@@ -123,5 +124,5 @@ def _read_template(path: Path) -> str:
     except (OSError, UnicodeDecodeError) as error:
         raise ModelError(
             f"`model.chat_template` is `{path}`, which is neither `plain` nor a readable file",
-            hint="give `plain` or the path of a file with a Jinja template",
+            hint="set it to `plain` or to the path of a Jinja template",
         ) from error

@@ -1,8 +1,8 @@
-"""Frozen linear layers whose weights are kept in 8 bits and multiplied exactly: nothing but the weights is rounded.
+"""Frozen linear layers with 8-bit weights and exact products: only the weights are rounded.
 
-The int8 products of bitsandbytes round the inputs too. A last digit of an input then decides how it is rounded, and
-rollout and training, which differ in last digits, disagree: for SmolLM2-135M on questions of GSM8K by 0.13 to 0.17 a
-log-probability on average, where this form disagrees by 0.000003 in fp32 (scripts/bench_quantized_base.py).
+The int8 products of bitsandbytes also round the inputs. A difference in the last digit of an input then changes its
+rounding, so that rollout and training disagree: for SmolLM2-135M on GSM8K questions by 0.13 to 0.17 per log-probability
+on average, against 0.000003 in fp32 with these layers (scripts/bench_quantized_base.py).
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ _LARGEST = 127
 
 
 class Int8Linear(nn.Linear):
-    """A frozen linear layer with weight [outputs, inputs] in int8 and an fp32 scale for every row."""
+    """A frozen linear layer with weight [outputs, inputs] in int8 and one fp32 scale per row."""
 
     scale: Tensor
     stored_dtype: torch.dtype
-    "that the weight was in before"
+    "dtype of the weight before quantization"
 
     def forward(self, input: Tensor) -> Tensor:
         device_type = input.device.type
@@ -31,12 +31,12 @@ class Int8Linear(nn.Linear):
         return output if self.bias is None else output + self.bias.to(output.dtype)
 
     def dequantized(self) -> Tensor:
-        """The weight in the dtype that it was in before."""
+        """The weight in its dtype before quantization, [outputs, inputs]."""
         return _dequantized(self.weight, self.scale, self.stored_dtype)
 
 
 class _Int8Matmul(torch.autograd.Function):
-    """`x @ weight.T` in the dtype of x; backward unpacks the weight again instead of keeping it."""
+    """`x @ weight.T` in the dtype of x. Backward dequantizes the weight again instead of keeping it."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
@@ -51,13 +51,13 @@ class _Int8Matmul(torch.autograd.Function):
 
 
 def _dequantized(weight: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
-    """Multiplied in fp32 and rounded once."""
+    """weight * scale, multiplied in fp32 and rounded once."""
     return torch.mul(weight, scale, out=torch.empty(weight.shape, dtype=dtype, device=weight.device))
 
 
 @torch.no_grad()
 def keep_in_int8(model: nn.Module, *, device: torch.device | str) -> None:
-    """Quantize every linear layer but the output layer, one at a time on `device`. Changes the model in place."""
+    """Quantize every linear layer except the output layer in place, one at a time on `device`."""
     head = getattr(model, "get_output_embeddings", lambda: None)()
     for module in model.modules():
         if type(module) is nn.Linear and module is not head:

@@ -1,4 +1,4 @@
-"""A folder of safetensors becomes a model on its device: dtypes, attention, quantization and checkpointing by plan."""
+"""Load a model from a folder of safetensors onto its device with the dtypes, attention and quantization of a plan."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ TRAINED_ROLES = ("actor", "critic", "cost_critic")
 def load_causal_lm(
     folder: Path, *, role: RolePlan, lora: LoraSettings | None = None, trust_remote_code: bool = False
 ) -> nn.Module:
-    """The language model of a role, in eval mode. Actors train all weights in fp32, or only adapters with `lora`.
+    """The language model of a role, in eval mode. Actors train all weights in fp32, or only the adapters of `lora`.
 
-    Raises ModelError when the folder cannot be loaded completely.
+    Raises ModelError if the folder cannot be loaded completely.
     """
     return _load(folder, auto=AutoModelForCausalLM, role=role, lora=lora, trust_remote_code=trust_remote_code)
 
@@ -36,14 +36,14 @@ def load_causal_lm(
 def load_trunk(
     folder: Path, *, role: RolePlan, lora: LoraSettings | None = None, trust_remote_code: bool = False
 ) -> nn.Module:
-    """The same without the language-model head: `forward` ends in hidden states."""
+    """Like `load_causal_lm`, without the language-model head: `forward` returns hidden states."""
     return _load(folder, auto=AutoModel, role=role, lora=lora, trust_remote_code=trust_remote_code)
 
 
 def load_sequence_classifier(folder: Path, *, role: RolePlan, trust_remote_code: bool = False) -> nn.Module:
-    """A frozen model that gives one number for a whole sequence, exact under bf16 too: a learned reward.
+    """A frozen reward model: one number for a sequence, not rounded to bf16 under autocast.
 
-    Raises ModelError when the folder cannot be loaded completely or the model has another number of outputs.
+    Raises ModelError if the folder cannot be loaded completely or the model does not have exactly one output.
     """
     model = _load(
         folder, auto=AutoModelForSequenceClassification, role=role, lora=None, trust_remote_code=trust_remote_code
@@ -52,7 +52,7 @@ def load_sequence_classifier(folder: Path, *, role: RolePlan, trust_remote_code:
     if outputs != 1:
         raise ModelError(
             f"the model in `{folder}` has {outputs} outputs and a reward model has 1",
-            hint="a classifier's classes are no reward: name a model that was trained to score responses",
+            hint="a reward model needs `num_labels=1`: choose a model that was trained to score responses",
         )
     for module in model.modules():
         if isinstance(module, nn.Linear) and module.out_features == 1:
@@ -65,8 +65,8 @@ def _load(folder: Path, *, auto: Any, role: RolePlan, lora: LoraSettings | None,
     storage = "fp32" if trains_all else role.storage_dtype
     if role.quantization != "none" and trains_all:
         raise ModelError(
-            f"`{role.role}` trains all its weights, which cannot be kept in `{role.quantization}`",
-            hint="set `model.lora_rank`, or `plan.quantization=none`",
+            f"`{role.role}` trains all its weights, which cannot be quantized to `{role.quantization}`",
+            hint="set `model.lora_rank` to train adapters, or `plan.quantization=none`",
         )
     model = _from_folder(folder, auto=auto, role=role, storage=storage, trust_remote_code=trust_remote_code)
     if role.quantization == "int8":
@@ -110,7 +110,7 @@ def _from_folder(folder: Path, *, auto: Any, role: RolePlan, storage: str, trust
     missing = sorted(info["missing_keys"]) + sorted(str(key) for key in info.get("mismatched_keys", ()))
     if missing:
         raise ModelError(
-            f"the weights in `{folder}` lack {len(missing)} tensors of the model, the first is `{missing[0]}`",
+            f"the weights in `{folder}` lack {len(missing)} tensors of the model, first `{missing[0]}`",
             hint=_missing_hint(missing),
         )
     loaded: nn.Module = model
@@ -119,8 +119,8 @@ def _from_folder(folder: Path, *, auto: Any, role: RolePlan, storage: str, trust
 
 def _missing_hint(missing: list[str]) -> str:
     if missing in (["score.weight"], ["classifier.weight"], ["classifier.bias", "classifier.weight"]):
-        return "it is a model without the output that gives a reward: name one that was trained as a reward model"
-    return "the folder's `config.json` and its safetensors files do not belong together"
+        return "it has no reward output: choose a model that was trained as a reward model"
+    return "`config.json` and the safetensors files of the folder do not match"
 
 
 def _switch_dropout_off(config: Any) -> None:
@@ -131,11 +131,12 @@ def _switch_dropout_off(config: Any) -> None:
 
 
 def _supported_attention(config: Any, role: RolePlan) -> str:
-    """The plan's attention, or eager for a model that caps its attention logits, which SDPA cannot do."""
+    """The attention of the plan, or eager for a model that caps its attention logits, which SDPA does not support."""
     capped = getattr(config.get_text_config(), "attn_logit_softcapping", None) is not None
     if capped and role.attention == "sdpa":
         warnings.warn(
-            f"`{config.model_type}` caps its attention logits, which `sdpa` cannot do: `{role.role}` uses `eager`",
+            f"`{config.model_type}` caps its attention logits, which `sdpa` does not support: "
+            f"`{role.role}` uses `eager`",
             RuntimeWarning,
             stacklevel=4,
         )
@@ -155,7 +156,7 @@ def _nf4(role: RolePlan) -> Any:
 
 
 def _keep_differentiable(model: nn.Module) -> None:
-    """Stop bitsandbytes from repacking weights on CPUs with avx512_bf16: the repacked product has no gradient."""
+    """Keep bitsandbytes from repacking weights on CPUs with avx512_bf16: the repacked product has no gradient."""
     module: Any
     for module in model.modules():
         if hasattr(module, "support_avx512bf16_for_cpu"):
@@ -163,7 +164,7 @@ def _keep_differentiable(model: nn.Module) -> None:
 
 
 def enable_checkpointing(model: Any) -> None:
-    """Recompute each layer in backward. Takes effect in train mode only."""
+    """Recompute each layer in the backward pass. Takes effect in train mode only."""
     settings = {"use_reentrant": False}
     if hasattr(model, "activation_checkpointing_enable"):
         model.activation_checkpointing_enable(activation_checkpointing_kwargs=settings)
@@ -173,7 +174,7 @@ def enable_checkpointing(model: Any) -> None:
 
 @torch.no_grad()
 def _restore_exact_parameters(model: nn.Module, folder: Path) -> None:
-    """Give the fp32 parameters of a half-stored model the file's own values, not values rounded on the way in."""
+    """Reload the fp32 parameters of a model stored in fp16 or bf16 from the file, so that they are not rounded."""
     wanted = {name: p for name, p in model.named_parameters() if p.dtype == torch.float32}
     prefix = getattr(model, "base_model_prefix", "")
     for file in sorted(folder.glob("*.safetensors")):

@@ -1,4 +1,4 @@
-"""Low-rank adapters: put into a model, switched off to get the base back, merged for export."""
+"""LoRA adapters: inject them into a model, disable them to get the base model, merge them for export."""
 
 from __future__ import annotations
 
@@ -21,16 +21,22 @@ _ADAPTER = "default"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoraSettings:
+    """The adapters of a model (Hu et al. 2021, "LoRA")."""
+
     rank: int
+    "inner dimension of the two matrices"
     alpha: float = 16.0
-    "scale of the adapters: alpha / rank"
+    "the adapters are scaled by alpha / rank"
     dropout: float = 0.0
     targets: tuple[str, ...] = ("all-linear",)
-    "module names that get an adapter; `all-linear` is every linear layer but the head"
+    "names of the modules that get an adapter; `all-linear` is every linear layer except the output head"
 
 
 def add_adapters(model: nn.Module, settings: LoraSettings) -> None:
-    """Freeze a transformers model and put fp32 adapters into it, in place; its class and names stay."""
+    """Freeze a transformers model and inject fp32 adapters, in place. Its class and parameter names do not change.
+
+    Raises ModelError if no module matches the targets.
+    """
     all_linear = settings.targets == ("all-linear",)
     config = LoraConfig(
         r=settings.rank,
@@ -52,13 +58,9 @@ def add_adapters(model: nn.Module, settings: LoraSettings) -> None:
             parameter.data = parameter.data.float()
 
 
-def has_adapters(model: nn.Module) -> bool:
-    return any(isinstance(module, BaseTunerLayer) for module in model.modules())
-
-
 @contextmanager
 def adapter_disabled(model: nn.Module) -> Iterator[None]:
-    """Inside, the model is its frozen base: the reference of a policy that trains adapters."""
+    """Inside the context, the model is its frozen base, which is the reference of a policy that trains adapters."""
     layers = [module for module in model.modules() if isinstance(module, BaseTunerLayer)]
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     for layer in layers:
@@ -73,14 +75,14 @@ def adapter_disabled(model: nn.Module) -> Iterator[None]:
 
 
 def trainable_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
-    """Name to parameter for everything that learns; a tied weight appears once."""
+    """The trainable parameters by name. A tied weight appears once."""
     return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
 
 
 def merge_for_export(model: nn.Module) -> dict[str, Tensor]:
-    """The weights under plain Hugging Face names, on the CPU, adapters added in, tied weights once.
+    """A copy of the weights on the CPU under Hugging Face names, with adapters merged and tied weights once.
 
-    The model itself is not changed. Quantized bases come out dequantized.
+    Quantized weights are dequantized. The model itself is not changed.
     """
     merged = {name: tensor.cpu().clone() for name, tensor in merged_tensors(model)}
     for name, buffer in _persistent_buffers(model):
@@ -89,7 +91,7 @@ def merge_for_export(model: nn.Module) -> dict[str, Tensor]:
 
 
 def merged_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """The same one after the other, where they are: parameters themselves, new tensors for what is merged."""
+    """The weights of `merge_for_export` one at a time on their device: parameters, and new tensors where merged."""
     adapted = {name: module for name, module in model.named_modules() if isinstance(module, LoraLayer)}
     for name, parameter in model.named_parameters():
         if "lora_" in name:
@@ -107,12 +109,12 @@ def merged_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def _whole_weight(layer: nn.Module) -> Tensor:
-    """Itself, or unpacked where it is quantized."""
+    """The weight of a layer, dequantized if need be."""
     if isinstance(layer, Int8Linear):
         return layer.dequantized()
     parameter = layer.weight
     weight: Tensor = dequantize_module_weight(layer).detach()
-    # peft 0.21 leaves an int8 layer of bitsandbytes on a CPU with a weight that has lost its scales
+    # peft 0.21 replaces the weight of an int8 bitsandbytes layer on a CPU by one without its scales
     layer.weight = parameter
     return weight
 

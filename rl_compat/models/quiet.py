@@ -1,4 +1,4 @@
-"""Progress bars of a library, held back while it reads files that are already here."""
+"""Suppress the progress bars of transformers while it reads local files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from transformers.utils import logging
 
 @contextmanager
 def without_progress_bars() -> Iterator[None]:
-    """No transformers progress bars inside; afterwards they are as before."""
+    """Disable the progress bars of transformers inside the context."""
     shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:

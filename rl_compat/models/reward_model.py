@@ -1,4 +1,4 @@
-"""A reward model: one number for a conversation, read at its last token whatever the padding is."""
+"""A reward model: one number for a conversation, read at its last token, independent of the padding."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from rl_compat.planning.types import RolePlan
 
 
 class RewardNetwork(nn.Module):
-    """Token ids [B, L], padded on the right, and their lengths [B] to rewards [B] in fp32.
+    """Token ids [B, L], padded on the right, with lengths [B], to rewards [B] in fp32.
 
-    Decoders are read at position `length - 1`, found from the lengths and never from token ids: the pad token may be
-    missing, or be the end token. Encoders pool in their own way under the attention mask.
+    The reward of a decoder is read at position `length - 1`. The lengths are an argument because the pad token may be
+    missing or equal to the end token. Encoders use their own pooling and the attention mask.
     """
 
     def __init__(self, classifier: nn.Module) -> None:
@@ -26,7 +26,7 @@ class RewardNetwork(nn.Module):
 
     @property
     def max_length(self) -> int | None:
-        """Tokens that the model was made for."""
+        """The longest input of the model in tokens, None if its config does not say."""
         config: Any = self.classifier.config
         longest = getattr(config.get_text_config(), "max_position_embeddings", None)
         return int(longest) if isinstance(longest, int) and longest > 0 else None
@@ -43,5 +43,5 @@ class RewardNetwork(nn.Module):
 
 
 def load_reward_model(folder: Path, *, role: RolePlan, trust_remote_code: bool = False) -> RewardNetwork:
-    """The frozen reward model of a folder, on the role's device. Raises ModelError."""
+    """The frozen reward model in a folder, on the device of the role. Raises ModelError."""
     return RewardNetwork(load_sequence_classifier(folder, role=role, trust_remote_code=trust_remote_code)).eval()

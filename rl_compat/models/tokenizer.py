@@ -1,4 +1,4 @@
-"""A tokenizer with the three facts that everything after it needs: padding id, stop ids, number of ids."""
+"""A tokenizer with its padding id, its stop ids and its number of ids."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ MARKER = "5f1e"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenizerBundle:
-    """The tokenizer object is never changed: padding and stopping are told apart from it."""
+    """A tokenizer, which is never modified, and how to pad and stop with it."""
 
     tokenizer: Any
     "a transformers tokenizer"
     pad_token_id: int
-    "filler only: masks come from lengths, so it may equal an end token"
+    "masks are made from lengths, so it may equal an end token"
     stop_token_ids: tuple[int, ...]
-    "any of them ends a response"
+    "each of them ends a response"
     num_tokens: int
-    "ids from here on have no text"
+    "ids from this one on have no text"
     notes: tuple[str, ...] = ()
 
 
 def load_tokenizer(
     folder: Path, *, model_folder: Path | None = None, trust_remote_code: bool = False
 ) -> TokenizerBundle:
-    """The tokenizer of a folder. Further end tokens are read from the `generation_config.json` of the model's folder.
+    """The tokenizer in a folder, with the additional end tokens in `generation_config.json` of the model's folder.
 
-    Raises ModelError when the folder has no tokenizer or it cannot be loaded.
+    Raises ModelError if the folder has no tokenizer or it cannot be loaded.
     """
     from transformers import AutoTokenizer
 
@@ -45,17 +45,17 @@ def load_tokenizer(
     except (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError) as error:
         raise ModelError(
             f"the tokenizer in `{folder}` could not be loaded: {error}",
-            hint="check that its files are whole, or set `model.tokenizer` to another folder",
+            hint="check that its files are complete, or set `model.tokenizer` to another folder",
         ) from error
     settings = (model_folder or folder) / "generation_config.json"
     return describe_tokenizer(tokenizer, generation_config=read_json(settings) if settings.is_file() else {})
 
 
 def describe_tokenizer(tokenizer: Any, *, generation_config: Mapping[str, Any] | None = None) -> TokenizerBundle:
-    """Padding, stop ids and size of a tokenizer, which stays as it is."""
+    """The padding id, stop ids and number of ids of a tokenizer, without modifying it."""
     pad, pad_note = _padding(tokenizer)
     stops = _stop_ids(tokenizer, generation_config or {})
-    stop_note = () if stops else ("the model has no end token: responses end only at `data.max_response_length`",)
+    stop_note = () if stops else ("the model has no end token, so responses end only at `data.max_response_length`",)
     return TokenizerBundle(
         tokenizer=tokenizer,
         pad_token_id=pad,
@@ -66,19 +66,19 @@ def describe_tokenizer(tokenizer: Any, *, generation_config: Mapping[str, Any] |
 
 
 def _padding(tokenizer: Any) -> tuple[int, tuple[str, ...]]:
-    """The pad token's id, else the end token's, else the unknown token's, else 0."""
+    """The id of the pad token, else of the end token, else of the unknown token, else 0; and a note for the user."""
     if tokenizer.pad_token_id is not None:
         return int(tokenizer.pad_token_id), ()
     for kind in ("eos", "unk"):
         token_id = getattr(tokenizer, f"{kind}_token_id")
         if token_id is not None:
             token = getattr(tokenizer, f"{kind}_token")
-            return int(token_id), (f"the tokenizer has no pad token: `{token}` fills the padding, which is masked",)
-    return 0, ("the tokenizer has no pad token: id 0 fills the padding, which is masked",)
+            return int(token_id), (f"the tokenizer has no pad token: padding uses `{token}` and is masked",)
+    return 0, ("the tokenizer has no pad token: padding uses id 0 and is masked",)
 
 
 def _stop_ids(tokenizer: Any, generation_config: Mapping[str, Any]) -> tuple[int, ...]:
-    """The tokenizer's end token, those of the generation config, and the one that ends a turn of the template."""
+    """The end tokens of the tokenizer and of the generation config, and the token that ends a turn of the template."""
     listed = generation_config.get("eos_token_id")
     found = [tokenizer.eos_token_id, *(listed if isinstance(listed, list) else [listed])]
     found += turn_end_ids(tokenizer, tokenizer.chat_template)
@@ -86,7 +86,7 @@ def _stop_ids(tokenizer: Any, generation_config: Mapping[str, Any]) -> tuple[int
 
 
 def turn_end_ids(tokenizer: Any, template: Any) -> list[int]:
-    """The special token that a chat template writes right after an assistant's text, if it writes one."""
+    """The special token that a chat template writes directly after the assistant's text, or nothing."""
     from jinja2 import TemplateError
 
     if not template:

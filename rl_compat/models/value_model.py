@@ -1,4 +1,4 @@
-"""The critic: a language model's trunk with one linear output per token."""
+"""The critic: the trunk of a language model with one linear output per token."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HEAD_FILE = "value_head.safetensors"
 
 
 class ValueModel(nn.Module):
-    """Token ids [B, L] to values [B, L] in fp32. The head starts at zero, so that first values are exactly 0."""
+    """Token ids [B, L] to values [B, L] in fp32. The head is initialised to zero, so that the first values are 0."""
 
     def __init__(self, trunk: nn.Module, hidden_size: int) -> None:
         super().__init__()
@@ -30,31 +30,31 @@ class ValueModel(nn.Module):
         nn.init.zeros_(self.head.bias)
 
     def forward(self, input_ids: Tensor) -> Tensor:
-        """The value after each token, [B, L]. Padding goes on the right: causal attention keeps it unseen."""
+        """The value after each token, [B, L]. Padding must be on the right, where causal attention ignores it."""
         hidden = self.trunk(input_ids=input_ids, use_cache=False).last_hidden_state
         with torch.autocast(hidden.device.type, enabled=False):
             values: Tensor = self.head(hidden.float()).squeeze(-1)
         return values
 
     def save_pretrained(self, folder: Path) -> None:
-        """Write the trunk as an ordinary Hugging Face folder, adapters merged, and the head beside it."""
+        """Write the trunk as a Hugging Face folder with adapters merged, and the head to a file in that folder."""
         folder.mkdir(parents=True, exist_ok=True)
         self.trunk.save_pretrained(folder, state_dict=merge_for_export(self.trunk))  # type: ignore[operator]
         save_file({name: tensor.detach().cpu() for name, tensor in self.head.state_dict().items()}, folder / HEAD_FILE)
 
 
 def check_scoring_family(folder: Path) -> None:
-    """Raise ModelError for a model without a form that gives one number for a sequence, read at its last token."""
+    """Raise ModelError if the model's family has no sequence classifier that reads the last token."""
     name = scoring_architecture(folder)
     if name is None:
         raise ModelError(
-            f"the model in `{folder}` is of a family that has no sequence classifier which reads the last token",
-            hint="use a model of a common family: llama, qwen, mistral, gemma, phi",
+            f"transformers has no sequence classifier that reads the last token for the model in `{folder}`",
+            hint="use a model of the llama, qwen, mistral, gemma or phi family",
         )
 
 
 def scoring_architecture(folder: Path) -> str | None:
-    """The class of the family's sequence classifier, when it is a trunk and a linear `score` without bias."""
+    """The class name of the family's sequence classifier if it is a trunk and a linear `score` without bias."""
     config = AutoConfig.from_pretrained(folder, local_files_only=True, num_labels=1)
     try:
         with torch.device("meta"):
@@ -69,9 +69,9 @@ def scoring_architecture(folder: Path) -> str | None:
 def load_value_model(
     folder: Path, *, role: RolePlan, lora: LoraSettings | None = None, trust_remote_code: bool = False
 ) -> ValueModel:
-    """A critic from a language model, from a reward model (its score is the first head) or from a saved critic.
+    """A critic from a language model, a reward model (whose score initialises the head) or a saved critic.
 
-    Raises ModelError when the folder cannot be loaded or its head does not fit the trunk.
+    Raises ModelError if the folder cannot be loaded or its head does not fit the trunk.
     """
     trunk = load_trunk(folder, role=role, lora=lora, trust_remote_code=trust_remote_code)
     hidden_size = int(trunk.config.get_text_config().hidden_size)  # type: ignore[union-attr, operator]
@@ -80,7 +80,7 @@ def load_value_model(
     if weights is not None:
         if weights["weight"].shape != model.head.weight.shape:
             shape = tuple(weights["weight"].shape)
-            raise ModelError(f"the value head in `{folder}` is {shape}, the trunk needs (1, {hidden_size})")
+            raise ModelError(f"the value head in `{folder}` has shape {shape}, and the trunk needs (1, {hidden_size})")
         model.head.load_state_dict({"bias": torch.zeros(1)} | weights)
     model.head.to(role.device)
     return model.eval()
@@ -89,9 +89,9 @@ def load_value_model(
 def load_scoring_model(
     folder: Path, *, role: RolePlan, lora: LoraSettings | None = None, trust_remote_code: bool = False
 ) -> ValueModel:
-    """A reward model to be trained: a critic whose head has no bias, which no comparison would tell anything about.
+    """A reward model to train: a critic whose head has no bias, since comparisons cannot determine one.
 
-    Raises what `load_value_model` does.
+    Raises ModelError like `load_value_model`.
     """
     model = load_value_model(folder, role=role, lora=lora, trust_remote_code=trust_remote_code)
     nn.init.zeros_(model.head.bias)
@@ -100,7 +100,7 @@ def load_scoring_model(
 
 
 def classifier_of(model: ValueModel, folder: Path, *, pad_token_id: int) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """A reward model as its family's sequence classifier with one output: weights by name, and what its config says.
+    """A reward model as a sequence classifier of its family with one output: its weights and changes to its config.
 
     `folder` is where the trunk was loaded from. Adapters are merged.
     """
@@ -119,7 +119,7 @@ def classifier_of(model: ValueModel, folder: Path, *, pad_token_id: int) -> tupl
 
 
 def _stored_head(folder: Path) -> dict[str, Tensor] | None:
-    """Weight [1, H] and perhaps bias [1] of a saved critic or of a reward model with one output."""
+    """The weight [1, H] and, if any, bias [1] of a saved critic or of a reward model with one output."""
     if (folder / HEAD_FILE).is_file():
         head: dict[str, Tensor] = load_file(folder / HEAD_FILE)
         return head

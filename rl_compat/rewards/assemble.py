@@ -1,4 +1,4 @@
-"""From the settings to the summands of a reward: named functions, `auto`, the overlong penalty."""
+"""Build the terms of a reward from the settings: named functions, `auto` and the overlong penalty."""
 
 from __future__ import annotations
 
@@ -10,16 +10,15 @@ from rl_compat.rewards.builtin.table import AUTO
 from rl_compat.rewards.parts import OverlongPart, Part, function_part
 from rl_compat.rewards.processes.custom import BATCHED_KEYWORDS, KEYWORDS, split_spec
 from rl_compat.rewards.sources import builtin_of, unknown_source
-from rl_compat.rewards.types import Outcome, ScoreRequest
+from rl_compat.rewards.types import RewardOutcome, ScoreRequest
 
 
 def make_parts(
     config: RewardConfig, *, data_sources: Iterable[str] = (), max_response_length: int | None = None
 ) -> list[Part]:
-    """One part for each of `reward.functions`, and one for the overlong penalty.
+    """One term for each of `reward.functions`, and one for the overlong penalty.
 
-    Raises ConfigError for a name, file or function that cannot be used, DataError for a source that `auto` does not
-    know.
+    Raises ConfigError if a name, file or function cannot be used, and DataError if `auto` does not know a data source.
     """
     parts: list[Part] = []
     try:
@@ -39,7 +38,7 @@ def make_parts(
 
 
 class AutoPart:
-    """For each response the reward that belongs to its data source."""
+    """Scores each response with the reward for its data source."""
 
     name = AUTO
     needs_correct = False
@@ -59,7 +58,7 @@ class AutoPart:
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """Names of the extra arguments that the rewards in use take."""
+        """Names of the user's arguments that the rewards in use accept."""
         return tuple(name for part in self._parts.values() for name in part.arguments)
 
     @property
@@ -67,11 +66,11 @@ class AutoPart:
         """The rewards in use."""
         return tuple(self._parts.values())
 
-    def outcomes(self, requests: Sequence[ScoreRequest]) -> list[Outcome]:
+    def outcomes(self, requests: Sequence[ScoreRequest]) -> list[RewardOutcome]:
         rows: dict[str, list[int]] = {}
         for i, request in enumerate(requests):
             rows.setdefault(request.prompt.data_source, []).append(i)
-        done: dict[int, Outcome] = {}
+        done: dict[int, RewardOutcome] = {}
         for source, indices in rows.items():
             part = self._part_of(source, rows=[requests[i].prompt.row for i in indices])
             done |= zip(indices, part.outcomes([requests[i] for i in indices]), strict=True)
@@ -94,30 +93,32 @@ class AutoPart:
 def _overlong(config: RewardConfig, max_response_length: int | None) -> OverlongPart:
     if max_response_length is None or config.overlong_buffer > max_response_length:
         raise ConfigError(
-            f"`reward.overlong_buffer` is {config.overlong_buffer} tokens and a response may have "
-            f"{max_response_length or 'an unknown number'}",
-            hint="the buffer is the last part of `data.max_response_length`, in which the penalty grows",
+            f"`reward.overlong_buffer` is {config.overlong_buffer} tokens and the maximum response length is "
+            f"{max_response_length or 'unknown'}",
+            hint="the buffer is the last part of `data.max_response_length`, where the penalty grows",
         )
     return OverlongPart(buffer=config.overlong_buffer, max_response_length=max_response_length)
 
 
 def _names(functions: Sequence[str]) -> list[str]:
-    """A custom function's own name, or its whole `file.py:function` where two would share one."""
+    """The name of each function, or the full `file.py:function` if two functions have the same name."""
     twice = [spec for i, spec in enumerate(functions) if spec in functions[:i]]
     if twice:
-        raise ConfigError(f"the reward `{twice[0]}` is named twice", hint="give it a larger weight instead")
+        raise ConfigError(f"the reward `{twice[0]}` is listed twice", hint="give it a larger weight instead")
     short = [spec if ".py" not in spec else split_spec(spec)[1] for spec in functions]
     return [spec if short.count(name) > 1 else name for spec, name in zip(functions, short, strict=True)]
 
 
 def _check_arguments(config: RewardConfig, parts: Sequence[Part]) -> None:
-    """Every extra argument reaches a function, and none replaces what the run gives."""
+    """Check that a function accepts each argument and that none replaces an argument of the run."""
     accepted = {name for part in parts for name in part.arguments}
     for name in config.function_arguments:
         if name in (*KEYWORDS, *BATCHED_KEYWORDS):
-            raise ConfigError(f"`reward.function_arguments.{name}` would replace what the run gives", hint="rename it")
+            raise ConfigError(
+                f"`reward.function_arguments.{name}` would replace an argument that the run passes", hint="rename it"
+            )
         if name not in accepted:
             raise ConfigError(
-                f"no function in `reward.functions` takes `{name}`, given in `reward.function_arguments`",
-                hint="a function takes it as a keyword of that name; `docs/rewards.md` lists those of built-in ones",
+                f"no function in `reward.functions` accepts `{name}`, which is set in `reward.function_arguments`",
+                hint="add a keyword of that name to the function; `docs/rewards.md` lists those of the built-in ones",
             )

@@ -1,4 +1,4 @@
-"""The summands of a reward: built-in functions in this process, functions that may hang in their own."""
+"""The terms of a reward: built-in functions run in this process, functions that may hang in processes of their own."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from rl_compat.rewards.builtin.length import overlong_penalty
 from rl_compat.rewards.builtin.table import Builtin, find_builtin
 from rl_compat.rewards.processes.custom import Call, split_spec
 from rl_compat.rewards.processes.pool import FunctionProcesses
-from rl_compat.rewards.types import Outcome, ScoreRequest
+from rl_compat.rewards.types import RewardOutcome, ScoreRequest
 
 BUILTIN_SECONDS = 5.0
-"longest time for one response in a built-in reward that may hang, however long `reward.timeout_seconds` is"
+"time limit per response for a built-in reward that may hang; `reward.timeout_seconds` can only lower it"
 
 
 class Part(Protocol):
-    """One summand."""
+    """One term of a reward."""
 
     name: str
     needs_correct: bool
-    "builds on what the others say about correctness"
+    "uses the correctness judged by the other terms"
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """Names of the extra arguments that it takes from the user."""
+        """Names of the user's arguments that it accepts."""
         ...
 
-    def outcomes(self, requests: Sequence[ScoreRequest]) -> list[Outcome]:
-        """One outcome per request, in their order."""
+    def outcomes(self, requests: Sequence[ScoreRequest]) -> list[RewardOutcome]:
+        """One outcome per request, in order."""
         ...
 
     def close(self) -> None:
-        """End its processes and give its memory back."""
+        """End its processes and free its memory."""
         ...
 
 
@@ -52,7 +52,7 @@ class BuiltinPart:
         self._bound = builtin.bind(name, arguments)
         self._max_response_length = max_response_length
 
-    def outcomes(self, requests: Sequence[ScoreRequest]) -> list[Outcome]:
+    def outcomes(self, requests: Sequence[ScoreRequest]) -> list[RewardOutcome]:
         return [
             self._builtin.function(
                 request.response_text, request.prompt.ground_truth, **self._bound, **self._given(request)
@@ -61,7 +61,7 @@ class BuiltinPart:
         ]
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to release."""
 
     def _given(self, request: ScoreRequest) -> dict[str, Any]:
         values = {
@@ -78,14 +78,14 @@ class BuiltinPart:
 
 
 _WITHOUT = {
-    "correct": "needs a function in `reward.functions` that judges correctness, and none did",
-    "response_ids": "needs the response's tokens, and only its text is known",
-    "max_response_length": "needs `data.max_response_length`, which was not given",
+    "correct": "needs a function in `reward.functions` that judges correctness, and none does",
+    "response_ids": "needs the tokens of the response, and only its text is known",
+    "max_response_length": "needs `data.max_response_length`, which is not set",
 }
 
 
 class TimedBuiltinPart:
-    """A built-in reward that may take forever: over its limit it scores as a wrong answer and is counted."""
+    """A built-in reward with a time limit: a response over the limit scores as wrong and is counted."""
 
     needs_correct = False
 
@@ -102,20 +102,20 @@ class TimedBuiltinPart:
             num_processes=config.num_processes,
         )
 
-    def outcomes(self, requests: Sequence[ScoreRequest]) -> list[Outcome]:
+    def outcomes(self, requests: Sequence[ScoreRequest]) -> list[RewardOutcome]:
         return [self._scored(outcome) for outcome in self._processes.outcomes([_call(item) for item in requests])]
 
     def close(self) -> None:
         self._processes.close()
 
-    def _scored(self, outcome: Outcome) -> Outcome:
+    def _scored(self, outcome: RewardOutcome) -> RewardOutcome:
         failure = outcome.failure
         stopped = failure is not None and failure.kind in ("timeout", "died")
         return replace(outcome, reward=self._wrong, correct=False) if stopped else outcome
 
 
 class CustomPart:
-    """A user's function."""
+    """A custom function."""
 
     needs_correct = False
 
@@ -131,7 +131,7 @@ class CustomPart:
         )
         self.arguments = self._processes.arguments
 
-    def outcomes(self, requests: Sequence[ScoreRequest]) -> list[Outcome]:
+    def outcomes(self, requests: Sequence[ScoreRequest]) -> list[RewardOutcome]:
         return self._processes.outcomes([_call(request) for request in requests])
 
     def close(self) -> None:
@@ -139,7 +139,7 @@ class CustomPart:
 
 
 class OverlongPart:
-    """The penalty on the last tokens before the limit."""
+    """The penalty on responses that come close to the maximum length."""
 
     name = "overlong"
     arguments: tuple[str, ...] = ()
@@ -149,11 +149,11 @@ class OverlongPart:
         self._buffer = buffer
         self._max_response_length = max_response_length
 
-    def outcomes(self, requests: Sequence[ScoreRequest]) -> list[Outcome]:
-        return [Outcome(reward=self._penalty(request)) for request in requests]
+    def outcomes(self, requests: Sequence[ScoreRequest]) -> list[RewardOutcome]:
+        return [RewardOutcome(reward=self._penalty(request)) for request in requests]
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to release."""
 
     def _penalty(self, request: ScoreRequest) -> float:
         if request.response_ids is None:
@@ -163,7 +163,7 @@ class OverlongPart:
 
 
 def function_part(spec: str, name: str, config: RewardConfig, *, max_response_length: int | None) -> Part:
-    """The part of a built-in name or of a `file.py:function`. Raises ConfigError for one that cannot be used."""
+    """The term for a built-in name or a `file.py:function`. Raises ConfigError if it cannot be used."""
     if ".py" in spec:
         return CustomPart(name, spec, config)
     builtin = find_builtin(spec)

@@ -1,4 +1,4 @@
-"""The scores of some rows, and those of several rounds as one."""
+"""Select and concatenate scores."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ COUNTS = ("reward/timeouts", "reward/errors", "reward/unscored")
 
 
 def pick_scores(scores: Scores, rows: Sequence[int]) -> Scores:
-    """The scores of the rows, in that order; metrics and notes stay those of all."""
+    """The scores of the given rows, in that order. Metrics and notes stay those of all rows."""
     return replace(
         scores,
         rewards=tuple(scores.rewards[row] for row in rows),
@@ -23,7 +23,7 @@ def pick_scores(scores: Scores, rows: Sequence[int]) -> Scores:
 
 
 def join_scores(parts: Sequence[Scores]) -> Scores:
-    """One after the other. Counts among the metrics add up, the others become the mean over the rows."""
+    """Concatenated scores. Metrics that are counts are summed, the others averaged over the rows."""
     first = parts[0]
     if len(parts) == 1:
         return first
@@ -43,7 +43,7 @@ def _picked(columns: Mapping[str, tuple[Any, ...]], rows: Sequence[int]) -> dict
 
 
 def _joined(parts: Sequence[tuple[Mapping[str, tuple[Any, ...]], int]]) -> dict[str, tuple[Any, ...]]:
-    """Columns of all parts, None where a part has no such column."""
+    """The concatenated columns, with None where a part lacks a column."""
     names = dict.fromkeys(name for columns, _ in parts for name in columns)
     return {
         name: tuple(value for columns, num_rows in parts for value in columns.get(name, (None,) * num_rows))

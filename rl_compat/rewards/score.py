@@ -1,4 +1,4 @@
-"""The reward of a run: named functions, their weights, and what happens when one fails."""
+"""The reward of a run: a weighted sum of functions, and what happens if one fails."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rl_compat.errors import ConfigError, RewardError
 from rl_compat.rewards.assemble import AutoPart, make_parts
 from rl_compat.rewards.builtin.table import AUTO, BUILTINS, check_sources
 from rl_compat.rewards.parts import Part
-from rl_compat.rewards.types import Outcome, ScoreRequest, Scores
+from rl_compat.rewards.types import RewardOutcome, ScoreRequest, Scores
 
 __all__ = ["ScoreRequest", "Scorer", "Scores", "build_scorer"]
 
@@ -23,19 +23,19 @@ def build_scorer(
     max_response_length: int | None = None,
     learned: Part | None = None,
 ) -> Scorer:
-    """The scorer of a run; functions that may hang are loaded, each in a process of its own.
+    """The scorer of a run. Functions that may hang are loaded in processes of their own.
 
-    `max_response_length` (tokens) is what the overlong penalty and `cosine_length` count from; `learned` is the
-    reward model of `reward.model`. Raises ConfigError for a name, file, function or weight that cannot be used, and
-    DataError for a data source that `auto` does not know.
+    `max_response_length` (tokens) is used by the overlong penalty and `cosine_length`. `learned` is the reward model of
+    `reward.model`. Raises ConfigError if a name, file, function or weight cannot be used, and DataError if `auto` does
+    not know a data source.
     """
     sources = sorted(set(data_sources))
     weights = list(_weights(config))
     check_sources(sources, config.functions, config.sources)
     if config.sources and AUTO not in config.functions:
         raise ConfigError(
-            "`reward.sources` says what `auto` takes, and `reward.functions` has no `auto`",
-            hint="set `reward.functions=auto`, or leave `reward.sources` out",
+            "`reward.sources` is used by `auto`, and `reward.functions` does not contain `auto`",
+            hint="set `reward.functions=auto`, or remove `reward.sources`",
         )
     parts = make_parts(config, data_sources=sources, max_response_length=max_response_length)
     weights += [config.overlong_penalty] * (len(parts) - len(weights))
@@ -54,7 +54,7 @@ class Scorer:
         on_error: Literal["stop", "zero", "skip"],
         learned: Part | None = None,
     ) -> None:
-        """`weights` are those of the parts and, last, of the reward model."""
+        """`weights` holds one weight per part and, last, that of the reward model."""
         self._parts = (*parts, *([] if learned is None else [learned]))
         self._learned = learned
         self._weights = tuple(weights)
@@ -62,7 +62,7 @@ class Scorer:
         self._said: set[str] = set()
 
     def score(self, requests: Sequence[ScoreRequest]) -> Scores:
-        """Rewards in the order of the requests. Raises RewardError when a function fails and `on_error` is `stop`."""
+        """The rewards in the order of the requests. Raises RewardError if a function fails and `on_error` is `stop`."""
         by_part = self._outcomes(requests)
         for outcomes in by_part.values():
             self._stop_on_failure(outcomes)
@@ -80,13 +80,13 @@ class Scorer:
         return replace(scores, metrics=_metrics(scores, rows))
 
     def close(self) -> None:
-        """End the processes of the functions; a reward model stays its owner's."""
+        """End the processes of the functions. The reward model is closed by its owner."""
         for part in self._parts:
             if part is not self._learned:
                 part.close()
 
-    def _outcomes(self, requests: Sequence[ScoreRequest]) -> dict[str, list[Outcome]]:
-        """By function, in their order; those that build on correctness come after those that judge it."""
+    def _outcomes(self, requests: Sequence[ScoreRequest]) -> dict[str, list[RewardOutcome]]:
+        """The outcomes by function, in order. Functions that use correctness run after those that judge it."""
         done = {part.name: part.outcomes(requests) for part in self._parts if not part.needs_correct}
         judged = [_first(outcome.correct for outcome in row) for row in zip(*done.values(), strict=True)]
         known = [
@@ -96,7 +96,7 @@ class Scorer:
         done |= {part.name: part.outcomes(known) for part in self._parts if part.needs_correct}
         return {part.name: done[part.name] for part in self._parts}
 
-    def _stop_on_failure(self, outcomes: Sequence[Outcome]) -> None:
+    def _stop_on_failure(self, outcomes: Sequence[RewardOutcome]) -> None:
         for outcome in outcomes:
             failure = outcome.failure
             if failure is None or outcome.reward is not None:
@@ -105,10 +105,10 @@ class Scorer:
                 continue
             hint = "a reward function returns a number, or a dict with `score`"
             if failure.kind != "misuse":
-                hint = "mend the function, or go on with `reward.on_error=zero` or `reward.on_error=skip`"
+                hint = "fix the function, or continue with `reward.on_error=zero` or `reward.on_error=skip`"
             raise RewardError(failure.message, hint=hint)
 
-    def _component(self, outcome: Outcome) -> float | None:
+    def _component(self, outcome: RewardOutcome) -> float | None:
         if outcome.reward is not None:
             return outcome.reward
         return 0.0 if self._on_error == "zero" else None
@@ -121,7 +121,7 @@ class Scorer:
             total += weight * value
         return total
 
-    def _failure_notes(self, by_part: Mapping[str, Sequence[Outcome]]) -> tuple[str, ...]:
+    def _failure_notes(self, by_part: Mapping[str, Sequence[RewardOutcome]]) -> tuple[str, ...]:
         failed = [outcome for outcomes in by_part.values() for outcome in outcomes if outcome.failure is not None]
         unscored = [outcome for outcome in failed if outcome.reward is None]
         judged_wrong = [outcome for outcome in failed if outcome.reward is not None]
@@ -129,8 +129,8 @@ class Scorer:
         notes = [_failure_note(unscored, done)] if unscored else []
         return (*notes, _failure_note(judged_wrong, "scored as wrong")) if judged_wrong else tuple(notes)
 
-    def _no_answer_notes(self, by_part: Mapping[str, Sequence[Outcome]]) -> tuple[str, ...]:
-        """Said once for a function: a rule that finds nothing looks like a model that cannot do the task."""
+    def _no_answer_notes(self, by_part: Mapping[str, Sequence[RewardOutcome]]) -> tuple[str, ...]:
+        """A note, once per function, if it found no answer at all: the format may be wrong and not the answers."""
         notes = []
         for name, outcomes in by_part.items():
             found = [outcome.answer_found for outcome in outcomes if outcome.answer_found is not None]
@@ -141,7 +141,7 @@ class Scorer:
         return tuple(notes)
 
     def _judges(self, name: str) -> str:
-        """The function behind `auto` when there is one only."""
+        """The function that `auto` uses, if there is only one; else `name`."""
         for part in self._parts:
             if part.name == name and isinstance(part, AutoPart) and len(part.parts) == 1:
                 return part.parts[0].name
@@ -150,17 +150,17 @@ class Scorer:
 
 def _weights(config: RewardConfig) -> tuple[float, ...]:
     if not config.functions and config.model is None:
-        raise ConfigError("`reward.functions` is empty", hint=f"name at least one, for example `{AUTO}`")
+        raise ConfigError("`reward.functions` is empty", hint=f"list at least one, for example `{AUTO}`")
     weights = config.weights or (1.0,) * len(config.functions)
     if len(weights) != len(config.functions):
         raise ConfigError(
             f"`reward.weights` has {len(weights)} values and `reward.functions` has {len(config.functions)}",
-            hint="give one weight per function, or none",
+            hint="give one weight per function, or no weights",
         )
     return weights
 
 
-def _failure_note(outcomes: Sequence[Outcome], done: str) -> str:
+def _failure_note(outcomes: Sequence[RewardOutcome], done: str) -> str:
     times = "time" if len(outcomes) == 1 else "times"
     failure = outcomes[0].failure
     assert failure is not None
@@ -171,16 +171,16 @@ def _no_answer_note(name: str, num_missing: int, num_responses: int) -> str:
     builtin = BUILTINS.get(name)
     form = f" {builtin.looks_for}" if builtin is not None and builtin.looks_for else ""
     none = f"`{name}` found no answer{form} in {num_missing} of {num_responses} responses"
-    way_out = f": {builtin.way_out}" if builtin is not None and builtin.way_out else ""
-    return f"{none}, so none of them can be right{way_out}"
+    remedy = f": {builtin.remedy}" if builtin is not None and builtin.remedy else ""
+    return f"{none}, so none of them can be correct{remedy}"
 
 
 def _first(values: Iterable[bool | None]) -> bool | None:
     return next((value for value in values if value is not None), None)
 
 
-def _extras(by_part: Mapping[str, Sequence[Outcome]], num_requests: int) -> dict[str, tuple[Any, ...]]:
-    """Extra values by key; a key that an earlier function has already used becomes `function.key`."""
+def _extras(by_part: Mapping[str, Sequence[RewardOutcome]], num_requests: int) -> dict[str, tuple[Any, ...]]:
+    """Extra values by key. A key that an earlier function uses too becomes `function.key`."""
     extras: dict[str, tuple[Any, ...]] = {}
     for name, outcomes in by_part.items():
         for key in dict.fromkeys(key for outcome in outcomes for key in outcome.extras):
@@ -190,8 +190,8 @@ def _extras(by_part: Mapping[str, Sequence[Outcome]], num_requests: int) -> dict
     return extras
 
 
-def _metrics(scores: Scores, rows: Sequence[Sequence[Outcome]]) -> dict[str, float]:
-    """Counts of what went wrong, means of functions and of their extra numbers, and the share without an answer."""
+def _metrics(scores: Scores, rows: Sequence[Sequence[RewardOutcome]]) -> dict[str, float]:
+    """Counts of failures, means of rewards and of extra numbers, and the fraction of responses without an answer."""
     kinds = [outcome.failure.kind for row in rows for outcome in row if outcome.failure is not None]
     found = [answer for row in rows if (answer := _first(outcome.answer_found for outcome in row)) is not None]
     metrics = {

@@ -1,4 +1,4 @@
-"""Which reward belongs to a row's `data_source`."""
+"""The reward of each `data_source`, which `auto` uses."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ BUILTIN_BY_SOURCE: Mapping[str, str] = {
 "data source, or a pattern with `*`, to the name of a built-in reward"
 
 CODE_SOURCES = ("codecontests", "apps", "codeforces", "taco")
-"rows whose answer is a program, which would have to be executed"
+"data sources whose answers are programs, which are not executed here"
 
 NUM_NAMED_ROWS = 8
 
 
 def builtin_of(source: str, sources: Mapping[str, str] | None = None) -> str | None:
-    """What `auto` takes for a data source: the entry of `reward.sources`, else the built-in one, else None.
+    """The reward that `auto` uses for a data source: the entry of `reward.sources`, else the built-in one, else None.
 
-    An exact name comes before a pattern.
+    An exact name takes precedence over a pattern.
     """
     for table in (sources or {}, BUILTIN_BY_SOURCE):
         if source in table:
@@ -46,26 +46,26 @@ def builtin_of(source: str, sources: Mapping[str, str] | None = None) -> str | N
 def unknown_source(
     sources_found: Iterable[str], *, rows: Sequence[int] = (), sources: Mapping[str, str] | None = None
 ) -> DataError:
-    """The error for data sources that no reward belongs to."""
+    """The error for data sources without a reward."""
     distinct = list(dict.fromkeys(sources_found))
     names = ", ".join(f"`{source}`" for source in distinct[:NUM_NAMED_ROWS])
     known = [*(sources or {}), *BUILTIN_BY_SOURCE]
     shown = ", ".join(map(str, rows[:NUM_NAMED_ROWS])) + (" …" if len(rows) > NUM_NAMED_ROWS else "")
     where = f" ({len(rows)} rows, counted from 0: {shown})" if rows else ""
     return DataError(
-        f"no reward belongs to the data source {names}{where}: known are {', '.join(f'`{item}`' for item in known)}",
-        hint=_way_out(distinct, known),
+        f"no reward belongs to the data source {names}{where}; known are {', '.join(f'`{item}`' for item in known)}",
+        hint=_remedy(distinct, known),
     )
 
 
-def _way_out(unknown: Sequence[str], known: Sequence[str]) -> str:
-    own = "a function of your own as `reward.functions=my_rewards.py:my_function`"
+def _remedy(unknown: Sequence[str], known: Sequence[str]) -> str:
+    own = "a custom function `reward.functions=my_rewards.py:my_function`"
     programs = [source for source in unknown if source in CODE_SOURCES]
     if programs:
-        return f"answers of `{programs[0]}` are programs, which are not executed here: name {own}"
+        return f"the answers of `{programs[0]}` are programs, which are not executed here: use {own}"
     close = [(source, near) for source in unknown if (near := nearest(source, known)) is not None]
     meant = f"for `{close[0][0]}` did you mean `{close[0][1]}`; otherwise " if close else ""
     return (
-        f"{meant}name the reward: `reward.functions=gsm8k`, {own}, "
-        f'or one for this source: `reward.sources={{"{unknown[0]}": "math"}}`'
+        f"{meant}set the reward with `reward.functions=gsm8k`, {own}, "
+        f'or for this source only with `reward.sources={{"{unknown[0]}": "math"}}`'
     )

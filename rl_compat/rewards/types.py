@@ -1,4 +1,4 @@
-"""What goes into a reward function and what comes out."""
+"""The inputs and results of reward functions."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ from rl_compat.trajectory import Prompt
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreRequest:
-    """One response to be scored."""
+    """One response to score."""
 
     response_text: str
-    "special tokens removed"
+    "without special tokens"
     prompt: Prompt
     response_ids: tuple[int, ...] | None = None
-    "as the policy produced them, the end token included; None where only the text is known"
+    "as generated, including the end token; None if only the text is known"
     correct: bool | None = None
-    "what the functions that judge correctness have said, for those that build on it"
+    "the verdict of the functions that judge correctness, for functions that use it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """Why a function gave no usable reward for a response."""
+    """Why a function returned no usable reward for a response."""
 
     kind: Literal["timeout", "died", "error", "misuse"]
-    "`died` is the process of the function; `misuse`, a value of the wrong kind, stops the run whatever `on_error` is"
+    "`died`: the process of the function ended; `misuse`: a value of the wrong type, which always stops the run"
     message: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """What one function said about one response."""
+class RewardOutcome:
+    """The result of one function for one response."""
 
     reward: float | None
-    "None when the function failed; a failure beside a reward is counted and said, and stops nothing"
+    "None if the function failed; a failure together with a reward is counted and reported but does not stop the run"
     correct: bool | None = None
     "None for a function that does not judge correctness"
     answer_found: bool | None = None
-    "None for a function that reads no answer"
+    "None for a function that does not look for an answer"
     extras: Mapping[str, Any] = field(default_factory=dict)
     failure: Failure | None = None
 
@@ -51,25 +51,25 @@ class Scores:
     """The rewards of a step, in the order of its requests."""
 
     rewards: tuple[float | None, ...]
-    "weighted sums; None is a response that is left out of the update (`reward.on_error=skip`)"
+    "weighted sums; None for a response that is left out of the update (`reward.on_error=skip`)"
     components: Mapping[str, tuple[float | None, ...]]
-    "by function, before its weight"
+    "rewards by function, before weighting"
     correct: tuple[bool | None, ...]
-    "by the first function that judges correctness; a custom one does so with the key `acc`"
+    "from the first function that judges correctness; a custom function does so with the key `acc`"
     extras: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    "other values that functions returned, None where one returned nothing under that name"
+    "other values returned by functions, None where a function did not return the key"
     weights: Mapping[str, float] = field(default_factory=dict)
     "by function"
     metrics: Mapping[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    "sentences a person should see"
+    "messages for the user"
 
     def numbers(self) -> dict[str, tuple[float | None, ...]]:
-        """The extras whose values are numbers or truth values, as numbers."""
+        """The extras with numeric or boolean values, as floats."""
         return {key: tuple(map(_number, values)) for key, values in self.extras.items() if _is_numeric(values)}
 
     def parts(self, names: Sequence[str] = ()) -> dict[str, tuple[float | None, ...]]:
-        """Rewards by name for an algorithm that weighs them itself: all functions, or those and extras named.
+        """Rewards by name for an algorithm that weights them itself: all functions, or the named functions and extras.
 
         A response that is left out of the update is None in every part. Raises RewardError for an unknown name.
         """
@@ -78,8 +78,8 @@ class Scores:
             if name not in known:
                 close = nearest(name, known)
                 raise RewardError(
-                    f"no reward is called `{name}`: there are {', '.join(f'`{key}`' for key in known)}",
-                    hint=f"did you mean `{close}`" if close else "a function's dict may hold more numbers by name",
+                    f"unknown reward `{name}`; known are {', '.join(f'`{key}`' for key in known)}",
+                    hint=f"did you mean `{close}`" if close else "a function can return more numbers in its dict",
                 )
         kept = [reward is not None for reward in self.rewards]
         return {

@@ -12,7 +12,7 @@ from rl_compat.models.chat import ChatEncoder
 from rl_compat.models.reward_model import load_reward_model
 from rl_compat.models.tokenizer import load_tokenizer
 from rl_compat.planning.types import RolePlan
-from rl_compat.rewards.types import Failure, Outcome, ScoreRequest
+from rl_compat.rewards.types import Failure, RewardOutcome, ScoreRequest
 from rl_compat.training.reward_engine import RewardEngine
 
 LEARNED = "model"
@@ -53,15 +53,15 @@ class RewardModelScorer:
             self._engine.offload()
         return self._engine
 
-    def outcomes(self, requests: Sequence[ScoreRequest]) -> list[Outcome]:
+    def outcomes(self, requests: Sequence[ScoreRequest]) -> list[RewardOutcome]:
         """The model's number for each response; one that it cannot read is a failure of its row."""
         engine = self.load()
         encoded = [self._encode(request, max_length=engine.model.max_length) for request in requests]
-        readable = [ids for ids in encoded if not isinstance(ids, Outcome)]
+        readable = [ids for ids in encoded if not isinstance(ids, RewardOutcome)]
         with engine.onloaded():
             rewards = iter(engine.rewards(readable) if readable else [])
         return [
-            ids if isinstance(ids, Outcome) else _outcome(next(rewards), request)
+            ids if isinstance(ids, RewardOutcome) else _outcome(next(rewards), request)
             for ids, request in zip(encoded, requests, strict=True)
         ]
 
@@ -74,7 +74,7 @@ class RewardModelScorer:
         """Give the device's memory back."""
         self._engine = None
 
-    def _encode(self, request: ScoreRequest, *, max_length: int | None) -> list[int] | Outcome:
+    def _encode(self, request: ScoreRequest, *, max_length: int | None) -> list[int] | RewardOutcome:
         prompt = request.prompt
         if prompt.messages is None:
             ids = list(self._chat.bundle.tokenizer(prompt.text + request.response_text)["input_ids"])
@@ -100,11 +100,11 @@ class RewardModelScorer:
             )
 
 
-def _outcome(reward: float, request: ScoreRequest) -> Outcome:
+def _outcome(reward: float, request: ScoreRequest) -> RewardOutcome:
     if math.isfinite(reward):
-        return Outcome(reward=reward)
+        return RewardOutcome(reward=reward)
     return _failed(f"the reward model gave `{reward}` for row {request.prompt.row}, expected a finite number")
 
 
-def _failed(message: str) -> Outcome:
-    return Outcome(reward=None, failure=Failure(kind="error", message=message))
+def _failed(message: str) -> RewardOutcome:
+    return RewardOutcome(reward=None, failure=Failure(kind="error", message=message))

@@ -92,10 +92,12 @@ def test_masked_rows_and_columns_change_nothing(responses, mode):
 def test_the_norm_needs_a_width_and_an_unknown_mode_is_refused():
     losses, mask = torch.zeros(1, 1), torch.ones(1, 1, dtype=torch.bool)
 
-    with pytest.raises(AssertionError):
+    with pytest.raises(AssertionError) as error:
         aggregate(losses, mask=mask, mode="seq-mean-token-sum-norm", num_tokens=1, num_sequences=1)
-    with pytest.raises(AssertionError):
+    assert "width" in str(error.value)
+    with pytest.raises(AssertionError) as error:
         aggregate(losses, mask=mask, mode="mean-of-means", num_tokens=1, num_sequences=1)  # type: ignore[arg-type]
+    assert "mean-of-means" in str(error.value)
 
 
 @pytest.mark.parametrize("mode", MODES)

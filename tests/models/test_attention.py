@@ -115,5 +115,7 @@ def test_a_prefill_into_a_longer_cache_ignores_its_empty_end() -> None:
 
 def test_capped_attention_logits_are_refused() -> None:
     tensor = torch.randn(1, 2, 3, 4)
-    with pytest.raises(ModelError):
+    with pytest.raises(ModelError) as error:
         sdpa_with_repeated_keys(Module(), tensor, tensor, tensor, None, softcap=50.0)
+    assert "`sdpa`" in error.value.message
+    assert "`plan.attention=eager`" in str(error.value.hint)

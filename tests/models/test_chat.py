@@ -98,7 +98,8 @@ def test_a_broken_template_is_an_error_with_jinjas_message_before_any_data_is_re
     (tmp_path / "t.jinja").write_text("{% for m in messages %}")
     with pytest.raises(ModelError) as error:
         ChatEncoder(bundle(), str(tmp_path / "t.jinja"))
-    assert "model.chat_template" in str(error.value.hint)
+    assert "end of template" in error.value.message  # jinja2's words
+    assert "`model.chat_template`" in str(error.value.hint)
 
 
 def test_a_template_that_refuses_the_messages_is_an_error_with_its_words() -> None:

@@ -115,7 +115,8 @@ def test_without_messages_prompt_and_response_are_read_as_they_are(save: Save) -
 def test_a_model_without_a_template_is_said_once(save: Save) -> None:
     learned = _learned(save(chat_template=None))
     assert all(outcome.reward is not None for outcome in learned.outcomes(_requests("a")))
-    assert "reward model: the tokenizer has no chat template" in learned.take_notes()[0]
+    (note,) = learned.take_notes()
+    assert "`model.chat_template=plain`" in note
     assert learned.take_notes() == []
 
 
@@ -123,22 +124,24 @@ def test_a_conversation_over_the_models_length_is_a_failure_of_its_row(save: Sav
     outcomes = _learned(save(max_positions=40)).outcomes(_requests("a", "b" * 50))
     assert outcomes[0].failure is None
     assert outcomes[1].failure is not None
-    assert outcomes[1].failure.message == "row 1 has 59 tokens for the reward model, which was made for 40"
+    assert "row 1" in outcomes[1].failure.message
+    assert "59" in outcomes[1].failure.message
+    assert "40" in outcomes[1].failure.message
 
 
 @pytest.mark.parametrize("num_labels", [2, 3])
 def test_a_classifier_is_no_reward_model(save: Save, num_labels: int) -> None:
     with pytest.raises(ModelError) as error:
         _learned(save(num_labels=num_labels)).load()
-    assert str(num_labels) in error.value.message
-    assert "1" in error.value.message
+    assert f"{num_labels} outputs" in error.value.message
+    assert "`num_labels=1`" in str(error.value)
 
 
 def test_a_language_model_is_no_reward_model(tmp_path: Path) -> None:
     folder = save_random_model(tmp_path / "language")
     with pytest.raises(ModelError) as error:
         _learned(folder).load()
-    assert "outputs and a reward model has 1" in error.value.message or "score.weight" in error.value.message
+    assert "`num_labels=1`" in str(error.value) or "score.weight" in error.value.message
 
 
 def _model(folder: Path | None, **reward: Any) -> RewardModel:
@@ -193,7 +196,7 @@ def test_a_replacement_that_cannot_be_used_leaves_the_reward_as_it_is() -> None:
         model.replace(weight=2)
     assert "`weight`" in error.value.message
     assert "`[reward]`" in error.value.message
-    assert error.value.hint == "did you mean `weights`"
+    assert "`weights`" in str(error.value.hint)
     assert _score(model, "#### 42").rewards == (1.0,)
 
 
@@ -204,7 +207,7 @@ def test_a_reward_model_is_planned_for_its_pool(save: Save) -> None:
     with pytest.raises(ConfigError) as error:
         RewardModel.from_pretrained("any", pool=ResourcePool(gpus=[], hardware=cpu()), num_labels=2)
     assert "`num_labels`" in error.value.message
-    assert "2" in error.value.message
+    assert "2" in error.value.message.split()
 
 
 def test_a_reward_of_nan_names_its_row(save: Save) -> None:
@@ -216,7 +219,7 @@ def test_a_reward_of_nan_names_its_row(save: Save) -> None:
     with pytest.raises(RewardError) as error:
         _score(_model(folder, functions=()), "a")
     assert "`nan`" in error.value.message
-    assert "0" in error.value.message
+    assert "row 0" in error.value.message
 
 
 def test_a_run_learns_from_a_model_with_another_tokenizer(save: Save, llama_folder: Path, tmp_path: Path) -> None:

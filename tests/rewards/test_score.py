@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -103,7 +104,7 @@ def test_the_function_of_a_source_is_named_where_it_fails(build: Build, mine: st
     with pytest.raises(RewardError) as error:
         scorer.score(_requests("x", source="b"))
     assert "`nan`" in error.value.message
-    assert "10" in error.value.message
+    assert re.search(r"\b10\b", error.value.message)
 
 
 def test_sources_without_auto_are_refused(build: Build) -> None:
@@ -122,7 +123,7 @@ def test_numbers_that_functions_name_are_in_the_metrics_and_can_be_parts(build: 
     with pytest.raises(RewardError) as error:
         scores.parts(["lenght"])
     assert "`lenght`" in error.value.message
-    assert error.value.hint == "did you mean `length`"
+    assert "`length`" in str(error.value.hint)
 
 
 def test_a_row_that_is_left_out_is_none_in_every_part(build: Build, mine: str) -> None:
@@ -170,33 +171,33 @@ def test_an_unknown_data_source_is_refused_before_the_run_and_in_it(build: Build
     with pytest.raises(DataError) as error:
         scorer.score(_requests("x", source="elsewhere"))
     assert "`elsewhere`" in error.value.message
-    assert "1" in error.value.message
-    assert "0" in error.value.message
-    assert "10" in error.value.message
+    assert re.search(r"\b10\b", error.value.message)
 
 
 @pytest.mark.parametrize(
-    ("functions", "settings", "fact"),
+    ("functions", "settings", "literals"),
     [
-        (("gsm8k_strct",), {}, "there is no reward `gsm8k_strct`"),
-        (("nothing.py:f",), {}, "file `nothing.py` .* does not exist"),
-        ((), {}, "`reward.functions` is empty"),
-        (("gsm8k",), {"weights": (1.0, 2.0)}, "`reward.weights` has 2 values and `reward.functions` has 1"),
-        (("gsm8k", "gsm8k"), {}, "`gsm8k` is named twice"),
-        (("gsm8k",), {"function_arguments": {"x": "1"}}, "no function in `reward.functions` takes `x`"),
+        (("gsm8k_strct",), {}, ["`gsm8k_strct`"]),
+        (("nothing.py:f",), {}, ["`nothing.py`"]),
+        ((), {}, ["`reward.functions`"]),
+        (("gsm8k",), {"weights": (1.0, 2.0)}, ["`reward.weights`", "2", "`reward.functions`", "1"]),
+        (("gsm8k", "gsm8k"), {}, ["`gsm8k`"]),
+        (("gsm8k",), {"function_arguments": {"x": "1"}}, ["`reward.functions`", "`x`"]),
     ],
 )
 def test_what_cannot_work_is_refused_when_built(
-    build: Build, functions: tuple[str, ...], settings: dict[str, Any], fact: str
+    build: Build, functions: tuple[str, ...], settings: dict[str, Any], literals: list[str]
 ) -> None:
-    with pytest.raises(ConfigError, match=fact):
+    with pytest.raises(ConfigError) as error:
         build(*functions, **settings)
+    assert all(literal in error.value.message for literal in literals)
 
 
 def test_extra_arguments_reach_the_function_and_never_replace_ours(build: Build, mine: str) -> None:
     assert build(f"{mine}:scaled", function_arguments={"scale": "3"}).score(_requests("x")).rewards == (3.0,)
-    with pytest.raises(ConfigError):
+    with pytest.raises(ConfigError) as error:
         build(f"{mine}:one", function_arguments={"solution_str": "3"})
+    assert "`reward.function_arguments.solution_str`" in error.value.message
 
 
 def test_numbers_and_dicts_may_mix_and_missing_extras_are_blank(build: Build, mine: str) -> None:
@@ -210,21 +211,21 @@ def test_numbers_and_dicts_may_mix_and_missing_extras_are_blank(build: Build, mi
 
 @pytest.mark.parametrize("on_error", ["stop", "zero", "skip"])
 @pytest.mark.parametrize(
-    ("function", "fact"),
+    ("function", "literals"),
     [
-        ("keyless", "returned a dict with `acc` for row 10, expected `score`"),
-        ("text", "returned `'1.0'` for row 10, expected a number"),
-        ("short", "returned 1 rewards, expected 4"),
+        ("keyless", ["`acc`", "10", "`score`"]),
+        ("text", ["`'1.0'`", "10"]),
+        ("short", ["1", "4"]),
     ],
 )
 def test_misuse_stops_the_run_whatever_the_policy(
-    build: Build, mine: str, function: str, fact: str, on_error: str
+    build: Build, mine: str, function: str, literals: list[str], on_error: str
 ) -> None:
     """A-REW-08, A-REW-12"""
     with pytest.raises(RewardError) as error:
         build(f"{mine}:{function}", on_error=on_error).score(_requests(*"abcd"))
     assert f"`{function}`" in error.value.message
-    assert str(fact) in error.value.message
+    assert all(literal in error.value.message for literal in literals)
 
 
 def test_none_stops_the_run_by_default_naming_function_and_row(build: Build, mine: str) -> None:
@@ -233,7 +234,7 @@ def test_none_stops_the_run_by_default_naming_function_and_row(build: Build, min
         build(f"{mine}:none_for_b").score(_requests("a", "b", "c"))
     assert "`none_for_b`" in error.value.message
     assert "`None`" in error.value.message
-    assert "11" in error.value.message
+    assert "row 11" in error.value.message
     assert "reward.on_error=skip" in str(error.value.hint)
 
 
@@ -243,7 +244,7 @@ def test_none_is_left_out_or_scored_zero_only_when_asked_and_is_said(build: Buil
     skipped = build(f"{mine}:none_for_b", on_error="skip").score(requests)
     assert skipped.rewards == (1.0, None, 1.0)
     assert (skipped.metrics["reward/unscored"], skipped.metrics["reward/none_for_b"]) == (1.0, 1.0)
-    assert skipped.notes[0].startswith("a reward function failed 1 time, left out of the update: `none_for_b`")
+    assert "`none_for_b`" in skipped.notes[0]
     zero = build(f"{mine}:none_for_b", on_error="zero").score(requests)
     assert zero.rewards == (1.0, 0.0, 1.0)
     assert (zero.metrics["reward/errors"], zero.metrics["reward/unscored"]) == (1.0, 0.0)
@@ -253,7 +254,7 @@ def test_nan_is_an_error(build: Build, mine: str) -> None:
     with pytest.raises(RewardError) as error:
         build(f"{mine}:nan").score(_requests("a"))
     assert "`nan`" in error.value.message
-    assert "10" in error.value.message
+    assert re.search(r"\b10\b", error.value.message)
 
 
 def test_a_hanging_function_costs_its_own_row_only(build: Build, mine: str) -> None:
@@ -283,8 +284,8 @@ def test_a_strict_rule_that_finds_nothing_is_said_once_with_the_way_out(build: B
     assert first.rewards == (0.0,) * 8
     assert first.metrics["reward/no_answer_fraction"] == 1.0
     assert len(first.notes) == 1
-    assert "found no answer `#### <number>` in 8 of 8 responses" in first.notes[0]
-    assert "reward.functions=gsm8k" in first.notes[0]
+    for literal in ("`gsm8k_strict`", "`#### <number>`", "8", "`reward.functions=gsm8k`"):
+        assert literal in first.notes[0]
     assert second.notes == ()
     assert build("gsm8k").score(requests).rewards == (1.0,) * 8
 

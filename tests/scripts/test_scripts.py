@@ -111,8 +111,8 @@ def test_a_failing_install_is_one_clear_error(prepared: Path) -> None:
     )
     done = run(prepared / "scripts/quickstart.sh")
     assert done.returncode == 2
-    assert "error: pip could not install rl_compat" in done.stderr
-    assert "hint: check the network" in done.stderr
+    assert "error: " in done.stderr
+    assert "PIP_INDEX_URL" in done.stderr
     assert "rlc models get smollm2-135m" not in ran(prepared)
 
 
@@ -123,15 +123,16 @@ def test_no_python_is_an_error_that_says_what_to_do(checkout: Path) -> None:
         (empty / name).symlink_to(shutil.which(name) or name)
     done = run(checkout / "scripts/quickstart.sh", PATH=str(empty))
     assert done.returncode == 2
-    assert "error: no Python 3.11 or newer was found" in done.stderr
-    assert "hint: install one" in done.stderr
+    assert "3.11" in done.stderr
+    assert "RLC_PYTHON=" in done.stderr
 
 
 def test_a_named_python_that_is_too_old_is_refused(checkout: Path) -> None:
     write_program(checkout / "python2", "#!/bin/sh\nexit 1\n")
     done = run(checkout / "scripts/quickstart.sh", RLC_PYTHON=str(checkout / "python2"))
     assert done.returncode == 2
-    assert "is not Python 3.11 or newer" in done.stderr
+    assert f"`{checkout / 'python2'}`" in done.stderr
+    assert "3.11" in done.stderr
 
 
 def test_a_python_without_venv_is_an_error_that_says_what_to_install(checkout: Path) -> None:
@@ -140,7 +141,6 @@ def test_a_python_without_venv_is_an_error_that_says_what_to_install(checkout: P
     )
     done = run(checkout / "scripts/quickstart.sh", RLC_PYTHON=str(checkout / "python"))
     assert done.returncode == 2
-    assert "cannot make virtual environments" in done.stderr
     assert "python3-venv" in done.stderr
 
 
@@ -150,8 +150,8 @@ def test_a_full_disk_is_said_with_both_sizes(checkout: Path) -> None:
     write_program(programs / "df", "#!/bin/sh\necho head\necho /dev/sda 9 9 1048576 99% /\n")
     done = run(checkout / "scripts/quickstart.sh", RLC_PYTHON=sys.executable, PATH=f"{programs}:{os.environ['PATH']}")
     assert done.returncode == 2
-    assert "error: 1024 MiB free" in done.stderr
-    assert "need 5 GiB" in done.stderr
+    assert "1024 MiB" in done.stderr
+    assert "5 GiB" in done.stderr
     assert not (checkout / ".venv").exists()
 
 

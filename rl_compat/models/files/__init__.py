@@ -1,1 +1,1 @@
-"""Model files: where they come from, how they are read and written."""
+"""Model files: find, download, convert, check and write them."""

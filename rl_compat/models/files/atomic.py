@@ -1,4 +1,4 @@
-"""A folder that appears whole or not at all."""
+"""Write a folder atomically: it appears complete or not at all."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pathlib import Path
 
 
 def fill_folder(target: Path, fill: Callable[[Path], None]) -> None:
-    """Let `fill` write into an empty folder beside the target, flush it to disk, and give it the target's name.
+    """Let `fill` write into an empty folder next to the target, flush it to disk and rename it to the target.
 
-    The target must be absent or empty. When `fill` raises, nothing is left; what a killed process left is replaced.
+    The target must be absent or empty. If `fill` raises, nothing is left. The remains of a killed process are replaced.
     """
     partial = target.with_name(f".partial-{target.name}")
     shutil.rmtree(partial, ignore_errors=True)
@@ -36,5 +36,5 @@ def _flush(path: Path) -> None:
 
 
 def no_space_left(error: Exception) -> bool:
-    """Whether a full disk caused the error; safetensors reports it in words only."""
+    """Whether a full disk caused the error. safetensors reports it only in the text of its error."""
     return getattr(error, "errno", None) == errno.ENOSPC or f"os error {errno.ENOSPC}" in str(error)

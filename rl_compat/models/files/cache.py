@@ -1,4 +1,4 @@
-"""Where downloaded and converted models are kept, and how a folder gets there whole or not at all."""
+"""The cache of downloaded and converted models."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def models_folder() -> Path:
 
 
 def build_once(name: str, build: Callable[[Path], None]) -> Path:
-    """The cached folder of that name; when there is none, `build` fills an empty folder that then takes the name.
+    """The cached folder `name`, which `build` fills if it does not exist yet.
 
-    Processes wait for one another. What an interrupted build left is removed by the next one.
-    Raises ModelError when the cache cannot be written.
+    Concurrent processes wait for each other. The remains of an interrupted build are removed by the next one.
+    Raises ModelError if the cache cannot be written.
     """
     from safetensors import SafetensorError
 
@@ -55,7 +55,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _cannot_write(folder: Path, error: Exception) -> ModelError:
-    hint = "`RLC_CACHE` names another folder for downloaded and converted models"
+    hint = "set `RLC_CACHE` to another folder for downloaded and converted models"
     if no_space_left(error):
         return ModelError(f"no space left for a model in `{folder}`", hint=hint)
-    return ModelError(f"`{folder}` could not be used: {error}", hint=hint)
+    return ModelError(f"cannot write to `{folder}`: {error}", hint=hint)

@@ -1,4 +1,4 @@
-"""Trained weights as an ordinary Hugging Face folder."""
+"""Write trained weights as a Hugging Face folder."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ COPIED = (
     "*.py",
     "LICENSE*",
 )
-"what a model folder holds beside config and weights"
+"files of a model folder other than the config and the weights"
 
 
 def export_model(
@@ -40,11 +40,11 @@ def export_model(
     tokenizer_folder: Path | None = None,
     config_changes: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Write weights with the config and tokenizer of the model they were trained from; returns the absolute folder.
+    """Write weights with the config and tokenizer of the model that they were trained from. The absolute folder.
 
-    `weights` is a state dict under Hugging Face names, tied weights once, or a model, whose adapters are merged. Their
-    dtype is kept and written to the config, with the changes given. The folder appears whole or not at all. Raises
-    ModelError when the output exists and is not empty, CheckpointError when it cannot be written.
+    `weights` is a state dict with Hugging Face names and tied weights once, or a model, whose adapters are merged. The
+    dtype of the weights is written to the config, together with `config_changes`. The folder appears complete or not at
+    all. Raises ModelError if the output exists and is not empty, CheckpointError if it cannot be written.
     """
     output = output.expanduser().absolute()
     check_output(output)
@@ -61,20 +61,20 @@ def export_model(
         fill_folder(output, fill)
     except (OSError, SafetensorError) as error:
         cause = "no space left" if no_space_left(error) else str(error)
-        raise CheckpointError(f"the model could not be written to `{output}`: {cause}") from error
+        raise CheckpointError(f"cannot write the model to `{output}`: {cause}") from error
     check_model_folder(output)
     return output
 
 
 def check_output(output: Path) -> None:
-    """Raise ModelError unless a model can be written to the folder."""
+    """Raise ModelError if the folder exists and is not empty."""
     output = output.expanduser()
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise ModelError(f"`{output}` exists and is not empty", hint="give a new folder")
+        raise ModelError(f"`{output}` exists and is not empty", hint="choose a new folder")
 
 
 def _config(source_folder: Path, state: Mapping[str, Tensor]) -> dict[str, Any]:
-    """The source's config with the dtype of the weights and without their former quantization."""
+    """The config of the source with the dtype of the weights and without its quantization."""
     config = read_json(source_folder / "config.json")
     floating = next(tensor for tensor in state.values() if tensor.is_floating_point())
     for outdated in ("torch_dtype", "quantization_config"):
@@ -83,7 +83,7 @@ def _config(source_folder: Path, state: Mapping[str, Tensor]) -> dict[str, Any]:
 
 
 def _copy_files(source_folder: Path, tokenizer_folder: Path, folder: Path) -> None:
-    """The tokenizer's folder wins where both have a file."""
+    """Copy tokenizer, license and code files. A file in both folders is taken from the tokenizer's."""
     for origin in (source_folder, tokenizer_folder):
         for pattern in COPIED:
             for file in origin.glob(pattern):

@@ -1,4 +1,4 @@
-"""What a model folder must hold, checked by looking at its files and loading none of them."""
+"""Check that a model folder is complete without loading its files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 
 
 def check_model_folder(folder: Path, *, needs: tuple[Part, ...] = ALL_PARTS) -> None:
-    """Raise ModelError for the first thing that the folder lacks."""
+    """Raise ModelError for the first missing or damaged part of the folder."""
     if "config" in needs:
         _check_config(folder)
     if "tokenizer" in needs and not any((folder / name).is_file() for name in TOKENIZER_FILES):
@@ -34,15 +34,15 @@ def _check_config(folder: Path) -> None:
     path = folder / "config.json"
     if path.is_file():
         if "model_type" not in read_json(path):
-            raise ModelError(f"`{path}` has no `model_type`", hint="it is not the config of a transformers model")
+            raise ModelError(f"`{path}` has no `model_type`", hint="give the folder of a transformers model")
         return
     if (folder / "adapter_config.json").is_file():
         raise ModelError(
-            f"`{folder}` has no config.json: it holds a LoRA adapter",
-            hint="merge the adapter into its base model and give that folder",
+            f"`{folder}` has no config.json: it is a LoRA adapter",
+            hint="merge the adapter into its base model and give the folder of the result",
         )
     raise ModelError(
-        f"`{folder}` has no config.json", hint="give a folder as `save_pretrained` or `rlc export` writes it"
+        f"`{folder}` has no config.json", hint="give a folder written by `save_pretrained` or `rlc export`"
     )
 
 
@@ -69,14 +69,14 @@ def _no_weights(folder: Path) -> ModelError:
     pickles = sorted(path.name for pattern in PICKLES for path in folder.glob(pattern))
     if pickles:
         return ModelError(
-            f"`{folder}` has weights only as pickles (`{pickles[0]}`), which can run code when loaded",
-            hint="convert them to safetensors once: `save_pretrained` of a model that you trust writes them",
+            f"`{folder}` has its weights only as pickles (`{pickles[0]}`), which can run code when loaded",
+            hint="if you trust the model, load it with transformers and write safetensors with `save_pretrained`",
         )
     return ModelError(f"`{folder}` has no weights", hint=f"expected {WEIGHTS}, or {INDEX} with its files")
 
 
 def _check_safetensors(path: Path) -> None:
-    """Compare the size with the header's, so that a half-copied file is named before anything loads it."""
+    """Compare the file size with the header, to find an incomplete file before it is loaded."""
     size = path.stat().st_size
     with path.open("rb") as file:
         start = file.read(8)
@@ -84,22 +84,20 @@ def _check_safetensors(path: Path) -> None:
             raise ModelError(f"`{path}` is a Git LFS pointer, not the weights", hint="run `git lfs pull` in its folder")
         header_bytes = int.from_bytes(start, "little")
         if len(start) < 8 or header_bytes > size - 8:
-            raise ModelError(f"`{path}` is not a whole safetensors file", hint="copy or download it again")
+            raise ModelError(f"`{path}` is not a complete safetensors file", hint="copy or download it again")
         header = json.loads(file.read(header_bytes))
     ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
     expected = 8 + header_bytes + max(ends, default=0)
     if size != expected:
-        raise ModelError(
-            f"`{path}` has {size} bytes, its header says {expected}", hint="copy or download the file again"
-        )
+        raise ModelError(f"`{path}` has {size} bytes and its header says {expected}", hint="copy or download it again")
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from a file. Raises ModelError when it is anything else."""
+    """The JSON object in a file. Raises ModelError if the file holds anything else."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise ModelError(f"`{path}` is not readable JSON: {error}") from error
+        raise ModelError(f"cannot read `{path}` as JSON: {error}") from error
     if not isinstance(value, dict):
         raise ModelError(f"`{path}` holds a JSON {type(value).__name__}, expected an object")
     return value

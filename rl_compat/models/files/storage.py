@@ -1,6 +1,6 @@
-"""Frozen weights kept in half precision and multiplied in another dtype, cast layer by layer when they are used.
+"""Frozen weights stored in fp16 or bf16 and cast to the compute dtype layer by layer.
 
-A card without fast half arithmetic still halves the bytes of a reference model this way: matrices and embeddings stay
+This halves the memory of a frozen model on a card without fast half-precision arithmetic: matrices and embeddings stay
 in the storage dtype, one layer at a time is cast to the dtype of its input, everything else is fp32.
 """
 
@@ -13,13 +13,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 PIECE_NUMBERS = 2**23
-"of a stored matrix that are cast at once where no gradient is needed"
+"numbers of a stored matrix that are cast at once where no gradient is needed"
 
 
 def linear_in_pieces(states: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """`states @ weight.T + bias` of [N, inputs] in the dtype of the states, without a gradient.
 
-    A weight of another dtype is cast piece by piece into one small buffer: no whole copy of it ever exists.
+    A weight of another dtype is cast in pieces of `PIECE_NUMBERS`, so that no full copy of it exists.
     """
     rows = max(1, PIECE_NUMBERS // weight.shape[1])
     if weight.dtype == states.dtype or len(weight) <= rows:
@@ -31,7 +31,7 @@ def linear_in_pieces(states: Tensor, weight: Tensor, bias: Tensor | None) -> Ten
 
 
 class _CastMatmul(torch.autograd.Function):
-    """`x @ weight.T` with the weight cast to x's dtype; backward casts again instead of keeping the copy."""
+    """`x @ weight.T` with the weight cast to the dtype of x. Backward casts it again instead of keeping the copy."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
@@ -45,7 +45,7 @@ class _CastMatmul(torch.autograd.Function):
 
 
 class StoredLinear(nn.Linear):
-    """A frozen linear layer whose weight keeps its storage dtype and is cast to the compute dtype when used."""
+    """A frozen linear layer whose weight stays in its storage dtype and is cast to the compute dtype in each call."""
 
     def forward(self, input: Tensor) -> Tensor:
         device_type = input.device.type
@@ -56,7 +56,7 @@ class StoredLinear(nn.Linear):
 
 
 class ExactHead(StoredLinear):
-    """An output layer whose logits are not rounded to bf16: under bf16 autocast it multiplies in fp32.
+    """An output layer that multiplies in fp32 under bf16 autocast, so that logits are not rounded to bf16.
 
     A logit near 20 rounded to bf16 is off by up to 0.06, and so is the log-probability of every token.
     """
@@ -71,7 +71,7 @@ class ExactHead(StoredLinear):
 
 
 def rounds_logits(device_type: str) -> bool:
-    """Whether a product under the present autocast would come out in bf16."""
+    """Whether the current autocast would return a product in bf16."""
     return torch.is_autocast_enabled(device_type) and torch.get_autocast_dtype(device_type) == torch.bfloat16
 
 
@@ -80,10 +80,10 @@ def _to_float(module: nn.Module, args: Any, output: Tensor) -> Tensor:
 
 
 def keep_in_storage_dtype(model: nn.Module) -> None:
-    """Make a frozen model whose weights are in fp16 or bf16 compute in fp32 or under autocast. Changes it in place.
+    """Make a frozen model with fp16 or bf16 weights compute in fp32 or under autocast, in place.
 
-    Linear and embedding weights stay as they are; parameters and buffers of all other layers become fp32, so that
-    norms and rotary tables match those of a trained fp32 model. Quantized weights are left alone.
+    Linear and embedding weights keep their dtype. Parameters and buffers of all other layers become fp32, so that norms
+    and rotary tables match those of a trained fp32 model. Quantized weights are not changed.
     """
     head = getattr(model, "get_output_embeddings", lambda: None)()
     for module in model.modules():

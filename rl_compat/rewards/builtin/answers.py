@@ -1,4 +1,4 @@
-"""Where the final answer of a response stands: in a box, in a tag, or after a phrase."""
+"""Find the final answer of a response: in a box, in a tag, or after a phrase."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _ANNOUNCED = re.compile(
 
 
 def last_boxed(text: str) -> str | None:
-    r"""What stands in the last `\boxed{…}` or `\fbox{…}` whose braces close, however deep they nest, else None.
+    r"""The content of the last `\boxed{…}` or `\fbox{…}`, with nested braces, else None.
 
-    `\boxed 5` without braces holds its next word. A box that a cut response leaves open does not count.
+    `\boxed 5` without braces contains the next word. A box that is not closed does not count.
     """
     for match in reversed(list(_BOX.finditer(text))):
         after = text[match.end() :].lstrip()
@@ -26,7 +26,7 @@ def last_boxed(text: str) -> str | None:
 
 
 def last_tagged(text: str, tag: str) -> str | None:
-    """What stands between the last `<tag>` and the `</tag>` after it, else None."""
+    """The text between the last `<tag>` and the following `</tag>`, else None."""
     end = text.rfind(f"</{tag}>")
     start = text.rfind(f"<{tag}>", 0, end) if end >= 0 else -1
     return text[start + len(tag) + 2 : end].strip() if start >= 0 else None

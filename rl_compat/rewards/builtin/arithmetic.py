@@ -1,18 +1,18 @@
-"""Reward for the generated sums: exactly the digits."""
+"""The reward for the generated sums: the exact digits."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from rl_compat.rewards.types import Outcome
+from rl_compat.rewards.types import RewardOutcome
 
 
-def arithmetic(response: str, ground_truth: Any) -> Outcome:
-    """1 when the response, without surrounding space, is the ground truth digit for digit, else 0."""
+def arithmetic(response: str, ground_truth: Any) -> RewardOutcome:
+    """1 if the response, stripped of white space, equals the ground truth digit for digit, else 0."""
     answer = response.strip()
     correct = answer == str(ground_truth)
     is_number = answer.isascii() and answer.isdigit()
-    return Outcome(
+    return RewardOutcome(
         reward=float(correct),
         correct=correct,
         answer_found=is_number,

@@ -1,4 +1,4 @@
-"""Reward for multiple choice: the letter that a response settles on."""
+"""The reward for multiple choice: the letter of the final answer."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from rl_compat.rewards.builtin.answers import last_announced, last_boxed, last_tagged
-from rl_compat.rewards.types import Outcome
+from rl_compat.rewards.types import RewardOutcome
 
 _LETTER = r"[A-Z]"
 _WRAPPED = re.compile(rf"[(\[]\s*({_LETTER})\s*[)\]]")
@@ -15,20 +15,22 @@ _CHOICE_IS = re.compile(rf"\b(?:option|choice)s?\b\s*(?:is|are|:|=)?\s*[*_`\"'(\
 _COMMAND = re.compile(r"\\(?:text|mathrm|mathbf|textbf|mbox)\s*")
 
 
-def multiple_choice(response: str, ground_truth: Any) -> Outcome:
-    r"""1 when the letter that the response settles on is the ground truth's, else 0.
+def multiple_choice(response: str, ground_truth: Any) -> RewardOutcome:
+    r"""1 if the letter of the final answer is that of the ground truth, else 0.
 
     The letter is read from the last `\boxed{…}`, the last `<answer>…</answer>`, the last `answer is …` or `answer: …`,
-    the last `option X`, a last line that is or begins with `X`, `(X)` or `X.`, or the last `(X)`, in this order; an
-    article or a pronoun in a sentence (`A cat`, `I think`) is no answer.
+    the last `option X`, a last line that is or begins with `X`, `(X)` or `X.`, or the last `(X)`, in this order. An
+    article or a pronoun in a sentence (`A cat`, `I think`) is not an answer.
     """
     letter = find_letter(response)
     correct = letter is not None and letter == truth_letter(ground_truth)
-    return Outcome(reward=float(correct), correct=correct, answer_found=letter is not None, extras={"answer": letter})
+    return RewardOutcome(
+        reward=float(correct), correct=correct, answer_found=letter is not None, extras={"answer": letter}
+    )
 
 
 def find_letter(response: str) -> str | None:
-    """The upper-case letter that a response gives, or None."""
+    """The upper-case letter of the final answer of a response, or None."""
     for marked in (last_boxed(response), last_tagged(response, "answer"), last_announced(response)):
         letter = None if marked is None else _leading(marked)
         if letter is not None:
@@ -43,7 +45,7 @@ def find_letter(response: str) -> str | None:
 
 
 def truth_letter(ground_truth: Any) -> str | None:
-    """The letter that a ground truth such as `C`, `(C)`, `c` or `C. Paris` stands for, or None."""
+    """The letter of a ground truth such as `C`, `(C)`, `c` or `C. Paris`, or None."""
     text = str(ground_truth).strip()
     if len(text) == 1 and text.isascii() and text.isalpha():
         return text.upper()
@@ -52,7 +54,7 @@ def truth_letter(ground_truth: Any) -> str | None:
 
 
 def _leading(text: str) -> str | None:
-    """The letter that a text begins with, brackets, markup and `option` aside."""
+    """The letter that a text begins with, ignoring brackets, markup and the word `option`."""
     text = _COMMAND.sub("", text).replace("{", "").replace("}", "").strip()
     text = re.sub(r"^(?:the\s+)?(?:option|choice|letter)\s+", "", text, flags=re.IGNORECASE)
     if re.fullmatch(r"[a-z]", text):
@@ -65,6 +67,6 @@ def _leading(text: str) -> str | None:
 
 
 def _alone(line: str) -> str | None:
-    """The letter of a line that holds nothing else, or begins with `X.`, `X)` or `(X)`."""
+    """The letter of a line that contains nothing else, or that begins with `X.`, `X)` or `(X)`."""
     match = re.match(rf"^[\s*_`\"']*[(\[]?({_LETTER})(?:[)\].:]|[\s*_`\"'.)\]]*$)", line)
     return match[1] if match else None

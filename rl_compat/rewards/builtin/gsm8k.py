@@ -1,4 +1,4 @@
-"""Rewards for GSM8K: the right number, verl's exact rule, and a small one for the form of the answer."""
+"""Rewards for GSM8K: the correct number, verl's strict rule, and a reward for the format of the answer."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 from rl_compat.errors import RewardError
 from rl_compat.rewards.builtin.numbers import Number, last_number, numbers, parse_number
-from rl_compat.rewards.types import Outcome
+from rl_compat.rewards.types import RewardOutcome
 
 MARKER = "####"
 STRICT_WINDOW = 300
-"characters at the end that verl looks at"
+"characters at the end of a response that verl searches"
 LONGEST_TAIL = 40
 "characters after the answer that still count as the end of the response"
 
@@ -19,19 +19,21 @@ _STRICT_ANSWER = re.compile(r"#### (-?[0-9.,]+)")
 _MARKERS = re.compile(r"#{4,}")
 
 
-def gsm8k(response: str, ground_truth: Any) -> Outcome:
-    """1 when the answer equals the ground truth as a number, else 0, wherever in the text it stands.
+def gsm8k(response: str, ground_truth: Any) -> RewardOutcome:
+    """1 if the answer equals the ground truth as a number, else 0.
 
-    The answer is the first number after the last `####` that a number follows; a response with `####` and no number
-    after it has no answer. Without `####` it is the last number of the text. Values are compared exactly: `18.00`,
-    `$18`, `18.` and `18 dollars` equal `18`; `1,8` reads as `1`.
+    The answer is the first number after the last `####` that is followed by a number. A response with `####` and no
+    number after it has no answer. Without `####`, the answer is the last number in the text. Values are compared
+    exactly: `18.00`, `$18`, `18.` and `18 dollars` equal `18`, and `1,8` is read as `1`.
+
+    Raises RewardError if the ground truth is not a number.
     """
     expected = parse_number(str(ground_truth))
     if expected is None:
-        raise RewardError(f"the ground truth `{ground_truth}` is not a number", hint="mend the data")
+        raise RewardError(f"the ground truth `{ground_truth}` is not a number", hint="fix the ground truth in the data")
     answer = find_answer(response)
     correct = answer is not None and answer.value == expected
-    return Outcome(
+    return RewardOutcome(
         reward=float(correct),
         correct=correct,
         answer_found=answer is not None,
@@ -40,7 +42,7 @@ def gsm8k(response: str, ground_truth: Any) -> Outcome:
 
 
 def find_answer(response: str) -> Number | None:
-    """The number that the response gives as its answer."""
+    """The number that is the answer of a response, or None."""
     if MARKER not in response:
         return last_number(response)
     for part in reversed(_MARKERS.split(response)[1:]):
@@ -50,16 +52,18 @@ def find_answer(response: str) -> Number | None:
     return None
 
 
-def gsm8k_strict(response: str, ground_truth: Any) -> Outcome:
-    """verl's rule: the last `#### <number>` in the last 300 characters, commas removed, equal as text."""
+def gsm8k_strict(response: str, ground_truth: Any) -> RewardOutcome:
+    """verl's rule: the last `#### <number>` in the last 300 characters, without commas, equals the truth as text."""
     found = _STRICT_ANSWER.findall(response[-STRICT_WINDOW:])
     answer = found[-1].replace(",", "").replace("$", "") if found else None
     correct = answer is not None and answer == ground_truth
-    return Outcome(reward=float(correct), correct=correct, answer_found=answer is not None, extras={"answer": answer})
+    return RewardOutcome(
+        reward=float(correct), correct=correct, answer_found=answer is not None, extras={"answer": answer}
+    )
 
 
-def gsm8k_format(response: str, ground_truth: Any = None) -> Outcome:
-    """How far the response has the form that the prompt asks for, whatever the number.
+def gsm8k_format(response: str, ground_truth: Any = None) -> RewardOutcome:
+    """How well the response follows the requested format, regardless of the number.
 
     0 without `####`; 0.25 with `####` and no number directly after it; 0.5 with `#### <number>` more than once or far
     from the end; 1 with it once and at most 40 characters after the number.
@@ -74,11 +78,11 @@ def gsm8k_format(response: str, ground_truth: Any = None) -> Outcome:
         reward = 0.5
     else:
         reward = 1.0
-    return Outcome(reward=reward)
+    return RewardOutcome(reward=reward)
 
 
 def _leading(part: str) -> Number | None:
-    """The number that a text begins with."""
+    """The number that a text begins with, or None."""
     first = next(numbers(part.lstrip()[:LONGEST_TAIL]), None)
     if first is None or not part.lstrip().startswith(first.text):
         return None

@@ -1,4 +1,4 @@
-"""Rewards for mathematics: the final answer equals the ground truth as an expression, by the math-verify library."""
+"""Rewards for mathematics: whether the final answer equals the ground truth, decided by the math-verify library."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from functools import cache, lru_cache
 from typing import Any
 
 from rl_compat.rewards.builtin.answers import last_announced, last_boxed
-from rl_compat.rewards.types import Failure, Outcome
+from rl_compat.rewards.types import Failure, RewardOutcome
 
 TAIL_CHARACTERS = 2000
-"at the end of a response without a box or an announced answer, in which an expression is looked for"
+"the end of a response that is searched for an expression if it has neither a box nor an announced answer"
 SHOWN_CHARACTERS = 200
 
 _SPACED_DIGITS = re.compile(r"(?<=\d)(?:\\[,!;: ]|\{,\}|~)(?=\d{3}(?!\d))")
@@ -25,31 +25,31 @@ _WORD = re.compile(r"[^\W\d_]{2,}")
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A final answer as it stands in the text."""
+    """A final answer as written in the response."""
 
     text: str
     is_formula: bool
-    "the whole of it is the expression; otherwise one is looked for in it"
+    "the whole text is the expression; otherwise the text is searched for one"
 
 
-def math(response: str, ground_truth: Any) -> Outcome:
-    r"""1 when the final answer equals the ground truth as a mathematical expression, else 0.
+def math(response: str, ground_truth: Any) -> RewardOutcome:
+    r"""1 if the final answer equals the ground truth as a mathematical expression, else 0.
 
-    The answer is the last `\boxed{…}`; without a box what follows the last `answer is` or `####`; else the last
+    The answer is the last `\boxed{…}`; without a box, the text after the last `answer is` or `####`; else the last
     expression that math-verify finds. Fractions, roots, sets, intervals, matrices, percentages and units are compared
-    by value; text by its letters. A list of ground truths is met by any of them.
+    by value, text by its letters. If the ground truth is a list, the answer must equal one of its items.
     """
     return _judge(find_answer(response), ground_truth, right=1.0, wrong=0.0)
 
 
-def math_dapo(response: str, ground_truth: Any) -> Outcome:
-    r"""The same as +1 and -1, the last `Answer: …` before a box, as the data of DAPO asks for."""
+def math_dapo(response: str, ground_truth: Any) -> RewardOutcome:
+    r"""Like `math` with rewards +1 and -1. The last `Answer: …` takes precedence over a box, as in the DAPO prompts."""
     announced = last_announced(response)
     return _judge(find_answer(response) if announced is None else _said(announced), ground_truth, right=1.0, wrong=-1.0)
 
 
 def find_answer(response: str) -> Answer | None:
-    """The final answer, None when there is nothing to look at."""
+    """The final answer, None for an empty response."""
     boxed = last_boxed(response)
     if boxed is not None:
         return Answer(boxed, True) if boxed else None
@@ -64,9 +64,9 @@ def find_answer(response: str) -> Answer | None:
 
 
 def same_expression(answer: Answer, truth: str) -> bool | None:
-    """Whether an answer says the truth: as text, or as what math-verify reads; None when it reads nothing in it.
+    """Whether an answer equals the ground truth, as text or as an expression; None if math-verify cannot parse it.
 
-    Raises what sympy raises when two expressions cannot be compared.
+    Raises the error of sympy if two expressions cannot be compared.
     """
     from math_verify import verify
 
@@ -81,13 +81,13 @@ def same_expression(answer: Answer, truth: str) -> bool | None:
 
 
 def plain_form(text: str) -> str:
-    """An expression without what only changes its look: spaces, sizes of brackets, dollars, a final full stop."""
+    """An expression without spaces, bracket sizes, dollar signs and the final full stop, which only affect layout."""
     text = _TEXT.sub(r"\1", _FRACTION.sub(r"\\frac", _SPACED_DIGITS.sub("", text)))
     return _LAYOUT.sub("", text).strip("$").rstrip(".").strip("$")
 
 
 def _said(text: str) -> Answer | None:
-    """What was written after a phrase: a formula unless it has dollars or words around one."""
+    """The answer after a phrase. It is a formula unless it contains dollar signs or words."""
     boxed = last_boxed(text)
     if boxed is not None or not text:
         return Answer(boxed, True) if boxed else None
@@ -95,9 +95,9 @@ def _said(text: str) -> Answer | None:
     return Answer(text, not prose)
 
 
-def _judge(answer: Answer | None, ground_truth: Any, *, right: float, wrong: float) -> Outcome:
+def _judge(answer: Answer | None, ground_truth: Any, *, right: float, wrong: float) -> RewardOutcome:
     if answer is None:
-        return Outcome(reward=wrong, correct=False, answer_found=False, extras={"answer": None})
+        return RewardOutcome(reward=wrong, correct=False, answer_found=False, extras={"answer": None})
     truths = [_truth(item) for item in (ground_truth if isinstance(ground_truth, (list, tuple)) else [ground_truth])]
     failure = None
     verdicts: list[bool | None] = []
@@ -109,7 +109,7 @@ def _judge(answer: Answer | None, ground_truth: Any, *, right: float, wrong: flo
             failure = Failure(kind="error", message=message[:300])
     correct = True in verdicts
     found = failure is not None or any(verdict is not None for verdict in verdicts)
-    return Outcome(
+    return RewardOutcome(
         reward=right if correct else wrong,
         correct=correct,
         answer_found=found,
@@ -129,7 +129,7 @@ def _truth(value: Any) -> str:
 
 @lru_cache(maxsize=4096)
 def _parsed(answer: Answer) -> tuple[Any, ...]:
-    """What math-verify reads: all of a formula, else the expression that it finds in the text."""
+    """The expressions that math-verify parses: the whole of a formula, else those it finds in the text."""
     from math_verify import parse
 
     text = _SPACED_DIGITS.sub("", answer.text)
@@ -139,5 +139,5 @@ def _parsed(answer: Answer) -> tuple[Any, ...]:
 
 @cache
 def _silence() -> None:
-    """math-verify warns that its own time limits are off: the process that this runs in has one."""
+    """Suppress the warning that the time limits of math-verify are off. This process has its own time limit."""
     logging.getLogger("math_verify").setLevel(logging.ERROR)

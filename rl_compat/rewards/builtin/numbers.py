@@ -1,4 +1,4 @@
-"""Numbers as people write them in text: signs, separators, currency, fractions."""
+"""Numbers in text: signs, thousands separators, currency and fractions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 LONGEST_DIGITS = 400
-"a longer run of digits is noise, not an answer"
+"a longer run of digits is not an answer"
 
 _MINUS_SIGNS = dict.fromkeys(map(ord, "\u2010\u2011\u2012\u2013\u2212\ufe63\uff0d"), "-")
 _NUMBER = re.compile(
@@ -25,7 +25,7 @@ _NUMBER = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A number in a text: its exact value and where it ends."""
+    """A number in a text: its exact value and its end position."""
 
     value: Fraction
     text: str
@@ -47,7 +47,7 @@ def numbers(text: str) -> Iterator[Number]:
 
 
 def last_number(text: str) -> Number | None:
-    """The last of the numbers of a text."""
+    """The last number in a text, or None."""
     plain = text.translate(_MINUS_SIGNS)
     for match in reversed(list(_NUMBER.finditer(plain))):
         number = _number(match, text)
@@ -57,7 +57,7 @@ def last_number(text: str) -> Number | None:
 
 
 def parse_number(text: str) -> Fraction | None:
-    """The value of a text that is one number, with or without units, or None."""
+    """The value of the first number in a text, or None."""
     first = next(numbers(text), None)
     return None if first is None else first.value
 

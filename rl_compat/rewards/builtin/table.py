@@ -1,4 +1,4 @@
-"""The built-in rewards by name: what each needs of a row and of the run, and its arguments."""
+"""The built-in rewards by name, with their requirements and arguments."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from rl_compat.rewards.builtin.math_answer import math, math_dapo
 from rl_compat.rewards.builtin.numbers import parse_number
 from rl_compat.rewards.builtin.texts import exact_match, qa_exact_match, regex, truths
 from rl_compat.rewards.sources import builtin_of, unknown_source
-from rl_compat.rewards.types import Outcome
+from rl_compat.rewards.types import RewardOutcome
 
 AUTO = "auto"
 TRUE_WORDS, FALSE_WORDS = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 GIVEN = ("prompt_text", "response_ids", "max_response_length", "correct")
-"keyword-only parameters of a built-in that the run gives; the others are `reward.function_arguments`"
+"keyword-only parameters that the run passes; all others come from `reward.function_arguments`"
 
 Truth = Literal["none", "any", "number", "letter", "texts"]
 
@@ -33,41 +33,41 @@ Truth = Literal["none", "any", "number", "letter", "texts"]
 class Builtin:
     """One built-in reward, called as `function(response, ground_truth, **arguments)`."""
 
-    function: Callable[..., Outcome]
+    function: Callable[..., RewardOutcome]
     truth: Truth = "any"
-    "what the ground truth has to be"
+    "type of the ground truth"
     timed: bool = False
-    "runs in a process that can be killed: it may take forever"
+    "may hang, so it runs in a process with a time limit"
     package: str | None = None
-    "that has to be installed"
+    "required package"
     looks_for: str = ""
-    "the form of the answer that it finds"
-    way_out: str = ""
-    "what to do when no response has this form"
+    "the answer format that it finds"
+    remedy: str = ""
+    "hint if no response has this format"
 
     @property
     def given(self) -> tuple[str, ...]:
-        """What the run gives it beside response and ground truth."""
+        """Arguments that the run passes in addition to response and ground truth."""
         return tuple(name for name in self._keywords() if name in GIVEN)
 
     @property
     def needed(self) -> tuple[str, ...]:
-        """What of this it cannot do without."""
+        """Those of `given` that are required."""
         keywords = self._keywords()
         return tuple(name for name in self.given if keywords[name].default is inspect.Parameter.empty)
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """Names of the arguments that the user may set."""
+        """Names of the arguments that the user can set."""
         return tuple(name for name in self._keywords() if name not in GIVEN)
 
     @property
     def wrong(self) -> float:
-        """The reward of an answer that could not be judged in time."""
+        """The reward of a response that could not be judged in time."""
         return -1.0 if self.function is math_dapo else 0.0
 
     def bind(self, name: str, arguments: Mapping[str, str]) -> dict[str, Any]:
-        """The user's arguments that it takes, in their types. Raises ConfigError for a value it cannot take."""
+        """The user's arguments that it accepts, parsed. Raises ConfigError if one is missing or has the wrong type."""
         hints = typing.get_type_hints(self.function)
         own = {key: arguments[key] for key in self.arguments if key in arguments}
         for key, parameter in self._keywords().items():
@@ -85,7 +85,7 @@ BUILTINS: Mapping[str, Builtin] = {
     "gsm8k_strict": Builtin(
         function=gsm8k_strict,
         looks_for="`#### <number>`",
-        way_out="`reward.functions=gsm8k` also reads answers in other forms",
+        remedy="`reward.functions=gsm8k` also accepts other formats",
     ),
     "gsm8k_format": Builtin(function=gsm8k_format, truth="none"),
     "arithmetic": Builtin(function=arithmetic),
@@ -97,7 +97,7 @@ BUILTINS: Mapping[str, Builtin] = {
         function=qa_exact_match,
         truth="texts",
         looks_for="`<answer>…</answer>`",
-        way_out="`reward.functions=exact_match` also reads responses without the tag",
+        remedy="`reward.functions=exact_match` also accepts responses without the tag",
     ),
     "regex": Builtin(function=regex, truth="none", timed=True, looks_for="the pattern"),
     "format": Builtin(function=format_tags, truth="none"),
@@ -118,13 +118,13 @@ class HasTruth(Protocol):
 
 
 def find_builtin(name: str) -> Builtin:
-    """The built-in of a name. Raises ConfigError for an unknown one, and for one whose package is not installed."""
+    """The built-in reward `name`. Raises ConfigError if it is unknown or its package is not installed."""
     if name not in BUILTINS:
         known = (AUTO, *BUILTINS)
         close = nearest(name, known)
         raise ConfigError(
-            f"there is no reward `{name}`: known are {', '.join(f'`{item}`' for item in known)}",
-            hint=f"did you mean `{close}`" if close else "a function of your own is named `file.py:function`",
+            f"unknown reward `{name}`; known are {', '.join(f'`{item}`' for item in known)}",
+            hint=f"did you mean `{close}`" if close else "a custom function has the form `file.py:function`",
         )
     builtin = BUILTINS[name]
     if builtin.package is not None and importlib.util.find_spec(builtin.package) is None:
@@ -137,7 +137,7 @@ def find_builtin(name: str) -> Builtin:
 
 
 def check_rows(rows: Sequence[HasTruth], functions: Sequence[str], sources: Mapping[str, str] | None = None) -> None:
-    """Raise DataError when the named functions cannot score these rows: unknown source, or no usable ground truth.
+    """Raise DataError if a row has an unknown data source or no usable ground truth for one of the functions.
 
     `sources` is `reward.sources`.
     """
@@ -156,14 +156,14 @@ def check_rows(rows: Sequence[HasTruth], functions: Sequence[str], sources: Mapp
 def check_sources(
     data_sources: Iterable[str], functions: Sequence[str], sources: Mapping[str, str] | None = None
 ) -> None:
-    """Raise DataError when `auto` does not know a data source."""
+    """Raise DataError if `functions` contains `auto` and it does not know a data source."""
     unknown = [source for source in data_sources if builtin_of(source, sources) is None]
     if AUTO in functions and unknown:
         raise unknown_source(unknown, sources=sources)
 
 
 def truth_problem(name: str, ground_truth: Any) -> str | None:
-    """Why a built-in cannot use a ground truth, as what is said of its row; None when it can, or for another name."""
+    """Why the built-in `name` cannot use a ground truth, as a predicate of the row; None if it can use it."""
     truth = BUILTINS[name].truth if name in BUILTINS else "none"
     if truth == "none":
         return None
@@ -180,11 +180,11 @@ def truth_problem(name: str, ground_truth: Any) -> str | None:
 
 def _truth_hint(ground_truth: Any) -> str | None:
     missing = ground_truth is None or str(ground_truth) == ""
-    return "put it in `reward_model.ground_truth`, or in a column `ground_truth` or `answer`" if missing else None
+    return "add it as `reward_model.ground_truth`, or as a column `ground_truth` or `answer`" if missing else None
 
 
 def _parsed(key: str, text: str, kind: Any) -> Any:
-    words = {int: "a whole number", float: "a number", bool: "`true` or `false`"}
+    words = {int: "an integer", float: "a number", bool: "`true` or `false`"}
     try:
         if kind is bool:
             return {**dict.fromkeys(TRUE_WORDS, True), **dict.fromkeys(FALSE_WORDS, False)}[text.lower()]

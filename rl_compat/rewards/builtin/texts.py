@@ -1,4 +1,4 @@
-"""Rewards that compare texts: equal after normalisation, equal as an answer to a question, matched by a pattern."""
+"""Rewards that compare text: an exact match after normalisation, a SQuAD match, and a regular expression."""
 
 from __future__ import annotations
 
@@ -10,55 +10,55 @@ from functools import cache
 from typing import Any
 
 from rl_compat.rewards.builtin.answers import last_tagged
-from rl_compat.rewards.types import Outcome
+from rl_compat.rewards.types import RewardOutcome
 
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ENDS = string.whitespace + "\"'`*_.,;:!?"
 
 
-def exact_match(response: str, ground_truth: Any) -> Outcome:
-    """1 when the answer is the ground truth, or one of a list, after normalisation, else 0.
+def exact_match(response: str, ground_truth: Any) -> RewardOutcome:
+    """1 if the answer equals the ground truth, or one of a list, after normalisation, else 0.
 
-    The answer is the last `<answer>…</answer>`, or without one the whole response. Normalised are Unicode's
-    compatible forms, case, runs of white space, and quotes, markup and punctuation at the ends.
+    The answer is the last `<answer>…</answer>`, or the whole response without one. Normalisation maps compatible
+    Unicode forms, ignores case and repeated white space, and strips quotes, markup and punctuation at both ends.
     """
     answer = last_tagged(response, "answer")
     answer = response.strip() if answer is None else answer
     correct = normalised(answer) in {normalised(truth) for truth in truths(ground_truth)}
-    return Outcome(
+    return RewardOutcome(
         reward=float(correct), correct=correct, answer_found=bool(normalised(answer)), extras={"answer": answer[:200]}
     )
 
 
-def qa_exact_match(response: str, ground_truth: Any) -> Outcome:
-    """1 when the last `<answer>…</answer>` is one of the golden answers, else 0, also without such a tag.
+def qa_exact_match(response: str, ground_truth: Any) -> RewardOutcome:
+    """1 if the last `<answer>…</answer>` is one of the golden answers, else 0. A response without the tag gets 0.
 
-    Compared in lower case without punctuation, articles (a, an, the) and runs of white space, as SQuAD does
+    Texts are compared in lower case without punctuation, articles (a, an, the) and repeated white space, as in SQuAD
     (Rajpurkar et al. 2016). The ground truth is a text, a list, or a mapping with the list under `target`.
     """
     answer = last_tagged(response, "answer")
     if answer is None:
-        return Outcome(reward=0.0, correct=False, answer_found=False, extras={"answer": None})
+        return RewardOutcome(reward=0.0, correct=False, answer_found=False, extras={"answer": None})
     correct = squad_form(answer) in {squad_form(truth) for truth in truths(ground_truth)}
-    return Outcome(reward=float(correct), correct=correct, answer_found=True, extras={"answer": answer[:200]})
+    return RewardOutcome(reward=float(correct), correct=correct, answer_found=True, extras={"answer": answer[:200]})
 
 
-def regex(response: str, ground_truth: Any, *, pattern: str, group: str = "") -> Outcome:
-    """1 when the pattern is found in the response, else 0; with `group`, when what the group holds is also the truth.
+def regex(response: str, ground_truth: Any, *, pattern: str, group: str = "") -> RewardOutcome:
+    """1 if the pattern is found in the response, else 0. With `group`, the group must also equal the ground truth.
 
-    `group` is the number or the name of a group of the last match, compared with the ground truth without white space
-    around both. Patterns are those of Python's `re`.
+    `group` is the number or the name of a group of the last match, which is stripped and compared with the ground
+    truth. The syntax of patterns is that of Python's `re`.
     """
     compiled = compiled_pattern(pattern, group)
     if not group:
         found = compiled.search(response) is not None
-        return Outcome(reward=float(found), correct=found, answer_found=found)
+        return RewardOutcome(reward=float(found), correct=found, answer_found=found)
     matches = list(compiled.finditer(response))
     answer = matches[-1][int(group) if group.isdigit() else group] if matches else None
     answer = None if answer is None else answer.strip()
     correct = answer in {str(truth).strip() for truth in truths(ground_truth)}
-    return Outcome(
+    return RewardOutcome(
         reward=float(correct),
         correct=correct,
         answer_found=answer is not None,
@@ -68,13 +68,13 @@ def regex(response: str, ground_truth: Any, *, pattern: str, group: str = "") ->
 
 @cache
 def compiled_pattern(pattern: str, group: str = "") -> re.Pattern[str]:
-    """The pattern, checked to have the group. Raises ValueError."""
+    """The compiled pattern. Raises ValueError if it is invalid or does not have the group."""
     try:
         compiled = re.compile(pattern)
     except re.error as error:
-        raise ValueError(f"the pattern `{pattern}` is no regular expression: {error}") from error
+        raise ValueError(f"the pattern `{pattern}` is not a valid regular expression: {error}") from error
     if group.isdigit() and int(group) > compiled.groups:
-        raise ValueError(f"the pattern `{pattern}` has {compiled.groups} groups and group {group} was asked for")
+        raise ValueError(f"the pattern `{pattern}` has {compiled.groups} groups, and `group` is {group}")
     if group and not group.isdigit() and group not in compiled.groupindex:
         raise ValueError(f"the pattern `{pattern}` has no group named `{group}`")
     return compiled
@@ -88,10 +88,10 @@ def truths(ground_truth: Any) -> list[Any]:
 
 
 def normalised(value: Any) -> str:
-    """A text in compatible forms and lower case, single spaces, nothing but letters and digits at its ends."""
+    """A text in NFKC form and lower case, with single spaces and without punctuation at its ends."""
     return " ".join(unicodedata.normalize("NFKC", str(value)).casefold().split()).strip(_ENDS)
 
 
 def squad_form(value: Any) -> str:
-    """A text in lower case without punctuation, articles and runs of white space."""
+    """A text in lower case without punctuation, articles and repeated white space."""
     return " ".join(_ARTICLES.sub(" ", str(value).lower().translate(_NO_PUNCTUATION)).split())

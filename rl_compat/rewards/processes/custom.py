@@ -1,4 +1,4 @@
-"""A user's reward function: loaded from a file, and called with the keywords that it takes."""
+"""A custom reward function: loaded from a file and called with the keywords that it accepts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 from rl_compat.errors import ConfigError, nearest
 from rl_compat.rewards.processes.interpret import failed, outcome_of, shown
-from rl_compat.rewards.types import Outcome
+from rl_compat.rewards.types import RewardOutcome
 
 DEFAULT_FUNCTION = "compute_score"
 COMPLETIONS = "completions"
@@ -24,7 +24,7 @@ BATCHED_KEYWORDS = ("data_sources", "solution_strs", "ground_truths", "extra_inf
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One response as a user's function sees it."""
+    """One response as a custom function sees it."""
 
     row: int
     data_source: str
@@ -35,17 +35,17 @@ class Call:
     "tokens"
     response_ids: tuple[int, ...] | None = None
     messages: Any = None
-    "the prompt before its template: text or chat messages"
+    "the prompt before the chat template: text or chat messages"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CustomFunction:
     """A loaded function and how to call it.
 
-    One response at a time with the keywords `data_source`, `solution_str`, `ground_truth`, `extra_info` and
-    `response_length`. A function named `compute_scores`, or with an attribute `batched = True`, gets all responses in
-    lists, by the plural of these keywords. A function with a parameter `completions` is called as TRL does: with
-    `completions`, `prompts`, `completion_ids` and the columns of the data in lists.
+    By default it is called once per response with the keywords `data_source`, `solution_str`, `ground_truth`,
+    `extra_info` and `response_length`. A function named `compute_scores`, or with an attribute `batched = True`, is
+    called once with lists of all responses and the plurals of these keywords. A function with a parameter `completions`
+    is called like in TRL: with `completions`, `prompts`, `completion_ids` and the columns of the data as lists.
     """
 
     name: str
@@ -53,21 +53,21 @@ class CustomFunction:
     function: Callable[..., Any]
     arguments: Mapping[str, str]
     accepted: tuple[str, ...]
-    "which of our keywords it takes"
+    "the keywords of the run that it accepts"
     batched: bool
     concurrent: bool
     "a coroutine function: calls may overlap"
     by_columns: bool = False
-    "takes `completions` and the columns of the data"
+    "accepts `completions` and the columns of the data"
     takes_all: bool = False
     "has `**kwargs`"
 
     def call(self, call: Call) -> Any:
-        """The raw value for one response, or an awaitable of it."""
+        """The return value for one response, or an awaitable of it."""
         return self.function(**{key: getattr(call, key) for key in self.accepted}, **self.arguments)
 
     def call_batch(self, calls: Sequence[Call]) -> Any:
-        """The raw values for all responses, or an awaitable of them."""
+        """The return values for all responses, or an awaitable of them."""
         if self.by_columns:
             columns = _columns(calls)
             return self.function(
@@ -78,12 +78,12 @@ class CustomFunction:
         lists = {key: [getattr(call, singular[key]) for call in calls] for key in self.accepted}
         return self.function(**lists, **self.arguments)
 
-    def outcome(self, value: Any, call: Call) -> Outcome:
-        """What a returned value means; a built-in's is an outcome already."""
-        return value if isinstance(value, Outcome) else outcome_of(value, function=self.name, row=call.row)
+    def outcome(self, value: Any, call: Call) -> RewardOutcome:
+        """The outcome for a return value. A built-in reward returns outcomes itself."""
+        return value if isinstance(value, RewardOutcome) else outcome_of(value, function=self.name, row=call.row)
 
-    def outcomes(self, values: Any, calls: Sequence[Call]) -> list[Outcome]:
-        """One outcome per response; a list of another length is never stretched or cut."""
+    def outcomes(self, values: Any, calls: Sequence[Call]) -> list[RewardOutcome]:
+        """One outcome per response. A list of another length is misuse."""
         values = values.tolist() if hasattr(values, "tolist") else values
         if not isinstance(values, (list, tuple)):
             got = f"returned {shown(values)}, expected a list of {len(calls)} rewards"
@@ -93,14 +93,17 @@ class CustomFunction:
             return [self.outcome(value, call) for value, call in zip(values, calls, strict=True)]
         return [failed(f"`{self.name}` {got}", kind="misuse") for _ in calls]
 
-    def crashed(self, error: BaseException, call: Call) -> Outcome:
+    def crashed(self, error: BaseException, call: Call) -> RewardOutcome:
         """The outcome of a call that raised."""
         where = line_in(error, self.file)
         return failed(f"`{self.name}` failed for row {call.row}: {type(error).__name__}: {error}{where}")
 
 
 def split_spec(spec: str) -> tuple[Path, str]:
-    """`file.py:function` as the file and the name; `compute_score` when only a file is named."""
+    """The file and the function name of `file.py:function`; the name is `compute_score` if only a file is given.
+
+    Raises ConfigError if the file does not exist.
+    """
     path, colon, name = spec.rpartition(":")
     if not colon or spec.endswith(".py"):
         path, name = spec, DEFAULT_FUNCTION
@@ -108,13 +111,13 @@ def split_spec(spec: str) -> tuple[Path, str]:
     if not file.is_file():
         raise ConfigError(
             f"the file `{path}` of the reward `{spec}` does not exist",
-            hint="the path is relative to the folder that the command runs in",
+            hint="the path is relative to the current folder",
         )
     return file, name
 
 
 def load_function(file: Path, name: str, arguments: Mapping[str, str]) -> CustomFunction:
-    """Import the file and bind the function. Raises ConfigError for a file or function that cannot be used."""
+    """Import the file and bind the function. Raises ConfigError if either cannot be used."""
     module = _import(file)
     function = getattr(module, name, None)
     if not callable(function):
@@ -143,7 +146,7 @@ def load_function(file: Path, name: str, arguments: Mapping[str, str]) -> Custom
 
 
 def line_in(error: BaseException, file: Path) -> str:
-    """` (line 12 of `rewards.py`)`: the innermost line of the user's file in a traceback, or nothing."""
+    """` (line 12 of `rewards.py`)` for the innermost line of the user's file in a traceback, or an empty string."""
     if isinstance(error, SyntaxError) and error.lineno is not None:
         return f" (line {error.lineno} of `{Path(error.filename or file).name}`)"
     lines = [
@@ -166,13 +169,13 @@ def _import(file: Path) -> Any:
         detail = error.msg if isinstance(error, SyntaxError) else error
         raise ConfigError(
             f"`{file}` cannot be imported: {type(error).__name__}: {detail}{line_in(error, file)}",
-            hint="mend the file, or name another in `reward.functions`",
+            hint="fix the file, or set another one in `reward.functions`",
         ) from error
     return module
 
 
 def _columns(calls: Sequence[Call]) -> dict[str, list[Any]]:
-    """Responses, prompts and columns of the data as lists; a response to chat messages is a list of one message."""
+    """Responses, prompts and data columns as lists. The response to a chat prompt is a list of one message."""
     keys = dict.fromkeys(key for call in calls for key in call.extra_info)
     columns: dict[str, list[Any]] = {key: [call.extra_info.get(key) for call in calls] for key in keys}
     return columns | {
@@ -212,8 +215,8 @@ def _bind(
     if missing:
         names = ", ".join(f"`{name}`" for name in missing)
         raise ConfigError(
-            f"{label} needs {names}, which it is not given",
-            hint=f"it is called with the keywords {', '.join(given)} and with `reward.function_arguments`",
+            f"{label} requires {names}, which the run does not pass",
+            hint=f"functions are called with the keywords {', '.join(given)} and with `reward.function_arguments`",
         )
     accepted = tuple(name for name in given if takes_all or name in named)
     return accepted, {name: value for name, value in arguments.items() if takes_all or name in named}

@@ -1,4 +1,4 @@
-"""What a custom function returned, as an Outcome of plain values."""
+"""Convert the return value of a custom function to an outcome."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
-from rl_compat.rewards.types import Failure, Outcome
+from rl_compat.rewards.types import Failure, RewardOutcome
 
 SHOWN_CHARACTERS = 200
 
 
-def outcome_of(value: Any, *, function: str, row: int) -> Outcome:
-    """A number, or a dict with `score` whose other keys become extras and whose `acc` says whether it is correct.
+def outcome_of(value: Any, *, function: str, row: int) -> RewardOutcome:
+    """The outcome for a number, or for a dict with `score`; its other keys become extras, and `acc` the correctness.
 
-    None, NaN and infinity are errors of that response; a value of another kind is misuse of the interface.
+    None, NaN and infinity are errors of that response. Any other value is misuse, which stops the run.
     """
     extras: dict[str, Any] = {}
     score = value
@@ -33,16 +33,16 @@ def outcome_of(value: Any, *, function: str, row: int) -> Outcome:
     if not math.isfinite(number):
         return failed(f"`{function}` returned `{number}` for row {row}, expected a finite number")
     accuracy = as_number(extras.get("acc"))
-    return Outcome(reward=number, correct=None if accuracy is None else accuracy >= 1, extras=extras)
+    return RewardOutcome(reward=number, correct=None if accuracy is None else accuracy >= 1, extras=extras)
 
 
-def failed(message: str, *, kind: Any = "error") -> Outcome:
-    """The outcome of a function that gave no reward."""
-    return Outcome(reward=None, failure=Failure(kind=kind, message=message))
+def failed(message: str, *, kind: Any = "error") -> RewardOutcome:
+    """The outcome of a function that returned no reward."""
+    return RewardOutcome(reward=None, failure=Failure(kind=kind, message=message))
 
 
 def as_number(value: Any) -> float | None:
-    """A number, boolean, or array without dimensions as a float, else None."""
+    """The float of a number, boolean or zero-dimensional array, else None."""
     value = value.tolist() if hasattr(value, "tolist") else value
     if isinstance(value, (int, float, Decimal, Fraction)):
         return float(value)
@@ -50,7 +50,7 @@ def as_number(value: Any) -> float | None:
 
 
 def plain(value: Any) -> Any:
-    """A value that another process can read without the user's code: unknown objects become their text."""
+    """A value that another process can read without the user's code: unknown objects become their `repr`."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, Mapping):
@@ -63,6 +63,6 @@ def plain(value: Any) -> Any:
 
 
 def shown(value: Any) -> str:
-    """A value in a message, shortened."""
+    """The `repr` of a value, shortened for a message."""
     text = repr(value)
     return f"`{text[:SHOWN_CHARACTERS]}{'…' if len(text) > SHOWN_CHARACTERS else ''}`"

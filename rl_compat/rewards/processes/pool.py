@@ -1,4 +1,4 @@
-"""Several processes of one function, among which the responses of a step are dealt out."""
+"""Several processes of one function, which share the responses of a step."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 
 from rl_compat.rewards.processes.custom import Call
 from rl_compat.rewards.processes.timeouts import TimedFunction
-from rl_compat.rewards.types import Outcome
+from rl_compat.rewards.types import RewardOutcome
 
 
 class FunctionProcesses:
-    """A function in `num_processes` killable processes; one that sees all responses at once is in one."""
+    """A function in `num_processes` processes that can be killed. A batched function runs in a single process."""
 
     def __init__(
         self,
@@ -23,7 +23,7 @@ class FunctionProcesses:
         timeout_seconds: float,
         num_processes: int = 1,
     ) -> None:
-        """Start the processes; `file` is None for a built-in reward. Raises ConfigError for an unusable function."""
+        """Start the processes. `file` is None for a built-in reward. Raises ConfigError for an unusable function."""
         self._functions: list[TimedFunction] = []
         try:
             while len(self._functions) < num_processes:
@@ -37,11 +37,11 @@ class FunctionProcesses:
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """Names of the extra arguments that the function takes."""
+        """Names of the user's arguments that the function accepts."""
         return self._functions[0].arguments
 
-    def outcomes(self, calls: Sequence[Call]) -> list[Outcome]:
-        """One outcome per call, in their order."""
+    def outcomes(self, calls: Sequence[Call]) -> list[RewardOutcome]:
+        """One outcome per call, in order."""
         number = min(len(self._functions), len(calls))
         if number <= 1:
             return self._functions[0].outcomes(calls)
@@ -58,6 +58,6 @@ class FunctionProcesses:
         return [answers[i % number][i // number] for i in range(len(calls))]
 
     def close(self) -> None:
-        """End the processes and everything that they started."""
+        """End the processes and their child processes."""
         for function in self._functions:
             function.close()

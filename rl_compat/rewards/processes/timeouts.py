@@ -1,4 +1,4 @@
-"""Functions under a time limit: each runs in a process of its own that can be killed and started again."""
+"""Functions with a time limit: each runs in a process that can be killed and restarted."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from rl_compat.errors import ConfigError
 from rl_compat.rewards.processes.custom import Call
 from rl_compat.rewards.processes.interpret import failed
 from rl_compat.rewards.processes.worker import Load, Ready, Refused, Work, timeout_message
-from rl_compat.rewards.types import Outcome
+from rl_compat.rewards.types import RewardOutcome
 
 LOAD_SECONDS = 120.0
-"for importing the user's file"
+"time limit for importing the user's file"
 GRACE_SECONDS = 2.0
-"beyond the limit that calls which overlap keep themselves"
+"time on top of the limit that overlapping calls enforce themselves"
 
 _CHILD = (
     "import sys; sys.path[:] = sys.argv[2:]; "
@@ -30,12 +30,12 @@ _CHILD = (
 
 
 class TimedFunction:
-    """A function in a killable process. Usable from any thread, by one at a time."""
+    """A function in a process that can be killed. Any thread can use it, one at a time."""
 
     def __init__(self, file: Path | None, name: str, *, arguments: Mapping[str, str], timeout_seconds: float) -> None:
-        """Start the process and load the function; `file` is None for a built-in reward.
+        """Start the process and load the function. `file` is None for a built-in reward.
 
-        Raises ConfigError when the function cannot be used.
+        Raises ConfigError if the function cannot be used.
         """
         self.name = name
         self._load = Load(file=file, name=name, arguments=dict(arguments), timeout_seconds=timeout_seconds)
@@ -48,18 +48,18 @@ class TimedFunction:
 
     @property
     def batched(self) -> bool:
-        """Whether the function sees all responses at once."""
+        """Whether the function is called once with all responses."""
         return self._ready.batched
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """Names of the extra arguments that the function takes."""
+        """Names of the user's arguments that the function accepts."""
         return self._ready.arguments
 
-    def outcomes(self, calls: Sequence[Call]) -> list[Outcome]:
-        """One outcome per call, in their order. A call over the limit is stopped, and the rest goes on."""
+    def outcomes(self, calls: Sequence[Call]) -> list[RewardOutcome]:
+        """One outcome per call, in order. A call over the limit is stopped and the others continue."""
         with self._lock:
-            done: dict[int, Outcome] = {}
+            done: dict[int, RewardOutcome] = {}
             one_by_one = not self._ready.concurrent
             try:
                 while len(done) < len(calls):
@@ -73,7 +73,7 @@ class TimedFunction:
             return [done[i] for i in range(len(calls))]
 
     def abandon(self) -> None:
-        """End the process while another thread waits for its answers."""
+        """End the process while another thread waits for its results."""
         self._abandoned = True
         process = self._process
         if process is not None:
@@ -81,16 +81,16 @@ class TimedFunction:
                 os.killpg(process.pid, signal.SIGKILL)
 
     def close(self) -> None:
-        """End the process and everything that it started."""
+        """End the process and its child processes."""
         with self._lock:
             self._kill()
 
-    def _attempt(self, calls: Sequence[Call], pending: Sequence[int], *, one_by_one: bool) -> dict[int, Outcome]:
-        """Outcomes until all are there or the process has to be killed; the call at fault then fails."""
+    def _attempt(self, calls: Sequence[Call], pending: Sequence[int], *, one_by_one: bool) -> dict[int, RewardOutcome]:
+        """Outcomes until all are complete or the process must be killed, in which case the call at fault fails."""
         if self._connection is None:
             self._ready = self._start()
         assert self._connection is not None
-        done: dict[int, Outcome] = {}
+        done: dict[int, RewardOutcome] = {}
         fault = None
         try:
             self._connection.send(Work(calls=tuple(calls[i] for i in pending), one_by_one=one_by_one))
@@ -111,7 +111,7 @@ class TimedFunction:
         return done
 
     def _at_fault(self, unanswered: Sequence[int], *, one_by_one: bool) -> Sequence[int]:
-        """The call that was running; all of a batch; unknown, so none yet, among calls that overlap."""
+        """The call that was running, or all calls of a batch. Among overlapping calls it is unknown, hence none."""
         if self._ready.batched:
             return unanswered
         return unanswered[:1] if one_by_one else ()
@@ -121,7 +121,7 @@ class TimedFunction:
             return self._timeout_seconds * num_calls
         return self._timeout_seconds if one_by_one else self._timeout_seconds + GRACE_SECONDS
 
-    def _failure(self, call: Call, *, fault: str, exit_code: int | None) -> Outcome:
+    def _failure(self, call: Call, *, fault: str, exit_code: int | None) -> RewardOutcome:
         if fault == "timeout":
             return failed(timeout_message(self.name, call.row, self._timeout_seconds), kind="timeout")
         return failed(f"the process of `{self.name}` ended with code {exit_code} on row {call.row}", kind="died")
@@ -153,15 +153,15 @@ class TimedFunction:
                 answer: Ready | Refused = connection.recv()
                 return answer
         except (EOFError, ConnectionError):
-            return Refused(message=f"the process that imports `{self._imported}` ended by itself", hint=None)
-        return Refused(message=f"importing `{self._imported}` took more than {LOAD_SECONDS:g} s", hint=None)
+            return Refused(message=f"the process that imports `{self._imported}` exited", hint=None)
+        return Refused(message=f"importing `{self._imported}` took longer than {LOAD_SECONDS:g} s", hint=None)
 
     @property
     def _imported(self) -> str:
         return str(self._load.file or self.name)
 
     def _exit_code(self) -> int | None:
-        """What a process that closed its connection ended with, None when it still runs."""
+        """The exit code of a process that closed its connection, None if it still runs."""
         assert self._process is not None
         try:
             return self._process.wait(timeout=1.0)

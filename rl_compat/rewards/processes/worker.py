@@ -1,4 +1,4 @@
-"""The process that a function runs in: it loads the function, answers calls, and ends when its parent does."""
+"""The process of a function: it loads the function, answers calls, and ends with its parent."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from rl_compat.errors import ConfigError
 from rl_compat.rewards.processes.custom import Call, CustomFunction, load_function
 from rl_compat.rewards.processes.interpret import failed
 from rl_compat.rewards.processes.timed_builtin import load_builtin
-from rl_compat.rewards.types import Outcome
+from rl_compat.rewards.types import RewardOutcome
 
 MAX_CONCURRENT = 64
 ORPHAN_SECONDS = 10.0
-"how much longer than its limit a call that holds the interpreter lock may run when nobody is left to stop it"
+"time on top of its limit after which a call that holds the interpreter lock is stopped if the parent is gone"
 PARENT_SECONDS = 1.0
-"between two looks at whether the parent still lives"
+"interval between checks that the parent is alive"
 BUILTIN_BYTES = 4 * 2**30
-"of address space for a built-in reward: `10^{10^{10}}` must not take the machine's memory"
+"address space of a built-in reward, so that `10^{10^{10}}` cannot use up the memory of the machine"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class Ready:
     batched: bool
     concurrent: bool
     arguments: tuple[str, ...]
-    "names of the extra arguments that the function takes"
+    "names of the user's arguments that the function accepts"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,7 @@ class Work:
 
 
 def main(file_descriptor: int) -> None:
-    """Serve until the other end of the socket closes. What the user's code prints goes to stderr."""
+    """Serve until the other end of the socket closes. Output of the user's code goes to stderr."""
     os.dup2(2, 1)
     threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
     with Connection(file_descriptor) as connection, suppress(EOFError, ConnectionError):
@@ -89,7 +89,7 @@ def _load(load: Load) -> CustomFunction:
 
 
 def serve(connection: Connection, function: CustomFunction, timeout_seconds: float) -> None:
-    """Answer each Work with (position, Outcome) messages, one per call, until the other end closes: EOFError."""
+    """Answer each Work with one (position, outcome) per call. Raises EOFError if the other end closes."""
     while True:
         work: Work = connection.recv()
         if function.batched:
@@ -109,14 +109,14 @@ def serve(connection: Connection, function: CustomFunction, timeout_seconds: flo
 
 
 def _end_with_parent(parent: int) -> None:
-    """End this process, and what it started, when the parent is gone: killed, it could not do so itself."""
+    """End this process and its child processes if the parent is gone, since a killed parent cannot do it."""
     while os.getppid() == parent:
         time.sleep(PARENT_SECONDS)
     os.killpg(0, signal.SIGKILL)
 
 
 class _Deadline:
-    """Ends this process when a call outlives its limit by far, even one that holds the interpreter lock."""
+    """Ends this process if a call runs far over its limit, even if it holds the interpreter lock."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds + ORPHAN_SECONDS
@@ -130,14 +130,14 @@ class _Deadline:
         self._sink.close()
 
 
-def _single(function: CustomFunction, call: Call) -> Outcome:
+def _single(function: CustomFunction, call: Call) -> RewardOutcome:
     try:
         return function.outcome(_awaited(function.call(call)), call)
     except (Exception, SystemExit) as error:
         return function.crashed(error, call)
 
 
-def _batch(function: CustomFunction, calls: Sequence[Call]) -> list[Outcome]:
+def _batch(function: CustomFunction, calls: Sequence[Call]) -> list[RewardOutcome]:
     try:
         return function.outcomes(_awaited(function.call_batch(calls)), calls)
     except (Exception, SystemExit) as error:
@@ -164,7 +164,7 @@ async def _concurrent(
     await asyncio.gather(*(answer(position, call) for position, call in enumerate(calls)))
 
 
-async def _overlapping(function: CustomFunction, call: Call, timeout_seconds: float) -> Outcome:
+async def _overlapping(function: CustomFunction, call: Call, timeout_seconds: float) -> RewardOutcome:
     try:
         async with asyncio.timeout(timeout_seconds) as limit:
             return function.outcome(await function.call(call), call)
@@ -175,8 +175,8 @@ async def _overlapping(function: CustomFunction, call: Call, timeout_seconds: fl
 
 
 def timeout_message(name: str, row: int, timeout_seconds: float) -> str:
-    """What is said about a call that was stopped."""
-    return f"`{name}` gave no answer for row {row} within {timeout_seconds:g} s"
+    """The message for a call that was stopped."""
+    return f"`{name}` did not return for row {row} within {timeout_seconds:g} s"
 
 
 if __name__ == "__main__":

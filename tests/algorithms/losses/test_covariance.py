@@ -97,8 +97,9 @@ def test_kl_cov_adds_the_distance_on_the_selected_tokens(inputs):
 
 @pytest.mark.parametrize("loss", [clip_cov_loss, kl_cov_loss])
 def test_a_missing_selection_is_refused(inputs, loss):
-    with pytest.raises(AssertionError):
+    with pytest.raises(AssertionError) as error:
         loss(inputs)
+    assert "selection" in str(error.value)
 
 
 @pytest.mark.parametrize("number", ["clip_cov_fraction", "kl_cov_fraction"])

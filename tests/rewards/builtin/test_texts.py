@@ -60,17 +60,18 @@ def test_the_group_of_the_last_match_is_compared_with_the_truth(group: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("arguments", "fact"),
+    ("arguments", "literals"),
     [
-        ({}, "the reward `regex` needs `reward.function_arguments.pattern`"),
-        ({"pattern": "("}, r"the pattern `\(` is no regular expression"),
-        ({"pattern": "a(b)", "group": "2"}, r"has 1 groups and group 2 was asked for"),
-        ({"pattern": "a(b)", "group": "x"}, r"has no group named `x`"),
+        ({}, ["`regex`", "`reward.function_arguments.pattern`"]),
+        ({"pattern": "("}, ["`(`"]),
+        ({"pattern": "a(b)", "group": "2"}, ["`a(b)`", "1", "2"]),
+        ({"pattern": "a(b)", "group": "x"}, ["`a(b)`", "`x`"]),
     ],
 )
-def test_a_pattern_that_cannot_be_used_is_refused_when_built(arguments: dict[str, str], fact: str) -> None:
-    with pytest.raises(ConfigError, match=fact):
+def test_a_pattern_that_cannot_be_used_is_refused_when_built(arguments: dict[str, str], literals: list[str]) -> None:
+    with pytest.raises(ConfigError) as error:
         build_scorer(RewardConfig(functions=("regex",), function_arguments=arguments), data_sources=())
+    assert all(literal in error.value.message for literal in literals)
 
 
 def test_a_pattern_that_backtracks_forever_costs_its_row_only() -> None:

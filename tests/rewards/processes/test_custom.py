@@ -35,8 +35,9 @@ def test_a_spec_is_a_file_and_a_function(write: Write) -> None:
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError):
+    with pytest.raises(ConfigError) as error:
         split_spec(f"{tmp_path / 'nothing.py'}:f")
+    assert f"`{tmp_path / 'nothing.py'}`" in error.value.message
 
 
 def test_a_missing_function_names_the_nearest_and_those_defined(write: Write) -> None:
@@ -44,25 +45,25 @@ def test_a_missing_function_names_the_nearest_and_those_defined(write: Write) ->
     with pytest.raises(ConfigError) as error:
         _load(file, "compute_scor")
     assert "`compute_scor`" in error.value.message
-    assert error.value.hint == "did you mean `compute_score`"
+    assert "`compute_score`" in str(error.value.hint)
     with pytest.raises(ConfigError) as error:
         _load(file, "value")
     assert "`value`" in error.value.message
-    assert error.value.hint == "it defines `compute_score`"
+    assert "`compute_score`" in str(error.value.hint)
 
 
 @pytest.mark.parametrize(
-    ("source", "fact"),
+    ("source", "literals"),
     [
-        ("x = 1\nimport nothing_like_this\n", r"ModuleNotFoundError: .*nothing_like_this.* \(line 2 of `mine.py`\)"),
-        ("def f(:\n", r"SyntaxError: .* \(line 1 of `mine.py`\)"),
-        ("\n\nraise SystemExit('stop')\n", r"SystemExit: stop \(line 3 of `mine.py`\)"),
+        ("x = 1\nimport nothing_like_this\n", ["ModuleNotFoundError", "nothing_like_this", "line 2 of `mine.py`"]),
+        ("def f(:\n", ["SyntaxError", "line 1 of `mine.py`"]),
+        ("\n\nraise SystemExit('stop')\n", ["SystemExit: stop", "line 3 of `mine.py`"]),
     ],
 )
-def test_an_import_error_names_the_users_line(write: Write, source: str, fact: str) -> None:
+def test_an_import_error_names_the_users_line(write: Write, source: str, literals: list[str]) -> None:
     with pytest.raises(ConfigError) as error:
         _load(write(source))
-    assert str(fact) in error.value.message
+    assert all(literal in error.value.message for literal in literals)
 
 
 def test_a_function_gets_only_the_keywords_it_takes(write: Write) -> None:
@@ -97,9 +98,9 @@ def test_parameters_that_nobody_gives_are_named(write: Write, signature: str) ->
     assert "solution_str" in str(error.value.hint)
 
 
-def test_modules_beside_the_file_can_be_imported(write: Write) -> None:
-    file = write("from beside_mine import VALUE\ndef f(**k): return VALUE\n")
-    (file.parent / "beside_mine.py").write_text("VALUE = 5\n")
+def test_modules_in_the_same_folder_can_be_imported(write: Write) -> None:
+    file = write("from next_to_mine import VALUE\ndef f(**k): return VALUE\n")
+    (file.parent / "next_to_mine.py").write_text("VALUE = 5\n")
     assert _load(file).call(CALL) == 5
 
 
@@ -160,4 +161,5 @@ def test_a_crash_names_function_row_and_the_users_line(write: Write) -> None:
         function.call(CALL)
     failure = function.crashed(error.value, CALL).failure
     assert failure is not None
-    assert failure.message == "`f` failed for row 4: KeyError: 'text' (line 3 of `mine.py`)"
+    for literal in ("`f`", "row 4", "KeyError: 'text'", "line 3 of `mine.py`"):
+        assert literal in failure.message

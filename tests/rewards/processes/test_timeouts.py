@@ -96,7 +96,9 @@ def test_a_call_that_never_returns_is_stopped_and_the_rest_goes_on(start: Start,
 def test_the_message_of_a_timeout_names_function_row_and_limit(start: Start) -> None:
     failure = start().outcomes(_calls("yes", "hang"))[1].failure
     assert failure is not None
-    assert failure.message == "`score` gave no answer for row 1 within 0.8 s"
+    assert "`score`" in failure.message
+    assert "row 1" in failure.message
+    assert "0.8 s" in failure.message
 
 
 def test_what_a_stopped_call_started_ends_with_it(start: Start) -> None:
@@ -108,14 +110,17 @@ def test_a_call_that_ends_the_process_is_an_error_of_its_row(start: Start) -> No
     outcomes = start().outcomes(_calls("yes", "exit", "yes"))
     assert [outcome.reward for outcome in outcomes] == [1.0, None, 1.0]
     assert outcomes[1].failure is not None
-    assert outcomes[1].failure.message == "the process of `score` ended with code 7 on row 1"
+    assert "`score`" in outcomes[1].failure.message
+    assert "7" in outcomes[1].failure.message
+    assert "row 1" in outcomes[1].failure.message
 
 
 def test_an_exception_is_an_error_of_its_row(start: Start) -> None:
     outcomes = start().outcomes(_calls("raise", "yes"))
     assert outcomes[1].reward == 1.0
     assert outcomes[0].failure is not None
-    assert outcomes[0].failure.message == "`score` failed for row 0: ValueError: bad text (line 16 of `mine.py`)"
+    for literal in ("`score`", "row 0", "ValueError: bad text", "line 16 of `mine.py`"):
+        assert literal in outcomes[0].failure.message
 
 
 def test_any_thread_may_call_and_each_gets_its_own_answers(start: Start) -> None:
@@ -171,11 +176,11 @@ def test_a_file_that_cannot_be_imported_is_refused_and_leaves_no_process(tmp_pat
     before = len(psutil.Process().children())
     with pytest.raises(ConfigError) as error:
         TimedFunction(tmp_path / "bad.py", "f", arguments={}, timeout_seconds=1)
-    assert "`bad.py`" in error.value.message
-    assert "2" in error.value.message
+    assert "line 2 of `bad.py`" in error.value.message
     (tmp_path / "gone.py").write_text("import os\nos._exit(3)\n")
-    with pytest.raises(ConfigError):
+    with pytest.raises(ConfigError) as error:
         TimedFunction(tmp_path / "gone.py", "f", arguments={}, timeout_seconds=1)
+    assert "gone.py" in error.value.message
     assert len(psutil.Process().children()) == before
 
 
