@@ -16,6 +16,7 @@ from rl_compat.bench.options import ENGINES
 from rl_compat.bench.peers import PlainGenerate
 from rl_compat.bench.vllm_alone import VllmAlone
 from rl_compat.planning.types import RolloutPlan
+from rl_compat.resharding.source import WeightSource
 from rl_compat.rollout.build import build_rollout_engine
 from rl_compat.rollout.inference import DTYPES
 from rl_compat.rollout.types import Response, SamplingParams
@@ -26,7 +27,7 @@ class Generates(Protocol):
         self, prompts: Sequence[Sequence[int]], params: SamplingParams, *, group_size: int = ...
     ) -> Sequence[Sequence[Response]]: ...
 
-    def update_weights(self) -> None: ...
+    def load(self, source: WeightSource) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,18 +89,27 @@ def engine_for(
     return build_rollout_engine(model, plan=plan, pad_token_id=0)
 
 
-def measure(name: str, engine: Generates, case: Case, *, device: str, repeats: int, prefill_too: bool = True) -> Row:
+def measure(
+    name: str,
+    engine: Generates,
+    case: Case,
+    source: WeightSource,
+    *,
+    device: str,
+    repeats: int,
+    prefill_too: bool = True,
+) -> Row:
     """The best of a first call and `repeats` more; and one call for a single token, to know the prefill."""
     on_gpu = device.startswith("cuda")
     if on_gpu:
         torch.cuda.synchronize()
     reset_peak(on_gpu=on_gpu)
-    calls = [_timed(engine, case, case.params, on_gpu=on_gpu) for _ in range(1 + repeats)]
+    calls = [_timed(engine, case.prompts, case.params, source, on_gpu=on_gpu) for _ in range(1 + repeats)]
     first, (seconds, tokens) = calls[0][0], min(calls)
     step = None
     if prefill_too and not case.params.stop_token_ids and len(case.prompts) <= case.batch:
         one = SamplingParams(max_new_tokens=1, seed=0)
-        prefill = min(_timed(engine, case, one, on_gpu=on_gpu)[0] for _ in range(2))
+        prefill = min(_timed(engine, case.prompts, one, source, on_gpu=on_gpu)[0] for _ in range(2))
         step = (seconds - prefill) / (case.params.max_new_tokens - 1)
     return Row(
         engine=name,
@@ -117,13 +127,15 @@ def measure(name: str, engine: Generates, case: Case, *, device: str, repeats: i
     )
 
 
-def _timed(engine: Generates, case: Case, params: SamplingParams, *, on_gpu: bool) -> tuple[float, int]:
-    """Seconds and tokens of a call after new weights: no engine finds the prompts of an earlier call in its cache."""
-    engine.update_weights()
+def _timed(
+    engine: Generates, prompts: Sequence[Sequence[int]], params: SamplingParams, source: WeightSource, *, on_gpu: bool
+) -> tuple[float, int]:
+    """Seconds and tokens of a call after new weights, so that no engine has the prompts of an earlier call cached."""
+    engine.load(source)
     if on_gpu:
         torch.cuda.synchronize()
     start = time.perf_counter()
-    groups = engine.generate(case.prompts, params)
+    groups = engine.generate(prompts, params)
     if on_gpu:
         torch.cuda.synchronize()
     seconds = time.perf_counter() - start

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import nn
 
+from rl_compat.resharding.source import WeightSource
 from rl_compat.rollout.generation_config import neutral_generation_config
 from rl_compat.rollout.inference import generating, hugging_face_model
 from rl_compat.rollout.transformers import pad_left
@@ -45,8 +46,9 @@ class PlainGenerate:
             responses += [[_cut(row, params)] for row in output[:, ids.shape[1] :].tolist()]
         return responses
 
-    def update_weights(self) -> None:
-        """Nothing to do: the weights are the model's."""
+    def load(self, source: WeightSource) -> None:
+        """Do nothing: the weights are the model's own."""
+        del source
 
 
 def _cut(tokens: list[int], params: SamplingParams) -> Response:

@@ -10,6 +10,7 @@ from typing import Any
 from torch import nn
 
 from rl_compat.planning.types import RolloutPlan
+from rl_compat.resharding.source import WeightSource
 from rl_compat.rollout.types import Response, SamplingParams
 from rl_compat.rollout.vllm.shutdown import Held, stop
 from rl_compat.rollout.vllm.start import config_folder, engine_arguments, keep_log, require_vllm, start
@@ -58,8 +59,9 @@ class VllmAlone:
                     found[int(output.request_id)] = _response(output.outputs[0])
         return [[found[row]] for row in range(len(prompts))]
 
-    def update_weights(self) -> None:
-        """Forget the prompts of earlier calls, as new weights would make it."""
+    def load(self, source: WeightSource) -> None:
+        """Drop cached prompts, as loading new weights would."""
+        del source
         assert self._engine.reset_prefix_cache()
 
     def stop(self) -> None:

@@ -18,6 +18,7 @@ from rl_compat.bench.cases import Case
 from rl_compat.bench.engines import Row, engine_for, measure
 from rl_compat.bench.floor import floor_seconds, measured_speeds
 from rl_compat.bench.options import ENGINES, NOW, ROW, BenchOptions
+from rl_compat.resharding.source import SharedStorage
 
 
 def rows_of(
@@ -49,7 +50,8 @@ def rows_of(
                 engine = engine_for(engine_name, model, batch=case.batch, max_length=longest)
             else:
                 case = replace(case, batch=min(slots, len(case.prompts)))
-            row = measure(engine_name, engine, case, device=options.device, repeats=options.repeats)
+            source = SharedStorage(model, version=0)
+            row = measure(engine_name, engine, case, source, device=options.device, repeats=options.repeats)
             floor = floor_seconds(model, case, speeds, dtype) / row.step_seconds if row.step_seconds else None
             yield replace(row, num_parameters=num_parameters, start_seconds=start_seconds, floor_fraction=floor)
 

@@ -8,9 +8,10 @@ from torch import nn
 
 from rl_compat.planning.types import RolloutPlan
 from rl_compat.rollout.native.engine import NativeEngine
+from rl_compat.rollout.session import RolloutSession
 from rl_compat.rollout.support import native_unsupported_reason, own_forward_reason
 from rl_compat.rollout.transformers import TransformersEngine
-from rl_compat.rollout.types import Decode, RolloutEngine
+from rl_compat.rollout.types import Decode
 from rl_compat.rollout.vllm.engine import VllmEngine
 
 _logger = logging.getLogger(__name__)
@@ -23,7 +24,7 @@ def build_rollout_engine(
     pad_token_id: int,
     num_valid_tokens: int | None = None,
     decode: Decode | None = None,
-) -> RolloutEngine:
+) -> RolloutSession:
     """The engine that the plan names, around the trainer's model.
 
     Ids from `num_valid_tokens` on, which the tokenizer does not have, are never drawn. `decode` gives the text of

@@ -46,15 +46,15 @@ def check_prompts(prompts: Sequence[Sequence[int]], *, num_ids: int) -> None:
             )
 
 
-def check_range(groups: Sequence[Sequence[Response]], *, dtype: DType) -> None:
-    """RLCompatError when products in fp16, which ends at 65,504, left log-probabilities that are no numbers."""
+def check_range(responses: Sequence[Response], *, dtype: DType) -> None:
+    """RLCompatError when fp16 activations, which end at 65,504, overflowed and left log-probabilities not finite."""
     if dtype != "fp16":
         return
-    bad = sum(not math.isfinite(sum(response.logprobs)) for group in groups for response in group)
+    bad = sum(not math.isfinite(sum(response.logprobs)) for response in responses)
     if bad:
         raise RLCompatError(
-            f"{bad} of {sum(map(len, groups))} responses have log-probabilities that are not finite: activations of "
-            "this model exceed the range of fp16",
+            f"{bad} of {len(responses)} responses have log-probabilities that are not finite: activations of this "
+            "model exceed the range of fp16",
             hint="set `plan.rollout_dtype=fp32`",
         )
 

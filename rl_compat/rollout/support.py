@@ -94,9 +94,10 @@ def _decoded_and_plain(model: Any, *, own: bool) -> tuple[Tensor, Tensor]:
                 tokens=[prompt[-1] for prompt in prompts],
                 positions=[len(prompt) - 1 for prompt in prompts],
                 keys=range(count),
+                seeds=[0] * count,
                 drawn=[0] * count,
             )
-            tokens, ours, _ = decoder.steps(count, count=PROBE_STEPS, length=longest, params=params, seed=0)
+            tokens, ours, _ = decoder.steps(count, count=PROBE_STEPS, length=longest, params=params)
         plain = [plain_logprobs(model, prompt, row) for prompt, row in zip(prompts, tokens.T.tolist(), strict=True)]
     return ours.T, torch.stack(plain)
 

@@ -30,6 +30,8 @@ from rl_compat.rollout.linears.projections import (
     is_plain,
     lay_modules_side_by_side,
 )
+from rl_compat.rollout.session import RolloutSession
+from rl_compat.rollout.types import Decode
 
 _logger = logging.getLogger(__name__)
 
@@ -188,29 +190,29 @@ def rollout_weights(model: nn.Module, *, compute_dtype: DType, packed_linears: b
     return SharedWeights(model, compute_dtype=wanted, autocast_dtype=wanted if mixed else None)
 
 
-class HoldsWeights:
+class HoldsWeights(RolloutSession):
     """The part of an engine that takes weights when it wakes, keeps them up to date, and gives them back."""
 
-    def __init__(self, model: nn.Module, plan: RolloutPlan) -> None:
-        self._source = model
-        self._plan = plan
+    def __init__(
+        self, model: nn.Module, plan: RolloutPlan, *, num_valid_tokens: int | None = None, decode: Decode | None = None
+    ) -> None:
+        super().__init__(model, plan, num_valid_tokens=num_valid_tokens, decode=decode)
         self._weights: RolloutWeights | None = None
         self._adapters: tuple[object, ...] = ()
 
-    def update_weights(self) -> None:
-        """Refresh a copy of the weights; nothing to do when the trainer's tensors are shared."""
-        if self._weights is not None:
-            self._weights.refresh()
-
     def sleep(self) -> None:
-        """Give back a copy of the weights, and the memory that torch keeps in reserve."""
+        """Release a copy of the weights, and the memory that torch keeps in reserve."""
         self._weights = None
         if next(self._source.parameters()).is_cuda:
             torch.cuda.empty_cache()
 
     def wake(self) -> None:
-        """Take the weights again; a cache comes with the first call."""
+        """Take the weights again; a cache comes with the first step."""
         self._awake()
+
+    def _refresh(self) -> None:
+        if self._weights is not None:
+            self._weights.refresh()
 
     def _awake(self) -> RolloutWeights:
         """The weights, taken anew when adapters were merged, switched off or exchanged since they were taken."""

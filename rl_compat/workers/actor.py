@@ -23,6 +23,7 @@ from rl_compat.models.lora import LoraSettings, adapter_disabled
 from rl_compat.objectives.actor_critic import PolicyLossSettings, policy_loss, policy_loss_inputs
 from rl_compat.objectives.off_policy import OffPolicySettings, correct
 from rl_compat.planning.types import RolePlan, RolloutPlan
+from rl_compat.resharding.source import SharedStorage
 from rl_compat.rollout.build import build_rollout_engine
 from rl_compat.rollout.generation_config import ignored_generation_settings
 from rl_compat.rollout.types import Decode, SamplingParams
@@ -167,8 +168,8 @@ class ActorWorker:
                     wanted=("entropy",) if settings.loss.entropy_coef != 0.0 else (),
                 )
                 steps.append(metrics)
-            self.rollout.update_weights()
-        self.policy_version += 1
+            self.policy_version += 1
+            self._hand_over()
         return mean_metrics(steps, prefix="actor/")
 
     def _prepared(self, mini_batch: Batch, *, seed: int, first: bool) -> tuple[Batch, dict[str, float]]:
@@ -200,19 +201,22 @@ class ActorWorker:
         num_groups = len(batch.groups.unique())
         return self.settings.num_epochs == 1 and num_groups <= (self.settings.mini_batch_size or num_groups)
 
+    def _hand_over(self) -> None:
+        self.rollout.load(SharedStorage(self.engine.model, version=self.policy_version))
+
     def save_state(self, *, folder: Path) -> None:
         self.engine.save_state(folder)
 
     def load_state(self, *, folder: Path, policy_version: int) -> None:
         self.engine.load_state(folder)
         self.policy_version = policy_version
-        self.rollout.update_weights()
+        self._hand_over()
 
     def load_weights(self, *, folder: Path, policy_version: int) -> None:
         """The weights of a saved state alone, for an actor that only generates."""
         self.engine.load_weights(folder)
         self.policy_version = policy_version
-        self.rollout.update_weights()
+        self._hand_over()
 
     def export_state_dict(self) -> dict[str, Tensor]:
         """Weights under their Hugging Face names, adapters merged."""

@@ -17,6 +17,7 @@ COMPUTE = (
     "models",
     "distributed",
     "objectives",
+    "resharding",
     "rollout",
     "training",
     "workers",
@@ -42,7 +43,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "models": {"errors", "units", "planning.types"},
     "distributed": {"errors", "batch", "trajectory", "hardware.types", "hardware.probe"},
     "objectives": {"errors", "algorithms", "trajectory", "batch", "data", "training"},
-    "rollout": {"errors", "units", "algorithms", "trajectory", "models", "planning.types"}
+    "resharding": {"errors"},
+    "rollout": {"errors", "units", "algorithms", "trajectory", "models", "planning.types", "resharding"}
     | {"planning.shapes.decoder_families"},
     "bench": {
         "errors",
@@ -55,6 +57,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "hardware",
         "models",
         "planning",
+        "resharding",
         "rollout",
     },
     "training": {"errors", "units", "algorithms", "trajectory", "batch", "models", "planning.types"}

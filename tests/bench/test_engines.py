@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+import torch
 
 from rl_compat.bench.cases import fixed_case
 from rl_compat.bench.engines import measure
 from rl_compat.bench.options import BenchOptions
+from rl_compat.resharding.source import SharedStorage, WeightSource
 from rl_compat.rollout.types import Response, SamplingParams
 
 
@@ -25,14 +27,15 @@ class Recorder:
         ids = tuple(range(params.max_new_tokens))
         return [[Response(token_ids=ids, logprobs=(), finish_reason="length")] for _ in prompts]
 
-    def update_weights(self) -> None:
-        self.calls.append("update")
+    def load(self, source: WeightSource) -> None:
+        self.calls.append(f"load {source.version}")
 
 
 def test_every_call_follows_new_weights_so_that_no_prompt_is_cached() -> None:
+    source = SharedStorage(torch.nn.Linear(1, 1), version=3)
     engine, case = Recorder(), fixed_case(50, batch=3, prompt_length=4, new_tokens=8)
-    row = measure("native-fp32", engine, case, device="cpu", repeats=2)
-    assert engine.calls[::2] == ["update"] * 5
+    row = measure("native-fp32", engine, case, source, device="cpu", repeats=2)
+    assert engine.calls[::2] == ["load 3"] * 5
     assert engine.calls[1::2] == ["generate 8"] * 3 + ["generate 1"] * 2
     assert (row.tokens, row.batch, row.prompt_tokens, row.new_tokens) == (24, 3, 4, 8)
     assert row.tokens_per_second == pytest.approx(24 / row.seconds) and row.step_seconds is not None

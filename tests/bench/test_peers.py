@@ -10,6 +10,7 @@ from torch import nn
 from rl_compat.bench.peers import PlainGenerate
 from rl_compat.bench.vllm_alone import VllmAlone
 from rl_compat.planning.types import RolloutPlan
+from rl_compat.resharding.source import SharedStorage
 from rl_compat.rollout.types import SamplingParams
 
 
@@ -37,7 +38,7 @@ def test_vllm_alone_gives_the_tokens_of_the_model_and_their_log_probabilities(ll
     )
     peer = VllmAlone(llama, plan=plan)
     peer.generate(PROMPTS[:3], SamplingParams(max_new_tokens=2))
-    peer.update_weights()
+    peer.load(SharedStorage(llama, version=1))
     groups = peer.generate(PROMPTS[:3], SamplingParams(max_new_tokens=6, temperature=0.0))
     peer.stop()
     for prompt, (response,) in zip(PROMPTS[:3], groups, strict=True):

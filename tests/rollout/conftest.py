@@ -21,8 +21,9 @@ from transformers import (
 )
 
 from rl_compat.planning.types import RolloutPlan
+from rl_compat.resharding.source import SharedStorage
 from rl_compat.rollout.build import build_rollout_engine
-from rl_compat.rollout.types import RolloutEngine
+from rl_compat.rollout.session import RolloutSession
 
 PROMPTS: tuple[tuple[int, ...], ...] = ((11, 12, 13), (21, 22, 23, 24, 25, 26, 27, 28, 29), (31,), (41, 42))
 
@@ -105,14 +106,20 @@ def engine_name(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def engine(engine_name: str, llama: nn.Module) -> RolloutEngine:
+def engine(engine_name: str, llama: nn.Module) -> RolloutSession:
     return build(engine_name, llama)
 
 
-def build(name: str, model: nn.Module, *, num_valid_tokens: int | None = None, **changes: object) -> RolloutEngine:
+def build(name: str, model: nn.Module, *, num_valid_tokens: int | None = None, **changes: object) -> RolloutSession:
     settings = {"compute_dtype": "fp32", "max_num_seqs": 8, "max_prefill_tokens": 64} | changes
     plan = RolloutPlan(engine=name, **settings)
     return build_rollout_engine(model, plan=plan, pad_token_id=0, num_valid_tokens=num_valid_tokens)
+
+
+def load_newest(engine: RolloutSession, *, version: int | None = None) -> None:
+    """Load the weights that the engine's model has now, as the next policy version unless another is given."""
+    version = engine.policy_version + 1 if version is None else version
+    engine.load(SharedStorage(engine._source, version=version))
 
 
 def plain_generate(model: nn.Module, prompt: Sequence[int], max_new_tokens: int) -> list[int]:

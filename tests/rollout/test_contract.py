@@ -6,11 +6,12 @@ import gc
 
 import pytest
 import torch
-from rollout.conftest import PROMPTS, build, forward_logprobs, plain_generate
+from rollout.conftest import PROMPTS, build, forward_logprobs, load_newest, plain_generate
 from torch import nn
 
 from rl_compat.errors import DataError
-from rl_compat.rollout.types import RolloutEngine, SamplingParams
+from rl_compat.rollout.session import RolloutSession
+from rl_compat.rollout.types import SamplingParams
 
 GREEDY = SamplingParams(max_new_tokens=12, temperature=0.0)
 SAMPLED = SamplingParams(max_new_tokens=12, seed=7)
@@ -48,26 +49,26 @@ def test_logprobs_equal_a_training_forward_at_that_temperature(
             torch.testing.assert_close(torch.tensor(response.logprobs), expected, atol=1e-4, rtol=0)
 
 
-def test_greedy_logprobs_are_those_at_temperature_one(engine: RolloutEngine, llama: nn.Module) -> None:
+def test_greedy_logprobs_are_those_at_temperature_one(engine: RolloutSession, llama: nn.Module) -> None:
     response = engine.generate(PROMPTS[:1], GREEDY)[0][0]
     expected = forward_logprobs(llama, PROMPTS[0], response.token_ids, 1.0)
     torch.testing.assert_close(torch.tensor(response.logprobs), expected, atol=1e-4, rtol=0)
 
 
-def test_filters_change_the_tokens_but_not_the_logprobs_of_them(engine: RolloutEngine, llama: nn.Module) -> None:
+def test_filters_change_the_tokens_but_not_the_logprobs_of_them(engine: RolloutSession, llama: nn.Module) -> None:
     params = SamplingParams(max_new_tokens=12, top_k=3, top_p=0.7, seed=1)
     response = engine.generate(PROMPTS[:1], params)[0][0]
     expected = forward_logprobs(llama, PROMPTS[0], response.token_ids, 1.0)
     torch.testing.assert_close(torch.tensor(response.logprobs), expected, atol=1e-4, rtol=0)
 
 
-def test_the_same_seed_gives_the_same_responses_and_another_seed_others(engine: RolloutEngine) -> None:
+def test_the_same_seed_gives_the_same_responses_and_another_seed_others(engine: RolloutSession) -> None:
     first = engine.generate(PROMPTS, SAMPLED, group_size=2)
     assert engine.generate(PROMPTS, SAMPLED, group_size=2) == first
     assert engine.generate(PROMPTS, SamplingParams(max_new_tokens=12, seed=8), group_size=2) != first
 
 
-def test_without_a_seed_torchs_generator_decides(engine: RolloutEngine) -> None:
+def test_without_a_seed_torchs_generator_decides(engine: RolloutSession) -> None:
     params = SamplingParams(max_new_tokens=12)
     torch.manual_seed(5)
     first, second = engine.generate(PROMPTS, params), engine.generate(PROMPTS, params)
@@ -76,26 +77,26 @@ def test_without_a_seed_torchs_generator_decides(engine: RolloutEngine) -> None:
     assert second != first
 
 
-def test_a_seeded_call_leaves_torchs_generator_alone(engine: RolloutEngine) -> None:
+def test_a_seeded_call_leaves_torchs_generator_alone(engine: RolloutSession) -> None:
     torch.manual_seed(5)
     before = torch.get_rng_state()
     engine.generate(PROMPTS, SAMPLED)
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_responses_of_a_group_differ_and_keep_the_order_of_the_prompts(engine: RolloutEngine) -> None:
+def test_responses_of_a_group_differ_and_keep_the_order_of_the_prompts(engine: RolloutSession) -> None:
     groups = engine.generate(PROMPTS, SAMPLED, group_size=3)
     assert [len(group) for group in groups] == [3] * len(PROMPTS)
     assert all(len({response.token_ids for response in group}) > 1 for group in groups)
 
 
-def test_greedy_responses_of_a_group_are_all_that_of_one(engine: RolloutEngine) -> None:
+def test_greedy_responses_of_a_group_are_all_that_of_one(engine: RolloutSession) -> None:
     alone = engine.generate(PROMPTS, GREEDY)
     for group, (single,) in zip(engine.generate(PROMPTS, GREEDY, group_size=3), alone, strict=True):
         assert {response.token_ids for response in group} == {single.token_ids}
 
 
-def test_the_order_of_prompts_changes_no_greedy_response(engine: RolloutEngine) -> None:
+def test_the_order_of_prompts_changes_no_greedy_response(engine: RolloutSession) -> None:
     forward = engine.generate(PROMPTS, GREEDY)
     backward = engine.generate(PROMPTS[::-1], GREEDY)
     assert [g[0].token_ids for g in forward] == [g[0].token_ids for g in backward[::-1]]
@@ -120,7 +121,7 @@ def test_slots_refilled_after_stops_give_the_responses_of_each_prompt_alone(engi
     assert len({len(g[0].token_ids) for g in together}) > 2
 
 
-def test_any_of_several_stop_tokens_ends_a_response_and_belongs_to_it(engine: RolloutEngine) -> None:
+def test_any_of_several_stop_tokens_ends_a_response_and_belongs_to_it(engine: RolloutSession) -> None:
     """A-GEN-04."""
     free = engine.generate(PROMPTS[:1], GREEDY)[0][0]
     for position in (0, 3, 7):
@@ -132,7 +133,7 @@ def test_any_of_several_stop_tokens_ends_a_response_and_belongs_to_it(engine: Ro
         assert len(response.logprobs) == end
 
 
-def test_a_response_cut_at_the_limit_has_no_end_token_and_says_so(engine: RolloutEngine) -> None:
+def test_a_response_cut_at_the_limit_has_no_end_token_and_says_so(engine: RolloutSession) -> None:
     """A-GEN-07."""
     free = engine.generate(PROMPTS[:1], GREEDY)[0][0]
     absent = next(i for i in range(90) if i not in free.token_ids)
@@ -141,7 +142,7 @@ def test_a_response_cut_at_the_limit_has_no_end_token_and_says_so(engine: Rollou
     assert (response.token_ids, response.finish_reason) == (free.token_ids[:4], "length")
 
 
-def test_an_end_token_as_the_last_token_allowed_is_a_stop(engine: RolloutEngine) -> None:
+def test_an_end_token_as_the_last_token_allowed_is_a_stop(engine: RolloutSession) -> None:
     """A-GEN-07."""
     free = engine.generate(PROMPTS[1:2], GREEDY)[0][0]
     end = next(i for i in range(1, 12) if free.token_ids[i] not in free.token_ids[:i])
@@ -160,38 +161,38 @@ def test_the_padding_token_can_be_drawn_without_ending_a_response(engine_name: s
     assert all(r.token_ids[-1] == 1 or r.finish_reason == "length" for r in drawn)
 
 
-def test_one_new_token(engine: RolloutEngine) -> None:
+def test_one_new_token(engine: RolloutSession) -> None:
     params = SamplingParams(max_new_tokens=1, temperature=0.0)
     groups = engine.generate(PROMPTS, params)
     assert [(len(g[0].token_ids), g[0].finish_reason) for g in groups] == [(1, "length")] * len(PROMPTS)
 
 
-def test_no_prompts_give_no_responses(engine: RolloutEngine) -> None:
+def test_no_prompts_give_no_responses(engine: RolloutSession) -> None:
     assert engine.generate([], GREEDY) == []
 
 
-def test_an_empty_prompt_is_named(engine: RolloutEngine) -> None:
+def test_an_empty_prompt_is_named(engine: RolloutSession) -> None:
     with pytest.raises(DataError, match="prompt 1 has no tokens"):
         engine.generate([[11], []], GREEDY)
 
 
-def test_an_id_without_an_embedding_is_named(engine: RolloutEngine) -> None:
+def test_an_id_without_an_embedding_is_named(engine: RolloutSession) -> None:
     with pytest.raises(DataError, match="prompt 0 holds token id 5000"):
         engine.generate([[11, 5000]], GREEDY)
 
 
-def test_changed_weights_are_seen_by_the_next_call(engine: RolloutEngine, llama: nn.Module) -> None:
+def test_changed_weights_are_seen_by_the_next_call(engine: RolloutSession, llama: nn.Module) -> None:
     before = engine.generate(PROMPTS, GREEDY)
     with torch.no_grad():
         for parameter in llama.parameters():
             parameter.add_(0.05 * torch.randn_like(parameter))
-    engine.update_weights()
+    load_newest(engine)
     after = engine.generate(PROMPTS, GREEDY)
     assert after != before
     assert [list(g[0].token_ids) for g in after] == [plain_generate(llama, prompt, 12) for prompt in PROMPTS]
 
 
-def test_generation_works_after_sleep(engine: RolloutEngine) -> None:
+def test_generation_works_after_sleep(engine: RolloutSession) -> None:
     before = engine.generate(PROMPTS, SAMPLED)
     engine.sleep()
     assert engine.generate(PROMPTS, SAMPLED) == before
@@ -214,7 +215,7 @@ def test_sleep_gives_back_the_memory_that_the_engine_took(engine_name: str, llam
         assert asleep < (awake // 2 if engine_name == "vllm" else 1000)
 
 
-def test_an_earlier_longer_call_changes_nothing(engine: RolloutEngine) -> None:
+def test_an_earlier_longer_call_changes_nothing(engine: RolloutSession) -> None:
     before = engine.generate(PROMPTS, SAMPLED)
     engine.generate([list(range(10, 60))] * 3, SamplingParams(max_new_tokens=40, seed=1), group_size=2)
     assert engine.generate(PROMPTS, SAMPLED) == before
@@ -231,7 +232,7 @@ def test_ids_beyond_the_tokenizer_are_never_drawn_and_logprobs_stay_whole(engine
             torch.testing.assert_close(torch.tensor(response.logprobs), expected, atol=1e-4, rtol=0)
 
 
-def test_training_mode_and_gradients_are_left_as_they_were(engine: RolloutEngine, llama: nn.Module) -> None:
+def test_training_mode_and_gradients_are_left_as_they_were(engine: RolloutSession, llama: nn.Module) -> None:
     expected = [plain_generate(llama, prompt, 12) for prompt in PROMPTS]
     llama.train()
     llama.model.layers[0].eval()
@@ -246,7 +247,7 @@ def test_training_mode_and_gradients_are_left_as_they_were(engine: RolloutEngine
     llama(input_ids=torch.tensor([[11, 12]])).logits.sum().backward()
 
 
-def test_dropout_is_off_while_generating(engine: RolloutEngine, llama: nn.Module) -> None:
+def test_dropout_is_off_while_generating(engine: RolloutSession, llama: nn.Module) -> None:
     expected = engine.generate(PROMPTS, GREEDY)
     for layer in llama.model.layers:
         layer.self_attn.attention_dropout = 0.9

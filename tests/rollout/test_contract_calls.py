@@ -13,7 +13,8 @@ from torch import nn
 from rl_compat.errors import ConfigError
 from rl_compat.planning.types import RolloutPlan
 from rl_compat.rollout.build import build_rollout_engine
-from rl_compat.rollout.types import RolloutEngine, SamplingParams
+from rl_compat.rollout.session import RolloutSession
+from rl_compat.rollout.types import SamplingParams
 
 SAMPLED = SamplingParams(max_new_tokens=12, seed=7)
 GREEDY = SamplingParams(max_new_tokens=12, temperature=0.0)
@@ -25,7 +26,7 @@ def letters(token_ids: Sequence[int]) -> str:
     return "".join(chr(97 + token // 26) + chr(97 + token % 26) for token in token_ids)
 
 
-def decoding(name: str, model: nn.Module, **changes: object) -> RolloutEngine:
+def decoding(name: str, model: nn.Module, **changes: object) -> RolloutSession:
     settings = {"compute_dtype": "fp32", "max_num_seqs": 8, "max_prefill_tokens": 64} | changes
     return build_rollout_engine(model, plan=RolloutPlan(engine=name, **settings), pad_token_id=0, decode=letters)
 
@@ -44,7 +45,7 @@ def test_what_is_drawn_does_not_depend_on_what_else_is_in_the_batch(
 
 
 def test_a_prompt_draws_the_same_alone_in_another_order_and_in_a_call_split_in_two(
-    engine: RolloutEngine,
+    engine: RolloutSession,
 ) -> None:
     together = engine.generate(PROMPTS, SAMPLED, group_size=2)
     tokens = [[r.token_ids for r in group] for group in together]
@@ -58,7 +59,7 @@ def test_a_prompt_draws_the_same_alone_in_another_order_and_in_a_call_split_in_t
         assert [[r.token_ids for r in group] for group in groups] == tokens
 
 
-def test_copies_of_a_prompt_are_counted_over_the_call(engine: RolloutEngine) -> None:
+def test_copies_of_a_prompt_are_counted_over_the_call(engine: RolloutSession) -> None:
     prompt, other = PROMPTS[:2]
     four = [r.token_ids for r in engine.generate([prompt], SAMPLED, group_size=4)[0]]
     repeated = engine.generate([prompt, other, prompt], SAMPLED, group_size=2)
@@ -95,7 +96,7 @@ def test_raw_logprobs_are_those_at_temperature_one(engine_name: str, llama: nn.M
         torch.testing.assert_close(torch.tensor(numbers), expected, atol=1e-4, rtol=0)
 
 
-def test_raw_logprobs_are_not_given_unasked(engine: RolloutEngine) -> None:
+def test_raw_logprobs_are_not_given_unasked(engine: RolloutSession) -> None:
     assert engine.generate(PROMPTS[:1], SAMPLED)[0][0].raw_logprobs == ()
 
 
@@ -119,7 +120,7 @@ def test_a_stop_string_is_not_found_across_the_prompt(engine_name: str, llama: n
     assert decoding(engine_name, llama).generate(PROMPTS[:1], params)[0][0].token_ids == free.token_ids
 
 
-def test_stop_strings_without_a_tokenizer_are_refused(engine: RolloutEngine) -> None:
+def test_stop_strings_without_a_tokenizer_are_refused(engine: RolloutSession) -> None:
     with pytest.raises(ConfigError, match="stop strings need a tokenizer"):
         engine.generate(PROMPTS, SamplingParams(max_new_tokens=2, stop_strings=("a",)))
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 from torch import Tensor
 
-from rl_compat.rollout.counter_rng import call_seed, response_keys, row_uniforms
+from rl_compat.rollout.counter_rng import call_seed, response_keys, signed64, uniforms
+from rl_compat.rollout.session import requests_for
+from rl_compat.rollout.types import SamplingParams
 
 MASK = 2**64 - 1
 STABLE = [3063797257178047262, 9218755156117559438, 7432034122395091942]
@@ -24,9 +28,19 @@ def by_hand(seed: int, row: int, step: int) -> float:
     return (split_mix((stream + (step + 1) * 0x9E3779B97F4A7C15) & MASK) >> 11) * 2.0**-53
 
 
+def numbers_of(seed: int, keys: Tensor, steps: Tensor) -> Tensor:
+    return uniforms(torch.tensor(signed64(seed)), keys, steps)
+
+
+def keys_of(prompts: Sequence[Sequence[int]]) -> list[int]:
+    """The keys of one response to each prompt, copies counted over all."""
+    requests = requests_for(prompts, SamplingParams(max_new_tokens=1, seed=0))
+    return response_keys([(request.prompt_ids, request.copy) for request in requests])
+
+
 def grid(seed: int, rows: int, steps: int) -> Tensor:
     row, step = torch.meshgrid(torch.arange(rows), torch.arange(steps), indexing="ij")
-    return row_uniforms(seed, row.flatten(), step.flatten()).view(rows, steps)
+    return numbers_of(seed, row.flatten(), step.flatten()).view(rows, steps)
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2**62 + 17, 2**63 + 5, -3, 1_000_003 * 2**40])
@@ -38,7 +52,7 @@ def test_the_numbers_are_those_of_split_mix(seed: int) -> None:
 def test_a_number_does_not_depend_on_what_else_is_drawn() -> None:
     whole = grid(7, 64, 32)
     rows, steps = torch.tensor([63, 5, 5]), torch.tensor([0, 31, 2])
-    assert torch.equal(row_uniforms(7, rows, steps), whole[rows, steps])
+    assert torch.equal(numbers_of(7, rows, steps), whole[rows, steps])
 
 
 def test_numbers_are_uniform_and_rows_and_steps_independent() -> None:
@@ -60,19 +74,19 @@ def test_neighbouring_seeds_share_no_stream() -> None:
 
 def test_keys_come_from_the_prompt_and_its_copy_alone() -> None:
     one, other, third = (5, 6, 7), (5, 6), (7, 6, 5)
-    first = response_keys([one, one, other, one, third])
-    assert response_keys([third, one, other, one, one]) == [first[i] for i in (4, 0, 2, 1, 3)]
-    assert response_keys([list(other)]) == [first[2]]
-    assert response_keys([torch.tensor(other).tolist()]) == [first[2]]
+    first = keys_of([one, one, other, one, third])
+    assert keys_of([third, one, other, one, one]) == [first[i] for i in (4, 0, 2, 1, 3)]
+    assert keys_of([list(other)]) == [first[2]]
+    assert keys_of([torch.tensor(other).tolist()]) == [first[2]]
 
 
 def test_keys_are_the_same_on_every_machine_and_in_every_process() -> None:
-    assert response_keys([(5, 6, 7), (5, 6, 7), (2**40, 0)]) == STABLE
+    assert keys_of([(5, 6, 7), (5, 6, 7), (2**40, 0)]) == STABLE
 
 
 def test_keys_differ_and_fill_63_bits() -> None:
     prompts = [(i, j) for i in range(40) for j in range(40)] + [(i,) for i in range(40)]
-    keys = torch.tensor(response_keys(prompts * 5))
+    keys = torch.tensor(keys_of(prompts * 5))
     assert len(keys.unique()) == len(keys)
     assert int(keys.min()) >= 0
     bits = (keys[:, None] >> torch.arange(63)) & 1
@@ -80,8 +94,8 @@ def test_keys_differ_and_fill_63_bits() -> None:
 
 
 def test_responses_of_neighbouring_keys_share_no_number() -> None:
-    keys = torch.tensor(response_keys([(1, 2, 3)] * 200))
-    numbers = row_uniforms(7, keys[:, None].expand(-1, 100), torch.arange(100))
+    keys = torch.tensor(keys_of([(1, 2, 3)] * 200))
+    numbers = numbers_of(7, keys[:, None].expand(-1, 100), torch.arange(100))
     assert len(numbers.unique()) == numbers.numel()
     centred = numbers - 0.5
     assert abs(float((centred[1:] * centred[:-1]).mean())) * 12 < 0.03

@@ -257,8 +257,14 @@ def test_a_decoder_on_kernels_gives_the_greedy_tokens_of_the_model(one_spec: Dec
     prompts, params = PROMPTS[:3], SamplingParams(max_new_tokens=4, temperature=0.0)
     with torch.no_grad():
         decoder.prefill([prompt[:-1] for prompt in prompts[:2]], [[0], [1]])
-        decoder.set_state([p[-1] for p in prompts], [len(p) - 1 for p in prompts], keys=range(3), drawn=[0] * 3)
-        tokens, logprobs, _ = decoder.steps(3, count=4, length=32, params=params, seed=0)
+        decoder.set_state(
+            tokens=[p[-1] for p in prompts],
+            positions=[len(p) - 1 for p in prompts],
+            keys=range(3),
+            seeds=[0] * 3,
+            drawn=[0] * 3,
+        )
+        tokens, logprobs, _ = decoder.steps(3, count=4, length=32, params=params)
     assert set(emulated.launched) == set(FUSED) - {"norm"}
     for prompt, drawn, numbers in zip(prompts, tokens.T.tolist(), logprobs.T, strict=True):
         assert drawn == plain_generate(model, prompt, 4)

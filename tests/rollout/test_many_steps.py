@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from rollout.conftest import build
+from rollout.conftest import build, load_newest
 from torch import nn
 
 from rl_compat.rollout.native.engine import NativeEngine
@@ -28,7 +28,7 @@ def run(
         groups = engine.generate(prompts, params, group_size=chance.randrange(1, 3))
         assert all(0 < len(r.token_ids) <= params.max_new_tokens for group in groups for r in group)
         learn(model, [*prompts[0], *groups[0][0].token_ids])
-        engine.update_weights()
+        load_newest(engine)
         if step % 50 == 7:
             engine.sleep()
         if step % every == every - 1:

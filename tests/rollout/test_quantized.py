@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from rollout.conftest import PROMPTS, build, forward_logprobs
+from rollout.conftest import PROMPTS, build, forward_logprobs, load_newest
 from torch import nn
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
@@ -66,7 +66,7 @@ def test_a_quantized_base_is_shared_and_gives_the_logprobs_of_its_forward(
             for name, parameter in model.named_parameters():
                 if "lora" in name:
                     parameter.mul_(-1.5)
-        engine.update_weights()
+        load_newest(engine)
     assert engine._weights.model is inner
     assert integers
     assert all(torch.equal(dict(model.named_parameters())[name], kept) for name, kept in integers.items())

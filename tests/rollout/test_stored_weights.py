@@ -10,7 +10,7 @@ import pytest
 import torch
 from fakes.engines import role_plan
 from peft.tuners.lora import Linear as Adapted
-from rollout.conftest import PROMPTS, build, forward_logprobs, plain_generate
+from rollout.conftest import PROMPTS, build, forward_logprobs, load_newest, plain_generate
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -94,7 +94,7 @@ def test_fp16_products_stay_near_a_training_forward_and_follow_the_adapters(stor
             for parameter in stored.parameters():
                 if parameter.requires_grad:
                     parameter.mul_(-1.5)
-        engine.update_weights()
+        load_newest(engine)
 
 
 @pytest.mark.gpu
@@ -115,4 +115,4 @@ def test_captured_steps_over_fp16_weights_follow_the_adapters(stored: nn.Module,
             for parameter in stored.parameters():
                 if parameter.requires_grad:
                     parameter.mul_(-1.5)
-        engine.update_weights()
+        load_newest(engine)

@@ -17,6 +17,7 @@ from rl_compat.bench.floor import Speeds, floor_seconds
 from rl_compat.bench.memory import peak_bytes, reset_peak
 from rl_compat.bench.options import BenchOptions
 from rl_compat.bench.run import measured
+from rl_compat.resharding.source import SharedStorage
 
 ROOT = Path(__file__).parents[2]
 
@@ -59,9 +60,8 @@ def test_responses_of_the_ragged_case_end_at_different_lengths_alike_in_both_eng
 def test_the_time_of_a_step_leaves_prefill_out() -> None:
     model = random_model("small", "cpu")
     case = fixed_case(SHAPES["small"]["vocab_size"], batch=2, prompt_length=8, new_tokens=4)
-    row = measure(
-        "native-fp32", engine_for("native-fp32", model, batch=2, max_length=12), case, device="cpu", repeats=1
-    )
+    engine = engine_for("native-fp32", model, batch=2, max_length=12)
+    row = measure("native-fp32", engine, case, SharedStorage(model, version=0), device="cpu", repeats=1)
     assert (row.tokens, row.prompt_tokens, row.new_tokens) == (8, 8, 4)
     assert row.step_seconds is not None and row.step_seconds < row.seconds
 

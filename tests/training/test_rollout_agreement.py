@@ -12,6 +12,7 @@ from rl_compat.batch import Batch
 from rl_compat.models.load import load_causal_lm
 from rl_compat.models.lora import LoraSettings
 from rl_compat.planning.types import RolloutPlan
+from rl_compat.resharding.source import SharedStorage
 from rl_compat.rollout.build import build_rollout_engine
 from rl_compat.rollout.types import SamplingParams
 from rl_compat.training.engine import OptimizerSettings, PolicyEngine
@@ -78,4 +79,4 @@ def test_rollout_and_training_agree_before_and_after_a_step(qwen2_folder: Path, 
         assert gap.max() < largest
         assert gap.mean() < mean
         engine.update(batch.with_(advantages=torch.ones_like(logprobs)), loss=token_mean_loss, temperature=0.7)
-        sampler.update_weights()
+        sampler.load(SharedStorage(model, version=seed + 1))

@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from rl_compat.rollout.counter_rng import row_uniforms
+from rl_compat.rollout.counter_rng import uniforms
 from rl_compat.rollout.draws import Draw, plain_draw
 from rl_compat.rollout.native.cuda_graphs import StepGraphs
 from rl_compat.rollout.native.kv_cache import SlotMemory
@@ -61,6 +61,7 @@ class SlotDecoder:
         self._raw_logprobs = torch.zeros(num_slots, device=device)
         self._uniform = torch.zeros(num_slots, dtype=torch.float64, device=device)
         self._keys = torch.zeros(num_slots, dtype=torch.int64, device=device)
+        self._seeds = torch.zeros(num_slots, dtype=torch.int64, device=device)
         self._drawn = torch.zeros(num_slots, dtype=torch.int64, device=device)
 
     @property
@@ -90,13 +91,20 @@ class SlotDecoder:
         )
 
     def set_state(
-        self, tokens: Sequence[int], positions: Sequence[int], keys: Sequence[int], drawn: Sequence[int]
+        self,
+        *,
+        tokens: Sequence[int],
+        positions: Sequence[int],
+        keys: Sequence[int],
+        seeds: Sequence[int],
+        drawn: Sequence[int],
     ) -> None:
-        """What the first slots feed next and where; the keys of their responses, and how many tokens these have."""
+        """Next input and its position in the first slots; key, seed and number of drawn tokens of their responses."""
         for state, values in (
             (self._tokens, tokens),
             (self._positions, positions),
             (self._keys, keys),
+            (self._seeds, seeds),
             (self._drawn, drawn),
         ):
             state[: len(values)].copy_(torch.tensor(values))
@@ -109,9 +117,7 @@ class SlotDecoder:
         """Forget the tokens of all slots."""
         self._memory.clear()
 
-    def steps(
-        self, active: int, *, count: int, length: int, params: SamplingParams, seed: int
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def steps(self, active: int, *, count: int, length: int, params: SamplingParams) -> tuple[Tensor, Tensor, Tensor]:
         """`count` tokens for the first `active` slots: ids, log-probabilities and raw ones [count, active].
 
         `length` positions are attended to; every position of these steps must lie below it or is of no interest.
@@ -120,13 +126,13 @@ class SlotDecoder:
         tokens = torch.empty(count, active, dtype=torch.int64, device=self.device)
         logprobs = torch.empty(2, count, active, device=self.device)
         ahead = torch.arange(count, device=self.device)[:, None]
-        uniforms = row_uniforms(seed, self._keys[:active].expand(count, -1), self._drawn[:active] + ahead)
+        numbers = uniforms(self._seeds[:active], self._keys[:active].expand(count, -1), self._drawn[:active] + ahead)
 
         def body() -> None:
             self._step(active, length, params)
 
         for step in range(count):
-            self._uniform[:active].copy_(uniforms[step])
+            self._uniform[:active].copy_(numbers[step])
             if self._graphs is None:
                 body()
             else:

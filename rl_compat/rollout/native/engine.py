@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TypeVar
 
 from torch import nn
 
 from rl_compat.planning.types import RolloutPlan
-from rl_compat.rollout.counter_rng import call_seed
-from rl_compat.rollout.inference import attention_set_to, check_prompts, check_range, generating, num_embeddings
+from rl_compat.rollout.counter_rng import signed64
+from rl_compat.rollout.inference import attention_set_to, generating
 from rl_compat.rollout.native.attention import attention_name, register
 from rl_compat.rollout.native.cuda_graphs import StepGraphs
 from rl_compat.rollout.native.decoder import SlotDecoder
 from rl_compat.rollout.native.forwards import decoder_over
 from rl_compat.rollout.native.kv_cache import SlotMemory
 from rl_compat.rollout.native.scheduler import Scheduler
-from rl_compat.rollout.stop_strings import stop_strings
-from rl_compat.rollout.types import Decode, Progress, Response, SamplingParams
+from rl_compat.rollout.session import PartialResponse
+from rl_compat.rollout.types import Decode
 from rl_compat.rollout.weights import HoldsWeights, RolloutWeights
 
 Key = TypeVar("Key", bound=Hashable)
@@ -46,163 +46,171 @@ class NativeEngine(HoldsWeights):
     def __init__(
         self,
         model: nn.Module,
-        *,
         plan: RolloutPlan,
+        *,
         num_valid_tokens: int | None = None,
         decode: Decode | None = None,
         own_forward: bool = True,
         check_every: int | None = None,
     ) -> None:
-        """`own_forward` runs the model's weights in this project's forward, else the model's own is called.
+        """`own_forward` runs the weights in this project's forward; otherwise the model's own is called.
 
-        `decode` gives the text of token ids; only stop strings need it. `check_every` tokens are drawn before they are
-        looked at: on a GPU it saves waiting for it, at the price of tokens drawn in vain behind an end.
+        `check_every` is the number of tokens drawn before the host looks at them: on a GPU this avoids waiting for the
+        device, at the cost of tokens sampled after the end of a sequence.
         """
-        super().__init__(model, plan)
-        self._num_valid_tokens = num_valid_tokens
-        self._decode = decode
+        super().__init__(model, plan, num_valid_tokens=num_valid_tokens, decode=decode)
         self._own_forward = own_forward
         on_gpu = next(model.parameters()).is_cuda
         self._check_every = check_every or (_CHECK_EVERY if on_gpu else 1)
+        self._scheduler = Scheduler(self._waiting)
+        self._prefix: tuple[int, ...] = ()
+        self._sized_for = 0
         self._decoder: SlotDecoder | None = None
         self._graphs = StepGraphs() if plan.cuda_graphs else None
         self._graphed_weights: tuple[int, ...] = ()
         self._roomy_calls = 0
-        self._aborted = False
         register()
 
-    def generate(
-        self,
-        prompts: Sequence[Sequence[int]],
-        params: SamplingParams,
-        *,
-        group_size: int = 1,
-        on_progress: Progress | None = None,
-    ) -> list[list[Response]]:
-        """`group_size` responses for each prompt, in the order of the prompts.
-
-        DataError for an empty prompt, RLCompatError when fp16 products overflow.
-        """
-        assert params.max_new_tokens > 0 and group_size > 0
-        check_prompts(prompts, num_ids=num_embeddings(self._source))
-        strings = stop_strings(params, self._decode)
-        self._aborted = False
-        if not prompts:
-            return []
-        weights = self._awake()
-        with generating(weights.model):
-            decoder = self._decoder_for(weights, prompts, params, group_size=group_size)
-            scheduler = Scheduler(
-                prompts,
-                group_size=group_size,
-                num_slots=decoder.num_slots,
-                max_new_tokens=params.max_new_tokens,
-                stop_token_ids=params.stop_token_ids,
-                stop_strings=strings,
-            )
-            with weights.applied(), self._attention(weights):
-                self._run(decoder, scheduler, params, on_progress)
-        responses = scheduler.responses(len(prompts))
-        check_range(responses, dtype=self._plan.compute_dtype)
-        return responses
-
-    def abort(self) -> None:
-        """End the call that is under way, from any thread: its unfinished responses come back as they are."""
-        self._aborted = True
-
     def sleep(self) -> None:
-        """Give back the cache, the graphs and the copy of the weights."""
+        """Pause, and release the cache, the graphs and the copy of the weights."""
+        self._evict()
         self._decoder = None
         if self._graphs is not None:
             self._graphs.drop()
         super().sleep()
+
+    @contextmanager
+    def _generating(self) -> Iterator[None]:
+        weights = self._awake()
+        with generating(weights.model):
+            self._prepare(weights)
+            with weights.applied(), self._attention(weights):
+                yield
 
     def _attention(self, weights: RolloutWeights) -> AbstractContextManager[None]:
         if self._own_forward:
             return nullcontext()
         return attention_set_to(weights.model.config, attention_name(weights.model))
 
-    def _run(
-        self, decoder: SlotDecoder, scheduler: Scheduler, params: SamplingParams, on_progress: Progress | None
-    ) -> None:
-        seed = call_seed(params.seed)
-        prompts = [sequence.prompt_ids for sequence in scheduler.sequences]
-        prefix = shared_prefix(prompts) if decoder.shares_prefix else 0
-        if prefix:
-            decoder.share_prefix(prompts[0][:prefix])
-        while not scheduler.done:
-            self._prefill(decoder, scheduler, prefix)
-            decoder.move(scheduler.compact(), length=self._longest(scheduler))
-            finished_before = scheduler.num_finished
-            self._decode_some(decoder, scheduler, params, seed)
-            news = scheduler.num_finished > finished_before
-            if on_progress is not None and news and on_progress(scheduler.num_finished) is False:
-                self._aborted = True
-            if self._aborted:
-                scheduler.abort()
+    def _evict(self) -> None:
+        self._scheduler.evict()
 
-    def _decode_some(self, decoder: SlotDecoder, scheduler: Scheduler, params: SamplingParams, seed: int) -> None:
+    def _advance(self, max_tokens: int | None, report: Callable[[int], None]) -> list[PartialResponse]:
+        del report
+        assert self._weights is not None
+        if self._sized_for < self._next_number:
+            self._prepare_slots(self._weights)
+        decoder, scheduler = self._decoder, self._scheduler
+        assert decoder is not None
+        self._prefill(decoder, scheduler.admit())
+        decoder.move(scheduler.compact(), length=self._longest())
+        return self._decode_some(decoder, max_tokens)
+
+    def _decode_some(self, decoder: SlotDecoder, max_tokens: int | None) -> list[PartialResponse]:
+        scheduler = self._scheduler
         running = scheduler.running()
+        params = running[0].params
         if scheduler.take_changed():
             decoder.set_state(
-                tokens=[s.next_input for s in running],
-                positions=[s.next_position for s in running],
-                keys=[s.key for s in running],
-                drawn=[len(s.token_ids) for s in running],
+                tokens=[partial.last_token for partial in running],
+                positions=[partial.length - 1 for partial in running],
+                keys=[partial.key for partial in running],
+                seeds=[signed64(partial.seed) for partial in running],
+                drawn=[len(partial.token_ids) for partial in running],
             )
         count, active, step = 1, len(running), _LENGTH_STEP
         if self._check_every > 1:
             count = scheduler.steps_at_once(most=self._check_every, most_undisturbed=_CHECK_LATEST)
+        if max_tokens is not None:
+            count = min(count, max_tokens)
         if self._graphs is not None:
             active, step = graph_width(active, decoder.num_slots), _GRAPH_LENGTH_STEP
-        length = min(_round_up(self._longest(scheduler) + count + 1, step), decoder.capacity)
-        tokens, logprobs, raw = decoder.steps(active, count=count, length=length, params=params, seed=seed)
-        scheduler.record(tokens.T.tolist(), logprobs.T.tolist(), raw.T.tolist() if params.raw_logprobs else None)
+        length = min(_round_up(self._longest() + count + 1, step), decoder.capacity)
+        tokens, logprobs, raw = decoder.steps(active, count=count, length=length, params=params)
+        return scheduler.record(
+            tokens.T.tolist(),
+            logprobs.T.tolist(),
+            raw.T.tolist() if params.raw_logprobs else None,
+            version=self.policy_version,
+        )
 
-    def _prefill(self, decoder: SlotDecoder, scheduler: Scheduler, prefix: int) -> None:
-        """Prompt tokens from `prefix` to the last but one of newly admitted sequences, in forwards of bounded size.
+    def _prefill(self, decoder: SlotDecoder, admitted: Mapping[int, PartialResponse]) -> None:
+        """All tokens but the last of newly admitted contexts, in forwards of bounded size.
 
-        A prompt is computed once for all of them; where a running sequence has it, its slot is copied.
+        A context is computed once for all slots that need it; where a slot in use has it, that is copied. The shared
+        prefix is in all slots until a context without it is written to one.
         """
-        admitted = scheduler.admit()
         if not admitted:
             return
-        running = ((slot, item) for slot, item in enumerate(scheduler.active) if item and slot not in admitted)
-        holders = {tuple(item.prompt_ids): slot for slot, item in running}
+        contexts = {slot: partial.context for slot, partial in admitted.items()}
+        prefix = len(self._prefix)
+        if prefix and any(context[:prefix] != self._prefix for context in contexts.values()):
+            self._prefix, prefix = (), 0
+        in_use = ((slot, item) for slot, item in enumerate(self._scheduler.active) if item and slot not in admitted)
+        holders = {partial.prompt_ids: slot for slot, partial in in_use}
         copies: list[tuple[int, int]] = []
         slots: dict[tuple[int, ...], list[int]] = {}
         longest = 0
-        for slot, sequence in admitted.items():
-            prompt = tuple(sequence.prompt_ids)
-            if prompt in holders:
-                copies.append((holders[prompt], slot))
-                longest = max(longest, len(prompt))
-            elif len(prompt) > prefix + 1:
-                slots.setdefault(prompt, []).append(slot)
+        for slot, context in contexts.items():
+            if context in holders:
+                copies.append((holders[context], slot))
+                longest = max(longest, len(context))
+            elif len(context) > prefix + 1:
+                slots.setdefault(context, []).append(slot)
         decoder.move(copies, length=longest)
-        lengths = {prompt: len(prompt) - 1 - prefix for prompt in slots}
+        lengths = {context: len(context) - 1 - prefix for context in slots}
         for chunk in pack(lengths, max_tokens=self._plan.max_prefill_tokens):
-            decoder.prefill([prompt[prefix:-1] for prompt in chunk], [slots[prompt] for prompt in chunk], prefix=prefix)
+            decoder.prefill(
+                [context[prefix:-1] for context in chunk], [slots[context] for context in chunk], prefix=prefix
+            )
 
-    def _decoder_for(
-        self, weights: RolloutWeights, prompts: Sequence[Sequence[int]], params: SamplingParams, *, group_size: int
-    ) -> SlotDecoder:
-        """The decoder of the last call when it is large enough and not much too large, else another one."""
+    def _prepare(self, weights: RolloutWeights) -> None:
+        """Slots for all requests over weights that may have moved since the last step."""
         device = weights.model.get_input_embeddings().weight.device
-        num_slots = min(self._plan.max_num_seqs, len(prompts) * group_size)
-        capacity = _round_up(max(len(prompt) for prompt in prompts) + params.max_new_tokens, _CAPACITY_STEP)
-        old = self._decoder
+        if self._decoder is not None and self._decoder.device != device:
+            self._evict()
+            self._decoder = None
         weights.settle()
         self._drop_stale_graphs(weights.model)
-        if old is not None and old.device == device:
+        self._prepare_slots(weights)
+
+    def _prepare_slots(self, weights: RolloutWeights) -> None:
+        """Enough slots for new requests; in empty ones, the prefix that all prompts share."""
+        fresh = not any(self._scheduler.active)
+        if self._waiting and (fresh or self._sized_for < self._next_number):
+            decoder = self._decoder_for(weights, fresh=fresh)
+            self._scheduler.num_slots = decoder.num_slots
+            if not any(self._scheduler.active):
+                self._share_prefix(decoder)
+        self._sized_for = self._next_number
+
+    def _share_prefix(self, decoder: SlotDecoder) -> None:
+        contexts = [partial.context for partial in self._waiting]
+        self._prefix = contexts[0][: shared_prefix(contexts)] if decoder.shares_prefix else ()
+        if self._prefix:
+            decoder.share_prefix(self._prefix)
+
+    def _decoder_for(self, weights: RolloutWeights, *, fresh: bool) -> SlotDecoder:
+        """The present decoder when it is large enough and not much too large, else another one.
+
+        A decoder in use is replaced only where it is too small; what is in progress is then prefilled again.
+        """
+        unfinished = [*filter(None, self._scheduler.active), *self._waiting]
+        num_slots = min(self._plan.max_num_seqs, len(unfinished))
+        capacity = _round_up(max(partial.length + partial.room for partial in unfinished), _CAPACITY_STEP)
+        old = self._decoder
+        if old is not None:
             fits = old.num_slots >= num_slots and old.capacity >= capacity
-            roomy = old.num_slots * old.capacity >= _ROOMY * num_slots * capacity
-            self._roomy_calls = self._roomy_calls + 1 if roomy else 0
-            if fits and self._roomy_calls < _PATIENCE:
-                old.clear()
+            if fresh:
+                roomy = old.num_slots * old.capacity >= _ROOMY * num_slots * capacity
+                self._roomy_calls = self._roomy_calls + 1 if roomy else 0
+            if fits and (not fresh or self._roomy_calls < _PATIENCE):
+                if fresh:
+                    old.clear()
                 return old
             if not fits:
                 num_slots, capacity = max(num_slots, old.num_slots), max(capacity, old.capacity)
+        self._evict()
         self._roomy_calls = 0
         self._decoder = old = None
         if self._graphs is not None:
@@ -228,8 +236,8 @@ class NativeEngine(HoldsWeights):
             self._graphs.drop()
             self._graphed_weights = addresses
 
-    def _longest(self, scheduler: Scheduler) -> int:
-        return max((sequence.next_position for sequence in scheduler.active if sequence is not None), default=0)
+    def _longest(self) -> int:
+        return max((partial.length - 1 for partial in self._scheduler.active if partial is not None), default=0)
 
 
 def shared_prefix(prompts: Sequence[Sequence[int]]) -> int:

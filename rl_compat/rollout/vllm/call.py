@@ -1,154 +1,161 @@
-"""One call of `generate` inside vLLM: its requests, the step loop, and what comes back."""
+"""Requests in progress inside vLLM: how they get there, its step loop, and what comes back."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import TracebackType
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from rl_compat.rollout.counter_rng import response_keys
 from rl_compat.rollout.draws import Draw
-from rl_compat.rollout.stop_strings import StopStrings
-from rl_compat.rollout.types import Response, SamplingParams
-from rl_compat.rollout.vllm.draw import ROW_ARGUMENT, DrawCall
-from rl_compat.trajectory import FinishReason
+from rl_compat.rollout.session import PartialResponse
+from rl_compat.rollout.types import SamplingParams
+from rl_compat.rollout.vllm.draw import ROW_ARGUMENT, DrawTable
 
 
-class VllmCall:
-    """One response to each of the prompts. As a context it leaves vLLM without a request, however it ends."""
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Placed:
+    """A response and its row in the table of draws."""
+
+    partial: PartialResponse
+    row: int
+    num_checked: int = 0
+    "tokens in which no stop string was found"
+    length: int | None = None
+    "tokens drawn up to the end of the response"
+    by_string: bool = False
+    returned: Sequence[int] = ()
+    "the tokens by vLLM's account, once it has finished the request"
+
+
+class VllmRequests:
+    """Requests with the same draw settings. Their tokens stay on the device until `read` or `evict`."""
 
     def __init__(
         self,
         engine: Any,
-        *,
-        prompts: Sequence[Sequence[int]],
         params: SamplingParams,
-        seed: int,
+        *,
         num_valid_tokens: int | None,
-        strings: StopStrings | None,
         device: torch.device,
         draw: Draw,
     ) -> None:
         from rl_compat.rollout.vllm.processor import processor_of
 
+        self.draw_settings = params.draw_settings
         self._engine = engine
-        self._prompts = prompts
-        self._params = params
-        self._strings = strings
-        self._lengths: dict[int, int] = {}
-        self._returned: dict[int, Sequence[int]] = {}
-        self._aborted: dict[int, int] = {}
-        self._stopped: set[int] = set()
-        self._checked: dict[int, int] = {}
-        self._draws = DrawCall(
-            params, keys=response_keys(prompts), seed=seed, num_valid_tokens=num_valid_tokens, device=device, draw=draw
-        )
+        self._table = DrawTable(params, num_valid_tokens=num_valid_tokens, device=device, draw=draw)
+        self._active: dict[int, _Placed] = {}
+        self._ended: dict[int, _Placed] = {}
         (self._processor,) = engine.collective_rpc(processor_of)
+        self._processor.table = self._table
+        self._processor.slots.forget(list(self._processor.slots.lengths()))
 
-    def __enter__(self) -> VllmCall:
-        self._processor.call = self._draws
-        self._processor.slots.forget()
-        settings = [_request(self._params, row, streams=self._strings is not None) for row in range(len(self._prompts))]
-        for row, (prompt, request) in enumerate(zip(self._prompts, settings, strict=True)):
-            self._engine.add_request(str(row), {"prompt_token_ids": list(prompt)}, request)
-        return self
+    @property
+    def active(self) -> list[PartialResponse]:
+        """Responses that vLLM is working on."""
+        return [placed.partial for placed in self._active.values()]
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Unfinished responses stay as they are."""
-        if self._engine is not None:
-            lengths = self._processor.slots.lengths()
-            unfinished = [row for row in range(len(self._prompts)) if row not in self._lengths]
-            self._aborted = {row: min(lengths.get(row, 0), self._params.max_new_tokens) for row in unfinished}
-            self._engine.abort_request([str(row) for row in unfinished])
-        self.let_go()
-
-    def let_go(self) -> None:
-        """Hold nothing of vLLM's any more: the call is over, or vLLM has died."""
-        if self._processor is not None:
-            self._processor.call = None
-        self._engine = self._processor = None
+    @property
+    def unread(self) -> list[PartialResponse]:
+        """Responses that have ended and whose tokens are still on the device."""
+        return [placed.partial for placed in self._ended.values()]
 
     @property
     def done(self) -> bool:
-        return len(self._lengths) == len(self._prompts)
+        """Whether every response has been read."""
+        return not self._active and not self._ended
 
-    @property
-    def num_finished(self) -> int:
-        return len(self._lengths)
+    def add(self, partials: Sequence[PartialResponse]) -> None:
+        """Hand requests to vLLM, with the tokens they already have as part of the prompt."""
+        for row, partial in zip(self._table.add(partials), partials, strict=True):
+            self._active[partial.number] = _Placed(partial=partial, row=row)
+            prompt = {"prompt_token_ids": list(partial.context)}
+            self._engine.add_request(str(partial.number), prompt, _request(partial, row))
 
-    def step(self) -> None:
-        """One step of vLLM."""
+    def step(self) -> list[PartialResponse]:
+        """One step of vLLM; returns the responses that ended."""
+        before = set(self._ended)
         for output in self._engine.step():
-            row, ids = int(output.request_id), output.outputs[0].token_ids
+            placed = self._active.get(int(output.request_id))
+            if placed is None:
+                continue
+            ids = output.outputs[0].token_ids
+            if placed.partial.strings is not None:
+                self._search(placed, ids)
             if output.finished:
-                self._finish(row, ids)
-            elif self._strings is not None:
-                self._look_for_strings(row, ids)
+                placed.returned = ids
+                placed.length = len(ids) if placed.length is None else placed.length
+            if placed.length is not None:
+                self._ended[placed.partial.number] = self._active.pop(placed.partial.number)
+        return [placed.partial for number, placed in self._ended.items() if number not in before]
 
-    def responses(self) -> list[Response]:
-        """What was drawn, up to where each response ended."""
-        drawn = self._draws.drawn()
-        responses = []
-        for row in range(len(self._prompts)):
-            end = self._end(row, drawn.tokens[row])
-            ids = tuple(drawn.tokens[row][:end])
-            assert ids == tuple(self._returned.get(row, ids)[:end]), "vLLM returned other tokens than were drawn"
-            responses.append(
-                Response(
-                    token_ids=ids,
-                    logprobs=tuple(drawn.logprobs[row][:end]),
-                    raw_logprobs=() if drawn.raw_logprobs is None else tuple(drawn.raw_logprobs[row][:end]),
-                    finish_reason=self._reason(row, ids),
-                )
-            )
-        return responses
+    def read(self, partials: Sequence[PartialResponse], *, version: int) -> None:
+        """Fetch the tokens of those of the responses that are unread, and free their rows."""
+        numbers = [partial.number for partial in partials]
+        placed = [self._ended.pop(number) for number in numbers if number in self._ended]
+        drawn = self._table.drawn([one.row for one in placed])
+        for one, (tokens, logprobs, raw) in zip(placed, drawn, strict=True):
+            assert one.length is not None
+            kept, partial = tokens[: one.length], one.partial
+            assert kept == list(one.returned or kept)[: one.length], "vLLM returned other tokens than were drawn"
+            partial.token_ids += kept
+            partial.logprobs += logprobs[: one.length]
+            partial.raw_logprobs += raw[: one.length]
+            partial.versions += [version] * one.length
+            stopped = one.by_string or (kept and kept[-1] in partial.stop)
+            partial.finish_reason = "stop" if stopped else "length"
+        self._free(placed)
 
-    def _finish(self, row: int, ids: Sequence[int]) -> None:
-        self._returned[row] = ids
-        if self._strings is None or not self._look_for_strings(row, ids):
-            self._lengths[row] = len(ids)
+    def evict(self, *, version: int) -> list[PartialResponse]:
+        """Take all active requests out of vLLM with the tokens they have; one may turn out to have ended."""
+        active, self._active = list(self._active.values()), {}
+        lengths = self._processor.slots.lengths()
+        self._engine.abort_request([str(one.partial.number) for one in active])
+        for one, (tokens, logprobs, raw) in zip(active, self._table.drawn([one.row for one in active]), strict=True):
+            count = min(lengths.get(one.row, 0), one.partial.room)
+            one.partial.extend(tokens[:count], logprobs[:count], raw[:count], version=version)
+        self._free(active)
+        return [one.partial for one in active]
 
-    def _look_for_strings(self, row: int, ids: Sequence[int]) -> bool:
-        """Whether a string ends the response, which vLLM is then told to leave."""
-        assert self._strings is not None
-        end = self._strings.end(ids, num_checked=self._checked.get(row, 0))
-        self._checked[row] = len(ids)
-        if end is not None and row not in self._lengths:
-            self._lengths[row] = end
-            self._stopped.add(row)
-            self._engine.abort_request([str(row)])
-        return end is not None
+    def let_go(self) -> None:
+        """Drop every reference to vLLM: all requests are finished, or vLLM has died."""
+        if self._processor is not None:
+            self._processor.table = None
+        self._engine = self._processor = None
 
-    def _end(self, row: int, ids: Sequence[int]) -> int:
-        """The length of a response; an aborted one may have drawn past its end."""
-        if row in self._lengths:
-            return self._lengths[row]
-        length = self._aborted[row]
-        stops = (step + 1 for step, token in enumerate(ids[:length]) if token in self._params.stop_token_ids)
-        return next(stops, length)
+    def _search(self, placed: _Placed, ids: Sequence[int]) -> None:
+        """End the response where a stop string does, and make vLLM drop the request."""
+        partial = placed.partial
+        assert partial.strings is not None
+        earlier = len(partial.token_ids)
+        end = partial.strings.end([*partial.token_ids, *ids], num_checked=earlier + placed.num_checked)
+        placed.num_checked = len(ids)
+        if end is not None:
+            placed.length, placed.by_string = end - earlier, True
+            self._engine.abort_request([str(partial.number)])
 
-    def _reason(self, row: int, ids: Sequence[int]) -> FinishReason:
-        if row in self._stopped or (ids and ids[-1] in self._params.stop_token_ids):
-            return "stop"
-        return "length" if len(ids) == self._params.max_new_tokens else "abort"
+    def _free(self, placed: Sequence[_Placed]) -> None:
+        rows = [one.row for one in placed]
+        self._table.free(rows)
+        if self._processor is not None:
+            self._processor.slots.forget(rows)
 
 
-def _request(params: SamplingParams, row: int, *, streams: bool) -> Any:
+def _request(partial: PartialResponse, row: int) -> Any:
     """vLLM's settings of one response: where it ends. It samples greedily from what the processor leaves.
 
-    `streams` shows the tokens of every step, which stop strings need.
+    Stop strings need the tokens of every step.
     """
     from vllm import SamplingParams as VllmParams
     from vllm.sampling_params import RequestOutputKind
 
+    streams = partial.strings is not None
     return VllmParams(
         temperature=0.0,
-        max_tokens=params.max_new_tokens,
-        stop_token_ids=list(params.stop_token_ids),
+        max_tokens=partial.room,
+        stop_token_ids=list(partial.params.stop_token_ids),
         ignore_eos=True,
         detokenize=False,
         output_kind=RequestOutputKind.CUMULATIVE if streams else RequestOutputKind.FINAL_ONLY,

@@ -1,100 +1,124 @@
-"""Tokens drawn by this project inside vLLM's sampler, and which response each of its rows belongs to."""
+"""Tokens drawn by this project inside vLLM's sampler, and which response each row of its batch belongs to."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from rl_compat.rollout.counter_rng import row_uniforms
+from rl_compat.rollout.counter_rng import signed64, uniforms
 from rl_compat.rollout.draws import Draw, plain_draw
+from rl_compat.rollout.session import PartialResponse
 from rl_compat.rollout.types import SamplingParams
 
 ROW_ARGUMENT = "rl_compat_row"
-"key of the number of the response in the extra arguments of a vLLM request"
+"key of the row of a response in the extra arguments of its vLLM request"
 MOST_UNIFORMS = 2**21
-"random numbers of a call that are computed when it begins; beyond them those of each step are computed then"
+"random numbers that are computed when requests are added; beyond them those of each step are computed in the step"
+
+DrawnRow = tuple[list[int], list[float], list[float]]
+"token ids, log-probabilities and raw ones of a row by step, zeros where nothing was drawn; raw ones only on request"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Drawn:
-    """Token ids and log-probabilities by response and step; zeros where nothing was drawn."""
+class DrawTable:
+    """Draws of responses by row and step: what is drawn depends on the logits, the seed, the key and the step.
 
-    tokens: list[list[int]]
-    logprobs: list[list[float]]
-    raw_logprobs: list[list[float]] | None
-
-
-class DrawCall:
-    """All draws of one call: what is drawn at a step of a response depends on its logits, the seed and its key.
-
-    vLLM samples greedily from logits that are -inf but for the drawn token. A prompt that is read in pieces, and a
-    response that is pushed out and read again, pass the same step several times: the last one counts. vLLM may run a
-    step ahead of what it knows to be the end of a response.
+    vLLM samples greedily from logits that are -inf except at the drawn token. A prompt that is prefilled in chunks,
+    and a response that is preempted and prefilled again, pass the same step several times: the last draw counts. vLLM
+    may run a step ahead of what it knows to be the end of a response. A step is counted from the tokens that a
+    response had when it was added.
     """
 
     def __init__(
         self,
         params: SamplingParams,
         *,
-        keys: Sequence[int],
-        seed: int,
         num_valid_tokens: int | None,
         device: torch.device,
         draw: Draw = plain_draw,
         most_uniforms: int = MOST_UNIFORMS,
     ) -> None:
-        """`keys` are those of the responses, by their number in the call."""
         self._params = params
-        self._seed = seed
-        self._keys = torch.tensor(list(keys), device=device)
         self._num_valid_tokens = num_valid_tokens
         self._draw = draw
-        self._width = params.max_new_tokens + 1
-        self._uniforms = self._all_uniforms() if len(keys) * self._width <= most_uniforms else None
-        self._tokens = torch.zeros(len(keys) * self._width, dtype=torch.int64, device=device)
-        self._logprobs = torch.zeros(len(self._tokens), dtype=torch.float32, device=device)
-        self._raw_logprobs = torch.zeros_like(self._logprobs) if params.raw_logprobs else None
+        self._most_uniforms = most_uniforms
+        self._device = device
+        self._unused: list[int] = []
+        self._streams = torch.zeros(0, 3, dtype=torch.int64, device=device)
+        self._tokens = torch.zeros(0, 0, dtype=torch.int64, device=device)
+        self._logprobs = torch.zeros(0, 0, device=device)
+        self._raw_logprobs = torch.zeros(0, 0, device=device)
+        self._uniforms: Tensor | None = None
 
-    def draw(self, logits: Tensor, responses: Sequence[int], steps: Sequence[int]) -> Tensor:
-        """Logits [B, V] of these steps of these responses, which are overwritten with the drawn tokens.
+    def add(self, partials: Sequence[PartialResponse]) -> list[int]:
+        """The rows of new responses: unused ones first, then further ones."""
+        num_rows, width = self._tokens.shape
+        missing = max(0, len(partials) - len(self._unused))
+        wanted = max([width, *(partial.room + 1 for partial in partials)])
+        self._unused += range(num_rows, num_rows + missing)
+        rows, self._unused = self._unused[: len(partials)], self._unused[len(partials) :]
+        if missing or wanted > width:
+            self._streams = _grown(self._streams, num_rows + missing, 3)
+            self._tokens = _grown(self._tokens, num_rows + missing, wanted)
+            self._logprobs = _grown(self._logprobs, num_rows + missing, wanted)
+            if self._params.raw_logprobs:
+                self._raw_logprobs = _grown(self._raw_logprobs, num_rows + missing, wanted)
+        streams = [(signed64(partial.seed), partial.key, len(partial.token_ids)) for partial in partials]
+        if partials:
+            self._streams[rows] = torch.tensor(streams, device=self._device)
+            self._uniforms = self._all_uniforms() if self._tokens.numel() <= self._most_uniforms else None
+        return rows
 
-        Whoever calls this waits for the launches rather than for the device, so there are as few as can be.
+    def free(self, rows: Sequence[int]) -> None:
+        """Let later responses have these rows."""
+        self._unused += rows
+
+    def draw(self, logits: Tensor, rows: Sequence[int], steps: Sequence[int]) -> Tensor:
+        """Logits [B, V] of these steps of these rows, overwritten with the drawn tokens.
+
+        The caller waits for kernel launches rather than for the device, so there are as few as possible.
         """
-        last = self._width - 1
-        places = [response * self._width + min(step, last) for response, step in zip(responses, steps, strict=True)]
+        width = self._tokens.shape[1]
+        places = [row * width + min(step, width - 1) for row, step in zip(rows, steps, strict=True)]
         at = torch.tensor(places, device="cpu", pin_memory=logits.is_cuda).to(logits.device, non_blocking=True)
         tokens, logprobs, raw = self._draw(
             logits.contiguous(), self._uniforms_at(at), self._params, num_valid_tokens=self._num_valid_tokens
         )
-        self._tokens.index_copy_(0, at, tokens)
-        self._logprobs.index_copy_(0, at, logprobs)
-        if self._raw_logprobs is not None:
-            self._raw_logprobs.index_copy_(0, at, raw)
+        self._tokens.view(-1).index_copy_(0, at, tokens)
+        self._logprobs.view(-1).index_copy_(0, at, logprobs)
+        if self._params.raw_logprobs:
+            self._raw_logprobs.view(-1).index_copy_(0, at, raw)
         return logits.fill_(-torch.inf).scatter_(1, tokens[:, None], 0.0)
 
-    def drawn(self) -> Drawn:
-        """Everything that was drawn, on the host."""
-        shape = (len(self._keys), self._width)
-        raw = None if self._raw_logprobs is None else self._raw_logprobs.view(shape).tolist()
-        return Drawn(
-            tokens=self._tokens.view(shape).tolist(), logprobs=self._logprobs.view(shape).tolist(), raw_logprobs=raw
-        )
+    def drawn(self, rows: Sequence[int]) -> list[DrawnRow]:
+        """What was drawn in these rows, on the host."""
+        at = torch.tensor(list(rows), dtype=torch.int64, device=self._device)
+        tokens, logprobs = self._tokens[at].tolist(), self._logprobs[at].tolist()
+        raw = self._raw_logprobs[at].tolist() if self._params.raw_logprobs else [[] for _ in rows]
+        return list(zip(tokens, logprobs, raw, strict=True))
 
     def _all_uniforms(self) -> Tensor:
-        steps = torch.arange(self._width, device=self._keys.device)
-        return row_uniforms(self._seed, self._keys[:, None], steps).flatten()
+        seeds, keys, first = self._streams[:, :, None].unbind(1)
+        return uniforms(seeds, keys, first + torch.arange(self._tokens.shape[1], device=self._device)).flatten()
 
     def _uniforms_at(self, places: Tensor) -> Tensor:
         if self._uniforms is not None:
             return self._uniforms.index_select(0, places)
-        return row_uniforms(self._seed, self._keys[places // self._width], places % self._width)
+        width = self._tokens.shape[1]
+        seeds, keys, first = self._streams[places // width].unbind(1)
+        return uniforms(seeds, keys, first + places % width)
+
+
+def _grown(table: Tensor, num_rows: int, width: int) -> Tensor:
+    """A larger table with the same contents in its first rows and columns."""
+    grown = table.new_zeros(num_rows, width)
+    grown[: table.shape[0], : table.shape[1]] = table
+    return grown
 
 
 class SlotResponses:
-    """The response of each row of vLLM's batch, kept up to date with what vLLM says of rows added, removed and moved.
+    """The response of each row of vLLM's batch, updated with the rows that vLLM reports as added, removed and moved.
 
     `outputs` is vLLM's own growing list of a response's tokens: its length is the step.
     """
@@ -127,9 +151,10 @@ class SlotResponses:
         """Tokens so far of each response that has ever been in the batch."""
         return {response: len(outputs) for response, outputs in self._outputs.items()}
 
-    def forget(self) -> None:
-        """Another call begins."""
-        self._outputs.clear()
+    def forget(self, responses: Iterable[int]) -> None:
+        """Drop the lengths of these responses, whose numbers may be given to others."""
+        for response in responses:
+            self._outputs.pop(response, None)
 
     def rows(self, count: int) -> tuple[list[int], list[int]]:
         """Responses and steps of the first `count` rows."""

@@ -1,10 +1,12 @@
-"""vLLM in this process, behind the protocol of every rollout engine."""
+"""vLLM in this process as a rollout session."""
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
+from itertools import takewhile
 from typing import Any, ClassVar
 
 import torch
@@ -12,19 +14,12 @@ from torch import nn
 
 from rl_compat.errors import DataError, ModelError
 from rl_compat.planning.types import RolloutPlan
-from rl_compat.rollout.counter_rng import call_seed
-from rl_compat.rollout.inference import (
-    check_prompts,
-    exact_products,
-    generating,
-    hugging_face_model,
-    num_embeddings,
-)
+from rl_compat.rollout.inference import exact_products, generating, hugging_face_model
 from rl_compat.rollout.kernels.choice import chosen_draw
-from rl_compat.rollout.stop_strings import stop_strings
+from rl_compat.rollout.session import PartialResponse, RolloutSession
 from rl_compat.rollout.support import PROBE_STEPS, plain_logprobs, probe_prompts
-from rl_compat.rollout.types import Decode, Progress, Response, SamplingParams
-from rl_compat.rollout.vllm.call import VllmCall
+from rl_compat.rollout.types import Decode, Request, SamplingParams
+from rl_compat.rollout.vllm.call import VllmRequests
 from rl_compat.rollout.vllm.errors import death, forget_locals, refusal, start_error
 from rl_compat.rollout.vllm.shutdown import Held, free_memory, stop
 from rl_compat.rollout.vllm.start import config_folder, engine_arguments, keep_log, require_vllm, start
@@ -33,17 +28,17 @@ from rl_compat.rollout.vllm.weights import Released, computes_with_what_it_loads
 TOLERANCE = {"fp32": 0.01, "fp16": 0.5, "bf16": 0.5}
 "between log-probabilities of vLLM and of a training forward, in the first tokens"
 TRIED_ROWS = 64
-"with which drawing by a kernel of this project's is measured"
+"rows with which the drawing kernel is measured"
 
 
-class VllmEngine:
-    """Generates with vLLM from 0.19 on, tokens drawn as every engine of this project draws them.
+class VllmEngine(RolloutSession):
+    """Generates with vLLM 0.19 or newer.
 
     vLLM computes logits; drawing and log-probabilities are this project's, so that temperature, filters and seeds mean
-    the same everywhere. The same seed, prompts and weights give the same random numbers whatever else is in the batch;
-    the same tokens as far as vLLM's logits are the same. In fp32 its products are those of fp32, attention included,
-    which Triton is told (`TRITON_F32_DEFAULT=ieee`, unless it is set otherwise). vLLM is one to a process: when a
-    second engine starts, the first stops, and starts again when it is next used.
+    the same in all engines. The same seed, prompts and weights give the same random numbers whatever else is in the
+    batch, and the same tokens as far as vLLM's logits are the same. In fp32 matrix products and attention are computed
+    in fp32 (`TRITON_F32_DEFAULT=ieee`, unless it is set otherwise). A process runs one vLLM: when a second engine
+    starts, the first stops, and starts again when it is next used.
     """
 
     _running: ClassVar[weakref.ref[VllmEngine] | None] = None
@@ -51,22 +46,19 @@ class VllmEngine:
     def __init__(
         self,
         model: nn.Module,
-        *,
         plan: RolloutPlan,
+        *,
         num_valid_tokens: int | None = None,
         decode: Decode | None = None,
     ) -> None:
-        """Starts vLLM. `decode` gives the text of token ids; only stop strings need it.
+        """Starts vLLM.
 
         Raises HardwareError without the package, DoesNotFitError when the device has no room for it, RLCompatError
-        when it does not start, ModelError when it computes this model otherwise.
+        when it does not start, ModelError when its log-probabilities differ from the trainer's.
         """
         require_vllm()
-        self._source = model
-        self._plan = plan
-        self._num_valid_tokens = num_valid_tokens
-        self._decode = decode
-        self._aborted = False
+        super().__init__(model, plan, num_valid_tokens=num_valid_tokens, decode=decode)
+        self._requests: VllmRequests | None = None
         self._device = next(model.parameters()).device
         self._log = keep_log()
         self._folder = config_folder(model)
@@ -82,55 +74,74 @@ class VllmEngine:
         self._in_place = False
         self._start()
 
-    def generate(
-        self,
-        prompts: Sequence[Sequence[int]],
-        params: SamplingParams,
-        *,
-        group_size: int = 1,
-        on_progress: Progress | None = None,
-    ) -> list[list[Response]]:
-        """`group_size` responses for each prompt, in the order of the prompts.
+    @contextmanager
+    def _generating(self) -> Iterator[None]:
+        self._awake()
+        yield
 
-        DataError for an empty prompt and for one that leaves no room for `max_new_tokens`, RLCompatError when vLLM
-        dies; the next call starts it again.
-        """
-        assert params.max_new_tokens > 0 and group_size > 0
-        check_prompts(prompts, num_ids=num_embeddings(self._source))
-        self._check_lengths(prompts, params)
-        strings = stop_strings(params, self._decode)
-        self._aborted = False
-        if not prompts:
-            return []
-        call = VllmCall(
-            self._awake(),
-            prompts=[prompt for prompt in prompts for _ in range(group_size)],
-            params=params,
-            seed=call_seed(params.seed),
-            num_valid_tokens=self._num_valid_tokens,
-            strings=strings,
-            device=self._device,
-            draw=self._draw,
+    def _advance(self, max_tokens: int | None, report: Callable[[int], None]) -> list[PartialResponse]:
+        """One step of vLLM, which draws at most one token for each request."""
+        del max_tokens, report
+        if self._requests is not None and not self._requests.active:
+            self._read(self._requests.unread)
+        if self._requests is None:
+            self._requests = self._requests_like(self._waiting[0].params)
+        draw = self._requests.draw_settings
+        same = list(takewhile(lambda partial: partial.params.draw_settings == draw, self._waiting))
+        for _ in same:
+            self._waiting.popleft()
+        self._requests.add(same)
+        return self._stepped(self._requests)
+
+    def _requests_like(self, params: SamplingParams) -> VllmRequests:
+        return VllmRequests(
+            self._engine, params, num_valid_tokens=self._num_valid_tokens, device=self._device, draw=self._draw
         )
-        with call:
-            self._run(call, on_progress)
-        responses = call.responses()
-        return [responses[start : start + group_size] for start in range(0, len(responses), group_size)]
 
-    def abort(self) -> None:
-        """End the call that is under way, from any thread: its unfinished responses come back as they are."""
-        self._aborted = True
+    def _stepped(self, requests: VllmRequests) -> list[PartialResponse]:
+        """One step. After an error vLLM is stopped, and its requests wait for it to start again."""
+        try:
+            return requests.step()
+        except Exception as error:
+            requests.let_go()
+            if requests is self._requests:
+                self._requests = None
+                lost = {partial.number for partial in (*requests.active, *requests.unread)}
+                self._ended = [partial for partial in self._ended if partial.number not in lost]
+                self._waiting.extendleft(self._unfinished[number] for number in sorted(lost, reverse=True))
+            forget_locals(error)
+            self.stop()
+            raise death(error, self._plan, version=_version(), log=self._log.lines) from error
 
-    def update_weights(self) -> None:
+    def _read(self, ended: Sequence[PartialResponse]) -> None:
+        if self._requests is not None:
+            self._requests.read(ended, version=self.policy_version)
+            if self._requests.done:
+                self._requests.let_go()
+                self._requests = None
+
+    def _evict(self) -> None:
+        requests = self._requests
+        if requests is None:
+            return
+        requests.read(requests.unread, version=self.policy_version)
+        evicted = requests.evict(version=self.policy_version)
+        requests.let_go()
+        self._requests = None
+        self._ended += [partial for partial in evicted if partial.finish_reason is not None]
+        self._waiting.extendleft(reversed([partial for partial in evicted if partial.finish_reason is None]))
+
+    def _refresh(self) -> None:
         """Hand the trainer's weights over; while the engine sleeps, when it wakes."""
         if self._engine is not None and self._released is None:
             self._fill(partial(hand_over, self._engine, self._source, in_place=self._in_place))
 
     def sleep(self) -> None:
-        """Give back the weights and the cache; captured graphs, and on a CPU embedding and norms, stay.
+        """Pause, and release weights and cache; captured graphs, and on a CPU embedding and norms, stay.
 
         Where vLLM cannot sleep it stops, and starts again to wake.
         """
+        self._evict()
         if self._device.type != "cpu" and not self._arguments["enable_sleep_mode"]:
             self.stop()
         elif self._engine is not None and self._released is None:
@@ -178,8 +189,8 @@ class VllmEngine:
                 return
         self.stop()
         raise ModelError(
-            f"vLLM {_version()} computes this model otherwise than it is trained: log-probabilities are off by "
-            f"{gap:.2g}",
+            f"log-probabilities of vLLM {_version()} differ from the trainer's by {gap:.2g} "
+            f"(tolerance {TOLERANCE[self._plan.compute_dtype]:g})",
             hint="set `rollout.engine=native`",
         )
 
@@ -193,46 +204,41 @@ class VllmEngine:
             raise refusal(error, version=_version(), log=self._log.lines) from error
 
     def stop(self) -> None:
-        """End vLLM and give all of its memory back; the next call starts it again."""
+        """End vLLM and release all of its memory; the next step starts it again and continues the requests."""
+        self._evict()
         if self._engine is not None:
             self._engine = self._released = None
             self._end()
 
     def _gap(self) -> float:
         """Largest difference of log-probabilities between vLLM and the trainer's model, greedily for a few tokens."""
-        params = SamplingParams(max_new_tokens=PROBE_STEPS, temperature=0.0, seed=0)
-        prompts, gaps = probe_prompts(self._source), []
+        params = SamplingParams(max_new_tokens=PROBE_STEPS, temperature=0.0)
+        probes = [
+            PartialResponse(number=number, prompt_ids=tuple(prompt), params=params, seed=0, key=number)
+            for number, prompt in enumerate(probe_prompts(self._source))
+        ]
+        requests, gaps = self._requests_like(params), []
+        requests.add(probes)
         with exact_products():
-            responses = self.generate(prompts, params)
+            while requests.active:
+                self._stepped(requests)
+            requests.read(probes, version=self.policy_version)
+            requests.let_go()
             with generating(self._source):
-                for prompt, (response,) in zip(prompts, responses, strict=True):
-                    plain = plain_logprobs(self._source, prompt, response.token_ids)
-                    gaps.append((plain.cpu() - torch.tensor(response.logprobs)).abs())
+                for probe in probes:
+                    plain = plain_logprobs(self._source, probe.prompt_ids, probe.token_ids)
+                    gaps.append((plain.cpu() - torch.tensor(probe.logprobs)).abs())
         return float(torch.cat(gaps).max())
 
-    def _run(self, call: VllmCall, on_progress: Progress | None) -> None:
-        finished = 0
-        while not self._aborted and not call.done:
-            try:
-                call.step()
-            except Exception as error:
-                call.let_go()
-                forget_locals(error)
-                self.stop()
-                raise death(error, self._plan, version=_version(), log=self._log.lines) from error
-            if on_progress is not None and call.num_finished > finished:
-                finished = call.num_finished
-                if on_progress(finished) is False:
-                    self._aborted = True
-
-    def _check_lengths(self, prompts: Sequence[Sequence[int]], params: SamplingParams) -> None:
+    def _check_lengths(self, requests: Sequence[Request]) -> None:
         longest = self._arguments["max_model_len"]
-        for row, prompt in enumerate(prompts):
-            if len(prompt) + params.max_new_tokens > longest:
+        for row, request in enumerate(requests):
+            num_prompt, num_new = len(request.prompt_ids), request.params.max_new_tokens
+            if num_prompt + num_new > longest:
                 raise DataError(
-                    f"prompt {row} has {len(prompt)} tokens, which with {params.max_new_tokens} new ones are more than "
-                    f"the {longest} that vLLM was started for",
-                    hint="set `rollout.max_model_len`, or ask for fewer new tokens",
+                    f"request {row} has a prompt of {num_prompt} tokens and up to {num_new} new ones, "
+                    f"{num_prompt + num_new} in all; vLLM was started for {longest}",
+                    hint="raise `rollout.max_model_len` or lower `max_new_tokens`",
                 )
 
 

@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor, MoveDirectionality
 
-from rl_compat.rollout.vllm.draw import ROW_ARGUMENT, DrawCall, SlotResponses
+from rl_compat.rollout.vllm.draw import ROW_ARGUMENT, DrawTable, SlotResponses
 
 
 class DrawProcessor(LogitsProcessor):
-    """Draws the tokens of the call that is under way; vLLM's sampler then has no choice but to take them."""
+    """Draws the tokens of all requests in progress; vLLM's sampler then has no choice but to take them."""
 
     def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
-        self.call: DrawCall | None = None
+        self.table: DrawTable | None = None
         self.slots = SlotResponses()
 
     def is_argmax_invariant(self) -> bool:
@@ -34,12 +34,12 @@ class DrawProcessor(LogitsProcessor):
         )
 
     def apply(self, logits: Tensor) -> Tensor:
-        assert self.call is not None, "vLLM samples outside of a call"
-        return self.call.draw(logits, *self.slots.rows(len(logits)))
+        assert self.table is not None, "vLLM samples without a request"
+        return self.table.draw(logits, *self.slots.rows(len(logits)))
 
 
 def processor_of(worker: Any) -> DrawProcessor:
-    """The processor inside a worker of vLLM's."""
+    """The processor inside a vLLM worker."""
     found = [item for item in worker.model_runner.input_batch.logitsprocs.all if isinstance(item, DrawProcessor)]
     assert len(found) == 1
     return found[0]

@@ -39,10 +39,11 @@ def steps(
         tokens=[prompt[-1] for prompt in prompts],
         positions=[len(prompt) - 1 for prompt in prompts],
         keys=range(len(prompts)),
+        seeds=[0] * len(prompts),
         drawn=[0] * len(prompts),
     )
     with torch.no_grad():
-        tokens, _, _ = decoder.steps(len(prompts), count=count, length=length, params=GREEDY, seed=0)
+        tokens, _, _ = decoder.steps(len(prompts), count=count, length=length, params=GREEDY)
     return tokens.T.tolist()
 
 

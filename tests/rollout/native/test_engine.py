@@ -8,13 +8,14 @@ import weakref
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from rollout.conftest import PROMPTS, build, forward_logprobs, plain_generate
+from rollout.conftest import PROMPTS, build, forward_logprobs, load_newest, plain_generate
 from torch import nn
 
 from rl_compat.errors import RLCompatError
 from rl_compat.planning.types import RolloutPlan
 from rl_compat.rollout.native.engine import NativeEngine, graph_width, pack, shared_prefix
-from rl_compat.rollout.types import RolloutEngine, SamplingParams
+from rl_compat.rollout.session import RolloutSession
+from rl_compat.rollout.types import SamplingParams
 
 GREEDY = SamplingParams(max_new_tokens=12, temperature=0.0)
 
@@ -124,7 +125,7 @@ def test_a_half_copy_keeps_ties_and_its_addresses_and_follows_the_weights(
         for parameter in llama.model.layers.parameters():
             parameter.add_(0.05 * torch.randn_like(parameter))
     assert engine.generate(PROMPTS, GREEDY) == first
-    engine.update_weights()
+    load_newest(engine)
     second = engine.generate(PROMPTS, GREEDY)
     assert second != first
     assert [p.data_ptr() for p in copied.parameters()] == addresses
@@ -162,7 +163,7 @@ def test_adapters_are_applied_and_seen_when_they_change(name: str, llama: nn.Mod
             for parameter in adapted.parameters():
                 if parameter.requires_grad:
                     parameter.mul_(-1.5)
-        engine.update_weights()
+        load_newest(engine)
 
 
 @pytest.mark.parametrize("compute_dtype", ["fp32", "bf16"])
@@ -170,7 +171,7 @@ def test_adapters_are_applied_and_seen_when_they_change(name: str, llama: nn.Mod
 def test_adapters_that_are_switched_off_merged_or_exchanged_between_calls_are_noticed(
     name: str, compute_dtype: str, llama: nn.Module
 ) -> None:
-    def tokens(engine: RolloutEngine) -> list[tuple[int, ...]]:
+    def tokens(engine: RolloutSession) -> list[tuple[int, ...]]:
         return [group[0].token_ids for group in engine.generate(PROMPTS, GREEDY)]
 
     base = tokens(build(name, llama, compute_dtype=compute_dtype))
@@ -215,7 +216,7 @@ def test_packed_linears_change_no_token_and_follow_the_weights(name: str, qwen2:
         with torch.no_grad():
             for parameter in qwen2.parameters():
                 parameter.add_(0.05 * torch.randn_like(parameter))
-        engine.update_weights()
+        load_newest(engine)
 
 
 def test_packed_linears_leave_the_layers_to_training(qwen2: nn.Module) -> None:

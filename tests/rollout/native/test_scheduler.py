@@ -2,39 +2,52 @@
 
 from __future__ import annotations
 
+from collections import deque
+from dataclasses import replace
+
 from rl_compat.rollout.native.scheduler import Scheduler
+from rl_compat.rollout.session import PartialResponse
+from rl_compat.rollout.types import SamplingParams
 
 
-def scheduler(num_prompts: int, num_slots: int, *, max_new_tokens: int = 5, group_size: int = 1) -> Scheduler:
-    prompts = [[10 * (i + 1), 10 * (i + 1) + 1] for i in range(num_prompts)]
-    return Scheduler(
-        prompts, group_size=group_size, num_slots=num_slots, max_new_tokens=max_new_tokens, stop_token_ids=(1, 2)
+def partial(number: int, **params: object) -> PartialResponse:
+    settings = SamplingParams(max_new_tokens=5, stop_token_ids=(1, 2))
+    settings = replace(settings, **params)
+    prompt = (10 * (number + 1), 10 * (number + 1) + 1)
+    return PartialResponse(
+        number=number, prompt_ids=prompt, params=settings, seed=0, key=number, stop=frozenset(settings.stop_token_ids)
     )
 
 
-def step(subject: Scheduler, *tokens: int) -> None:
-    subject.record([[token] for token in tokens], [[-0.5] for _ in tokens])
+def scheduler(num_requests: int, num_slots: int, **params: object) -> Scheduler:
+    made = Scheduler(deque(partial(number, **params) for number in range(num_requests)))
+    made.num_slots = num_slots
+    return made
+
+
+def step(subject: Scheduler, *tokens: int) -> list[PartialResponse]:
+    return subject.record([[token] for token in tokens], [[-0.5] for _ in tokens], version=0)
 
 
 def test_slots_are_filled_in_the_order_of_the_prompts() -> None:
     subject = scheduler(3, 2)
-    assert {slot: s.prompt for slot, s in subject.admit().items()} == {0: 0, 1: 1}
-    assert [(s.next_input, s.next_position) for s in subject.running()] == [(11, 1), (21, 1)]
+    assert {slot: s.number for slot, s in subject.admit().items()} == {0: 0, 1: 1}
+    assert [(s.last_token, s.length - 1) for s in subject.running()] == [(11, 1), (21, 1)]
 
 
 def test_a_recorded_token_is_the_next_input_one_position_on() -> None:
     subject = scheduler(1, 1)
     subject.admit()
     step(subject, 7)
-    assert [(s.next_input, s.next_position) for s in subject.running()] == [(7, 2)]
+    assert [(s.last_token, s.length - 1) for s in subject.running()] == [(7, 2)]
 
 
 def test_a_freed_slot_goes_to_the_next_waiting_sequence() -> None:
     subject = scheduler(3, 2)
     subject.admit()
     step(subject, 1, 7)
-    assert {slot: s.prompt for slot, s in subject.admit().items()} == {0: 2}
-    assert [s.prompt for s in subject.running()] == [2, 1]
+    assert {slot: s.number for slot, s in subject.admit().items()} == {0: 2}
+    assert [s.number for s in subject.running()] == [2, 1]
 
 
 def test_gaps_are_closed_from_the_end_when_nobody_waits() -> None:
@@ -43,7 +56,7 @@ def test_gaps_are_closed_from_the_end_when_nobody_waits() -> None:
     step(subject, 2, 7, 1, 7)
     assert subject.admit() == {}
     assert subject.compact() == [(3, 0)]
-    assert [s.prompt for s in subject.running()] == [3, 1]
+    assert [s.number for s in subject.running()] == [3, 1]
 
 
 def test_trailing_gaps_move_nothing() -> None:
@@ -51,7 +64,7 @@ def test_trailing_gaps_move_nothing() -> None:
     subject.admit()
     step(subject, 7, 1, 1)
     assert subject.compact() == []
-    assert [s.prompt for s in subject.running()] == [0]
+    assert [s.number for s in subject.running()] == [0]
 
 
 def test_many_slots_are_refilled_several_at_a_time() -> None:
@@ -74,18 +87,39 @@ def test_the_last_waiting_sequences_do_not_wait_for_more_free_slots() -> None:
 def test_tokens_after_an_end_are_dropped() -> None:
     subject = scheduler(1, 1)
     subject.admit()
-    subject.record([[7, 2, 8]], [[-0.1, -0.2, -0.3]])
-    response = subject.responses(1)[0][0]
-    assert subject.done
+    (ended,) = subject.record([[7, 2, 8]], [[-0.1, -0.2, -0.3]], version=4)
+    response = ended.response()
     assert (response.token_ids, response.logprobs, response.finish_reason) == ((7, 2), (-0.1, -0.2), "stop")
+    assert response.policy_versions == (4, 4)
 
 
 def test_the_limit_ends_a_response_and_an_end_token_there_is_a_stop() -> None:
     """A-GEN-07."""
     subject = scheduler(2, 2, max_new_tokens=2)
     subject.admit()
-    subject.record([[7, 8], [7, 1]], [[0.0, 0.0]] * 2)
-    assert [group[0].finish_reason for group in subject.responses(2)] == ["length", "stop"]
+    ended = subject.record([[7, 8], [7, 1]], [[0.0, 0.0]] * 2, version=0)
+    assert [partial.finish_reason for partial in ended] == ["length", "stop"]
+
+
+def test_evicted_responses_come_before_those_that_wait_and_keep_their_tokens() -> None:
+    subject = scheduler(4, 2)
+    subject.admit()
+    step(subject, 7, 8)
+    subject.evict()
+    assert subject.running() == []
+    assert {slot: s.number for slot, s in subject.admit().items()} == {0: 0, 1: 1}
+    assert [s.context for s in subject.running()] == [(10, 11, 7), (20, 21, 8)]
+
+
+def test_a_response_with_other_draw_settings_waits_until_the_slots_are_empty() -> None:
+    waiting = deque([partial(0), partial(1, temperature=0.5), partial(2)])
+    subject = Scheduler(waiting)
+    subject.num_slots = 3
+    assert [s.number for s in subject.admit().values()] == [0]
+    assert subject.admit() == {}
+    step(subject, 1)
+    subject.compact()
+    assert [s.number for s in subject.admit().values()] == [1]
 
 
 def test_it_knows_when_other_sequences_sit_in_the_slots() -> None:
@@ -101,19 +135,10 @@ def test_it_knows_when_other_sequences_sit_in_the_slots() -> None:
 
 
 def test_tokens_are_looked_at_late_where_only_the_limit_ends_a_response() -> None:
-    free = Scheduler([[5, 6]] * 2, group_size=1, num_slots=2, max_new_tokens=9, stop_token_ids=())
+    free = scheduler(2, 2, max_new_tokens=9, stop_token_ids=())
     free.admit()
     assert free.steps_at_once(most=4, most_undisturbed=64) == 9
     assert free.steps_at_once(most=4, most_undisturbed=6) == 6
     subject = scheduler(2, 2, max_new_tokens=9)
     subject.admit()
     assert subject.steps_at_once(most=4, most_undisturbed=64) == 4
-
-
-def test_responses_are_grouped_by_prompt_whatever_slot_they_had() -> None:
-    subject = scheduler(2, 3, max_new_tokens=1, group_size=2)
-    while not subject.done:
-        subject.admit()
-        subject.compact()
-        step(subject, *[100 + s.prompt for s in subject.running()])
-    assert [[r.token_ids for r in g] for g in subject.responses(2)] == [[(100,), (100,)], [(101,), (101,)]]

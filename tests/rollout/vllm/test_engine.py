@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from rollout.conftest import PROMPTS, build, forward_logprobs, plain_generate, qwen3
+from rollout.conftest import PROMPTS, build, forward_logprobs, load_newest, plain_generate, qwen3
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -159,7 +159,7 @@ def test_adapters_are_merged_on_the_way_and_the_base_stays(llama: nn.Module) -> 
             if "lora_" in name:
                 parameter.add_(0.2 * torch.randn_like(parameter))
 
-    engine.update_weights()
+    load_newest(engine)
 
     after = engine.generate(PROMPTS, GREEDY)
     assert tokens(after) == [[tuple(plain_generate(llama, prompt, 12))] for prompt in PROMPTS]
@@ -171,7 +171,7 @@ def test_weights_that_change_while_the_engine_sleeps_are_there_when_it_wakes(lla
     engine = build("vllm", llama)
     engine.sleep()
     shake(llama)
-    engine.update_weights()
+    load_newest(engine)
     expected = [[tuple(plain_generate(llama, prompt, 12))] for prompt in PROMPTS]
     assert tokens(engine.generate(PROMPTS, GREEDY)) == expected
 
@@ -181,7 +181,7 @@ def test_a_cached_prefix_of_older_weights_is_forgotten(llama: nn.Module) -> None
     engine = build("vllm", llama)
     engine.generate([prompt], GREEDY, group_size=2)
     shake(llama)
-    engine.update_weights()
+    load_newest(engine)
     response = engine.generate([prompt], GREEDY)[0][0]
     assert list(response.token_ids) == plain_generate(llama, prompt, 12)
     expected = forward_logprobs(llama, prompt, response.token_ids, 1.0)
@@ -203,7 +203,7 @@ def test_separate_output_weights_are_handed_over_too() -> None:
     model = LlamaForCausalLM(config).eval()
     engine = build("vllm", model)
     shake(model)
-    engine.update_weights()
+    load_newest(engine)
     assert tokens(engine.generate(PROMPTS, GREEDY)) == [[tuple(plain_generate(model, p, 12))] for p in PROMPTS]
 
 
@@ -312,7 +312,7 @@ def test_nothing_of_vllms_is_alive_when_its_engine_is_dropped(llama: nn.Module) 
 def test_nothing_of_vllms_is_printed(llama: nn.Module, capfd: pytest.CaptureFixture[str]) -> None:
     engine = build("vllm", llama)
     engine.generate(PROMPTS, GREEDY)
-    engine.update_weights()
+    load_newest(engine)
     assert capfd.readouterr().out == ""
     assert logging.getLogger("vllm").propagate is False
     assert [line for line in engine._log.lines if "Failed to load" in line] == []

@@ -6,7 +6,7 @@ import gc
 
 import pytest
 import torch
-from rollout.conftest import build
+from rollout.conftest import build, load_newest
 from torch import nn
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
@@ -109,7 +109,7 @@ def test_plain_weights_are_written_in_place_and_seen_awake_and_asleep(qwen: nn.M
         stale = gaps(qwen, engine.generate(WORDS, GREEDY)).mean()
         if sleeps:
             engine.sleep()
-        engine.update_weights()
+        load_newest(engine)
         fresh = gaps(qwen, engine.generate(WORDS, GREEDY)).mean()
         assert fresh < 0.15 < stale
     assert [line for line in engine._log.lines if "Failed to load" in line] == []
@@ -118,10 +118,10 @@ def test_plain_weights_are_written_in_place_and_seen_awake_and_asleep(qwen: nn.M
 def test_a_reload_gives_the_same_numbers_as_writing_in_place(qwen: nn.Module) -> None:
     engine = engine_over(qwen, compute_dtype="fp32")
     shake(qwen)
-    engine.update_weights()
+    load_newest(engine, version=1)
     in_place = engine.generate(WORDS, SAMPLED)
     engine._in_place = False
-    engine.update_weights()
+    load_newest(engine, version=1)
     assert engine.generate(WORDS, SAMPLED) == in_place
 
 

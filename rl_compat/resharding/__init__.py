@@ -1,0 +1,1 @@
+"""Weights on their way from the engine that trains to the engine that generates."""

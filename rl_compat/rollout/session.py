@@ -1,0 +1,320 @@
+"""Generating with weights that change: requests go in, finished responses come out, weights are loaded in between."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+
+from torch import nn
+
+from rl_compat.planning.types import RolloutPlan
+from rl_compat.resharding.source import WeightSource, receive
+from rl_compat.rollout.counter_rng import call_seed, response_keys
+from rl_compat.rollout.inference import check_prompts, check_range, num_embeddings
+from rl_compat.rollout.stop_strings import StopStrings, stop_strings
+from rl_compat.rollout.types import Decode, Progress, Request, Response, SamplingParams
+from rl_compat.trajectory import FinishReason
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class PartialResponse:
+    """A response from its request to its end."""
+
+    number: int
+    "of the request in its session"
+    prompt_ids: tuple[int, ...]
+    params: SamplingParams
+    seed: int
+    key: int
+    "of its random numbers, from the prompt and the number of the copy"
+    stop: frozenset[int] = frozenset()
+    "the stop tokens of `params`"
+    strings: StopStrings | None = None
+    "what searches for the stop strings of `params`"
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    raw_logprobs: list[float] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
+    finish_reason: FinishReason | None = None
+
+    @property
+    def context(self) -> tuple[int, ...]:
+        """Prompt and tokens so far."""
+        return (*self.prompt_ids, *self.token_ids) if self.token_ids else self.prompt_ids
+
+    @property
+    def last_token(self) -> int:
+        """The token whose successor is drawn next."""
+        return self.token_ids[-1] if self.token_ids else self.prompt_ids[-1]
+
+    @property
+    def length(self) -> int:
+        """Tokens of the context."""
+        return len(self.prompt_ids) + len(self.token_ids)
+
+    @property
+    def room(self) -> int:
+        """Tokens that the response may still get."""
+        return self.params.max_new_tokens - len(self.token_ids)
+
+    def extend(
+        self, tokens: Sequence[int], logprobs: Sequence[float], raw_logprobs: Sequence[float], *, version: int
+    ) -> None:
+        """Append drawn tokens up to the one that ends the response, and note why it ended. The rest is dropped."""
+        before = len(self.token_ids)
+        count, reason = self._end(tokens)
+        self.token_ids += tokens[:count]
+        if self.strings is not None:
+            end = self.strings.end(self.token_ids, num_checked=before)
+            if end is not None:
+                count, reason = end - before, "stop"
+                del self.token_ids[end:]
+        self.logprobs += logprobs[:count]
+        self.raw_logprobs += raw_logprobs[:count]
+        self.versions += [version] * count
+        self.finish_reason = reason
+
+    def _end(self, tokens: Sequence[int]) -> tuple[int, FinishReason | None]:
+        """How many of the new tokens belong to the response, and why it ends there."""
+        room, stop = self.room, self.stop
+        for count, token in enumerate(tokens[:room], start=1):
+            if token in stop:
+                return count, "stop"
+        return (room, "length") if len(tokens) >= room else (len(tokens), None)
+
+    def response(self) -> Response:
+        """The response as it is; one that has not ended counts as aborted."""
+        return Response(
+            token_ids=tuple(self.token_ids),
+            logprobs=tuple(self.logprobs),
+            finish_reason=self.finish_reason or "abort",
+            raw_logprobs=tuple(self.raw_logprobs),
+            policy_versions=tuple(self.versions),
+        )
+
+
+class RolloutSession(ABC):
+    """A rollout engine: `submit` requests and call `step` until they are finished, or `generate` to do both.
+
+    Requests may be submitted while others are in progress; those that differ in temperature or filters wait until the
+    ones before them have finished. Draws depend on the seed, the prompt ids and the number of the copy alone, and
+    every token carries the version of the policy that drew it. `abort` may be called from any thread, everything else
+    only from the thread that calls `step`.
+    """
+
+    def __init__(
+        self, model: nn.Module, plan: RolloutPlan, *, num_valid_tokens: int | None = None, decode: Decode | None = None
+    ) -> None:
+        """`model` holds the weights. Ids from `num_valid_tokens` on are never drawn. Stop strings need `decode`."""
+        self.policy_version = 0
+        self._source = model
+        self._plan = plan
+        self._num_valid_tokens = num_valid_tokens
+        self._decode = decode
+        self._waiting: deque[PartialResponse] = deque()
+        self._unfinished: dict[int, PartialResponse] = {}
+        self._ended: list[PartialResponse] = []
+        self._next_number = 0
+        self._aborted = False
+
+    @property
+    def num_unfinished(self) -> int:
+        """Requests that `step` has not yet returned a response to."""
+        return len(self._unfinished)
+
+    def submit(self, requests: Sequence[Request]) -> list[int]:
+        """Queue requests; returns a number for each, under which `step` returns its response.
+
+        Raises DataError for a prompt that is empty, holds an unknown id or is too long, ConfigError for stop strings
+        without a tokenizer.
+        """
+        check_prompts([request.prompt_ids for request in requests], num_ids=num_embeddings(self._source))
+        self._check_lengths(requests)
+        keys = response_keys([(request.prompt_ids, request.copy) for request in requests])
+        settings = {request.params for request in requests}
+        ends = {params: (frozenset(params.stop_token_ids), stop_strings(params, self._decode)) for params in settings}
+        first, self._next_number = self._next_number, self._next_number + len(requests)
+        for number, (request, key) in enumerate(zip(requests, keys, strict=True), start=first):
+            assert request.params.max_new_tokens > 0
+            stop, strings = ends[request.params]
+            self._unfinished[number] = PartialResponse(
+                number=number,
+                prompt_ids=tuple(request.prompt_ids),
+                params=request.params,
+                seed=call_seed(request.params.seed),
+                key=key,
+                stop=stop,
+                strings=strings,
+            )
+            self._waiting.append(self._unfinished[number])
+        return list(range(first, self._next_number))
+
+    def step(self, *, max_tokens: int | None = None) -> dict[int, Response]:
+        """Advance the requests in progress and return the finished responses by request number.
+
+        Each request in progress gets at least one token and at most `max_tokens`. By default the native engine
+        advances by one token on a CPU and by several on a GPU, vLLM by one of its steps, and `transformers` by one
+        batch, which it finishes. Raises RLCompatError when fp16 activations overflow.
+        """
+        if self._unfinished and not self._ended and not self._aborted:
+            with self._generating():
+                self._ended += self._advance(max_tokens, _no_report)
+        if self._aborted:
+            self._end_all()
+        return self._take(list(self._ended))
+
+    def pause(self) -> dict[int, Response]:
+        """Free the slots of all requests in progress and return their responses so far, by request number.
+
+        They keep their tokens, log-probabilities and policy versions, and the next `step` continues them.
+        """
+        self._evict()
+        return {number: partial.response() for number, partial in self._unfinished.items() if partial.token_ids}
+
+    def load(self, source: WeightSource) -> None:
+        """Generate with a newer policy from the next step on.
+
+        Requests in progress are paused first, so that no key or value of the older weights is used. Nothing is copied
+        where the source shares the storage of this engine's model; a copy in a lower dtype is refreshed in place.
+        Raises ModelError when the source holds another model.
+        """
+        self.pause()
+        receive(self._source, source)
+        self.policy_version = source.version
+        self._refresh()
+
+    def generate(
+        self,
+        prompts: Sequence[Sequence[int]],
+        params: SamplingParams,
+        *,
+        group_size: int = 1,
+        on_progress: Progress | None = None,
+    ) -> list[list[Response]]:
+        """`group_size` responses to each prompt, in the order of the prompts: submit and drain.
+
+        `on_progress` receives the number of finished responses and ends the call early by returning False. Raises
+        what `submit` and `step` raise; the requests are then forgotten.
+        """
+        assert params.max_new_tokens > 0 and group_size > 0
+        self._aborted = False
+        numbers = self.submit(requests_for(prompts, params, group_size=group_size))
+        if not numbers:
+            return []
+        try:
+            self._drain(set(numbers), on_progress)
+        except BaseException:
+            self._forget(numbers)
+            raise
+        wanted = set(numbers)
+        responses = list(self._take([partial for partial in self._ended if partial.number in wanted]).values())
+        return [responses[start : start + group_size] for start in range(0, len(responses), group_size)]
+
+    def abort(self) -> None:
+        """End all requests, from any thread: the step in progress returns their responses as they are."""
+        self._aborted = True
+
+    @abstractmethod
+    def sleep(self) -> None:
+        """Pause, and release all device memory that is not the trainer's own."""
+
+    @abstractmethod
+    def wake(self) -> None:
+        """Take back what `sleep` released. `step` and `generate` wake the engine themselves."""
+
+    @abstractmethod
+    def _generating(self) -> AbstractContextManager[None]:
+        """Inside, the engine is awake and its model is ready for `_advance`."""
+
+    @abstractmethod
+    def _advance(self, max_tokens: int | None, report: Callable[[int], None]) -> list[PartialResponse]:
+        """Draw tokens, in requests of `_waiting` too; returns the responses that ended.
+
+        `report` may be called with the number of those while it runs.
+        """
+
+    @abstractmethod
+    def _evict(self) -> None:
+        """Take all requests in progress off the device and put them before the others in `_waiting`."""
+
+    @abstractmethod
+    def _refresh(self) -> None:
+        """Bring what the engine keeps besides the model's parameters up to date with them."""
+
+    def _check_lengths(self, requests: Sequence[Request]) -> None:
+        """DataError for a request that is too long for the engine."""
+        del requests
+
+    def _read(self, ended: Sequence[PartialResponse]) -> None:
+        """Fetch from the device what ended responses hold, in engines that leave it there."""
+        del ended
+
+    def _drain(self, numbers: set[int], on_progress: Progress | None) -> None:
+        """Step until all of these requests have ended; leaves them in `_ended`."""
+        first, reported = len(self._ended), 0
+
+        def report(num_running: int) -> None:
+            nonlocal reported
+            total = len(self._ended) - first + num_running
+            if on_progress is not None and total > reported:
+                reported = total
+                if on_progress(total) is False:
+                    self._aborted = True
+
+        with self._generating():
+            while numbers and not self._aborted:
+                ended = self._advance(None, report)
+                self._ended += ended
+                report(0)
+                numbers.difference_update(partial.number for partial in ended)
+        if self._aborted:
+            self._end_all()
+
+    def _end_all(self) -> None:
+        """End every request as it is."""
+        self._evict()
+        ended = {partial.number for partial in self._ended}
+        for number, partial in self._unfinished.items():
+            if number not in ended:
+                partial.finish_reason = "abort"
+                self._ended.append(partial)
+        self._waiting.clear()
+        self._aborted = False
+
+    def _forget(self, numbers: Iterable[int]) -> None:
+        self._evict()
+        for number in numbers:
+            self._unfinished.pop(number)
+        kept = [partial for partial in self._waiting if partial.number in self._unfinished]
+        self._waiting.clear()
+        self._waiting.extend(kept)
+        self._ended = [partial for partial in self._ended if partial.number in self._unfinished]
+
+    def _take(self, ended: Sequence[PartialResponse]) -> dict[int, Response]:
+        """Remove ended requests from the session; their responses in the order of their numbers."""
+        self._read(ended)
+        taken = {partial.number for partial in ended}
+        self._ended = [partial for partial in self._ended if partial.number not in taken]
+        for number in taken:
+            self._unfinished.pop(number)
+        responses = {partial.number: partial.response() for partial in sorted(ended, key=lambda part: part.number)}
+        check_range(list(responses.values()), dtype=self._plan.compute_dtype)
+        return responses
+
+
+def requests_for(prompts: Sequence[Sequence[int]], params: SamplingParams, *, group_size: int = 1) -> list[Request]:
+    """`group_size` requests for each prompt. Copies of a prompt that occurs more than once are counted over all."""
+    params = replace(params, seed=call_seed(params.seed)) if prompts else params
+    copies: Counter[tuple[int, ...]] = Counter()
+    requests = []
+    for prompt in map(tuple, prompts):
+        first, copies[prompt] = copies[prompt], copies[prompt] + group_size
+        requests += [Request(prompt_ids=prompt, params=params, copy=first + copy) for copy in range(group_size)]
+    return requests
+
+
+def _no_report(num_ended: int) -> None:
+    del num_ended
