@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from rollout.conftest import PROMPTS, forward_logprobs, plain_generate
+from rollout.conftest import llama as llama
 from torch import nn
 
 from rl_compat.bench.peers import PlainGenerate

@@ -9,7 +9,7 @@ import pytest
 import torch
 from fakes.machines import QWEN_05B
 from peft import LoraConfig, get_peft_model
-from planning.test_memory import REQUEST
+from planning.memory.test_budget import REQUEST
 from rollout.conftest import PROMPTS, build, load_newest
 from torch import nn
 from transformers import Qwen2Config, Qwen2ForCausalLM

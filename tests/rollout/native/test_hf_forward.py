@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from rollout.conftest import PROMPTS, build, forward_logprobs, plain_generate
-from rollout.test_own_forward import FAMILIES, longrope
+from rollout.native.test_own_forward import FAMILIES, longrope
 from torch import nn
 
 from rl_compat.planning.types import RolloutPlan
