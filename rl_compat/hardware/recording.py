@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import asdict
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar
 
-from rl_compat.errors import HardwareError, nearest
+from rl_compat.errors import HardwareError, UsageError, nearest
 from rl_compat.hardware.types import SCHEMA_VERSION, Hardware
+
+Record = TypeVar("Record")
 
 RECORD_AGAIN = "write a new one with `rlc probe --output FILE`"
 
@@ -22,16 +22,12 @@ def to_json(hardware: Hardware) -> dict[str, Any]:
 
 
 def from_json(values: Any) -> Hardware:
-    """The hardware that `to_json` described. Raises HardwareError naming the field that is wrong."""
-    if not isinstance(values, dict):
-        raise HardwareError(f"a recording is an object, this is `{_kind(values)}`", hint=RECORD_AGAIN)
-    if values.get("schema") != SCHEMA_VERSION:
-        raise HardwareError(
-            f"the recording has schema `{values.get('schema')}`, this version reads {SCHEMA_VERSION}",
-            hint=RECORD_AGAIN,
-        )
-    hardware = _decode(Hardware, values, "hardware")
-    assert isinstance(hardware, Hardware)
+    """The hardware that `to_json` wrote. Raises HardwareError naming the field that is wrong."""
+    schema = values.get("schema") if isinstance(values, dict) else None
+    if schema != SCHEMA_VERSION:
+        fact = f"the recording has schema `{schema}` and this version reads `{SCHEMA_VERSION}`"
+        raise HardwareError(fact, hint=RECORD_AGAIN)
+    hardware = decode(Hardware, values, name="hardware", error=HardwareError, hint=RECORD_AGAIN)
     _check(hardware)
     return hardware
 
@@ -60,56 +56,33 @@ def load_recording(path: Path) -> Hardware:
         raise HardwareError(f"`{path}`: {error.message}", hint=error.hint) from None
 
 
-def _decode(kind: Any, value: Any, where: str) -> Any:
-    """`value` as `kind`: a dataclass, an optional, a tuple, a mapping of strings or a plain type."""
-    if is_dataclass(kind):
-        return _decode_record(kind, value, where)
-    origin, arguments = get_origin(kind), get_args(kind)
-    if origin is UnionType:
-        if value is None and NoneType in arguments:
-            return None
-        return _decode(next(item for item in arguments if item is not NoneType), value, where)
-    if origin is tuple:
-        return _decode_tuple(arguments, value, where)
-    if origin is Mapping:
-        _expect(dict, value, where)
-        return {key: _decode(arguments[1], item, f"{where}.{key}") for key, item in value.items()}
-    _expect(kind, value, where)
-    return value
+def decode(kind: type[Record], values: Any, *, name: str, error: type[UsageError], hint: str) -> Record:
+    """A dataclass from the JSON of its fields; `name` stands for it in messages.
 
-
-def _decode_record(kind: Any, value: Any, where: str) -> Any:
-    _expect(dict, value, where)
-    hints = get_type_hints(kind)
-    unknown = [name for name in value if name not in hints]
-    if unknown:
-        near = nearest(unknown[0], hints)
-        raise HardwareError(
-            f"`{where}.{unknown[0]}` is not a known field", hint=f"did you mean `{near}`" if near else RECORD_AGAIN
-        )
-    known = {name: _decode(hints[name], item, f"{where}.{name}") for name, item in value.items()}
+    Raises `error` naming the field that is wrong.
+    """
     try:
-        return kind(**known)
-    except TypeError:
-        missing = [field.name for field in fields(kind) if field.name not in known and _required(field)]
-        raise HardwareError(f"`{where}` lacks `{'`, `'.join(missing)}`", hint=RECORD_AGAIN) from None
-
-
-def _decode_tuple(arguments: tuple[Any, ...], value: Any, where: str) -> tuple[Any, ...]:
-    _expect(list, value, where)
-    kinds = [arguments[0]] * len(value) if arguments[-1] is Ellipsis else list(arguments)
-    if len(kinds) != len(value):
-        raise HardwareError(f"`{where}` has {len(value)} entries instead of {len(kinds)}", hint=RECORD_AGAIN)
-    return tuple(_decode(kind, item, f"{where}[{i}]") for i, (kind, item) in enumerate(zip(kinds, value, strict=True)))
-
-
-def _required(field: Any) -> bool:
-    return type(field.default).__name__ == "_MISSING_TYPE" and type(field.default_factory).__name__ == "_MISSING_TYPE"
-
-
-def _expect(kind: type, value: Any, where: str) -> None:
-    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise HardwareError(f"`{where}` is {_kind(value)} instead of {_NAMES[kind]}", hint=RECORD_AGAIN)
+        from pydantic import ConfigDict, TypeAdapter, ValidationError
+    except ImportError:
+        raise error(f"reading `{name}` needs the package `pydantic`", hint="pip install 'pydantic>=2.7'") from None
+    adapter = TypeAdapter(tuple[kind], config=ConfigDict(extra="forbid", strict=True))  # type: ignore[valid-type]
+    try:
+        (record,) = adapter.validate_json(json.dumps([values]))
+    except ValidationError as found:
+        wrong = min(found.errors(include_url=False), key=lambda item: item["type"] != "unexpected_keyword_argument")
+        path = name + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in wrong["loc"][1:])
+        if wrong["type"] == "missing":
+            raise error(f"`{path}` is missing", hint=hint) from None
+        if wrong["type"] == "unexpected_keyword_argument":
+            schemas = adapter.json_schema()["$defs"].values()
+            near = nearest(
+                str(wrong["loc"][-1]), {field for schema in schemas for field in schema.get("properties", ())}
+            )
+            raise error(f"`{path}` is not a known field", hint=f"did you mean `{near}`" if near else hint) from None
+        given = json.dumps(wrong["input"], ensure_ascii=False)
+        raise error(f"`{path}` is `{given}`: {wrong['msg'][0].lower()}{wrong['msg'][1:]}", hint=hint) from None
+    assert isinstance(record, kind)
+    return record
 
 
 def _check(hardware: Hardware) -> None:
@@ -130,17 +103,3 @@ def _check(hardware: Hardware) -> None:
             f"{host.ram_limit_bytes} allowed, {host.ram_total_bytes} in all",
             hint=RECORD_AGAIN,
         )
-
-
-_NAMES = {
-    dict: "an object",
-    list: "a list",
-    str: "text",
-    int: "a whole number",
-    bool: "true or false",
-    float: "a number",
-}
-
-
-def _kind(value: Any) -> str:
-    return "null" if value is None else _NAMES.get(type(value), type(value).__name__)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rl_compat.capability.types import Choice, Rejected
 from rl_compat.errors import ConfigError
-from rl_compat.planning.types import SCHEMA_VERSION, PhaseBudget, Plan, RolePlan, RolloutPlan
+from rl_compat.hardware.recording import decode
+from rl_compat.planning.types import SCHEMA_VERSION, Plan
+
+TOTALS = ("total_bytes", "peak_bytes")
+"sums that `plan.json` holds for readers"
+PLAN_AGAIN = "resume the run with this version, which plans it again"
 
 
 def to_json(plan: Plan) -> dict[str, Any]:
@@ -21,22 +24,21 @@ def to_json(plan: Plan) -> dict[str, Any]:
     return values | {"peak_bytes": plan.peak_bytes}
 
 
-def from_json(values: Mapping[str, Any]) -> Plan:
-    """The plan that `to_json` described. Raises ConfigError for another version's or a damaged one."""
-    if values.get("schema") != SCHEMA_VERSION:
-        raise ConfigError(f"the plan has schema `{values.get('schema')}`, this version reads {SCHEMA_VERSION}")
-    capability = values.get("emulated_capability")
-    changed = {
-        "roles": {name: RolePlan(**role) for name, role in values["roles"].items()},
-        "rollout": RolloutPlan(**values["rollout"]),
-        "budgets": tuple(PhaseBudget(phase=row["phase"], items=row["items"]) for row in values["budgets"]),
-        "choices": {name: _choice(row) for name, row in values["choices"].items()},
-        "notes": tuple(values["notes"]),
-        "sdpa_backends": tuple(values["sdpa_backends"]),
-        "emulated_capability": None if capability is None else tuple(capability),
-    }
-    plain = {name: value for name, value in values.items() if name != "peak_bytes"}
-    return Plan(**(plain | changed))
+def from_json(values: Any) -> Plan:
+    """The plan that `to_json` wrote. Raises ConfigError naming the field that is wrong."""
+    schema = values.get("schema") if isinstance(values, dict) else None
+    if schema != SCHEMA_VERSION:
+        raise ConfigError(f"the plan has schema `{schema}` and this version reads `{SCHEMA_VERSION}`", hint=PLAN_AGAIN)
+    return decode(Plan, _without_totals(values), name="plan", error=ConfigError, hint=PLAN_AGAIN)
+
+
+def _without_totals(values: Any) -> Any:
+    """The values without what `to_json` adds for readers."""
+    if isinstance(values, list):
+        return [_without_totals(item) for item in values]
+    if isinstance(values, dict):
+        return {name: _without_totals(item) for name, item in values.items() if name not in TOTALS}
+    return values
 
 
 def save_plan(plan: Plan, path: Path) -> None:
@@ -52,12 +54,5 @@ def load_plan(path: Path) -> Plan:
         raise ConfigError(f"cannot read the plan `{path}`: {error.strerror}") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"`{path}` is not JSON: {error}") from None
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(f"`{path}` is not a plan: {error}") from None
     except ConfigError as error:
         raise ConfigError(f"`{path}`: {error.message}", hint=error.hint) from None
-
-
-def _choice(row: Mapping[str, Any]) -> Choice:
-    rejected = tuple(Rejected(value=item["value"], reasons=tuple(item["reasons"])) for item in row["rejected"])
-    return Choice(value=row["value"], reason=row["reason"], rejected=rejected, asked=row["asked"])

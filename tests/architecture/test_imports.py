@@ -96,7 +96,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "jinja2": ("models/",),
     "datasets": ("data/",),
     "pyarrow": ("data/",),
-    "pydantic": ("config/", "hardware/recording", "planning/serialize"),
+    "pydantic": ("config/", "hardware/recording"),
     "math_verify": ("rewards/",),
     "pandas": (),
     "tensorboard": ("tracking/",),
