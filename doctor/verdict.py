@@ -16,6 +16,7 @@ from rl_compat.planning.fit import make_plan, plan_if_it_fits
 from rl_compat.planning.profile import find_profile
 from rl_compat.planning.shapes.known import KNOWN_SHAPES
 from rl_compat.planning.types import Plan
+from rl_compat.planning.workload import Workload, run_requests, run_workload
 from rl_compat.units import format_bytes
 
 METHODS: Mapping[str, Mapping[str, str | int]] = {
@@ -87,8 +88,8 @@ def judge(hardware: Hardware, failures: Sequence[str] = ()) -> Verdict:
     return Verdict(
         problem=next(filter(None, problems), None),
         device=describe_device(hardware),
-        profile=plan.profile if plan else None,
-        summary=find_profile(plan.profile).summary if plan else "",
+        profile=plan.pool_of("actor").profile if plan else None,
+        summary=find_profile(plan.pool_of("actor").profile).summary if plan else "",
         reaches=reaches,
     )
 
@@ -127,10 +128,10 @@ def reach(hardware: Hardware, method: str, run: str, values: Mapping[str, str | 
     try:
         while low < high:
             middle = (low + high) // 2
-            plan = plan_if_it_fits(with_model(config, LADDER[middle]), hardware, KNOWN_SHAPES[LADDER[middle]])
+            plan = plan_if_it_fits(workload_of(config, LADDER[middle]), hardware, run_requests(config))
             best, low, high = (plan, middle + 1, high) if plan else (best, low, middle)
         if best is None:
-            make_plan(with_model(config, LADDER[0]), hardware, KNOWN_SHAPES[LADDER[0]])
+            make_plan(workload_of(config, LADDER[0]), hardware, run_requests(config))
     except RLCompatError as error:
         return Reach(method=method, settings=(run, *settings), problem=error.message)
     except Exception as error:  # a planner that breaks off must not take the findings with it
@@ -140,8 +141,9 @@ def reach(hardware: Hardware, method: str, run: str, values: Mapping[str, str | 
     return Reach(method=method, settings=(run, f"model.path={model}", *settings), model=model, plan=best)
 
 
-def with_model(config: RunConfig, model: str) -> RunConfig:
-    return replace(config, model=replace(config.model, path=model))
+def workload_of(config: RunConfig, model: str) -> Workload:
+    """The run with a model of the ladder."""
+    return run_workload(config, {"actor": KNOWN_SHAPES[model]})
 
 
 def describe_device(hardware: Hardware) -> str:

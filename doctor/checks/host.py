@@ -10,8 +10,8 @@ from rl_compat.doctor.checks.enclosure import run_container, wsl_memory
 from rl_compat.doctor.findings import Check, Finding, Remedy, Severity, Step, Sureness
 from rl_compat.doctor.remedies import shell
 from rl_compat.hardware.types import Device, Hardware, Host
+from rl_compat.planning.memory.activations import FP32_BYTES
 from rl_compat.planning.memory.budget import HOST_BYTES_PER_OFFLOADED_PARAMETER
-from rl_compat.planning.memory.checkpoint_size import FP32_BYTES
 from rl_compat.planning.profile import find_profile
 from rl_compat.planning.shapes.known import SMOLLM2_135M
 from rl_compat.units import format_bytes

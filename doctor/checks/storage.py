@@ -12,7 +12,7 @@ from rl_compat.doctor.findings import Check, Finding, Remedy, Severity, Step, Su
 from rl_compat.doctor.install_torch import DISK_BYTES
 from rl_compat.doctor.remedies import shell
 from rl_compat.hardware.types import Folder, Hardware, Host
-from rl_compat.planning.memory.checkpoint_size import FP32_BYTES
+from rl_compat.planning.memory.activations import FP32_BYTES
 from rl_compat.planning.shapes.known import SMOLLM2_135M
 from rl_compat.units import GIB, MIB, format_bytes
 

@@ -80,17 +80,18 @@ def _verdict(verdict: Verdict | None) -> dict[str, Any] | None:
 def _reach(reach: Reach) -> dict[str, Any]:
     plan = reach.plan
     actor = plan.roles["actor"] if plan else None
+    pool, rollout = (plan.pool_of("actor"), plan.rollout) if plan else (None, None)
     return {
         "method": reach.method,
         "settings": list(reach.settings),
         "model": reach.model,
         "parameters": KNOWN_SHAPES[reach.model].num_parameters if reach.model else None,
-        "peak_bytes": plan.peak_bytes if plan else None,
-        "available_bytes": plan.memory_available_bytes if plan else None,
-        "host_bytes": plan.host_bytes if plan else None,
+        "peak_bytes": pool.peak_bytes if pool else None,
+        "available_bytes": pool.memory_available_bytes if pool else None,
+        "host_bytes": pool.host_bytes if pool else None,
         "compute_dtype": actor.compute_dtype if actor else None,
-        "rollout_engine": plan.rollout.engine if plan else None,
-        "rollout_dtype": plan.rollout.compute_dtype if plan else None,
+        "rollout_engine": rollout.engine if rollout else None,
+        "rollout_dtype": rollout.compute_dtype if rollout else None,
         "micro_batch_tokens": actor.max_tokens_per_micro_batch if actor else None,
         "problem": reach.problem,
     }

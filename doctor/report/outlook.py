@@ -42,7 +42,7 @@ def _outlook(verdict: Verdict, paper: Paper) -> list[str]:
     """Profile and arithmetic, then the largest model of each method."""
     example = next(reach for reach in verdict.reaches if reach.plan)
     plan = example.plan
-    assert plan is not None
+    assert plan is not None and plan.rollout is not None
     training, rollout = plan.roles["actor"].compute_dtype, plan.rollout
     apart = "" if rollout.compute_dtype == training else f" training, {rollout.compute_dtype} rollout"
     arithmetic = f"{training}{apart}, engine `{rollout.engine}`"
@@ -59,9 +59,9 @@ def _reach(reach: Reach, paper: Paper) -> list[str]:
     if reach.plan is None or reach.model is None:
         return paper.wrap(f"{reach.method:<9}  no model fits: {reach.problem}", first="  ", rest=rest)
     plan, width = reach.plan, max(len(_short(name)) for name in LADDER)
-    tokens = plan.roles["actor"].max_tokens_per_micro_batch
-    used = f"{format_bytes(plan.peak_bytes).removesuffix(' GiB')} of {format_bytes(plan.memory_available_bytes)}"
-    aside = f", {format_bytes(plan.host_bytes)} offloaded" if plan.host_bytes and plan.device != "cpu" else ""
+    pool, tokens = plan.pool_of("actor"), plan.roles["actor"].max_tokens_per_micro_batch
+    used = f"{format_bytes(pool.peak_bytes).removesuffix(' GiB')} of {format_bytes(pool.memory_available_bytes)}"
+    aside = f", {format_bytes(pool.host_bytes)} offloaded" if pool.host_bytes and pool.device != "cpu" else ""
     line = f"{reach.method:<9}  {_short(reach.model):<{width}}  {used}, micro-batch {tokens} tokens{aside}"
     return paper.wrap(line, first="  ", rest=rest)
 
@@ -72,6 +72,6 @@ def _short(name: str) -> str:
 
 
 def _advice(plan: Plan, example: Reach) -> str:
-    if plan.device == "cpu":
+    if plan.pool_of("actor").device == "cpu":
         return "memory holds these, a CPU takes hours to days; every part in minutes: `rlc train gsm8k-cpu`"
     return f"prompts and responses of 256 tokens; see `rlc plan {' '.join(example.settings)}`"

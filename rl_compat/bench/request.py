@@ -16,11 +16,12 @@ CPU_SHAPE = "small"
 
 def measured_machine(machine: Hardware, *, cpu: bool) -> Hardware:
     """The machine with its first device, or without any. Raises HardwareError for a GPU that torch cannot use."""
-    from rl_compat.config.types import PlanConfig, RunConfig
+    from rl_compat.config.types import PlanConfig
     from rl_compat.planning.decide import selected_hardware
+    from rl_compat.planning.workload import Requests
 
     try:
-        return selected_hardware(RunConfig(plan=PlanConfig(device="cpu" if cpu else "auto")), machine)
+        return selected_hardware(Requests(plan=PlanConfig(device="cpu" if cpu else "auto")), machine)
     except HardwareError as error:
         hint = "`rlc doctor` says which torch to install; `--cpu` measures the processor"
         raise HardwareError(error.message, hint=hint) from error

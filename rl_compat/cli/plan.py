@@ -1,4 +1,4 @@
-"""`rlc plan`: what would be done on this machine, why, and whether it fits."""
+"""`rlc plan`: how a run would work on this machine, why, and whether it fits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from rl_compat.cli.render import print_json, print_lines, print_note, print_tabl
 if TYPE_CHECKING:
     from rl_compat.config.types import RunConfig
     from rl_compat.planning.shapes.shape import ModelShape
-    from rl_compat.planning.types import Plan
+    from rl_compat.planning.types import Plan, RoleName
+    from rl_compat.planning.workload import Workload
 
 app = new_app()
 
@@ -23,13 +24,14 @@ def plan(
     hardware: HardwareFile = None,
     as_card: AsCard = None,
     explain: Annotated[
-        bool, typer.Option("--explain", help="Show every item of every phase and every alternative that was rejected.")
+        bool,
+        typer.Option("--explain", help="Also show every memory item of every phase and every rejected alternative."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show what `rlc train` would do with the same arguments: choices with reasons, and memory by phase.
+    """Show how `rlc train` would run with the same arguments: choices with reasons, and memory by phase.
 
-    Nothing is loaded. Exit code 2 when a setting cannot work here or nothing fits.
+    No model is loaded. The exit code is 2 if a setting cannot work on this hardware or the run does not fit.
 
     Example: rlc plan model.path=Qwen/Qwen2.5-0.5B-Instruct --as "Tesla P40" --explain
     """
@@ -37,18 +39,17 @@ def plan(
     machine = load_hardware(hardware, as_card)
     from rl_compat.planning.fit import make_plan
     from rl_compat.planning.speed.measurements import own_measurements
+    from rl_compat.planning.workload import run_requests, run_workload
 
     config = loaded.config
-    critic_path = config.model.critic_path or config.model.path
-    made = make_plan(
-        config,
-        machine,
-        _shape_of(config.model.path),
-        _shape_of(critic_path),
-        reward_shape=_shape_of(config.reward.model) if config.reward.model else None,
-        cost_shape=_shape_of(config.cost.model) if config.cost.model else None,
-        measured=own_measurements(),
-    )
+    paths: dict[RoleName, str | None] = {
+        "actor": config.model.path,
+        "critic": config.model.critic_path,
+        "reward": config.reward.model,
+        "cost": config.cost.model,
+    }
+    workload = run_workload(config, {role: _shape_of(path) for role, path in paths.items() if path is not None})
+    made = make_plan(workload, machine, run_requests(config), measured=own_measurements())
     for warning in machine.warnings:
         print_note(f"note: {warning}")
     if as_json:
@@ -57,11 +58,11 @@ def plan(
         print_json(to_json(made))
         return
     set_by_name = [key for key, source in loaded.sources.items() if source == "algorithm"]
-    _show(made, config, set_by_name, explain=explain)
+    _show(made, config, workload, set_by_name, explain=explain)
 
 
 def _shape_of(path: str) -> ModelShape:
-    """A model's shape from its configuration alone; a model of `rlc models` need not be there yet."""
+    """A model's shape from its configuration. A model of `rlc models` does not have to be downloaded."""
     from rl_compat.models.files.registry import resolve_model
     from rl_compat.planning.shapes.known import KNOWN_SHAPES
     from rl_compat.planning.shapes.shape import ModelShape
@@ -69,15 +70,17 @@ def _shape_of(path: str) -> ModelShape:
     return KNOWN_SHAPES.get(path) or ModelShape.from_folder(resolve_model(path, needs=("config",)).folder)
 
 
-def _show(made: Plan, config: RunConfig, set_by_name: list[str], *, explain: bool) -> None:
+def _show(made: Plan, config: RunConfig, workload: Workload, set_by_name: list[str], *, explain: bool) -> None:
     from rl_compat.planning import report
 
     print_lines([*report.headline(made), *report.algorithm_lines(made, config, set_by_name), ""])
-    print_table("choices", report.CHOICE_COLUMNS, report.choice_rows(made))
-    if explain:
-        print_table("rejected", report.REJECTED_COLUMNS, report.rejected_rows(made))
-    print_lines(["", *report.size_lines(made, config), ""])
-    if explain:
-        print_table("memory by item", report.ITEM_COLUMNS, report.item_rows(made))
-    print_table("memory by phase", report.PHASE_COLUMNS, report.phase_rows(made))
-    print_lines(["", *(f"note: {note}" for note in made.notes), report.verdict(made)])
+    for pool in made.pools.values():
+        print_table("choices", report.CHOICE_COLUMNS, report.choice_rows(pool))
+        if explain:
+            print_table("rejected", report.REJECTED_COLUMNS, report.rejected_rows(pool))
+    print_lines(["", *report.size_lines(made, workload), ""])
+    for pool in made.pools.values():
+        if explain:
+            print_table("memory by item", report.ITEM_COLUMNS, report.item_rows(pool))
+        print_table("memory by phase", report.PHASE_COLUMNS, report.phase_rows(pool))
+    print_lines(["", *(f"note: {note}" for note in made.notes), *report.verdict(made)])

@@ -54,7 +54,7 @@ def train(
     folder = RunFolder(Path(config.trainer.output_dir))
     found = choose_checkpoint(folder, config)
     method = check_training(config, machine)
-    plan = method.setup.plan
+    plan = method.setup.plan.pool_of("actor")
     with closing(method):
         for note in (*found.skipped, *method.notes):
             print_note(f"note: {note}")

@@ -12,7 +12,7 @@ import torch
 
 from rl_compat.emulation.operations import ForbiddenOperations
 from rl_compat.errors import HardwareError
-from rl_compat.planning.types import Plan
+from rl_compat.planning.types import PoolPlan
 
 TRITON_MINIMUM = (7, 0)
 "below it torch.compile refuses (GPUTooOldForTriton) and Triton's code does not assemble"
@@ -27,8 +27,8 @@ SDPA_SWITCHES: dict[str, tuple[Callable[[], bool], Callable[[bool], None]]] = {
 
 
 @contextmanager
-def emulate(plan: Plan) -> Iterator[None]:
-    """Hold the process to the plan's card while the context is open: enter it before the model loads.
+def emulate(plan: PoolPlan) -> Iterator[None]:
+    """Restrict the process to the planned card while the context is open. Enter it before the model loads.
 
     On a CUDA device the allocator is capped, TF32 is off unless planned and SDPA keeps to the planned kernels. When
     another card is emulated, on a CPU too, an operation, number format or Triton kernel that it lacks raises

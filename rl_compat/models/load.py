@@ -17,10 +17,9 @@ from rl_compat.models.files.storage import ExactHead, keep_in_storage_dtype
 from rl_compat.models.int8 import keep_in_int8
 from rl_compat.models.lora import LoraSettings, add_adapters
 from rl_compat.models.quiet import without_progress_bars
-from rl_compat.planning.types import RolePlan
+from rl_compat.planning.types import TRAINED_ROLES, RolePlan
 
 TORCH_DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
-TRAINED_ROLES = ("actor", "critic", "cost_critic")
 
 
 def load_causal_lm(

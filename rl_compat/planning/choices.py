@@ -1,4 +1,4 @@
-"""The choices of a plan: the user's explicit settings, else the profile's first preference that works here."""
+"""The choices of a pool: the user's explicit settings, or the profile's first preference that works here."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from functools import partial
 from rl_compat.capability import attention, kernels, optimizers, precision, quantization, rollout_engines
 from rl_compat.capability.choose import choose
 from rl_compat.capability.types import Capability, Choice
-from rl_compat.config.types import RunConfig
 from rl_compat.hardware.types import Hardware
 from rl_compat.planning.profile import Profile
-from rl_compat.planning.shapes.shape import ModelShape
+from rl_compat.planning.workload import Requests, Workload
 
 Check = Callable[[str], Capability]
 ORDERS = {
@@ -22,20 +21,19 @@ ORDERS = {
     "attention": attention.ATTENTIONS,
     "rollout_engine": rollout_engines.ENGINES,
 }
-"every value of a concern; a profile orders those it prefers"
+"all values of a concern; a profile orders those it prefers"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chooser:
-    """Chooses for one request on the selected devices."""
+    """Makes the choices of one pool."""
 
-    config: RunConfig
+    requests: Requests
+    workload: Workload
     hardware: Hardware
     profile: Profile
-    shape: ModelShape
-    "of the actor"
     engine: Choice | None = None
-    "the rollout engine, when it has been chosen already"
+    "the rollout engine, if it is chosen already"
 
     def everything(self) -> dict[str, Choice]:
         """All choices that do not depend on memory, by concern. Raises HardwareError for an impossible setting."""
@@ -48,7 +46,7 @@ class Chooser:
         unwise = partial(precision.unwise_compute_dtype, self.hardware)
         check = partial(precision.compute_dtype, self.hardware)
         store = partial(precision.storage_dtype, self.hardware)
-        asked = self.config.plan
+        asked = self.requests.plan
         compute = self._preferred("compute_dtype", "plan.compute_dtype", asked.compute_dtype, check, unwise)
         scaling = precision.loss_scaling(compute.value)
         return {
@@ -63,12 +61,12 @@ class Chooser:
     def _attention(self, found: Mapping[str, Choice]) -> dict[str, Choice]:
         dtype = found["compute_dtype"].value
         check = partial(attention.attention, self.hardware, compute_dtype=dtype)
-        chosen = self._preferred("attention", "plan.attention", self.config.plan.attention, check)
+        chosen = self._preferred("attention", "plan.attention", self.requests.plan.attention, check)
         if chosen.value != "sdpa":
             return {"attention": chosen}
         exact = "fp32" if "fp32" in (dtype, found["rollout_dtype"].value) else dtype
         repeated = attention.repeated_keys(self.hardware, compute_dtype=exact)
-        reason = "grouped keys would fall to math attention, whose memory grows with the square of the length"
+        reason = "grouped keys would fall back to math attention, whose memory grows with the square of the length"
         return {"attention": chosen, "repeat_kv": _switch(repeated, reason)}
 
     def _engine(self, found: Mapping[str, Choice]) -> dict[str, Choice]:
@@ -76,33 +74,36 @@ class Chooser:
         graphs = kernels.cuda_graphs(self.hardware, engine=engine.value)
         return {
             "rollout_engine": engine,
-            "cuda_graphs": _switch(graphs, "one launch for a whole decode step, on any CUDA card"),
+            "cuda_graphs": _switch(graphs, "one launch for a whole decode step, on every CUDA card"),
         }
 
     def _preferred_engine(self) -> Choice:
-        obstacle = self.shape.native_obstacle
+        obstacle = self.workload.main_model.native_obstacle
         check = partial(rollout_engines.rollout_engine, self.hardware, native_obstacle=obstacle)
         unwise = partial(rollout_engines.unwise_engine, native_obstacle=obstacle)
-        engine = self._preferred("rollout_engine", "rollout.engine", self.config.rollout.engine, check, unwise)
+        engine = self._preferred("rollout_engine", "rollout.engine", self.requests.rollout.engine, check, unwise)
         if obstacle is None or engine.asked:
             return engine
         return replace(engine, reason=f"native cannot run this model: {obstacle}")
 
     def _optimizer(self, found: Mapping[str, Choice]) -> dict[str, Choice]:
-        config, offloaded = self.config, self.config.plan.offload_optimizer is True
-        steps = partial(optimizers.optimizer, self.hardware, offloaded=offloaded)
-        keeps = partial(quantization.quantization, self.hardware, lora_rank=config.model.lora_rank)
+        plan, optimizer = self.requests.plan, self.requests.optimizer
+        steps = partial(optimizers.optimizer, self.hardware, offloaded=plan.offload_optimizer is True)
+        keeps = partial(quantization.quantization, self.hardware, lora_rank=self.workload.lora_rank)
         return {
-            "optimizer": _set("optimizer.name", optimizers.OPTIMIZERS, steps, config.optimizer.name),
-            "quantization": _set("plan.quantization", quantization.QUANTIZATIONS, keeps, config.plan.quantization),
+            "optimizer": _set("optimizer.name", optimizers.OPTIMIZERS, steps, optimizer),
+            "quantization": _set("plan.quantization", quantization.QUANTIZATIONS, keeps, plan.quantization),
         }
 
     def _kernels(self, found: Mapping[str, Choice]) -> dict[str, Choice]:
         fast = kernels.tf32(self.hardware, compute_dtype=found["compute_dtype"].value)
         return {
             "triton": _unused(kernels.triton(self.hardware), "no kernel of this program needs it"),
-            "torch_compile": _unused(kernels.torch_compile(self.hardware), "lengths change from batch to batch"),
-            "tf32": _switch(fast, "the remaining fp32 products are at least as exact as half precision"),
+            "torch_compile": _unused(
+                kernels.torch_compile(self.hardware),
+                "sequence lengths change with every batch, and each change would recompile",
+            ),
+            "tf32": _switch(fast, "the remaining fp32 products stay at least as exact as half precision"),
         }
 
     def _preferred(
@@ -126,9 +127,9 @@ class Chooser:
 
 
 def _set(key: str, values: tuple[str, ...], check: Check, value: str) -> Choice:
-    """A setting that has a value of its own and no `auto`. Raises HardwareError when it cannot work here."""
+    """A setting without `auto`. Raises HardwareError if its value cannot work here."""
     chosen = choose(key, values, because="", against=_against(check), asked=value)
-    return replace(chosen, reason=f"`{key}` says so", asked=value != values[0])
+    return replace(chosen, reason=f"set by `{key}`", asked=value != values[0])
 
 
 def _against(check: Check) -> Callable[[str], tuple[str, ...]]:
@@ -143,5 +144,5 @@ def _switch(able: Capability, reason: str) -> Choice:
 
 
 def _unused(able: Capability, reason: str) -> Choice:
-    """Off; because the hardware lacks it, or else because nothing here wants it."""
+    """Off, because the hardware lacks it or because nothing uses it."""
     return Choice(value="off", reason="; ".join(able.reasons_against) or reason)

@@ -1,73 +1,157 @@
-"""Facts and a request become a plan: the cheapest way of working whose every phase fits in memory."""
+"""A workload on devices becomes a plan: the cheapest way of working whose every phase fits in memory."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 
-from rl_compat.config.types import RunConfig
-from rl_compat.errors import DoesNotFitError
+from rl_compat.errors import ConfigError, DoesNotFitError, HardwareError
 from rl_compat.hardware.types import Hardware
 from rl_compat.planning.alternatives import nearest_that_fits
 from rl_compat.planning.decide import Decided, decide
 from rl_compat.planning.memory.ladder import Found, search, shortage_text
 from rl_compat.planning.memory.sizing import Shortage
-from rl_compat.planning.resolve import resolve
-from rl_compat.planning.shapes.shape import ModelShape
+from rl_compat.planning.resolve import pool_host_bytes, pool_plan, role_plans, rollout_plan
 from rl_compat.planning.speed.engines import with_fastest_engine
 from rl_compat.planning.speed.measurements import Measurement
-from rl_compat.planning.types import Plan
+from rl_compat.planning.types import MAIN_POOL, Plan, RoleName, RolePlan
+from rl_compat.planning.workload import Requests, Workload
 from rl_compat.units import format_bytes
 
 
-def make_plan(
-    config: RunConfig,
-    hardware: Hardware,
-    shape: ModelShape,
-    critic_shape: ModelShape | None = None,
-    *,
-    reward_shape: ModelShape | None = None,
-    cost_shape: ModelShape | None = None,
-    measured: Sequence[Measurement] = (),
-) -> Plan:
-    """Everything resolved for one run on one machine; `critic_shape` is the actor's when not given.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolRequest:
+    """Devices that work as one pool, and what the user asks of them."""
 
-    `reward_shape` and `cost_shape` are those of a learned reward and cost, if there are any. `measured` are speeds of
-    rollout engines on this machine, which come before those that are shipped.
+    devices: tuple[int, ...] | None = None
+    "indices as in `cuda:0`; empty is the CPU, None the device that `requests` select"
+    requests: Requests = field(default_factory=Requests)
+
+
+def make_plan(
+    workload: Workload, hardware: Hardware, requests: Requests = Requests(), *, measured: Sequence[Measurement] = ()
+) -> Plan:
+    """The plan of a workload on one pool.
+
+    `measured` are speeds of rollout engines on this machine; they take precedence over the shipped ones.
 
     Raises HardwareError for a setting that the hardware cannot honour, ConfigError for one that contradicts another,
-    and DoesNotFitError, with the nearest request that fits, when no way of working does.
+    and DoesNotFitError, with the nearest request that fits, if nothing does.
     """
-    again = partial(decide, config, hardware, shape, critic_shape or shape, reward_shape, cost_shape)
-    decided = again()
-    outcome = _search(decided)
-    if isinstance(outcome, Found):
-        return resolve(
-            *with_fastest_engine(
-                decided, outcome, own=measured, decide=lambda choice: again(engine=choice), search=_search
-            )
+    return plan_pools(workload, hardware, {MAIN_POOL: PoolRequest(requests=requests)}, measured=measured)
+
+
+def plan_pools(
+    workload: Workload,
+    hardware: Hardware,
+    pools: Mapping[str, PoolRequest],
+    *,
+    placement: Mapping[RoleName, str] | None = None,
+    measured: Sequence[Measurement] = (),
+) -> Plan:
+    """The plan of a workload whose roles are spread over pools, each planned for its own devices.
+
+    `placement` gives the pool of each role that does not work on the first one. Raises the errors of `make_plan`, and
+    ConfigError for a role or pool that does not exist, a pool without a role, or a device in two pools.
+    """
+    roles_by_pool = _roles_by_pool(workload, tuple(pools), placement or {})
+    _check_apart(pools)
+    solved: dict[str, tuple[Decided, Found]] = {}
+    host_taken_bytes = 0
+    for name, pool in pools.items():
+        solved[name] = _solve(
+            workload.only(roles_by_pool[name]),
+            _devices_of(pool, hardware),
+            pool.requests,
+            measured=measured,
+            host_taken_bytes=host_taken_bytes,
         )
-    raise DoesNotFitError(
-        f"{shortage_text(outcome)} ({_where(decided, outcome)})",
-        hint=nearest_that_fits(decided, _search, critic_shape=critic_shape),
+        host_taken_bytes += pool_host_bytes(*solved[name])
+    return _assembled(workload, solved)
+
+
+def plan_if_it_fits(workload: Workload, hardware: Hardware, requests: Requests) -> Plan | None:
+    """The plan of one pool, or None where `make_plan` raises DoesNotFitError; without a search for alternatives."""
+    decided = decide(workload, hardware, requests)
+    outcome = _search(decided)
+    return _assembled(workload, {MAIN_POOL: (decided, outcome)}) if isinstance(outcome, Found) else None
+
+
+def _assembled(workload: Workload, solved: Mapping[str, tuple[Decided, Found]]) -> Plan:
+    roles: dict[RoleName, RolePlan] = {}
+    for name, (decided, found) in solved.items():
+        roles |= role_plans(decided, found, pool=name)
+    generating = [name for name, (decided, _) in solved.items() if decided.workload.generates]
+    return Plan(
+        pools={name: pool_plan(decided, found) for name, (decided, found) in solved.items()},
+        roles={role: roles[role] for role in workload.models},
+        rollout=rollout_plan(*solved[generating[0]], pool=generating[0]) if generating else None,
     )
 
 
-def plan_if_it_fits(config: RunConfig, hardware: Hardware, shape: ModelShape) -> Plan | None:
-    """What `make_plan` gives, None where it raises DoesNotFitError, without looking for what would fit."""
-    decided = decide(config, hardware, shape, shape)
+def _solve(
+    workload: Workload,
+    hardware: Hardware,
+    requests: Requests,
+    *,
+    measured: Sequence[Measurement],
+    host_taken_bytes: int,
+) -> tuple[Decided, Found]:
+    """The decisions, levers and sizes of one pool. Raises DoesNotFitError."""
+    again = partial(decide, workload, hardware, requests, host_taken_bytes=host_taken_bytes)
+    decided = again()
     outcome = _search(decided)
-    return resolve(decided, outcome) if isinstance(outcome, Found) else None
+    if isinstance(outcome, Found):
+        return with_fastest_engine(
+            decided, outcome, own=measured, decide=lambda choice: again(engine=choice), search=_search
+        )
+    raise DoesNotFitError(
+        f"{shortage_text(outcome)} ({_where(decided, outcome)})", hint=nearest_that_fits(decided, _search)
+    )
+
+
+def _roles_by_pool(
+    workload: Workload, pools: Sequence[str], placement: Mapping[RoleName, str]
+) -> dict[str, list[RoleName]]:
+    for role, pool in placement.items():
+        if role not in workload.models:
+            raise ConfigError(f"role `{role}` is placed on pool `{pool}`, and the workload has no such role")
+        if pool not in pools:
+            raise ConfigError(f"role `{role}` is placed on pool `{pool}`, and the pools are `{'`, `'.join(pools)}`")
+    found = {pool: [role for role in workload.models if placement.get(role, pools[0]) == pool] for pool in pools}
+    for pool, roles in found.items():
+        if not roles:
+            raise ConfigError(f"pool `{pool}` has no role", hint="place a role on it, or leave it out")
+    return found
+
+
+def _check_apart(pools: Mapping[str, PoolRequest]) -> None:
+    """Raise ConfigError for a device in two pools."""
+    taken: dict[int, str] = {}
+    for name, pool in pools.items():
+        for device in pool.devices or ():
+            if device in taken:
+                raise ConfigError(f"device {device} is in the pools `{taken[device]}` and `{name}`")
+            taken[device] = name
+
+
+def _devices_of(pool: PoolRequest, hardware: Hardware) -> Hardware:
+    """The hardware with only the pool's devices. Raises HardwareError."""
+    if pool.devices is None:
+        return hardware
+    visible = {device.index: device for device in hardware.devices}
+    missing = [index for index in pool.devices if index not in visible]
+    if missing:
+        raise HardwareError(f"device {missing[0]} is not visible; visible: {sorted(visible)}")
+    if len(pool.devices) > 1:
+        raise HardwareError(f"the devices {list(pool.devices)} are asked for, and a pool has one device")
+    return replace(hardware, devices=tuple(visible[index] for index in pool.devices))
 
 
 def _search(decided: Decided) -> Found | Shortage:
     return search(
-        decided.request,
-        decided.levels,
-        wanted=decided.wanted,
-        limits=decided.profile.limits,
-        room=decided.room,
-        host_budget_bytes=decided.host_budget_bytes,
+        decided.request, decided.levels, wanted=decided.wanted, limits=decided.profile.limits, room=decided.room
     )
 
 

@@ -1,9 +1,8 @@
-"""What was decided and found becomes the Plan that the compute tower obeys."""
+"""Decisions and sizes become the plan of a pool, of its roles and of its rollout."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import cast
 
 from rl_compat.capability.attention import sdpa_backends
 from rl_compat.capability.devices import emulated_on_cpu, on_cpu
@@ -15,7 +14,7 @@ from rl_compat.planning.memory.budget import host_bytes, phase_budgets
 from rl_compat.planning.memory.ladder import Found
 from rl_compat.planning.memory.share import device_bytes
 from rl_compat.planning.memory.vllm import cache_bytes, vllm_bytes
-from rl_compat.planning.types import Plan, RoleName, RolePlan, RolloutPlan
+from rl_compat.planning.types import TRAINED_ROLES, PoolPlan, RoleName, RolePlan, RolloutPlan
 from rl_compat.units import format_bytes
 
 LEVER_CHOICES = {
@@ -26,31 +25,27 @@ LEVER_CHOICES = {
 }
 "lever: concern, and the setting under `plan` that fixes it"
 ROLLOUT_CONCERNS = ("rollout_dtype", "rollout_engine", "cuda_graphs", "sleep_between")
-"not said of training that generates nothing"
+"left out for a pool that generates nothing"
+TRAINING_CONCERNS = ("loss_scaling", "optimizer", "gradient_checkpointing", "offload_optimizer")
+"left out for a pool that trains nothing"
 THREADS_BESIDE_A_GPU = 8
 
 
-def resolve(decided: Decided, found: Found) -> Plan:
-    """The plan, with a choice recorded for every lever."""
-    request, hardware = decided.request, decided.hardware
-    budgets = phase_budgets(request, found.levers, found.sizes)
-    cpu = on_cpu(hardware)
-    emulated = hardware.emulated is not None and not cpu
-    peak = max(budget.total_bytes for budget in budgets)
-    return Plan(
+def pool_plan(decided: Decided, found: Found) -> PoolPlan:
+    """The plan of one pool, with a choice recorded for every lever."""
+    hardware, workload = decided.hardware, decided.workload
+    emulated = hardware.emulated is not None and not on_cpu(hardware)
+    unused: tuple[str, ...] = () if workload.generates else ROLLOUT_CONCERNS
+    unused += () if workload.trains else TRAINING_CONCERNS
+    choices = dict(decided.choices) | _lever_choices(decided, found)
+    return PoolPlan(
+        devices=(device_of(decided),),
+        device_name=hardware.host.cpu_name if on_cpu(hardware) else hardware.devices[0].name,
         profile=decided.profile.name,
-        device=device_of(decided),
-        device_name=hardware.host.cpu_name if cpu else hardware.devices[0].name,
-        roles={role: _role(decided, found, cast(RoleName, role)) for role in request.roles},
-        rollout=_rollout(decided, found),
-        budgets=budgets,
+        choices={concern: choice for concern, choice in choices.items() if concern not in unused},
+        budgets=phase_budgets(decided.request, found.levers, found.sizes),
         memory_available_bytes=decided.room.available_bytes,
-        host_bytes=peak if cpu else host_bytes(request, found.levers),
-        choices={
-            concern: choice
-            for concern, choice in (dict(decided.choices) | _lever_choices(decided, found)).items()
-            if request.generates or concern not in ROLLOUT_CONCERNS
-        },
+        host_bytes=pool_host_bytes(decided, found),
         notes=_notes(decided),
         tf32=decided.choices["tf32"].value == "on",
         num_threads=_num_threads(decided, found),
@@ -61,46 +56,61 @@ def resolve(decided: Decided, found: Found) -> Plan:
     )
 
 
+def pool_host_bytes(decided: Decided, found: Found) -> int:
+    """Host memory that a pool uses: by offload, or for everything if the CPU computes."""
+    if not on_cpu(decided.hardware):
+        return host_bytes(decided.request, found.levers)
+    return max(budget.total_bytes for budget in phase_budgets(decided.request, found.levers, found.sizes))
+
+
 def device_of(decided: Decided) -> str:
     """torch's name of the device."""
     hardware = decided.hardware
     return "cpu" if on_cpu(hardware) or emulated_on_cpu(hardware) else f"cuda:{hardware.devices[0].index}"
 
 
-def _role(decided: Decided, found: Found, role: RoleName) -> RolePlan:
+def role_plans(decided: Decided, found: Found, *, pool: str) -> dict[RoleName, RolePlan]:
+    """The plans of the roles on one pool."""
+    return {role: _role_plan(decided, found, role, pool) for role in decided.workload.models}
+
+
+def _role_plan(decided: Decided, found: Found, role: RoleName, pool: str) -> RolePlan:
     choices, request, wanted = decided.choices, decided.request, decided.wanted
-    trained = request.trained_parameters(role) > 0
-    all_trained = trained and request.lora_rank == 0
+    updates = request.workload.updates(role)
+    kept_whole = role in TRAINED_ROLES and request.workload.lora_rank == 0
     limits = decided.profile.limits
     rows = wanted.micro_batch_size or max(1, min(limits.max_micro_batch_size, wanted.mini_batch_sequences))
     return RolePlan(
         role=role,
+        pool=pool,
         device=device_of(decided),
-        storage_dtype="fp32" if all_trained else found.levers.frozen_dtype,
+        storage_dtype="fp32" if kept_whole else found.levers.frozen_dtype,
         compute_dtype=request.compute_dtype,
         attention=choices["attention"].value,
         repeat_kv=request.repeat_kv,
-        loss_scaling=trained and choices["loss_scaling"].value == "on",
-        gradient_checkpointing=trained and found.levers.gradient_checkpointing,
-        offload_optimizer=trained and found.levers.offload_optimizer,
+        loss_scaling=updates and choices["loss_scaling"].value == "on",
+        gradient_checkpointing=updates and found.levers.gradient_checkpointing,
+        offload_optimizer=updates and found.levers.offload_optimizer,
         offload_idle=found.levers.offload_idle,
         optimizer=choices["optimizer"].value,
-        quantization=request.quantization if trained else "none",
+        quantization=request.quantization if role in TRAINED_ROLES else "none",
         micro_batch_size=rows,
         max_tokens_per_micro_batch=found.sizes.micro_batch_tokens,
         logprob_chunk_tokens=found.sizes.logprob_chunk_tokens,
     )
 
 
-def _rollout(decided: Decided, found: Found) -> RolloutPlan:
+def rollout_plan(decided: Decided, found: Found, *, pool: str) -> RolloutPlan:
+    """How the actor on this pool generates."""
     request, choices = decided.request, decided.choices
     plan = RolloutPlan(
+        pool=pool,
         engine=request.engine,
         compute_dtype=request.rollout_dtype,
         max_num_seqs=found.sizes.max_num_seqs,
         max_prefill_tokens=found.sizes.max_prefill_tokens,
         cuda_graphs=choices["cuda_graphs"].value == "on" and device_of(decided) != "cpu",
-        gpu_memory_utilization=decided.config.rollout.gpu_memory_utilization,
+        gpu_memory_utilization=decided.requests.rollout.gpu_memory_utilization,
         sleep_between=found.levers.sleep_between,
         packed_linears=request.packs_linears,
         kernel_architecture=_kernel_architecture(decided),
@@ -109,7 +119,7 @@ def _rollout(decided: Decided, found: Found) -> RolloutPlan:
 
 
 def _kernel_architecture(decided: Decided) -> str | None:
-    """Of the device that is really there: an emulated card's code does not load on it."""
+    """Of the real device: it cannot load code for an emulated card."""
     hardware = decided.hardware
     if device_of(decided) == "cpu" or hardware.emulated is not None or decided.request.engine != "native":
         return None
@@ -117,7 +127,7 @@ def _kernel_architecture(decided: Decided) -> str | None:
 
 
 def _for_vllm(plan: RolloutPlan, decided: Decided, found: Found) -> RolloutPlan:
-    """With what vLLM is started for. A share that the user gave is vLLM's to fill, on a CPU the plan's."""
+    """With vLLM's sizes. vLLM fills the fraction of a GPU that the user set; on a CPU the plan sets the cache."""
     request, hardware = decided.request, decided.hardware
     cache = cache_bytes(request, found.sizes)
     fills = plan.gpu_memory_utilization is not None and device_of(decided) != "cpu"
@@ -125,7 +135,7 @@ def _for_vllm(plan: RolloutPlan, decided: Decided, found: Found) -> RolloutPlan:
     return replace(
         plan,
         kv_cache_bytes=None if fills else cache,
-        max_model_len=decided.config.rollout.max_model_len or request.length,
+        max_model_len=decided.requests.rollout.max_model_len or request.workload.length,
         attention_backend=vllm_attention(hardware),
         gpu_memory_utilization=plan.gpu_memory_utilization or round(share, 4),
     )
@@ -136,9 +146,9 @@ def _lever_choices(decided: Decided, found: Found) -> dict[str, Choice]:
     away = offload(decided.hardware, num_bytes=0, fraction=1.0).reasons_against
     for lever, (concern, key) in LEVER_CHOICES.items():
         on = getattr(found.levers, lever)
-        asked = bool(key) and getattr(decided.config.plan, key) != "auto"
+        asked = bool(key) and getattr(decided.requests.plan, key) != "auto"
         impossible = "; ".join(away) if lever.startswith("offload") else ""
-        otherwise = impossible or ("asked for" if asked else "every phase fits without it")
+        otherwise = impossible or ("set by the user" if asked else "every phase fits without it")
         reason = found.because.get(lever) or otherwise
         recorded[concern] = Choice(value="on" if on else "off", reason=reason, asked=asked)
     frozen = decided.choices["frozen_storage_dtype"]
@@ -153,7 +163,7 @@ def _lever_choices(decided: Decided, found: Found) -> dict[str, Choice]:
 
 
 def _num_threads(decided: Decided, found: Found) -> int | None:
-    """All cores where the CPU does the arithmetic; beside a GPU no more than its small tensors have use for."""
+    """All cores if the CPU computes or runs an optimizer; next to a GPU, no more than small CPU tensors can use."""
     if "OMP_NUM_THREADS" in decided.hardware.environment:
         return None
     cores = decided.hardware.host.num_cores
@@ -162,25 +172,27 @@ def _num_threads(decided: Decided, found: Found) -> int | None:
 
 def _notes(decided: Decided) -> tuple[str, ...]:
     notes = []
-    for device in decided.hardware.devices:
+    workload, hardware = decided.workload, decided.hardware
+    for device in hardware.devices:
         taken = device.memory_total_bytes - device.memory_free_bytes
-        if decided.hardware.emulated is None and taken > device.memory_total_bytes // 10:
+        if hardware.emulated is None and taken > device.memory_total_bytes // 10:
             notes.append(
-                f"{format_bytes(taken)} of {device.name} is in use by others: planned for the "
-                f"{format_bytes(device.memory_free_bytes)} that are free"
+                f"other processes use {format_bytes(taken)} of {device.name}: planned for the "
+                f"{format_bytes(device.memory_free_bytes)} that is free"
             )
-    if not decided.request.actor.exact:
-        notes.append(f"`{decided.request.actor.model_type}` is not a known family: memory is counted as for llama")
-    forward = decided.request.actor.own_forward_obstacle
-    if forward is not None and decided.request.generates and decided.request.engine == "native":
-        notes.append(f"rollout engine `native` calls the model's own forward, which is slower: {forward}")
-    limit = decided.request.actor.max_positions
-    if limit is not None and decided.request.length > limit:
+    model = workload.main_model
+    if not model.exact:
+        notes.append(f"`{model.model_type}` is not a known model family: its memory is estimated as for llama")
+    if model.own_forward_obstacle is not None and workload.generates and decided.request.engine == "native":
         notes.append(
-            f"a sequence may have {decided.request.length} tokens and the model was made for {limit}: shorten "
+            f"rollout engine `native` calls the model's own forward, which is slower: {model.own_forward_obstacle}"
+        )
+    if model.max_positions is not None and workload.length > model.max_positions:
+        notes.append(
+            f"a sequence may have {workload.length} tokens and the model supports {model.max_positions}: reduce "
             "`data.max_prompt_length` or `data.max_response_length`"
         )
-    plan = decided.config.plan
-    if on_cpu(decided.hardware) and True in (plan.offload_optimizer, plan.offload_idle_models):
-        notes.append("offload has no effect: the device is the CPU and its memory is the host's")
+    plan = decided.requests.plan
+    if on_cpu(hardware) and True in (plan.offload_optimizer, plan.offload_idle_models):
+        notes.append("offload has no effect: the device is the CPU, and its memory is the host's")
     return tuple(notes)

@@ -1,4 +1,4 @@
-"""A plan as JSON and back: what a run's `plan.json` holds."""
+"""A plan as JSON and back: the contents of a run's `plan.json`."""
 
 from __future__ import annotations
 
@@ -12,16 +12,19 @@ from rl_compat.hardware.recording import decode
 from rl_compat.planning.types import SCHEMA_VERSION, Plan
 
 TOTALS = ("total_bytes", "peak_bytes")
-"sums that `plan.json` holds for readers"
+"sums that `plan.json` shows to readers"
 PLAN_AGAIN = "resume the run with this version, which plans it again"
 
 
 def to_json(plan: Plan) -> dict[str, Any]:
-    """Plain dictionaries, lists, strings and numbers; each phase with its total."""
+    """Dictionaries, lists, strings and numbers, with the total of each phase and the peak of each pool."""
     values: dict[str, Any] = json.loads(json.dumps(asdict(plan)))
-    for row, budget in zip(values["budgets"], plan.budgets, strict=True):
-        row["total_bytes"] = budget.total_bytes
-    return values | {"peak_bytes": plan.peak_bytes}
+    for name, pool in plan.pools.items():
+        row = values["pools"][name]
+        row["peak_bytes"] = pool.peak_bytes
+        for budget_row, budget in zip(row["budgets"], pool.budgets, strict=True):
+            budget_row["total_bytes"] = budget.total_bytes
+    return values
 
 
 def from_json(values: Any) -> Plan:
@@ -47,7 +50,7 @@ def save_plan(plan: Plan, path: Path) -> None:
 
 
 def load_plan(path: Path) -> Plan:
-    """Read `plan.json`; ConfigError with the file's name when it is missing or wrong."""
+    """Read `plan.json`. Raises ConfigError, naming the file, if it is missing or malformed."""
     try:
         return from_json(json.loads(path.read_text(encoding="utf-8")))
     except OSError as error:

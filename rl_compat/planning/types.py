@@ -1,4 +1,4 @@
-"""A Plan: everything resolved for one run on one machine. The compute tower obeys it and asks nothing else."""
+"""A Plan: everything resolved for a workload on its devices. The compute tower reads it and nothing else."""
 
 from __future__ import annotations
 
@@ -8,66 +8,74 @@ from typing import Literal
 
 from rl_compat.capability.types import Choice
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 DType = Literal["fp32", "fp16", "bf16"]
 RoleName = Literal["actor", "critic", "cost_critic", "reference", "reward", "cost"]
+CRITIC_ROLES: tuple[RoleName, ...] = ("critic", "cost_critic")
+TRAINED_ROLES: tuple[RoleName, ...] = ("actor", *CRITIC_ROLES)
+MAIN_POOL = "main"
+"the pool of a plan that has only one"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolePlan:
-    """How one role keeps, multiplies and moves its weights."""
+    """How one role stores, computes with and offloads its weights."""
 
     role: RoleName
+    pool: str = MAIN_POOL
     device: str
     "`cpu`, `cuda:0` …"
     storage_dtype: DType
     "of the weights; trained weights are always fp32"
     compute_dtype: DType
-    "of the matrix products: autocast when it differs from the storage of trained weights"
+    "of the matrix products: autocast where it differs from the storage dtype of trained weights"
     attention: str
     "`eager`, `sdpa` or `flash_attention_2`"
     repeat_kv: bool = False
-    "repeat grouped keys and values before SDPA, which otherwise falls to quadratic math attention"
+    "repeat grouped keys and values before SDPA, which otherwise falls back to quadratic math attention"
     loss_scaling: bool = False
-    "fp16 compute: scale the loss, skip steps that overflow"
+    "fp16 compute: scale the loss, skip optimizer steps that overflow"
     gradient_checkpointing: bool = False
     offload_optimizer: bool = False
     offload_idle: bool = False
     optimizer: str = "adamw"
     quantization: str = "none"
     micro_batch_size: int = 1
-    "most sequences in one forward and backward"
+    "maximum sequences in one forward and backward"
     max_tokens_per_micro_batch: int | None = None
-    "most tokens, padding included, in one forward and backward; None is no cap"
+    "maximum tokens, padding included, in one forward and backward; None is no limit"
     logprob_chunk_tokens: int = 1024
     "response tokens whose logits exist at once"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutPlan:
+    """How responses are generated."""
+
+    pool: str = MAIN_POOL
     engine: str
     "`native`, `transformers` or `vllm`"
     compute_dtype: DType
     max_num_seqs: int
-    "responses generated at once"
+    "concurrent sequences"
     max_prefill_tokens: int
-    "prompt tokens, padding included, in one prefill forward"
+    "prompt tokens, padding included, in one forward of the prefill"
     cuda_graphs: bool = False
     kernel_architecture: str | None = None
-    "of the real device, such as `sm_61`, to compile the engine's own kernels for; None compiles for any device"
+    "of the real device, such as `sm_61`, that the engine compiles its kernels for; None compiles for any device"
     packed_linears: bool = False
-    "keep fp32 linear weights a second time, laid out for the CPU's matrix kernels: faster decoding on a CPU"
+    "keep a second copy of fp32 linear weights in the layout of the CPU's matrix kernels: faster decoding on a CPU"
     gpu_memory_utilization: float | None = None
-    "vLLM's share of the device"
+    "fraction of the device that vLLM may use"
     kv_cache_bytes: int | None = None
-    "of vLLM's cache; None lets vLLM fill its share of the device"
+    "of vLLM's KV cache; None lets vLLM fill its fraction of the device"
     max_model_len: int | None = None
-    "tokens of the longest sequence that vLLM is started for; None is what the model was made for"
+    "longest sequence, in tokens, that vLLM accepts; None is the model's own limit"
     attention_backend: str | None = None
-    "of vLLM, under its own name; None lets vLLM choose"
+    "of vLLM, by its own name; None lets vLLM choose"
     sleep_between: bool = False
-    "give the cache and graphs back after each rollout, because an update needs their room"
+    "free the KV cache and graphs after each rollout, because an update needs the memory"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,34 +93,64 @@ class PhaseBudget:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    profile: str
-    device: str
+class PoolPlan:
+    """One set of devices: what was decided for it, how it is laid out, and what each phase on it needs."""
+
+    devices: tuple[str, ...]
+    "`cpu`, or `cuda:0` …"
     device_name: str
-    roles: Mapping[str, RolePlan]
-    "by role name; a role that the algorithm does not need is absent"
-    rollout: RolloutPlan
-    budgets: tuple[PhaseBudget, ...]
-    memory_available_bytes: int
-    "what the phases may fill: free memory times the fraction asked for"
-    host_bytes: int = 0
-    "planned use of host memory by offload (of everything when the device is the CPU)"
+    profile: str
+    data_parallel: int = 1
+    "replicas, or shards, that each train on a part of a batch"
+    tensor_parallel: int = 1
+    "devices that share each layer; together with `data_parallel` it makes the number of devices"
     choices: Mapping[str, Choice] = field(default_factory=dict)
-    "by concern: `compute_dtype`, `attention`, `rollout_engine`, `optimizer`, `offload` …"
+    "by concern: `compute_dtype`, `attention`, `rollout_engine`, `optimizer`, `offload_optimizer` …"
+    budgets: tuple[PhaseBudget, ...]
+    "of one device, in the order of a step"
+    memory_available_bytes: int
+    "that the phases may fill on each device: free memory times `plan.memory_fraction`"
+    host_bytes: int = 0
+    "host memory that offload takes, or everything if the device is the CPU"
     notes: tuple[str, ...] = ()
     tf32: bool = False
     num_threads: int | None = None
     "torch's CPU threads; None leaves torch's default"
     memory_cap_bytes: int | None = None
-    "hard limit set on the device's allocator, used when another card is emulated"
+    "hard limit for the device's allocator, set where another card is emulated"
     sdpa_backends: tuple[str, ...] = ("flash", "efficient", "cudnn", "math")
     "kernels that scaled_dot_product_attention may use"
     emulated: str | None = None
-    "name of the card that the device pretends to be"
+    "name of the card that the device emulates"
     emulated_capability: tuple[int, int] | None = None
-    "compute capability of that card; given whenever `emulated` is"
-    schema: int = SCHEMA_VERSION
+    "compute capability of that card; set whenever `emulated` is"
+
+    @property
+    def device(self) -> str:
+        """The first device."""
+        return self.devices[0]
 
     @property
     def peak_bytes(self) -> int:
         return max((budget.total_bytes for budget in self.budgets), default=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A workload on its pools. One device is a plan of one pool."""
+
+    pools: Mapping[str, PoolPlan]
+    "by name"
+    roles: Mapping[str, RolePlan]
+    "by role name; a role that the workload does not need is absent"
+    rollout: RolloutPlan | None
+    "None where nothing is generated"
+    schema: int = SCHEMA_VERSION
+
+    def pool_of(self, role: RoleName) -> PoolPlan:
+        return self.pools[self.roles[role].pool]
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Of all pools, each once."""
+        return tuple(dict.fromkeys(note for pool in self.pools.values() for note in pool.notes))

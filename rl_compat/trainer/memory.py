@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import torch
 
-from rl_compat.planning.types import Plan
+from rl_compat.planning.types import PoolPlan
 
 PLANNED_PHASE = {
     "testing": "evaluation",
@@ -29,7 +29,7 @@ PLANNED_PHASE = {
 class PhaseMemory:
     """Peak bytes that torch allocated and reserved on the device, by phase. Measures nothing on a CPU."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: PoolPlan) -> None:
         self._device = None if plan.device == "cpu" else torch.device(plan.device)
         self._planned = {budget.phase: budget.total_bytes for budget in plan.budgets}
         self._allocated: dict[str, int] = {}

@@ -47,7 +47,7 @@ class Run:
         self.reporter = reporter
         self.resumed = resumed
         self.timer = Timer(reporter)
-        self.memory = PhaseMemory(method.setup.plan)
+        self.memory = PhaseMemory(method.setup.plan.pool_of("actor"))
         self.signals = StopSignals(reporter.say)
         self.started = time.monotonic()
         self.elapsed_before = 0.0

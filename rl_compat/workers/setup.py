@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,8 @@ from rl_compat.objectives.off_policy import OffPolicySettings
 from rl_compat.planning.fit import make_plan
 from rl_compat.planning.shapes.shape import ModelShape
 from rl_compat.planning.speed.measurements import own_measurements
-from rl_compat.planning.types import Plan
+from rl_compat.planning.types import CRITIC_ROLES, Plan, PoolPlan, RoleName
+from rl_compat.planning.workload import Workload, run_requests, run_workload, shared_workload
 from rl_compat.training.optimizers import OptimizerSettings
 from rl_compat.workers.actor import ActorSettings
 from rl_compat.workers.critic import CriticSettings
@@ -52,74 +54,88 @@ WITHOUT_TOKENIZER: tuple[Part, ...] = ("config", "weights")
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """A request that was checked against files and hardware; no weights are loaded yet."""
+    """A request that was checked against files and hardware, and its plan; no weights are loaded yet."""
 
     config: RunConfig
     hardware: Hardware
-    source: ModelSource
-    critic_source: ModelSource
+    sources: Mapping[RoleName, ModelSource]
+    "of the actor, and of the critic, reward model and cost model that are models of their own"
     tokenizer: TokenizerBundle
     chat: ChatEncoder
-    reward_source: ModelSource | None = None
-    "of a reward model"
-    cost_source: ModelSource | None = None
-    "of a cost model"
+    workload: Workload
+    plan: Plan
+    pools: Mapping[str, ResourcePool]
+    "by the names of the plan"
+
+    def pool_of(self, role: RoleName) -> ResourcePool:
+        """Where a role works; a role without weights works with the actor."""
+        return self.pools[self.plan.roles.get(role, self.plan.roles["actor"]).pool]
+
+    @property
+    def source(self) -> ModelSource:
+        """Of the actor."""
+        return self.sources["actor"]
+
+    @property
+    def shape(self) -> ModelShape:
+        """Of the actor."""
+        return self.workload.models["actor"]
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What is worth knowing about the model and its tokenizer."""
         return (*self.source.notes, *self.tokenizer.notes, *self.chat.notes)
 
-    @cached_property
-    def shape(self) -> ModelShape:
-        return ModelShape.from_folder(self.source.folder)
 
-    @cached_property
-    def critic_shape(self) -> ModelShape:
-        return ModelShape.from_folder(self.critic_source.folder)
+def prepare(
+    config: RunConfig,
+    hardware: Hardware,
+    *,
+    describe: Callable[[RunConfig, Mapping[RoleName, ModelShape]], Workload] = run_workload,
+) -> Setup:
+    """Find the models and the tokenizer, and plan what `describe` makes of them.
 
-    @cached_property
-    def reward_shape(self) -> ModelShape | None:
-        return None if self.reward_source is None else ModelShape.from_folder(self.reward_source.folder)
-
-    @cached_property
-    def cost_shape(self) -> ModelShape | None:
-        return None if self.cost_source is None else ModelShape.from_folder(self.cost_source.folder)
-
-    @cached_property
-    def plan(self) -> Plan:
-        """The plan for this request on this hardware. Raises HardwareError or DoesNotFitError."""
-        return make_plan(
-            self.config,
-            self.hardware,
-            self.shape,
-            critic_shape=self.critic_shape,
-            reward_shape=self.reward_shape,
-            cost_shape=self.cost_shape,
-            measured=own_measurements(),
-        )
-
-
-def prepare(config: RunConfig, hardware: Hardware) -> Setup:
-    """Find the model and its tokenizer. Raises ModelError."""
-    model, needs_cost = config.model, ALGORITHMS[config.algorithm.name].needs_cost
-    rewarded = not is_offline(config.algorithm.name)
-    source = resolve_model(model.path, needs=WITHOUT_TOKENIZER if model.tokenizer else ALL_PARTS)
+    Raises ModelError, HardwareError, ConfigError or DoesNotFitError.
+    """
+    model = config.model
+    sources = _find_sources(config)
     tokenizer = load_tokenizer(
-        tokenizer_folder(model, source.folder),
-        model_folder=source.folder,
+        tokenizer_folder(model, sources["actor"].folder),
+        model_folder=sources["actor"].folder,
         trust_remote_code=model.trust_remote_code,
     )
+    chat = ChatEncoder(tokenizer, model.chat_template)
+    workload = describe(config, {role: ModelShape.from_folder(source.folder) for role, source in sources.items()})
+    plan = make_plan(workload, hardware, run_requests(config), measured=own_measurements())
     return Setup(
         config=config,
         hardware=hardware,
-        source=source,
-        critic_source=resolve_model(model.critic_path, needs=WITHOUT_TOKENIZER) if model.critic_path else source,
+        sources=sources,
         tokenizer=tokenizer,
-        chat=ChatEncoder(tokenizer, model.chat_template),
-        reward_source=resolve_model(config.reward.model, needs=ALL_PARTS) if config.reward.model and rewarded else None,
-        cost_source=resolve_model(config.cost.model, needs=ALL_PARTS) if config.cost.model and needs_cost else None,
+        chat=chat,
+        workload=workload,
+        plan=plan,
+        pools={name: _resource_pool(pool, hardware) for name, pool in plan.pools.items()},
     )
+
+
+def _resource_pool(pool: PoolPlan, hardware: Hardware) -> ResourcePool:
+    gpus = [int(device.removeprefix("cuda:")) for device in pool.devices if device != "cpu"]
+    return ResourcePool(gpus=gpus, hardware=hardware)
+
+
+def _find_sources(config: RunConfig) -> dict[RoleName, ModelSource]:
+    """Where the models of the settings are, by the role that has one of its own. Raises ModelError."""
+    model, row = config.model, ALGORITHMS[config.algorithm.name]
+    sources: dict[RoleName, ModelSource] = {}
+    sources["actor"] = resolve_model(model.path, needs=WITHOUT_TOKENIZER if model.tokenizer else ALL_PARTS)
+    if model.critic_path and row.needs_critic:
+        sources["critic"] = resolve_model(model.critic_path, needs=WITHOUT_TOKENIZER)
+    if config.reward.model and not is_offline(row.name):
+        sources["reward"] = resolve_model(config.reward.model, needs=ALL_PARTS)
+    if config.cost.model and row.needs_cost:
+        sources["cost"] = resolve_model(config.cost.model, needs=ALL_PARTS)
+    return sources
 
 
 def tokenizer_folder(model: ModelConfig, model_folder: Path) -> Path:
@@ -131,6 +147,7 @@ def actor_settings(setup: Setup, *, total_optimizer_steps: int | None = None) ->
     """`total_optimizer_steps` is what a learning-rate schedule runs over; None for a constant rate."""
     config, plan = setup.config, setup.plan
     algorithm = config.algorithm
+    assert plan.rollout is not None, "an actor generates"
     return ActorSettings(
         model_folder=setup.source.folder,
         role=plan.roles["actor"],
@@ -167,12 +184,14 @@ def policy_loss_settings(config: RunConfig) -> PolicyLossSettings:
     )
 
 
-def critic_settings(setup: Setup, *, role: str = "critic", total_optimizer_steps: int | None = None) -> CriticSettings:
+def critic_settings(
+    setup: Setup, *, role: RoleName = "critic", total_optimizer_steps: int | None = None
+) -> CriticSettings:
     """Of the critic, or with `role="cost_critic"` of that of the cost."""
     config = setup.config
     aggregation = config.algorithm.loss_aggregation
     return CriticSettings(
-        model_folder=setup.critic_source.folder,
+        model_folder=setup.sources.get("critic", setup.source).folder,
         role=setup.plan.roles[role],
         optimizer=optimizer_settings(config.optimizer, config.optimizer.critic_lr, total_optimizer_steps),
         lora=lora_settings(config.model),
@@ -210,21 +229,12 @@ def cost_config(config: RunConfig) -> RewardConfig:
     )
 
 
-def reward_model_settings(setup: Setup) -> RewardModelSettings | None:
-    """None when the reward has no model."""
-    return _learned(setup, setup.reward_source, "reward")
-
-
-def cost_model_settings(setup: Setup) -> RewardModelSettings | None:
-    """None when the cost has no model."""
-    return _learned(setup, setup.cost_source, "cost")
-
-
-def _learned(setup: Setup, source: ModelSource | None, role: str) -> RewardModelSettings | None:
-    if source is None:
+def reward_model_settings(setup: Setup, role: RoleName = "reward") -> RewardModelSettings | None:
+    """Of the reward model or, with `role="cost"`, of the cost model; None without one."""
+    if role not in setup.sources:
         return None
     return RewardModelSettings(
-        model_folder=source.folder,
+        model_folder=setup.sources[role].folder,
         role=setup.plan.roles[role],
         trust_remote_code=setup.config.model.trust_remote_code,
     )
@@ -233,16 +243,18 @@ def _learned(setup: Setup, source: ModelSource | None, role: str) -> RewardModel
 def plan_reward_model(
     path: str, hardware: Hardware, *, max_prompt_length: int, max_response_length: int
 ) -> RewardModelSettings:
-    """A reward model on this hardware, beside a policy of its size.
+    """A reward model on this hardware, next to a policy of its size.
 
     Raises ModelError, HardwareError or DoesNotFitError.
     """
     source = resolve_model(path, needs=ALL_PARTS)
-    shape = ModelShape.from_folder(source.folder)
-    data = DataConfig(max_prompt_length=max_prompt_length, max_response_length=max_response_length)
-    config = replace(RunConfig(), algorithm=AlgorithmConfig(name="grpo", group_size=2), data=data)
-    plan = make_plan(config, hardware, shape, reward_shape=shape)
-    return RewardModelSettings(model_folder=source.folder, role=plan.roles["reward"])
+    workload = shared_workload(
+        ModelShape.from_folder(source.folder),
+        ("actor", "reward"),
+        data=DataConfig(max_prompt_length=max_prompt_length, max_response_length=max_response_length),
+        algorithm=AlgorithmConfig(group_size=2),
+    )
+    return RewardModelSettings(model_folder=source.folder, role=make_plan(workload, hardware).roles["reward"])
 
 
 def experience_settings(config: RunConfig) -> ExperienceSettings:
@@ -346,10 +358,22 @@ class RoleOptions:
         for dotted, value in settings_by_algorithm(given).items():
             section, _, key = dotted.partition(".")
             sections.setdefault(section, {})[key] = value
-        sections.setdefault("algorithm", {}).setdefault("kl_in_reward", "k1")
         batch_size = sections.get("trainer", {}).get("batch_size", TrainerConfig().batch_size)
         sections.setdefault("trainer", {}).setdefault("mini_batch_size", batch_size)
-        return prepare(_run_config(sections), pool.hardware)
+        return prepare(_run_config(sections), pool.hardware, describe=_with_room_for_others)
+
+
+def _with_room_for_others(config: RunConfig, shapes: Mapping[RoleName, ModelShape]) -> Workload:
+    row = ALGORITHMS[config.algorithm.name]
+    critics: tuple[RoleName, ...] = CRITIC_ROLES if row.needs_cost else ("critic",) if row.needs_critic else ()
+    return shared_workload(
+        shapes["actor"],
+        ("actor", *critics, "reference"),
+        data=config.data,
+        algorithm=config.algorithm,
+        model=config.model,
+        trainer=config.trainer,
+    )
 
 
 def _run_config(sections: dict[str, dict[str, Any]]) -> RunConfig:

@@ -20,7 +20,7 @@ def test_the_choices_the_phases_and_the_verdict_are_shown(capsys: pytest.Capture
     assert text.startswith("device   Tesla P40 (cuda:0)\nprofile  pascal: ")
     for word in ("compute_dtype", "sdpa", "native", "actor_update", "critic_update", "reference", "kv cache"):
         assert word in text
-    assert "32 prompts x 1 = 32 sequences, 1 mini-batch of 32 prompts = 32 sequences" in text
+    assert "32 prompts x 1 = 32 sequences" in text
     assert text.splitlines()[-1].startswith("fits: `")
     assert "\x1b[" not in text
 
@@ -28,7 +28,7 @@ def test_the_choices_the_phases_and_the_verdict_are_shown(capsys: pytest.Capture
 def test_the_algorithm_what_its_name_sets_and_its_models_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", *P40, "algorithm.name=dapo", "algorithm.group_size=8", "algorithm.clip_high=0.3"]) == 0
     dapo = capsys.readouterr().out
-    assert "learns   dapo: GRPO without prompts that teach nothing" in dapo
+    assert "method   dapo: " in dapo
     assert "policy loss `ppo_clip`" in dapo
     assert "`algorithm.dynamic_sampling=true`" in dapo
     assert "`algorithm.clip_high=" not in dapo
@@ -55,9 +55,10 @@ def test_json_is_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", *P40, "--json"]) == 0
 
     plan = json.loads(capsys.readouterr().out)
-    assert (plan["profile"], plan["device"]) == ("pascal", "cuda:0")
+    pool = plan["pools"]["main"]
+    assert (pool["profile"], pool["devices"]) == ("pascal", ["cuda:0"])
     assert plan["roles"]["actor"]["compute_dtype"] == "fp32"
-    assert {row["phase"] for row in plan["budgets"]} == {
+    assert {row["phase"] for row in pool["budgets"]} == {
         "rollout",
         "logprobs",
         "reference",
@@ -65,14 +66,15 @@ def test_json_is_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
         "critic_update",
         "actor_update",
     }
-    assert plan["peak_bytes"] == max(row["total_bytes"] for row in plan["budgets"])
+    assert pool["peak_bytes"] == max(row["total_bytes"] for row in pool["budgets"])
 
 
 def test_another_card_can_be_tried(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", *P40, "--as", "NVIDIA A100-SXM4-80GB", "--json"]) == 0
 
     plan = json.loads(capsys.readouterr().out)
-    assert (plan["profile"], plan["emulated"]) == ("ampere", "NVIDIA A100-SXM4-80GB")
+    pool = plan["pools"]["main"]
+    assert (pool["profile"], pool["emulated"]) == ("ampere", "NVIDIA A100-SXM4-80GB")
 
 
 def test_a_model_folder_is_read_from_its_configuration_alone(

@@ -12,9 +12,9 @@ from fakes.doctor import RECORDINGS, machine
 from rl_compat.cli.app import main as rlc
 from rl_compat.config.embedded import embedded_runs
 from rl_compat.config.load import load_config
-from rl_compat.doctor.verdict import LADDER, METHODS, judge, judge_mended, reach, reach_all, with_model
+from rl_compat.doctor.verdict import LADDER, METHODS, judge, judge_mended, reach, reach_all, workload_of
 from rl_compat.planning.fit import make_plan, plan_if_it_fits
-from rl_compat.planning.shapes.known import KNOWN_SHAPES
+from rl_compat.planning.workload import run_requests
 
 SOME = ("gtx970", "p40", "rtx4090", "h200", "laptop_no_gpu")
 
@@ -23,7 +23,7 @@ def largest_by_trying_all(name: str, settings: list[str]) -> str | None:
     hardware = machine(name)
     run = "gsm8k" if hardware.devices else "gsm8k-cpu"
     config = load_config(embedded_runs()[run], settings).config
-    fitting = [model for model in LADDER if plan_if_it_fits(with_model(config, model), hardware, KNOWN_SHAPES[model])]
+    fitting = [model for model in LADDER if plan_if_it_fits(workload_of(config, model), hardware, run_requests(config))]
     return fitting[-1] if fitting else None
 
 
@@ -43,10 +43,11 @@ def test_the_settings_that_are_named_give_the_plan_that_is_shown(name: str) -> N
         run, *settings = found.settings
         config = load_config(embedded_runs()[run], settings).config
 
-        plan = make_plan(config, machine(name), KNOWN_SHAPES[config.model.path])
+        plan = make_plan(workload_of(config, config.model.path), machine(name), run_requests(config))
 
         assert plan == found.plan
-        assert plan.peak_bytes <= plan.memory_available_bytes
+        pool = plan.pool_of("actor")
+        assert pool.peak_bytes <= pool.memory_available_bytes
 
 
 def test_the_plan_command_shows_the_same_without_the_model(capsys: pytest.CaptureFixture[str]) -> None:
@@ -57,7 +58,8 @@ def test_the_plan_command_shows_the_same_without_the_model(capsys: pytest.Captur
     assert code == 0
     assert found.plan is not None
     shown = json.loads(capsys.readouterr().out)
-    assert sum(shown["budgets"][0]["items"].values()) == found.plan.budgets[0].total_bytes
+    rollout = found.plan.pool_of("actor").budgets[0]
+    assert sum(shown["pools"]["main"]["budgets"][0]["items"].values()) == rollout.total_bytes
 
 
 def test_a_larger_card_reaches_at_least_as_far() -> None:

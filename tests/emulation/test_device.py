@@ -10,21 +10,19 @@ from torch.nn import functional
 
 from rl_compat.emulation.device import emulate, lacking, refused, sdpa_backends, tf32
 from rl_compat.errors import HardwareError
-from rl_compat.planning.types import Plan, RolloutPlan
+from rl_compat.planning.types import PoolPlan
 
 
-def plan(**changes: object) -> Plan:
+def plan(**changes: object) -> PoolPlan:
     values: dict[str, object] = {
         "profile": "pascal",
-        "device": "cpu",
+        "devices": ("cpu",),
         "device_name": "Tesla P40",
-        "roles": {},
-        "rollout": RolloutPlan(engine="native", compute_dtype="fp32", max_num_seqs=1, max_prefill_tokens=1),
         "budgets": (),
         "memory_available_bytes": 0,
         **changes,
     }
-    return Plan(**values)  # type: ignore[arg-type]
+    return PoolPlan(**values)  # type: ignore[arg-type]
 
 
 def enabled() -> tuple[bool, bool, bool, bool]:

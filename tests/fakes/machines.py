@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from rl_compat.config.types import AlgorithmConfig, PlanConfig, RunConfig
 from rl_compat.hardware.recording import load_recording
 from rl_compat.hardware.types import Device, Hardware, Host, Software, TorchBuild
+from rl_compat.planning.fit import make_plan
 from rl_compat.planning.shapes.shape import ModelShape
-from rl_compat.planning.types import Plan
+from rl_compat.planning.speed.measurements import Measurement
+from rl_compat.planning.types import Plan, PoolPlan
+from rl_compat.planning.workload import run_requests, run_workload
 from rl_compat.units import GIB
 
 RECORDINGS = Path(__file__).parent.parent / "recordings"
@@ -46,8 +50,30 @@ def with_plan(**settings: object) -> RunConfig:
     return replace(PPO, plan=PlanConfig(**settings))  # type: ignore[arg-type]
 
 
+def planned(
+    config: RunConfig,
+    hardware: Hardware,
+    actor: ModelShape,
+    *,
+    critic: ModelShape | None = None,
+    reward: ModelShape | None = None,
+    cost: ModelShape | None = None,
+    measured: Sequence[Measurement] = (),
+) -> Plan:
+    """The plan of a run; the other shapes are of models of their own."""
+    shapes = {"actor": actor, "critic": critic, "reward": reward, "cost": cost}
+    workload = run_workload(config, {role: shape for role, shape in shapes.items() if shape is not None})  # type: ignore[misc]
+    return make_plan(workload, hardware, run_requests(config), measured=measured)
+
+
+def only_pool(plan: Plan) -> PoolPlan:
+    """The pool of a plan that has one."""
+    (pool,) = plan.pools.values()
+    return pool
+
+
 def fits(plan: Plan) -> bool:
-    return all(budget.total_bytes <= plan.memory_available_bytes for budget in plan.budgets)
+    return all(pool.peak_bytes <= pool.memory_available_bytes for pool in plan.pools.values())
 
 
 def recorded(name: str) -> Hardware:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from fakes.machines import PPO, fits, recorded
+from fakes.machines import PPO, fits, planned, recorded
 
 from rl_compat.config.types import ModelConfig
 from rl_compat.errors import DoesNotFitError
-from rl_compat.planning.fit import make_plan
 from rl_compat.planning.shapes.known import QWEN25_7B
 
 
@@ -24,10 +23,10 @@ from rl_compat.planning.shapes.known import QWEN25_7B
 def test_a_model_too_large_for_adapters_is_offered_a_quantized_base(card, rank, offered) -> None:
     config = replace(PPO, model=ModelConfig(lora_rank=rank))
     with pytest.raises(DoesNotFitError) as caught:
-        make_plan(config, recorded(card), QWEN25_7B)
+        planned(config, recorded(card), QWEN25_7B)
     hint = str(caught.value.hint)
     assert all(words in hint for words in offered)
 
     for name in ("int8", "nf4"):
         quantized = replace(config, model=ModelConfig(lora_rank=16), plan=replace(config.plan, quantization=name))
-        assert fits(make_plan(quantized, recorded(card), QWEN25_7B))
+        assert fits(planned(quantized, recorded(card), QWEN25_7B))

@@ -5,7 +5,21 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from fakes.machines import A100, P40, PPO, QWEN_05B, RECORDINGS, T4, V100, fits, machine, recorded, with_plan
+from fakes.machines import (
+    A100,
+    P40,
+    PPO,
+    QWEN_05B,
+    RECORDINGS,
+    T4,
+    V100,
+    fits,
+    machine,
+    only_pool,
+    planned,
+    recorded,
+    with_plan,
+)
 
 from rl_compat.config.types import (
     AlgorithmConfig,
@@ -18,7 +32,6 @@ from rl_compat.config.types import (
     TrainerConfig,
 )
 from rl_compat.errors import ConfigError, DoesNotFitError, HardwareError
-from rl_compat.planning.fit import make_plan
 from rl_compat.planning.shapes.known import SMOLLM2_135M
 from rl_compat.units import GIB
 
@@ -26,18 +39,23 @@ from rl_compat.units import GIB
 @pytest.mark.parametrize("shape", [SMOLLM2_135M, QWEN_05B])
 def test_a_p40_trains_in_fp32_with_fused_attention_and_graphs_and_without_triton(shape) -> None:
     """A-ENV-12."""
-    plan = make_plan(PPO, recorded("p40"), shape)
+    plan = planned(PPO, recorded("p40"), shape)
 
     actor = plan.roles["actor"]
-    assert (plan.profile, plan.device, plan.device_name) == ("pascal", "cuda:0", "Tesla P40")
+    pool = only_pool(plan)
+    assert (pool.profile, pool.device, pool.device_name) == (
+        "pascal",
+        "cuda:0",
+        "Tesla P40",
+    )
     assert set(plan.roles) == {"actor", "critic", "reference"}
     assert {role.compute_dtype for role in plan.roles.values()} == {"fp32"}
-    assert (actor.attention, plan.sdpa_backends) == ("sdpa", ("efficient", "math"))
+    assert (actor.attention, only_pool(plan).sdpa_backends) == ("sdpa", ("efficient", "math"))
     assert (plan.rollout.engine, plan.rollout.compute_dtype, plan.rollout.cuda_graphs) == ("native", "fp32", True)
     assert plan.rollout.kernel_architecture == "sm_61"
-    assert (plan.choices["triton"].value, plan.choices["torch_compile"].value) == ("off", "off")
+    assert (only_pool(plan).choices["triton"].value, only_pool(plan).choices["torch_compile"].value) == ("off", "off")
     assert not actor.loss_scaling
-    assert not plan.tf32
+    assert not only_pool(plan).tf32
     assert fits(plan)
 
 
@@ -45,7 +63,7 @@ def test_a_p40_trains_in_fp32_with_fused_attention_and_graphs_and_without_triton
 def test_a_p40_repeats_grouped_keys_before_torch_2_14(version, repeats) -> None:
     hardware = recorded("p40")
     torch = replace(hardware.software.torch, version=version)
-    plan = make_plan(PPO, replace(hardware, software=replace(hardware.software, torch=torch)), SMOLLM2_135M)
+    plan = planned(PPO, replace(hardware, software=replace(hardware.software, torch=torch)), SMOLLM2_135M)
 
     assert {role.repeat_kv for role in plan.roles.values()} == {repeats}
 
@@ -53,13 +71,13 @@ def test_a_p40_repeats_grouped_keys_before_torch_2_14(version, repeats) -> None:
 def test_a_model_without_grouped_keys_repeats_none() -> None:
     shape = replace(SMOLLM2_135M, num_kv_heads=SMOLLM2_135M.num_heads)
 
-    assert not make_plan(PPO, machine(P40), shape).roles["actor"].repeat_kv
+    assert not planned(PPO, machine(P40), shape).roles["actor"].repeat_kv
 
 
 @pytest.mark.parametrize("name", ["v100", "t4"])
 def test_cards_of_7_x_with_tensor_cores_train_in_scaled_fp16(name) -> None:
     """A-ENV-03."""
-    plan = make_plan(PPO, recorded(name), SMOLLM2_135M)
+    plan = planned(PPO, recorded(name), SMOLLM2_135M)
 
     assert {role.compute_dtype for role in plan.roles.values()} == {"fp16"}
     assert (plan.roles["actor"].loss_scaling, plan.roles["critic"].loss_scaling) == (True, True)
@@ -70,9 +88,9 @@ def test_cards_of_7_x_with_tensor_cores_train_in_scaled_fp16(name) -> None:
 
 
 def test_a_gtx_1660_trains_in_fp32_and_saves_memory() -> None:
-    plan = make_plan(PPO, recorded("gtx1660"), SMOLLM2_135M)
+    plan = planned(PPO, recorded("gtx1660"), SMOLLM2_135M)
 
-    assert plan.profile == "turing16"
+    assert only_pool(plan).profile == "turing16"
     assert plan.roles["actor"].compute_dtype == "fp32"
     assert plan.roles["actor"].gradient_checkpointing
     assert fits(plan)
@@ -80,49 +98,50 @@ def test_a_gtx_1660_trains_in_fp32_and_saves_memory() -> None:
 
 @pytest.mark.parametrize(("name", "profile"), [("rtx3090", "ampere"), ("a100", "ampere"), ("h200", "hopper")])
 def test_cards_from_8_0_train_in_bf16_with_fp32_masters(name, profile) -> None:
-    plan = make_plan(PPO, recorded(name), QWEN_05B)
+    plan = planned(PPO, recorded(name), QWEN_05B)
 
     actor = plan.roles["actor"]
-    assert plan.profile == profile
+    assert only_pool(plan).profile == profile
     assert (actor.compute_dtype, actor.storage_dtype, actor.loss_scaling) == ("bf16", "fp32", False)
     assert plan.rollout.compute_dtype == "bf16"
-    assert plan.tf32
+    assert only_pool(plan).tf32
     assert fits(plan)
 
 
 def test_an_h200_needs_no_lever() -> None:
-    plan = make_plan(PPO, recorded("h200"), SMOLLM2_135M)
+    plan = planned(PPO, recorded("h200"), SMOLLM2_135M)
 
     assert not plan.roles["actor"].gradient_checkpointing
     assert not plan.rollout.sleep_between
     assert plan.roles["reference"].storage_dtype == "fp32"
-    assert plan.host_bytes == 0
+    assert only_pool(plan).host_bytes == 0
 
 
 def test_a_laptop_without_gpu_trains_in_fp32_on_the_cpu() -> None:
     """A-ENV-15."""
-    plan = make_plan(PPO, recorded("laptop_no_gpu"), SMOLLM2_135M)
+    plan = planned(PPO, recorded("laptop_no_gpu"), SMOLLM2_135M)
 
-    assert (plan.profile, plan.device) == ("cpu", "cpu")
+    pool = only_pool(plan)
+    assert (pool.profile, pool.device) == ("cpu", "cpu")
     assert (plan.roles["actor"].compute_dtype, plan.rollout.compute_dtype) == ("fp32", "fp32")
     assert not plan.rollout.cuda_graphs
     assert plan.rollout.kernel_architecture is None
-    assert plan.num_threads == recorded("laptop_no_gpu").host.num_cores
-    assert plan.host_bytes == plan.peak_bytes
+    assert only_pool(plan).num_threads == recorded("laptop_no_gpu").host.num_cores
+    assert only_pool(plan).host_bytes == only_pool(plan).peak_bytes
     assert fits(plan)
 
 
 def test_bf16_on_a_cpu_is_taken_when_asked_for() -> None:
-    plan = make_plan(with_plan(compute_dtype="bf16", rollout_dtype="bf16"), machine(), SMOLLM2_135M)
+    plan = planned(with_plan(compute_dtype="bf16", rollout_dtype="bf16"), machine(), SMOLLM2_135M)
 
     assert (plan.roles["actor"].compute_dtype, plan.rollout.compute_dtype) == ("bf16", "bf16")
-    assert plan.choices["compute_dtype"].asked
+    assert only_pool(plan).choices["compute_dtype"].asked
 
 
 def test_threads_that_the_environment_sets_are_left_alone() -> None:
     hardware = replace(machine(), environment={"OMP_NUM_THREADS": "1"})
 
-    assert make_plan(PPO, hardware, SMOLLM2_135M).num_threads is None
+    assert only_pool(planned(PPO, hardware, SMOLLM2_135M)).num_threads is None
 
 
 @pytest.mark.parametrize(
@@ -134,7 +153,7 @@ def test_threads_that_the_environment_sets_are_left_alone() -> None:
         (machine(V100), {"attention": "flash_attention_2"}, "has 7.0"),
         (machine(), {"attention": "flash_attention_2"}, "`plan.attention=flash_attention_2` needs a CUDA device"),
         (machine(A100), {"num_devices": 4}, "devices asked for: 4, visible: 1"),
-        (machine(A100, A100), {"num_devices": 2}, "asked for 2 devices and a run trains on one"),
+        (machine(A100, A100), {"num_devices": 2}, "`plan.num_devices=2`"),
         (machine(), {"device": "cuda"}, "devices asked for: 1, visible: 0"),
         (machine(P40), {"profile": "hopper"}, "profile `hopper` is for compute capability 9.0 to 9.0"),
         (recorded("p40_cu128_wheel"), {}, "has no code for device 0 (Tesla P40)"),
@@ -144,7 +163,7 @@ def test_threads_that_the_environment_sets_are_left_alone() -> None:
 def test_what_the_hardware_cannot_do_is_refused_with_the_fact(hardware, settings, message) -> None:
     """A-ENV-01, A-ENV-03, A-ENV-10."""
     with pytest.raises(HardwareError) as caught:
-        make_plan(with_plan(**settings), hardware, SMOLLM2_135M)
+        planned(with_plan(**settings), hardware, SMOLLM2_135M)
 
     assert message in caught.value.message
     assert caught.value.hint
@@ -157,13 +176,13 @@ def test_an_8_bit_optimizer_without_gpu_library_is_refused() -> None:
     without = replace(hardware, software=replace(hardware.software, bitsandbytes_library="cpu"))
     config = replace(PPO, optimizer=OptimizerConfig(name="adamw8bit"))
 
-    with pytest.raises(HardwareError, match="installed without a GPU library"):
-        make_plan(config, without, SMOLLM2_135M)
-    assert make_plan(config, hardware, SMOLLM2_135M).roles["actor"].optimizer == "adamw8bit"
+    with pytest.raises(HardwareError, match=r"`optimizer\.name=adamw8bit`.*`libbitsandbytes_cpu`"):
+        planned(config, without, SMOLLM2_135M)
+    assert planned(config, hardware, SMOLLM2_135M).roles["actor"].optimizer == "adamw8bit"
 
 
 def test_an_unusable_gpu_can_be_left_aside() -> None:
-    assert make_plan(with_plan(device="cpu"), recorded("rtx3060_cpu_torch"), SMOLLM2_135M).device == "cpu"
+    assert only_pool(planned(with_plan(device="cpu"), recorded("rtx3060_cpu_torch"), SMOLLM2_135M)).device == "cpu"
 
 
 def test_explicit_settings_beat_the_profile_and_are_recorded_as_asked() -> None:
@@ -179,7 +198,7 @@ def test_explicit_settings_beat_the_profile_and_are_recorded_as_asked() -> None:
         max_tokens_per_micro_batch=2000,
         logprob_chunk_tokens=100,
     )
-    plan = make_plan(
+    plan = planned(
         replace(config, rollout=RolloutConfig(max_num_seqs=7, max_num_batched_tokens=600)),
         recorded("h200"),
         SMOLLM2_135M,
@@ -192,11 +211,11 @@ def test_explicit_settings_beat_the_profile_and_are_recorded_as_asked() -> None:
     assert (actor.micro_batch_size, actor.max_tokens_per_micro_batch, actor.logprob_chunk_tokens) == (2, 2000, 100)
     assert (plan.rollout.max_num_seqs, plan.rollout.max_prefill_tokens) == (7, 600)
     for concern in ("compute_dtype", "attention", "gradient_checkpointing", "offload_optimizer"):
-        assert plan.choices[concern].asked
+        assert only_pool(plan).choices[concern].asked
 
 
 def test_a_fixed_micro_batch_gets_room_for_its_longest_sequences() -> None:
-    actor = make_plan(with_plan(micro_batch_size=3), recorded("h200"), SMOLLM2_135M).roles["actor"]
+    actor = planned(with_plan(micro_batch_size=3), recorded("h200"), SMOLLM2_135M).roles["actor"]
 
     assert (actor.micro_batch_size, actor.max_tokens_per_micro_batch) == (3, 3 * (512 + 256))
 
@@ -205,7 +224,7 @@ def test_a_prefill_smaller_than_a_prompt_is_refused() -> None:
     config = replace(PPO, rollout=RolloutConfig(max_num_batched_tokens=100))
 
     with pytest.raises(ConfigError, match=r"`rollout\.max_num_batched_tokens` is 100 and a prompt may have 512 tokens"):
-        make_plan(config, machine(), SMOLLM2_135M)
+        planned(config, machine(), SMOLLM2_135M)
 
 
 def test_only_free_memory_is_planned_with_and_that_is_said() -> None:
@@ -213,39 +232,44 @@ def test_only_free_memory_is_planned_with_and_that_is_said() -> None:
     hardware = recorded("rtx3090_shared")
     config = replace(PPO, data=DataConfig(max_prompt_length=128, max_response_length=64))
 
-    plan = make_plan(replace(config, model=ModelConfig(lora_rank=8)), hardware, SMOLLM2_135M)
+    plan = planned(replace(config, model=ModelConfig(lora_rank=8)), hardware, SMOLLM2_135M)
 
-    assert plan.memory_available_bytes == int(0.9 * 3 * GIB)
-    assert "21.0 GiB of NVIDIA GeForce RTX 3090 is in use by others" in plan.notes[0]
+    assert only_pool(plan).memory_available_bytes == int(0.9 * 3 * GIB)
+    assert all(fact in plan.notes[0] for fact in ("21.0 GiB", "3.0 GiB", "NVIDIA GeForce RTX 3090"))
     with pytest.raises(DoesNotFitError, match=r"3\.0 GiB of 24\.0 GiB free"):
-        make_plan(config, hardware, QWEN_05B)
+        planned(config, hardware, QWEN_05B)
 
 
 def test_a_mixed_machine_plans_for_the_device_that_torch_calls_0() -> None:
-    plan = make_plan(PPO, recorded("mixed_p40_a100"), SMOLLM2_135M)
+    plan = planned(PPO, recorded("mixed_p40_a100"), SMOLLM2_135M)
 
-    assert (plan.device, plan.device_name, plan.profile) == ("cuda:0", "NVIDIA A100-PCIE-40GB", "ampere")
+    pool = only_pool(plan)
+    assert (pool.device, pool.device_name, pool.profile) == (
+        "cuda:0",
+        "NVIDIA A100-PCIE-40GB",
+        "ampere",
+    )
 
 
 def test_ppo_lagrangian_has_two_critics_and_is_not_replaced_by_what_has_no_cost() -> None:
     config = RunConfig(algorithm=AlgorithmConfig(name="ppo_lagrangian"), cost=CostConfig(functions=("repetition",)))
-    plan = make_plan(config, recorded("h200"), SMOLLM2_135M)
+    plan = planned(config, recorded("h200"), SMOLLM2_135M)
     assert set(plan.roles) == {"actor", "critic", "cost_critic"}
     assert plan.roles["cost_critic"] == replace(plan.roles["critic"], role="cost_critic")
 
     with pytest.raises(DoesNotFitError) as caught:
-        make_plan(config, machine(replace(P40, memory_free_bytes=GIB), ram_bytes=4 * GIB), QWEN_05B)
+        planned(config, machine(replace(P40, memory_free_bytes=GIB), ram_bytes=4 * GIB), QWEN_05B)
     assert "algorithm.name=grpo" not in str(caught.value.hint)
 
 
 def test_ppo_without_kl_has_no_reference_and_grpo_no_critic() -> None:
-    ppo = make_plan(RunConfig(), recorded("h200"), SMOLLM2_135M)
-    grpo = make_plan(
+    ppo = planned(RunConfig(), recorded("h200"), SMOLLM2_135M)
+    grpo = planned(
         RunConfig(algorithm=AlgorithmConfig(name="grpo", group_size=4, kl_loss="k3")), recorded("h200"), SMOLLM2_135M
     )
 
     assert set(ppo.roles) == {"actor", "critic"}
-    assert [budget.phase for budget in ppo.budgets] == [
+    assert [budget.phase for budget in only_pool(ppo).budgets] == [
         "rollout",
         "logprobs",
         "values",
@@ -253,47 +277,49 @@ def test_ppo_without_kl_has_no_reference_and_grpo_no_critic() -> None:
         "actor_update",
     ]
     assert set(grpo.roles) == {"actor", "reference"}
-    assert [budget.phase for budget in grpo.budgets] == ["rollout", "logprobs", "reference", "actor_update"]
+    assert [budget.phase for budget in only_pool(grpo).budgets] == ["rollout", "logprobs", "reference", "actor_update"]
 
 
 def test_with_adapters_the_reference_is_the_actor_with_them_off() -> None:
     config = replace(PPO, model=ModelConfig(lora_rank=16))
-    plan = make_plan(config, recorded("p40"), QWEN_05B)
+    plan = planned(config, recorded("p40"), QWEN_05B)
 
     assert set(plan.roles) == {"actor", "critic"}
-    phases = {budget.phase: budget.items for budget in plan.budgets}
+    phases = {budget.phase: budget.items for budget in only_pool(plan).budgets}
     assert "reference" in phases
     assert "reference weights" not in phases["reference"]
     assert phases["actor_update"]["actor optimizer"] == 8 * QWEN_05B.lora_parameters(16)
 
 
 def test_another_critic_is_counted_with_its_own_shape() -> None:
-    plan = make_plan(PPO, recorded("h200"), QWEN_05B, SMOLLM2_135M)
+    plan = planned(PPO, recorded("h200"), QWEN_05B, critic=SMOLLM2_135M)
 
-    items = plan.budgets[0].items
+    items = only_pool(plan).budgets[0].items
     assert items["critic weights"] == 4 * (SMOLLM2_135M.trunk_parameters + SMOLLM2_135M.hidden_size + 1)
 
 
 def test_an_emulated_card_caps_memory_and_kernels() -> None:
     from rl_compat.hardware.gpu.catalogue import emulated_hardware
 
-    on_gpu = make_plan(PPO, emulated_hardware("Tesla P40", recorded("h200")), SMOLLM2_135M)
-    on_cpu = make_plan(PPO, emulated_hardware("Tesla P40", recorded("laptop_no_gpu")), SMOLLM2_135M)
+    on_gpu = planned(PPO, emulated_hardware("Tesla P40", recorded("h200")), SMOLLM2_135M)
+    on_cpu = planned(PPO, emulated_hardware("Tesla P40", recorded("laptop_no_gpu")), SMOLLM2_135M)
 
     for plan in (on_gpu, on_cpu):
-        assert (plan.profile, plan.emulated, plan.emulated_capability) == ("pascal", "Tesla P40", (6, 1))
-        assert plan.memory_cap_bytes == 24 * GIB
-        assert plan.sdpa_backends == ("efficient", "math")
-        assert not plan.tf32
-    assert (on_gpu.device, on_gpu.rollout.cuda_graphs) == ("cuda:0", True)
-    assert (on_cpu.device, on_cpu.rollout.cuda_graphs) == ("cpu", False)
-    assert on_cpu.memory_available_bytes <= recorded("laptop_no_gpu").host.ram_available_bytes
+        pool = only_pool(plan)
+        assert (pool.profile, pool.emulated, pool.emulated_capability) == ("pascal", "Tesla P40", (6, 1))
+        assert pool.memory_cap_bytes == 24 * GIB
+        assert pool.sdpa_backends == ("efficient", "math")
+        assert not pool.tf32
+    assert (only_pool(on_gpu).devices, on_gpu.rollout.cuda_graphs) == (("cuda:0",), True)
+    assert (only_pool(on_cpu).devices, on_cpu.rollout.cuda_graphs) == (("cpu",), False)
+    assert only_pool(on_cpu).memory_available_bytes <= recorded("laptop_no_gpu").host.ram_available_bytes
 
 
 def test_a_recording_of_a_gpu_machine_keeps_its_device_and_has_no_cap() -> None:
-    plan = make_plan(PPO, recorded("p40"), SMOLLM2_135M)
+    plan = planned(PPO, recorded("p40"), SMOLLM2_135M)
 
-    assert (plan.device, plan.emulated, plan.memory_cap_bytes) == ("cuda:0", None, None)
+    pool = only_pool(plan)
+    assert (pool.device, pool.emulated, pool.memory_cap_bytes) == ("cuda:0", None, None)
 
 
 def test_group_size_multiplies_the_sequences() -> None:
@@ -302,46 +328,48 @@ def test_group_size_multiplies_the_sequences() -> None:
         algorithm=AlgorithmConfig(name="grpo", group_size=8),
         trainer=TrainerConfig(batch_size=32, mini_batch_size=8, validate_before=False, validate_after=False),
     )
-    plan = make_plan(config, recorded("h200"), SMOLLM2_135M)
-    alone = make_plan(
+    plan = planned(config, recorded("h200"), SMOLLM2_135M)
+    alone = planned(
         replace(config, algorithm=AlgorithmConfig(name="grpo", group_size=2)), recorded("h200"), SMOLLM2_135M
     )
 
     assert (plan.rollout.max_num_seqs, alone.rollout.max_num_seqs) == (256, 64)
-    assert plan.budgets[0].items["kv cache"] == 4 * alone.budgets[0].items["kv cache"]
+    assert only_pool(plan).budgets[0].items["kv cache"] == 4 * only_pool(alone).budgets[0].items["kv cache"]
 
 
 def test_every_choice_has_a_reason_and_every_rejected_value_too() -> None:
-    plan = make_plan(PPO, recorded("p40"), SMOLLM2_135M)
+    plan = planned(PPO, recorded("p40"), SMOLLM2_135M)
 
-    for choice in plan.choices.values():
+    for choice in only_pool(plan).choices.values():
         assert choice.value
         assert choice.reason
         assert all(rejected.reasons for rejected in choice.rejected)
-    rejected = {item.value: item.reasons for item in plan.choices["attention"].rejected}
+    rejected = {item.value: item.reasons for item in only_pool(plan).choices["attention"].rejected}
     assert rejected["flash_attention_2"][0] == "needs compute capability 8.0, device 0 (Tesla P40) has 6.1"
 
 
 def test_an_unknown_family_is_planned_for_with_a_note() -> None:
-    plan = make_plan(PPO, recorded("h200"), replace(SMOLLM2_135M, model_type="novel", exact=False))
+    plan = planned(PPO, recorded("h200"), replace(SMOLLM2_135M, model_type="novel", exact=False))
 
-    assert plan.notes == ("`novel` is not a known family: memory is counted as for llama",)
+    (note,) = plan.notes
+    assert "`novel`" in note
 
 
 def test_offload_on_a_cpu_is_off_and_says_why() -> None:
-    plan = make_plan(with_plan(offload_optimizer=True), machine(), SMOLLM2_135M)
+    plan = planned(with_plan(offload_optimizer=True), machine(), SMOLLM2_135M)
 
     assert not plan.roles["actor"].offload_optimizer
-    assert plan.notes == ("offload has no effect: the device is the CPU and its memory is the host's",)
+    (note,) = plan.notes
+    assert "offload" in note
 
 
 def test_sequences_longer_than_the_model_was_made_for_are_noted() -> None:
     shape = replace(SMOLLM2_135M, max_positions=700)
 
-    notes = make_plan(PPO, recorded("h200"), shape).notes
+    notes = planned(PPO, recorded("h200"), shape).notes
 
     assert len(notes) == 1
-    assert notes[0].startswith("a sequence may have 768 tokens and the model was made for 700")
+    assert all(fact in notes[0] for fact in ("768", "700", "`data.max_prompt_length`", "`data.max_response_length`"))
 
 
 WITHOUT_A_USABLE_TORCH = {
@@ -372,14 +400,14 @@ def test_every_recorded_machine_gets_a_plan_that_fits(name) -> None:
     """A-ENV-06 and others; the shared card has 3 GiB free, too little for all weights but not for adapters."""
     config = replace(PPO, model=ModelConfig(lora_rank=8)) if name == "rtx3090_shared" else PPO
 
-    assert fits(make_plan(config, recorded(name), SMOLLM2_135M))
+    assert fits(planned(config, recorded(name), SMOLLM2_135M))
 
 
 @pytest.mark.parametrize("name", sorted(WITHOUT_A_USABLE_TORCH))
 def test_a_torch_that_cannot_use_the_gpu_is_refused_before_anything_else(name) -> None:
     """A-ENV-01, A-ENV-09, A-ENV-10, A-ENV-13."""
     with pytest.raises(HardwareError, match="torch") as caught:
-        make_plan(PPO, recorded(name), SMOLLM2_135M)
+        planned(PPO, recorded(name), SMOLLM2_135M)
 
     assert caught.value.hint is not None
     assert "rlc doctor" in caught.value.hint

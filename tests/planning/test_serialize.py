@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from fakes.machines import PPO, QWEN_05B, recorded
+from fakes.machines import PPO, QWEN_05B, planned, recorded
 
 from rl_compat.errors import ConfigError
-from rl_compat.planning.fit import make_plan
 from rl_compat.planning.serialize import from_json, load_plan, save_plan, to_json
 
 
 def test_a_plan_survives_json(tmp_path) -> None:
-    plan = make_plan(PPO, recorded("p40"), QWEN_05B)
+    plan = planned(PPO, recorded("p40"), QWEN_05B)
 
     assert from_json(to_json(plan)) == plan
     save_plan(plan, tmp_path / "plan.json")
@@ -24,7 +23,8 @@ def test_a_plan_survives_json(tmp_path) -> None:
         (None, "cannot read the plan"),
         ("{", "is not JSON"),
         ('{"schema": 99}', "schema `99`"),
-        ('{"schema": 1}', r"`plan\.\w+` is missing"),
+        ('{"schema": 1}', r"`1`.*`2`"),
+        ('{"schema": 2}', r"`plan\.\w+` is missing"),
         ("[1]", "schema `None`"),
     ],
 )

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from fakes.machines import A100, H200, LLAMA_7B, QWEN_05B, T4, fits, machine
+from fakes.machines import A100, H200, LLAMA_7B, QWEN_05B, T4, fits, machine, only_pool, planned
 
 from rl_compat.config.types import DataConfig, PlanConfig, RolloutConfig, RunConfig
 from rl_compat.errors import ConfigError, DoesNotFitError, HardwareError
-from rl_compat.planning.fit import make_plan
 from rl_compat.planning.types import PhaseBudget, Plan
 from rl_compat.units import GIB, MIB
 
@@ -24,11 +23,11 @@ def config(*, lora_rank: int = 0, plan: PlanConfig | None = None, **rollout: obj
 
 
 def phase(plan: Plan, name: str) -> PhaseBudget:
-    return next(budget for budget in plan.budgets if budget.phase == name)
+    return next(budget for budget in only_pool(plan).budgets if budget.phase == name)
 
 
 def test_the_plan_counts_a_copy_of_all_weights_and_the_cache_of_every_sequence() -> None:
-    plan = make_plan(config(max_num_seqs=64), H200_WITH_VLLM, QWEN_05B)
+    plan = planned(config(max_num_seqs=64), H200_WITH_VLLM, QWEN_05B)
     items = phase(plan, "rollout").items
 
     assert fits(plan)
@@ -38,7 +37,7 @@ def test_the_plan_counts_a_copy_of_all_weights_and_the_cache_of_every_sequence()
 
 
 def test_the_plan_says_what_vllm_is_started_for() -> None:
-    plan = make_plan(config(max_num_seqs=64), H200_WITH_VLLM, QWEN_05B).rollout
+    plan = planned(config(max_num_seqs=64), H200_WITH_VLLM, QWEN_05B).rollout
 
     assert (plan.engine, plan.max_model_len, plan.cuda_graphs, plan.attention_backend) == ("vllm", 500, True, None)
     held = plan.gpu_memory_utilization * 140 * GIB
@@ -47,12 +46,12 @@ def test_the_plan_says_what_vllm_is_started_for() -> None:
 
 def test_below_8_0_the_plan_names_an_attention_that_has_code() -> None:
     hardware = machine(T4, vllm="0.24.0")
-    assert make_plan(config(lora_rank=8), hardware, QWEN_05B).rollout.attention_backend == "TRITON_ATTN"
+    assert planned(config(lora_rank=8), hardware, QWEN_05B).rollout.attention_backend == "TRITON_ATTN"
 
 
 def test_a_share_that_the_user_gave_is_vllms_to_fill() -> None:
     """A-MEM-03: the share is of the total memory."""
-    plan = make_plan(config(max_num_seqs=64, gpu_memory_utilization=0.3), H200_WITH_VLLM, QWEN_05B)
+    plan = planned(config(max_num_seqs=64, gpu_memory_utilization=0.3), H200_WITH_VLLM, QWEN_05B)
 
     assert (plan.rollout.kv_cache_bytes, plan.rollout.gpu_memory_utilization) == (None, 0.3)
     items = phase(plan, "rollout").items
@@ -62,9 +61,9 @@ def test_a_share_that_the_user_gave_is_vllms_to_fill() -> None:
 
 def test_a_share_bounds_the_sequences_that_the_planner_chooses_and_not_those_that_the_user_set() -> None:
     """vLLM lets sequences wait for room in its cache."""
-    free = make_plan(config(lora_rank=8), machine(A100, vllm="0.24.0"), LLAMA_7B)
-    tight = make_plan(config(gpu_memory_utilization=0.2, lora_rank=8), machine(A100, vllm="0.24.0"), LLAMA_7B)
-    asked = make_plan(
+    free = planned(config(lora_rank=8), machine(A100, vllm="0.24.0"), LLAMA_7B)
+    tight = planned(config(gpu_memory_utilization=0.2, lora_rank=8), machine(A100, vllm="0.24.0"), LLAMA_7B)
+    asked = planned(
         config(gpu_memory_utilization=0.2, lora_rank=8, max_num_seqs=256), machine(A100, vllm="0.24.0"), LLAMA_7B
     )
 
@@ -72,18 +71,18 @@ def test_a_share_bounds_the_sequences_that_the_planner_chooses_and_not_those_tha
     assert asked.rollout.max_num_seqs == 256
 
 
-@pytest.mark.parametrize(("share", "fact"), [(0.95, "and the trainer holds"), (0.01, "before any cache")])
+@pytest.mark.parametrize(("share", "fact"), [(0.95, "`rollout.gpu_memory_utilization=0.95`"), (0.01, "1.4 GiB")])
 def test_a_share_that_cannot_work_is_refused_with_numbers(share: float, fact: str) -> None:
     """A-MEM-03."""
     with pytest.raises(DoesNotFitError, match=fact) as caught:
-        make_plan(config(gpu_memory_utilization=share), H200_WITH_VLLM, LLAMA_7B)
+        planned(config(gpu_memory_utilization=share), H200_WITH_VLLM, LLAMA_7B)
 
-    assert "set `rollout.gpu_memory_utilization` above" in str(caught.value.hint)
+    assert "`rollout.gpu_memory_utilization`" in str(caught.value.hint)
 
 
 def test_a_sleeping_vllm_keeps_its_context_and_graphs() -> None:
     awake, asleep = (
-        make_plan(config(), replace_free(machine(A100, vllm="0.24.0"), free), QWEN_05B) for free in (78 * GIB, 20 * GIB)
+        planned(config(), replace_free(machine(A100, vllm="0.24.0"), free), QWEN_05B) for free in (78 * GIB, 20 * GIB)
     )
 
     assert not awake.rollout.sleep_between and "kv cache" in phase(awake, "actor_update").items
@@ -100,8 +99,8 @@ def replace_free(hardware, free_bytes: int):
 
 
 def test_on_a_cpu_the_cache_is_planned_and_the_embedding_counts_three_times() -> None:
-    plan = make_plan(config(max_num_seqs=8), CPU_WITH_VLLM, QWEN_05B)
-    shared = make_plan(config(max_num_seqs=8, gpu_memory_utilization=0.2), CPU_WITH_VLLM, QWEN_05B)
+    plan = planned(config(max_num_seqs=8), CPU_WITH_VLLM, QWEN_05B)
+    shared = planned(config(max_num_seqs=8, gpu_memory_utilization=0.2), CPU_WITH_VLLM, QWEN_05B)
 
     assert plan.rollout.kv_cache_bytes == 2 * 24 * 128 * 4 * 128 * (8 * 4 + 1)
     weights = 4 * (QWEN_05B.num_parameters + 2 * QWEN_05B.embedding_parameters)
@@ -111,26 +110,26 @@ def test_on_a_cpu_the_cache_is_planned_and_the_embedding_counts_three_times() ->
 
 
 def test_a_prompt_may_be_read_in_pieces_and_a_step_holds_a_token_of_every_sequence() -> None:
-    assert make_plan(config(max_num_batched_tokens=100), H200_WITH_VLLM, QWEN_05B).rollout.max_prefill_tokens == 100
-    assert make_plan(config(max_num_batched_tokens=16), H200_WITH_VLLM, QWEN_05B).rollout.max_num_seqs <= 16
+    assert planned(config(max_num_batched_tokens=100), H200_WITH_VLLM, QWEN_05B).rollout.max_prefill_tokens == 100
+    assert planned(config(max_num_batched_tokens=16), H200_WITH_VLLM, QWEN_05B).rollout.max_num_seqs <= 16
     with pytest.raises(ConfigError, match=r"`rollout.max_num_batched_tokens` is 8 and `rollout.max_num_seqs` is 16"):
-        make_plan(config(max_num_batched_tokens=8, max_num_seqs=16), H200_WITH_VLLM, QWEN_05B)
+        planned(config(max_num_batched_tokens=8, max_num_seqs=16), H200_WITH_VLLM, QWEN_05B)
 
 
 def test_the_longest_sequence_must_hold_prompt_and_response() -> None:
-    assert make_plan(config(max_model_len=4096), H200_WITH_VLLM, QWEN_05B).rollout.max_model_len == 4096
+    assert planned(config(max_model_len=4096), H200_WITH_VLLM, QWEN_05B).rollout.max_model_len == 4096
     with pytest.raises(ConfigError, match=r"`rollout.max_model_len` is 499, and .* 200 \+ 300 tokens"):
-        make_plan(config(max_model_len=499), H200_WITH_VLLM, QWEN_05B)
+        planned(config(max_model_len=499), H200_WITH_VLLM, QWEN_05B)
 
 
 def test_vllm_asked_for_where_it_is_not_is_refused_before_anything_loads() -> None:
     with pytest.raises(HardwareError, match=r"`rollout\.engine=vllm` needs the package `vllm`") as caught:
-        make_plan(config(), machine(H200), QWEN_05B)
+        planned(config(), machine(H200), QWEN_05B)
     assert caught.value.hint == "set `rollout.engine=native`"
 
 
 def test_the_plan_says_why_vllm_was_passed_over() -> None:
-    choice = make_plan(RunConfig(data=DATA), machine(A100, vllm="0.24.0"), QWEN_05B).choices["rollout_engine"]
+    choice = only_pool(planned(RunConfig(data=DATA), machine(A100, vllm="0.24.0"), QWEN_05B)).choices["rollout_engine"]
 
     assert choice.value == "native"
     assert [(item.value, item.reasons) for item in choice.rejected if item.value == "vllm"] == [

@@ -20,9 +20,10 @@ from transformers import AutoModelForCausalLM
 from rl_compat.cli.app import main
 from rl_compat.config.load import load_config
 from rl_compat.errors import ConfigError, ModelError, RewardError, RLCompatError
-from rl_compat.planning.memory.checkpoint_size import checkpoint_bytes
+from rl_compat.planning.memory.budget import checkpoint_bytes
 from rl_compat.planning.serialize import load_plan
 from rl_compat.planning.shapes.shape import ModelShape
+from rl_compat.planning.workload import run_workload
 from rl_compat.trainer.checkpoints import find_newest
 from rl_compat.trainer.run_folder import RunFolder
 
@@ -51,8 +52,9 @@ def test_the_settings_of_a_run_read_back_as_they_were(whole_ppo_run: Path, llama
 def test_the_plan_of_a_run_has_its_roles_and_reasons(whole_ppo_run: Path) -> None:
     plan = load_plan(whole_ppo_run / "plan.json")
     assert set(plan.roles) == {"actor", "critic", "reference"}
-    assert plan.device == "cpu"
-    assert all(choice.reason for choice in plan.choices.values())
+    pool = plan.pool_of("actor")
+    assert pool.devices == ("cpu",)
+    assert all(choice.reason for choice in pool.choices.values())
 
 
 def test_metrics_are_one_object_per_line_with_the_names_that_scripts_read(whole_ppo_run: Path) -> None:
@@ -89,9 +91,9 @@ def test_tensorboard_has_every_step(whole_ppo_run: Path) -> None:
 
 
 def test_a_checkpoint_is_as_large_as_was_planned_before_loading(whole_ppo_run: Path, llama_folder: Path) -> None:
-    shape = ModelShape.from_folder(llama_folder)
     config = load_config(whole_ppo_run / "run.toml").config
-    planned = checkpoint_bytes(load_plan(whole_ppo_run / "plan.json"), config.model, shape=shape, critic_shape=shape)
+    workload = run_workload(config, {"actor": ModelShape.from_folder(llama_folder)})
+    planned = checkpoint_bytes(workload, load_plan(whole_ppo_run / "plan.json"))
     files = (whole_ppo_run / "checkpoints" / "step_6").rglob("*")
     assert planned == pytest.approx(sum(path.stat().st_size for path in files if path.is_file()), rel=0.25)
 
@@ -297,8 +299,8 @@ def test_an_emulated_p40_trains_with_its_own_choices(
         main(["train", *on_one_core, "--as", "Tesla P40", *settings(llama_folder, run, PPO, QUICK, num_steps=1)]) == 0
     )
     plan = load_plan(run / "plan.json")
-    assert plan.emulated == "Tesla P40"
-    assert plan.profile == "pascal"
+    pool = plan.pool_of("actor")
+    assert (pool.emulated, pool.profile) == ("Tesla P40", "pascal")
     assert plan.roles["actor"].compute_dtype == "fp32"
     assert list(steps(run)) == [1]
 

@@ -1,4 +1,4 @@
-"""The search: levers that save memory, pulled one after the other in the order of what they cost."""
+"""The search: levers that save memory are pulled one after the other, the cheapest first."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from rl_compat.planning.types import DType
 from rl_compat.units import format_bytes
 
 CHEAP = ("sleep_between", "gradient_checkpointing", "frozen_dtype")
-"levers that are worth pulling for larger micro-batches; the others only when nothing fits without them"
+"worth pulling for larger micro-batches; the other levers only when nothing fits without them"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Levels:
-    """What each lever may be: the values from no saving to most, one value where the user fixed it."""
+    """The values each lever may take, from no saving to most; one value where the user fixed it."""
 
     sleep_between: tuple[bool, ...] = (False, True)
     gradient_checkpointing: tuple[bool, ...] = (False, True)
@@ -29,7 +29,7 @@ class Levels:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """The way of working that was chosen, and for each pulled lever why the step before it was not enough."""
+    """The chosen levers and sizes, and for each pulled lever why the step before it was not enough."""
 
     levers: Levers
     sizes: Sizes
@@ -40,10 +40,8 @@ LEVERS = ("sleep_between", "gradient_checkpointing", "frozen_dtype", "offload_id
 "in the order of cost"
 
 
-def search(
-    request: MemoryRequest, levels: Levels, *, wanted: Wanted, limits: Limits, room: Room, host_budget_bytes: int
-) -> Found | Shortage:
-    """The first step of the ladder on which work goes on well, else the best that fits, else what is short."""
+def search(request: MemoryRequest, levels: Levels, *, wanted: Wanted, limits: Limits, room: Room) -> Found | Shortage:
+    """The first step of the ladder whose sizes are large enough, else the best that fits, else what is short."""
     best: Found | None = None
     short: Shortage | None = None
     because: dict[str, str] = {}
@@ -53,7 +51,7 @@ def search(
             because = because | {lever: why}
         if best is not None and lever not in CHEAP:
             break
-        outcome = _try(request, levers, wanted, limits, room, host_budget_bytes)
+        outcome = _try(request, levers, wanted, limits, room)
         if isinstance(outcome, Shortage):
             short, why = outcome, shortage_text(outcome)
             continue
@@ -63,21 +61,21 @@ def search(
             break
         why = f"only {outcome.micro_batch_tokens} tokens fit in a micro-batch and {outcome.max_num_seqs} in a rollout"
     if best is not None:
-        return _released(request, best, levels, wanted, limits, room, host_budget_bytes)
+        return _released(request, best, levels, wanted, limits, room)
     assert short is not None
     return short
 
 
 def _released(
-    request: MemoryRequest, found: Found, levels: Levels, wanted: Wanted, limits: Limits, room: Room, host_budget: int
+    request: MemoryRequest, found: Found, levels: Levels, wanted: Wanted, limits: Limits, room: Room
 ) -> Found:
-    """The same without the levers that turned out not to be needed beside the last ones, the costliest first."""
+    """The same without the levers that later ones made unnecessary, the costliest first."""
     for name in reversed(LEVERS):
         first = getattr(levels, name)[0]
         if getattr(found.levers, name) == first:
             continue
         levers = replace(found.levers, **{name: first})
-        outcome = _try(request, levers, wanted, limits, room, host_budget)
+        outcome = _try(request, levers, wanted, limits, room)
         if isinstance(outcome, Shortage) or (
             _better(found.sizes, outcome) and not is_enough(request, outcome, wanted, limits)
         ):
@@ -88,7 +86,7 @@ def _released(
 
 
 def steps(levels: Levels) -> Iterator[tuple[str, Levers]]:
-    """The lever that was pulled last (none at first) and the state of all of them, from no saving to most."""
+    """The lever pulled last (empty at first) and the state of all levers, from no saving to most."""
     current = Levers(**{name: getattr(levels, name)[0] for name in LEVERS})
     yield "", current
     for name in LEVERS:
@@ -99,27 +97,27 @@ def steps(levels: Levels) -> Iterator[tuple[str, Levers]]:
 
 def is_enough(request: MemoryRequest, sizes: Sizes, wanted: Wanted, limits: Limits) -> bool:
     """Whether larger sizes would gain little."""
-    whole = wanted.mini_batch_sequences * request.length
+    whole = wanted.mini_batch_sequences * request.workload.length
     tokens = min(limits.enough_tokens_per_micro_batch, whole)
     fixed = wanted.micro_batch_size is not None or wanted.micro_batch_tokens is not None
     sequences = min(limits.max_num_seqs // 4, wanted.num_sequences)
-    enough_tokens = fixed or sizes.micro_batch_tokens >= tokens or sizes.micro_batch_tokens + request.length > whole
+    enough_tokens = (
+        fixed or sizes.micro_batch_tokens >= tokens or sizes.micro_batch_tokens + request.workload.length > whole
+    )
     return enough_tokens and (wanted.max_num_seqs is not None or sizes.max_num_seqs >= sequences)
 
 
 def shortage_text(short: Shortage) -> str:
     return (
         f"`{short.phase}` needs {format_bytes(short.needed_bytes)} "
-        f"and {format_bytes(short.available_bytes)} may be used"
+        f"and {format_bytes(short.available_bytes)} is available"
     )
 
 
-def _try(
-    request: MemoryRequest, levers: Levers, wanted: Wanted, limits: Limits, room: Room, host_budget_bytes: int
-) -> Sizes | Shortage:
+def _try(request: MemoryRequest, levers: Levers, wanted: Wanted, limits: Limits, room: Room) -> Sizes | Shortage:
     on_host = host_bytes(request, levers)
-    if on_host > host_budget_bytes:
-        return Shortage(phase="host memory", needed_bytes=on_host, available_bytes=host_budget_bytes)
+    if on_host > room.host_bytes:
+        return Shortage(phase="host memory", needed_bytes=on_host, available_bytes=room.host_bytes)
     return largest_sizes(request, levers, wanted=wanted, limits=limits, room=room)
 
 

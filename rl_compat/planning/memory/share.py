@@ -1,10 +1,9 @@
-"""A rollout engine's share of the device, which is a share of its total memory and not of what is free."""
+"""A rollout engine's fraction of the device: of its total memory, not of its free memory."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from rl_compat.config.types import RunConfig
 from rl_compat.errors import DoesNotFitError
 from rl_compat.hardware.types import Hardware
 from rl_compat.planning.memory.budget import weights_bytes
@@ -16,14 +15,14 @@ from rl_compat.units import format_bytes
 def kv_room_bytes(
     *, total_bytes: int, resident_bytes: int, weights_bytes: int, overhead_bytes: int, share: float
 ) -> int:
-    """What is left for the cache when an engine may hold `share` of the device beside a trainer.
+    """Bytes left for the KV cache when an engine may hold `share` of the device and a trainer holds the rest.
 
-    Raises DoesNotFitError, with the shares that work, when engine and trainer together exceed the device or the
-    share does not hold the engine's own weights.
+    Raises DoesNotFitError, with the fractions that work, when engine and trainer together exceed the device or the
+    fraction does not hold the engine's own weights.
     """
     lowest = (weights_bytes + overhead_bytes) / total_bytes
     highest = (total_bytes - resident_bytes) / total_bytes
-    between = f"above {lowest:.2f} and at most {highest:.2f}, less what a training step needs"
+    between = f"above {lowest:.2f} and at most {highest:.2f}, minus what a training step needs"
     hint = f"set `rollout.gpu_memory_utilization` {between}"
     if lowest >= highest:
         hint = "free memory first: `plan.offload_idle_models=true`, or a smaller model"
@@ -36,16 +35,15 @@ def kv_room_bytes(
     if share <= lowest:
         raise DoesNotFitError(
             f"`rollout.gpu_memory_utilization={share}` is {format_bytes(share * total_bytes)}, and the engine needs "
-            f"{format_bytes(weights_bytes + overhead_bytes)} before any cache",
+            f"{format_bytes(weights_bytes + overhead_bytes)} without any KV cache",
             hint=hint,
         )
     return int(share * total_bytes) - weights_bytes - overhead_bytes
 
 
-def engine_room_bytes(config: RunConfig, hardware: Hardware, request: MemoryRequest) -> int | None:
-    """What the user lets the engine hold, cache and weights together; None when the planner decides."""
-    share = config.rollout.gpu_memory_utilization
-    if share is None or not request.generates:
+def engine_room_bytes(share: float | None, hardware: Hardware, request: MemoryRequest) -> int | None:
+    """What the user lets the engine hold, KV cache and weights together; None where the planner decides."""
+    if share is None:
         return None
     copy = request.actor.num_parameters * 2 if request.rollout_dtype != "fp32" else 0
     overhead = 0
@@ -53,7 +51,7 @@ def engine_room_bytes(config: RunConfig, hardware: Hardware, request: MemoryRequ
         copy, overhead = vllm_weights_bytes(request), overhead_bytes(request)
     room = kv_room_bytes(
         total_bytes=device_bytes(hardware),
-        resident_bytes=sum(weights_bytes(request, Levers(), role) for role in request.roles),
+        resident_bytes=sum(weights_bytes(request, Levers(), role) for role in request.workload.models),
         weights_bytes=copy,
         overhead_bytes=overhead,
         share=share,
@@ -61,9 +59,8 @@ def engine_room_bytes(config: RunConfig, hardware: Hardware, request: MemoryRequ
     return room + copy + overhead
 
 
-def with_share(request: MemoryRequest, config: RunConfig, hardware: Hardware) -> MemoryRequest:
-    """The request with what vLLM takes when the user gave its share: all of it, whatever the sequences need."""
-    share = config.rollout.gpu_memory_utilization
+def with_share(request: MemoryRequest, share: float | None, hardware: Hardware) -> MemoryRequest:
+    """The request with what vLLM takes if the user set its fraction: all of it, whatever the sequences need."""
     if share is None or request.engine != "vllm":
         return request
     return replace(request, vllm_share_bytes=int(share * device_bytes(hardware)))

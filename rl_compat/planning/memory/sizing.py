@@ -12,15 +12,15 @@ from rl_compat.planning.profile import Limits
 
 SMALLEST_CHUNK = 64
 LOGITS_FRACTION = 0.1
-"of the memory there is, for the logits of one chunk"
+"of the available memory, for the logits of one chunk"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """Sizes worth having, and those that the user fixed."""
+    """Upper limits of useful sizes, and sizes that the user fixed."""
 
     num_sequences: int
-    "to generate at once if there is room"
+    "to generate at once if they fit"
     mini_batch_sequences: int
     max_num_seqs: int | None = None
     max_prefill_tokens: int | None = None
@@ -31,18 +31,21 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
-    """Memory on the device."""
+    """Memory that may be used."""
 
     available_bytes: int
+    "of the device"
+    host_bytes: int
+    "of the host, by offload"
     engine_bytes: int | None = None
-    "what the rollout engine may hold, when the user gave its share"
+    "what the rollout engine may hold, where the user set its fraction of the device"
     sequences_wait: bool = False
-    "sequences that find no room in the engine's cache wait for it: one must fit, not all that the user allows"
+    "sequences wait for a place in the engine's KV cache: one must fit, not all that the user allows"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shortage:
-    """The first thing that does not fit even at the smallest sizes."""
+    """What does not fit even at the smallest sizes."""
 
     phase: str
     needed_bytes: int
@@ -52,7 +55,7 @@ class Shortage:
 def largest_sizes(
     request: MemoryRequest, levers: Levers, *, wanted: Wanted, limits: Limits, room: Room
 ) -> Sizes | Shortage:
-    """Sizes raised one after the other as far as they fit: sequences generated at once, prefill, micro-batch."""
+    """The largest sizes that fit, raised one after the other: concurrent sequences, prefill, micro-batch."""
     smallest = _smallest(request, wanted, limits, room)
     short = shortage(request, levers, smallest, room)
     if short is not None:
@@ -69,13 +72,15 @@ def largest_sizes(
         sizes = _raise_prefill(request, sizes, limits, fits)
     if wanted.micro_batch_size is None and wanted.micro_batch_tokens is None:
         base = sizes
-        most = max(1, min(limits.max_tokens_per_micro_batch // request.length, wanted.mini_batch_sequences))
-        sizes = _raise(base, most, lambda count: replace(base, micro_batch_tokens=count * request.length), fits)
+        most = max(1, min(limits.max_tokens_per_micro_batch // request.workload.length, wanted.mini_batch_sequences))
+        sizes = _raise(
+            base, most, lambda count: replace(base, micro_batch_tokens=count * request.workload.length), fits
+        )
     return sizes
 
 
 def shortage(request: MemoryRequest, levers: Levers, sizes: Sizes, room: Room) -> Shortage | None:
-    """The phase that exceeds the room by most, or None."""
+    """The phase that exceeds the available memory by most, or None."""
     if room.engine_bytes is not None:
         held = engine_needs_bytes(request, levers, replace(sizes, max_num_seqs=1) if room.sequences_wait else sizes)
         if held > room.engine_bytes:
@@ -87,19 +92,19 @@ def shortage(request: MemoryRequest, levers: Levers, sizes: Sizes, room: Room) -
 
 
 def _smallest(request: MemoryRequest, wanted: Wanted, limits: Limits, room: Room) -> Sizes:
-    rows = wanted.micro_batch_size or (2 if request.compares else 1)
-    tokens = wanted.micro_batch_tokens or rows * request.length
+    rows = wanted.micro_batch_size or (2 if request.workload.pairs else 1)
+    tokens = wanted.micro_batch_tokens or rows * request.workload.length
     return Sizes(
         micro_batch_tokens=tokens,
         logprob_chunk_tokens=wanted.logprob_chunk_tokens or _chunk_tokens(request, limits, room),
         max_num_seqs=wanted.max_num_seqs or 1,
-        max_prefill_tokens=wanted.max_prefill_tokens or request.max_prompt_length,
+        max_prefill_tokens=wanted.max_prefill_tokens or request.workload.max_prompt_length,
     )
 
 
 def _chunk_tokens(request: MemoryRequest, limits: Limits, room: Room) -> int:
-    """The largest power of two whose logits take no more than their fraction of the memory."""
-    one = activations.logits_bytes(request.actor.vocab_size, tokens=1)
+    """The largest power of two whose logits stay within their fraction of the memory."""
+    one = activations.logits_bytes(request.workload.main_model.vocab_size, tokens=1)
     chunk = limits.max_logprob_chunk_tokens
     while chunk > SMALLEST_CHUNK and chunk * one > room.available_bytes * LOGITS_FRACTION:
         chunk //= 2
@@ -107,13 +112,13 @@ def _chunk_tokens(request: MemoryRequest, limits: Limits, room: Room) -> int:
 
 
 def _raise_prefill(request: MemoryRequest, sizes: Sizes, limits: Limits, fits: Callable[[Sizes], bool]) -> Sizes:
-    prompt = request.max_prompt_length
+    prompt = request.workload.max_prompt_length
     most = max(1, min(limits.max_prefill_tokens // prompt, sizes.max_num_seqs))
     return _raise(sizes, most, lambda count: replace(sizes, max_prefill_tokens=count * prompt), fits)
 
 
 def _raise(start: Sizes, most: int, at: Callable[[int], Sizes], fits: Callable[[Sizes], bool]) -> Sizes:
-    """The sizes `at` the largest count up to `most` that fits; `start`, which fits, is that of count 1."""
+    """The sizes `at` the largest count up to `most` that fits. `start`, the sizes at count 1, fits."""
     low, high = 1, most
     while low < high:
         middle = (low + high + 1) // 2

@@ -1,4 +1,4 @@
-"""The rollout engine that was measured to be the fastest, where the user leaves the engine open."""
+"""The rollout engine that was measured to be the fastest, if the user does not set one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rl_compat.planning.speed.comparison import Comparison, compared
 from rl_compat.planning.speed.measurements import Measurement, shipped_measurements
 
 TIE = 0.05
-"a lead of less does not speak for an engine: the preferred one stays"
+"a smaller lead does not decide: the preferred engine stays"
 
 Decide = Callable[[Choice], Decided]
 Search = Callable[[Decided], Found | Shortage]
@@ -27,10 +27,10 @@ Search = Callable[[Decided], Found | Shortage]
 def with_fastest_engine(
     decided: Decided, found: Found, *, own: Iterable[Measurement], decide: Decide, search: Search
 ) -> tuple[Decided, Found]:
-    """What was decided, with the engine that was measured to be the fastest.
+    """The decisions and sizes with the engine that was measured to be the fastest.
 
-    `own` are this machine's measurements, which come before the shipped ones. `decide` decides again with another
-    engine; it is taken when it fits in memory without sending to the host what otherwise stays on the device.
+    `own` are measurements of this machine, which take precedence over the shipped ones. `decide` decides again with
+    another engine; that engine is used if it fits in memory without additional offload.
     """
     comparison = _comparison(decided, found.sizes.max_num_seqs, own)
     if comparison is None:
@@ -55,13 +55,18 @@ def with_fastest_engine(
 
 
 def _comparison(decided: Decided, batch: int, own: Iterable[Measurement]) -> Comparison | None:
-    """Of the engines that run here: this machine's own figures, else the shipped ones; None when none apply.
+    """Speeds of the engines that run here, from this machine or else the shipped ones; None if none apply.
 
-    They were taken on real cards, with whole weights, and the shipped ones with models of described families.
+    Measurements are of real cards and unquantized weights; the shipped ones are of families with a described forward.
     """
     request, hardware = decided.request, decided.hardware
     preferred = decided.choices["rollout_engine"]
-    if preferred.asked or not request.generates or hardware.emulated is not None or request.quantization != "none":
+    if (
+        preferred.asked
+        or not request.workload.generates
+        or hardware.emulated is not None
+        or request.quantization != "none"
+    ):
         return None
     if request.actor.native_obstacle is not None:
         return None
@@ -81,7 +86,7 @@ def _comparison(decided: Decided, batch: int, own: Iterable[Measurement]) -> Com
 
 
 def _fitting(choice: Choice, found: Found, decide: Decide, search: Search) -> tuple[Decided, Found] | str:
-    """What is decided with another engine, or why it is not taken."""
+    """The decisions with another engine, or why it is not used."""
     try:
         other = decide(choice)
         outcome = search(other)
@@ -93,8 +98,8 @@ def _fitting(choice: Choice, found: Found, decide: Decide, search: Search) -> tu
 
 
 def _moves_more(levers: Levers, than: Levers) -> bool:
-    dear = [name for name in LEVERS if name not in CHEAP]
-    return any(getattr(levers, name) and not getattr(than, name) for name in dear)
+    costly = [name for name in LEVERS if name not in CHEAP]
+    return any(getattr(levers, name) and not getattr(than, name) for name in costly)
 
 
 def _slower(speed: float, fastest: float) -> str:
@@ -102,7 +107,7 @@ def _slower(speed: float, fastest: float) -> str:
 
 
 def _chosen(decided: Decided, engine: str, *, because: str, against: Mapping[str, str] | None = None) -> Choice:
-    """An engine that runs here, with what speaks against each of the others."""
+    """An engine that runs here, with the reasons against the others."""
     before = decided.choices["rollout_engine"]
     others = [name for name in (before.value, *(item.value for item in before.rejected)) if name != engine]
     return choose(

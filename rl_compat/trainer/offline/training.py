@@ -70,8 +70,9 @@ class Offline:
 
     def summary(self) -> str:
         plan, config = self.setup.plan, self.config
+        pool = plan.pool_of("actor")
         return (
-            f"{config.algorithm.name} on {plan.device_name} with profile `{plan.profile}`: "
+            f"{config.algorithm.name} on {pool.device_name} with profile `{pool.profile}`: "
             f"{plan.roles['actor'].compute_dtype} training, {self.total_steps} steps of {config.trainer.batch_size} of "
             f"{len(self.prepared.training.items)} rows"
         )

@@ -61,10 +61,12 @@ class Reinforcement:
 
     def summary(self) -> str:
         plan, config = self.prepared.plan, self.config
+        pool, rollout = plan.pool_of("actor"), plan.rollout
+        assert rollout is not None, "reinforcement learning generates"
         return (
-            f"{config.algorithm.name} on {plan.device_name} with profile `{plan.profile}`: "
-            f"{plan.roles['actor'].compute_dtype} training, {plan.rollout.compute_dtype} rollout by "
-            f"`{plan.rollout.engine}`, {self.total_steps} steps of {config.trainer.batch_size} prompts x "
+            f"{config.algorithm.name} on {pool.device_name} with profile `{pool.profile}`: "
+            f"{plan.roles['actor'].compute_dtype} training, {rollout.compute_dtype} rollout by "
+            f"`{rollout.engine}`, {self.total_steps} steps of {config.trainer.batch_size} prompts x "
             f"{config.algorithm.group_size}"
         )
 

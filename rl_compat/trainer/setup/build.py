@@ -14,12 +14,10 @@ from rl_compat.algorithms.losses.policy import POLICY_LOSSES
 from rl_compat.algorithms.table import ALGORITHMS, policy_loss_of
 from rl_compat.config.types import AlgorithmConfig, RewardConfig, RunConfig
 from rl_compat.data.order.batches import Order
-from rl_compat.distributed.pool import ResourcePool
 from rl_compat.errors import ModelError
 from rl_compat.hardware.types import Hardware
-from rl_compat.planning.memory.checkpoint_size import checkpoint_bytes
-from rl_compat.planning.memory.request import CRITIC_ROLES
-from rl_compat.planning.types import Plan
+from rl_compat.planning.memory.budget import checkpoint_bytes
+from rl_compat.planning.types import CRITIC_ROLES, Plan, RoleName
 from rl_compat.rewards.builtin.table import check_rows
 from rl_compat.trainer.checkpoints import check_disk
 from rl_compat.trainer.loop import Roles, StepSettings
@@ -32,12 +30,10 @@ from rl_compat.workers.actor import ActorModel
 from rl_compat.workers.critic import CriticModel
 from rl_compat.workers.reference import ReferenceModel
 from rl_compat.workers.reward import RewardModel
-from rl_compat.workers.reward_model import RewardModelSettings
 from rl_compat.workers.setup import (
     Setup,
     actor_settings,
     cost_config,
-    cost_model_settings,
     critic_settings,
     experience_settings,
     optimizer_steps_per_batch,
@@ -82,7 +78,7 @@ def check_run(config: RunConfig, hardware: Hardware) -> Prepared:
     plan = setup.plan
     if "critic" in plan.roles:
         check_critic_ids(setup)
-    size = checkpoint_bytes(plan, config.model, shape=setup.shape, critic_shape=setup.critic_shape)
+    size = checkpoint_bytes(setup.workload, plan)
     check_disk(RunFolder(Path(config.trainer.output_dir)).checkpoints, size, config.trainer.keep_checkpoints)
     training, notes = load_training_data(setup)
     validation, validation_notes = load_validation_prompts(setup)
@@ -103,35 +99,33 @@ def check_run(config: RunConfig, hardware: Hardware) -> Prepared:
 
 def start_reward(setup: Setup, prompts: Sequence[Prompt]) -> RewardModel:
     """The reward of the settings, checked against the prompts. Raises DataError or ConfigError."""
-    return _start(setup, prompts, setup.config.reward, reward_model_settings(setup))
+    return _start(setup, prompts, setup.config.reward, "reward")
 
 
 def start_cost(setup: Setup, prompts: Sequence[Prompt]) -> RewardModel | None:
     """The cost of the settings, where the algorithm has one. Raises DataError or ConfigError."""
     if not ALGORITHMS[setup.config.algorithm.name].needs_cost:
         return None
-    return _start(setup, prompts, cost_config(setup.config), cost_model_settings(setup))
+    return _start(setup, prompts, cost_config(setup.config), "cost")
 
 
-def _start(
-    setup: Setup, prompts: Sequence[Prompt], config: RewardConfig, learned: RewardModelSettings | None
-) -> RewardModel:
+def _start(setup: Setup, prompts: Sequence[Prompt], config: RewardConfig, role: RoleName) -> RewardModel:
     check_rows(prompts, config.functions, config.sources)
     return RewardModel(
         config,
         data_sources=sorted({prompt.data_source for prompt in prompts}),
-        pool=pool_of(setup),
+        pool=setup.pool_of(role),
         max_response_length=setup.config.data.max_response_length,
-        learned=learned,
+        learned=reward_model_settings(setup, role),
     )
 
 
 def check_critic_ids(setup: Setup) -> None:
-    """Raise ModelError for a critic that cannot read the actor's tokens."""
-    sampled = min(setup.shape.vocab_size, setup.tokenizer.num_tokens)
-    if setup.critic_shape.vocab_size < sampled:
+    """Raise ModelError for a critic whose vocabulary is smaller than the actor's."""
+    sampled, known = min(setup.shape.vocab_size, setup.tokenizer.num_tokens), setup.workload.models["critic"].vocab_size
+    if known < sampled:
         raise ModelError(
-            f"the critic knows {setup.critic_shape.vocab_size} token ids and the actor samples from {sampled}",
+            f"the critic knows {known} token ids and the actor samples from {sampled}",
             hint="set `model.critic_path` to a model with the actor's tokenizer",
         )
 
@@ -141,19 +135,18 @@ def build_roles(prepared: Prepared, reporter: Reporter) -> Roles:
     setup = prepared.setup
     config = setup.config
     actor = load_actor(setup, reporter, total_optimizer_steps=prepared.total_optimizer_steps)
-    pool = pool_of(setup)
     critics = {}
     for role in [role for role in CRITIC_ROLES if role in prepared.plan.roles]:
         reporter.phase(f"loading the {role.replace('_', ' ')}")
         settings = critic_settings(setup, role=role, total_optimizer_steps=prepared.total_optimizer_steps)
-        critics[role] = CriticModel(settings, pool=pool)
+        critics[role] = CriticModel(settings, pool=setup.pool_of(role))
     reference = None
-    if needs_reference(config.algorithm):
+    if "reference" in {phase.name for phase in setup.workload.phases}:
         reporter.phase("loading the reference")
         reference = (
-            ReferenceModel.of_adapter(actor)
-            if config.model.lora_rank
-            else ReferenceModel.start(reference_settings(setup), pool=pool)
+            ReferenceModel.start(reference_settings(setup), pool=setup.pool_of("reference"))
+            if "reference" in prepared.plan.roles
+            else ReferenceModel.of_adapter(actor)
         )
     if config.reward.model is not None:
         reporter.phase("loading the reward model")
@@ -175,20 +168,18 @@ def load_actor(
     setup: Setup, reporter: Reporter, *, total_optimizer_steps: int | None = None, trains: bool = True
 ) -> ActorModel:
     """The actor alone, with torch's threads as planned; without an optimizer when it only generates."""
-    if setup.plan.num_threads is not None:
-        torch.set_num_threads(setup.plan.num_threads)
+    set_num_threads(setup)
     reporter.phase("loading the actor")
     settings = actor_settings(setup, total_optimizer_steps=total_optimizer_steps)
     settings = settings if trains else replace(settings, optimizer=None)
-    return ActorModel(settings, pool=pool_of(setup), chat=setup.chat)
+    return ActorModel(settings, pool=setup.pool_of("actor"), chat=setup.chat)
 
 
-def pool_of(setup: Setup) -> ResourcePool:
-    return ResourcePool(gpus=[] if setup.plan.device == "cpu" else None, hardware=setup.hardware)
-
-
-def needs_reference(algorithm: AlgorithmConfig) -> bool:
-    return algorithm.kl_in_reward != "none" or algorithm.kl_loss != "none"
+def set_num_threads(setup: Setup) -> None:
+    """Give torch the planned number of CPU threads."""
+    num_threads = setup.plan.pool_of("actor").num_threads
+    if num_threads is not None:
+        torch.set_num_threads(num_threads)
 
 
 def step_settings(config: RunConfig) -> StepSettings:

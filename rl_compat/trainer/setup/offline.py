@@ -5,18 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 from rl_compat.algorithms.table import ALGORITHMS
 from rl_compat.config.types import RunConfig
 from rl_compat.data.order.batches import Order
 from rl_compat.hardware.types import Hardware
 from rl_compat.models.value_model import check_scoring_family
-from rl_compat.planning.memory.checkpoint_size import checkpoint_bytes
+from rl_compat.planning.memory.budget import checkpoint_bytes
 from rl_compat.trainer.checkpoints import check_disk
 from rl_compat.trainer.offline.data import OfflineData, training_items, validation_items
 from rl_compat.trainer.run_folder import RunFolder
-from rl_compat.trainer.setup.build import pool_of
+from rl_compat.trainer.setup.build import set_num_threads
 from rl_compat.workers.learner import LearnerModel
 from rl_compat.workers.learner_setup import learner_settings
 from rl_compat.workers.setup import Setup, optimizer_steps_per_batch, prepare
@@ -44,9 +42,9 @@ def check_offline(config: RunConfig, hardware: Hardware) -> OfflinePrepared:
     Raises ConfigError, DataError, ModelError, HardwareError or DoesNotFitError.
     """
     setup = prepare(config, hardware)
-    plan, trainer, scores = setup.plan, config.trainer, ALGORITHMS[config.algorithm.name].scores
+    plan, trainer = setup.plan, config.trainer
     check_model(setup)
-    size = checkpoint_bytes(plan, config.model, shape=setup.shape, critic_shape=setup.shape, scores=scores)
+    size = checkpoint_bytes(setup.workload, plan)
     check_disk(RunFolder(Path(trainer.output_dir)).checkpoints, size, trainer.keep_checkpoints)
     training, held_out = training_items(setup), validation_items(setup)
     order = training.order(config)
@@ -73,7 +71,6 @@ def weight_files(folder: Path) -> list[tuple[str, int]]:
 
 def load_learner(setup: Setup, *, total_optimizer_steps: int | None = None, trains: bool = True) -> LearnerModel:
     """The model of the settings, with torch's threads as planned; without an optimizer when it is only measured."""
-    if setup.plan.num_threads is not None:
-        torch.set_num_threads(setup.plan.num_threads)
+    set_num_threads(setup)
     settings = learner_settings(setup, total_optimizer_steps=total_optimizer_steps, trains=trains)
-    return LearnerModel(settings, pool=pool_of(setup))
+    return LearnerModel(settings, pool=setup.pool_of("actor"))

@@ -11,7 +11,8 @@ from rl_compat.config.load import load_config
 from rl_compat.config.types import RunConfig
 from rl_compat.errors import CheckpointError, ConfigError
 from rl_compat.hardware.types import Hardware
-from rl_compat.planning.types import Plan
+from rl_compat.planning.types import PoolPlan
+from rl_compat.planning.workload import evaluation_workload
 from rl_compat.trainer.checkpoints import Found, find_newest, open_checkpoint
 from rl_compat.trainer.online.prompt_data import load_validation_prompts
 from rl_compat.trainer.online.validate import Validation, validate
@@ -60,13 +61,14 @@ def evaluate(
     *,
     checkpoint: Found | None,
     reporter: Reporter,
-    around: Callable[[Plan], AbstractContextManager[object]] = nullcontext,
+    around: Callable[[PoolPlan], AbstractContextManager[object]] = nullcontext,
 ) -> Validation:
     """One response to each validation prompt of the settings, scored. Models live inside `around(plan)`.
 
     Raises ConfigError, DataError, ModelError, HardwareError or DoesNotFitError before weights are loaded.
     """
-    setup = prepare(generation_only(config), hardware)
+    without_critic = replace(config, model=replace(config.model, critic_path=None))
+    setup = prepare(without_critic, hardware, describe=evaluation_workload)
     plan = setup.plan
     prompts, notes = load_validation_prompts(setup)
     if not prompts:
@@ -74,7 +76,7 @@ def evaluate(
     for note in (*setup.notes, *notes, *plan.notes):
         reporter.say(f"note: {note}")
     timer = Timer(reporter)
-    with around(plan), closing(start_reward(setup, prompts)) as reward:
+    with around(plan.pool_of("actor")), closing(start_reward(setup, prompts)) as reward:
         actor = load_actor(setup, reporter, trains=False)
         if checkpoint is not None:
             restore_actor(actor, checkpoint)
@@ -88,14 +90,3 @@ def evaluate(
                 seed=config.trainer.seed,
                 on_progress=on_progress,
             )
-
-
-def generation_only(config: RunConfig) -> RunConfig:
-    """The same settings planned for the smallest training there is: no critic, no reference, one group."""
-    return replace(
-        config,
-        model=replace(config.model, critic_path=None),
-        algorithm=replace(config.algorithm, name="grpo", group_size=2, kl_in_reward="none", kl_loss="none"),
-        optimizer=replace(config.optimizer, name="adamw"),
-        trainer=replace(config.trainer, batch_size=1, mini_batch_size=1, validate_after=True),
-    )

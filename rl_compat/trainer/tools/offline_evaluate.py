@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 
 from rl_compat.algorithms.table import is_offline
 from rl_compat.config.types import RunConfig
 from rl_compat.errors import ConfigError
 from rl_compat.hardware.types import Hardware
-from rl_compat.planning.types import Plan
+from rl_compat.planning.types import PoolPlan
+from rl_compat.planning.workload import evaluation_workload
 from rl_compat.trainer.checkpoints import Found
 from rl_compat.trainer.offline.data import validation_items
 from rl_compat.trainer.offline.held_out import HeldOut, HeldOutRows
@@ -31,13 +31,13 @@ def evaluate_offline(
     *,
     checkpoint: Found | None,
     reporter: Reporter,
-    around: Callable[[Plan], AbstractContextManager[object]] = nullcontext,
+    around: Callable[[PoolPlan], AbstractContextManager[object]] = nullcontext,
 ) -> HeldOut:
     """The held-out rows of the settings. The reference is the model that training began with.
 
     Raises ConfigError, DataError, ModelError, HardwareError or DoesNotFitError before weights are loaded.
     """
-    setup = prepare(replace(config, optimizer=replace(config.optimizer, name="adamw")), hardware)
+    setup = prepare(config, hardware, describe=evaluation_workload)
     check_model(setup)
     data = validation_items(setup)
     if not data.items:
@@ -45,7 +45,7 @@ def evaluate_offline(
     for note in (*setup.notes, *data.notes, *setup.plan.notes):
         reporter.say(f"note: {note}")
     timer = Timer(reporter)
-    with around(setup.plan):
+    with around(setup.plan.pool_of("actor")):
         reporter.phase("loading the model")
         learner = load_learner(setup, trains=False)
         rows = HeldOutRows(setup, data.items)

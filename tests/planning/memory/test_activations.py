@@ -9,12 +9,14 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from rl_compat.config.types import DataConfig
 from rl_compat.models.load import enable_checkpointing
 from rl_compat.planning.memory import activations
 from rl_compat.planning.memory.activations import Arithmetic, kv_cache_bytes, logits_bytes, saved_bytes
 from rl_compat.planning.memory.budget import phase_budgets
 from rl_compat.planning.memory.request import Levers, MemoryRequest, Sizes
 from rl_compat.planning.shapes.shape import ModelShape
+from rl_compat.planning.workload import shared_workload
 from rl_compat.training.chunked_logprobs import LogitRule, chunked_logprobs
 from rl_compat.units import GIB
 
@@ -126,7 +128,7 @@ def test_an_update_is_planned_within_15_percent_of_a_tracked_step(checkpointing)
     )
     rows, length, response, chunk = 8, 128, 64, 64
     shape = ModelShape.from_config(model.config.to_dict())
-    request = update_request(shape, max_prompt_length=length - response, max_response_length=response)
+    request = update_request(shape, prompt=length - response, response=response)
     sizes = Sizes(
         micro_batch_tokens=rows * length, logprob_chunk_tokens=chunk, max_num_seqs=1, max_prefill_tokens=length
     )
@@ -140,32 +142,22 @@ def test_an_update_is_planned_within_15_percent_of_a_tracked_step(checkpointing)
     assert 0.95 * measured <= planned <= 1.15 * measured
 
 
-def update_request(shape: ModelShape, **changes: object) -> MemoryRequest:
-    values: dict[str, object] = {
-        "actor": shape,
-        "critic": None,
-        "has_reference": False,
-        "reference_pass": False,
-        "lora_rank": 0,
-        "lora_targets": ("all-linear",),
-        "quantization": "none",
-        "max_prompt_length": 64,
-        "max_response_length": 64,
-        "compute_dtype": "fp32",
-        "rollout_dtype": "fp32",
-        "repeat_kv": False,
-        "eager_attention": False,
-        "optimizer_state_bytes": 8,
-        "engine": "native",
-        "on_cpu": False,
-        "cuda_graphs": False,
-        "with_entropy": False,
-        "sorts_vocabulary": False,
-        "context_bytes": 0,
-        "allocator_factor": 1.0,
-        **changes,
-    }
-    return MemoryRequest(**values)  # type: ignore[arg-type]
+def update_request(shape: ModelShape, *, prompt: int, response: int) -> MemoryRequest:
+    data = DataConfig(max_prompt_length=prompt, max_response_length=response)
+    return MemoryRequest(
+        workload=shared_workload(shape, ("actor",), data=data),
+        quantization="none",
+        compute_dtype="fp32",
+        rollout_dtype="fp32",
+        repeat_kv=False,
+        eager_attention=False,
+        optimizer_state_bytes=8,
+        engine="native",
+        on_cpu=False,
+        cuda_graphs=False,
+        context_bytes=0,
+        allocator_factor=1.0,
+    )
 
 
 def test_logits_of_a_152k_vocabulary() -> None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from fakes.machines import A100, QWEN_05B, machine
+from fakes.machines import A100, QWEN_05B, machine, only_pool, planned
 from transformers import AutoConfig
 
 from rl_compat.config.types import RolloutConfig, RunConfig
 from rl_compat.errors import HardwareError
-from rl_compat.planning.fit import make_plan
 from rl_compat.planning.shapes.decoder_families import (
     ACTIVATIONS,
     DESCRIBED_FAMILIES,
@@ -78,9 +77,9 @@ def test_what_needs_the_models_own_forward_is_named(config: dict[str, object], o
 def test_a_model_that_native_cannot_run_is_planned_for_transformers_with_the_reason(
     config: dict[str, object], obstacle: str
 ) -> None:
-    plan = make_plan(RunConfig(), machine(A100, vllm="0.24.0"), shape(**config))
+    plan = planned(RunConfig(), machine(A100, vllm="0.24.0"), shape(**config))
 
-    choice = plan.choices["rollout_engine"]
+    choice = only_pool(plan).choices["rollout_engine"]
     assert plan.rollout.engine == choice.value == "transformers"
     assert f"native cannot run this model: {obstacle}" in choice.reason
     rejected = {item.value: item.reasons for item in choice.rejected}
@@ -94,14 +93,14 @@ def test_native_asked_for_a_model_that_it_cannot_run_is_refused_before_anything_
     with pytest.raises(
         HardwareError, match=r"`rollout.engine=native` cannot run this model: its layers share"
     ) as error:
-        make_plan(asked, machine(A100), shape(num_kv_shared_layers=10))
+        planned(asked, machine(A100), shape(num_kv_shared_layers=10))
 
     assert error.value.hint == "set `rollout.engine=transformers`"
 
 
 def test_a_plan_says_when_native_must_call_the_models_own_forward() -> None:
-    other = make_plan(RunConfig(), machine(A100), shape(model_type="olmo2"))
-    known = make_plan(RunConfig(), machine(A100), QWEN_05B)
+    other = planned(RunConfig(), machine(A100), shape(model_type="olmo2"))
+    known = planned(RunConfig(), machine(A100), QWEN_05B)
 
     note = "rollout engine `native` calls the model's own forward, which is slower: `olmo2` is not among the families"
     assert [text for text in other.notes if note in text]

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from fakes.machines import A100, H200, LLAMA_7B, P40, QWEN_05B, fits, machine, recorded
+from fakes.machines import A100, H200, LLAMA_7B, P40, QWEN_05B, fits, machine, only_pool, planned, recorded
 
 from rl_compat.config.types import DataConfig, PlanConfig, RolloutConfig, RunConfig
 from rl_compat.hardware.gpu.catalogue import emulated_hardware
 from rl_compat.hardware.types import Hardware
-from rl_compat.planning.fit import make_plan
 from rl_compat.planning.shapes.shape import ModelShape
 from rl_compat.planning.speed.comparison import compared
 from rl_compat.planning.speed.measurements import Measurement
@@ -47,14 +46,14 @@ VLLM_AHEAD = (measured("native", 12600.0), measured("vllm", 18048.0))
 VLLM_BEHIND = (measured("native", 12600.0), measured("vllm", 9000.0))
 
 
-def planned(
+def with_speeds(
     own: Sequence[Measurement],
     *,
     hardware: Hardware = A100_WITH_VLLM,
     shape: ModelShape = QWEN_05B,
     config: RunConfig = AUTO,
 ) -> Plan:
-    return make_plan(config, hardware, shape, measured=own)
+    return planned(config, hardware, shape, measured=own)
 
 
 def with_rollout(**settings: object) -> RunConfig:
@@ -62,12 +61,12 @@ def with_rollout(**settings: object) -> RunConfig:
 
 
 def rejected(plan: Plan) -> dict[str, tuple[str, ...]]:
-    return {item.value: item.reasons for item in plan.choices["rollout_engine"].rejected}
+    return {item.value: item.reasons for item in only_pool(plan).choices["rollout_engine"].rejected}
 
 
 def test_the_faster_engine_is_taken_with_both_figures_and_their_source() -> None:
-    plan = planned(VLLM_AHEAD)
-    choice = plan.choices["rollout_engine"]
+    plan = with_speeds(VLLM_AHEAD)
+    choice = only_pool(plan).choices["rollout_engine"]
 
     assert (plan.rollout.engine, choice.value, choice.asked) == ("vllm", "vllm", False)
     assert choice.reason == (
@@ -82,24 +81,26 @@ def test_the_faster_engine_is_taken_with_both_figures_and_their_source() -> None
 
 
 def test_a_preferred_engine_that_is_faster_stays_and_its_reason_has_the_figures() -> None:
-    plan = planned(VLLM_BEHIND)
+    plan = with_speeds(VLLM_BEHIND)
 
     assert plan.rollout.engine == "native"
-    assert "; native 12,600 against vllm 9,000 tokens/s on NVIDIA A100" in plan.choices["rollout_engine"].reason
+    assert (
+        "; native 12,600 against vllm 9,000 tokens/s on NVIDIA A100" in only_pool(plan).choices["rollout_engine"].reason
+    )
     assert rejected(plan)["vllm"] == ("was measured slower: 9,000 against 12,600 tokens/s",)
 
 
 @pytest.mark.parametrize(("speed", "engine"), [(13_229.0, "native"), (13_231.0, "vllm")])
 def test_less_than_five_percent_do_not_speak_against_native(speed: float, engine: str) -> None:
-    plan = planned([measured("native", 12_600.0), measured("vllm", speed)])
+    plan = with_speeds([measured("native", 12_600.0), measured("vllm", speed)])
 
     assert plan.rollout.engine == engine
-    assert ("differ by less than 5%" in plan.choices["rollout_engine"].reason) == (engine == "native")
+    assert ("differ by less than 5%" in only_pool(plan).choices["rollout_engine"].reason) == (engine == "native")
 
 
 def test_the_shipped_speeds_of_a_card_are_used_where_the_machine_has_none_of_its_own() -> None:
-    bf16 = make_plan(AUTO, H200_WITH_VLLM, QWEN_05B).choices["rollout_engine"]
-    own = make_plan(
+    bf16 = only_pool(planned(AUTO, H200_WITH_VLLM, QWEN_05B)).choices["rollout_engine"]
+    own = planned(
         AUTO,
         H200_WITH_VLLM,
         QWEN_05B,
@@ -119,8 +120,8 @@ def test_speeds_are_those_of_the_batch_nearest_to_the_planned_one() -> None:
         measured("vllm", 9000.0, batch=256),
     ]
 
-    assert planned(figures, config=with_rollout(max_num_seqs=8)).rollout.engine == "native"
-    assert planned(figures, config=with_rollout(max_num_seqs=200)).rollout.engine == "vllm"
+    assert with_speeds(figures, config=with_rollout(max_num_seqs=8)).rollout.engine == "native"
+    assert with_speeds(figures, config=with_rollout(max_num_seqs=200)).rollout.engine == "vllm"
 
 
 @pytest.mark.parametrize(
@@ -135,11 +136,11 @@ def test_speeds_are_those_of_the_batch_nearest_to_the_planned_one() -> None:
     ],
 )
 def test_speeds_under_other_conditions_say_nothing(own: list[Measurement]) -> None:
-    assert planned(own).choices["rollout_engine"] == planned(()).choices["rollout_engine"]
+    assert only_pool(with_speeds(own)).choices["rollout_engine"] == only_pool(with_speeds(())).choices["rollout_engine"]
 
 
 def test_an_explicit_setting_wins() -> None:
-    choice = planned(VLLM_AHEAD, config=with_rollout(engine="native")).choices["rollout_engine"]
+    choice = only_pool(with_speeds(VLLM_AHEAD, config=with_rollout(engine="native"))).choices["rollout_engine"]
 
     assert (choice.value, choice.asked, choice.reason) == ("native", True, "asked for")
 
@@ -147,8 +148,8 @@ def test_an_explicit_setting_wins() -> None:
 def test_vllm_is_not_taken_where_it_is_not_installed_or_not_supported() -> None:
     p40 = [replace(item, card=P40.name, dtype="fp32") for item in VLLM_AHEAD]
 
-    assert planned(VLLM_AHEAD, hardware=machine(A100)).rollout.engine == "native"
-    assert planned(p40, hardware=machine(P40, vllm="0.19.1")).rollout.engine == "native"
+    assert with_speeds(VLLM_AHEAD, hardware=machine(A100)).rollout.engine == "native"
+    assert with_speeds(p40, hardware=machine(P40, vllm="0.19.1")).rollout.engine == "native"
 
 
 def test_an_emulated_card_does_not_use_speeds_that_were_measured_here() -> None:
@@ -156,8 +157,8 @@ def test_an_emulated_card_does_not_use_speeds_that_were_measured_here() -> None:
     name = emulated.devices[0].name
     own = [replace(item, card=name, dtype=dtype) for item in VLLM_AHEAD for dtype in ("fp16", "fp32")]
 
-    assert planned(own, hardware=emulated).choices["rollout_engine"].value == "native"
-    assert "tokens/s" not in planned(own, hardware=emulated).choices["rollout_engine"].reason
+    assert only_pool(with_speeds(own, hardware=emulated)).choices["rollout_engine"].value == "native"
+    assert "tokens/s" not in only_pool(with_speeds(own, hardware=emulated)).choices["rollout_engine"].reason
 
 
 def test_adapters_go_to_either_engine_and_a_quantized_base_stays_where_it_is_quantized() -> None:
@@ -165,8 +166,8 @@ def test_adapters_go_to_either_engine_and_a_quantized_base_stays_where_it_is_qua
     hardware = machine(A100, vllm="0.24.0", bitsandbytes="0.48.0")
     quantized = replace(adapters, plan=PlanConfig(quantization="nf4"))
 
-    assert planned(VLLM_AHEAD, hardware=hardware, config=adapters).rollout.engine == "vllm"
-    assert planned(VLLM_AHEAD, hardware=hardware, config=quantized).rollout.engine == "native"
+    assert with_speeds(VLLM_AHEAD, hardware=hardware, config=adapters).rollout.engine == "vllm"
+    assert with_speeds(VLLM_AHEAD, hardware=hardware, config=quantized).rollout.engine == "native"
 
 
 def test_a_faster_engine_that_does_not_fit_is_passed_over_with_the_shortage() -> None:
@@ -175,7 +176,7 @@ def test_a_faster_engine_that_does_not_fit_is_passed_over_with_the_shortage() ->
     small = replace(A100, memory_total_bytes=34 * 2**30, memory_free_bytes=34 * 2**30)
     adapters = replace(AUTO, model=replace(AUTO.model, lora_rank=8), plan=PlanConfig(frozen_storage_dtype="bf16"))
 
-    plan = planned(own, hardware=machine(small, vllm="0.24.0"), shape=LLAMA_7B, config=adapters)
+    plan = with_speeds(own, hardware=machine(small, vllm="0.24.0"), shape=LLAMA_7B, config=adapters)
 
     assert fits(plan) and plan.rollout.engine == "native"
     (reason,) = rejected(plan)["vllm"]
@@ -185,26 +186,26 @@ def test_a_faster_engine_that_does_not_fit_is_passed_over_with_the_shortage() ->
 def test_a_setting_that_vllm_refuses_keeps_native() -> None:
     config = with_rollout(max_num_batched_tokens=200, max_num_seqs=256)
 
-    plan = planned(VLLM_AHEAD, config=config)
+    plan = with_speeds(VLLM_AHEAD, config=config)
 
     assert plan.rollout.engine == "native"
-    assert "vLLM computes a token of every sequence" in rejected(plan)["vllm"][0]
+    assert "`rollout.max_num_batched_tokens` is 200" in rejected(plan)["vllm"][0]
 
 
 def test_shipped_speeds_say_nothing_about_a_model_that_native_runs_through_its_own_forward() -> None:
     other = replace(QWEN_05B, own_forward_obstacle="`qwen9` is not among the families that it describes")
 
-    assert "tokens/s" not in make_plan(AUTO, H200_WITH_VLLM, other).choices["rollout_engine"].reason
+    assert "tokens/s" not in only_pool(planned(AUTO, H200_WITH_VLLM, other)).choices["rollout_engine"].reason
     own = [replace(item, card=H200.name) for item in VLLM_AHEAD]
-    assert make_plan(AUTO, H200_WITH_VLLM, other, measured=own).rollout.engine == "vllm"
+    assert planned(AUTO, H200_WITH_VLLM, other, measured=own).rollout.engine == "vllm"
 
 
 def test_this_machines_speeds_decide_on_a_cpu_too() -> None:
     hardware = machine(vllm_cpu="0.32.0")
     own = [replace(item, card=hardware.host.cpu_name, dtype="fp32", compute_capability=None) for item in VLLM_AHEAD]
 
-    assert planned(own, hardware=hardware).rollout.engine == "vllm"
-    assert planned((), hardware=hardware).rollout.engine == "native"
+    assert with_speeds(own, hardware=hardware).rollout.engine == "vllm"
+    assert with_speeds((), hardware=hardware).rollout.engine == "native"
 
 
 def test_of_several_models_the_one_nearest_in_size_is_compared() -> None:

@@ -23,9 +23,10 @@ from rl_compat.errors import ConfigError, DataError, ModelError
 from rl_compat.models.chat import ChatEncoder
 from rl_compat.models.tokenizer import load_tokenizer
 from rl_compat.models.value_model import check_scoring_family
-from rl_compat.planning.memory.checkpoint_size import checkpoint_bytes
+from rl_compat.planning.memory.budget import checkpoint_bytes
 from rl_compat.planning.serialize import load_plan
 from rl_compat.planning.shapes.shape import ModelShape
+from rl_compat.planning.workload import run_workload
 from rl_compat.rewards.types import ScoreRequest
 from rl_compat.trainer.checkpoints import find_newest
 from rl_compat.trainer.reporter import SilentReporter
@@ -123,18 +124,17 @@ def test_samples_show_what_is_learned(kind: str, runs: dict[str, Path]) -> None:
 def test_the_plan_has_one_model_and_the_phases_of_the_method(kind: str, runs: dict[str, Path]) -> None:
     plan = load_plan(runs[kind] / "plan.json")
     assert set(plan.roles) == {"actor"}
-    phases = [budget.phase for budget in plan.budgets]
+    phases = [budget.phase for budget in plan.pool_of("actor").budgets]
     reference = ["reference"] if kind in ("dpo", "kto", "dpo-lora") else []
     assert phases == [*reference, "evaluation", "actor_update"]
-    assert not {"rollout_engine", "cuda_graphs"} & plan.choices.keys()
+    assert not {"rollout_engine", "cuda_graphs"} & plan.pool_of("actor").choices.keys()
 
 
 @pytest.mark.parametrize("kind", ["sft", "reward_model"])
 def test_a_checkpoint_is_as_large_as_was_planned(kind: str, runs: dict[str, Path], llama_folder: Path) -> None:
-    shape = ModelShape.from_folder(llama_folder)
     config = load_config(runs[kind] / "run.toml").config
-    plan = load_plan(runs[kind] / "plan.json")
-    planned = checkpoint_bytes(plan, config.model, shape=shape, critic_shape=shape, scores=kind == "reward_model")
+    workload = run_workload(config, {"actor": ModelShape.from_folder(llama_folder)})
+    planned = checkpoint_bytes(workload, load_plan(runs[kind] / "plan.json"))
     files = (runs[kind] / "checkpoints" / "step_5").rglob("*")
     assert planned == pytest.approx(sum(path.stat().st_size for path in files if path.is_file()), rel=0.25)
 

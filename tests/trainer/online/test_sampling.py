@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from rl_compat.config.types import RolloutConfig
-from rl_compat.planning.types import Plan, RolloutPlan
+from rl_compat.planning.types import PoolPlan
 from rl_compat.rewards.types import Scores
 from rl_compat.trainer.memory import PhaseMemory
 from rl_compat.trainer.online.sampling import Sampled, SamplingSettings, prompts_of, sample
@@ -75,15 +75,7 @@ def prompts(rows: Sequence[int]) -> list[Prompt]:
 
 def step(first: Sequence[int], more: Callable[[int], Sequence[Prompt]], *, rounds: int | None) -> tuple[Sampled, Actor]:
     actor = Actor()
-    plan = Plan(
-        profile="",
-        device="cpu",
-        device_name="",
-        roles={},
-        rollout=RolloutPlan(engine="native", compute_dtype="fp32", max_num_seqs=1, max_prefill_tokens=1),
-        budgets=(),
-        memory_available_bytes=0,
-    )
+    pool = PoolPlan(devices=("cpu",), device_name="", profile="", budgets=(), memory_available_bytes=0)
     sampled = sample(
         cast(ActorModel, actor),
         cast(RewardModel, Reward()),
@@ -91,7 +83,7 @@ def step(first: Sequence[int], more: Callable[[int], Sequence[Prompt]], *, round
         SamplingSettings(rollout=RolloutConfig(), group_size=2, max_new_tokens=4, max_rounds=rounds),
         seed=7,
         timer=Timer(SilentReporter()),
-        memory=PhaseMemory(plan),
+        memory=PhaseMemory(pool),
         more=more,
     )
     return sampled, actor
