@@ -29,9 +29,9 @@ PLANNED_PHASE = {
 class PhaseMemory:
     """Peak bytes that torch allocated and reserved on the device, by phase. Measures nothing on a CPU."""
 
-    def __init__(self, plan: PoolPlan) -> None:
-        self._device = None if plan.device == "cpu" else torch.device(plan.device)
-        self._planned = {budget.phase: budget.total_bytes for budget in plan.budgets}
+    def __init__(self, pool: PoolPlan) -> None:
+        self._device = None if pool.device == "cpu" else torch.device(pool.device)
+        self._planned = {budget.phase: budget.total_bytes for budget in pool.budgets}
         self._allocated: dict[str, int] = {}
         self._reserved: dict[str, int] = {}
 
