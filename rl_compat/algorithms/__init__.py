@@ -1,1 +1,1 @@
-"""The mathematics of reinforcement learning on tokens: pure functions of tensors."""
+"""Algorithms as pure functions of tensors: advantages, losses, KL, off-policy correction."""

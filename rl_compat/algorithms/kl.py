@@ -1,4 +1,4 @@
-"""Estimates of KL(policy || reference) from sampled tokens, and the controllers of its coefficient."""
+"""Estimators of KL(policy || reference) from sampled tokens, and controllers of the KL coefficient."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ MAX_RELATIVE_ERROR = 0.2
 
 
 def kl_estimate(kind: KLKind, *, logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
-    """KL of each token [B, T] from its log-probabilities [B, T] under the policy and the reference, in float32.
+    """The KL estimate per token [B, T] from log-probabilities [B, T] under the policy and the reference, in float32.
 
     With r = ref_logprobs - logprobs: k1 is -r, abs is |r|, k2 is r^2 / 2 and k3 is exp(r) - r - 1
-    (Schulman 2020, "Approximating KL divergence"). For k3 the log-ratio is held within 20 before the exponential and
-    the result within 10, so values and gradients stay finite; beyond those bounds the gradient is 0.
+    (Schulman 2020, "Approximating KL divergence"). For k3 the log-ratio is clamped to [-20, 20] before the exponential
+    and the result to [-10, 10], so that values and gradients are finite; beyond these bounds the gradient is 0.
 
-    A kind with a `+` has the value of that estimate and the gradient of k2, -r: of the four it is the one whose mean
-    over samples of the policy is the gradient of the divergence (Tang and Munos 2025, "On a few pitfalls in KL
+    A kind with a `+` has the value of that estimator and the gradient of k2, -r. Of the four, only k2 has a gradient
+    whose mean over samples of the policy is the gradient of the KL (Tang and Munos 2025, "On a few pitfalls in KL
     divergence gradient estimation for RL").
     """
     log_ratio = at_least_float32(ref_logprobs) - at_least_float32(logprobs)
@@ -48,43 +48,43 @@ def _estimate(kind: str, log_ratio: Tensor) -> Tensor:
             bounded = log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
             return (torch.expm1(bounded) - bounded).clamp(-MAX_K3, MAX_K3)
         case _:
-            raise AssertionError(f"`{kind}` is no estimate of the KL")
+            raise AssertionError(f"unknown KL estimator `{kind}`")
 
 
 class KLController(Protocol):
-    """Holds the coefficient of the KL penalty and moves it after each step."""
+    """The coefficient of the KL penalty, updated after each step."""
 
     coef: float
 
     def update(self, *, kl: float, num_sequences: int) -> None:
-        """Take in the mean KL of a step of so many sequences."""
+        """Update the coefficient with the mean KL of a step of `num_sequences` sequences."""
 
     def state_dict(self) -> dict[str, float]:
-        """What a checkpoint keeps."""
+        """The state in a checkpoint."""
 
     def load_state_dict(self, state: Mapping[str, float]) -> None:
-        """Continue from what a checkpoint kept."""
+        """Restore the state of a checkpoint."""
 
 
 @dataclass(slots=True, kw_only=True)
 class FixedKLController:
-    """A coefficient that stays as configured, also when a run resumes."""
+    """A constant coefficient. It keeps the configured value when a run resumes."""
 
     coef: float
 
     def update(self, *, kl: float, num_sequences: int) -> None:
-        """Change nothing."""
+        """Does nothing."""
 
     def state_dict(self) -> dict[str, float]:
         return {"coef": self.coef}
 
     def load_state_dict(self, state: Mapping[str, float]) -> None:
-        """Change nothing: the configured coefficient holds."""
+        """Does nothing: the configured coefficient applies."""
 
 
 @dataclass(slots=True, kw_only=True)
 class AdaptiveKLController:
-    """A coefficient that grows while the KL is above the target and shrinks below it (Ziegler et al. 2019, 2.2)."""
+    """A coefficient that rises while the KL is above the target and falls below it (Ziegler et al. 2019, 2.2)."""
 
     coef: float
     target: float
@@ -95,7 +95,7 @@ class AdaptiveKLController:
         assert self.horizon > 0
 
     def update(self, *, kl: float, num_sequences: int) -> None:
-        """coef *= 1 + clip(kl / target - 1, -0.2, 0.2) * num_sequences / horizon. A KL that is NaN changes nothing."""
+        """coef *= 1 + clip(kl / target - 1, -0.2, 0.2) * num_sequences / horizon. A KL of NaN has no effect."""
         if math.isnan(kl):
             return
         error = min(max(kl / self.target - 1, -MAX_RELATIVE_ERROR), MAX_RELATIVE_ERROR)
@@ -109,7 +109,7 @@ class AdaptiveKLController:
 
 
 def make_kl_controller(kind: Literal["fixed", "adaptive"], *, coef: float, target: float, horizon: int) -> KLController:
-    """The controller of that kind. The fixed one needs neither target nor horizon."""
+    """The controller of a kind. A fixed one ignores target and horizon."""
     if kind == "fixed":
         return FixedKLController(coef=coef)
     return AdaptiveKLController(coef=coef, target=target, horizon=horizon)

@@ -1,4 +1,4 @@
-"""The price of a constraint: a multiplier that rises while the cost is above its limit and falls below it."""
+"""The Lagrange multiplier of a cost constraint: it rises while the cost is above the limit and falls below it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from rl_compat.algorithms.precision import at_least_float32
 
 @dataclass(slots=True, kw_only=True)
 class LagrangeMultiplier:
-    """The multiplier lambda of PPO-Lagrangian, kept as its logarithm (Dai et al. 2023, "Safe RLHF", section 3.3)."""
+    """The multiplier lambda of PPO-Lagrangian, stored as its logarithm (Dai et al. 2023, "Safe RLHF", section 3.3)."""
 
     limit: float
-    "mean cost of a response that is still allowed"
+    "maximum mean cost of a response"
     learning_rate: float
     initial: float
     "above 0"
@@ -33,10 +33,10 @@ class LagrangeMultiplier:
         return math.exp(self.log_multiplier)
 
     def update(self, mean_cost: float) -> None:
-        """log lambda += learning_rate (mean_cost - limit) lambda, then lambda at most maximum.
+        """log lambda += learning_rate (mean_cost - limit) lambda, then lambda = min(lambda, maximum).
 
-        It is one step of gradient ascent on lambda (mean_cost - limit) in log lambda. Without a finite mean cost
-        nothing changes.
+        This is one step of gradient ascent on lambda (mean_cost - limit) in log lambda. A mean cost that is not finite
+        has no effect.
         """
         if not math.isfinite(mean_cost):
             return
@@ -44,18 +44,18 @@ class LagrangeMultiplier:
         self.log_multiplier = min(self.log_multiplier + step, math.log(self.maximum))
 
     def state_dict(self) -> dict[str, float]:
-        """What a checkpoint keeps."""
+        """The state in a checkpoint."""
         return {"log_multiplier": self.log_multiplier}
 
     def load_state_dict(self, state: Mapping[str, float]) -> None:
-        """Continue from what a checkpoint kept; a maximum that was lowered since holds."""
+        """Restore the state of a checkpoint, with lambda at most the current maximum."""
         self.log_multiplier = min(state["log_multiplier"], math.log(self.maximum))
 
 
 def constrained_advantages(reward_advantages: Tensor, cost_advantages: Tensor, *, multiplier: float) -> Tensor:
-    """(A_reward - lambda A_cost) / (1 + lambda) of advantages of one shape (Dai et al. 2023, "Safe RLHF").
+    """(A_reward - lambda A_cost) / (1 + lambda) of two advantages of the same shape (Dai et al. 2023, "Safe RLHF").
 
-    The division keeps the size of the update the same as the multiplier grows.
+    The division keeps the scale of the update constant as the multiplier grows.
     """
     reward, cost = at_least_float32(reward_advantages), at_least_float32(cost_advantages)
     return (reward - multiplier * cost) / (1 + multiplier)

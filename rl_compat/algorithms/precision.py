@@ -1,4 +1,4 @@
-"""The floating-point type that the algorithms compute in."""
+"""The floating-point type of the algorithms."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ from torch import Tensor
 
 
 def at_least_float32(x: Tensor) -> Tensor:
-    """The same values in float32, or in float64 when they already are."""
+    """x in float32, or unchanged if it is float64."""
     return x if x.dtype == torch.float64 else x.float()

@@ -1,4 +1,4 @@
-"""The algorithms and policy losses by name: what each needs, sets and reads. No tensors: planning reads it too."""
+"""The algorithms and policy losses by name, with their requirements and settings. This module does not import torch."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ Aggregation = Literal["token-mean", "token-sum", "seq-mean-token-sum", "seq-mean
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """A whole number that is a fraction of another setting."""
+    """A default that is a fraction of another setting, rounded to an integer."""
 
     of: str
     fraction: float
@@ -56,28 +56,28 @@ class Share:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Algorithm:
-    """One row of the table."""
+    """An algorithm and its requirements."""
 
     name: AlgorithmName
     summary: str
-    "where its advantages come from, or what it learns, in half a sentence"
+    "its advantages, or what it learns, in half a sentence"
     learns_from: Literal["prompts", "supervised", "preference", "labelled"] = "prompts"
-    "its rows: prompts are answered by the model itself and rewarded; the others come with their responses"
+    "type of its rows: the model generates responses to prompts; the other types contain their responses"
     needs_critic: bool = False
     needs_groups: bool = False
-    "compares the responses of one prompt, so it needs several of each"
+    "compares the responses of one prompt, so that it needs several"
     needs_greedy_response: bool = False
-    "the reward of the most likely response to each prompt is its baseline"
+    "the baseline is the reward of the greedy response to each prompt"
     needs_sum_pi_squared: bool = False
-    "the sum of the squared probabilities of all tokens at each position"
+    "needs the sum of the squared probabilities of all tokens at each position"
     needs_reward_parts: bool = False
-    "compares the parts of the reward one by one"
+    "normalizes each part of the reward by itself"
     needs_cost: bool = False
-    "a cost beside the reward, held below a limit, with a critic of its own"
+    "has a cost that is kept below a limit, with its own critic"
     compares_with_reference: bool = False
-    "its loss has the log-probabilities of the model before training"
+    "its loss uses the log-probabilities of the model before training"
     scores: bool = False
-    "trains a model with one number for a conversation in place of the output over the vocabulary"
+    "trains a model that outputs one number for a conversation"
     reads: tuple[str, ...] = ()
     "settings and groups of `algorithm` that only some algorithms read"
     policy_loss: PolicyLossName = "ppo_clip"
@@ -97,27 +97,27 @@ ROWS = (
     ),
     Algorithm(
         name="ppo_lagrangian",
-        summary="PPO with a second critic for a cost, whose price rises while it is above its limit",
+        summary="PPO with a cost below a limit: a second critic, and a Lagrange multiplier that rises above the limit",
         needs_critic=True,
         needs_cost=True,
         reads=(*GAE, "lagrangian"),
     ),
     Algorithm(
         name="grpo",
-        summary="each reward against the mean and spread of its group",
+        summary="each reward relative to the mean and standard deviation of its group",
         needs_groups=True,
         reads=("normalize_by_std",),
     ),
     Algorithm(
         name="dr_grpo",
-        summary="GRPO without the two divisions that favour some prompts and lengths",
+        summary="GRPO without the normalizations by standard deviation and length",
         needs_groups=True,
         reads=("normalize_by_std",),
         defaults={"algorithm.normalize_by_std": False, "algorithm.loss_aggregation": "seq-mean-token-sum-norm"},
     ),
     Algorithm(
         name="dapo",
-        summary="GRPO without prompts that teach nothing, with a wider upper clip and a penalty for overlong responses",
+        summary="GRPO with dynamic sampling, a higher upper clip bound and a penalty for overlong responses",
         needs_groups=True,
         reads=("normalize_by_std",),
         defaults={
@@ -129,7 +129,7 @@ ROWS = (
     ),
     Algorithm(
         name="rloo",
-        summary="each reward against the mean of the other responses",
+        summary="each reward relative to the mean of the other responses of the prompt",
         needs_groups=True,
     ),
     Algorithm(
@@ -139,47 +139,47 @@ ROWS = (
     ),
     Algorithm(
         name="reinforce_plus_plus_baseline",
-        summary="each reward against the mean of its group, whitened over the batch",
+        summary="each reward relative to the mean of its group, whitened over the batch",
         needs_groups=True,
     ),
     Algorithm(
         name="opo",
-        summary="each reward against the mean of its group weighted by length",
+        summary="each reward relative to the length-weighted mean of its group",
         needs_groups=True,
     ),
     Algorithm(
         name="grpo_passk",
-        summary="only the best response of a group learns, by its lead over the second best",
+        summary="only the best response of a group, with its lead over the second best",
         needs_groups=True,
         reads=("normalize_by_std",),
     ),
     Algorithm(
         name="gpg",
-        summary="each reward against the mean of its group, scaled up when few rewards are not 0",
+        summary="each reward relative to the mean of its group, scaled up if few rewards are nonzero",
         needs_groups=True,
         policy_loss="gpg",
     ),
     Algorithm(
         name="gdpo",
-        summary="every part of the reward against its group by itself, then summed and whitened",
+        summary="each part of the reward normalized within its group, then summed and whitened",
         needs_groups=True,
         needs_reward_parts=True,
         reads=("gdpo",),
     ),
     Algorithm(
         name="remax",
-        summary="each reward against that of the greedy response to the prompt",
+        summary="each reward relative to that of the greedy response to the prompt",
         needs_greedy_response=True,
     ),
     Algorithm(
         name="optimal_token_baseline",
-        summary="reward-to-go of each token against the baseline of least variance in its group",
+        summary="reward-to-go of each token relative to the minimum-variance baseline of its group",
         needs_groups=True,
         needs_sum_pi_squared=True,
     ),
     Algorithm(
         name="tir_optimal_token_baseline",
-        summary="the same with tokens matched by their number among the trained ones",
+        summary="optimal_token_baseline with tokens aligned by their position within the response mask",
         needs_groups=True,
         needs_sum_pi_squared=True,
     ),
@@ -188,25 +188,25 @@ ROWS = (
 OFFLINE_ROWS = (
     Algorithm(
         name="sft",
-        summary="responses are imitated, token by token",
+        summary="maximum likelihood of given responses",
         learns_from="supervised",
         defaults={"optimizer.actor_lr": 2e-5},
     ),
     Algorithm(
         name="dpo",
-        summary="the better of two responses becomes more likely than the worse, against a reference",
+        summary="the chosen of two responses becomes more likely than the rejected one, relative to a reference",
         learns_from="preference",
         compares_with_reference=True,
     ),
     Algorithm(
         name="kto",
-        summary="responses that were called good become more likely, others less, against a reference",
+        summary="responses labelled as desirable become more likely, others less likely, relative to a reference",
         learns_from="labelled",
         compares_with_reference=True,
     ),
     Algorithm(
         name="reward_model",
-        summary="one number for a conversation, higher for the better of two",
+        summary="one number for a conversation, higher for the chosen of two responses",
         learns_from="preference",
         scores=True,
         defaults={"optimizer.actor_lr": 1e-5},
@@ -231,18 +231,18 @@ LOSS_READS: Mapping[PolicyLossName, tuple[str, ...]] = {
     "dppo_kl": (*CLIP, "clip_dual"),
     "reinforce": (),
 }
-"policy loss to the settings of `algorithm` that change something in it"
+"settings of `algorithm` that each policy loss uses"
 
 
 def is_offline(name: str) -> bool:
-    """Whether an algorithm learns from responses that are there, without generating any."""
+    """Whether an algorithm learns from given responses instead of generating its own."""
     return ALGORITHMS[name].learns_from != "prompts"
 
 
 WITHOUT_RATIO: tuple[PolicyLossName, ...] = ("gpg", "reinforce", "dro")
-"policy losses without a factor that corrects for who sampled"
+"policy losses without an importance ratio"
 
 
 def policy_loss_of(name: AlgorithmName, policy_loss: PolicyLossName | Literal["auto"]) -> PolicyLossName:
-    """The policy loss of the algorithm `name` where `algorithm.policy_loss` is `policy_loss`."""
+    """The policy loss of the algorithm `name` if `algorithm.policy_loss` is `policy_loss`."""
     return ALGORITHMS[name].policy_loss if policy_loss == "auto" else policy_loss

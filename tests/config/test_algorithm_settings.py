@@ -84,7 +84,7 @@ def test_dapo_sets_what_the_paper_does_and_a_given_setting_stays() -> None:
             "only one of them can hold",
         ),
         (["off_policy.importance=token", "off_policy.band=2,0.5"], "from 2.0 to 0.5, which holds nothing"),
-        (["off_policy.reject=token_k4:2"], "`token_k4` is no rejection rule"),
+        (["off_policy.reject=token_k4:2"], "`token_k4`"),
         (["off_policy.reject=token_k1:2,token_k1:3"], "is given 2 times"),
         (["off_policy.bypass=true", "off_policy.importance=token"], "would count it twice"),
         (["off_policy.bypass=true", "off_policy.vtrace.enabled=true"], "computes only the sampler's"),

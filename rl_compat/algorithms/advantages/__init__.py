@@ -1,1 +1,1 @@
-"""Advantages: from rewards to what each token is credited with."""
+"""Advantage estimators."""

@@ -1,4 +1,4 @@
-"""From the rewards of a step to advantages, by the name of the algorithm."""
+"""The advantage estimator of each algorithm, by name."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from rl_compat.algorithms.masking import masked_sum, whiten
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VTraceBounds:
-    """The most that a ratio of probabilities counts."""
+    """Upper bounds of the importance ratios of V-trace."""
 
     rho: float = 1.0
     c: float = 1.0
@@ -34,10 +34,10 @@ class VTraceBounds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdvantageInputs:
-    """Everything that an algorithm may make advantages from, for all responses of a step."""
+    """Everything from which an algorithm may estimate advantages, for all responses of a step."""
 
     token_rewards: Tensor
-    "[B, T] outcome reward on the last token, minus the KL penalty when there is one"
+    "[B, T] outcome reward on the last token, minus the KL penalty if any"
     rewards: Tensor
     "[B] outcome reward"
     response_mask: Tensor
@@ -45,36 +45,36 @@ class AdvantageInputs:
     groups: Tensor
     "[B] int64"
     values: Tensor | None = None
-    "[B, T], when the algorithm has a critic"
+    "[B, T], if the algorithm has a critic"
     scored: Tensor | None = None
-    "[B] bool: False on rows that have no reward; all have one when not given"
+    "[B] bool: False for rows without a reward; None if all rows have one"
     baselines: Tensor | None = None
     "[B] outcome reward of the greedy response to the same prompt"
     logprobs: Tensor | None = None
-    "[B, T] of the sampled tokens under the policy that learns"
+    "[B, T] of the sampled tokens under the current policy"
     rollout_logprobs: Tensor | None = None
     "[B, T] under the policy that sampled them"
     sum_pi_squared: Tensor | None = None
     "[B, T]"
     importance: Tensor | None = None
-    "[B, T] weights of tokens that another policy sampled; 1 when not given"
+    "[B, T] importance weights of the tokens; 1 if None"
     reward_parts: Mapping[str, Tensor] = field(default_factory=dict)
     "[B] by name"
     part_weights: Mapping[str, float] = field(default_factory=dict)
     cost_advantages: Tensor | None = None
     "[B, T] not whitened"
     multiplier: float = 0.0
-    "the price of the cost"
+    "Lagrange multiplier of the cost constraint"
     gamma: float = 1.0
     gae_lambda: float = 1.0
     whiten: bool = True
     normalize_by_std: bool = True
     vtrace: VTraceBounds | None = None
-    "with a critic: V-trace in place of GAE"
+    "with a critic: V-trace instead of GAE"
 
 
 def ppo_advantages(inputs: AdvantageInputs) -> AdvantageEstimate:
-    """Advantages by GAE or V-trace, whitened over the step if asked. Rows without a reward get 0 for both results."""
+    """GAE or V-trace, whitened over the step if `whiten`. Rows without a reward get advantage and return 0."""
     assert inputs.values is not None
     mask = kept(inputs)
     estimate = with_critic(inputs, token_rewards=inputs.token_rewards, values=inputs.values)
@@ -82,7 +82,7 @@ def ppo_advantages(inputs: AdvantageInputs) -> AdvantageEstimate:
 
 
 def lagrangian_advantages(inputs: AdvantageInputs) -> AdvantageEstimate:
-    """Those of the reward minus the price times those of the cost, over one plus the price; whitened together if asked.
+    """(A_reward - multiplier A_cost) / (1 + multiplier), whitened over the step if `whiten`.
 
     Returns are those of the reward.
     """
@@ -125,7 +125,7 @@ def kept(inputs: AdvantageInputs) -> Tensor:
 
 
 def grpo_advantages(inputs: AdvantageInputs) -> AdvantageEstimate:
-    """Advantages within groups, from `response_rewards`."""
+    """GRPO on `response_rewards`."""
     return grpo(
         rewards=response_rewards(inputs),
         groups=inputs.groups,
@@ -136,7 +136,7 @@ def grpo_advantages(inputs: AdvantageInputs) -> AdvantageEstimate:
 
 
 def passk_advantages(inputs: AdvantageInputs) -> AdvantageEstimate:
-    """The lead of each group's best, from `response_rewards`."""
+    """GRPO for pass@k on `response_rewards`."""
     return grpo_passk(
         rewards=response_rewards(inputs),
         groups=inputs.groups,
@@ -176,9 +176,9 @@ def gdpo_advantages(inputs: AdvantageInputs) -> AdvantageEstimate:
 
 
 def response_rewards(inputs: AdvantageInputs) -> Tensor:
-    """[B]: the sum of each response's token rewards, which a KL penalty is part of.
+    """The sum of the token rewards of each response, including the KL penalty, [B].
 
-    A response without tokens has none, and is compared by its outcome reward.
+    For a response without tokens it is the outcome reward.
     """
     summed = masked_sum(inputs.token_rewards, mask=inputs.response_mask, dim=1)
     return torch.where(inputs.response_mask.any(1), summed, inputs.rewards)
@@ -205,7 +205,7 @@ def _by_token_baseline(estimate: Callable[..., AdvantageEstimate]) -> Estimator:
 
 
 def _compared(estimate: Callable[..., AdvantageEstimate]) -> Estimator:
-    """An estimator that needs `response_rewards` and their groups only."""
+    """An estimator that needs only `response_rewards` and groups."""
 
     def advantages(inputs: AdvantageInputs) -> AdvantageEstimate:
         return estimate(

@@ -1,4 +1,4 @@
-"""From rewards to advantages along a response: token rewards, discounted returns, and generalized estimation."""
+"""Advantages along a response: token rewards, discounted returns and generalized advantage estimation."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class AdvantageEstimate(NamedTuple):
 
 
 def outcome_token_rewards(*, rewards: Tensor, response_lengths: Tensor, response_mask: Tensor) -> Tensor:
-    """Rewards [B] put on the last token of each response, [B, T].
+    """Token rewards [B, T] with the rewards [B] on the last token of each response.
 
-    The last token is the last one within the length [B] and the mask [B, T]; a response without any gets no reward.
+    The last token is the last one within the length [B] and the mask [B, T]. A response without tokens gets no reward.
     """
     real = response_mask & length_mask(response_lengths, response_mask.shape[1])
     is_last = real & (real.flip(1).cumsum(1).flip(1) == 1)
@@ -39,7 +39,7 @@ def gae(
     """Generalized advantage estimation over token_rewards, values and response_mask [B, T] (Schulman et al. 2016).
 
     delta_t = r_t + gamma V_{t+1} - V_t and A_t = delta_t + gamma lambda A_{t+1}, where t + 1 is the next token of the
-    mask: tokens outside it hand value and advantage on as they came. Advantages are not whitened; returns are A + V.
+    mask. Tokens outside the mask are skipped. Advantages are not whitened. Returns are A + V.
     """
     token_rewards, values = at_least_float32(token_rewards), at_least_float32(values)
     next_value = next_advantage = torch.zeros_like(values[:, 0])
@@ -56,10 +56,7 @@ def gae(
 
 
 def discounted_returns(*, token_rewards: Tensor, response_mask: Tensor, gamma: float) -> Tensor:
-    """G_t = r_t + gamma G_{t+1} over the tokens of the mask, [B, T]; a token outside hands it on as it came.
-
-    0 outside the mask.
-    """
+    """G_t = r_t + gamma G_{t+1}, where t + 1 is the next token of the mask, [B, T]. 0 outside the mask."""
     rewards = at_least_float32(token_rewards).masked_fill(~response_mask, 0)
     running = torch.zeros_like(rewards[:, 0])
     reversed_returns = []
@@ -74,7 +71,7 @@ def reinforce_plus_plus(
 ) -> AdvantageEstimate:
     """Discounted returns, whitened over the batch's response tokens (Hu et al. 2025, "REINFORCE++"), [B, T].
 
-    Rows where scored [B] is False get 0 and count in no statistic. Returns are those before the whitening.
+    Rows where scored [B] is False get 0 and are excluded from the statistics. Returns are not whitened.
     """
     kept = response_mask if scored is None else response_mask & scored[:, None]
     returns = discounted_returns(token_rewards=token_rewards, response_mask=kept, gamma=gamma)

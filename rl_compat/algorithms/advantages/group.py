@@ -1,7 +1,7 @@
-"""Advantages from comparing the responses of one prompt: one number for each response, on all of its tokens.
+"""Group-based advantages: one number per response, the same on all of its tokens.
 
-Everywhere rewards are [B], groups [B] int64, response_mask [B, T] bool and scored [B] bool. Rows where scored is False
-count in no statistic and get 0. Returns are the advantages.
+Rewards are [B], groups [B] int64, response_mask [B, T] bool and scored [B] bool. Rows where scored is False get 0 and
+are excluded from all statistics. Returns are equal to the advantages.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ def grpo(
 ) -> AdvantageEstimate:
     """A = (r - mean) / (std + 1e-6) with the sample standard deviation (Shao et al. 2024, "DeepSeekMath"), [B, T].
 
-    Without the division it is A = r - mean (Liu et al. 2025, "Dr. GRPO"). Groups whose rewards are all equal get
-    exactly 0, and so does a row whose siblings are all unscored. A group of one row keeps its reward.
+    Without normalize_by_std it is A = r - mean (Liu et al. 2025, "Dr. GRPO"). Groups with equal rewards get exactly 0,
+    and so does a row whose siblings are all unscored. In a group of one row, A is the reward.
     """
     exact, group, scored = _compared(rewards, groups, scored)
     rows = exact - _kept_alone(group)
@@ -37,7 +37,7 @@ def grpo(
 def rloo(*, rewards: Tensor, groups: Tensor, response_mask: Tensor, scored: Tensor | None = None) -> AdvantageEstimate:
     """A = r minus the mean reward of the other responses, n / (n - 1) (r - mean) (Ahmadian et al. 2024), [B, T].
 
-    A group of one row keeps its reward, as in verl's `rloo`; its `rloo_vectorized` gives 0 there.
+    In a group of one row, A is the reward, as in verl's `rloo` (verl's `rloo_vectorized` gives 0).
     """
     exact, group, scored = _compared(rewards, groups, scored)
     count = group.of_rows(group.num_scored)
@@ -48,7 +48,7 @@ def rloo(*, rewards: Tensor, groups: Tensor, response_mask: Tensor, scored: Tens
 def opo(*, rewards: Tensor, groups: Tensor, response_mask: Tensor, scored: Tensor | None = None) -> AdvantageEstimate:
     """A = r - sum(length r) / sum(length) over the group (Hao et al. 2025, "OPO"), [B, T].
 
-    Lengths count the tokens of the mask. A group of one row keeps its reward.
+    Lengths are numbers of tokens in the mask. In a group of one row, A is the reward.
     """
     exact, group, scored = _compared(rewards, groups, scored)
     lengths = response_mask.sum(1).double().masked_fill(~scored, 0)
@@ -59,9 +59,9 @@ def opo(*, rewards: Tensor, groups: Tensor, response_mask: Tensor, scored: Tenso
 
 
 def gpg(*, rewards: Tensor, groups: Tensor, response_mask: Tensor, scored: Tensor | None = None) -> AdvantageEstimate:
-    """A = alpha (r - mean) with alpha = rows / rows of a nonzero reward (Chu et al. 2025, "GPG"), [B, T].
+    """A = alpha (r - mean) with alpha = rows / rows with a nonzero reward (Chu et al. 2025, "GPG"), [B, T].
 
-    Rows without a score count in neither number. A group of one row keeps its reward.
+    Only scored rows are counted. In a group of one row, A is alpha times the reward.
     """
     exact, group, scored = _compared(rewards, groups, scored)
     alpha = scored.sum() / ((exact != 0) & scored).sum().clamp(min=1)
@@ -71,11 +71,11 @@ def gpg(*, rewards: Tensor, groups: Tensor, response_mask: Tensor, scored: Tenso
 def grpo_passk(
     *, rewards: Tensor, groups: Tensor, response_mask: Tensor, normalize_by_std: bool, scored: Tensor | None = None
 ) -> AdvantageEstimate:
-    """Only the best response of a group learns, by its lead over the second best (Tang et al. 2025), [B, T].
+    """A = (best - second best) / (std + 1e-6) for the best response of a group, else 0 (Tang et al. 2025), [B, T].
 
-    A = (best - second) / (std + 1e-6), or best - second alone ("Optimizing Language Models for Inference Time
-    Objectives using Reinforcement Learning"). Equal bests have no lead and get 0, and so does a group with fewer than
-    two scored rows, which verl refuses.
+    Without normalize_by_std it is best - second best ("Optimizing Language Models for Inference Time Objectives using
+    Reinforcement Learning"). A tie for the best gives 0, and so does a group with fewer than two scored rows, which
+    verl rejects.
     """
     exact, group, scored = _compared(rewards, groups, scored)
     rows = torch.zeros_like(exact)
@@ -97,10 +97,9 @@ def gdpo(
     response_mask: Tensor,
     scored: Tensor | None = None,
 ) -> AdvantageEstimate:
-    """Every reward [B] is compared by itself as in GRPO, then summed with its weight and whitened, [B, T].
+    """The weighted sum of the GRPO advantages of each reward [B], whitened over the batch's response tokens, [B, T].
 
-    Rewards of different spread so keep the share that their weights say (Liu et al. 2026, "GDPO"). Whitening is over
-    the batch's response tokens.
+    Normalizing each reward by itself keeps its weight independent of its spread (Liu et al. 2026, "GDPO").
     """
     total = torch.zeros(response_mask.shape, dtype=torch.float64, device=response_mask.device)
     for name, rewards in reward_parts.items():
@@ -117,7 +116,7 @@ def reinforce_plus_plus_baseline(
 ) -> AdvantageEstimate:
     """A = r - mean of the group, whitened over the batch's response tokens (Hu et al. 2025, "REINFORCE++"), [B, T].
 
-    A group of one row keeps its reward before the whitening.
+    In a group of one row, A is the reward before whitening.
     """
     exact, group, scored = _compared(rewards, groups, scored)
     spread = (exact - _kept_alone(group)).masked_fill(~scored, 0)[:, None].expand(response_mask.shape)
@@ -131,7 +130,7 @@ def _compared(rewards: Tensor, groups: Tensor, scored: Tensor | None) -> tuple[T
 
 
 def _kept_alone(group: GroupStatistics) -> Tensor:
-    """The group's mean for each row, 0 for a group of one row."""
+    """The mean of each row's group, 0 for a group of one row, [B]."""
     return group.of_rows(group.means.masked_fill(group.num_rows == 1, 0))
 
 

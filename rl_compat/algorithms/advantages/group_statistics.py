@@ -1,4 +1,4 @@
-"""Statistics of rewards within groups: the responses of one prompt."""
+"""Statistics of rewards within groups. A group is all responses of one prompt."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from torch import Tensor
 
 
 class GroupStatistics(NamedTuple):
-    """Of G groups, over their scored rows alone. A group whose rewards are all equal has exactly that mean."""
+    """Statistics of G groups over their scored rows. The mean of equal rewards is exactly that reward."""
 
     row_group: Tensor
-    "[B] position of each row's group in the other fields, which are [G]"
+    "[B] index of each row's group in the other fields, which are [G]"
     num_rows: Tensor
     num_scored: Tensor
     means: Tensor
     stds: Tensor
     "sample standard deviation; 1 for fewer than two scored rows"
     equal: Tensor
-    "bool: all scored rewards are the same"
+    "bool: all scored rewards are equal"
 
     def of_rows(self, statistic: Tensor) -> Tensor:
-        """A statistic [G] for each row, [B]."""
+        """A statistic [G] gathered per row, [B]."""
         return statistic[self.row_group]
 
 
 def group_statistics(rewards: Tensor, *, groups: Tensor, scored: Tensor) -> GroupStatistics:
-    """Statistics of the rewards [B] in their groups [B] int64; rows where scored [B] is False count nowhere."""
+    """Statistics of the rewards [B] in their groups [B] int64, without the rows where scored [B] is False."""
     ids, row_group = groups.unique(return_inverse=True)
     zeros, seen = rewards.new_zeros(len(ids)), row_group[scored]
     values, ones = rewards[scored], torch.ones_like(rewards)
@@ -35,7 +35,7 @@ def group_statistics(rewards: Tensor, *, groups: Tensor, scored: Tensor) -> Grou
     lowest = zeros.scatter_reduce(0, seen, values, "amin", include_self=False)
     highest = zeros.scatter_reduce(0, seen, values, "amax", include_self=False)
     equal = lowest == highest
-    # the mean of equal values can differ from them in the last digit
+    # rounding: the mean of equal values can differ from them in the last digit
     means = torch.where(equal, lowest, zeros.index_add(0, seen, values) / num_scored.clamp(min=1))
     squares = zeros.index_add(0, seen, (values - means[seen]).square())
     stds = torch.where(num_scored > 1, (squares / (num_scored - 1).clamp(min=1)).sqrt(), 1.0)
@@ -50,7 +50,7 @@ def group_sums(values: Tensor, *, groups: Tensor) -> Tensor:
 
 
 def zero_spread_fraction(*, rewards: Tensor, groups: Tensor, scored: Tensor | None = None) -> float:
-    """Share of the groups [B] with several scored rewards [B] in which these are all equal and so teach nothing."""
+    """Fraction of the groups with several scored rewards in which all rewards are equal, so that advantages are 0."""
     scored = torch.ones_like(groups, dtype=torch.bool) if scored is None else scored
     group = group_statistics(rewards.double().masked_fill(~scored, 0), groups=groups, scored=scored)
     comparable = group.num_scored > 1

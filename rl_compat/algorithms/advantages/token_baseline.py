@@ -1,4 +1,4 @@
-"""The baseline of least variance for each token, from the other responses of the prompt and how sure the policy was."""
+"""Minimum-variance baselines per token, computed over the responses of a group."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def optimal_token_baseline(
 
     G is the reward-to-go and W_t = sum over the tokens up to t of 1 - 2 pi + sum_v pi_v^2, the squared norm of the
     score function in the logits: pi [B, T] is the probability of the sampled token and sum_pi_squared [B, T] that sum
-    over the vocabulary. Each summand is multiplied by the square of importance [B, T] when off-policy weights are
-    given. In the tail of a group's single longest response, past the length of the second longest, B is 0, and so it
-    is in a group of one. Rows where scored [B] is False get 0. Returns are G. Source: the estimator of that name in
-    verl, after the baseline of least variance for policy gradients (Greensmith et al. 2004).
+    over the vocabulary. If off-policy weights importance [B, T] are given, each term is multiplied by their square. B
+    is 0 in a group of one, and in the single longest response of a group beyond the length of the second longest. Rows
+    where scored [B] is False get 0. Returns are G. Source: the estimator of the same name in verl, after the
+    minimum-variance baseline for policy gradients (Greensmith et al. 2004).
     """
     kept = response_mask if scored is None else response_mask & scored[:, None]
     returns = discounted_returns(token_rewards=token_rewards, response_mask=kept, gamma=1.0)
@@ -52,9 +52,9 @@ def tir_optimal_token_baseline(
     importance: Tensor | None = None,
     scored: Tensor | None = None,
 ) -> AdvantageEstimate:
-    """The same with tokens matched by their number within the mask, not by their column.
+    """Like `optimal_token_baseline`, with tokens aligned by their position within the mask instead of their column.
 
-    It differs where masks have gaps, as those of tool-integrated reasoning do. Source: the estimator of that name in
+    The two differ if the mask has gaps, as in tool-integrated reasoning. Source: the estimator of the same name in
     verl.
     """
     order = (~response_mask).to(torch.int8).argsort(dim=1, stable=True)
@@ -71,7 +71,7 @@ def tir_optimal_token_baseline(
 
 
 def _lonely_tail(mask: Tensor, groups: Tensor) -> Tensor:
-    """[B, T] bool: the columns of a group's single longest row from the length of the second longest on."""
+    """Columns of the single longest row of each group beyond the length of the second longest, [B, T] bool."""
     lengths = mask.sum(1)
     tail = torch.zeros_like(mask)
     for group in groups.unique().tolist():

@@ -1,4 +1,4 @@
-"""Returns and advantages of tokens that another policy sampled, with a critic."""
+"""V-trace: off-policy returns and advantages with a critic."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def vtrace(
 ) -> AdvantageEstimate:
     """V-trace over responses, all [B, T] (Espeholt et al. 2018, "IMPALA", section 4.1).
 
-    With ratio = exp(old_logprobs - rollout_logprobs) of the policy that learns over the one that sampled,
+    With ratio = exp(old_logprobs - rollout_logprobs), the current policy over the one that sampled,
     rho = min(max_rho, ratio) and c = gae_lambda min(max_c, ratio): returns v_t = V_t + delta_t + gamma c_t (v_{t+1} -
     V_{t+1}) with delta_t = rho_t (r_t + gamma V_{t+1} - V_t), and advantages rho_t (r_t + gamma v_{t+1} - V_t). t + 1
-    is the next token of the mask, and v and V are 0 after the last. Both are 0 outside the mask, and not whitened.
+    is the next token of the mask, and v and V are 0 after the last. Results are 0 outside the mask and not whitened.
     """
     outside = ~response_mask
     token_rewards, values, difference = (

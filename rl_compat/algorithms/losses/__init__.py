@@ -1,1 +1,1 @@
-"""Losses of policies, critics and preferences as tensor functions."""
+"""Policy, value and preference losses."""

@@ -1,7 +1,7 @@
-"""Policy losses that hold back the few tokens which cost the policy its entropy (Cui et al. 2025).
+"""Policy losses that restrict the few tokens which reduce the entropy of the policy most (Cui et al. 2025).
 
-Those are the tokens where (A - mean A) (logprobs - mean logprobs) is large. The choice looks at a whole mini-batch, so
-it is made before the mini-batch is split, by a function of its own, and handed to the loss as `selection`.
+These are the tokens with a large covariance term (A - mean A) (logprobs - mean logprobs). They are selected over a
+whole mini-batch, before it is split into micro-batches, and passed to the loss as `selection`.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from rl_compat.algorithms.masking import masked_mean
 
 
 def clip_cov_loss(inputs: PolicyLossInputs) -> PolicyLoss:
-    """`ppo_clip_loss` without its dual bound, and 0 on the selected tokens ("Clip-Cov", eq. 11), [B, T].
+    """`ppo_clip_loss` without dual clipping, and 0 on the selected tokens ("Clip-Cov", eq. 11), [B, T].
 
-    Counted as clipped are the selected tokens alone.
+    Only the selected tokens count as clipped.
     """
     terms = token_terms(inputs)
     losses = torch.maximum(*clipped_surrogates(terms.ratio, terms.advantages, inputs))
@@ -35,7 +35,7 @@ def clip_cov_loss(inputs: PolicyLossInputs) -> PolicyLoss:
 def kl_cov_loss(inputs: PolicyLossInputs) -> PolicyLoss:
     """-A ratio, plus kl_cov_coef |logprobs - old_logprobs| on the selected tokens ("KL-Cov", eq. 13), [B, T].
 
-    Nothing is clipped. sum_kl is of |logprobs - old_logprobs|, which is what verl logs for this loss.
+    Nothing is clipped. sum_kl is the sum of |logprobs - old_logprobs|, which verl logs for this loss.
     """
     terms = token_terms(inputs)
     distance = terms.difference.abs()
@@ -44,11 +44,11 @@ def kl_cov_loss(inputs: PolicyLossInputs) -> PolicyLoss:
 
 
 def clip_cov_selection(inputs: PolicyLossInputs, seed: int) -> Tensor:
-    """The tokens of a whole mini-batch that `clip_cov_loss` leaves out, [B, T] bool.
+    """The tokens of a whole mini-batch that `clip_cov_loss` excludes, [B, T] bool.
 
-    They are drawn from those whose covariance lies between clip_cov_low and clip_cov_high and which the clip has not
-    stopped already: clip_cov_fraction of all tokens, at least one, if there are so many. The draw depends on the seed
-    alone (verl draws from the global generator).
+    They are sampled from the tokens with a covariance term between clip_cov_low and clip_cov_high that are not clipped:
+    clip_cov_fraction of all tokens, at least one, as far as there are candidates. The sample depends only on the seed
+    (verl uses the global generator).
     """
     terms, numbers, mask = token_terms(inputs), inputs.numbers, inputs.response_mask
     unclipped, clipped = clipped_surrogates(terms.ratio, terms.advantages, inputs)
@@ -61,10 +61,10 @@ def clip_cov_selection(inputs: PolicyLossInputs, seed: int) -> Tensor:
 
 
 def kl_cov_selection(inputs: PolicyLossInputs, seed: int = 0) -> Tensor:
-    """The tokens of a whole mini-batch that `kl_cov_loss` ties to the old policy, [B, T] bool.
+    """The tokens of a whole mini-batch that `kl_cov_loss` penalizes, [B, T] bool.
 
-    They are those of largest covariance: kl_cov_fraction of all tokens, at least one. Nothing is drawn, the seed is
-    there for the sake of one signature.
+    They are the tokens with the largest covariance term: kl_cov_fraction of all tokens, at least one. The seed is
+    unused and gives all selections the same signature.
     """
     terms, mask = token_terms(inputs), inputs.response_mask
     covariance = _covariance(terms, mask).masked_fill(~mask, -torch.inf).flatten()
@@ -89,5 +89,5 @@ def _marked(mask: Tensor, positions: Tensor) -> Tensor:
 
 
 def _selection(inputs: PolicyLossInputs) -> Tensor:
-    assert inputs.selection is not None, "this loss needs the selection made from the whole mini-batch"
+    assert inputs.selection is not None, "this loss needs a `selection` from the whole mini-batch"
     return inputs.selection & inputs.response_mask

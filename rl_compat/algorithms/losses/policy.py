@@ -1,4 +1,4 @@
-"""The policy losses by name, and how the losses of tokens become one number."""
+"""The policy losses by name, and the aggregation of token losses to a scalar."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from rl_compat.algorithms.table import Aggregation, PolicyLossName
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyLossRule:
-    """One row of the table."""
+    """A policy loss and its default aggregation."""
 
     loss: Callable[[PolicyLossInputs], PolicyLoss]
     aggregation: Aggregation = "token-mean"
-    "the one that its authors use"
+    "the aggregation in its paper"
     select: Callable[[PolicyLossInputs, int], Tensor] | None = None
-    "makes the `selection` that the loss needs from all tokens of a mini-batch and a seed"
+    "computes `selection` from all tokens of a mini-batch and a seed, if the loss needs it"
 
 
 PER_SEQUENCE: Aggregation = "seq-mean-token-mean"
@@ -62,12 +62,12 @@ def aggregate(
     num_sequences: int,
     width: int | None = None,
 ) -> Tensor:
-    """Losses [B, T] under the mask [B, T] to a scalar, as this part's share of the whole mini-batch.
+    """Losses [B, T] under the mask [B, T] to a scalar: the contribution of a micro-batch to its mini-batch.
 
-    num_tokens and num_sequences (rows with at least one token) count the mask over the whole mini-batch, however it is
-    split over micro-batches and ranks, so that the results of the parts add up to the result of the whole.
-    `seq-mean-token-sum-norm` divides each sequence's sum by `width`, the largest length there can be (Dr. GRPO).
-    Nothing under the mask gives 0 that is still connected to the graph.
+    num_tokens and num_sequences (rows with at least one token) are counted over the whole mini-batch, so that the
+    results of all micro-batches and ranks add up to the loss of the mini-batch. `seq-mean-token-sum-norm` divides the
+    sum of each sequence by `width`, the maximum length (Dr. GRPO). An empty mask gives 0 that is connected to the
+    graph.
     """
     num_tokens, num_sequences = max(num_tokens, 1), max(num_sequences, 1)
     match mode:

@@ -1,7 +1,7 @@
-"""Losses from comparisons and verdicts: DPO and its forms, KTO, and Bradley-Terry for reward models.
+"""Losses on preferences: DPO and its variants, KTO, and Bradley-Terry for reward models.
 
-A log-probability here is that of a whole response, the sum over its tokens. Losses are one number for each pair or
-response; their mean over the mini-batch is their sum divided by how many the whole mini-batch has.
+Log-probabilities are those of whole responses, summed over their tokens. Losses are per pair or per response. Their
+mean over a mini-batch is their sum divided by the number of pairs or responses in the whole mini-batch.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PairLoss = Literal["sigmoid", "ipo", "hinge"]
 
 
 class PreferenceLoss(NamedTuple):
-    """Losses [P] of pairs, and the rewards that DPO learns: beta times the log-ratios to the reference, detached."""
+    """Losses [P] of pairs, and the implicit rewards: beta times the log-ratios to the reference, [P] detached."""
 
     losses: Tensor
     chosen_rewards: Tensor
@@ -45,7 +45,7 @@ def dpo_loss(
     chosen_lengths: Tensor | None = None,
     rejected_lengths: Tensor | None = None,
 ) -> PreferenceLoss:
-    """How much more the policy prefers the chosen response than the reference does, as a loss, all [P].
+    """The DPO loss of pairs of a chosen and a rejected response, all [P].
 
     With h = (chosen - ref_chosen) - (rejected - ref_rejected) in log-probabilities:
     `sigmoid` is -log sigmoid(beta h) (Rafailov et al. 2023, "DPO", eq. 7), with label_smoothing e
@@ -53,13 +53,14 @@ def dpo_loss(
     `ipo` is (h - 1 / (2 beta))^2 (Azar et al. 2023, eq. 17);
     `hinge` is max(0, 1 - beta h) (Zhao et al. 2023, "SLiC-HF").
 
-    Without a reference its log-probabilities count as 0. With the lengths [P] in tokens each log-ratio is divided by
-    its own, so that long responses do not weigh more (Lambert et al. 2024, "Tulu 3"). TRL's `ipo` always divides.
+    Without a reference its log-probabilities are 0. With the lengths [P] in tokens each log-ratio is divided by the
+    length of its response, so that long responses do not weigh more (Lambert et al. 2024, "Tulu 3"). TRL's `ipo` always
+    divides.
     """
     assert beta > 0, f"beta is {beta}, must be above 0"
     assert 0 <= label_smoothing < 0.5, f"label_smoothing is {label_smoothing}, must be from 0 to below 0.5"
     assert label_smoothing == 0 or loss == "sigmoid", f"`{loss}` has no label smoothing"
-    assert (chosen_lengths is None) == (rejected_lengths is None), "both lengths or none"
+    assert (chosen_lengths is None) == (rejected_lengths is None), "only one of the two lengths is given"
     chosen = _log_ratio(chosen_logprobs, ref_chosen_logprobs)
     rejected = _log_ratio(rejected_logprobs, ref_rejected_logprobs)
     rewards = beta * chosen.detach(), beta * rejected.detach()
@@ -89,11 +90,11 @@ def kto_loss(
     desirable_weight: float = 1.0,
     undesirable_weight: float = 1.0,
 ) -> VerdictLoss:
-    """A loss from responses of which it is known only whether they are desirable (Ethayarajh et al. 2024, eq. 8), [N].
+    """The KTO loss of responses labelled as desirable or not (Ethayarajh et al. 2024, eq. 8), [N].
 
     With r = logprobs - ref_logprobs and z the reference point, a scalar or [N]: desirable_weight (1 - sigmoid(beta (r -
-    z))) where desirable [N] bool, else undesirable_weight (1 - sigmoid(beta (z - r))). No gradient goes through z.
-    Without a reference its log-probabilities count as 0.
+    z))) where desirable [N] bool, else undesirable_weight (1 - sigmoid(beta (z - r))). z has no gradient. Without a
+    reference its log-probabilities are 0.
     """
     assert beta > 0, f"beta is {beta}, must be above 0"
     log_ratio = _log_ratio(logprobs, ref_logprobs)
@@ -105,10 +106,10 @@ def kto_loss(
 def kto_reference_point(
     *, mismatched_logprobs: Tensor, mismatched_ref_logprobs: Tensor | None, mask: Tensor | None = None
 ) -> Tensor:
-    """KL(policy || reference) : the mean log-ratio of mismatched responses, at least 0, a scalar.
+    """An estimate of KL(policy || reference): the mean log-ratio of mismatched responses, at least 0, a scalar.
 
-    Each [N] log-probability is that of another row's response to a row's prompt (Ethayarajh et al. 2024, section 4.1),
-    over a whole mini-batch. Rows where mask [N] is False count nowhere. Detached.
+    The log-probabilities [N] are those of each prompt with the response of another row of the mini-batch (Ethayarajh et
+    al. 2024, section 4.1). Rows where mask [N] is False are excluded. Detached.
     """
     log_ratio = _log_ratio(mismatched_logprobs, mismatched_ref_logprobs).detach()
     kept = torch.ones_like(log_ratio, dtype=torch.bool) if mask is None else mask
@@ -116,9 +117,9 @@ def kto_reference_point(
 
 
 def bradley_terry_loss(*, chosen_rewards: Tensor, rejected_rewards: Tensor, margins: Tensor | None = None) -> Tensor:
-    """-log sigmoid(chosen - rejected - margin) of the rewards [P] that a model gives (Bradley and Terry 1952), [P].
+    """-log sigmoid(chosen - rejected - margin) of the rewards [P] of a model (Bradley and Terry 1952), [P].
 
-    The margin [P] says by how much a pair should differ (Touvron et al. 2023, "Llama 2", eq. 2); 0 when not given.
+    The margin [P] is the required difference of a pair (Touvron et al. 2023, "Llama 2", eq. 2), 0 if None.
     """
     difference = at_least_float32(chosen_rewards) - at_least_float32(rejected_rewards)
     return -functional.logsigmoid(difference if margins is None else difference - at_least_float32(margins))

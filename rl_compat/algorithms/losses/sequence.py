@@ -1,4 +1,4 @@
-"""Policy losses whose ratio belongs to the whole response. Rows are never split, so micro-batches may be."""
+"""Policy losses with one ratio per response. Micro-batches hold whole rows, so they do not change the result."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ LOG_EPSILON = 1e-10
 def gspo_loss(inputs: PolicyLossInputs) -> PolicyLoss:
     """max(-A s, -A clip(s, 1 - clip_low, 1 + clip_high)) (Zheng et al. 2025, "GSPO", eq. 13), [B, T].
 
-    s = exp(sg(mean over the response of logprobs - old_logprobs) + logprobs - sg(logprobs)), the exponent at most 10:
-    the value is the geometric mean of the response's ratios, the gradient that of each token (sg stops it). Its own
-    aggregation is the mean over tokens, then over responses.
+    s = exp(sg(mean over the response of logprobs - old_logprobs) + logprobs - sg(logprobs)), with the exponent at most
+    10 and sg the stop-gradient: the value is the geometric mean of the response's ratios, the gradient is per token.
+    The aggregation of the paper is the mean over tokens, then over responses.
     """
     terms = token_terms(inputs)
     row = masked_mean(terms.difference.detach(), mask=inputs.response_mask, dim=1)
@@ -32,11 +32,11 @@ def gspo_loss(inputs: PolicyLossInputs) -> PolicyLoss:
 def geo_mean_loss(inputs: PolicyLossInputs) -> PolicyLoss:
     """-mean(A) exp(mean over the response of the clipped log-ratio) (Zhao et al. 2025, "GMPO", eq. 4), [B, T].
 
-    Each log-ratio is held within [-clip_low, clip_high] on the side that would make the loss smaller. All tokens of a
-    response carry its loss, so that their mean over tokens, then over responses is the paper's objective; verl takes a
-    plain mean over the rows of each micro-batch, which is the same for whole mini-batches without empty responses. The
-    weights of a response enter by their geometric mean. Counted as clipped are tokens with A > 0 outside the bounds,
-    as clipped_lower those with A < 0.
+    Each log-ratio is clipped to [-clip_low, clip_high] on the side that would reduce the loss. All tokens of a response
+    carry its loss, so that the mean over tokens, then over responses is the objective of the paper. verl takes the mean
+    over the rows of each micro-batch, which is the same for whole mini-batches without empty responses. The weights of
+    a response enter with their geometric mean. Tokens outside the bounds count as clipped if A > 0, and as
+    clipped_lower if A < 0.
     """
     terms, mask, numbers = token_terms(inputs), inputs.response_mask, inputs.numbers
     sign, bounded = terms.advantages.sign(), terms.log_ratio.clamp(-numbers.clip_low, numbers.clip_high)

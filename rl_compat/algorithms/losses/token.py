@@ -1,4 +1,4 @@
-"""Policy losses in which every token stands for itself."""
+"""Policy losses with one ratio per token."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from rl_compat.algorithms.losses.types import (
 def ppo_clip_loss(inputs: PolicyLossInputs) -> PolicyLoss:
     """max(-A ratio, -A clip(ratio, 1 - clip_low, 1 + clip_high)) (Schulman et al. 2017, eq. 7), [B, T].
 
-    ratio = exp(logprobs - old_logprobs), the exponent held within 20. Bounds of different width are the clip-higher of
-    DAPO (Yu et al. 2025). Where A < 0 and clip_dual is given the loss is at most -A clip_dual (Ye et al. 2020, eq. 5),
+    ratio = exp(logprobs - old_logprobs) with the exponent clamped to [-20, 20]. Different bounds are the clip-higher of
+    DAPO (Yu et al. 2025). Where A < 0, the loss is at most -A clip_dual if clip_dual is given (Ye et al. 2020, eq. 5),
     which clipped_lower counts.
     """
     terms, bound = token_terms(inputs), inputs.numbers.clip_dual
@@ -37,8 +37,8 @@ def ppo_clip_loss(inputs: PolicyLossInputs) -> PolicyLoss:
 def cispo_loss(inputs: PolicyLossInputs) -> PolicyLoss:
     """-sg(clip(ratio, 1 - clip_low, 1 + clip_high)) A logprobs (MiniMax 2025, "MiniMax-M1", eq. 4), [B, T].
 
-    The clipped ratio is a constant (sg stops the gradient), so every token keeps one. Counted as clipped are tokens
-    with a ratio outside the bounds, whatever their advantage.
+    The clipped ratio has no gradient (sg is the stop-gradient), so that every token has a gradient. Tokens with a ratio
+    outside the bounds count as clipped, whatever their advantage.
     """
     terms, numbers = token_terms(inputs), inputs.numbers
     bounded = terms.ratio.clamp(1 - numbers.clip_low, 1 + numbers.clip_high).detach()
@@ -49,8 +49,8 @@ def cispo_loss(inputs: PolicyLossInputs) -> PolicyLoss:
 def sapo_loss(inputs: PolicyLossInputs) -> PolicyLoss:
     """-A (4 / tau) sigmoid(tau (ratio - 1)) (Gao et al. 2025, "Soft Adaptive Policy Optimization"), [B, T].
 
-    tau is sapo_tau_positive where A > 0 and sapo_tau_negative elsewhere: the gradient fades smoothly as the ratio
-    leaves 1, and nothing is clipped.
+    tau is sapo_tau_positive where A > 0 and sapo_tau_negative elsewhere. The gradient decays smoothly as the ratio
+    moves away from 1, and nothing is clipped.
     """
     terms, numbers = token_terms(inputs), inputs.numbers
     assert min(numbers.sapo_tau_positive, numbers.sapo_tau_negative) > 0, "the temperatures of SAPO must be above 0"
@@ -63,8 +63,8 @@ def sapo_loss(inputs: PolicyLossInputs) -> PolicyLoss:
 def reinforce_loss(inputs: PolicyLossInputs) -> PolicyLoss:
     """-A logprobs (Williams 1992), [B, T].
 
-    It holds for tokens of the policy that learns; for others the weights correct it. It is also the loss of GPG (Chu et
-    al. 2025), whose own part is in the advantages.
+    It is on-policy. Off-policy tokens are corrected by the importance weights. It is also the loss of GPG (Chu et al.
+    2025), which differs in the advantages.
     """
     terms = token_terms(inputs)
     losses = -terms.advantages * terms.logprobs
@@ -74,8 +74,8 @@ def reinforce_loss(inputs: PolicyLossInputs) -> PolicyLoss:
 def dro_loss(inputs: PolicyLossInputs) -> PolicyLoss:
     """-(A logprobs - (dro_beta / 2) (logprobs - old_logprobs)^2), [B, T].
 
-    A quadratic tie to the policy that sampled takes the place of clipping (Richemond et al. 2024, "Offline Regularised
-    Reinforcement Learning", with advantages in place of a learned baseline).
+    A quadratic penalty on the distance to the old policy replaces clipping (Richemond et al. 2024, "Offline Regularised
+    Reinforcement Learning", with advantages instead of a learned baseline).
     """
     terms, beta = token_terms(inputs), inputs.numbers.dro_beta
     assert beta > 0, f"dro_beta is {beta}, must be above 0"
@@ -86,10 +86,9 @@ def dro_loss(inputs: PolicyLossInputs) -> PolicyLoss:
 def dppo_tv_loss(inputs: PolicyLossInputs) -> PolicyLoss:
     """-A sg(min(ratio, clip_dual)) logprobs on kept tokens (Qi et al. 2026, "Rethinking the Trust Region"), [B, T].
 
-    A token is kept unless the update would carry its probability further from the old one than the bound on the total
-    variation of the two-way split into this token and all others: p - p_old <= clip_high where A > 0, and
-    p_old - p <= clip_low elsewhere. Counted as clipped are the tokens not kept, as clipped_lower the kept tokens whose
-    ratio is above clip_dual.
+    A token is kept while the total variation between the old and the current policy, of this token against all others,
+    is within its bound: p - p_old <= clip_high where A > 0, and p_old - p <= clip_low elsewhere. Tokens that are not
+    kept count as clipped, kept tokens with a ratio above clip_dual as clipped_lower.
     """
     terms, numbers = token_terms(inputs), inputs.numbers
     moved = (terms.logprobs.exp() - terms.old_logprobs.exp()).detach()
@@ -98,10 +97,10 @@ def dppo_tv_loss(inputs: PolicyLossInputs) -> PolicyLoss:
 
 
 def dppo_kl_loss(inputs: PolicyLossInputs) -> PolicyLoss:
-    """`dppo_tv_loss` with the divergence KL(p_old || p) of the two-way split in place of total variation, [B, T].
+    """`dppo_tv_loss` with KL(p_old || p) of this token against all others instead of total variation, [B, T].
 
-    p_old log(p_old / p) + (1 - p_old) log((1 - p_old) / (1 - p)) is held below clip_high where A > 0 and p has risen,
-    and below clip_low where A <= 0 and p has fallen.
+    p_old log(p_old / p) + (1 - p_old) log((1 - p_old) / (1 - p)) must be at most clip_high where A > 0 and p > p_old,
+    and at most clip_low where A <= 0 and p < p_old.
     """
     terms, numbers = token_terms(inputs), inputs.numbers
     probability, old = terms.logprobs.detach().exp(), terms.old_logprobs.exp()

@@ -1,4 +1,4 @@
-"""What every policy loss takes and gives."""
+"""The inputs and outputs of policy losses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_LOG_RATIO = 20.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyLossNumbers:
-    """The numbers in the formulas. `LOSS_READS` says which loss reads which."""
+    """The coefficients of the formulas. `LOSS_READS` lists the ones that each loss reads."""
 
     clip_low: float = 0.2
     clip_high: float = 0.2
@@ -32,18 +32,18 @@ class PolicyLossNumbers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyLossInputs:
-    """The tokens of one micro-batch, all [B, T]; what lies outside the mask counts nowhere, NaN included."""
+    """The tokens of one micro-batch, all [B, T]. Values outside the mask, including NaN, have no effect."""
 
     logprobs: Tensor
-    "under the policy that learns; the only field with a gradient"
+    "under the current policy; the only field with a gradient"
     old_logprobs: Tensor
     advantages: Tensor
     response_mask: Tensor
     "bool"
     weights: Tensor | None = None
-    "importance weights of tokens that another policy sampled; 1 when not given"
+    "importance weights of the tokens; 1 if None"
     selection: Tensor | None = None
-    "bool: this micro-batch's rows of what the loss's `select` chose from the whole mini-batch"
+    "bool: the rows of this micro-batch in the selection that `select` made from the whole mini-batch"
     numbers: PolicyLossNumbers = PolicyLossNumbers()
 
 
@@ -52,15 +52,15 @@ class PolicyLoss(NamedTuple):
 
     losses: Tensor
     num_clipped: Tensor
-    "tokens that the loss holds back, over all tokens `actor/pg_clipfrac`"
+    "clipped tokens; divided by all tokens it is `actor/pg_clipfrac`"
     num_clipped_lower: Tensor
-    "tokens held back by the second bound, if there is one, over all tokens `actor/pg_clipfrac_lower`"
+    "tokens clipped by the second bound, if any; divided by all tokens it is `actor/pg_clipfrac_lower`"
     sum_kl: Tensor
-    "of old_logprobs - logprobs, over all tokens `actor/ppo_kl`"
+    "sum of old_logprobs - logprobs; divided by all tokens it is `actor/ppo_kl`"
 
 
 class TokenTerms(NamedTuple):
-    """The parts that the formulas share, [B, T], at least float32 and 0 outside the mask."""
+    """Terms shared by the formulas, [B, T], at least float32 and 0 outside the mask."""
 
     logprobs: Tensor
     old_logprobs: Tensor
@@ -68,13 +68,13 @@ class TokenTerms(NamedTuple):
     difference: Tensor
     "logprobs - old_logprobs"
     log_ratio: Tensor
-    "the difference held within 20, so that its exponential and their gradient are finite"
+    "the difference clamped to [-20, 20], so that its exponential and gradient are finite"
     ratio: Tensor
     "exp(log_ratio); 1 outside the mask"
 
 
 def token_terms(inputs: PolicyLossInputs) -> TokenTerms:
-    """The shared parts of the formulas."""
+    """The terms shared by the formulas."""
     outside = ~inputs.response_mask
     logprobs, old_logprobs, advantages = (
         at_least_float32(x).masked_fill(outside, 0) for x in (inputs.logprobs, inputs.old_logprobs, inputs.advantages)
@@ -85,7 +85,7 @@ def token_terms(inputs: PolicyLossInputs) -> TokenTerms:
 
 
 def weighted(losses: Tensor, inputs: PolicyLossInputs) -> Tensor:
-    """Losses [B, T] times the importance weights, where given, and 0 outside the mask."""
+    """Losses [B, T] times the importance weights, if any, and 0 outside the mask."""
     if inputs.weights is not None:
         losses = losses * at_least_float32(inputs.weights).masked_fill(~inputs.response_mask, 0)
     return losses.masked_fill(~inputs.response_mask, 0)
@@ -99,7 +99,7 @@ def as_policy_loss(
     clipped: Tensor | None = None,
     clipped_lower: Tensor | None = None,
 ) -> PolicyLoss:
-    """The losses with the counts of the bool masks clipped and clipped_lower and the sum of kl, all [B, T]."""
+    """The losses with the counts of the bool masks clipped and clipped_lower and the sum of kl, inputs all [B, T]."""
     mask = inputs.response_mask
 
     def count(chosen: Tensor | None) -> Tensor:

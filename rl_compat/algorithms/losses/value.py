@@ -1,4 +1,4 @@
-"""The loss of the critic, and how much of the returns it explains."""
+"""The value loss, and the explained variance of the critic."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def value_loss(
 ) -> ValueLoss:
     """Half the squared error of each token's value, all [B, T].
 
-    With clip_value it is the larger of that and the error of the value held within clip_value of old_values, which
-    keeps one update from moving the critic far (as in the PPO of OpenAI baselines).
+    With clip_value it is the maximum of this and the same error with the value clipped to within clip_value of
+    old_values, which limits how far one update moves the critic (as in the PPO of OpenAI baselines).
     """
     outside = ~response_mask
     values, old_values, returns = (at_least_float32(x).masked_fill(outside, 0) for x in (values, old_values, returns))

@@ -1,1 +1,1 @@
-"""Corrections for tokens that another policy sampled."""
+"""Off-policy correction: importance weights, rejection and metrics."""

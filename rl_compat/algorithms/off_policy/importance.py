@@ -1,8 +1,8 @@
-"""Weights for tokens that another policy sampled: how much likelier they are under the one that learns.
+"""Importance weights: the ratio of the current policy to the one that sampled.
 
-The other policy is an older version of the one that learns, or the same weights in an engine that rounds differently.
-Statistics are over the whole batch, so this runs before it is split. Nothing here carries a gradient. Metrics have
-verl's names; responses without tokens count in none of them, and a batch without tokens has none.
+The policy that sampled is an older version of the current one, or the same weights in an engine that rounds
+differently. Statistics are over the whole batch, before it is split. Nothing here has a gradient. Metrics have verl's
+names. They exclude responses without tokens, and a batch without tokens has none.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PREFIX = "rollout_corr/"
 
 
 class Importance(NamedTuple):
-    """Weights [B, T], 0 outside the mask, and what to log."""
+    """Weights [B, T], 0 outside the mask, and metrics."""
 
     weights: Tensor
     metrics: dict[str, float]
@@ -37,13 +37,14 @@ def importance_weights(
     band: tuple[float, float] | None = None,
     normalize: bool = False,
 ) -> Importance:
-    """How much likelier each token is under the policy that learns than under the one that sampled, all [B, T].
+    """The importance weights of the current policy over the one that sampled, all [B, T].
 
-    exp(old_logprobs - rollout_logprobs) for each token, or the product of a response's ratios on all of its tokens; the
-    exponent is held within 20. At most `truncate` (Ionides 2008; Yao et al. 2025, "TIS"), or 0 outside `band` (Ring
-    team 2025, "IcePop"). Then, if asked, divided by their mean over the batch's tokens or responses.
+    exp(old_logprobs - rollout_logprobs) per token, or the product of the ratios of a response on all of its tokens,
+    with the exponent clamped to [-20, 20]. Weights are truncated at `truncate` (Ionides 2008; Yao et al. 2025, "TIS"),
+    or set to 0 outside `band` (Ring team 2025, "IcePop"). With `normalize` they are then divided by their mean over the
+    tokens or responses of the batch.
     """
-    assert truncate is None or band is None, "weights are truncated or held in a band, not both"
+    assert truncate is None or band is None, "`truncate` and `band` exclude each other"
     mask = response_mask
     log_ratio = log_ratio_of(old_logprobs, rollout_logprobs, mask)
     if level == "sequence":
@@ -70,7 +71,7 @@ def log_ratio_of(old_logprobs: Tensor, rollout_logprobs: Tensor, mask: Tensor) -
 
 
 def sample_std(values: Tensor) -> Tensor:
-    """Standard deviation of the values [N], divided by N - 1, a scalar. Below two values it is 0."""
+    """Sample standard deviation (N - 1) of the values [N], a scalar. 0 for fewer than two values."""
     return values.std() if len(values) > 1 else values.new_zeros(())
 
 
@@ -79,7 +80,7 @@ def prefixed(metrics: dict[str, float]) -> dict[str, float]:
 
 
 def _bounds(truncate: float | None, band: tuple[float, float] | None) -> tuple[float, float]:
-    """What counts as low and high: the band, or the bound of truncation and one over it."""
+    """The bounds that metrics count as low and high: the band, or `1 / truncate` and `truncate`."""
     low, high = band if band is not None else (0.0, math.inf) if truncate is None else (1 / truncate, truncate)
     assert 0 <= low < high, f"the bounds of the weights are {low} and {high}"
     return low, high

@@ -1,4 +1,4 @@
-"""How far the policy that learns is from the one that sampled, in numbers to log."""
+"""Metrics of the difference between the current policy and the one that sampled."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from rl_compat.algorithms.off_policy.importance import MAX_LOG_RATIO, log_ratio_
 
 
 def mismatch_metrics(*, old_logprobs: Tensor, rollout_logprobs: Tensor, response_mask: Tensor) -> dict[str, float]:
-    """How far the policy that learns (training) is from the one that sampled (rollout), all [B, T].
+    """Metrics of the difference between the current policy (training) and the one that sampled (rollout), all [B, T].
 
-    KL(rollout || training) by k1 and k3; perplexities, exp of minus the mean log-probability of a response, and their
-    differences in the log; and the chi-squared divergence E[ratio^2] - 1 of tokens and of responses.
+    KL(rollout || training) with k1 and k3; the perplexities exp(-mean log-probability) of responses and the differences
+    of their logarithms; and the chi-squared divergence E[ratio^2] - 1 over tokens and over responses.
     """
     mask = response_mask
     if not mask.any():

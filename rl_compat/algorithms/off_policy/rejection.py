@@ -1,4 +1,4 @@
-"""Leaving out tokens and responses that another policy sampled and that are too far from the one that learns."""
+"""Rejection sampling: mask out tokens and responses whose policy is too far from the current one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rl_compat.algorithms.off_policy.rejection_rules import RejectionRule
 
 
 class Rejection(NamedTuple):
-    """The mask [B, T] without what was rejected, and what to log."""
+    """The mask [B, T] without rejected tokens, and metrics."""
 
     mask: Tensor
     metrics: dict[str, float]
@@ -24,7 +24,7 @@ class Rejection(NamedTuple):
 def rejection_mask(
     *, old_logprobs: Tensor, rollout_logprobs: Tensor, response_mask: Tensor, rules: Sequence[RejectionRule]
 ) -> Rejection:
-    """The tokens of the mask that every rule keeps, all [B, T]. A rejected token changes the mask alone."""
+    """The tokens of the mask that all rules keep, all [B, T]. Statistics use the original mask."""
     mask = response_mask
     if not rules or not mask.any():
         return Rejection(mask, {})
@@ -42,7 +42,7 @@ def rejection_mask(
 
 
 def _statistic(log_ratio: Tensor, mask: Tensor, rule: RejectionRule) -> Tensor:
-    """The rule's statistic of each token, or of its response on each token, [B, T]."""
+    """The statistic of the rule per token, or that of the response on each of its tokens, [B, T]."""
     match rule.statistic:
         case "k1":
             values = -log_ratio
@@ -89,7 +89,7 @@ def _rule_metrics(values: Tensor, keeps: Tensor, mask: Tensor, rule: RejectionRu
 
 
 def _masked_fractions(kept: Tensor, mask: Tensor, prefix: str) -> dict[str, float]:
-    """Share of the tokens that were rejected, and of the responses that lost one."""
+    """The fraction of rejected tokens, and the fraction of responses with a rejected token."""
     rejected = mask & ~kept
     return {
         f"{prefix}_masked_fraction": int(rejected.sum()) / int(mask.sum()),

@@ -1,6 +1,6 @@
-"""Which tokens and responses are too far from the policy that learns to learn from: the rules, as they are written.
+"""Parse the rules that reject tokens and responses whose policy is too far from the current one.
 
-A rule is `name:bounds`, such as `token_k1:0.8_1.25` or `seq_mean_k3:0.02`. No tensors: a run is checked without them.
+A rule is `name:bounds`, such as `token_k1:0.8_1.25` or `seq_mean_k3:0.02`. This module does not import torch.
 """
 
 from __future__ import annotations
@@ -30,30 +30,29 @@ RULE_NAMES: dict[str, tuple[Scope, Statistic]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RejectionRule:
-    """Keep what has a statistic from low to high, both included.
+    """Keep tokens or responses whose statistic is between low and high, inclusive.
 
-    With x the log of the probability under the policy that learns over that under the one that sampled, the statistic
-    of a token is k1 = -x, k2 = x^2 / 2 or k3 = exp(x) - x - 1; that of a response is the sum, mean or maximum of its
-    tokens', and decides for all of them.
+    With x the log-ratio of the probabilities under the current policy and the one that sampled, the statistic of a
+    token is k1 = -x, k2 = x^2 / 2 or k3 = exp(x) - x - 1. The statistic of a response is the sum, mean or maximum over
+    its tokens.
     """
 
     name: str
     scope: Scope
     statistic: Statistic
     low: float | None
-    "in the units of the statistic; none for k2 and k3, which are never negative"
+    "in the units of the statistic; None for k2 and k3, which are never negative"
     high: float
 
 
 def parse_rejection_rule(text: str) -> RejectionRule:
-    """The rule that a text such as `token_k1:0.8_1.25` is.
+    """Parse a rule such as `token_k1:0.8_1.25`.
 
-    The bounds of k1 are ratios, `low_high`, and a single `u` is `1/u_u`; those of k2 and k3 are one number. Raises
-    ValueError with what is wrong.
+    The bounds of k1 are ratios `low_high`, and a single `u` means `1/u_u`. k2 and k3 have one bound. Raises ValueError.
     """
     name, separator, bounds = text.strip().partition(":")
     if name not in RULE_NAMES:
-        raise ValueError(f"`{name}` is no rejection rule; the rules are {', '.join(RULE_NAMES)}")
+        raise ValueError(f"unknown rejection rule `{name}`; the rules are {', '.join(RULE_NAMES)}")
     if not separator:
         raise ValueError(f"`{name}` has no bounds: write `{name}:{'0.8_1.25' if name.endswith('k1') else '0.02'}`")
     scope, statistic = RULE_NAMES[name]
@@ -71,7 +70,7 @@ def parse_rejection_rule(text: str) -> RejectionRule:
 
 
 def parse_rejection_rules(texts: Iterable[str]) -> tuple[RejectionRule, ...]:
-    """The rules in their order. Raises ValueError where one is wrong or there twice."""
+    """Parse rules. Raises ValueError if one is invalid or given twice."""
     rules = tuple(parse_rejection_rule(text) for text in texts)
     names = [rule.name for rule in rules]
     for name in names:
@@ -84,7 +83,7 @@ def _positive(text: str, rule: str) -> float:
     try:
         number = float(text)
     except ValueError:
-        raise ValueError(f"`{text}` in `{rule}` is no number") from None
+        raise ValueError(f"`{text}` in `{rule}` is not a number") from None
     if not 0 < number < math.inf:
         raise ValueError(f"`{text}` in `{rule}` must be above 0 and finite")
     return number

@@ -37,29 +37,29 @@ class TestRules:
         assert [rule.name for rule in rules] == [name]
 
     @pytest.mark.parametrize(
-        ("text", "message"),
+        ("text", "literals"),
         [
-            ("token_k4:1", "`token_k4` is no rejection rule; the rules are token_k1"),
-            ("seq_max_k1:2", "`seq_max_k1` is no rejection rule"),
-            ("token_k1", "`token_k1` has no bounds: write `token_k1:0.8_1.25`"),
-            ("token_k3", "write `token_k3:0.02`"),
-            ("token_k2:0.1_0.2", "has 2 bounds, `token_k2` takes one"),
-            ("token_k1:0.1_0.2_0.3", "has 3 bounds"),
-            ("token_k1:much", "`much` in `token_k1:much` is no number"),
-            ("token_k1:", "`` in `token_k1:` is no number"),
-            ("token_k3:0", "must be above 0"),
-            ("token_k3:-1", "must be above 0"),
-            ("token_k3:nan", "must be above 0"),
-            ("token_k3:inf", "finite"),
-            ("token_k1:1.25_0.8", "keeps nothing: 1.25 is above 0.8"),
-            ("token_k1:0.5", "keeps nothing: 2 is above 0.5"),
+            ("token_k4:1", ["`token_k4`", "token_k1", "seq_max_k3"]),
+            ("seq_max_k1:2", ["`seq_max_k1`"]),
+            ("token_k1", ["`token_k1`", "`token_k1:0.8_1.25`"]),
+            ("token_k3", ["`token_k3:0.02`"]),
+            ("token_k2:0.1_0.2", ["`token_k2:0.1_0.2`", "2", "`token_k2`"]),
+            ("token_k1:0.1_0.2_0.3", ["`token_k1:0.1_0.2_0.3`", "3"]),
+            ("token_k1:much", ["`much`", "`token_k1:much`"]),
+            ("token_k1:", ["``", "`token_k1:`"]),
+            ("token_k3:0", ["`0`", "`token_k3:0`"]),
+            ("token_k3:-1", ["`-1`", "`token_k3:-1`"]),
+            ("token_k3:nan", ["`nan`", "`token_k3:nan`"]),
+            ("token_k3:inf", ["`inf`", "`token_k3:inf`"]),
+            ("token_k1:1.25_0.8", ["1.25", "0.8"]),
+            ("token_k1:0.5", ["2", "0.5"]),
         ],
     )
-    def test_what_is_wrong_is_said(self, text, message):
+    def test_an_invalid_rule_is_an_error_that_quotes_it(self, text, literals):
         with pytest.raises(ValueError) as caught:
             parse_rejection_rule(text)
 
-        assert message in str(caught.value)
+        assert all(literal in str(caught.value) for literal in literals)
 
     def test_a_rule_given_twice_is_refused(self):
         with pytest.raises(ValueError) as error:
