@@ -13,6 +13,7 @@ from rl_compat.trajectory import Trajectory
 
 _OPTIONAL = (
     "rollout_logprobs",
+    "policy_versions",
     "old_logprobs",
     "ref_logprobs",
     "values",
@@ -29,26 +30,28 @@ _OPTIONAL = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """B responses. Tensors live on the CPU; sequences are kept ragged, per-token fields are `[B, T]`.
+    """B responses. Tensors are on the CPU; prompts are ragged, per-token fields are `[B, T]`.
 
-    T is the longest response; a field's column t belongs to response token t, and columns past a response's
-    length are padding that the mask excludes.
+    T is the longest response; a field's column t belongs to response token t. The mask excludes the columns past the
+    length of a response, and tokens that the policy did not write. What stands there counts nowhere.
     """
 
     prompt_ids: tuple[tuple[int, ...], ...]
     response_ids: Tensor
     "[B, T] int64, 0 in the padding"
     response_mask: Tensor
-    "[B, T] bool, True on tokens the policy produced and that are trained on"
+    "[B, T] bool: True on tokens that the policy wrote and that are trained on"
     response_lengths: Tensor
-    "[B] int64"
+    "[B] int64: all tokens, those that the policy did not write too"
     groups: Tensor
-    "[B] int64: equal for the responses of one prompt occurrence"
+    "[B] int64: equal for the responses to one prompt occurrence, unique over a run"
     truncated: Tensor
     "[B] bool: cut at the length limit"
     rewards: Tensor | None = None
     "[B] float32: the outcome reward"
     rollout_logprobs: Tensor | None = None
+    policy_versions: Tensor | None = None
+    "int64: version of the weights that drew each token"
     old_logprobs: Tensor | None = None
     ref_logprobs: Tensor | None = None
     values: Tensor | None = None
@@ -60,7 +63,7 @@ class Batch:
     cost_values: Tensor | None = None
     cost_returns: Tensor | None = None
     weights: Tensor | None = None
-    "importance weights of tokens that another policy sampled"
+    "importance weights of tokens that another policy drew"
     sum_pi_squared: Tensor | None = None
     "sum over the vocabulary of the squared probabilities at each token"
     selection: Tensor | None = None
@@ -79,23 +82,29 @@ class Batch:
 
     @classmethod
     def from_trajectories(cls, trajectories: Sequence[Trajectory]) -> Self:
-        """Pad the responses of a step on the right. The mask comes from lengths, never from token ids."""
+        """Pad the responses of a step on the right. The mask comes from the trajectories, never from token ids."""
         lengths = torch.tensor([len(t.response_ids) for t in trajectories], dtype=torch.int64)
         width = max(1, int(lengths.max()))
         response_ids = torch.zeros(len(trajectories), width, dtype=torch.int64)
+        response_mask = torch.zeros(len(trajectories), width, dtype=torch.bool)
         rollout_logprobs = torch.zeros(len(trajectories), width)
+        policy_versions = torch.zeros(len(trajectories), width, dtype=torch.int64)
         for row, trajectory in enumerate(trajectories):
             n = len(trajectory.response_ids)
             response_ids[row, :n] = torch.tensor(trajectory.response_ids, dtype=torch.int64)
+            response_mask[row, :n] = torch.tensor(trajectory.response_mask or (True,) * n, dtype=torch.bool)
             rollout_logprobs[row, :n] = torch.tensor(trajectory.rollout_logprobs)
+            policy_versions[row, :n] = torch.tensor(trajectory.policy_versions or (0,) * n)
+        versions_known = all(len(t.policy_versions) == len(t.response_ids) for t in trajectories)
         return cls(
             prompt_ids=tuple(t.prompt.token_ids for t in trajectories),
             response_ids=response_ids,
-            response_mask=torch.arange(width)[None, :] < lengths[:, None],
+            response_mask=response_mask,
             response_lengths=lengths,
             groups=torch.tensor([t.group for t in trajectories]),
             truncated=torch.tensor([t.finish_reason == "length" for t in trajectories]),
             rollout_logprobs=rollout_logprobs,
+            policy_versions=policy_versions if versions_known else None,
         )
 
     def with_(self, **changes: Any) -> Self:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 FinishReason = Literal["stop", "length", "abort"]
-"an end token or a stop string; the limit; cut short by the caller"
+"an end token or a stop string; the limit; ended by the caller"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,17 +28,28 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trajectory:
-    """One response with what the sampler knew when it drew it."""
+    """One response with what the sampler knew when it drew it. All tuples but the prompt have one entry per token."""
 
     prompt: Prompt
     group: int
-    "which prompt of the step: the same for all responses of one prompt occurrence"
+    "number of the prompt occurrence in the run: the same for all responses to it, and for no others"
     response_ids: tuple[int, ...]
     "the end token included when the model produced one"
     rollout_logprobs: tuple[float, ...]
     "log-probability of each response token under the sampling temperature, before top-k and top-p"
     finish_reason: FinishReason
-    policy_version: int = 0
+    policy_versions: tuple[int, ...] = ()
+    "version of the weights that drew each token; empty where unknown"
+    response_mask: tuple[bool, ...] = ()
+    "False on tokens that the policy did not write, such as the output of a tool; empty where it wrote all of them"
 
     def __post_init__(self) -> None:
-        assert len(self.response_ids) == len(self.rollout_logprobs)
+        num_tokens = len(self.response_ids)
+        assert len(self.rollout_logprobs) == num_tokens
+        assert len(self.policy_versions) in (0, num_tokens)
+        assert len(self.response_mask) in (0, num_tokens)
+
+    @property
+    def num_policy_tokens(self) -> int:
+        """Response tokens that the policy wrote."""
+        return sum(self.response_mask) if self.response_mask else len(self.response_ids)

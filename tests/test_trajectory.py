@@ -10,7 +10,7 @@ from rl_compat.trajectory import Prompt, Trajectory
 def test_a_trajectory_has_one_logprob_per_response_token() -> None:
     prompt = Prompt(token_ids=(1, 2), text="ab")
     kept = Trajectory(prompt=prompt, group=0, response_ids=(3, 4), rollout_logprobs=(-0.5, -1.0), finish_reason="stop")
-    assert kept.policy_version == 0
+    assert (kept.policy_versions, kept.response_mask) == ((), ())
     with pytest.raises(AssertionError):
         dataclasses.replace(kept, rollout_logprobs=(-0.5,))
 

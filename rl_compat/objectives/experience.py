@@ -65,7 +65,7 @@ def make_experience(
     """The batch with rewards, token rewards, advantages and returns.
 
     `rewards` holds one outcome per response. A response without one (None) is left out: its mask is cleared, and no
-    group statistic counts it. `greedy_rewards` (ReMax) holds one for each group, in the order of their numbers;
+    group statistic counts it. `greedy_rewards` (ReMax) holds one for each group, in ascending order;
     without one the group is left out. `costs` (PPO-Lagrangian) holds one per response, None leaves it out too, and
     `multiplier` is their price. A KL in the reward needs `old_logprobs` and `ref_logprobs`, PPO needs `values`, a cost
     `cost_values`.
@@ -73,7 +73,8 @@ def make_experience(
     outcome, scored = _column(rewards)
     baselines = outcome_costs = None
     if greedy_rewards is not None:
-        baselines, known = (of_group[batch.groups] for of_group in _column(greedy_rewards))
+        position = batch.groups.unique(return_inverse=True)[1]
+        baselines, known = (of_group[position] for of_group in _column(greedy_rewards))
         scored = scored & known
     if costs is not None:
         outcome_costs, known = _column(costs)

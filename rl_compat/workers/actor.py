@@ -111,7 +111,7 @@ class ActorWorker:
                 response_ids=response.token_ids,
                 rollout_logprobs=response.logprobs,
                 finish_reason=response.finish_reason,
-                policy_version=self.policy_version,
+                policy_versions=response.policy_versions,
             )
             for prompt, group, candidates in zip(prompts, groups, responses, strict=True)
             for response in candidates
@@ -233,6 +233,8 @@ class ActorModel:
     def __init__(self, settings: ActorSettings, *, pool: ResourcePool, chat: ChatEncoder) -> None:
         self.settings = settings
         self.chat = chat
+        self.next_group = 0
+        "number of the next prompt: those of a run are never given twice"
         self.group: WorkerGroup = pool.start(partial(ActorWorker, settings))
 
     @classmethod
@@ -288,10 +290,11 @@ class ActorModel:
             stop_strings=self.settings.stop_strings,
             seed=seed,
         )
+        first, self.next_group = self.next_group, self.next_group + len(ready)
         trajectories = self.group.run(
             ActorWorker.generate,
             prompts=ready,
-            groups=list(range(len(ready))),
+            groups=list(range(first, self.next_group)),
             params=params,
             group_size=group_size,
             on_progress=on_progress,

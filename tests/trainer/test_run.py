@@ -72,6 +72,9 @@ def test_metrics_are_one_object_per_line_with_the_names_that_scripts_read(whole_
 def test_samples_show_prompt_response_and_reward(whole_ppo_run: Path) -> None:
     samples = [json.loads(line) for line in (whole_ppo_run / "samples.jsonl").read_text().splitlines()]
     assert [sample["step"] for sample in samples] == [step for step in range(1, 7) for _ in range(4)]
+    groups = [sample["group"] for sample in samples]
+    assert groups == sorted(set(groups))
+    assert [sample["policy_versions"] for sample in samples] == [[sample["step"] - 1] for sample in samples]
     first = samples[0]
     assert re.search(r"\d+\+\d+=", first["prompt"])
     assert sum(map(int, re.findall(r"\d+", first["prompt"])[:2])) == int(first["ground_truth"])

@@ -69,8 +69,8 @@ def test_rollout_and_training_still_agree_after_an_update(
     second = generate(actor)
     assert gap(actor.compute_logprobs(second).result(), second.batch.rollout_logprobs, second) < 1e-4
     assert gap(actor.compute_logprobs(first).result(), before, first) > 1e-3
-    assert {trajectory.policy_version for trajectory in first.trajectories} == {0}
-    assert {trajectory.policy_version for trajectory in second.trajectories} == {1}
+    assert {version for trajectory in first.trajectories for version in trajectory.policy_versions} == {0}
+    assert {version for trajectory in second.trajectories for version in trajectory.policy_versions} == {1}
 
 
 def learnable(sequences: Sequences, old_logprobs: torch.Tensor) -> Any:
@@ -147,6 +147,8 @@ def test_a_group_is_several_responses_to_one_prompt(llama_folder: Path, pool: Re
     actor = ActorModel.from_pretrained(str(llama_folder), pool=pool, **LENGTHS)
     sequences = actor.generate(["1+1=", "1+1="], max_new_tokens=4, group_size=3, seed=0)
     assert sequences.batch.groups.tolist() == [0, 0, 0, 1, 1, 1]
+    later = actor.generate(["1+1="], max_new_tokens=4, group_size=2, seed=0)
+    assert later.batch.groups.tolist() == [2, 2]
     assert len(set(sequences.texts)) > 1
     assert sequences.texts[0] == actor.chat.decode(sequences.trajectories[0].response_ids)
 

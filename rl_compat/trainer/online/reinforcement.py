@@ -165,6 +165,9 @@ class Reinforcement:
                 "ground_truth": trajectory.prompt.ground_truth,
                 "finish_reason": trajectory.finish_reason,
                 "num_tokens": len(trajectory.response_ids),
+                "num_policy_tokens": trajectory.num_policy_tokens,
+                "policy_versions": sorted(set(trajectory.policy_versions)),
+                "group": trajectory.group,
             }
             | ({} if costs is None else {"cost": costs[row]})
             for row, (trajectory, text, reward) in enumerate(rows)
@@ -201,13 +204,15 @@ class Reinforcement:
 
     def state_dict(self) -> dict[str, Any]:
         price = {} if self.price is None else {"price": self.price.state_dict()}
-        return {"kl": dict(self.kl.state_dict()), "left_over": list(self.more.left_over)} | price
+        counters = {"left_over": list(self.more.left_over), "next_group": self.roles.actor.next_group}
+        return {"kl": dict(self.kl.state_dict())} | counters | price
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.kl.load_state_dict(state["kl"])
         if self.price is not None:
             self.price.load_state_dict(state["price"])
         self.more = Rows(self.order, left_over=state.get("left_over"))
+        self.roles.actor.next_group = state.get("next_group", 0)
 
     def take_notes(self) -> list[str]:
         """What the rewards noticed and streaming left out, then the models."""

@@ -14,7 +14,7 @@ from rl_compat.rewards.rows import join_scores, pick_scores
 from rl_compat.rewards.types import Scores
 from rl_compat.trainer.memory import PhaseMemory
 from rl_compat.trainer.reporter import Timer
-from rl_compat.trajectory import Prompt, Trajectory
+from rl_compat.trajectory import Prompt
 from rl_compat.workers.actor import ActorModel
 from rl_compat.workers.reward import RewardModel
 from rl_compat.workers.sequences import Sequences
@@ -34,7 +34,7 @@ class SamplingSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampled:
-    """Responses in groups numbered from 0, and their rewards."""
+    """Responses in groups, and their rewards."""
 
     sequences: Sequences
     scores: Scores
@@ -106,15 +106,9 @@ def _joined(rounds: Sequence[Sampled], kept: Sequence[Sampled]) -> Sampled:
 
 
 def join(parts: Sequence[Sampled]) -> Sampled:
-    """One after the other, the groups numbered anew."""
-    trajectories: list[Trajectory] = []
-    texts: list[str] = []
-    first = 0
-    for part in parts:
-        numbers = {group: first + position for position, group in enumerate(_groups(part))}
-        trajectories += [replace(item, group=numbers[item.group]) for item in part.sequences.trajectories]
-        texts += part.sequences.texts
-        first += len(numbers)
+    """One after the other."""
+    trajectories = [item for part in parts for item in part.sequences.trajectories]
+    texts = [text for part in parts for text in part.sequences.texts]
     return Sampled(
         sequences=Sequences.from_trajectories(trajectories, texts),
         scores=join_scores([part.scores for part in parts]),
@@ -123,8 +117,9 @@ def join(parts: Sequence[Sampled]) -> Sampled:
 
 
 def prompts_of(sequences: Sequences) -> list[Prompt]:
-    """The prompt of each group, in the order of their numbers."""
-    return list({item.group: item.prompt for item in sequences.trajectories}.values())
+    """The prompt of each group, in ascending order of the groups."""
+    prompts = {item.group: item.prompt for item in sequences.trajectories}
+    return [prompts[group] for group in sorted(prompts)]
 
 
 def _only_with_spread(sampled: Sampled) -> list[Sampled]:
@@ -150,9 +145,5 @@ def _scored(sampled: Sampled) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]
     return values, sampled.sequences.batch.groups, torch.tensor([reward is not None for reward in rewards])
 
 
-def _groups(sampled: Sampled) -> list[int]:
-    return list(dict.fromkeys(item.group for item in sampled.sequences.trajectories))
-
-
 def _num_groups(sampled: Sampled) -> int:
-    return len(_groups(sampled))
+    return len({item.group for item in sampled.sequences.trajectories})

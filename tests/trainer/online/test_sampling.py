@@ -29,6 +29,7 @@ class Actor:
 
     def __init__(self) -> None:
         self.asked: list[list[int]] = []
+        self.next_group = 0
         self.seeds: list[int] = []
 
     def generate(self, prompts: Sequence[Prompt], *, group_size: int, seed: int, **options: Any) -> Sequences:
@@ -42,9 +43,10 @@ class Actor:
                 rollout_logprobs=(-1.0,) * (1 + number),
                 finish_reason="stop",
             )
-            for group, prompt in enumerate(prompts)
+            for group, prompt in enumerate(prompts, start=self.next_group)
             for number in range(group_size)
         ]
+        self.next_group += len(prompts)
         return Sequences.from_trajectories(trajectories, [str(item.response_ids) for item in trajectories])
 
 
@@ -107,7 +109,7 @@ def test_as_many_prompts_are_drawn_as_are_missing_until_all_have_a_spread() -> N
 
     assert actor.asked == [[0, 1, 3], [4, 5], [6], [7], [8]]
     assert [prompt.row for prompt in prompts_of(sampled.sequences)] == [3, 5, 8]
-    assert sampled.sequences.batch.groups.tolist() == [0, 0, 1, 1, 2, 2]
+    assert sampled.sequences.batch.groups.tolist() == [2, 2, 4, 4, 7, 7]
     assert sampled.scores.rewards == (0.0, 1.0) * 3
     assert sampled.scores.components == {"length": (0.0, 1.0) * 3}
     assert sampled.sequences.texts == ("(3,)", "(3, 3)", "(5,)", "(5, 5)", "(8,)", "(8, 8)")
