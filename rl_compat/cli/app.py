@@ -22,6 +22,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("eval", "rl_compat.cli.eval", "measure the accuracy of a model or a run on held-out data"),
     ("export", "rl_compat.cli.export", "write the trained model of a run as a Hugging Face folder"),
     ("plan", "rl_compat.cli.plan", "show what would run here, why, and whether it fits in memory"),
+    ("settings", "rl_compat.cli.settings", "explain the settings of a run"),
     ("doctor", "rl_compat.cli.doctor", "find what is wrong with this machine and the commands that fix it"),
     ("probe", "rl_compat.cli.probe", "show the hardware and software of this machine"),
     ("profiles", "rl_compat.cli.profiles", "list the hardware profiles and their preferences"),

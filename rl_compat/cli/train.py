@@ -35,7 +35,7 @@ def train(
 
     `algorithm.name` selects the algorithm: ppo, grpo and related algorithms learn from rewards, sft from given
     responses, dpo and kto from preferences; reward_model trains a reward model. Without arguments, PPO trains
-    SmolLM2-135M on GSM8K. verl's keys are accepted too.
+    SmolLM2-135M on GSM8K. verl's keys are accepted too. `rlc settings` lists and explains all settings.
 
     Metrics, samples and checkpoints go to the folder `trainer.output_dir`. Running the same command again resumes the
     run from its newest checkpoint.

@@ -34,6 +34,8 @@ ImportanceLevel = Literal["none", "token", "sequence"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
+    """The model that is trained, its tokenizer and its LoRA adapters."""
+
     path: Text = "smollm2-135m"
     "model to train: a name from `rlc models`, a local folder, a GGUF file or a hub id"
     critic_path: str | None = None
@@ -56,6 +58,8 @@ class ModelConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataConfig:
+    """Training and validation rows, their columns and their lengths."""
+
     train_files: Texts = ("gsm8k",)
     "`gsm8k` (included), `arithmetic` (generated), or paths, patterns and folders of .parquet, .jsonl, .json, .csv"
     val_files: tuple[str, ...] = ("gsm8k",)
@@ -96,6 +100,8 @@ class DataConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewardConfig:
+    """What scores the responses."""
+
     functions: tuple[str, ...] = ("auto",)
     "`auto` (by the row's data_source), built-in names, or `file.py:function`; the reward is their weighted sum"
     weights: tuple[float, ...] = ()
@@ -260,6 +266,8 @@ class RewardModelingConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlgorithmConfig:
+    """How the model learns. Settings of a single algorithm or policy loss are in the group of its name."""
+
     name: AlgorithmName = "ppo"
     "how rewards become advantages; some algorithms change the defaults of other settings"
     gamma: ZeroToOne = 1.0
@@ -348,6 +356,8 @@ class OffPolicyConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutConfig:
+    """How responses are generated."""
+
     engine: Literal["auto", "native", "transformers", "vllm"] = "auto"
     "engine that generates responses; `auto` picks the fastest that works on this hardware"
     temperature: Positive = 1.0
@@ -374,6 +384,8 @@ class RolloutConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizerConfig:
+    """Optimizers and learning rates."""
+
     name: OptimizerName = "adamw"
     "`adamw`, or `adamw8bit` with 8-bit states (needs bitsandbytes)"
     actor_lr: NotNegative = 1e-6
@@ -398,6 +410,8 @@ class OptimizerConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerConfig:
+    """Batches, steps, checkpoints, validation and logging."""
+
     batch_size: Count = 32
     "prompts per step"
     mini_batch_size: Count = 32
@@ -438,7 +452,7 @@ class TrainerConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanConfig:
-    """A value given here overrides the profile; one that cannot work on the hardware is refused with the reason."""
+    """Choices that the planner makes; a value given here overrides the profile, or is refused with the reason."""
 
     profile: str = "auto"
     "hardware profile, a name from `rlc profiles`; `auto` is the best match"

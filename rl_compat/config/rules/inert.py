@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from rl_compat.algorithms.table import ALGORITHMS, LOSS_READS, OFFLINE_ROWS, PolicyLossName, is_offline, policy_loss_of
+from rl_compat.algorithms.table import (
+    ALGORITHMS,
+    LOSS_READS,
+    OFFLINE_ROWS,
+    PolicyLossName,
+    is_offline,
+    policy_loss_of,
+)
 from rl_compat.config.report import KeyVerdict
-from rl_compat.config.settings import settings, values_of
+from rl_compat.config.settings import build, replace, settings, values_of
 from rl_compat.config.types import RunConfig
 
 
@@ -192,6 +199,36 @@ def _generation() -> Inert:
 def _rules(name: str) -> tuple[Inert, ...]:
     own = (_generation(),) if is_offline(name) else REINFORCEMENT
     return (*own, *OFFLINE, *SHARED)
+
+
+EVERYTHING_ON: Mapping[str, Any] = {
+    "model.lora_rank": 8,
+    "optimizer.schedule": "linear",
+    "algorithm.dynamic_sampling": True,
+    "algorithm.kl_in_reward": "k1",
+    "algorithm.kl_controller.type": "adaptive",
+    "algorithm.kl_loss": "k3",
+    "off_policy.importance": "token",
+    "off_policy.vtrace.enabled": True,
+}
+"settings under which every optional part of an algorithm is in use"
+
+
+def readers(key: str) -> tuple[str, ...]:
+    """The algorithms in which a setting can change something."""
+    losses = losses_reading(key)
+    on = build({**EVERYTHING_ON, "algorithm.policy_loss": losses[0] if losses else "auto"})
+    configs = {name: replace(on, {"algorithm.name": name}) for name in ALGORITHMS}
+    return tuple(
+        name
+        for name, config in configs.items()
+        if not any(key in rule.keys and rule.while_(config) for rule in _rules(name))
+    )
+
+
+def losses_reading(key: str) -> tuple[PolicyLossName, ...]:
+    """The policy losses that read a setting, where only some do."""
+    return tuple(name for name, read in LOSS_READS.items() if key.removeprefix("algorithm.") in read)
 
 
 def inert_settings(config: RunConfig, given: Iterable[str]) -> tuple[KeyVerdict, ...]:

@@ -1,0 +1,102 @@
+"""`rlc settings`: what each setting is."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rl_compat.cli.common import AsJson, new_app
+from rl_compat.cli.render import print_json, print_lines, print_table
+from rl_compat.errors import UsageError
+
+if TYPE_CHECKING:
+    from rl_compat.config.explain import Explanation
+
+app = new_app()
+
+Words = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[KEY|WORD]...", help="A setting, a section or group, or words to search for."),
+]
+Markdown = Annotated[bool, typer.Option("--markdown", help="Print the reference page docs/settings.md.")]
+
+MAX_VERL_KEYS = 4
+
+
+@app.command()
+def settings(words: Words = None, as_json: AsJson = False, markdown: Markdown = False) -> None:
+    """Explain settings: type, default, limits, the algorithms that read them and the corresponding verl keys.
+
+    Example: rlc settings algorithm.clip_low
+    """
+    from rl_compat.config.explain import explain, page, search
+    from rl_compat.config.settings import settings as all_settings
+    from rl_compat.config.suggest import suggestion
+
+    if markdown:
+        print(page(), end="")
+        return
+    if not words and not as_json:
+        _print_sections()
+        return
+    keys = _keys_of(words or []) or search(words or [])
+    if not keys:
+        asked = " ".join(words or [])
+        raise UsageError(f"there is no setting `{asked}`", hint=suggestion(asked))
+    found = [explain(key) for key in keys]
+    if as_json:
+        print_json([_as_json(explanation) for explanation in found])
+    elif words and words[0] in all_settings():
+        _print_one(found[0])
+    else:
+        rows = [(item.setting.key, item.default, item.setting.sentence) for item in found]
+        print_table("", ("setting", "default", "meaning"), rows)
+
+
+def _keys_of(words: list[str]) -> list[str]:
+    """The setting, or those of the section or group, that the only word names."""
+    from rl_compat.config.explain import keys_in
+    from rl_compat.config.settings import sections
+    from rl_compat.config.settings import settings as all_settings
+
+    if len(words) != 1:
+        return []
+    (word,) = words
+    return [word] if word in all_settings() else keys_in(word) if word in sections() else []
+
+
+def _print_sections() -> None:
+    from rl_compat.config.explain import summary_of
+    from rl_compat.config.settings import sections
+    from rl_compat.config.settings import settings as all_settings
+
+    sizes = Counter(setting.section for setting in all_settings().values())
+    rows = [(section, sizes[section], summary_of(section)) for section in sections()]
+    print_table("", ("section or group", "settings", "contents"), rows)
+    print_lines(
+        ["", "run `rlc settings SECTION` for its settings, `rlc settings KEY` for one, `rlc settings WORD` to search"]
+    )
+
+
+def _print_one(found: Explanation) -> None:
+    keys = _verl_keys(found.setting.key)
+    more = f" and {len(keys) - MAX_VERL_KEYS} more" if len(keys) > MAX_VERL_KEYS else ""
+    lines = [
+        f"{found.setting.key} = {found.default}",
+        f"  {found.setting.sentence}",
+        f"  values   {found.values}",
+        f"  read by  {found.read_by}",
+    ]
+    print_lines([*lines, *([f"  verl     {', '.join(keys[:MAX_VERL_KEYS])}{more}"] if keys else [])])
+
+
+def _as_json(found: Explanation) -> dict[str, Any]:
+    return found.as_json() | {"verl": list(_verl_keys(found.setting.key))}
+
+
+def _verl_keys(key: str) -> tuple[str, ...]:
+    from rl_compat.verl.keys.native import verl_keys
+
+    return verl_keys().get(key, ())
