@@ -92,7 +92,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "peft": ("models/",),
     "gguf": ("models/",),
     "tokenizers": ("models/",),
-    "huggingface_hub": ("models/", "data/read/hub"),
+    "huggingface_hub": ("models/",),
     "jinja2": ("models/",),
     "datasets": ("data/",),
     "pyarrow": ("data/",),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,15 +9,15 @@ from typing import Any, Literal
 
 from rl_compat.data.builtin import gsm8k, math_problems
 from rl_compat.data.builtin.verl_schema import schema_row, write_rows
-from rl_compat.data.form.columns import has_column, lookup
-from rl_compat.data.read.files import SUFFIXES, Record, columns_of, read_records, suffix_of
-from rl_compat.data.read.hub import download_dataset
-from rl_compat.data.read.locate import SPLIT_WORDS, Split, files_of_split, split_of
+from rl_compat.data.form.columns import Record, columns_of, has_column, lookup
+from rl_compat.data.read.files import is_data_file, read_records
+from rl_compat.data.read.hub import HubName, load_from_hub
+from rl_compat.data.read.names import SPLIT_WORDS, Split, files_of_split, split_of
 from rl_compat.data.read.reading import check_usable
+from rl_compat.data.read.records import Records, TableRecords, open_file
 from rl_compat.errors import DataError, nearest
 
 AnswerIn = Literal["column", "hash", "boxed"]
-HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 TRUTHS: Mapping[AnswerIn, Callable[[str], str | None]] = {
     "column": lambda text: text.strip() or None,
@@ -92,9 +91,9 @@ def build_math(source: str, folder: Path) -> list[Written]:
     Raises DataError.
     """
     written: list[Written] = []
-    for split, paths in _math_files(source).items():
-        records = [record for path in paths for record in read_records(path)]
-        name = ", ".join(str(path) for path in paths)
+    for split, files in _math_files(source).items():
+        records = [record for file in files for record in file.read_all()]
+        name = ", ".join(file.name for file in files)
         _check_columns(records, ("problem", "solution"), name=name)
         found = [math_problems.from_raw(record, index, split) for index, record in enumerate(records)]
         rows = [row for row in found if row is not None]
@@ -104,20 +103,21 @@ def build_math(source: str, folder: Path) -> list[Written]:
     return written
 
 
-def _math_files(source: str) -> dict[Split, list[Path]]:
+def _math_files(source: str) -> dict[Split, list[Records]]:
     path = Path(source).expanduser()
-    if path.is_file() or suffix_of(path) in SUFFIXES:
-        return {split_of(path) or "train": [path]}
-    if not path.is_dir():
-        if not HUB_ID.fullmatch(source):
-            raise DataError(f"there is no file or folder `{source}`", hint="a dataset of a hub is written `owner/name`")
-        path = download_dataset(source)
     splits: tuple[Split, ...] = ("train", "test")
-    found = {split: files_of_split(path, split) for split in splits}
-    if not any(found.values()):
-        words = ", ".join(f"`{word}`" for names in SPLIT_WORDS.values() for word in names)
-        raise DataError(f"`{source}` has no file whose name holds one of {words}", hint="name the files themselves")
-    return {split: paths for split, paths in found.items() if paths}
+    if path.is_file() or is_data_file(path):
+        return {split_of(path) or "train": [open_file(path, name=str(path))]}
+    if path.is_dir():
+        found = {split: [open_file(file, name=str(file)) for file in files_of_split(path, split)] for split in splits}
+        if not any(found.values()):
+            words = ", ".join(f"`{word}`" for names in SPLIT_WORDS.values() for word in names)
+            raise DataError(f"no file name in `{source}` contains one of {words}", hint="name the files themselves")
+        return {split: files for split, files in found.items() if files}
+    hub = HubName.parse(source)
+    if hub is None:
+        raise DataError(f"there is no file or folder `{source}`", hint="a dataset of a hub is written `owner/name`")
+    return {split: [TableRecords(source, load_from_hub(hub, split=split, streaming=False))] for split in splits}
 
 
 def _check_columns(records: Sequence[Record], wanted: Sequence[str], *, name: str) -> None:

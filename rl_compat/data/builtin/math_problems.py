@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rl_compat.data.builtin.verl_schema import schema_row
-from rl_compat.data.read.files import Record
+from rl_compat.data.form.columns import Record
 from rl_compat.rewards.builtin.answers import last_boxed
 
 DATA_SOURCE = "DigitalLearningGmbH/MATH-lighteval"

@@ -12,16 +12,13 @@ from typing import Any
 from rl_compat.data.check.findings import NUM_NAMED, DataProblem, FileReport, Findings, lengths_of
 from rl_compat.data.check.oddities import of_text, of_turns
 from rl_compat.data.encode.prompts import Overlong, PromptEncoder
-from rl_compat.data.form.columns import Columns
+from rl_compat.data.form.columns import Record
 from rl_compat.data.form.conversion import CONVERTERS
-from rl_compat.data.form.detection import detect
-from rl_compat.data.form.patterns import Form
 from rl_compat.data.form.rows import LabelledRow, PreferenceRow, PromptRow, SupervisedRow, Text, response_messages
 from rl_compat.data.form.turns import Unusable
-from rl_compat.data.read.files import Record
-from rl_compat.data.read.pieces import PieceFile
-from rl_compat.data.read.reading import BUILTIN_DATASETS, Reading
-from rl_compat.errors import DataError, RLCompatError
+from rl_compat.data.read.reading import Reading, form_of
+from rl_compat.data.read.records import Records
+from rl_compat.errors import RLCompatError
 
 AnyRow = PromptRow | SupervisedRow | PreferenceRow | LabelledRow
 Judge = Callable[[str, Any, str | None], list[tuple[bool, str, str | None]]]
@@ -53,7 +50,7 @@ class Tools:
 class FileCheck:
     """Looks at the rows of one file, a piece at a time."""
 
-    def __init__(self, file: PieceFile, reading: Reading, limits: LengthLimits, tools: Tools) -> None:
+    def __init__(self, file: Records, reading: Reading, limits: LengthLimits, tools: Tools) -> None:
         """Raises DataError for a file without rows, and for columns of no known form."""
         self.name = file.name
         self.split = reading.split
@@ -67,10 +64,7 @@ class FileCheck:
         self._labels: set[bool] = set()
         self._num_usable = self._tokens = 0
         self._pieces = file.pieces(file=0, first_row=0, limit=None)
-        if not self._pieces:
-            raise DataError(f"`{file.name}` has no rows")
-        columns = Columns() if file.name in BUILTIN_DATASETS else reading.columns
-        self._form: Form = detect(file.read(self._pieces[0]), task=reading.task, columns=columns, name=file.name)
+        self._form = form_of(file.read(self._pieces[0]) if self._pieces else [], reading, file)
 
     @property
     def num_rows(self) -> int:

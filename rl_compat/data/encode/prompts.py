@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from rl_compat.data.read.reading import PromptRow, name_rows
+from rl_compat.data.form.rows import PromptRow
+from rl_compat.data.read.reading import name_rows
 from rl_compat.errors import DataError, RLCompatError
 from rl_compat.trajectory import Prompt
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import overload
 
 from rl_compat.data.encode.prompts import Overlong, PromptEncoder, encode_row, too_long_error
+from rl_compat.data.form.columns import Record
 from rl_compat.data.form.conversion import to_row
 from rl_compat.data.form.patterns import Form
 from rl_compat.data.form.turns import Unusable
 from rl_compat.data.order.epochs import BLOCK_BYTES, BLOCK_ROWS
-from rl_compat.data.read.files import Record
-from rl_compat.data.read.pieces import FilePiece, PieceFile
+from rl_compat.data.read.records import Piece, Records
 from rl_compat.errors import DataError
 from rl_compat.trajectory import Prompt
 
@@ -26,9 +26,9 @@ NUM_SAMPLED = 64
 class StreamedFile:
     """A file with its form and its pieces."""
 
-    file: PieceFile
+    file: Records
     form: Form
-    pieces: tuple[FilePiece, ...]
+    pieces: tuple[Piece, ...]
     split: str
 
 
@@ -132,7 +132,7 @@ class StreamedPrompts(Sequence[Prompt]):
             times = f"{self._num_left_out} rows were left out so far, the last is " if self._num_left_out > 1 else ""
             self._notes.append(f"{times}row {number}{'' if times else ' is left out'}: {why}")
 
-    def _records_of(self, piece: FilePiece) -> list[Record]:
+    def _records_of(self, piece: Piece) -> list[Record]:
         if piece.first_row in self._records:
             self._records.move_to_end(piece.first_row)
             return self._records[piece.first_row]
@@ -140,7 +140,7 @@ class StreamedPrompts(Sequence[Prompt]):
         records = self._records[piece.first_row] = self._files[piece.file].file.read(piece)
         return records
 
-    def _make_room(self, piece: FilePiece) -> None:
+    def _make_room(self, piece: Piece) -> None:
         """Drop pieces, least recently used first, until the new one fits in beside the others."""
         held = [self.pieces[bisect_right(self._starts, first) - 1] for first in self._records]
         num_rows = sum(item.num_rows for item in held) + piece.num_rows

@@ -11,14 +11,19 @@ from typing import Any
 from rl_compat import seeds
 from rl_compat.data.encode.prompts import Overlong, PromptEncoder, build_prompts, check_batch_size
 from rl_compat.data.encode.streamed import StreamedFile, StreamedPrompts
-from rl_compat.data.form.columns import Columns
-from rl_compat.data.form.detection import detect
 from rl_compat.data.order.batches import Keep, MixtureOrder, Order, PromptOrder
-from rl_compat.data.order.epochs import BlockEpochs, Epochs, Piece, WholeEpochs
-from rl_compat.data.read.files import read_records
-from rl_compat.data.read.locate import locate
-from rl_compat.data.read.pieces import MemoryPieces, PieceFile, open_pieces, uncompressed_bytes
-from rl_compat.data.read.reading import BUILTIN_DATASETS, Reading, SourceRows, check_usable, convert_all, load_sources
+from rl_compat.data.order.epochs import BlockEpochs, Epochs, WholeEpochs
+from rl_compat.data.read.reading import (
+    Reading,
+    SourceRows,
+    check_usable,
+    convert_all,
+    form_of,
+    is_builtin,
+    load_sources,
+    open_source,
+)
+from rl_compat.data.read.records import Records
 from rl_compat.errors import DataError
 from rl_compat.trajectory import Prompt
 
@@ -63,12 +68,12 @@ class TrainingData:
         first, count = place
         if not isinstance(self.prompts, StreamedPrompts):
             return WholeEpochs(count, shuffle=shuffle, seed=seed, first_row=first)
-        pieces: list[Piece] = [item for item in self.prompts.pieces if first <= item.first_row < first + count]
+        pieces = [item for item in self.prompts.pieces if first <= item.first_row < first + count]
         return BlockEpochs(pieces, shuffle=shuffle, seed=seed)
 
 
 def load_training(
-    files: Sequence[str],
+    sources: Sequence[str | Records],
     reading: Reading,
     *,
     chat: PromptEncoder,
@@ -86,13 +91,13 @@ def load_training(
     limits = _limits(max_samples, weights)
     limit: dict[str, Any] = {"chat": chat, "max_prompt_length": max_prompt_length, "overlong": overlong}
     if streaming:
-        opened, places = _open(files, reading, limits)
+        opened, places = _open(sources, reading, limits)
         prompts: Sequence[Prompt] = StreamedPrompts(opened, **limit, num_blocks=max(1, len(weights)))
         return TrainingData(prompts=prompts, sources=tuple(places), weights=tuple(weights))
-    sources = load_sources(files, reading, limits=limits)
-    built = build_prompts([row for source in sources for row in source.rows], **limit)
-    places = _places(sources, built.prompts)
-    for source, (_, count) in zip(sources, places, strict=True):
+    loaded = load_sources(sources, reading, limits=limits)
+    built = build_prompts([row for source in loaded for row in source.rows], **limit)
+    places = _places(loaded, built.prompts)
+    for source, (_, count) in zip(loaded, places, strict=True):
         if weights and not count:
             raise DataError(
                 f"no row of `{source.name}` can be used and `data.mixture_weights` gives it a share",
@@ -106,13 +111,10 @@ def left_out(prompts: Sequence[Prompt]) -> list[str]:
     return prompts.take_notes() if isinstance(prompts, StreamedPrompts) else []
 
 
-def should_stream(files: Sequence[str], *, memory_bytes: int) -> bool:
-    """Whether the rows would take more of the memory than they may. Built-in data sets never do."""
-    size = 0
-    for name in files:
-        if name not in BUILTIN_DATASETS:
-            paths = locate(name, split="train", builtins=BUILTIN_DATASETS, announce=lambda note: None)
-            size += sum(uncompressed_bytes(path) for path in paths)
+def should_stream(sources: Sequence[str | Records], *, memory_bytes: int) -> bool:
+    """Whether the rows would take more than their share of the memory, or come from a stream of unknown length."""
+    reading = Reading(task="prompts")
+    size = sum(file.size_bytes() for source in sources for file in open_source(source, reading))
     return size * MEMORY_PER_BYTE > SHARE_OF_MEMORY * memory_bytes
 
 
@@ -131,16 +133,16 @@ def _places(sources: Sequence[SourceRows], prompts: Sequence[Prompt]) -> list[tu
 
 
 def _open(
-    files: Sequence[str], reading: Reading, limits: Sequence[int | None] | int | None
+    sources: Sequence[str | Records], reading: Reading, limits: Sequence[int | None] | int | None
 ) -> tuple[list[StreamedFile], list[tuple[int, int]]]:
-    """Every file with its form and pieces, and where each name in the settings lies. Raises DataError."""
+    """Every file with its form and pieces, and the first index and number of rows of each source."""
     opened: list[StreamedFile] = []
     places: list[tuple[int, int]] = []
     start = 0
-    for index, name in enumerate(files):
+    for index, source in enumerate(sources):
         first = start
         limit = limits - start if isinstance(limits, int) else _limit_of(limits, index)
-        for file in piece_files(name, reading):
+        for file in open_source(source, reading, streaming=True):
             left = None if limit is None else limit - (start - first)
             if left is not None and left <= 0:
                 break
@@ -151,34 +153,19 @@ def _open(
     return opened, places
 
 
-def _open_one(file: PieceFile, reading: Reading, *, number: int, first_row: int, limit: int | None) -> StreamedFile:
-    """Told by its first piece, whose rows must be usable unless `data.bad_rows=drop`."""
+def _open_one(file: Records, reading: Reading, *, number: int, first_row: int, limit: int | None) -> StreamedFile:
+    """The first piece tells the form; its rows must be usable unless `data.bad_rows=drop`."""
     pieces = tuple(file.pieces(file=number, first_row=first_row, limit=limit))
-    if not pieces:
-        raise DataError(f"`{file.name}` has no rows")
-    records = file.read(pieces[0])
-    builtin = file.name in BUILTIN_DATASETS
-    form = detect(records, task="prompts", columns=Columns() if builtin else reading.columns, name=file.name)
-    if not builtin:
+    records = file.read(pieces[0]) if pieces else []
+    form = form_of(records, reading, file)
+    if not is_builtin(file):
+        if not file.reads_pieces:
+            reading.announce(f"`{file.name}` cannot be read in pieces and is held in memory")
         reading.announce(f"{form.sentence(file.name)}; streamed in {len(pieces)} pieces")
     if reading.bad_rows == "error":
         _, bad = convert_all(records, form, task="prompts", split=reading.split, first_row=first_row)
         check_usable(bad, num_rows=len(records), name=file.name, column=form.columns.get("prompt", "prompts"))
     return StreamedFile(file=file, form=form, pieces=pieces, split=reading.split)
-
-
-def piece_files(name: str, reading: Reading) -> list[PieceFile]:
-    """The files that a name stands for, to be read in pieces; others are held whole. Raises DataError."""
-    if name in BUILTIN_DATASETS:
-        return [MemoryPieces(name, BUILTIN_DATASETS[name](reading.split))]
-    files: list[PieceFile] = []
-    for path in locate(name, split=reading.split, builtins=BUILTIN_DATASETS, announce=reading.announce):
-        opened = open_pieces(path)
-        if opened is None:
-            reading.announce(f"`{path}` cannot be read in pieces and is held in memory whole")
-            opened = MemoryPieces(str(path), read_records(path))
-        files.append(opened)
-    return files
 
 
 def _limit_of(limits: Sequence[int | None] | None, index: int) -> int | None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from rl_compat.data.form.turns import unpacked_object
-from rl_compat.data.read.files import Record
 
+Record = dict[str, Any]
+"column to plain value of one row, before its form is known"
 Task = Literal["prompts", "supervised", "preference", "labelled"]
 
 ROLES: Mapping[Task, tuple[str, ...]] = {
@@ -36,6 +37,22 @@ class Columns:
         default = Columns()
         found = {role: getattr(self, role) for role in ROLES[task]}
         return {role: column for role, column in found.items() if column and column != getattr(default, role)}
+
+
+def columns_of(records: Iterable[Record]) -> tuple[str, ...]:
+    """The keys of all records, in the order in which they appear."""
+    return tuple(dict.fromkeys(key for record in records for key in record))
+
+
+def plain(value: Any) -> Any:
+    """Nested values as dict, list, str, bool and numbers; arrays and tensors become lists, whatever their shape."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if hasattr(value, "tolist"):
+        return plain(value.tolist())
+    return value
 
 
 def lookup(record: Mapping[str, Any], column: str | None) -> Any:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from rl_compat.data.form.columns import lookup
+from rl_compat.data.form.columns import Record, lookup
 from rl_compat.data.form.parts import pair_in, prompt_and_response, prompt_in, whole_conversation
 from rl_compat.data.form.patterns import TRUTH, Form
 from rl_compat.data.form.rows import LabelledRow, PreferenceRow, PromptRow, SupervisedRow, Text
@@ -16,7 +16,6 @@ from rl_compat.data.form.turns import (
     is_empty,
     unpacked_object,
 )
-from rl_compat.data.read.files import Record
 
 REWRITTEN = {
     "prompt": "prompt",

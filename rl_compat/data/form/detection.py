@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from rl_compat.data.form.columns import Columns, Task, has_column
+from rl_compat.data.form.columns import Columns, Record, Task, columns_of, has_column
 from rl_compat.data.form.patterns import PATTERNS, Form, FormPattern
-from rl_compat.data.read.files import Record, columns_of
 from rl_compat.errors import DataError, nearest
 
 NUM_LOOKED_AT = 100

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rl_compat.data.form.columns import lookup
+from rl_compat.data.form.columns import Record, lookup
 from rl_compat.data.form.rows import Text, prompt_messages
 from rl_compat.data.form.turns import Unusable, is_empty, split_at_response, text_or_turns
-from rl_compat.data.read.files import Record
 
 NUM_NAMED_COLUMNS = 4
 

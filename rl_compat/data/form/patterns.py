@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rl_compat.data.builtin import gsm8k, math_problems
-from rl_compat.data.form.columns import Task, lookup
+from rl_compat.data.form.columns import Record, Task, columns_of, lookup
 from rl_compat.data.form.turns import unpacked
-from rl_compat.data.read.files import Record, columns_of
 
 Rewrite = Callable[[Record, int, str], Record | None]
 

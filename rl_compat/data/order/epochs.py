@@ -7,20 +7,11 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Protocol
 
+from rl_compat.data.read.records import Piece
+
 BLOCK_ROWS = 8192
 BLOCK_BYTES = 8 * 2**20
 "what is shuffled together, and held in memory, when a dataset is read in pieces"
-
-
-class Piece(Protocol):
-    """Rows that lie together in a file and are read together."""
-
-    @property
-    def first_row(self) -> int: ...
-    @property
-    def num_rows(self) -> int: ...
-    @property
-    def num_bytes(self) -> int: ...
 
 
 class Epochs(Protocol):
@@ -93,8 +84,9 @@ class BlockEpochs:
         return self._rows[offset - self._starts[block]]
 
     def _begin(self, epoch: int) -> None:
-        order = epoch_order(len(self._pieces), shuffle=self._shuffle, seed=self._seed, epoch=epoch)
-        self._blocks = _blocks([self._pieces[index] for index in order], *self._limits)
+        runs = _runs(self._pieces)
+        order = epoch_order(len(runs), shuffle=self._shuffle, seed=self._seed, epoch=epoch)
+        self._blocks = _blocks([piece for index in order for piece in runs[index]], *self._limits)
         self._starts, start = [], 0
         for block in self._blocks:
             self._starts.append(start)
@@ -107,6 +99,17 @@ class BlockEpochs:
         if not self._shuffle:
             return rows
         return [rows[index] for index in _permutation(len(rows), f"{self._seed}:{self._epoch}:{block}")]
+
+
+def _runs(pieces: Sequence[Piece]) -> list[list[Piece]]:
+    """Pieces that must keep their order, together: all of a stream, and any other alone."""
+    runs: list[list[Piece]] = []
+    for piece in pieces:
+        if piece.follows and runs and runs[-1][-1].follows and runs[-1][-1].file == piece.file:
+            runs[-1].append(piece)
+        else:
+            runs.append([piece])
+    return runs
 
 
 def _blocks(pieces: Sequence[Piece], most_rows: int, most_bytes: int) -> list[list[Piece]]:

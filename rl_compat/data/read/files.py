@@ -1,182 +1,203 @@
-"""Reading data files: parquet, JSON, JSON lines and CSV as plain Python records."""
+"""Data files as records: the formats, and reading them through `datasets` without changing a value.
+
+Parquet and Arrow files keep the types that they declare. JSON and CSV declare none, so `datasets` only delivers their
+lines (from any compression) and each line is decoded here: type inference over a column would turn a number into text
+where another row holds text, add missing keys as nulls, and hide the row of an error.
+"""
 
 from __future__ import annotations
 
 import csv
 import gzip
 import json
+import lzma
+import tempfile
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from glob import escape
+from importlib import import_module
+from itertools import islice
 from pathlib import Path
-from typing import Any, TextIO, cast
+from typing import Any, Literal
 
+from rl_compat.data.form.columns import Record
 from rl_compat.errors import DataError
 
-Record = dict[str, Any]
-SUFFIXES = (".parquet", ".json", ".jsonl", ".jsonl.gz", ".json.gz", ".csv")
+COMPRESSIONS = (".gz", ".bz2", ".xz", ".zst")
 LARGEST_CSV_FIELD = 2**27
 SHOWN_NAMES = 5
 BATCH_ROWS = 4096
+CHUNK_CHARACTERS = 2**20
 
 
 def suffix_of(path: Path) -> str:
-    """`.jsonl`, or `.jsonl.gz` for a compressed one, in lower case."""
-    name = path.name.lower()
-    return next((suffix for suffix in sorted(SUFFIXES, key=len, reverse=True) if name.endswith(suffix)), path.suffix)
+    """`.jsonl`, or `.jsonl.gz` for a compressed file, in lower case; another suffix as it is."""
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    if len(suffixes) > 1 and suffixes[-1] in COMPRESSIONS and suffixes[-2] in FORMATS:
+        return "".join(suffixes[-2:])
+    return suffixes[-1] if suffixes else ""
+
+
+def is_data_file(path: Path) -> bool:
+    return _format_of(path) is not None
 
 
 def read_records(path: Path, *, limit: int | None = None) -> list[Record]:
     """The rows of one file, at most `limit`. Raises DataError for a file that is missing, damaged or not data."""
     check_file(path)
-    try:
-        records = _READERS[suffix_of(path).removesuffix(".gz")](path, limit)
-    except UnicodeDecodeError as error:
-        raise DataError(f"data file `{path}` is not UTF-8 text: {error}") from error
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise DataError(f"`{path}` is not a whole gzip file: {error}", hint="write or fetch it again") from error
-    except OSError as error:
-        raise DataError(f"data file `{path}` cannot be read: {error}") from error
-    return [plain(record) for record in records]
+    form = _format_of(path)
+    assert form is not None
+    with reading_errors(str(path)), quiet():
+        return list(islice(form.decode(_batches(path, form), str(path)), limit))
 
 
 def check_file(path: Path) -> None:
-    """Raise DataError for a path that is no data file."""
+    """Raise DataError for a path that is not a data file."""
     if path.is_dir():
         raise DataError(f"`{path}` is a folder, not a data file", hint=files_inside(path))
-    if suffix_of(path) not in SUFFIXES:
-        raise DataError(f"`{path}` is not a data file that can be read", hint=f"use one of {', '.join(SUFFIXES)}")
+    if not is_data_file(path):
+        raise DataError(f"`{path}` has no format that can be read", hint=f"use one of {SUFFIXES}")
     if not path.exists():
         raise DataError(f"data file `{path}` does not exist", hint=files_inside(path.parent))
 
 
-def columns_of(records: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
-    """The keys of all records, in the order in which they appear."""
-    return tuple(dict.fromkeys(key for record in records for key in record))
-
-
-def plain(value: Any) -> Any:
-    """Nested values as plain dict, list, str, bool and numbers; arrays become lists, whatever their shape."""
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
-    if hasattr(value, "tolist"):
-        return plain(value.tolist())
-    return value
-
-
-def from_line(line: str, *, path: Path, number: int | None = None, row: int | None = None) -> Record:
-    """The object in one line of JSON, known by the number of its line or of its row. Raises DataError."""
-    where = f"row {row}" if number is None else f"line {number}"
-    try:
-        record = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise DataError(f"{where} of `{path}` is not JSON: {error.msg}") from error
-    if not isinstance(record, dict):
-        raise DataError(f"{where} of `{path}` is a {_kind(record)}, not an object")
-    return record
-
-
-def not_parquet(path: Path, error: Exception) -> DataError:
-    return DataError(f"`{path}` is not a parquet file: {_first_line(error)}", hint="write or fetch it again")
-
-
 def files_inside(folder: Path) -> str:
-    """What data lies in a folder, as a hint."""
+    """The data files in a folder, as a hint."""
     try:
-        found = sorted(item.name for item in folder.iterdir() if suffix_of(item) in SUFFIXES)
+        found = sorted(item.name for item in folder.iterdir() if is_data_file(item))
     except OSError:
         return f"the folder `{folder}` does not exist"
     if not found:
-        return f"no {', '.join(SUFFIXES)} lies in `{folder}`"
+        return f"`{folder}` has no file with one of {SUFFIXES}"
     more = f" and {len(found) - SHOWN_NAMES} more" if len(found) > SHOWN_NAMES else ""
-    return f"in `{folder}` there are {', '.join(f'`{name}`' for name in found[:SHOWN_NAMES])}{more}"
+    return f"`{folder}` contains {', '.join(f'`{name}`' for name in found[:SHOWN_NAMES])}{more}"
 
 
-def _read_parquet(path: Path, limit: int | None) -> list[Any]:
-    import pyarrow
-    import pyarrow.parquet
-
-    rows: list[Any] = []
+def object_in(text: str, *, where: str) -> Record:
+    """The JSON object in a text; `where` names its place in errors. Raises DataError."""
     try:
-        file = pyarrow.parquet.ParquetFile(path)
-        if limit is None:
-            rows = without_index(file.read()).to_pylist()
-        else:
-            for batch in file.iter_batches(batch_size=max(1, min(limit, BATCH_ROWS))):
-                rows += without_index(pyarrow.Table.from_batches([batch])).slice(0, limit - len(rows)).to_pylist()
-                if len(rows) >= limit:
-                    break
-    except pyarrow.ArrowInvalid as error:
-        raise not_parquet(path, error) from error
-    return rows
+        record = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise DataError(f"{where} is not JSON: {error.msg}") from error
+    return _checked_object(record, where=where)
 
 
 def without_index(table: Any) -> Any:
-    """A table without the index that pandas wrote beside the columns."""
+    """A table without the index columns that pandas adds."""
     return table.drop_columns([name for name in table.column_names if name.startswith("__index_level_")])
 
 
-def _read_json(path: Path, limit: int | None) -> list[Any]:
-    with _text(path) as file:
-        text = file.read()
+@contextmanager
+def reading_errors(name: str) -> Iterator[None]:
+    """Errors of `datasets`, Arrow, decompression and the file system as DataError that names what was read."""
+    import pyarrow
+
+    try:
+        yield
+    except UnicodeDecodeError as error:
+        raise DataError(f"`{name}` is not UTF-8 text: {error}") from error
+    except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
+        raise DataError(f"`{name}` is truncated or not a compressed file: {error}", hint="write it again") from error
+    except (pyarrow.ArrowException, OSError, ValueError, RuntimeError, ImportError) as error:
+        raise DataError(f"`{name}` cannot be read: {first_line(error)}") from error
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message, of its cause where `datasets` wrapped it."""
+    cause = error.__cause__ if type(error).__name__.startswith("DatasetGeneration") and error.__cause__ else error
+    return str(cause).splitlines()[0].rstrip(".") if str(cause) else type(cause).__name__
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without the messages and progress bars of `datasets`; DataError carries what went wrong."""
+    import datasets
+
+    level, bars = datasets.logging.get_verbosity(), datasets.is_progress_bar_enabled()
+    datasets.logging.set_verbosity(datasets.logging.CRITICAL)
+    datasets.disable_progress_bars()
+    try:
+        yield
+    finally:
+        datasets.logging.set_verbosity(level)
+        if bars:
+            datasets.enable_progress_bars()
+
+
+def _batches(path: Path, form: FileFormat) -> Iterator[Any]:
+    """The tables of a file, read as a stream: nothing is written to the cache of `datasets`, nothing asks the network.
+
+    `load_dataset` would report its use to the hub before it opens a local file, so the builder is made directly.
+    """
+    module = import_module(f"datasets.packaged_modules.{form.builder.lower()}.{form.builder.lower()}")
+    files = {"train": [escape(str(path.absolute()))]}
+    with tempfile.TemporaryDirectory() as locks:
+        builder = getattr(module, form.builder)(cache_dir=locks, data_files=files, **form.options)
+        stream = builder.as_streaming_dataset(split="train")
+    return iter(stream.with_format("arrow").iter(batch_size=BATCH_ROWS))
+
+
+def _table_rows(tables: Iterable[Any], name: str) -> Iterator[Record]:
+    return (record for table in tables for record in without_index(table).to_pylist())
+
+
+def _lines(tables: Iterable[Any]) -> Iterator[str]:
+    return (line for table in tables for line in table["text"].to_pylist())
+
+
+def _json_lines(tables: Iterable[Any], name: str) -> Iterator[Record]:
+    return _objects(_lines(tables), name)
+
+
+def _objects(lines: Iterable[str], name: str) -> Iterator[Record]:
+    for number, line in enumerate(lines, start=1):
+        if line.strip():
+            yield object_in(line, where=f"line {number} of `{name}`")
+
+
+def _json_document(tables: Iterable[Any], name: str) -> Iterator[Record]:
+    """A list of objects, or JSON lines under the name `.json`."""
+    text = "".join(_lines(tables))
     try:
         rows = json.loads(text)
     except json.JSONDecodeError as error:
         if error.msg == "Extra data":
-            return _read_jsonl(path, limit)
-        raise DataError(f"`{path}` is not JSON: {error.msg} in line {error.lineno}") from error
+            yield from _objects(text.split("\n"), name)
+            return
+        raise DataError(f"line {error.lineno} of `{name}` is not JSON: {error.msg}") from error
     if not isinstance(rows, list):
         raise DataError(
-            f"`{path}` holds one {_kind(rows)}, not a list of rows",
+            f"`{name}` contains one {_kind(rows)}, not a list of rows",
             hint="write a list of objects, or one object per line in a .jsonl file",
         )
-    for index, row in enumerate(rows[:limit]):
-        if not isinstance(row, dict):
-            raise DataError(f"row {index} of `{path}` is a {_kind(row)}, not an object")
-    return rows[:limit]
+    yield from (_checked_object(row, where=f"row {index} of `{name}`") for index, row in enumerate(rows))
 
 
-def _read_jsonl(path: Path, limit: int | None) -> list[Any]:
-    rows: list[Any] = []
-    with _text(path) as file:
-        for number, line in enumerate(file, start=1):
-            if limit is not None and len(rows) >= limit:
-                break
-            if line.strip():
-                rows.append(from_line(line, path=path, number=number))
-    return rows
-
-
-def _read_csv(path: Path, limit: int | None) -> list[Any]:
-    """Rows under the header's names, as text; a missing or empty cell is null."""
+def _csv_rows(tables: Iterable[Any], name: str) -> Iterator[Record]:
+    """Rows under the names of the header, as text; a missing or empty cell is None."""
     csv.field_size_limit(LARGEST_CSV_FIELD)
-    with _text(path) as file:
-        try:
-            return list(_csv_rows(csv.reader(file, strict=True), path, limit))
-        except csv.Error as error:
-            raise DataError(f"`{path}` is not CSV: {error}") from error
+    reader = csv.reader(_lines(tables), strict=True)
+    try:
+        header = next(reader, [])
+        for index, cells in enumerate(cells for cells in reader if cells):
+            if len(cells) > len(header):
+                raise DataError(f"row {index} of `{name}` has {len(cells)} cells and the header has {len(header)}")
+            values = [cell or None for cell in cells] + [None] * (len(header) - len(cells))
+            yield dict(zip(header, values, strict=True))
+    except csv.Error as error:
+        raise DataError(f"line {reader.line_num} of `{name}` is not CSV: {error}") from error
 
 
-def _csv_rows(lines: Iterator[list[str]], path: Path, limit: int | None) -> Iterator[Record]:
-    header = next(lines, [])
-    for index, cells in enumerate(line for line in lines if line):
-        if limit is not None and index >= limit:
-            return
-        if len(cells) > len(header):
-            raise DataError(f"row {index} of `{path}` has {len(cells)} cells and the header names {len(header)}")
-        values = [cell or None for cell in cells] + [None] * (len(header) - len(cells))
-        yield dict(zip(header, values, strict=True))
+def _text_rows(tables: Iterable[Any], name: str) -> Iterator[Record]:
+    return ({"text": line} for line in _lines(tables) if line.strip())
 
 
-def _text(path: Path) -> TextIO:
-    """The file as UTF-8 text, decompressed, without a byte order mark."""
-    if path.name.lower().endswith(".gz"):
-        return cast(TextIO, gzip.open(path, "rt", encoding="utf-8-sig", newline=""))
-    return path.open(encoding="utf-8-sig", newline="")
-
-
-_READERS = {".parquet": _read_parquet, ".json": _read_json, ".jsonl": _read_jsonl, ".csv": _read_csv}
+def _checked_object(value: Any, *, where: str) -> Record:
+    if not isinstance(value, dict):
+        raise DataError(f"{where} is a {_kind(value)}, not an object")
+    return value
 
 
 def _kind(value: object) -> str:
@@ -184,5 +205,33 @@ def _kind(value: object) -> str:
     return names.get(type(value), "number")
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileFormat:
+    """How files with one suffix are read."""
+
+    builder: Literal["Parquet", "Arrow", "Text"]
+    "of `datasets`"
+    decode: Callable[[Iterable[Any], str], Iterator[Record]] = _table_rows
+    "from the tables of the builder and the name of the file to records"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    "of the builder"
+
+
+_TEXT = {"encoding": "utf-8-sig", "chunksize": CHUNK_CHARACTERS}
+FORMATS: Mapping[str, FileFormat] = {
+    ".parquet": FileFormat(builder="Parquet", options={"batch_size": BATCH_ROWS}),
+    ".arrow": FileFormat(builder="Arrow"),
+    ".jsonl": FileFormat(builder="Text", decode=_json_lines, options=_TEXT),
+    ".json": FileFormat(builder="Text", decode=_json_document, options=_TEXT | {"sample_by": "document"}),
+    ".csv": FileFormat(builder="Text", decode=_csv_rows, options=_TEXT | {"keep_linebreaks": True}),
+    ".txt": FileFormat(builder="Text", decode=_text_rows, options=_TEXT),
+}
+"by suffix; text formats may be compressed"
+SUFFIXES = ", ".join(FORMATS)
+
+
+def _format_of(path: Path) -> FileFormat | None:
+    suffix = suffix_of(path)
+    base, _, compression = suffix[1:].partition(".")
+    form = FORMATS.get(f".{base}")
+    return None if compression and form is not None and form.builder != "Text" else form

@@ -1,34 +1,87 @@
-"""Data files from a Hugging Face hub."""
+"""Datasets of a Hugging Face hub: `owner/name`, `owner/name:config`, `owner/name@split`, `owner/name:config@split`."""
 
 from __future__ import annotations
 
-from pathlib import Path
+import re
+import ssl
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from typing import Any
 
+from rl_compat.data.read.files import first_line, reading_errors
+from rl_compat.data.read.names import Split, pick_split
 from rl_compat.errors import DataError
 
-PATTERNS = ("*.parquet", "*.jsonl", "*.json", "*/*.parquet", "*/*.jsonl", "*/*.json")
-LOCAL_FILE_HINT = "copy its .parquet or .jsonl files to this machine and name them or their folder"
+_PATTERN = re.compile(r"(?P<repository>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(:(?P<config>[^@]+))?(@(?P<split>.+))?")
+LOCAL_HINT = "copy its .parquet or .jsonl files to this machine and name them or their folder"
+TIMEOUT_SECONDS = 10
 
 
-def download_dataset(repository: str) -> Path:
-    """The data files of a hub's dataset repository, from the hub's cache or `HF_ENDPOINT`.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HubName:
+    """A dataset of the hub as the settings name it."""
 
-    Raises DataError when the hub does not answer, does not have it, or does not let this user have it.
+    repository: str
+    config: str | None = None
+    "its default where None"
+    split: str | None = None
+    "also with a range, such as `train[:1000]`; the training or the test split where None"
+
+    @classmethod
+    def parse(cls, name: str) -> HubName | None:
+        """None for a name that is not written like one of the hub."""
+        found = _PATTERN.fullmatch(name)
+        return None if found is None else cls(**found.groupdict())
+
+
+def load_from_hub(name: HubName, *, split: Split, streaming: bool) -> Any:
+    """The `Dataset` of a split, from the cache of `datasets` or the hub; with `streaming` its `IterableDataset`.
+
+    Code in a repository is never run. Raises DataError when the hub does not answer, when it does not have the
+    dataset, the configuration or the split, and when access needs a licence or a token.
     """
-    from huggingface_hub import constants, snapshot_download
-    from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
+    import datasets
+    from datasets.exceptions import DatasetNotFoundError
 
-    endpoint = constants.ENDPOINT
+    endpoint = datasets.config.HF_ENDPOINT
+    _check_reachable(name.repository, endpoint, offline=datasets.config.HF_HUB_OFFLINE)
     try:
-        return Path(snapshot_download(repository, repo_type="dataset", allow_patterns=list(PATTERNS)))
-    except GatedRepoError as error:
-        raise DataError(
-            f"`{repository}` at {endpoint} asks for its licence to be accepted",
-            hint="accept it on the page of the dataset and log in with `hf auth login`",
-        ) from error
-    except RepositoryNotFoundError as error:
-        raise DataError(f"there is no dataset `{repository}` at {endpoint}", hint=LOCAL_FILE_HINT) from error
-    except (HFValidationError, OSError) as error:
-        offline = f"is not in the hub's cache, and `HF_HUB_OFFLINE` forbids asking {endpoint}"
-        why = offline if constants.HF_HUB_OFFLINE else f"could not be downloaded from {endpoint}"
-        raise DataError(f"`{repository}` {why}", hint=f"{LOCAL_FILE_HINT}; `HF_ENDPOINT` names another hub") from error
+        with reading_errors(name.repository):
+            found = datasets.load_dataset(name.repository, name.config, split=name.split, streaming=streaming)
+    except DataError as error:
+        cause = error.__cause__
+        if isinstance(cause, DatasetNotFoundError):
+            hint = "log in with `hf auth login` and accept its licence" if "gated" in str(cause) else LOCAL_HINT
+            raise DataError(
+                f"`{name.repository}` is not available at {endpoint}: {first_line(cause)}", hint=hint
+            ) from cause
+        if isinstance(cause, ConnectionError):
+            raise _unreachable(name.repository, endpoint, offline=datasets.config.HF_HUB_OFFLINE) from cause
+        raise DataError(error.message, hint="write `owner/name:config@split`") from cause
+    return found if name.split else found[pick_split(list(found), split, name=name.repository)]
+
+
+def _check_reachable(repository: str, endpoint: str, *, offline: bool) -> None:
+    """Raise DataError at once where no connection is possible, since `datasets` retries for minutes."""
+    if offline:
+        return
+    request = urllib.request.Request(f"{endpoint}/api/datasets/{repository}", method="HEAD")
+    try:
+        urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS).close()
+    except urllib.error.HTTPError:
+        return  # it answers
+    except OSError as error:
+        if not isinstance(getattr(error, "reason", None), ssl.SSLError):
+            raise _unreachable(repository, endpoint, offline=False) from error
+
+
+def _unreachable(repository: str, endpoint: str, *, offline: bool) -> DataError:
+    if offline:
+        what, way = f"is not in the cache of `datasets`, and `HF_HUB_OFFLINE` forbids asking {endpoint}", LOCAL_HINT
+    else:
+        what, way = (
+            f"is not a local file or folder, and {endpoint} does not answer",
+            f"check the network, or {LOCAL_HINT}",
+        )
+    return DataError(f"`{repository}` {what}", hint=f"{way}; `HF_ENDPOINT` names another hub")

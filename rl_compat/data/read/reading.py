@@ -1,28 +1,30 @@
-"""Rows of a dataset: built-in names and files, their form told and said, checked before any model is loaded."""
+"""The rows of every source in the settings, checked before a model is loaded."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 from rl_compat.data.builtin import arithmetic, gsm8k
-from rl_compat.data.form.columns import Columns, Task
+from rl_compat.data.form.columns import Columns, Record, Task
 from rl_compat.data.form.conversion import CONVERTERS
 from rl_compat.data.form.detection import TITLES, detect
 from rl_compat.data.form.patterns import Form
-from rl_compat.data.form.rows import LabelledRow, PreferenceRow, PromptRow, SupervisedRow
 from rl_compat.data.form.turns import Unusable
-from rl_compat.data.read.files import Record, plain, read_records
-from rl_compat.data.read.locate import Split, locate
-from rl_compat.errors import DataError
+from rl_compat.data.read.files import SUFFIXES, reading_errors
+from rl_compat.data.read.hub import HubName, load_from_hub
+from rl_compat.data.read.names import Split, local_files, saved_split
+from rl_compat.data.read.records import Records, StreamRecords, TableRecords, WholeRecords, open_file
+from rl_compat.errors import DataError, nearest
 
 BadRows = Literal["error", "drop"]
 Announce = Callable[[str], None]
 
 BUILTIN_DATASETS: Mapping[str, Callable[..., list[Record]]] = {"gsm8k": gsm8k.rows, "arithmetic": arithmetic.rows}
-"by name: a function of the split and the number of rows wanted"
+"by name: a function of the split and the largest number of rows"
 
 NUM_NAMED_ROWS = 8
 
@@ -33,7 +35,7 @@ def _say_nothing(note: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What rows are wanted, and how their files are read."""
+    """Which rows to read, and how."""
 
     task: Task
     split: Split = "train"
@@ -44,115 +46,100 @@ class Reading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceRows:
-    """The rows that one name in the settings stands for."""
+    """The rows of one source in the settings."""
 
     name: str
     rows: list[Any]
     first_row: int = 0
     num_read: int = 0
-    "before rows without a usable prompt or response were left out"
+    "including the rows that cannot be used"
     forms: tuple[Form, ...] = ()
     "of its files"
     bad: Mapping[str, list[int]] = field(default_factory=dict)
-    "why rows were left out, and their numbers"
+    "reason to the numbers of the rows that were left out for it"
 
 
 def load_rows(
-    files: Sequence[str],
+    sources: Sequence[str | Records],
     *,
+    task: Task = "prompts",
     split: Split = "train",
     columns: Columns = Columns(),
     max_samples: int | None = None,
     bad_rows: BadRows = "error",
     announce: Announce = _say_nothing,
-) -> list[PromptRow]:
-    """The prompts of all files in their order, the first `max_samples` of them; none when `files` is empty.
+) -> list[Any]:
+    """The rows of all sources in their order, the first `max_samples` of them, in the dataclass of the task.
 
-    A file is `gsm8k` or `arithmetic` (their `split`), a path of a data file, a pattern or a folder. `announce` is told
-    what form each file was taken for. Raises DataError for a file that is missing or damaged, columns that are of no
-    known form, no rows, or rows that cannot be used, which `bad_rows="drop"` leaves out instead.
+    `announce` receives the form that each file was taken for. Raises DataError for a source that is missing, damaged
+    or empty, columns of no known form, and rows that cannot be used, which `bad_rows="drop"` leaves out instead.
     """
-    reading = Reading(task="prompts", split=split, columns=columns, bad_rows=bad_rows, announce=announce)
-    return [row for source in load_sources(files, reading, limits=max_samples) for row in source.rows]
-
-
-def load_supervised(
-    files: Sequence[str],
-    *,
-    split: Split = "train",
-    columns: Columns = Columns(),
-    max_samples: int | None = None,
-    bad_rows: BadRows = "error",
-    announce: Announce = _say_nothing,
-) -> list[SupervisedRow]:
-    """Prompts with responses to imitate, read as `load_rows` reads prompts."""
-    reading = Reading(task="supervised", split=split, columns=columns, bad_rows=bad_rows, announce=announce)
-    return [row for source in load_sources(files, reading, limits=max_samples) for row in source.rows]
-
-
-def load_preferences(
-    files: Sequence[str],
-    *,
-    split: Split = "train",
-    columns: Columns = Columns(),
-    max_samples: int | None = None,
-    bad_rows: BadRows = "error",
-    announce: Announce = _say_nothing,
-) -> list[PreferenceRow]:
-    """Prompts with a better and a worse response, read as `load_rows` reads prompts."""
-    reading = Reading(task="preference", split=split, columns=columns, bad_rows=bad_rows, announce=announce)
-    return [row for source in load_sources(files, reading, limits=max_samples) for row in source.rows]
-
-
-def load_labelled(
-    files: Sequence[str],
-    *,
-    split: Split = "train",
-    columns: Columns = Columns(),
-    max_samples: int | None = None,
-    bad_rows: BadRows = "error",
-    announce: Announce = _say_nothing,
-) -> list[LabelledRow]:
-    """Responses with a label, read as `load_rows` reads prompts; a preference pair is two of them."""
-    reading = Reading(task="labelled", split=split, columns=columns, bad_rows=bad_rows, announce=announce)
-    return [row for source in load_sources(files, reading, limits=max_samples) for row in source.rows]
+    reading = Reading(task=task, split=split, columns=columns, bad_rows=bad_rows, announce=announce)
+    return [row for source in load_sources(sources, reading, limits=max_samples) for row in source.rows]
 
 
 def load_sources(
-    files: Sequence[str], reading: Reading, *, limits: Sequence[int | None] | int | None = None
+    sources: Sequence[str | Records], reading: Reading, *, limits: Sequence[int | None] | int | None = None
 ) -> list[SourceRows]:
-    """The rows of each name in the settings; `limits` are the most rows of all of them together, or of each."""
-    sources: list[SourceRows] = []
+    """The rows of each source; `limits` is the largest number of rows of all together, or one for each."""
+    found: list[SourceRows] = []
     num_read = 0
-    for index, name in enumerate(files):
+    for index, source in enumerate(sources):
         if isinstance(limits, int):
             limit: int | None = limits - num_read
             if limits <= num_read:
                 break
         else:
             limit = limits[index] if limits else None
-        sources.append(_source(name, reading, limit, first_row=num_read))
-        num_read += sources[-1].num_read
-    return sources
+        found.append(_source_rows(source, reading, limit, first_row=num_read))
+        num_read += found[-1].num_read
+    return found
 
 
-def rows_from_records(
-    records: Sequence[Mapping[str, Any]], *, name: str = "data", columns: Columns = Columns(), first_row: int = 0
-) -> list[PromptRow]:
-    """Rows from records as other programs hold them: numpy arrays and scalars in them become plain values."""
+def open_source(source: str | Records, reading: Reading, *, streaming: bool = False) -> list[Records]:
+    """What a name in `data.train_files` stands for: each of its files, or the dataset itself.
+
+    A dataset of the hub is downloaded to the cache of `datasets`, or read over the network with `streaming`.
+    Raises DataError.
+    """
+    if not isinstance(source, str):
+        return [source]
+    if source in BUILTIN_DATASETS:
+        rows = _builtin(source, reading.task)
+        return [WholeRecords(source, lambda limit: rows(reading.split, limit=limit))]
+    path = Path(source).expanduser()
+    saved = saved_split(path, reading.split)
+    if saved is not None:
+        import datasets
+
+        with reading_errors(source):
+            return [TableRecords(source, datasets.load_from_disk(str(saved)))]
+    paths = local_files(source, split=reading.split, announce=reading.announce)
+    if paths:
+        return [open_file(item, name=source if item == path else str(item)) for item in paths]
+    hub = HubName.parse(source)
+    if hub is None:
+        raise _unknown(source)
+    table = load_from_hub(hub, split=reading.split, streaming=streaming)
+    return [StreamRecords(source, partial(iter, table)) if streaming else TableRecords(source, table)]
+
+
+def is_builtin(source: Records) -> bool:
+    return source.name in BUILTIN_DATASETS
+
+
+def form_of(records: Sequence[Record], reading: Reading, source: Records) -> Form:
+    """The form of a source by its first records. Raises DataError when it has none, or no records."""
     if not records:
-        raise DataError(f"`{name}` has no rows")
-    plain_records = [plain(record) for record in records]
-    form = detect(plain_records, task="prompts", columns=columns, name=name)
-    rows, bad = convert_all(plain_records, form, task="prompts", split="train", first_row=first_row)
-    check_usable(bad, num_rows=len(records), name=name, column=form.columns.get("prompt", "row"))
-    return rows
+        raise DataError(f"`{source.name}` has no rows")
+    columns = Columns() if is_builtin(source) else reading.columns
+    return detect(records, task=reading.task, columns=columns, name=source.name)
 
 
 def convert_all(
     records: Sequence[Record], form: Form, *, task: Task, split: str, first_row: int = 0, first_index: int = 0
 ) -> tuple[list[Any], dict[str, list[int]]]:
-    """The rows that can be used, and the numbers of the others by the reason."""
+    """The usable rows, and the numbers of the others by reason."""
     rows: list[Any] = []
     bad: dict[str, list[int]] = {}
     for index, record in enumerate(records):
@@ -172,7 +159,7 @@ def check_usable(
         count = f"{sum(map(len, bad.values()))} of {num_rows} rows"
         raise DataError(
             f"`{column}` cannot be used in {count} of `{name}`: {name_bad(bad)}",
-            hint=f"mend these rows (counted from 0), or leave them out with {way_out}",
+            hint=f"fix these rows (counted from 0), or leave them out with {way_out}",
         )
 
 
@@ -182,57 +169,38 @@ def name_bad(bad: Mapping[str, list[int]]) -> str:
 
 
 def name_rows(numbers: Sequence[int]) -> str:
-    """`row 3`, or `rows 1, 4, 5 …` with the first few of many."""
+    """`row 3`, or `rows 1, 4, 5` and the number of further ones."""
     shown = ", ".join(str(number) for number in numbers[:NUM_NAMED_ROWS])
     more = f" and {len(numbers) - NUM_NAMED_ROWS} more" if len(numbers) > NUM_NAMED_ROWS else ""
     return f"{'row' if len(numbers) == 1 else 'rows'} {shown}{more}"
 
 
-def _source(name: str, reading: Reading, limit: int | None, *, first_row: int) -> SourceRows:
+def _source_rows(source: str | Records, reading: Reading, limit: int | None, *, first_row: int) -> SourceRows:
     rows: list[Any] = []
     bad: dict[str, list[int]] = {}
     forms: list[Form] = []
     num_read = 0
-    for part, records in _parts(name, reading, limit):
-        form = _form(records, reading, part, builtin=name in BUILTIN_DATASETS)
+    for part in open_source(source, reading):
+        if limit is not None and num_read >= limit:
+            break
+        records = part.read_all(None if limit is None else limit - num_read)
+        form = form_of(records, reading, part)
+        if not is_builtin(part):
+            reading.announce(form.sentence(part.name))
         more, worse = convert_all(records, form, task=reading.task, split=reading.split, first_row=first_row + num_read)
         if reading.bad_rows == "error":
             column = form.columns.get("prompt", TITLES[reading.task])
-            check_usable(worse, num_rows=len(records), name=part, column=column)
+            check_usable(worse, num_rows=len(records), name=part.name, column=column)
         elif worse:
             count = f"{sum(map(len, worse.values()))} of {len(records)} rows"
-            reading.announce(f"{count} of `{part}` left out: {name_bad(worse)}")
+            reading.announce(f"{count} of `{part.name}` left out: {name_bad(worse)}")
         rows += more
         for why, numbers in worse.items():
             bad.setdefault(why, []).extend(numbers)
         forms.append(form)
         num_read += len(records)
+    name = source if isinstance(source, str) else source.name
     return SourceRows(name=name, rows=rows, first_row=first_row, num_read=num_read, forms=tuple(forms), bad=bad)
-
-
-def _form(records: Sequence[Record], reading: Reading, name: str, *, builtin: bool) -> Form:
-    """The form of a file, said unless we wrote it ourselves."""
-    if not records:
-        raise DataError(f"`{name}` has no rows")
-    form = detect(records, task=reading.task, columns=Columns() if builtin else reading.columns, name=name)
-    if not builtin:
-        reading.announce(form.sentence(name))
-    return form
-
-
-def _parts(name: str, reading: Reading, limit: int | None) -> list[tuple[str, list[Record]]]:
-    """The records of a built-in dataset, or of each file that a name stands for, at most `limit` in all."""
-    if name in BUILTIN_DATASETS:
-        return [(name, _builtin(name, reading.task)(reading.split, limit=limit))]
-    parts: list[tuple[str, list[Record]]] = []
-    left = limit
-    for path in locate(name, split=reading.split, builtins=BUILTIN_DATASETS, announce=reading.announce):
-        if left is not None and left <= 0:
-            break
-        records = read_records(path, limit=left)
-        parts.append((name if path == Path(name).expanduser() else str(path), records))
-        left = None if left is None else left - len(records)
-    return parts
 
 
 def _builtin(name: str, task: Task) -> Callable[..., list[Record]]:
@@ -241,4 +209,11 @@ def _builtin(name: str, task: Task) -> Callable[..., list[Record]]:
         return BUILTIN_DATASETS[name]
     if name == "arithmetic":
         return arithmetic.pairs
-    raise DataError(f"`{name}` has no {TITLES[task]}", hint="`arithmetic` has, or name a file of your own")
+    raise DataError(f"`{name}` has no {TITLES[task]}", hint="use `arithmetic`, or name a file of your own")
+
+
+def _unknown(name: str) -> DataError:
+    close = nearest(name, BUILTIN_DATASETS)
+    known = ", ".join(f"`{builtin}`" for builtin in BUILTIN_DATASETS)
+    hint = f"did you mean `{close}`" if close else f"use {known}, a hub id `owner/name`, or a path ending in {SUFFIXES}"
+    return DataError(f"there is no dataset or file `{name}`", hint=hint)

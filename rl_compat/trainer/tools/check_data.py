@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 from rl_compat.algorithms.table import ALGORITHMS
 from rl_compat.config.types import RunConfig
 from rl_compat.data.check.file_check import FileCheck, Judge, LengthLimits, Tools
-from rl_compat.data.encode.training_data import piece_files
-from rl_compat.data.read.locate import Split
-from rl_compat.data.read.reading import Reading
+from rl_compat.data.read.names import Split
+from rl_compat.data.read.reading import Reading, open_source
 from rl_compat.models.chat import ChatEncoder
 from rl_compat.models.files.registry import resolve_model
 from rl_compat.models.tokenizer import TokenizerBundle, load_tokenizer
@@ -35,7 +34,7 @@ def open_checks(
     return [
         FileCheck(file, Reading(task=task, split=split, columns=columns), limits, tools)
         for name, split in files
-        for file in piece_files(name, Reading(task=task, split=split, announce=announce))
+        for file in open_source(name, Reading(task=task, split=split, announce=announce))
     ]
 
 

@@ -56,7 +56,7 @@ def test_the_ground_truth_is_read_from_the_answer(answer: str, answer_in: Any, t
 def test_rows_without_a_question_or_an_answer_are_named_or_dropped(tmp_path: Path) -> None:
     records = [{"q": "?", "a": "1"}, {"q": None, "a": "1"}, {"q": "?", "a": None}]
     source, output = jsonl(tmp_path / "qa.jsonl", *records), tmp_path / "qa.parquet"
-    with pytest.raises(DataError, match="without a question in row 1; without an answer in row 2") as error:
+    with pytest.raises(DataError, match=r"in row 1; .* in row 2") as error:
         build_file(source, output, question="q", answer="a")
     assert "`--drop`" in str(error.value.hint) and not output.exists()
     written = build_file(source, output, question="q", answer="a", drop=True)
@@ -65,12 +65,12 @@ def test_rows_without_a_question_or_an_answer_are_named_or_dropped(tmp_path: Pat
 
 def test_columns_and_names_that_are_wrong_are_told(tmp_path: Path) -> None:
     source = jsonl(tmp_path / "qa.jsonl", {"question": "?", "a": "1"})
-    with pytest.raises(DataError, match="has no column `questoin`: it has `question`, `a`") as error:
+    with pytest.raises(DataError, match=r"`questoin`.*`question`, `a`") as error:
         build_file(source, tmp_path / "qa.parquet", question="questoin", answer="a")
-    assert error.value.hint == "did you mean `question`"
-    with pytest.raises(DataError, match=r"`.*qa.json` is not the name of a parquet file"):
+    assert "`question`" in str(error.value.hint)
+    with pytest.raises(DataError, match=r"`.*qa\.json`"):
         build_file(source, tmp_path / "qa.json", question="question", answer="a")
-    with pytest.raises(DataError, match=r"no row of .* has a question and an answer"):
+    with pytest.raises(DataError, match=r"qa\.jsonl`"):
         build_file(source, tmp_path / "b.parquet", question="question", answer="a", answer_in="boxed", drop=True)
 
 
@@ -93,13 +93,13 @@ def test_one_file_of_math_has_the_split_of_its_name(tmp_path: Path) -> None:
 
 
 def test_math_that_is_nowhere_is_told_with_a_way_out(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"`DigitalLearningGmbH/MATH-lighteval` is not in the hub's cache") as error:
+    with pytest.raises(DataError, match="`DigitalLearningGmbH/MATH-lighteval`") as error:
         build_math("DigitalLearningGmbH/MATH-lighteval", tmp_path)
-    assert "name them or their folder" in str(error.value.hint)
-    with pytest.raises(DataError, match=r"there is no file or folder `./nowhere`"):
+    assert error.value.exit_code == 2 and "`HF_ENDPOINT`" in str(error.value.hint)
+    with pytest.raises(DataError, match=r"`\./nowhere`"):
         build_math("./nowhere", tmp_path)
-    with pytest.raises(DataError, match="has no column `problem`"):
+    with pytest.raises(DataError, match="`problem`"):
         build_math(str(jsonl(tmp_path / "a.jsonl", {"question": "?"})), tmp_path)
     jsonl(tmp_path / "x" / "problems.jsonl", PROBLEM)
-    with pytest.raises(DataError, match="has no file whose name holds one of `train`, `test`"):
+    with pytest.raises(DataError, match="`train`, `test`"):
         build_math(str(tmp_path / "x"), tmp_path)

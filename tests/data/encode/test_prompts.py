@@ -4,7 +4,7 @@ import pytest
 from fakes.encoders import CharacterEncoder
 
 from rl_compat.data.encode.prompts import Overlong, build_prompts, check_batch_size, cut
-from rl_compat.data.read.reading import PromptRow
+from rl_compat.data.form.rows import PromptRow
 from rl_compat.errors import DataError, ModelError
 
 TEXTS = ("0123456789", "0123456789abcdef", "0123456789abcdefg")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,13 @@ import pyarrow.parquet
 import pytest
 
 from rl_compat.data.form.columns import Columns
-from rl_compat.data.read.reading import load_labelled, load_preferences, load_rows, load_supervised
+from rl_compat.data.read.reading import load_rows
+from rl_compat.data.read.records import as_source
 from rl_compat.errors import DataError
 
+load_supervised = partial(load_rows, task="supervised")
+load_preferences = partial(load_rows, task="preference")
+load_labelled = partial(load_rows, task="labelled")
 USER = {"role": "user", "content": "2+2?"}
 ASSISTANT = {"role": "assistant", "content": "4"}
 WRONG = {"role": "assistant", "content": "5"}
@@ -353,10 +358,8 @@ def test_large_strings_dictionaries_and_views_are_plain_text(tmp_path: Path) -> 
 
 def test_numpy_scalars_and_arrays_of_messages_are_plain(tmp_path: Path) -> None:
     """A-DATA-07"""
-    from rl_compat.data.read.reading import rows_from_records
-
     record = {"prompt": np.array([USER], dtype=object), "extra_info": {"index": np.int64(3), "flag": np.bool_(True)}}
-    row = rows_from_records([record])[0]
+    row = load_rows([as_source([record])])[0]
     assert row.prompt == [USER]
     assert row.extra_info == {"index": 3, "flag": True}
     assert type(row.extra_info["index"]) is int

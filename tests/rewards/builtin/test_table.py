@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from rl_compat.data.read.reading import PromptRow
+from rl_compat.data.form.rows import PromptRow
 from rl_compat.errors import ConfigError, DataError
 from rl_compat.rewards.builtin.table import BUILTINS, check_rows, check_sources, find_builtin, truth_problem
 from rl_compat.rewards.sources import BUILTIN_BY_SOURCE, builtin_of

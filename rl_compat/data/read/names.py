@@ -1,0 +1,106 @@
+"""The local files that a name in `data.train_files` stands for: a path, a pattern or a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from glob import glob, has_magic
+from pathlib import Path
+from typing import Literal
+
+from rl_compat.data.read.files import SHOWN_NAMES, SUFFIXES, files_inside, is_data_file, suffix_of
+from rl_compat.errors import DataError
+
+Split = Literal["train", "test"]
+
+SPLIT_WORDS: Mapping[Split, tuple[str, ...]] = {
+    "train": ("train",),
+    "test": ("test", "val", "valid", "validation", "eval", "dev"),
+}
+"names of each split, in file names and on the hub"
+
+
+def local_files(name: str, *, split: Split, announce: Callable[[str], None]) -> list[Path]:
+    """The files of a path, a pattern with `*`, or a folder, in the order of their names; none for another name.
+
+    Raises DataError for a folder or a pattern without data files, or without a file of the split.
+    """
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return _in_folder(path, split=split, announce=announce)
+    if has_magic(name) and not path.exists():
+        return _matching(str(path), announce=announce)
+    return [path] if is_data_file(path) or path.exists() else []
+
+
+def files_of_split(folder: Path, split: Split) -> list[Path]:
+    """The data files in a folder, or in its `data`, whose names contain a word of the split."""
+    return [path for path in _data_files(folder) or _data_files(folder / "data") if split_of(path) == split]
+
+
+def split_of(path: Path) -> Split | None:
+    """The split in the name of a file, None where there is none."""
+    words = path.name.lower().replace("_", "-").replace(".", "-").split("-")
+    return next((split for split, names in SPLIT_WORDS.items() if set(names) & set(words)), None)
+
+
+def saved_split(folder: Path, split: Split) -> Path | None:
+    """The folder of a split that `save_to_disk` wrote, None for any other folder. Raises DataError."""
+    if (folder / "state.json").is_file():
+        return folder
+    if not (folder / "dataset_dict.json").is_file():
+        return None
+    splits = sorted(item.parent.name for item in folder.glob("*/state.json"))
+    return folder / pick_split(splits, split, name=str(folder))
+
+
+def pick_split(splits: list[str], split: Split, *, name: str) -> str:
+    """The split to train on or to hold out, among those that a dataset has. Raises DataError."""
+    found = next((word for word in SPLIT_WORDS[split] if word in splits), None)
+    if found is None:
+        raise DataError(
+            f"`{name}` has no split `{split}`: it has {', '.join(f'`{item}`' for item in splits)}",
+            hint=f"name one, such as `{name}@{splits[0]}` on the hub or `{name}/{splits[0]}` on disk"
+            if splits
+            else None,
+        )
+    return found
+
+
+def _in_folder(folder: Path, *, split: Split, announce: Callable[[str], None]) -> list[Path]:
+    """The data files in a folder, or in its `data`; those of the split where file names contain split words."""
+    found = _data_files(folder) or _data_files(folder / "data")
+    if not found:
+        raise DataError(f"the folder `{folder}` has no data files", hint=files_inside(folder))
+    splits = {path: split_of(path) for path in found}
+    chosen = [path for path in found if splits[path] == split] if any(splits.values()) else found
+    if not chosen:
+        raise DataError(
+            f"the folder `{folder}` has no file of the split `{split}`",
+            hint=f"{files_inside(found[0].parent)}: name the files themselves",
+        )
+    announce(f"`{folder}` stands for {_listed(chosen)}")
+    return chosen
+
+
+def _data_files(folder: Path) -> list[Path]:
+    """Data files by name; text files only where there are no others, since they may be notes about the data."""
+    if not folder.is_dir():
+        return []
+    found = sorted(path for path in folder.iterdir() if path.is_file() and is_data_file(path))
+    return [path for path in found if not suffix_of(path).startswith(".txt")] or found
+
+
+def _matching(pattern: str, *, announce: Callable[[str], None]) -> list[Path]:
+    found = sorted(Path(name) for name in glob(pattern, recursive=True))  # noqa: PTH207
+    files = [path for path in found if path.is_file() and is_data_file(path)]
+    if not files:
+        others = f"it matches {len(found)} other files" if found else "it matches nothing"
+        raise DataError(f"no data file matches `{pattern}`", hint=f"{others}; data files end in {SUFFIXES}")
+    announce(f"`{pattern}` stands for {_listed(files)}")
+    return files
+
+
+def _listed(paths: list[Path]) -> str:
+    shown = ", ".join(f"`{path.name}`" for path in paths[:SHOWN_NAMES])
+    more = f" and {len(paths) - SHOWN_NAMES} more" if len(paths) > SHOWN_NAMES else ""
+    return f"{len(paths)} {'file' if len(paths) == 1 else 'files'}: {shown}{more}"
