@@ -10,11 +10,12 @@ from typing import Any, Literal
 from rl_compat.data.builtin import gsm8k, math_problems
 from rl_compat.data.builtin.verl_schema import schema_row, write_rows
 from rl_compat.data.form.columns import Record, columns_of, has_column, lookup
+from rl_compat.data.read.file_pieces import open_file
 from rl_compat.data.read.files import is_data_file, read_records
 from rl_compat.data.read.hub import HubName, load_from_hub
 from rl_compat.data.read.names import SPLIT_WORDS, Split, files_of_split, split_of
 from rl_compat.data.read.reading import check_usable
-from rl_compat.data.read.records import Records, TableRecords, open_file
+from rl_compat.data.read.records import Records, TableRecords
 from rl_compat.errors import DataError, nearest
 
 AnswerIn = Literal["column", "hash", "boxed"]

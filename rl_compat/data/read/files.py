@@ -112,18 +112,15 @@ def first_line(error: BaseException) -> str:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without the messages and progress bars of `datasets`; DataError carries what went wrong."""
+    """Without the log of `datasets`, which repeats the errors that DataError carries."""
     import datasets
 
-    level, bars = datasets.logging.get_verbosity(), datasets.is_progress_bar_enabled()
+    level = datasets.logging.get_verbosity()
     datasets.logging.set_verbosity(datasets.logging.CRITICAL)
-    datasets.disable_progress_bars()
     try:
         yield
     finally:
         datasets.logging.set_verbosity(level)
-        if bars:
-            datasets.enable_progress_bars()
 
 
 def _batches(path: Path, form: FileFormat) -> Iterator[Any]:

@@ -28,6 +28,11 @@ class HubName:
     split: str | None = None
     "also with a range, such as `train[:1000]`; the training or the test split where None"
 
+    @property
+    def is_short(self) -> bool:
+        """Whether it is `owner/name` alone, which is also how a path may be written."""
+        return self.config is None and self.split is None
+
     @classmethod
     def parse(cls, name: str) -> HubName | None:
         """None for a name that is not written like one of the hub."""
@@ -78,10 +83,9 @@ def _check_reachable(repository: str, endpoint: str, *, offline: bool) -> None:
 
 def _unreachable(repository: str, endpoint: str, *, offline: bool) -> DataError:
     if offline:
-        what, way = f"is not in the cache of `datasets`, and `HF_HUB_OFFLINE` forbids asking {endpoint}", LOCAL_HINT
+        what = f"is not in the cache of `datasets`, and `HF_HUB_OFFLINE` forbids asking {endpoint}"
+        way = LOCAL_HINT
     else:
-        what, way = (
-            f"is not a local file or folder, and {endpoint} does not answer",
-            f"check the network, or {LOCAL_HINT}",
-        )
+        what = f"is not a local file or folder, and {endpoint} does not answer"
+        way = f"set `HF_HUB_OFFLINE=1` to use the copy in the cache of `datasets`, or {LOCAL_HINT}"
     return DataError(f"`{repository}` {what}", hint=f"{way}; `HF_ENDPOINT` names another hub")

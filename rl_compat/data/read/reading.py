@@ -14,10 +14,11 @@ from rl_compat.data.form.conversion import CONVERTERS
 from rl_compat.data.form.detection import TITLES, detect
 from rl_compat.data.form.patterns import Form
 from rl_compat.data.form.turns import Unusable
+from rl_compat.data.read.file_pieces import open_file
 from rl_compat.data.read.files import SUFFIXES, reading_errors
 from rl_compat.data.read.hub import HubName, load_from_hub
 from rl_compat.data.read.names import Split, local_files, saved_split
-from rl_compat.data.read.records import Records, StreamRecords, TableRecords, WholeRecords, open_file
+from rl_compat.data.read.records import Records, StreamRecords, TableRecords, WholeRecords
 from rl_compat.errors import DataError, nearest
 
 BadRows = Literal["error", "drop"]
@@ -114,10 +115,11 @@ def open_source(source: str | Records, reading: Reading, *, streaming: bool = Fa
 
         with reading_errors(source):
             return [TableRecords(source, datasets.load_from_disk(str(saved)))]
-    paths = local_files(source, split=reading.split, announce=reading.announce)
-    if paths:
-        return [open_file(item, name=source if item == path else str(item)) for item in paths]
     hub = HubName.parse(source)
+    if hub is None or hub.is_short or path.exists():
+        paths = local_files(source, split=reading.split, announce=reading.announce)
+        if paths:
+            return [open_file(item, name=source if item == path else str(item)) for item in paths]
     if hub is None:
         raise _unknown(source)
     table = load_from_hub(hub, split=reading.split, streaming=streaming)

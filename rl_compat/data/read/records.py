@@ -1,17 +1,16 @@
-"""What records are read from, whole or a piece at a time: files, tables of `datasets`, streams and Python objects."""
+"""What records are read from, whole or a piece at a time: tables and streams of `datasets`, and Python objects."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rl_compat.data.form.columns import Record, plain
-from rl_compat.data.read.files import check_file, object_in, read_records, reading_errors, suffix_of, without_index
+from rl_compat.data.read.files import reading_errors
 from rl_compat.errors import DataError
 
 if TYPE_CHECKING:
@@ -19,9 +18,6 @@ if TYPE_CHECKING:
 
 PIECE_ROWS = 4096
 PIECE_BYTES = 2**20
-READ_BYTES = 2**20
-COMPRESSION_RATIO = 4
-"assumed for compressed text"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,17 +98,6 @@ def as_source(
     )
 
 
-def open_file(path: Path, *, name: str, piece_rows: int = PIECE_ROWS, piece_bytes: int = PIECE_BYTES) -> Records:
-    """A file; its pieces have at most so many rows and about so many bytes. Raises DataError."""
-    check_file(path)
-    if suffix_of(path) == ".parquet":
-        return ParquetRecords(path, name=name, piece_rows=piece_rows, piece_bytes=piece_bytes)
-    if suffix_of(path) == ".jsonl":
-        return LineRecords(path, name=name, piece_rows=piece_rows, piece_bytes=piece_bytes)
-    ratio = COMPRESSION_RATIO if suffix_of(path).count(".") > 1 else 1
-    return WholeRecords(name, lambda limit: read_records(path, limit=limit), size=path.stat().st_size * ratio)
-
-
 class WholeRecords:
     """Records that are only read all at once, from a function of the largest number of rows."""
 
@@ -132,7 +117,7 @@ class WholeRecords:
 
     def pieces(self, *, file: int, first_row: int, limit: int | None) -> list[Piece]:
         self._held = self._read_all(limit)
-        return _even_pieces(len(self._held), PIECE_ROWS, file=file, first_row=first_row)
+        return even_pieces(len(self._held), PIECE_ROWS, file=file, first_row=first_row)
 
     def read(self, piece: Piece) -> list[Record]:
         return self._held[piece.index : piece.index + piece.num_rows]
@@ -159,7 +144,7 @@ class TableRecords:
         num_rows, size = len(self._table), int(self.size_bytes())
         most = max(1, min(PIECE_ROWS, num_rows * PIECE_BYTES // max(size, 1)))
         wanted = num_rows if limit is None else min(limit, num_rows)
-        return _even_pieces(wanted, most, file=file, first_row=first_row, row_bytes=size // max(1, num_rows))
+        return even_pieces(wanted, most, file=file, first_row=first_row, row_bytes=size // max(1, num_rows))
 
     def read(self, piece: Piece) -> list[Record]:
         return self._rows(piece.index, piece.index + piece.num_rows)
@@ -211,143 +196,13 @@ class StreamRecords:
             rows = list(islice(self._rows, skipped, skipped + piece.num_rows))
         if len(rows) < piece.num_rows:
             raise DataError(
-                f"`{self.name}` ended at row {piece.index + len(rows)}, and an earlier pass had more rows",
+                f"`{self.name}` ended before row {piece.index + piece.num_rows - 1}, which an earlier pass had",
                 hint="every pass must give the same rows",
             )
         return rows
 
 
-class ParquetRecords:
-    """A parquet file. A piece is a row group, or a part of a large one.
-
-    Pieces are read with Arrow itself: the streams of `datasets` decode a whole row group at once.
-    """
-
-    reads_pieces = True
-
-    def __init__(self, path: Path, *, name: str, piece_rows: int, piece_bytes: int) -> None:
-        self.name = name
-        self._path = path
-        self._limits = (piece_rows, piece_bytes)
-
-    def size_bytes(self) -> float:
-        metadata = self._open().metadata
-        return float(sum(metadata.row_group(index).total_byte_size for index in range(metadata.num_row_groups)))
-
-    def read_all(self, limit: int | None = None) -> list[Record]:
-        return read_records(self._path, limit=limit)
-
-    def pieces(self, *, file: int, first_row: int, limit: int | None) -> list[Piece]:
-        metadata = self._open().metadata
-        found: list[Piece] = []
-        index, end = 0, metadata.num_rows if limit is None else min(limit, metadata.num_rows)
-        for group in range(metadata.num_row_groups):
-            rows, size = metadata.row_group(group).num_rows, metadata.row_group(group).total_byte_size
-            most = self._rows_per_piece(rows, size)
-            for piece in _even_pieces(min(rows, end - index), most, file=file, first_row=first_row + index):
-                num_bytes = size * piece.num_rows // rows
-                start = index + piece.index
-                found.append(replace(piece, num_bytes=num_bytes, index=start, place=group, skip=piece.index))
-            index += rows
-        return found
-
-    def read(self, piece: Piece) -> list[Record]:
-        """Memory stays near the size of the piece: the rows of the group before it are decoded and dropped."""
-        import pyarrow
-
-        skip = piece.skip
-        rows: list[Record] = []
-        file = self._open()
-        group = file.metadata.row_group(piece.place)
-        step = self._rows_per_piece(group.num_rows, group.total_byte_size)
-        with reading_errors(self.name):
-            for batch in file.iter_batches(batch_size=step, row_groups=[piece.place], use_threads=False):
-                table = without_index(pyarrow.Table.from_batches([batch]))
-                rows += table.slice(min(skip, batch.num_rows), piece.num_rows - len(rows)).to_pylist()
-                skip = max(0, skip - batch.num_rows)
-                if len(rows) >= piece.num_rows:
-                    break
-        return rows
-
-    def _rows_per_piece(self, rows: int, size: int) -> int:
-        most_rows, most_bytes = self._limits
-        return max(1, min(most_rows, rows * most_bytes // max(size, 1)))
-
-    def _open(self) -> Any:
-        import pyarrow.parquet
-
-        with reading_errors(self.name):
-            return pyarrow.parquet.ParquetFile(self._path, pre_buffer=False, buffer_size=READ_BYTES)
-
-
-class LineRecords:
-    """A file of JSON lines. A piece is a run of lines, found by one pass that parses nothing.
-
-    Pieces are read at their byte: the streams of `datasets` begin at the start of the file.
-    """
-
-    reads_pieces = True
-
-    def __init__(self, path: Path, *, name: str, piece_rows: int, piece_bytes: int) -> None:
-        self.name = name
-        self._path = path
-        self._limits = (piece_rows, piece_bytes)
-
-    def size_bytes(self) -> float:
-        return self._path.stat().st_size
-
-    def read_all(self, limit: int | None = None) -> list[Record]:
-        return read_records(self._path, limit=limit)
-
-    def pieces(self, *, file: int, first_row: int, limit: int | None) -> list[Piece]:
-        found: list[Piece] = []
-        index = 0
-        for place, num_rows, num_bytes in self._runs():
-            num_rows = num_rows if limit is None else min(num_rows, limit - index)
-            if num_rows <= 0:
-                break
-            found.append(
-                Piece(
-                    file=file,
-                    first_row=first_row + index,
-                    num_rows=num_rows,
-                    num_bytes=num_bytes,
-                    index=index,
-                    place=place,
-                )
-            )
-            index += num_rows
-        return found
-
-    def _runs(self) -> Iterator[tuple[int, int, int]]:
-        """Where each run begins, the number of its lines that are not blank, and its bytes."""
-        most_rows, most_bytes = self._limits
-        start = place = count = 0
-        with reading_errors(self.name), self._path.open("rb", buffering=READ_BYTES) as file:
-            for line in file:
-                if count and (count >= most_rows or place - start + len(line) > most_bytes):
-                    yield start, count, place - start
-                    start, count = place, 0
-                count += bool(line.strip())
-                place += len(line)
-        if count:
-            yield start, count, place - start
-
-    def read(self, piece: Piece) -> list[Record]:
-        rows: list[Record] = []
-        with reading_errors(self.name), self._path.open("rb") as file:
-            file.seek(piece.place)
-            while len(rows) < piece.num_rows:
-                line = file.readline()
-                if not line:
-                    raise DataError(f"`{self.name}` became shorter while it was read")
-                if line.strip():
-                    text = line.decode("utf-8-sig" if piece.place == 0 else "utf-8")
-                    rows.append(object_in(text, where=f"row {piece.index + len(rows)} of `{self.name}`"))
-        return rows
-
-
-def _even_pieces(num_rows: int, most: int, *, file: int, first_row: int, row_bytes: int = 0) -> list[Piece]:
+def even_pieces(num_rows: int, most: int, *, file: int, first_row: int, row_bytes: int = 0) -> list[Piece]:
     """Rows in pieces of `most`, the last one smaller."""
     return [
         Piece(

@@ -18,8 +18,9 @@ from rl_compat.data.encode.training_data import TrainingData, left_out, load_tra
 from rl_compat.data.form.patterns import Form
 from rl_compat.data.order.batches import MixtureOrder, PromptOrder
 from rl_compat.data.order.epochs import BlockEpochs
+from rl_compat.data.read.file_pieces import LineRecords, ParquetRecords
 from rl_compat.data.read.reading import Reading
-from rl_compat.data.read.records import LineRecords, ParquetRecords, Piece, Records
+from rl_compat.data.read.records import Piece, Records
 from rl_compat.errors import DataError
 
 RECORDS = [{"prompt": f"row {index}", "ground_truth": str(index)} for index in range(100)]
