@@ -107,7 +107,7 @@ def prepared_run(workload: Workload) -> Prepared:
     setup = prepare(config, ResourcePool(gpus=[0] if workload.on_gpu else []).hardware)
     return Prepared(
         setup=setup,
-        plan=setup.plan,
+        checkpoint_bytes=0,
         prompts=prompts,
         validation_prompts=(),
         reward=start_reward(setup, prompts),
@@ -125,7 +125,7 @@ class Steps:
         self.method = Reinforcement(prepared_run(workload))
         reporter = SilentReporter()
         self.timer = Timer(reporter)
-        self.memory = PhaseMemory(self.method.setup.plan)
+        self.memory = PhaseMemory.of_pool(self.method.prepared.setup.plan.pool_of("actor"))
         self.peak_gib = 0.0
         self.method.load(Instruments(reporter=reporter, timer=self.timer, memory=self.memory), step=0)
         self.method.roles.actor.chat.stop_token_ids = ()
@@ -135,10 +135,10 @@ class Steps:
     def step(self, number: int) -> dict[str, float]:
         """One step; returns its metrics."""
         started = time.perf_counter()
-        collected = self.method.collect(next(self.method.order), step=number)
+        collected = self.method.collect(next(self.method.prepared.order), step=number)
         metrics = self.method.learn(collected, step=number)
         seconds = self.timer.take() | {"step": time.perf_counter() - started}
-        metrics |= self.method.describe(collected, seconds) | self.memory.metrics()
+        metrics |= self.method.describe(collected, seconds) | self.memory.take_metrics()
         self.peak_gib = max(self.peak_gib, metrics.get("actor/perf/max_memory_allocated_gb", 0.0))
         if number == 1:
             batch = collected.experience.batch
@@ -150,7 +150,7 @@ class Steps:
         """Seconds of each step and of its rollout; the first is counted and no use as a time."""
         seconds, rollout = [], []
         self.counter.start()
-        for number in range(1, self.method.total_steps + 1):
+        for number in range(1, self.method.prepared.total_steps + 1):
             start = time.perf_counter()
             metrics = self.step(number)
             wait_for_device()
@@ -163,14 +163,14 @@ class Steps:
 def main(arguments: Sequence[str]) -> None:
     workload = Workload.load(Path(arguments[0]))
     steps = Steps(workload)
-    with emulate(steps.method.setup.plan):
+    with emulate(steps.method.prepared.setup.plan):
         seconds, rollout = steps.run()
     steps.method.prepared.close()
     versions = {
         "rl_compat": rl_compat.__version__,
         "torch": torch.__version__,
         "transformers": transformers.__version__,
-        "engine": steps.method.setup.plan.rollout.engine,
+        "engine": steps.method.prepared.setup.plan.rollout.engine,
     }
     report(
         versions=versions,

@@ -53,18 +53,18 @@ def train(
     config = _without_console(loaded.config) if as_json else loaded.config
     folder = RunFolder(Path(config.trainer.output_dir))
     found = choose_checkpoint(folder, config)
-    method = check_training(config, machine)
-    plan = method.setup.plan.pool_of("actor")
-    with closing(method):
-        for note in (*found.skipped, *method.notes):
+    recipe = check_training(config, machine)
+    plan = recipe.prepared.setup.plan.pool_of("actor")
+    with closing(recipe):
+        for note in (*found.skipped, *recipe.prepared.notes):
             print_note(f"note: {note}")
-        print_note(f"{method.summary()}; `rlc plan --explain` gives the reasons")
+        print_note(f"{recipe.summary()}; `rlc plan --explain` gives the reasons")
         if not settings and plan.device == "cpu":
             print_note("note: this run is sized for a GPU; `rlc train gsm8k-cpu` is a version sized for a CPU")
         if dry_run:
             return 0
         with TerminalReporter() as reporter, emulate(plan):
-            outcome = Run(method, resumed=found, reporter=reporter).run()
+            outcome = Run(recipe, resumed=found, reporter=reporter).run()
     _show(outcome, folder, as_json)
     if outcome.interrupted is None:
         return 0

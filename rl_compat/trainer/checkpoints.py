@@ -19,9 +19,11 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
+from rl_compat.config.types import TrainerConfig
 from rl_compat.errors import CheckpointError, ConfigError, DoesNotFitError
 from rl_compat.units import MIB, format_bytes
 
+CHECKPOINTS = "checkpoints"
 MANIFEST = "manifest.json"
 _NAME = re.compile(r"step_(\d+)")
 _ASIDE = ".writing-"
@@ -172,23 +174,33 @@ def _restore_replaced(root: Path) -> None:
             old.rename(final)
 
 
-def check_disk(root: Path, checkpoint_bytes: int, keep: int) -> None:
-    """Whether the kept checkpoints and the one being written fit beside what is there.
+def most_at_once(root: Path, *, total_steps: int, save_every: int, keep: int) -> int:
+    """Most checkpoints in `root` at any moment of a run to `total_steps`, the one being written included."""
+    existing = [step for step, _ in _steps(root)]
+    first = max(existing, default=0)
+    every = save_every or total_steps
+    coming = total_steps // every - first // every + (total_steps % every != 0) if first < total_steps else 0
+    return min(keep + 1, len(existing) + coming)
 
-    Raises DoesNotFitError, and ConfigError when the folder cannot be made.
+
+def check_disk(trainer: TrainerConfig, checkpoint_bytes: int, *, total_steps: int) -> None:
+    """Check that all checkpoints that the run holds at once fit on the disk, in place of those already there.
+
+    Raises DoesNotFitError, and ConfigError for a folder that cannot be made.
     """
-    existing = root
+    root = existing = Path(trainer.output_dir) / CHECKPOINTS
     while not existing.exists():
         existing = existing.parent
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
-        why = "may not be written to" if existing.is_dir() else "is a file"
+        why = "is not writable" if existing.is_dir() else "is a file"
         raise ConfigError(f"`{root}` cannot be made: `{existing}` {why}", hint="set `trainer.output_dir`")
-    needed = checkpoint_bytes * (keep + 1)
+    count = most_at_once(root, total_steps=total_steps, save_every=trainer.save_every, keep=trainer.keep_checkpoints)
+    needed = checkpoint_bytes * count
     free = shutil.disk_usage(existing).free + _size_of(root)
     if needed > free:
         raise DoesNotFitError(
-            f"{keep} checkpoints and one being written need {format_bytes(needed)} in `{root}`"
-            f" and the disk has {format_bytes(free)}",
+            f"{count} checkpoint{'s' if count > 1 else ''} of {format_bytes(checkpoint_bytes)} at once need "
+            f"{format_bytes(needed)} in `{root}` and the disk has {format_bytes(free)}",
             hint="lower `trainer.keep_checkpoints`, set `model.lora_rank`, or move `trainer.output_dir`",
         )
 

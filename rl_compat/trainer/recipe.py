@@ -1,23 +1,23 @@
-"""What a run asks of the kind of training that it runs: reinforcement learning, imitation, preferences."""
+"""The interface between a run and what it trains: reinforcement learning, SFT, preferences, a reward model."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 from rl_compat.data.order.batches import Order
+from rl_compat.distributed.pool import WorkerGroup
 from rl_compat.trainer.memory import PhaseMemory
 from rl_compat.trainer.reporter import Reporter, Timer
-from rl_compat.workers.setup import Setup
+from rl_compat.workers.setup import Setup, optimizer_steps_per_batch
 
 Collected = TypeVar("Collected")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instruments:
-    """What a method reports and measures with."""
+    """What a recipe reports and measures with."""
 
     reporter: Reporter
     timer: Timer
@@ -31,40 +31,54 @@ class Measure:
     metric: str
     title: str
     key: str
-    "of the list of them in the outcome as JSON"
+    "the key of its values in the outcome as JSON"
 
 
 class Measured(Protocol):
-    """What a validation found."""
+    """The result of a validation."""
 
     @property
     def headline(self) -> Sequence[object]:
-        """What is said of it, each as a sentence by `str`."""
+        """The lines to show of it, as text through `str`."""
         ...
 
     def metrics(self) -> dict[str, float]: ...
 
 
+@dataclass(frozen=True, kw_only=True)
+class PreparedRun:
+    """A run whose settings, data, plan and disk are checked; no weights are loaded."""
+
+    setup: Setup
+    order: Order
+    "the order of the rows that steps are made of"
+    total_steps: int
+    notes: tuple[str, ...]
+    "what the checks found, for the user"
+    checkpoint_bytes: int
+    "weights and optimizer states of everything that is trained: the size of a checkpoint"
+
+    @property
+    def total_optimizer_steps(self) -> int:
+        return self.total_steps * optimizer_steps_per_batch(self.setup.config)
+
+    @property
+    def can_keep_a_step(self) -> bool:
+        """Whether host memory holds a copy of everything that is trained, next to what the plan puts there."""
+        host, pools = self.setup.hardware.host, self.setup.plan.pools.values()
+        available = host.ram_available_bytes * self.setup.config.plan.memory_fraction
+        return self.checkpoint_bytes <= available - sum(pool.host_bytes for pool in pools)
+
+
 class Recipe(Protocol, Generic[Collected]):
-    """One kind of training, with its settings, data and plan checked; `load` brings the models."""
+    """One kind of training, prepared; `load` loads the models."""
 
     @property
-    def setup(self) -> Setup: ...
+    def prepared(self) -> PreparedRun: ...
 
     @property
-    def order(self) -> Order:
-        """Of the rows that steps are made of."""
-        ...
-
-    @property
-    def total_steps(self) -> int: ...
-
-    @property
-    def total_optimizer_steps(self) -> int: ...
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What checking found worth saying."""
+    def trained(self) -> Mapping[str, WorkerGroup]:
+        """The workers of each trained model, by the name of its folder in a checkpoint: `TrainedWorker`s."""
         ...
 
     @property
@@ -75,47 +89,39 @@ class Recipe(Protocol, Generic[Collected]):
         ...
 
     def load(self, instruments: Instruments, *, step: int) -> None:
-        """Load the models, as they are before the first step, for a run that stands at `step`."""
+        """Load the models as they are before the first step, for a run that is at `step`."""
         ...
 
     def collect(self, rows: Sequence[int], *, step: int) -> Collected:
-        """What a step on these rows needs before it changes weights."""
+        """Everything that a step on these rows needs before it changes weights."""
         ...
 
     def learn(self, collected: Collected, *, step: int) -> dict[str, float]:
-        """Change the weights; the metrics of the update."""
+        """Change the weights; returns the metrics of the update."""
         ...
 
     def describe(self, collected: Collected, seconds: Mapping[str, float]) -> dict[str, float]:
-        """The metrics of a step beside those of its update."""
+        """The metrics of a step other than those of its update. `seconds` are its times by phase."""
         ...
 
     def samples(self, collected: Collected, count: int) -> list[dict[str, Any]]:
-        """The first `count` rows of a step in words."""
+        """The first `count` rows of a step as text."""
         ...
 
     def validate(self) -> Measured | None:
-        """Measure on held-out data; None where there is none."""
-        ...
-
-    def savers(self) -> Mapping[str, Callable[[Path], None]]:
-        """By the name of a model's folder in a checkpoint: what fills it."""
-        ...
-
-    def restore(self, checkpoint: Path, *, policy_version: int) -> None:
-        """Bring the models to a checkpoint."""
+        """Measure on held-out data; None without such data."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """What the method carries from step to step besides models, as plain values."""
+        """What the recipe carries from step to step besides models, as plain values."""
         ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
     def take_notes(self) -> list[str]:
-        """What is to be said since the last call."""
+        """What the user should know since the last call."""
         ...
 
     def close(self) -> None:
-        """End what checking has started."""
+        """Stop what the checks started."""
         ...

@@ -17,7 +17,8 @@ from rl_compat.hardware.recording import save_recording
 from rl_compat.hardware.types import Hardware
 from rl_compat.planning.serialize import save_plan
 from rl_compat.planning.types import Plan
-from rl_compat.trainer.checkpoints import Found, file_written_whole, find_newest, open_checkpoint
+from rl_compat.trainer.checkpoints import CHECKPOINTS, Found, file_written_whole, find_newest, open_checkpoint
+from rl_compat.trainer.state import load_run_state
 
 _MAY_CHANGE = {
     "trainer": {
@@ -62,7 +63,7 @@ class RunFolder:
 
     @property
     def checkpoints(self) -> Path:
-        return self.path / "checkpoints"
+        return self.path / CHECKPOINTS
 
     @property
     def metrics(self) -> Path:
@@ -117,12 +118,19 @@ def _step_of(line: str) -> float:
 
 
 def choose_checkpoint(folder: RunFolder, config: RunConfig) -> Found:
-    """The checkpoint to continue from, as `trainer.resume` asks.
+    """The checkpoint to continue from according to `trainer.resume`.
 
-    A checkpoint of another folder is where a new run starts; once that has checkpoints of its own, it continues from
-    them. Raises ConfigError when the folder belongs to another run or holds checkpoints that are newer than the one
-    asked for, CheckpointError when a named checkpoint is unusable.
+    A run may start from a checkpoint of another folder; once it has checkpoints of its own, it continues from those.
+    Raises ConfigError for a folder that belongs to another run or holds newer checkpoints than the named one, and
+    CheckpointError for a checkpoint that cannot be used or has another format.
     """
+    found = _choose(folder, config)
+    if found.path is not None:
+        load_run_state(found.path)
+    return found
+
+
+def _choose(folder: RunFolder, config: RunConfig) -> Found:
     resume = config.trainer.resume
     if folder.path.exists() and not folder.path.is_dir():
         raise ConfigError(f"`trainer.output_dir` is `{folder.path}`, which is a file", hint="name a folder")

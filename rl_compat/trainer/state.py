@@ -1,4 +1,4 @@
-"""What a run is made of besides weights, as it stands between two steps."""
+"""The state of a run between two steps, apart from the models."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ from rl_compat.errors import CheckpointError
 
 STATE_FILE = "trainer.json"
 RNG_FILE = "rng.pt"
+FORMAT = 2
+"of checkpoints: 2 derives seeds by hash and saves the version of each worker"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunState:
-    """Taken at a step boundary, so that an interrupt in the middle of the next step can still be saved."""
+    """Taken between two steps, so that a run that stops in the middle of the next step can still be saved."""
 
     step: int
-    policy_version: int
     elapsed_seconds: float
     total_optimizer_steps: int
     order: dict[str, Any]
-    method: dict[str, Any]
-    "what the kind of training carries besides models"
+    recipe: dict[str, Any]
+    "what the recipe carries from step to step besides models"
     rng: RngState
 
 
@@ -51,7 +52,7 @@ class RngState:
         )
 
     def restore(self) -> None:
-        """Put the generators back; a device that is not there is left out."""
+        """Restore the generators; the state of a device that this machine does not have is ignored."""
         version, internal, gauss = self.python
         random.setstate((version, tuple(internal), gauss))
         name, keys, position, has_gauss, cached = self.numpy
@@ -62,16 +63,17 @@ class RngState:
 
 
 def save_run_state(state: RunState, folder: Path) -> None:
-    plain = {key: value for key, value in asdict(state).items() if key != "rng"}
+    plain = {"format": FORMAT} | {key: value for key, value in asdict(state).items() if key != "rng"}
     plain["python_rng"], plain["numpy_rng"] = state.rng.python, state.rng.numpy
     (folder / STATE_FILE).write_text(json.dumps(plain))
     torch.save({"cpu": state.rng.torch_cpu, "cuda": state.rng.torch_cuda}, folder / RNG_FILE)
 
 
 def load_run_state(folder: Path) -> RunState:
-    """Raises CheckpointError when the files are not those of a checkpoint."""
+    """Raises CheckpointError for files that cannot be read and for a checkpoint of another format."""
     try:
         plain = json.loads((folder / STATE_FILE).read_text())
+        _check_format(folder, plain.pop("format", 1))
         generators = torch.load(folder / RNG_FILE, weights_only=True)
         rng = RngState(
             python=plain.pop("python_rng"),
@@ -82,6 +84,15 @@ def load_run_state(folder: Path) -> RunState:
         return RunState(**plain, rng=rng)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"the state in `{folder}` cannot be read: {error}") from error
+
+
+def _check_format(folder: Path, found: int) -> None:
+    if found != FORMAT:
+        raise CheckpointError(
+            f"`{folder}` has checkpoint format {found} and this version resumes format {FORMAT}",
+            hint="finish the run with the version that started it, or train from its weights: `rlc export`, then "
+            "`model.path` and a new `trainer.output_dir`",
+        )
 
 
 def seed_everything(seed: int) -> None:

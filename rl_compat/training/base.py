@@ -30,7 +30,7 @@ from rl_compat.training.micro_batches import (
 from rl_compat.training.offload import HostWeights
 from rl_compat.training.optimizers import OptimizerSettings
 from rl_compat.training.precision import autocast_for
-from rl_compat.training.state import load_trained_weights
+from rl_compat.training.state import TrainingState, load_trained_weights
 from rl_compat.training.step import OptimizerStep
 from rl_compat.training.types import BatchTotals, LossFunction, TokenOutputs
 
@@ -124,6 +124,15 @@ class TrainEngine:
         Raises CheckpointError as `load_state` does.
         """
         load_trained_weights(folder, trainable_parameters(self.model))
+
+    def copy_state(self, into: TrainingState | None = None) -> TrainingState:
+        """What `save_state` writes, as a copy in host memory; the tensors of an earlier copy `into` are reused."""
+        return self._trained().copy_state(into, limits=(self.limits.max_rows, self.limits.max_tokens))
+
+    def put_back_state(self, state: TrainingState) -> None:
+        """Return to a copy. Gradients are dropped."""
+        max_rows, max_tokens = self._trained().put_back_state(state)
+        self.limits = MicroBatchLimits(max_rows=max_rows, max_tokens=max_tokens)
 
     def export_state_dict(self) -> dict[str, Tensor]:
         """The weights under plain Hugging Face names on the CPU, adapters merged, tied weights once."""

@@ -1,4 +1,4 @@
-"""Optimizers by name: AdamW, its 8-bit form, and either of them on the host with parameters on a device."""
+"""Optimizers by name: AdamW and its 8-bit form."""
 
 from __future__ import annotations
 
@@ -23,17 +23,19 @@ class OptimizerSettings:
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
     weight_decay: float = 0.01
-    "of matrices; norms and biases have none"
+    "applied to matrices; norms and biases have none"
     max_grad_norm: float = 1.0
-    "longer gradients are cut to it; 0 cuts nothing"
+    "longer gradients are scaled down to it; 0 does not clip"
     schedule: Schedule = "constant"
     warmup_steps: int = 0
     min_lr_fraction: float = 0.0
     total_steps: int | None = None
-    "optimizer steps of the whole run, which `linear` and `cosine` need"
+    "optimizer steps of the whole run, required by `linear` and `cosine`"
+    steps_per_batch: int | None = None
+    "optimizer steps per batch: the schedule advances by so many for each batch; None counts the steps taken"
 
-    def lr_at(self, step: int) -> float:
-        """The learning rate of optimizer step `step`, counted from 0."""
+    def lr_at(self, step: float) -> float:
+        """The learning rate at optimizer step `step`, counted from 0."""
         return learning_rate(
             step,
             lr=self.lr,
@@ -53,7 +55,7 @@ def parameter_groups(parameters: Mapping[str, nn.Parameter], *, weight_decay: fl
 
 
 def build_optimizer(parameters: Mapping[str, nn.Parameter], settings: OptimizerSettings) -> torch.optim.Optimizer:
-    """The optimizer of named parameters, on the device where they are. Raises HardwareError without bitsandbytes."""
+    """An optimizer of named parameters, on their device. Raises HardwareError without bitsandbytes."""
     groups = parameter_groups(parameters, weight_decay=settings.weight_decay)
     options: dict[str, Any] = {"lr": settings.lr_at(0), "betas": settings.betas, "eps": settings.eps}
     if settings.name == "adamw":
@@ -77,7 +79,7 @@ def set_learning_rate(optimizer: HasGroups, rate: float) -> None:
 
 
 def _kernel(parameters: Iterable[nn.Parameter]) -> dict[str, Literal[True]] | dict[str, bool]:
-    """One fused pass over memory where torch has it: fp32 parameters on the CPU or on CUDA."""
+    """The fused kernel where torch has one: fp32 parameters on the CPU or on CUDA."""
     fused = all(p.dtype == torch.float32 and p.device.type in ("cpu", "cuda") for p in parameters)
     return {"fused": True} if fused else {"foreach": False}
 

@@ -9,7 +9,7 @@ Schedule = Literal["constant", "linear", "cosine"]
 
 
 def learning_rate(
-    step: int,
+    step: float,
     *,
     lr: float,
     schedule: Schedule,
@@ -17,11 +17,11 @@ def learning_rate(
     total_steps: int | None = None,
     min_lr_fraction: float = 0.0,
 ) -> float:
-    """The rate of optimizer step `step`, counted from 0.
+    """The learning rate at optimizer step `step`, counted from 0.
 
     It rises linearly over `warmup_steps`, is `lr` at step `warmup_steps`, and falls to `lr * min_lr_fraction` at
-    step `total_steps`. Resuming with another total continues on the curve of the new total: a step past the
-    warm-up never warms up again.
+    step `total_steps`. A resumed run with another total continues on the new curve: a step past the warm-up never
+    warms up again.
     """
     if step < warmup_steps:
         return lr * (step + 1) / (warmup_steps + 1)

@@ -1,16 +1,18 @@
-"""What an engine needs to go on where it stopped, as two files in a folder."""
+"""The state that a training engine continues from: two files in a folder, or a copy in host memory."""
 
 from __future__ import annotations
 
+import copy
 import pickle
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from torch import nn
+from torch import Tensor, nn
 
 from rl_compat.errors import CheckpointError
 
@@ -26,7 +28,7 @@ def save_training_state(
     optimizer: Any,
     progress: dict[str, Any],
 ) -> None:
-    """Write the trained weights (tied ones once), the optimizer's state and plain numbers."""
+    """Write the trained weights (tied weights once), the state of the optimizer and plain numbers."""
     folder.mkdir(parents=True, exist_ok=True)
     weights = {name: parameter.detach().to("cpu").contiguous() for name, parameter in parameters.items()}
     save_file(weights, folder / WEIGHTS_FILE)
@@ -37,10 +39,10 @@ def save_training_state(
 def load_training_state(
     folder: Path, *, parameters: Mapping[str, nn.Parameter], optimizer_name: str, optimizer: Any
 ) -> dict[str, Any]:
-    """Copy the weights into the parameters and the state into the optimizer; returns the plain numbers.
+    """Load weights and optimizer state; returns the plain numbers.
 
-    Hyperparameters stay those of the optimizer, not of the file. Raises CheckpointError, before anything is changed,
-    for files that are missing, damaged or of another model.
+    The optimizer keeps its own hyperparameters. Raises CheckpointError, before anything changes, for files that are
+    missing, damaged or of another model.
     """
     saved = _read_training_file(folder)
     if saved["optimizer_name"] != optimizer_name:
@@ -50,12 +52,61 @@ def load_training_state(
             hint=f"resume with `optimizer.name={saved['optimizer_name']}`",
         )
     load_trained_weights(folder, parameters)
-    hyperparameters = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
-    optimizer.load_state_dict(saved["optimizer"])
-    for group, own in zip(optimizer.param_groups, hyperparameters, strict=True):
-        group.update(own)
+    _load_optimizer(optimizer, saved["optimizer"])
     progress: dict[str, Any] = saved["progress"]
     return progress
+
+
+def _load_optimizer(optimizer: Any, state: Any) -> None:
+    hyperparameters = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
+    optimizer.load_state_dict(state)
+    for group, own in zip(optimizer.param_groups, hyperparameters, strict=True):
+        group.update(own)
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingState:
+    """A copy in host memory of what training changes."""
+
+    weights: dict[str, Tensor]
+    optimizer: Any
+    progress: dict[str, Any]
+
+
+@torch.no_grad()
+def copy_training_state(
+    parameters: Mapping[str, nn.Parameter], optimizer: Any, progress: dict[str, Any], into: TrainingState | None
+) -> TrainingState:
+    """Copy the weights and the optimizer's state. The tensors of `into`, an earlier copy, are reused."""
+    weights, of_optimizer = (None, None) if into is None else (into.weights, into.optimizer)
+    return TrainingState(
+        weights=_host_copy({name: parameter.detach() for name, parameter in parameters.items()}, weights),
+        optimizer=_host_copy(optimizer.state_dict(), of_optimizer),
+        progress=progress,
+    )
+
+
+@torch.no_grad()
+def put_back_training_state(
+    state: TrainingState, parameters: Mapping[str, nn.Parameter], optimizer: Any
+) -> dict[str, Any]:
+    """Return weights and optimizer to a copy; returns the plain numbers."""
+    for name, parameter in parameters.items():
+        parameter.copy_(state.weights[name])
+    _load_optimizer(optimizer, state.optimizer)
+    return state.progress
+
+
+def _host_copy(value: Any, into: Any = None) -> Any:
+    """A value with its tensors copied to the host, into those of the same shape and dtype of an earlier copy."""
+    if isinstance(value, Tensor):
+        if isinstance(into, Tensor) and (into.shape, into.dtype) == (value.shape, value.dtype):
+            return into.copy_(value)
+        return value.detach().to("cpu", copy=True)
+    if isinstance(value, dict):
+        earlier = into if isinstance(into, dict) else {}
+        return {key: _host_copy(item, earlier.get(key)) for key, item in value.items()}
+    return copy.deepcopy(value)
 
 
 def _read_training_file(folder: Path) -> dict[str, Any]:
@@ -73,7 +124,7 @@ def _read_training_file(folder: Path) -> dict[str, Any]:
 
 @torch.no_grad()
 def load_trained_weights(folder: Path, parameters: Mapping[str, nn.Parameter]) -> None:
-    """Copy the weights of a saved state into the parameters. Raises CheckpointError, before anything is changed."""
+    """Load only the weights of a saved state. Raises CheckpointError before anything changes."""
     file = folder / WEIGHTS_FILE
     try:
         with safe_open(file, framework="pt") as tensors:

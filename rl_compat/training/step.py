@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -18,7 +19,13 @@ from rl_compat.training import memory
 from rl_compat.training.loss_scaling import LossScaler
 from rl_compat.training.offload import OffloadedOptimizer
 from rl_compat.training.optimizers import OptimizerSettings, build_optimizer, set_learning_rate
-from rl_compat.training.state import load_training_state, save_training_state
+from rl_compat.training.state import (
+    TrainingState,
+    copy_training_state,
+    load_training_state,
+    put_back_training_state,
+    save_training_state,
+)
 
 MAX_SKIPS_IN_A_ROW = 5
 Limits = tuple[int, int | None]
@@ -35,7 +42,7 @@ class OptimizerStep:
         self.parameters = trainable_parameters(model)
         self.optimizer = self._build()
         self.scaler = LossScaler(enabled=role.loss_scaling)
-        self.num_updates = 0
+        self.num_updates: float = 0
         "optimizer steps taken, skipped ones excluded: the step of the learning-rate schedule"
         self.skips_in_a_row = 0
 
@@ -124,26 +131,40 @@ class OptimizerStep:
 
     def save(self, folder: Path, *, limits: Limits) -> None:
         """Write weights, optimizer, counters, and the micro-batch limits that were found to fit."""
-        progress = {
+        save_training_state(
+            folder,
+            parameters=self.parameters,
+            optimizer_name=self.settings.name,
+            optimizer=self.optimizer,
+            progress=self._progress(limits),
+        )
+
+    def _progress(self, limits: Limits) -> dict[str, Any]:
+        return {
             "num_updates": self.num_updates,
             "skips_in_a_row": self.skips_in_a_row,
             "scaler": self.scaler.state(),
             "limits": limits,
             "planned_limits": self._planned_limits(),
         }
-        save_training_state(
-            folder,
-            parameters=self.parameters,
-            optimizer_name=self.settings.name,
-            optimizer=self.optimizer,
-            progress=progress,
-        )
+
+    def copy_state(self, into: TrainingState | None, *, limits: Limits) -> TrainingState:
+        """What `save` writes, as a copy in host memory."""
+        return copy_training_state(self.parameters, self.optimizer, self._progress(limits), into)
+
+    def put_back_state(self, state: TrainingState) -> Limits:
+        """Return to a copy; returns its micro-batch limits."""
+        self.zero_grad()
+        return self._continue(put_back_training_state(state, self.parameters, self.optimizer))
 
     def load(self, folder: Path) -> Limits:
         """Read what `save` wrote. Returns the micro-batch limits to use: the saved ones unless the plan has changed."""
         progress = load_training_state(
             folder, parameters=self.parameters, optimizer_name=self.settings.name, optimizer=self.optimizer
         )
+        return self._continue(progress)
+
+    def _continue(self, progress: dict[str, Any]) -> Limits:
         if isinstance(self.optimizer, OffloadedOptimizer):
             self.optimizer.read_parameters()
         self.num_updates = progress["num_updates"]

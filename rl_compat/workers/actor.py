@@ -31,8 +31,8 @@ from rl_compat.training.engine import PolicyEngine
 from rl_compat.training.optimizers import OptimizerSettings
 from rl_compat.trajectory import Prompt, Trajectory
 from rl_compat.workers.means import mean_metrics
-from rl_compat.workers.mini_batches import mini_batches
 from rl_compat.workers.sequences import Sequences
+from rl_compat.workers.trained import TrainedWorker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,8 +62,10 @@ class ActorSettings:
     trust_remote_code: bool = False
 
 
-class ActorWorker:
-    """One device's share of the actor."""
+class ActorWorker(TrainedWorker):
+    """One device's share of the actor. Its `version` is the policy version."""
+
+    engine: PolicyEngine
 
     def __init__(self, settings: ActorSettings) -> None:
         self.settings = settings
@@ -81,7 +83,6 @@ class ActorWorker:
             num_valid_tokens=settings.num_valid_tokens,
             decode=settings.decode,
         )
-        self.policy_version = 0
         ignored = ignored_generation_settings(model)
         if ignored:
             listed = ", ".join(f"`{name}={value}`" for name, value in ignored.items())
@@ -149,7 +150,7 @@ class ActorWorker:
                 hint="set them: `batch.with_(old_logprobs=actor.compute_logprobs(sequences).result())`",
             )
         loss = partial(policy_loss, settings=settings.loss)
-        pieces = mini_batches(
+        pieces = self.mini_batches(
             batch,
             prompts_per_mini_batch=settings.mini_batch_size or len(batch),
             num_epochs=settings.num_epochs,
@@ -168,7 +169,6 @@ class ActorWorker:
                     wanted=("entropy",) if settings.loss.entropy_coef != 0.0 else (),
                 )
                 steps.append(metrics)
-            self.policy_version += 1
             self._hand_over()
         return mean_metrics(steps, prefix="actor/")
 
@@ -202,29 +202,15 @@ class ActorWorker:
         return self.settings.num_epochs == 1 and num_groups <= (self.settings.mini_batch_size or num_groups)
 
     def _hand_over(self) -> None:
-        self.rollout.load(SharedStorage(self.engine.model, version=self.policy_version))
+        self.rollout.load(SharedStorage(self.engine.model, version=self.version))
 
-    def save_state(self, *, folder: Path) -> None:
-        self.engine.save_state(folder)
-
-    def load_state(self, *, folder: Path, policy_version: int) -> None:
-        self.engine.load_state(folder)
-        self.policy_version = policy_version
+    def load_state(self, *, folder: Path) -> None:
+        super().load_state(folder=folder)
         self._hand_over()
 
-    def load_weights(self, *, folder: Path, policy_version: int) -> None:
-        """The weights of a saved state alone, for an actor that only generates."""
-        self.engine.load_weights(folder)
-        self.policy_version = policy_version
+    def load_weights(self, *, folder: Path) -> None:
+        super().load_weights(folder=folder)
         self._hand_over()
-
-    def export_state_dict(self) -> dict[str, Tensor]:
-        """Weights under their Hugging Face names, adapters merged."""
-        return self.engine.export_state_dict()
-
-    def take_notes(self) -> list[str]:
-        """What the engine wants said since the last call: a smaller micro-batch after an out-of-memory, say."""
-        return self.engine.take_notes()
 
 
 class ActorModel:

@@ -20,8 +20,8 @@ from rl_compat.planning.types import RolePlan
 from rl_compat.training.engine import ValueEngine
 from rl_compat.training.optimizers import OptimizerSettings
 from rl_compat.workers.means import mean_metrics
-from rl_compat.workers.mini_batches import mini_batches
 from rl_compat.workers.sequences import Sequences
+from rl_compat.workers.trained import TrainedWorker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,8 +39,10 @@ class CriticSettings:
     trust_remote_code: bool = False
 
 
-class CriticWorker:
+class CriticWorker(TrainedWorker):
     """One device's share of the critic."""
+
+    engine: ValueEngine
 
     def __init__(self, settings: CriticSettings) -> None:
         self.settings = settings
@@ -64,7 +66,7 @@ class CriticWorker:
         with self.engine.onloaded():
             steps = [
                 self.engine.update(mini_batch, loss=loss)
-                for mini_batch in mini_batches(
+                for mini_batch in self.mini_batches(
                     batch,
                     prompts_per_mini_batch=self.settings.mini_batch_size or len(batch),
                     num_epochs=self.settings.num_epochs,
@@ -72,15 +74,6 @@ class CriticWorker:
                 )
             ]
         return mean_metrics(steps, prefix=f"{self.settings.role.role}/")
-
-    def save_state(self, *, folder: Path) -> None:
-        self.engine.save_state(folder)
-
-    def load_state(self, *, folder: Path) -> None:
-        self.engine.load_state(folder)
-
-    def take_notes(self) -> list[str]:
-        return self.engine.take_notes()
 
 
 class CriticModel:

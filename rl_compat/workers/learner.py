@@ -21,7 +21,7 @@ from rl_compat.training.engine import BatchTotals, PolicyEngine, TokenOutputs, V
 from rl_compat.training.layout import Layout
 from rl_compat.training.optimizers import OptimizerSettings
 from rl_compat.workers.means import mean_metrics
-from rl_compat.workers.mini_batches import mini_batches
+from rl_compat.workers.trained import TrainedWorker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +41,10 @@ class LearnerSettings:
     trust_remote_code: bool = False
 
 
-class LearnerWorker:
+class LearnerWorker(TrainedWorker):
     """One device's share of the learner."""
+
+    engine: PolicyEngine | ValueEngine
 
     def __init__(self, settings: LearnerSettings) -> None:
         self.settings = settings
@@ -66,7 +68,7 @@ class LearnerWorker:
 
         `mismatched` has one example for each item of the batch, with the reference's log-probabilities.
         """
-        pieces = mini_batches(batch, prompts_per_mini_batch=self.settings.mini_batch_size, num_epochs=1, seed=seed)
+        pieces = self.mini_batches(batch, prompts_per_mini_batch=self.settings.mini_batch_size, num_epochs=1, seed=seed)
         with self.engine.onloaded():
             steps = [self._step(piece, mismatched) for piece in pieces]
         return mean_metrics(steps, prefix="train/")
@@ -87,19 +89,6 @@ class LearnerWorker:
         if isinstance(self.engine, PolicyEngine):
             return value_of_each(batch, self.engine.logprobs(batch, temperature=1.0).logprobs)
         return value_of_each(batch, self.engine.values(batch))
-
-    def save_state(self, *, folder: Path) -> None:
-        self.engine.save_state(folder)
-
-    def load_state(self, *, folder: Path) -> None:
-        self.engine.load_state(folder)
-
-    def load_weights(self, *, folder: Path) -> None:
-        """The weights of a saved state alone, for a learner that only measures."""
-        self.engine.load_weights(folder)
-
-    def take_notes(self) -> list[str]:
-        return self.engine.take_notes()
 
 
 def _engine(settings: LearnerSettings) -> PolicyEngine | ValueEngine:

@@ -10,11 +10,11 @@ from rl_compat.workers.learner import LearnerSettings
 from rl_compat.workers.setup import Setup, lora_settings, optimizer_settings
 
 
-def learner_settings(setup: Setup, *, total_optimizer_steps: int | None, trains: bool = True) -> LearnerSettings:
+def learner_settings(setup: Setup, *, num_batches: int | None, trains: bool = True) -> LearnerSettings:
     """The model that learns from given responses; without an optimizer where it is only measured."""
     config = setup.config
     packs = config.algorithm.name == "sft" and config.algorithm.sft.packing
-    optimizer = optimizer_settings(config.optimizer, config.optimizer.actor_lr, total_optimizer_steps)
+    optimizer = optimizer_settings(config, config.optimizer.actor_lr, num_batches)
     return LearnerSettings(
         model_folder=setup.source.folder,
         role=setup.plan.roles["actor"],

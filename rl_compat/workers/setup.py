@@ -143,8 +143,8 @@ def tokenizer_folder(model: ModelConfig, model_folder: Path) -> Path:
     return resolve_model(model.tokenizer, needs=("tokenizer",)).folder if model.tokenizer else model_folder
 
 
-def actor_settings(setup: Setup, *, total_optimizer_steps: int | None = None) -> ActorSettings:
-    """`total_optimizer_steps` is what a learning-rate schedule runs over; None for a constant rate."""
+def actor_settings(setup: Setup, *, num_batches: int | None = None) -> ActorSettings:
+    """`num_batches` the actor learns from are what its learning-rate schedule spans; None for a constant rate."""
     config, plan = setup.config, setup.plan
     algorithm = config.algorithm
     assert plan.rollout is not None, "an actor generates"
@@ -154,7 +154,7 @@ def actor_settings(setup: Setup, *, total_optimizer_steps: int | None = None) ->
         rollout=plan.rollout,
         pad_token_id=setup.tokenizer.pad_token_id,
         num_valid_tokens=setup.tokenizer.num_tokens,
-        optimizer=optimizer_settings(config.optimizer, config.optimizer.actor_lr, total_optimizer_steps),
+        optimizer=optimizer_settings(config, config.optimizer.actor_lr, num_batches),
         lora=lora_settings(config.model),
         loss=policy_loss_settings(config),
         off_policy=off_policy_settings(config.off_policy),
@@ -184,16 +184,14 @@ def policy_loss_settings(config: RunConfig) -> PolicyLossSettings:
     )
 
 
-def critic_settings(
-    setup: Setup, *, role: RoleName = "critic", total_optimizer_steps: int | None = None
-) -> CriticSettings:
+def critic_settings(setup: Setup, *, role: RoleName = "critic", num_batches: int | None = None) -> CriticSettings:
     """Of the critic, or with `role="cost_critic"` of that of the cost."""
     config = setup.config
     aggregation = config.algorithm.loss_aggregation
     return CriticSettings(
         model_folder=setup.sources.get("critic", setup.source).folder,
         role=setup.plan.roles[role],
-        optimizer=optimizer_settings(config.optimizer, config.optimizer.critic_lr, total_optimizer_steps),
+        optimizer=optimizer_settings(config, config.optimizer.critic_lr, num_batches),
         lora=lora_settings(config.model),
         loss=ValueLossSettings(
             clip_value=config.algorithm.clip_value,
@@ -282,7 +280,9 @@ def off_policy_settings(config: OffPolicyConfig) -> OffPolicySettings:
     )
 
 
-def optimizer_settings(config: OptimizerConfig, lr: float, total_steps: int | None) -> OptimizerSettings:
+def optimizer_settings(run: RunConfig, lr: float, num_batches: int | None) -> OptimizerSettings:
+    """Of a role that learns from `num_batches` batches; None for a constant rate."""
+    config, steps_per_batch = run.optimizer, optimizer_steps_per_batch(run)
     return OptimizerSettings(
         name=config.name,
         lr=lr,
@@ -293,7 +293,8 @@ def optimizer_settings(config: OptimizerConfig, lr: float, total_steps: int | No
         schedule=config.schedule,
         warmup_steps=config.warmup_steps,
         min_lr_fraction=config.min_lr_fraction,
-        total_steps=total_steps,
+        total_steps=None if num_batches is None else num_batches * steps_per_batch,
+        steps_per_batch=None if num_batches is None else steps_per_batch,
     )
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rl_compat import seeds
 from rl_compat.data.encode.items import Item, ItemBatch, item_batch, mismatched
-from rl_compat.data.order.batches import Order
+from rl_compat.distributed.pool import WorkerGroup
 from rl_compat.trainer.offline.held_out import HeldOut, HeldOutRows
 from rl_compat.trainer.offline.reference_values import ReferenceValues, identity_of
 from rl_compat.trainer.recipe import Instruments, Measure
@@ -18,7 +18,6 @@ from rl_compat.trainer.run_folder import RunFolder
 from rl_compat.trainer.setup.offline import OfflinePrepared, load_learner, weight_files
 from rl_compat.workers.learner import LearnerModel, LearnerWorker
 from rl_compat.workers.learner_setup import objective_of
-from rl_compat.workers.setup import Setup
 
 MARGIN = Measure(metric="rewards/margins", title="mean margin of the rewards", key="margins")
 LOSS = Measure(metric="train/loss", title="mean loss", key="losses")
@@ -48,40 +47,20 @@ class Offline:
         self.reference: ReferenceValues
         self.instruments: Instruments
 
-    @property
-    def setup(self) -> Setup:
-        return self.prepared.setup
-
-    @property
-    def order(self) -> Order:
-        return self.prepared.order
-
-    @property
-    def total_steps(self) -> int:
-        return self.prepared.total_steps
-
-    @property
-    def total_optimizer_steps(self) -> int:
-        return self.prepared.total_optimizer_steps
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        return self.prepared.notes
-
     def summary(self) -> str:
-        plan, config = self.setup.plan, self.config
+        plan, config = self.prepared.setup.plan, self.config
         pool = plan.pool_of("actor")
         return (
             f"{config.algorithm.name} on {pool.device_name} with profile `{pool.profile}`: "
-            f"{plan.roles['actor'].compute_dtype} training, {self.total_steps} steps of {config.trainer.batch_size} of "
-            f"{len(self.prepared.training.items)} rows"
+            f"{plan.roles['actor'].compute_dtype} training, {self.prepared.total_steps} steps of "
+            f"{config.trainer.batch_size} of {len(self.prepared.training.items)} rows"
         )
 
     def load(self, instruments: Instruments, *, step: int) -> None:
         """The model, and what it says as its own reference before it has changed."""
         self.instruments = instruments
         instruments.reporter.phase("loading the model")
-        self.learner = load_learner(self.setup, total_optimizer_steps=self.total_optimizer_steps)
+        self.learner = load_learner(self.prepared.setup, num_batches=self.prepared.total_steps)
         if self.objective.needs_reference:
             self._measure_reference(step)
 
@@ -90,7 +69,7 @@ class Offline:
         items, others = self.prepared.training.items, self.mismatched
         self.reference = ReferenceValues(
             RunFolder(Path(self.config.trainer.output_dir)).path / "reference.safetensors",
-            identity=identity_of(*weight_files(self.setup.source.folder), items=[items, others]),
+            identity=identity_of(*weight_files(self.prepared.setup.source.folder), items=[items, others]),
         )
         rows = self._coming_rows(step)
         instruments = self.instruments
@@ -107,7 +86,7 @@ class Offline:
 
     def _coming_rows(self, step: int) -> list[int]:
         """Every row that is still to be trained on."""
-        order, num_steps = copy.deepcopy(self.order), self.total_steps - step
+        order, num_steps = copy.deepcopy(self.prepared.order), self.prepared.total_steps - step
         if num_steps >= order.steps_per_epoch:
             return list(range(len(self.prepared.training.items)))
         return sorted({row for _ in range(num_steps) for row in next(order)})
@@ -148,7 +127,7 @@ class Offline:
         return [self._sample(item) for item in collected.items[:count]]
 
     def _sample(self, item: Item) -> dict[str, Any]:
-        tokenizer = self.setup.tokenizer.tokenizer
+        tokenizer = self.prepared.setup.tokenizer.tokenizer
         if self.objective.scores:
             texts = [tokenizer.decode(list(example.prompt_ids)) for example in item.examples]
             return {"row": item.row, "chosen": texts[0], "rejected": texts[1], "margin": item.margin}
@@ -171,12 +150,9 @@ class Offline:
         ):
             return self.held_out.measure(self.learner, on_progress=on_progress)
 
-    def savers(self) -> Mapping[str, Callable[[Path], None]]:
-        return {"actor": lambda folder: self.learner.group.run(LearnerWorker.save_state, folder=folder).result()}
-
-    def restore(self, checkpoint: Path, *, policy_version: int) -> None:
-        del policy_version
-        self.learner.group.run(LearnerWorker.load_state, folder=checkpoint / "actor").result()
+    @property
+    def trained(self) -> dict[str, WorkerGroup]:
+        return {"actor": self.learner.group}
 
     def state_dict(self) -> dict[str, Any]:
         return {}

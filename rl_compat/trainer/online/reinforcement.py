@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rl_compat import seeds
 from rl_compat.data.encode.training_data import left_out
-from rl_compat.data.order.batches import Order
 from rl_compat.distributed.pool import WorkerGroup
 from rl_compat.trainer.loop import Collected, Roles, collect, learn
 from rl_compat.trainer.online.metrics import data_metrics, mismatch_metrics, timing_metrics
@@ -18,9 +15,7 @@ from rl_compat.trainer.recipe import Instruments, Measure
 from rl_compat.trainer.setup.build import Prepared, build_roles, kl_controller, lagrange_multiplier, step_settings
 from rl_compat.trainer.setup.rows import Rows
 from rl_compat.trajectory import Prompt
-from rl_compat.workers.actor import ActorWorker
-from rl_compat.workers.critic import CriticWorker
-from rl_compat.workers.setup import Setup
+from rl_compat.workers.trained import TrainedWorker
 
 
 class Reinforcement:
@@ -39,34 +34,14 @@ class Reinforcement:
         self.roles: Roles
         self.instruments: Instruments
 
-    @property
-    def setup(self) -> Setup:
-        return self.prepared.setup
-
-    @property
-    def order(self) -> Order:
-        return self.prepared.order
-
-    @property
-    def total_steps(self) -> int:
-        return self.prepared.total_steps
-
-    @property
-    def total_optimizer_steps(self) -> int:
-        return self.prepared.total_optimizer_steps
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        return self.prepared.notes
-
     def summary(self) -> str:
-        plan, config = self.prepared.plan, self.config
+        plan, config = self.prepared.setup.plan, self.config
         pool, rollout = plan.pool_of("actor"), plan.rollout
         assert rollout is not None, "reinforcement learning generates"
         return (
             f"{config.algorithm.name} on {pool.device_name} with profile `{pool.profile}`: "
             f"{plan.roles['actor'].compute_dtype} training, {rollout.compute_dtype} rollout by "
-            f"`{rollout.engine}`, {self.total_steps} steps of {config.trainer.batch_size} prompts x "
+            f"`{rollout.engine}`, {self.prepared.total_steps} steps of {config.trainer.batch_size} prompts x "
             f"{config.algorithm.group_size}"
         )
 
@@ -177,7 +152,10 @@ class Reinforcement:
         trainer, prompts = self.config.trainer, self.prepared.validation_prompts
         if not prompts:
             return None
-        with self.instruments.timer("testing", items=len(prompts)) as on_progress:
+        with (
+            self.instruments.memory("testing"),
+            self.instruments.timer("testing", items=len(prompts)) as on_progress,
+        ):
             return validate(
                 self.roles.actor,
                 self.roles.reward,
@@ -189,18 +167,9 @@ class Reinforcement:
                 on_progress=on_progress,
             )
 
-    def savers(self) -> Mapping[str, Callable[[Path], None]]:
-        def saver(group: WorkerGroup, method: Callable[..., None]) -> Callable[[Path], None]:
-            return lambda folder: group.run(method, folder=folder).result()
-
-        critics = {role: saver(critic.group, CriticWorker.save_state) for role, critic in self.roles.critics.items()}
-        return {"actor": saver(self.roles.actor.group, ActorWorker.save_state), **critics}
-
-    def restore(self, checkpoint: Path, *, policy_version: int) -> None:
-        load = partial(self.roles.actor.group.run, ActorWorker.load_state, policy_version=policy_version)
-        load(folder=checkpoint / "actor").result()
-        for role, critic in self.roles.critics.items():
-            critic.group.run(CriticWorker.load_state, folder=checkpoint / role).result()
+    @property
+    def trained(self) -> dict[str, WorkerGroup]:
+        return {"actor": self.roles.actor.group} | {role: critic.group for role, critic in self.roles.critics.items()}
 
     def state_dict(self) -> dict[str, Any]:
         price = {} if self.price is None else {"price": self.price.state_dict()}
@@ -211,15 +180,14 @@ class Reinforcement:
         self.kl.load_state_dict(state["kl"])
         if self.price is not None:
             self.price.load_state_dict(state["price"])
-        self.more = Rows(self.order, left_over=state.get("left_over"))
+        self.more = Rows(self.prepared.order, left_over=state.get("left_over"))
         self.roles.actor.next_group = state.get("next_group", 0)
 
     def take_notes(self) -> list[str]:
         """What the rewards noticed and streaming left out, then the models."""
         notes, self._notes = [*self._notes, *left_out(self.prepared.prompts)], []
-        notes += self.roles.actor.group.run(ActorWorker.take_notes).result()
-        for critic in self.roles.critics.values():
-            notes += critic.group.run(CriticWorker.take_notes).result()
+        for group in self.trained.values():
+            notes += group.run(TrainedWorker.take_notes).result()
         return notes
 
     def close(self) -> None:

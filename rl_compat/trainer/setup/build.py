@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import torch
 
@@ -13,18 +12,17 @@ from rl_compat.algorithms.lagrangian import LagrangeMultiplier
 from rl_compat.algorithms.losses.policy import POLICY_LOSSES
 from rl_compat.algorithms.table import ALGORITHMS, policy_loss_of
 from rl_compat.config.types import AlgorithmConfig, RewardConfig, RunConfig
-from rl_compat.data.order.batches import Order
 from rl_compat.errors import ModelError
 from rl_compat.hardware.types import Hardware
 from rl_compat.planning.memory.budget import checkpoint_bytes
-from rl_compat.planning.types import CRITIC_ROLES, Plan, RoleName
+from rl_compat.planning.types import CRITIC_ROLES, RoleName
 from rl_compat.rewards.builtin.table import check_rows
 from rl_compat.trainer.checkpoints import check_disk
 from rl_compat.trainer.loop import Roles, StepSettings
 from rl_compat.trainer.online.prompt_data import load_training_data, load_validation_prompts
 from rl_compat.trainer.online.sampling import SamplingSettings
+from rl_compat.trainer.recipe import PreparedRun
 from rl_compat.trainer.reporter import Reporter
-from rl_compat.trainer.run_folder import RunFolder
 from rl_compat.trajectory import Prompt
 from rl_compat.workers.actor import ActorModel
 from rl_compat.workers.critic import CriticModel
@@ -44,29 +42,20 @@ from rl_compat.workers.setup import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prepared:
-    """A run whose settings, data, rewards, plan and disk were checked; no weights are loaded."""
+class Prepared(PreparedRun):
+    """Prepared reinforcement learning."""
 
-    setup: Setup
-    plan: Plan
     prompts: Sequence[Prompt]
     validation_prompts: tuple[Prompt, ...]
     reward: RewardModel
     cost: RewardModel | None
     "where the algorithm holds one below a limit"
-    order: Order
-    total_steps: int
-    notes: tuple[str, ...]
 
     def close(self) -> None:
         """End the processes of the functions, and give back the memory of reward models."""
         self.reward.close()
         if self.cost is not None:
             self.cost.close()
-
-    @property
-    def total_optimizer_steps(self) -> int:
-        return self.total_steps * optimizer_steps_per_batch(self.setup.config)
 
 
 def check_run(config: RunConfig, hardware: Hardware) -> Prepared:
@@ -79,20 +68,21 @@ def check_run(config: RunConfig, hardware: Hardware) -> Prepared:
     if "critic" in plan.roles:
         check_critic_ids(setup)
     size = checkpoint_bytes(setup.workload, plan)
-    check_disk(RunFolder(Path(config.trainer.output_dir)).checkpoints, size, config.trainer.keep_checkpoints)
     training, notes = load_training_data(setup)
     validation, validation_notes = load_validation_prompts(setup)
     prompts = [*training.sample(), *validation]
     order = training.order(config.trainer.batch_size, shuffle=config.data.shuffle, seed=config.data.seed)
+    total_steps = config.trainer.num_steps or config.trainer.num_epochs * order.steps_per_epoch
+    check_disk(config.trainer, size, total_steps=total_steps)
     return Prepared(
         setup=setup,
-        plan=plan,
+        checkpoint_bytes=size,
         prompts=training.prompts,
         validation_prompts=validation,
         reward=start_reward(setup, prompts),
         cost=start_cost(setup, prompts),
         order=order,
-        total_steps=config.trainer.num_steps or config.trainer.num_epochs * order.steps_per_epoch,
+        total_steps=total_steps,
         notes=(*setup.notes, *notes, *validation_notes, *plan.notes),
     )
 
@@ -134,18 +124,18 @@ def build_roles(prepared: Prepared, reporter: Reporter) -> Roles:
     """Load the models the algorithm needs onto the planned device."""
     setup = prepared.setup
     config = setup.config
-    actor = load_actor(setup, reporter, total_optimizer_steps=prepared.total_optimizer_steps)
+    actor = load_actor(setup, reporter, num_batches=max(0, prepared.total_steps - config.algorithm.critic_warmup_steps))
     critics = {}
-    for role in [role for role in CRITIC_ROLES if role in prepared.plan.roles]:
+    for role in [role for role in CRITIC_ROLES if role in setup.plan.roles]:
         reporter.phase(f"loading the {role.replace('_', ' ')}")
-        settings = critic_settings(setup, role=role, total_optimizer_steps=prepared.total_optimizer_steps)
+        settings = critic_settings(setup, role=role, num_batches=prepared.total_steps)
         critics[role] = CriticModel(settings, pool=setup.pool_of(role))
     reference = None
     if "reference" in {phase.name for phase in setup.workload.phases}:
         reporter.phase("loading the reference")
         reference = (
             ReferenceModel.start(reference_settings(setup), pool=setup.pool_of("reference"))
-            if "reference" in prepared.plan.roles
+            if "reference" in setup.plan.roles
             else ReferenceModel.of_adapter(actor)
         )
     if config.reward.model is not None:
@@ -164,13 +154,11 @@ def build_roles(prepared: Prepared, reporter: Reporter) -> Roles:
     )
 
 
-def load_actor(
-    setup: Setup, reporter: Reporter, *, total_optimizer_steps: int | None = None, trains: bool = True
-) -> ActorModel:
+def load_actor(setup: Setup, reporter: Reporter, *, num_batches: int | None = None, trains: bool = True) -> ActorModel:
     """The actor alone, with torch's threads as planned; without an optimizer when it only generates."""
     set_num_threads(setup)
     reporter.phase("loading the actor")
-    settings = actor_settings(setup, total_optimizer_steps=total_optimizer_steps)
+    settings = actor_settings(setup, num_batches=num_batches)
     settings = settings if trains else replace(settings, optimizer=None)
     return ActorModel(settings, pool=setup.pool_of("actor"), chat=setup.chat)
 

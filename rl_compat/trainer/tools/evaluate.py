@@ -51,8 +51,7 @@ def settings_of(run: RunFolder) -> RunConfig:
 
 def restore_actor(actor: ActorModel, checkpoint: Found) -> None:
     assert checkpoint.path is not None
-    folder = checkpoint.path / "actor"
-    actor.group.run(ActorWorker.load_weights, folder=folder, policy_version=checkpoint.step).result()
+    actor.group.run(ActorWorker.load_weights, folder=checkpoint.path / "actor").result()
 
 
 def evaluate(

@@ -85,7 +85,7 @@ def step(first: Sequence[int], more: Callable[[int], Sequence[Prompt]], *, round
         SamplingSettings(rollout=RolloutConfig(), group_size=2, max_new_tokens=4, max_rounds=rounds),
         seed=7,
         timer=Timer(SilentReporter()),
-        memory=PhaseMemory(pool),
+        memory=PhaseMemory.of_pool(pool),
         more=more,
     )
     return sampled, actor

@@ -1,0 +1,248 @@
+"""An error in any phase of a run: the newest finished step is in a checkpoint, and the run goes on from it exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes.runs import PPO, settings, steps, train
+from safetensors.torch import load_file
+
+from rl_compat.tracking.build import Trackers
+from rl_compat.trainer import loop
+from rl_compat.trainer import run as run_module
+from rl_compat.trainer.checkpoints import find_newest
+from rl_compat.trainer.offline.training import Offline
+from rl_compat.trainer.online import reinforcement
+from rl_compat.trainer.online.reinforcement import Reinforcement
+from rl_compat.trainer.recipe import PreparedRun
+from rl_compat.trainer.reporter import SilentReporter
+from rl_compat.trainer.run_folder import RunFolder
+from rl_compat.training.engine import PolicyEngine, ValueEngine
+from rl_compat.workers.actor import ActorWorker
+from rl_compat.workers.critic import CriticWorker
+from rl_compat.workers.learner import LearnerWorker
+from rl_compat.workers.reference import ReferenceWorker
+from rl_compat.workers.reward import RewardModel
+from rl_compat.workers.trained import TrainedWorker
+
+DPO = {"algorithm.name": "dpo", "optimizer.schedule": "cosine", "optimizer.warmup_steps": 2}
+AT_STEP = 3
+
+
+class InjectedError(Exception):
+    pass
+
+
+class Steps(SilentReporter):
+    """Knows which step the run is in, and keeps what the run says."""
+
+    def __init__(self) -> None:
+        self.now = 0
+        self.lines: list[str] = []
+
+    def phase(self, name: str, *, done: int = 0, total: int = 0) -> None:
+        if name == "step":
+            self.now = done + 1
+
+    def say(self, text: str) -> None:
+        self.lines.append(text)
+
+
+def inject(
+    patch: pytest.MonkeyPatch,
+    owner: Any,
+    name: str,
+    reporter: Steps,
+    *,
+    call: int = 1,
+    after: bool = False,
+    always: bool = False,
+) -> None:
+    """Make the `call`th call in step AT_STEP raise, once, before it does anything or after all of it."""
+    original = getattr(owner, name)
+    calls = 0
+
+    def fails(*arguments: Any, **named: Any) -> Any:
+        nonlocal calls
+        calls += reporter.now == AT_STEP
+        hit = reporter.now == AT_STEP and (calls >= call if always else calls == call)
+        if hit and not after:
+            raise InjectedError(name)
+        result = original(*arguments, **named)
+        if hit:
+            raise InjectedError(name)
+        return result
+
+    if hasattr(original, "__dispatch__"):
+        fails.__dispatch__ = original.__dispatch__  # type: ignore[attr-defined]
+    fails.__name__ = name
+    patch.setattr(owner, name, fails)
+
+
+PHASES: dict[str, tuple[Any, str, int, dict[str, Any]]] = {
+    "order of the data": (Reinforcement, "_prompts", 2, {}),
+    "generation": (ActorWorker, "generate", 2, {}),
+    "reward": (RewardModel, "compute_rewards", 2, {}),
+    "log-probabilities": (ActorWorker, "logprobs", 2, {}),
+    "reference": (ReferenceWorker, "logprobs", 2, {}),
+    "values": (CriticWorker, "values", 2, {}),
+    "advantages": (loop, "make_experience", 2, {}),
+    "before the update of the critic": (CriticWorker, "update", 2, {}),
+    "in the update of the critic": (ValueEngine, "update", 2, {"call": 3}),
+    "after the update of the critic": (CriticWorker, "update", 2, {"after": True}),
+    "in the update of the actor": (PolicyEngine, "update", 2, {"call": 2}),
+    "after the update of the actor": (ActorWorker, "update", 2, {"after": True}),
+    "state of the recipe": (Reinforcement, "state_dict", 2, {}),
+    "metrics": (Reinforcement, "describe", 3, {}),
+    "samples": (RunFolder, "write_samples", 3, {}),
+    "logging": (Trackers, "log", 3, {}),
+    "after logging": (Trackers, "log", 3, {"after": True}),
+    "notes": (Reinforcement, "take_notes", 3, {}),
+    "validation": (reinforcement, "validate", 3, {}),
+    "logging of the validation": (Trackers, "log", 3, {"call": 2}),
+}
+"phase, to what raises in it, the newest finished step then, and when it raises"
+
+SAVING: dict[str, tuple[Any, str, int, dict[str, Any]]] = {
+    "before the save": (run_module, "write_checkpoint", 3, {}),
+    "in the save": (TrainedWorker, "save_state", 3, {"call": 2}),
+    "in the save of the state": (run_module, "save_run_state", 3, {"after": True}),
+    "after the save": (run_module, "write_checkpoint", 3, {"after": True}),
+    "pruning": (run_module, "prune", 3, {}),
+    "after pruning": (run_module, "prune", 3, {"after": True}),
+}
+
+OFFLINE: dict[str, tuple[Any, str, int, dict[str, Any]]] = {
+    "collecting": (Offline, "collect", 2, {}),
+    "in the update": (PolicyEngine, "update", 2, {"call": 2}),
+    "after the update": (LearnerWorker, "update", 2, {"after": True}),
+    "metrics": (Offline, "describe", 3, {}),
+    "samples": (Offline, "samples", 3, {}),
+    "logging": (Trackers, "log", 3, {}),
+    "validation": (LearnerWorker, "values", 3, {}),
+}
+
+
+@pytest.fixture
+def injected() -> Iterator[Callable[..., Steps]]:
+    """Injects an error for the rest of the test or until `undo`."""
+    with pytest.MonkeyPatch.context() as patch:
+
+        def begin(phase: tuple[Any, str, int, dict[str, Any]], **changes: Any) -> Steps:
+            reporter = Steps()
+            owner, name, _, when = phase
+            inject(patch, owner, name, reporter, **(when | changes))
+            return reporter
+
+        begin.undo = patch.undo  # type: ignore[attr-defined]
+        yield begin
+
+
+UNRECORDED = ("metrics", "samples", "logging")
+"phases of a finished step in which its metrics are not yet written"
+
+
+def assert_continues_exactly(run: Path, whole: Path, phase: str, *, roles: tuple[str, ...], last: int) -> None:
+    unrecorded = {AT_STEP} if phase in UNRECORDED else set()
+    assert steps(run) == {step: metrics for step, metrics in steps(whole).items() if step not in unrecorded}
+    for role in roles:
+        mine, others = (
+            load_file(f / "checkpoints" / f"step_{last}" / role / "weights.safetensors") for f in (run, whole)
+        )
+        assert all(mine[name].equal(others[name]) for name in mine)
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_an_error_in_a_phase_loses_no_finished_step(
+    phase: str, injected: Any, whole_ppo_run: Path, llama_folder: Path, tmp_path: Path
+) -> None:
+    arguments = settings(llama_folder, tmp_path / "run", PPO, num_steps=6, save_every=0, validate_every=3)
+    with pytest.raises(InjectedError):
+        train(arguments, reporter=injected(PHASES[phase]))
+    assert find_newest(tmp_path / "run" / "checkpoints").step == PHASES[phase][2]
+
+    injected.undo()
+    train([*arguments, "trainer.validate_every=0"])
+    assert_continues_exactly(tmp_path / "run", whole_ppo_run, phase, roles=("actor", "critic"), last=6)
+
+
+@pytest.mark.parametrize("phase", SAVING)
+def test_an_error_at_a_save_loses_no_finished_step(
+    phase: str, injected: Any, llama_folder: Path, tmp_path: Path
+) -> None:
+    arguments = settings(llama_folder, tmp_path / "run", PPO, num_steps=4, save_every=3, validate_before="false")
+    with pytest.raises(InjectedError):
+        train(arguments, reporter=injected(SAVING[phase]))
+    assert find_newest(tmp_path / "run" / "checkpoints").step == SAVING[phase][2]
+
+
+@pytest.mark.parametrize("phase", OFFLINE)
+def test_an_error_in_a_phase_of_training_on_given_responses_loses_no_finished_step(
+    phase: str, injected: Any, whole_dpo_run: Path, llama_folder: Path, tmp_path: Path
+) -> None:
+    arguments = settings(llama_folder, tmp_path / "run", DPO, num_steps=4, save_every=0, validate_every=3)
+    with pytest.raises(InjectedError):
+        train(arguments, reporter=injected(OFFLINE[phase]))
+    assert find_newest(tmp_path / "run" / "checkpoints").step == OFFLINE[phase][2]
+
+    injected.undo()
+    train(arguments)
+    assert_continues_exactly(tmp_path / "run", whole_dpo_run, phase, roles=("actor",), last=4)
+
+
+@pytest.fixture(scope="module")
+def whole_dpo_run(llama_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("dpo") / "run"
+    train(settings(llama_folder, folder, DPO, num_steps=4, save_every=0))
+    return folder
+
+
+def test_the_last_validation_comes_after_the_last_save(injected: Any, llama_folder: Path, tmp_path: Path) -> None:
+    arguments = settings(llama_folder, tmp_path / "run", num_steps=3, save_every=0, validate_before="false")
+    with pytest.raises(InjectedError):
+        train(arguments, reporter=injected((reinforcement, "validate", 3, {})))
+    assert find_newest(tmp_path / "run" / "checkpoints").step == 3
+
+
+def test_an_error_before_the_first_finished_step_leaves_no_checkpoint(
+    monkeypatch: pytest.MonkeyPatch, llama_folder: Path, tmp_path: Path
+) -> None:
+    def update(self: object, **arguments: object) -> None:
+        raise InjectedError
+
+    monkeypatch.setattr(ActorWorker, "update", update)
+    with pytest.raises(InjectedError):
+        train(settings(llama_folder, tmp_path / "run", PPO, num_steps=2, save_every=0))
+    assert find_newest(tmp_path / "run" / "checkpoints").path is None
+
+
+def test_a_save_that_fails_too_is_noted_on_the_original_error(
+    injected: Any, llama_folder: Path, tmp_path: Path
+) -> None:
+    arguments = settings(llama_folder, tmp_path / "run", PPO, num_steps=4, save_every=0, validate_before="false")
+    reporter = injected((TrainedWorker, "save_state", 0, {"always": True}))
+    with pytest.raises(InjectedError) as stop, pytest.MonkeyPatch.context() as patch:
+        inject(patch, ActorWorker, "generate", reporter)
+        train(arguments, reporter=reporter)
+    assert stop.value.args == ("generate",)
+    assert "step 2" in stop.value.__notes__[0]
+    assert "step 2" in reporter.lines[-1]
+    assert find_newest(tmp_path / "run" / "checkpoints").path is None
+
+
+@pytest.mark.parametrize("phase", ["generation", "in the update of the actor"])
+def test_without_room_for_a_copy_only_an_error_in_an_update_loses_steps_and_that_is_said_at_the_start(
+    phase: str, injected: Any, llama_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = settings(llama_folder, tmp_path / "run", PPO, num_steps=4, save_every=0, validate_before="false")
+    reporter = injected(PHASES[phase])
+    monkeypatch.setattr(PreparedRun, "can_keep_a_step", False)
+    with pytest.raises(InjectedError) as stop:
+        train(arguments, reporter=reporter)
+    assert any("`trainer.save_every=1`" in line for line in reporter.lines)
+    in_update = phase != "generation"
+    assert find_newest(tmp_path / "run" / "checkpoints").step == (0 if in_update else 2)
+    assert bool(getattr(stop.value, "__notes__", [])) is in_update
