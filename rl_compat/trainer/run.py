@@ -241,8 +241,8 @@ class Run:
         if self.config.trainer.save_every != 1 and not self.prepared.can_keep_a_step:
             size = format_bytes(self.prepared.checkpoint_bytes)
             self.reporter.say(
-                f"warning: host memory has no room for a copy of the {size} that an update changes: an error in an update "
-                "loses the steps since the last checkpoint; `trainer.save_every=1` loses none"
+                f"warning: host memory has no room for a copy of the {size} that an update changes: an error in an "
+                "update loses the steps since the last checkpoint; `trainer.save_every=1` loses none"
             )
         if checkpoint is None or state is None:
             self.boundary = self._state(0)

@@ -12,10 +12,12 @@ from pathlib import Path
 import pytest
 from safetensors import SafetensorError
 
+from rl_compat.config.types import TrainerConfig
 from rl_compat.errors import CheckpointError, DoesNotFitError
 from rl_compat.trainer.checkpoints import (
     check_disk,
     find_newest,
+    most_at_once,
     open_checkpoint,
     problems,
     prune,
@@ -187,9 +189,35 @@ def test_every_library_that_cannot_write_is_understood(tmp_path: Path, error: Ex
 
 
 def test_too_small_a_disk_is_refused_with_both_numbers(tmp_path: Path) -> None:
-    with pytest.raises(DoesNotFitError, match=r"need 3\.0 TiB .* has "):
-        check_disk(tmp_path / "run" / "checkpoints", 1024**4, 2)
-    check_disk(tmp_path / "run" / "checkpoints", 1024, 2)
+    trainer = TrainerConfig(output_dir=str(tmp_path / "run"), save_every=1, keep_checkpoints=2)
+    with pytest.raises(DoesNotFitError) as stop:
+        check_disk(trainer, 1024**4, total_steps=10)
+    assert "3.0 TiB" in stop.value.message and "1.0 TiB" in stop.value.message
+    check_disk(trainer, 1024, total_steps=10)
+
+
+@pytest.mark.parametrize(
+    ("existing", "total_steps", "save_every", "keep", "expected"),
+    [
+        ((), 100, 0, 2, 1),
+        ((), 100, 10, 2, 3),
+        ((), 100, 60, 2, 2),
+        ((), 100, 50, 2, 2),
+        ((), 100, 500, 2, 1),
+        ((), 1, 1, 2, 1),
+        ((40,), 100, 0, 2, 2),
+        ((30, 40), 100, 10, 2, 3),
+        ((40,), 100, 100, 1, 2),
+        ((100,), 100, 10, 2, 1),
+        ((90, 100), 100, 10, 2, 2),
+    ],
+)
+def test_as_many_checkpoints_are_asked_for_as_the_run_holds_at_once(
+    existing: tuple[int, ...], total_steps: int, save_every: int, keep: int, expected: int, tmp_path: Path
+) -> None:
+    for step in existing:
+        (tmp_path / f"step_{step}").mkdir()
+    assert most_at_once(tmp_path, total_steps=total_steps, save_every=save_every, keep=keep) == expected
 
 
 def test_the_manifest_lists_every_file_with_size_and_sum(tmp_path: Path) -> None:
