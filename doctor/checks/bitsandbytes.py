@@ -13,8 +13,7 @@ from rl_compat.capability.bitsandbytes import (
     runs,
     wanted_cuda,
 )
-from rl_compat.capability.devices import capability_text
-from rl_compat.capability.torch_build import torch_has_code
+from rl_compat.capability.devices import capability_text, torch_has_code
 from rl_compat.doctor.findings import Check, Finding, Remedy, Severity, Step
 from rl_compat.doctor.remedies import pip_install, pip_uninstall, unset
 from rl_compat.doctor.tables.rows import is_unknown, required, row_for, satisfies

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from rl_compat.capability.devices import capability_text
-from rl_compat.capability.torch_build import torch_has_code
+from rl_compat.capability.devices import capability_text, torch_has_code
 from rl_compat.doctor.findings import Check, Finding, Remedy, Severity, Step
 from rl_compat.doctor.remedies import pip_install
 from rl_compat.doctor.tables.rows import is_unknown, library_row, pinned_library, serves

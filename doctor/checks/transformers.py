@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rl_compat.capability.attention import EFFICIENT_MINIMUM
-from rl_compat.capability.devices import capability_text, torch_version
-from rl_compat.capability.torch_build import torch_has_code
+from rl_compat.capability.devices import capability_text, torch_has_code, torch_version
 from rl_compat.doctor.findings import Check, Finding, Remedy, Severity, Step, Sureness
 from rl_compat.doctor.remedies import pip_install, pip_uninstall, torch_remedies
 from rl_compat.doctor.tables.rows import (

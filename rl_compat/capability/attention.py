@@ -1,17 +1,16 @@
-"""Which attention a machine runs, and with which kernels.
+"""Which attention implementations and kernels a machine supports.
 
 Gates of `scaled_dot_product_attention`: flash and cuDNN from 8.0 in half precision; memory-efficient from 5.0 in fp32
 and fp16, from 8.0 in bf16 too; math anywhere, with a score matrix that grows with the square of the length. Before
-torch 2.14 the memory-efficient kernel takes no grouped keys, and a grouped call that flash cannot serve falls to math.
+torch 2.14 the memory-efficient kernel rejects grouped keys, and a grouped call without flash falls back to math.
 
-cuDNN is not used: it plans anew for every shape, and shapes change with every batch.
+cuDNN is not used: it builds a plan for every new shape, and shapes change with every batch.
 """
 
 from __future__ import annotations
 
-from rl_compat.capability.choose import capability
+from rl_compat.capability.choice import Capability, capability
 from rl_compat.capability.devices import below, on_cpu, torch_version
-from rl_compat.capability.types import Capability
 from rl_compat.hardware.gpu.binaries import parse_version
 from rl_compat.hardware.types import Hardware
 
@@ -34,12 +33,12 @@ def attention(hardware: Hardware, name: str, *, compute_dtype: str) -> Capabilit
         ()
         if "flash-attn" in hardware.software.packages
         else ("needs the package `flash-attn`, which is not installed",),
-        (f"multiplies in half precision only, not in {compute_dtype}",) if compute_dtype == "fp32" else (),
+        (f"computes in half precision only, not in {compute_dtype}",) if compute_dtype == "fp32" else (),
     )
 
 
 def sdpa_backends(hardware: Hardware) -> tuple[str, ...]:
-    """The kernels of scaled_dot_product_attention that every selected device has and that suit changing shapes."""
+    """The kernels of scaled_dot_product_attention that all devices support and that suit changing shapes."""
     weakest = hardware.weakest_capability()
     if weakest is None or weakest >= FLASH_MINIMUM:
         return USED_BACKENDS
@@ -50,9 +49,9 @@ def repeated_keys(hardware: Hardware, *, compute_dtype: str) -> Capability:
     """Whether grouped keys and values must be repeated before scaled_dot_product_attention."""
     weakest = hardware.weakest_capability()
     if weakest is None:
-        return capability("repeat_kv", ("the CPU kernels take grouped keys",))
+        return capability("repeat_kv", ("the CPU kernels accept grouped keys",))
     if parse_version(torch_version(hardware) or "") >= GROUPED_EFFICIENT_TORCH:
-        return capability("repeat_kv", ("the memory-efficient kernel takes grouped keys from torch 2.14",))
+        return capability("repeat_kv", ("the memory-efficient kernel accepts grouped keys from torch 2.14",))
     if weakest >= FLASH_MINIMUM and compute_dtype != "fp32":
-        return capability("repeat_kv", ("the flash kernel takes grouped keys",))
+        return capability("repeat_kv", ("the flash kernel accepts grouped keys",))
     return capability("repeat_kv")

@@ -1,8 +1,8 @@
-"""What the installed bitsandbytes can do on the devices.
+"""Which features of the installed bitsandbytes work on the devices.
 
-Its wheel brings one library for each of several CUDA versions, with different machine code; which is loaded follows the
-CUDA version of torch, or `BNB_CUDA_VERSION`. What each holds is in the table of the doctor's knowledge; a version that
-is newer than the table is taken to hold what the newest there does.
+A wheel has one library for each of several CUDA versions, with different machine code. The CUDA version of torch, or
+`BNB_CUDA_VERSION`, decides which one is loaded. The contents of each library come from a table of the doctor's
+knowledge; a version newer than the table is assumed to match the newest row.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rl_compat.hardware.types import Device, Hardware
 
 OVERRIDE = "BNB_CUDA_VERSION"
 NOT_LISTED = ("aarch64", "arm64")
-"processors whose wheels hold other code than the table says"
+"processors whose wheels contain other code than the table lists"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +26,7 @@ class Library:
     """One native library of a wheel."""
 
     cuda: str
-    "the CUDA version that its name has: `12.6`"
+    "the CUDA version in its name: `12.6`"
     arch_list: tuple[str, ...]
 
     @property
@@ -35,7 +35,7 @@ class Library:
 
 
 def missing(hardware: Hardware, *, feature: str) -> tuple[str, ...]:
-    """Every reason why the package cannot serve a feature: `optimizer_8bit`, `nf4` or `llm_int8`."""
+    """All reasons why a feature does not work: `optimizer_8bit`, `nf4` or `llm_int8`."""
     if on_cpu(hardware):
         return ("needs a CUDA device",)
     software = hardware.software
@@ -44,14 +44,14 @@ def missing(hardware: Hardware, *, feature: str) -> tuple[str, ...]:
         return ("needs the package `bitsandbytes`, which is not installed",)
     library = software.bitsandbytes_library
     if library == "cpu":
-        return ("`bitsandbytes` is installed without a GPU library: it found only `libbitsandbytes_cpu`",)
+        return ("`bitsandbytes` has no GPU library: it found only `libbitsandbytes_cpu`",)
     if library is not None and library != "cuda":
         return (f"`bitsandbytes` does not load: {library}",)
     return (*below(hardware, minimum(feature, version)), *missing_code(hardware))
 
 
 def missing_code(hardware: Hardware) -> tuple[str, ...]:
-    """A reason for each device that the library in use has no code for; none where that cannot be known."""
+    """A reason for each device that the loaded library has no code for; none if that is unknown."""
     version, cuda = hardware.software.packages.get("bitsandbytes"), wanted_cuda(hardware)
     if version is None or cuda is None or hardware.host.platform.split()[-1].lower() in NOT_LISTED:
         return ()
@@ -72,7 +72,7 @@ def runs(library: Library, device: Device) -> bool:
 
 
 def wanted_cuda(hardware: Hardware) -> str | None:
-    """The CUDA version whose library is looked for: the override's, else torch's; None without either."""
+    """The CUDA version of the library to load: the override's or torch's; None without either."""
     override = hardware.environment.get(OVERRIDE, "")
     if override.isdigit() and len(override) >= 3:
         return f"{override[:-1]}.{override[-1]}"
@@ -86,10 +86,10 @@ def library_file(cuda: str) -> str:
 
 
 def find_library(version: str, cuda: str, *, exact: bool = False) -> Library | None:
-    """The library that a version loads for a CUDA version, None when it brings none.
+    """The library that a version loads for a CUDA version; None if it has none.
 
-    The one of that version; without `exact` else the newest older one of the same major version, else the oldest newer
-    one.
+    Without `exact`, a missing version falls back to the newest older one of the same major version, then to the oldest
+    newer one.
     """
     wanted = parse_version(cuda)[:2]
     ranges = [(parse_version(row["cuda_min"]), parse_version(row["cuda_max"]), row) for row in _wheel(version)]
@@ -121,7 +121,7 @@ def _wheel(version: str) -> list[Mapping[str, Any]]:
 
 
 def _at(rows: list[Mapping[str, Any]], version: str) -> Mapping[str, Any]:
-    """The row of the nearest release that is not newer; the newest for a version that is no number."""
+    """The row of the nearest release that is not newer; the newest row for a version without a number."""
     installed = parse_version(version)
     known = [row for row in rows if not installed or parse_version(row["version_min"]) <= installed]
     return max(known, key=lambda row: parse_version(row["version_min"]))

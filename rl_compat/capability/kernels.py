@@ -1,4 +1,4 @@
-"""Which ways of launching and fusing kernels a machine has.
+"""Which ways of launching and fusing kernels a machine supports.
 
 `torch.compile` and the Triton kernels of torch need compute capability 7.0. CUDA graphs replay recorded launches on any
 card. TF32 products exist from 8.0.
@@ -6,9 +6,8 @@ card. TF32 products exist from 8.0.
 
 from __future__ import annotations
 
-from rl_compat.capability.choose import capability
+from rl_compat.capability.choice import Capability, capability
 from rl_compat.capability.devices import below, on_cpu
-from rl_compat.capability.types import Capability
 from rl_compat.hardware.types import Hardware
 
 TRITON_MINIMUM = (7, 0)
@@ -24,7 +23,7 @@ def triton(hardware: Hardware) -> Capability:
 
 
 def torch_compile(hardware: Hardware) -> Capability:
-    """Whether `torch.compile` makes code for the devices."""
+    """Whether `torch.compile` supports the devices."""
     if on_cpu(hardware):
         return capability("torch_compile", ("needs a C++ compiler on a CPU, and is not used there",))
     return capability("torch_compile", below(hardware, TRITON_MINIMUM))
@@ -35,12 +34,12 @@ def cuda_graphs(hardware: Hardware, *, engine: str) -> Capability:
     if on_cpu(hardware):
         return capability("cuda_graphs", _NEEDS_CUDA)
     records = engine in ("native", "vllm")
-    return capability("cuda_graphs", () if records else (f"the engine `{engine}` records none",))
+    return capability("cuda_graphs", () if records else (f"the engine `{engine}` does not capture graphs",))
 
 
 def tf32(hardware: Hardware, *, compute_dtype: str) -> Capability:
-    """Whether the fp32 products that remain beside half-precision training may run in TF32."""
+    """Whether the fp32 products in half-precision training may run in TF32."""
     if on_cpu(hardware):
         return capability("tf32", _NEEDS_CUDA)
-    exact = ("fp32 was chosen for exact products",) if compute_dtype == "fp32" else ()
+    exact = ("the compute dtype is fp32, for exact products",) if compute_dtype == "fp32" else ()
     return capability("tf32", below(hardware, TF32_MINIMUM), exact)

@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
-from rl_compat.capability import attention, kernels, optimizers, precision, quantization, rollout_engines
-from rl_compat.capability.choose import choose
-from rl_compat.capability.types import Capability, Choice
+from rl_compat.capability import attention, kernels, optimizers, precision, rollout_engines
+from rl_compat.capability.choice import Capability, Choice, choose
 from rl_compat.hardware.types import Hardware
 from rl_compat.planning.profile import Profile
 from rl_compat.planning.workload import Requests, Workload
@@ -89,10 +88,10 @@ class Chooser:
     def _optimizer(self, found: Mapping[str, Choice]) -> dict[str, Choice]:
         plan, optimizer = self.requests.plan, self.requests.optimizer
         steps = partial(optimizers.optimizer, self.hardware, offloaded=plan.offload_optimizer is True)
-        keeps = partial(quantization.quantization, self.hardware, lora_rank=self.workload.lora_rank)
+        keeps = partial(precision.quantization, self.hardware, lora_rank=self.workload.lora_rank)
         return {
             "optimizer": _set("optimizer.name", optimizers.OPTIMIZERS, steps, optimizer),
-            "quantization": _set("plan.quantization", quantization.QUANTIZATIONS, keeps, plan.quantization),
+            "quantization": _set("plan.quantization", precision.QUANTIZATIONS, keeps, plan.quantization),
         }
 
     def _kernels(self, found: Mapping[str, Choice]) -> dict[str, Choice]:

@@ -6,11 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import cast
 
-from rl_compat.capability.devices import emulated_on_cpu, on_cpu, select_devices
-from rl_compat.capability.offload import host_budget_bytes
-from rl_compat.capability.optimizers import STATE_BYTES
-from rl_compat.capability.torch_build import torch_build
-from rl_compat.capability.types import Choice
+from rl_compat.capability.choice import Choice
+from rl_compat.capability.devices import emulated_on_cpu, on_cpu, select_devices, torch_build
+from rl_compat.capability.optimizers import STATE_BYTES, host_budget_bytes
 from rl_compat.config.types import RolloutConfig
 from rl_compat.errors import ConfigError, HardwareError
 from rl_compat.hardware.types import Hardware
@@ -169,8 +167,8 @@ def _frozen_dtypes(chosen: Choice, workload: Workload, profile: Profile) -> tupl
     """The chosen dtype, then the profile's later ones that work here; only the first without frozen weights."""
     frozen = bool(workload.models.keys() - TRAINED_ROLES) or workload.lora_rank > 0
     order = profile.prefer["frozen_storage_dtype"].order
-    impossible = {item.value for item in chosen.rejected if "is preferred" not in item.reasons[0]}
-    later = [value for value in order if value != chosen.value and value not in impossible]
+    possible = {item.value for item in chosen.rejected if item.works}
+    later = [value for value in order if value in possible]
     dtypes = (chosen.value,) if chosen.asked or not frozen else (chosen.value, *later)
     return cast(tuple[DType, ...], dtypes)
 

@@ -1,4 +1,4 @@
-"""Which profile a machine gets."""
+"""Which profile a machine uses."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ __all__ = ["CONCERNS", "Limits", "Match", "Preference", "Profile", "find_profile
 
 @cache
 def load_profiles() -> tuple[Profile, ...]:
-    """All profiles, in order of compute capability with the CPU first. Raises ConfigError for a malformed file."""
+    """All profiles by compute capability, the CPU first. Raises ConfigError for a malformed file."""
     found = [item for item in files("rl_compat.profiles").iterdir() if item.name.endswith(".toml")]
     profiles = [parse_profile(item.name.removesuffix(".toml"), item.read_text()) for item in found]
     return tuple(sorted(profiles, key=lambda profile: (profile.match.min_capability or (0, 0), profile.name)))
 
 
 def find_profile(name: str) -> Profile:
-    """The profile of that name. Raises ConfigError with the nearest one."""
+    """The profile with this name. Raises ConfigError, suggesting the nearest one."""
     profiles = {profile.name: profile for profile in load_profiles()}
     if name in profiles:
         return profiles[name]
@@ -34,10 +34,10 @@ def find_profile(name: str) -> Profile:
 
 
 def match_profile(hardware: Hardware, asked: str = "auto") -> tuple[Profile, str]:
-    """The profile of the selected devices and a sentence that says why.
+    """The profile of the selected devices, and why.
 
-    The weakest device decides. A card newer than every profile takes the newest. Raises HardwareError when the asked
-    profile's conditions are not met or the card is older than every profile.
+    The weakest device decides. A card newer than every profile uses the newest. Raises HardwareError if the devices do
+    not meet the conditions of the profile `asked`, or the card is older than every profile.
     """
     weakest = min(hardware.devices, key=lambda device: device.compute_capability, default=None)
     if asked != "auto":
@@ -45,7 +45,7 @@ def match_profile(hardware: Hardware, asked: str = "auto") -> tuple[Profile, str
         broken = conditions_broken(profile.match, weakest)
         if broken:
             raise HardwareError(f"profile `{asked}` {broken}", hint="set `plan.profile=auto`")
-        return profile, f"asked for; {profile.summary}"
+        return profile, f"set by `plan.profile`; {profile.summary}"
     for profile in load_profiles():
         if not conditions_broken(profile.match, weakest):
             return profile, profile.summary
@@ -54,19 +54,19 @@ def match_profile(hardware: Hardware, asked: str = "auto") -> tuple[Profile, str
 
 
 def conditions_broken(match: Match, device: Device | None) -> str:
-    """Why a profile does not apply to the device (None for the CPU), or an empty text."""
+    """Why a profile does not apply to the device (None for the CPU), or an empty string."""
     if device is None:
-        return "" if match.device == "cpu" else "is for a CUDA device and the device is the CPU"
+        return "" if match.device == "cpu" else "is for a CUDA device, and the device is the CPU"
     if match.device == "cpu":
-        return f"is for the CPU and the device is {device.name}"
+        return f"is for the CPU, and the device is {device.name}"
     capability = device.compute_capability
     lowest, highest = match.min_capability, match.max_capability
     if (lowest and capability < lowest) or (highest and capability > highest):
         span = f"{_dotted(lowest)} to {_dotted(highest)}"
-        return f"is for compute capability {span} and {device.name} has {_dotted(capability)}"
+        return f"is for compute capability {span}, and {device.name} has {_dotted(capability)}"
     if match.tensor_cores is not None and match.tensor_cores != has_tensor_cores(device):
-        needs, has = ("with", "none") if match.tensor_cores else ("without", "them")
-        return f"is for cards {needs} tensor cores and {device.name} has {has}"
+        needs, has = ("with", "has none") if match.tensor_cores else ("without", "has them")
+        return f"is for cards {needs} tensor cores, and {device.name} {has}"
     return ""
 
 
@@ -76,13 +76,13 @@ def _outside(device: Device) -> tuple[Profile, str]:
     if not at_most:
         oldest = cuda[0].match.min_capability
         raise HardwareError(
-            f"{device.name} has compute capability {_dotted(device.compute_capability)} and the oldest that works is "
+            f"{device.name} has compute capability {_dotted(device.compute_capability)}, and the oldest supported is "
             f"{_dotted(oldest)}",
             hint="set `plan.device=cpu`",
         )
     profile = at_most[-1]
-    unknown = f"no profile names compute capability {_dotted(device.compute_capability)}"
-    return profile, f"{unknown}; `{profile.name}` is the nearest older"
+    unknown = f"no profile covers compute capability {_dotted(device.compute_capability)}"
+    return profile, f"{unknown}; `{profile.name}` is the nearest older one"
 
 
 def _dotted(capability: tuple[int, int] | None) -> str:

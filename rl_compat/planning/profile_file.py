@@ -1,4 +1,4 @@
-"""Profiles: what a family of cards prefers and how far it is worth going, read from TOML."""
+"""Profiles: the preferences and size limits of a family of cards, read from TOML."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CONCERNS = ("compute_dtype", "rollout_dtype", "frozen_storage_dtype", "attention
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Match:
-    """Hard conditions: a profile is never used on a device that breaks one."""
+    """Hard conditions: a profile never applies to a device that does not meet one."""
 
     device: Literal["cpu", "cuda"]
     min_capability: tuple[int, int] | None = None
@@ -32,17 +32,17 @@ class Preference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """How far sizes are worth raising, and what memory costs beside the tensors."""
+    """Upper limits of useful sizes, and memory overhead in addition to tensors."""
 
     context_bytes: int
-    "of the CUDA context and libraries, or of the interpreter with its libraries on a CPU"
+    "of the CUDA context and libraries; on a CPU, of the interpreter and its libraries"
     allocator_factor: float
-    "memory reserved by the allocator over memory asked of it"
+    "memory reserved by the allocator over memory requested from it"
     max_num_seqs: int
     max_micro_batch_size: int
     max_tokens_per_micro_batch: int
     enough_tokens_per_micro_batch: int
-    "from here on a larger micro-batch gains too little to pay for it with gradient checkpointing"
+    "above it, a larger micro-batch gains less than gradient checkpointing costs"
     max_prefill_tokens: int
     max_logprob_chunk_tokens: int
 
@@ -57,7 +57,7 @@ class Profile:
 
 
 def parse_profile(name: str, text: str) -> Profile:
-    """A profile from its TOML. Raises ConfigError naming the file and the key."""
+    """A profile from its TOML. Raises ConfigError, naming the file and the key."""
     try:
         table = _Table(f"profile `{name}.toml`", tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:
@@ -74,7 +74,7 @@ def parse_profile(name: str, text: str) -> Profile:
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """A TOML table that says where it is when a value is wrong."""
+    """A TOML table that names its location in errors."""
 
     where: str
     values: Mapping[str, Any]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rl_compat.capability.attention import sdpa_backends
+from rl_compat.capability.choice import Choice, Rejected
 from rl_compat.capability.devices import emulated_on_cpu, on_cpu
-from rl_compat.capability.offload import offload
+from rl_compat.capability.optimizers import offload
 from rl_compat.capability.rollout_engines import vllm_attention
-from rl_compat.capability.types import Choice, Rejected
 from rl_compat.planning.decide import Decided
 from rl_compat.planning.memory.budget import host_bytes, phase_budgets
 from rl_compat.planning.memory.ladder import Found

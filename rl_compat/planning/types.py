@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from rl_compat.capability.types import Choice
+from rl_compat.capability.choice import Choice
 
 SCHEMA_VERSION = 2
 

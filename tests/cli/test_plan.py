@@ -90,7 +90,7 @@ def test_a_model_folder_is_read_from_its_configuration_alone(
     ("arguments", "error", "hint"),
     [
         (["plan.compute_dtype=bf16"], "error: `plan.compute_dtype=bf16` needs compute capability 8.0", "hint: set "),
-        (["plan.num_devices=3"], "error: devices asked for: 3, visible: 1", "hint: set `plan.num_devices=1`"),
+        (["plan.num_devices=3"], "error: devices requested: 3, visible: 1", "hint: set `plan.num_devices=1`"),
         (["plan.profile=pascl"], "error: there is no profile `pascl`", "hint: did you mean `pascal`"),
         (["data.max_prompt_length=200000"], "error: `", "hint: "),
     ],

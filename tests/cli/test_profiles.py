@@ -29,7 +29,7 @@ def test_one_profile_is_shown_with_reasons_and_limits(capsys: pytest.CaptureFixt
 
     text = capsys.readouterr().out
     assert text.startswith("pascal: Compute capability 6.0 to 6.2")
-    assert "there is no bf16" in text
+    assert "compute_dtype" in text and "1/64" in text
     assert "max_tokens_per_micro_batch" in text
 
 

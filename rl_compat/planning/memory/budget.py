@@ -11,8 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from rl_compat.capability.optimizers import STATE_BYTES
-from rl_compat.capability.precision import DTYPE_BYTES
-from rl_compat.capability.quantization import WEIGHT_BYTES
+from rl_compat.capability.precision import DTYPE_BYTES, WEIGHT_BYTES
 from rl_compat.planning.memory import activations
 from rl_compat.planning.memory.activations import FP32_BYTES, Arithmetic
 from rl_compat.planning.memory.request import Levers, MemoryRequest, Sizes

@@ -31,7 +31,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
-    """Memory that may be used."""
+    """Available memory."""
 
     available_bytes: int
     "of the device"

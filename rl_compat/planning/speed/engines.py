@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from rl_compat.capability.choose import choose
+from rl_compat.capability.choice import Choice, choose
 from rl_compat.capability.devices import on_cpu
 from rl_compat.capability.rollout_engines import ENGINES, rollout_engine
-from rl_compat.capability.types import Choice
 from rl_compat.errors import RLCompatError
 from rl_compat.planning.decide import Decided
 from rl_compat.planning.memory.ladder import CHEAP, LEVERS, Found, shortage_text
