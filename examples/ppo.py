@@ -7,6 +7,7 @@ import random
 
 from rl_compat import (
     ActorModel,
+    AlgorithmConfig,
     CriticModel,
     ExperienceSettings,
     ReferenceModel,
@@ -21,7 +22,7 @@ actor = ActorModel.from_pretrained("tiny", pool=pool, lr=5e-4, **lengths)
 critic = CriticModel.from_pretrained("tiny", pool=pool, lr=5e-4, **lengths)
 reference = ReferenceModel.from_pretrained("tiny", pool=pool, **lengths)
 reward = RewardModel.from_functions("arithmetic")
-settings = ExperienceSettings(algorithm="ppo", gae_lambda=0.95, kl_in_reward="k1")
+settings = ExperienceSettings(algorithm=AlgorithmConfig(name="ppo", gae_lambda=0.95, kl_in_reward="k1"))
 
 random.seed(0)
 for step in range(1, 41):

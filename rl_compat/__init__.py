@@ -6,6 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rl_compat.config.types import AlgorithmConfig, OffPolicyConfig
     from rl_compat.distributed.pool import ResourcePool
     from rl_compat.objectives.experience import ExperienceSettings, make_experience
     from rl_compat.workers.actor import ActorModel
@@ -17,8 +18,10 @@ __version__ = "0.1.0"
 
 __all__ = [
     "ActorModel",
+    "AlgorithmConfig",
     "CriticModel",
     "ExperienceSettings",
+    "OffPolicyConfig",
     "ReferenceModel",
     "ResourcePool",
     "RewardModel",
@@ -28,8 +31,10 @@ __all__ = [
 
 _HOMES = {
     "ActorModel": "rl_compat.workers.actor",
+    "AlgorithmConfig": "rl_compat.config.types",
     "CriticModel": "rl_compat.workers.critic",
     "ExperienceSettings": "rl_compat.objectives.experience",
+    "OffPolicyConfig": "rl_compat.config.types",
     "ReferenceModel": "rl_compat.workers.reference",
     "ResourcePool": "rl_compat.distributed.pool",
     "RewardModel": "rl_compat.workers.reward",

@@ -6,7 +6,7 @@ The engine hands batch and outputs over on one device.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from operator import attrgetter
 
 from torch import Tensor
 
@@ -15,34 +15,41 @@ from rl_compat.algorithms.losses.policy import POLICY_LOSSES, aggregate
 from rl_compat.algorithms.losses.types import PolicyLossInputs, PolicyLossNumbers
 from rl_compat.algorithms.losses.value import value_loss
 from rl_compat.algorithms.off_policy.mismatch import mismatch_metrics
-from rl_compat.algorithms.table import Aggregation, KLKind, PolicyLossName
+from rl_compat.algorithms.table import LOSS_READS, Aggregation, PolicyLossName, policy_loss_of
 from rl_compat.batch import Batch
+from rl_compat.config.types import AlgorithmConfig
 from rl_compat.training.engine import BatchTotals, TokenOutputs
 
 MEANS_OVER_TOKENS = ("rollout_corr/kl", "rollout_corr/k3_kl", "rollout_corr/chi2_token")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PolicyLossSettings:
-    policy_loss: PolicyLossName = "ppo_clip"
-    numbers: PolicyLossNumbers = field(default_factory=PolicyLossNumbers)
-    entropy_coef: float = 0.0
-    kl_loss: KLKind | Literal["none"] = "none"
-    kl_loss_coef: float = 0.001
-    loss_aggregation: Aggregation = "token-mean"
+class LossSettings:
+    """The settings of the losses of actor and critic."""
+
+    algorithm: AlgorithmConfig = field(default_factory=AlgorithmConfig)
     width: int | None = None
     "divisor of seq-mean-token-sum-norm: the longest response allowed"
 
+    @property
+    def policy_loss(self) -> PolicyLossName:
+        """The name of the actor's loss."""
+        return policy_loss_of(self.algorithm.name, self.algorithm.policy_loss)
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ValueLossSettings:
-    clip_value: float | None = 0.5
-    loss_aggregation: Aggregation = "token-mean"
-    width: int | None = None
+    @property
+    def numbers(self) -> PolicyLossNumbers:
+        """The numbers in the formulas of the policy losses."""
+        keys = {key for read in LOSS_READS.values() for key in read}
+        return PolicyLossNumbers(**{key.replace(".", "_"): attrgetter(key)(self.algorithm) for key in keys})
+
+    def aggregation(self, own: Aggregation) -> Aggregation:
+        """How token losses are averaged; `own` is what `auto` stands for."""
+        chosen = self.algorithm.loss_aggregation
+        return own if chosen == "auto" else chosen
 
 
 def policy_loss(
-    batch: Batch, outputs: TokenOutputs, totals: BatchTotals, settings: PolicyLossSettings
+    batch: Batch, outputs: TokenOutputs, totals: BatchTotals, settings: LossSettings
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """The surrogate of the settings, minus the entropy bonus, plus the KL to the reference. Scalar, and its parts.
 
@@ -50,18 +57,20 @@ def policy_loss(
     """
     mask = batch.response_mask
     inputs = policy_loss_inputs(batch, outputs.logprobs, settings)
+    algorithm, rule = settings.algorithm, POLICY_LOSSES[settings.policy_loss]
+    mode = settings.aggregation(rule.aggregation)
 
     def total(per_token: Tensor) -> Tensor:
         return aggregate(
             per_token,
             mask=mask,
-            mode=settings.loss_aggregation,
+            mode=mode,
             num_tokens=totals.num_tokens,
             num_sequences=totals.num_sequences,
             width=settings.width,
         )
 
-    surrogate = POLICY_LOSSES[settings.policy_loss].loss(inputs)
+    surrogate = rule.loss(inputs)
     loss = pg_loss = total(surrogate.losses)
     num_tokens = max(1, totals.num_tokens)
     metrics = {
@@ -74,12 +83,12 @@ def policy_loss(
         metrics |= _mismatch_shares(batch, inputs.old_logprobs, totals)
     if outputs.entropy is not None:
         entropy = total(outputs.entropy)
-        loss = loss - settings.entropy_coef * entropy
+        loss = loss - algorithm.entropy_coef * entropy
         metrics["actor/entropy_loss"] = entropy.detach()
-    if settings.kl_loss != "none":
+    if algorithm.kl_loss != "none":
         assert batch.ref_logprobs is not None
-        kl = total(kl_estimate(settings.kl_loss, logprobs=outputs.logprobs, ref_logprobs=batch.ref_logprobs))
-        loss = loss + settings.kl_loss_coef * kl
+        kl = total(kl_estimate(algorithm.kl_loss, logprobs=outputs.logprobs, ref_logprobs=batch.ref_logprobs))
+        loss = loss + algorithm.kl_loss_coef * kl
         metrics["actor/kl_loss"] = kl.detach()
     metrics["actor/loss"] = loss.detach()
     return loss, metrics
@@ -107,7 +116,7 @@ def _mismatch_shares(batch: Batch, logprobs: Tensor, totals: BatchTotals) -> dic
     }
 
 
-def policy_loss_inputs(batch: Batch, logprobs: Tensor, settings: PolicyLossSettings) -> PolicyLossInputs:
+def policy_loss_inputs(batch: Batch, logprobs: Tensor, settings: LossSettings) -> PolicyLossInputs:
     """What the surrogate is made from, with `logprobs` [B, T] of the policy that learns."""
     assert batch.advantages is not None
     return PolicyLossInputs(
@@ -122,7 +131,7 @@ def policy_loss_inputs(batch: Batch, logprobs: Tensor, settings: PolicyLossSetti
 
 
 def critic_loss(
-    batch: Batch, values: Tensor, totals: BatchTotals, settings: ValueLossSettings
+    batch: Batch, values: Tensor, totals: BatchTotals, settings: LossSettings
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """The clipped squared error of the values against the returns. Scalar, and its parts."""
     assert batch.values is not None
@@ -133,12 +142,12 @@ def critic_loss(
         old_values=batch.values,
         returns=batch.returns,
         response_mask=mask,
-        clip_value=settings.clip_value,
+        clip_value=settings.algorithm.clip_value,
     )
     loss = aggregate(
         error.losses,
         mask=mask,
-        mode=settings.loss_aggregation,
+        mode=settings.aggregation("token-mean"),
         num_tokens=totals.num_tokens,
         num_sequences=totals.num_sequences,
         width=settings.width,

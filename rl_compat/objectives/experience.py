@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -15,21 +14,16 @@ from rl_compat.algorithms.kl import kl_estimate
 from rl_compat.algorithms.masking import masked_mean
 from rl_compat.algorithms.table import KLKind
 from rl_compat.batch import Batch
-from rl_compat.objectives.off_policy import Corrected, OffPolicySettings, correct
+from rl_compat.config.types import AlgorithmConfig, OffPolicyConfig
+from rl_compat.objectives.off_policy import Corrected, correct, corrects
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExperienceSettings:
     """Which estimator turns rewards into advantages, the KL penalty inside the reward, and off-policy correction."""
 
-    algorithm: str = "ppo"
-    gamma: float = 1.0
-    gae_lambda: float = 1.0
-    whiten: bool = True
-    normalize_by_std: bool = True
-    kl_in_reward: KLKind | Literal["none"] = "none"
-    off_policy: OffPolicySettings = field(default_factory=OffPolicySettings)
-    vtrace: VTraceBounds | None = None
+    algorithm: AlgorithmConfig = field(default_factory=AlgorithmConfig)
+    off_policy: OffPolicyConfig = field(default_factory=OffPolicyConfig)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +64,7 @@ def make_experience(
     `multiplier` is their price. A KL in the reward needs `old_logprobs` and `ref_logprobs`, PPO needs `values`, a cost
     `cost_values`.
     """
+    algorithm, vtrace = settings.algorithm, settings.off_policy.vtrace
     outcome, scored = _column(rewards)
     baselines = outcome_costs = None
     if greedy_rewards is not None:
@@ -81,7 +76,7 @@ def make_experience(
         scored = scored & known
     batch = batch.with_(response_mask=batch.response_mask & scored[:, None], rewards=outcome, costs=outcome_costs)
     batch, metrics = _corrected(batch, settings.off_policy)
-    token_rewards, reward_kl = _token_rewards(batch, settings, kl_coef=kl_coef)
+    token_rewards, reward_kl = _token_rewards(batch, algorithm, kl_coef=kl_coef)
     inputs = AdvantageInputs(
         token_rewards=token_rewards,
         rewards=outcome,
@@ -97,34 +92,34 @@ def make_experience(
         reward_parts={} if parts is None else {name: _column(part)[0] for name, part in parts.values.items()},
         part_weights={} if parts is None else parts.weights,
         multiplier=multiplier,
-        gamma=settings.gamma,
-        gae_lambda=settings.gae_lambda,
-        whiten=settings.whiten,
-        normalize_by_std=settings.normalize_by_std,
-        vtrace=settings.vtrace,
+        gamma=algorithm.gamma,
+        gae_lambda=algorithm.gae_lambda,
+        whiten=algorithm.whiten_advantages,
+        normalize_by_std=algorithm.normalize_by_std,
+        vtrace=VTraceBounds(rho=vtrace.rho, c=vtrace.c) if vtrace.enabled else None,
     )
     if costs is not None:
         cost = _of_cost(batch, inputs)
         batch, inputs = batch.with_(cost_returns=cost.returns), replace(inputs, cost_advantages=cost.advantages)
-    estimate = ESTIMATORS[settings.algorithm](inputs)
+    estimate = ESTIMATORS[algorithm.name](inputs)
     batch = batch.with_(token_rewards=token_rewards, advantages=estimate.advantages, returns=estimate.returns)
     return Experience(batch=batch, scored=scored, reward_kl=reward_kl, metrics=metrics)
 
 
-def _corrected(batch: Batch, settings: OffPolicySettings) -> Corrected:
+def _corrected(batch: Batch, settings: OffPolicyConfig) -> Corrected:
     """Weights and rejection, where they are not left to the update."""
-    return correct(batch, settings) if settings.corrects and not settings.bypass else Corrected(batch, {})
+    return correct(batch, settings) if corrects(settings) and not settings.bypass else Corrected(batch, {})
 
 
-def _token_rewards(batch: Batch, settings: ExperienceSettings, *, kl_coef: float) -> tuple[Tensor, float]:
+def _token_rewards(batch: Batch, algorithm: AlgorithmConfig, *, kl_coef: float) -> tuple[Tensor, float]:
     """The outcome on the last token of the mask minus the KL penalty, [B, T], and the mean KL of a token."""
     assert batch.rewards is not None
     mask, reward_kl = batch.response_mask, 0.0
     token_rewards = outcome_token_rewards(
         rewards=batch.rewards, response_lengths=batch.response_lengths, response_mask=mask
     )
-    if settings.kl_in_reward != "none":
-        kl = _reward_kl(batch, settings.kl_in_reward)
+    if algorithm.kl_in_reward != "none":
+        kl = _reward_kl(batch, algorithm.kl_in_reward)
         reward_kl = float(masked_mean(kl, mask=mask))
         token_rewards = add_kl_penalty(token_rewards, kl=kl, coef=kl_coef, mask=mask)
     return token_rewards, reward_kl

@@ -2,31 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from rl_compat.algorithms.off_policy.importance import importance_weights
 from rl_compat.algorithms.off_policy.rejection import rejection_mask
-from rl_compat.algorithms.off_policy.rejection_rules import RejectionRule
+from rl_compat.algorithms.off_policy.rejection_rules import parse_rejection_rules
 from rl_compat.batch import Batch
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OffPolicySettings:
-    """How tokens that another policy sampled are learned from."""
-
-    importance: Literal["none", "token", "sequence"] = "none"
-    truncate: float | None = None
-    band: tuple[float, float] | None = None
-    normalize: bool = False
-    rules: tuple[RejectionRule, ...] = ()
-    bypass: bool = False
-    "the sampler's log-probabilities are the old ones, so weights and rejection are those of each update"
-
-    @property
-    def corrects(self) -> bool:
-        """Whether anything is done to a batch."""
-        return self.importance != "none" or bool(self.rules)
+from rl_compat.config.types import OffPolicyConfig
 
 
 class Corrected(NamedTuple):
@@ -34,7 +16,12 @@ class Corrected(NamedTuple):
     metrics: dict[str, float]
 
 
-def correct(batch: Batch, settings: OffPolicySettings) -> Corrected:
+def corrects(config: OffPolicyConfig) -> bool:
+    """Whether a batch is corrected at all."""
+    return config.importance != "none" or bool(config.reject)
+
+
+def correct(batch: Batch, settings: OffPolicyConfig) -> Corrected:
     """The batch with `weights` and a `response_mask` without what is rejected, by its `old_logprobs`.
 
     Weights are those of what is in the mask before the rejection, as in verl.
@@ -55,8 +42,10 @@ def correct(batch: Batch, settings: OffPolicySettings) -> Corrected:
         )
         changes["weights"] = importance.weights
         metrics |= importance.metrics
-    if settings.rules:
-        rejection = rejection_mask(**both, response_mask=batch.response_mask, rules=settings.rules)
+    if settings.reject:
+        rejection = rejection_mask(
+            **both, response_mask=batch.response_mask, rules=parse_rejection_rules(settings.reject)
+        )
         changes["response_mask"] = rejection.mask
         metrics |= rejection.metrics
     return Corrected(batch.with_(**changes), metrics)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
 from rl_compat.algorithms.losses.preference import bradley_terry_loss, dpo_loss, kto_loss, kto_reference_point
+from rl_compat.config.types import DPOConfig, KTOConfig
 from rl_compat.data.encode.items import ItemBatch
 from rl_compat.objectives.offline import Counts, Judged, margins_of, sides
 
@@ -16,18 +16,14 @@ from rl_compat.objectives.offline import Counts, Judged, margins_of, sides
 class DPOObjective:
     """DPO and its forms."""
 
-    loss: Literal["sigmoid", "ipo", "hinge"] = "sigmoid"
-    beta: float = 0.1
-    label_smoothing: float = 0.0
-    length_normalized: bool = False
-    reference_free: bool = False
+    config: DPOConfig = field(default_factory=DPOConfig)
     compares: bool = True
     scores: bool = False
     needs_mismatched: bool = False
 
     @property
     def needs_reference(self) -> bool:
-        return not self.reference_free
+        return not self.config.reference_free
 
     def judge(self, batch: ItemBatch, values: Tensor, counts: Counts, *, mismatched: Tensor | None = None) -> Judged:
         """The mean over pairs; the rewards are beta times the log-ratios to the reference."""
@@ -40,11 +36,11 @@ class DPOObjective:
             rejected_logprobs=values[rejected],
             ref_chosen_logprobs=None if reference is None else reference[chosen],
             ref_rejected_logprobs=None if reference is None else reference[rejected],
-            beta=self.beta,
-            loss=self.loss,
-            label_smoothing=self.label_smoothing if self.loss == "sigmoid" else 0.0,
-            chosen_lengths=lengths[chosen] if self.length_normalized else None,
-            rejected_lengths=lengths[rejected] if self.length_normalized else None,
+            beta=self.config.beta,
+            loss=self.config.loss,
+            label_smoothing=self.config.label_smoothing if self.config.loss == "sigmoid" else 0.0,
+            chosen_lengths=lengths[chosen] if self.config.length_normalized else None,
+            rejected_lengths=lengths[rejected] if self.config.length_normalized else None,
         )
         loss = found.losses.sum() / num_pairs
         shares = {
@@ -60,9 +56,7 @@ class DPOObjective:
 class KTOObjective:
     """KTO."""
 
-    beta: float = 0.1
-    desirable_weight: float = 1.0
-    undesirable_weight: float = 1.0
+    config: KTOConfig = field(default_factory=KTOConfig)
     compares: bool = False
     scores: bool = False
     needs_reference: bool = True
@@ -78,9 +72,9 @@ class KTOObjective:
             ref_logprobs=batch.reference,
             desirable=batch.preferred,
             reference_point=point,
-            beta=self.beta,
-            desirable_weight=self.desirable_weight,
-            undesirable_weight=self.undesirable_weight,
+            beta=self.config.beta,
+            desirable_weight=self.config.desirable_weight,
+            undesirable_weight=self.config.undesirable_weight,
         )
         loss = found.losses.sum() / counts.num_examples
         share = len(batch) / counts.num_examples

@@ -14,14 +14,15 @@ from torch import Tensor
 from rl_compat import seeds
 from rl_compat.algorithms.losses.policy import POLICY_LOSSES
 from rl_compat.batch import Batch
+from rl_compat.config.types import OffPolicyConfig
 from rl_compat.distributed.dispatch import dispatch
 from rl_compat.distributed.pool import ResourcePool, WorkerGroup
 from rl_compat.errors import ConfigError
 from rl_compat.models.chat import ChatEncoder
 from rl_compat.models.load import load_causal_lm
 from rl_compat.models.lora import LoraSettings, adapter_disabled
-from rl_compat.objectives.actor_critic import PolicyLossSettings, policy_loss, policy_loss_inputs
-from rl_compat.objectives.off_policy import OffPolicySettings, correct
+from rl_compat.objectives.actor_critic import LossSettings, policy_loss, policy_loss_inputs
+from rl_compat.objectives.off_policy import correct, corrects
 from rl_compat.planning.types import RolePlan, RolloutPlan
 from rl_compat.resharding.source import SharedStorage
 from rl_compat.rollout.build import build_rollout_engine
@@ -48,8 +49,8 @@ class ActorSettings:
     optimizer: OptimizerSettings | None = None
     "None for an actor that only generates"
     lora: LoraSettings | None = None
-    loss: PolicyLossSettings = field(default_factory=PolicyLossSettings)
-    off_policy: OffPolicySettings = field(default_factory=OffPolicySettings)
+    loss: LossSettings = field(default_factory=LossSettings)
+    off_policy: OffPolicyConfig = field(default_factory=OffPolicyConfig)
     temperature: float = 1.0
     "of the sampling and of every log-probability"
     stop_strings: tuple[str, ...] = ()
@@ -166,7 +167,7 @@ class ActorWorker(TrainedWorker):
                     mini_batch,
                     loss=loss,
                     temperature=settings.temperature,
-                    wanted=("entropy",) if settings.loss.entropy_coef != 0.0 else (),
+                    wanted=("entropy",) if settings.loss.algorithm.entropy_coef != 0.0 else (),
                 )
                 steps.append(metrics)
             self._hand_over()
@@ -182,14 +183,14 @@ class ActorWorker(TrainedWorker):
         settings = self.settings
         select = POLICY_LOSSES[settings.loss.policy_loss].select
         bypass = settings.off_policy.bypass
-        corrects = bypass and settings.off_policy.corrects
-        if select is None and not corrects:
+        corrected_here = bypass and corrects(settings.off_policy)
+        if select is None and not corrected_here:
             return mini_batch, {}
         logprobs = mini_batch.old_logprobs if first and not bypass else None
         if logprobs is None:
             logprobs = self.engine.logprobs(mini_batch, temperature=settings.temperature).logprobs
         metrics: dict[str, float] = {}
-        if corrects:
+        if corrected_here:
             corrected, metrics = correct(mini_batch.with_(old_logprobs=logprobs), settings.off_policy)
             mini_batch = corrected.with_(old_logprobs=mini_batch.old_logprobs)
         if select is not None:

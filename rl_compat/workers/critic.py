@@ -15,7 +15,7 @@ from rl_compat.distributed.dispatch import dispatch
 from rl_compat.distributed.pool import ResourcePool, WorkerGroup
 from rl_compat.models.lora import LoraSettings
 from rl_compat.models.value_model import load_value_model
-from rl_compat.objectives.actor_critic import ValueLossSettings, critic_loss
+from rl_compat.objectives.actor_critic import LossSettings, critic_loss
 from rl_compat.planning.types import RolePlan
 from rl_compat.training.engine import ValueEngine
 from rl_compat.training.optimizers import OptimizerSettings
@@ -32,7 +32,7 @@ class CriticSettings:
     role: RolePlan
     optimizer: OptimizerSettings
     lora: LoraSettings | None = None
-    loss: ValueLossSettings = field(default_factory=ValueLossSettings)
+    loss: LossSettings = field(default_factory=LossSettings)
     num_epochs: int = 1
     mini_batch_size: int | None = None
     "prompts per optimizer step; the whole batch when not set"

@@ -33,18 +33,8 @@ def objective_of(config: RunConfig) -> Objective:
     if name == "sft":
         return SFTObjective()
     if name == "dpo":
-        dpo = algorithm.dpo
-        return DPOObjective(
-            loss=dpo.loss,
-            beta=dpo.beta,
-            label_smoothing=dpo.label_smoothing,
-            length_normalized=dpo.length_normalized,
-            reference_free=dpo.reference_free,
-        )
+        return DPOObjective(config=algorithm.dpo)
     if name == "kto":
-        kto = algorithm.kto
-        return KTOObjective(
-            beta=kto.beta, desirable_weight=kto.desirable_weight, undesirable_weight=kto.undesirable_weight
-        )
+        return KTOObjective(config=algorithm.kto)
     assert name == "reward_model", name
     return RewardModelObjective()

@@ -5,21 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from rl_compat.algorithms.advantages.estimators import VTraceBounds
-from rl_compat.algorithms.losses.policy import POLICY_LOSSES
-from rl_compat.algorithms.losses.types import PolicyLossNumbers
-from rl_compat.algorithms.off_policy.rejection_rules import parse_rejection_rules
-from rl_compat.algorithms.table import ALGORITHMS, LOSS_READS, is_offline, policy_loss_of
+from rl_compat.algorithms.table import ALGORITHMS, is_offline
 from rl_compat.config.settings import settings_by_algorithm
 from rl_compat.config.types import (
     AlgorithmConfig,
     DataConfig,
     ModelConfig,
-    OffPolicyConfig,
     OptimizerConfig,
     PlanConfig,
     RewardConfig,
@@ -35,9 +29,8 @@ from rl_compat.models.files.folder import ALL_PARTS, Part
 from rl_compat.models.files.registry import ModelSource, resolve_model
 from rl_compat.models.lora import LoraSettings
 from rl_compat.models.tokenizer import TokenizerBundle, load_tokenizer
-from rl_compat.objectives.actor_critic import PolicyLossSettings, ValueLossSettings
+from rl_compat.objectives.actor_critic import LossSettings
 from rl_compat.objectives.experience import ExperienceSettings
-from rl_compat.objectives.off_policy import OffPolicySettings
 from rl_compat.planning.fit import make_plan
 from rl_compat.planning.shapes.shape import ModelShape
 from rl_compat.planning.speed.measurements import own_measurements
@@ -156,8 +149,8 @@ def actor_settings(setup: Setup, *, num_batches: int | None = None) -> ActorSett
         num_valid_tokens=setup.tokenizer.num_tokens,
         optimizer=optimizer_settings(config, config.optimizer.actor_lr, num_batches),
         lora=lora_settings(config.model),
-        loss=policy_loss_settings(config),
-        off_policy=off_policy_settings(config.off_policy),
+        loss=loss_settings(config),
+        off_policy=config.off_policy,
         temperature=config.rollout.temperature,
         stop_strings=config.rollout.stop_strings,
         decode=partial(setup.tokenizer.tokenizer.decode, skip_special_tokens=False, clean_up_tokenization_spaces=False),
@@ -167,37 +160,19 @@ def actor_settings(setup: Setup, *, num_batches: int | None = None) -> ActorSett
     )
 
 
-def policy_loss_settings(config: RunConfig) -> PolicyLossSettings:
-    algorithm = config.algorithm
-    name = policy_loss_of(algorithm.name, algorithm.policy_loss)
-    own = POLICY_LOSSES[name].aggregation
-    return PolicyLossSettings(
-        policy_loss=name,
-        numbers=PolicyLossNumbers(
-            **{key.replace(".", "_"): attrgetter(key)(algorithm) for reads in LOSS_READS.values() for key in reads}
-        ),
-        entropy_coef=algorithm.entropy_coef,
-        kl_loss=algorithm.kl_loss,
-        kl_loss_coef=algorithm.kl_loss_coef,
-        loss_aggregation=own if algorithm.loss_aggregation == "auto" else algorithm.loss_aggregation,
-        width=config.data.max_response_length,
-    )
+def loss_settings(config: RunConfig) -> LossSettings:
+    return LossSettings(algorithm=config.algorithm, width=config.data.max_response_length)
 
 
 def critic_settings(setup: Setup, *, role: RoleName = "critic", num_batches: int | None = None) -> CriticSettings:
     """Of the critic, or with `role="cost_critic"` of that of the cost."""
     config = setup.config
-    aggregation = config.algorithm.loss_aggregation
     return CriticSettings(
         model_folder=setup.sources.get("critic", setup.source).folder,
         role=setup.plan.roles[role],
         optimizer=optimizer_settings(config, config.optimizer.critic_lr, num_batches),
         lora=lora_settings(config.model),
-        loss=ValueLossSettings(
-            clip_value=config.algorithm.clip_value,
-            loss_aggregation="token-mean" if aggregation == "auto" else aggregation,
-            width=config.data.max_response_length,
-        ),
+        loss=loss_settings(config),
         num_epochs=config.algorithm.num_epochs,
         mini_batch_size=config.trainer.mini_batch_size,
         trust_remote_code=config.model.trust_remote_code,
@@ -256,28 +231,7 @@ def plan_reward_model(
 
 
 def experience_settings(config: RunConfig) -> ExperienceSettings:
-    algorithm, off_policy = config.algorithm, config.off_policy
-    return ExperienceSettings(
-        algorithm=algorithm.name,
-        gamma=algorithm.gamma,
-        gae_lambda=algorithm.gae_lambda,
-        whiten=algorithm.whiten_advantages,
-        normalize_by_std=algorithm.normalize_by_std,
-        kl_in_reward=algorithm.kl_in_reward,
-        off_policy=off_policy_settings(off_policy),
-        vtrace=VTraceBounds(rho=off_policy.vtrace.rho, c=off_policy.vtrace.c) if off_policy.vtrace.enabled else None,
-    )
-
-
-def off_policy_settings(config: OffPolicyConfig) -> OffPolicySettings:
-    return OffPolicySettings(
-        importance=config.importance,
-        truncate=config.truncate,
-        band=config.band,
-        normalize=config.normalize,
-        rules=parse_rejection_rules(config.reject),
-        bypass=config.bypass,
-    )
+    return ExperienceSettings(algorithm=config.algorithm, off_policy=config.off_policy)
 
 
 def optimizer_settings(run: RunConfig, lr: float, num_batches: int | None) -> OptimizerSettings:

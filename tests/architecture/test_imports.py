@@ -42,7 +42,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "rewards": {"errors", "trajectory", "config.types"},
     "models": {"errors", "units", "planning.types"},
     "distributed": {"errors", "batch", "trajectory", "hardware.types", "hardware.probe"},
-    "objectives": {"errors", "algorithms", "trajectory", "batch", "data", "training"},
+    "objectives": {"errors", "algorithms", "trajectory", "batch", "config.types", "data", "training"},
     "resharding": {"errors"},
     "rollout": {"errors", "units", "algorithms", "trajectory", "models", "planning.types", "resharding"}
     | {"planning.shapes.decoder_families"},
@@ -79,7 +79,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "cli": {*CONTROL, "bench", "data", "models", "trainer", "emulation", "tracking"},
     "__main__": {"cli"},
-    "__init__": {"distributed", "objectives", "workers"},
+    "__init__": {"config.types", "distributed", "objectives", "workers"},
 }
 "area, to areas or single modules; an area may always import itself"
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 from fakes.engines import random_batch
+from fakes.losses import loss_settings
 
 from rl_compat.algorithms.off_policy.mismatch import mismatch_metrics
-from rl_compat.objectives.actor_critic import PolicyLossSettings, policy_loss
+from rl_compat.objectives.actor_critic import LossSettings, policy_loss
 from rl_compat.training.engine import BatchTotals, TokenOutputs
 
 
-def gradient(old_logprobs: torch.Tensor | None, settings: PolicyLossSettings) -> tuple[torch.Tensor, dict[str, float]]:
+def gradient(old_logprobs: torch.Tensor | None, settings: LossSettings) -> tuple[torch.Tensor, dict[str, float]]:
     batch = random_batch()
     torch.manual_seed(1)
     logprobs = (-3 * torch.rand(batch.response_ids.shape)).requires_grad_()
@@ -29,7 +30,7 @@ def gradient(old_logprobs: torch.Tensor | None, settings: PolicyLossSettings) ->
 
 
 def test_one_update_needs_no_old_logprobs() -> None:
-    settings = PolicyLossSettings(kl_loss="k3", kl_loss_coef=0.1)
+    settings = loss_settings(kl_loss="k3", kl_loss_coef=0.1)
     given, with_old = gradient(torch.zeros(1), settings)
     absent, without_old = gradient(None, settings)
     assert given.abs().sum() > 0
@@ -38,7 +39,7 @@ def test_one_update_needs_no_old_logprobs() -> None:
 
 
 def test_an_update_without_old_logprobs_says_how_far_the_sampler_was() -> None:
-    _, metrics = gradient(None, PolicyLossSettings())
+    _, metrics = gradient(None, loss_settings())
     for name in ("mean", "max"):
         torch.testing.assert_close(metrics[f"training/rollout_logprobs_diff_{name}"], 0.25, rtol=1e-4, atol=0)
     assert 0 < metrics["training/rollout_probs_diff_mean"] < metrics["training/rollout_probs_diff_max"] < 0.29
@@ -55,7 +56,7 @@ def test_the_shares_of_micro_batches_add_up_to_how_far_the_sampler_was_in_all() 
     for rows in ([0, 3], [1, 2, 4]):
         part, current = batch.select(rows), logprobs[rows]
         outputs = TokenOutputs(logprobs=current[:, : part.response_ids.shape[1]])
-        for name, value in policy_loss(part, outputs, totals, PolicyLossSettings())[1].items():
+        for name, value in policy_loss(part, outputs, totals, loss_settings())[1].items():
             summed[name] = summed.get(name, 0.0) + float(value)
 
     assert batch.rollout_logprobs is not None

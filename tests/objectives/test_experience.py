@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from fakes.losses import experience_settings
 
 from rl_compat.batch import Batch
-from rl_compat.objectives.experience import ExperienceSettings, RewardParts, make_experience
+from rl_compat.objectives.experience import RewardParts, make_experience
 from rl_compat.trajectory import Prompt, Trajectory
 
 
@@ -29,7 +30,7 @@ def batch_of(lengths: list[int], groups: list[int] | None = None) -> Batch:
     )
 
 
-PLAIN_PPO = ExperienceSettings(algorithm="ppo", whiten=False)
+PLAIN_PPO = experience_settings("ppo", whiten_advantages=False)
 
 
 def test_the_reward_stands_on_the_last_token_of_each_response() -> None:
@@ -45,7 +46,7 @@ def test_advantages_of_ppo_are_those_of_gae() -> None:
     """A-ALG-12: worked by hand with lambda 0.95; what stands in the padding of values changes nothing."""
     batch = batch_of([3, 4])
     values = torch.tensor([[0.5, 0.25, 0.5, 99.0], [0.0, 0.0, 0.0, 0.0]])
-    settings = ExperienceSettings(algorithm="ppo", gae_lambda=0.95, whiten=False)
+    settings = experience_settings("ppo", gae_lambda=0.95, whiten_advantages=False)
     experience = make_experience(batch.with_(values=values), rewards=[1.0, 0.0], settings=settings, kl_coef=0.0)
     assert experience.batch.advantages is not None
     assert experience.batch.returns is not None
@@ -57,7 +58,7 @@ def test_the_kl_in_the_reward_is_subtracted_from_each_token() -> None:
     batch = batch_of([1, 2]).with_(
         old_logprobs=torch.tensor([[-1.0, 0.0], [-1.0, -2.0]]), ref_logprobs=torch.tensor([[-3.0, 50.0], [-1.0, -1.0]])
     )
-    settings = ExperienceSettings(algorithm="ppo", whiten=False, kl_in_reward="k1")
+    settings = experience_settings("ppo", whiten_advantages=False, kl_in_reward="k1")
     experience = make_experience(batch, rewards=[1.0, 1.0], settings=settings, kl_coef=0.1)
     assert experience.batch.token_rewards is not None
     torch.testing.assert_close(experience.batch.token_rewards, torch.tensor([[0.8, 0.0], [0.0, 1.1]]))
@@ -67,7 +68,7 @@ def test_the_kl_in_the_reward_is_subtracted_from_each_token() -> None:
 def test_groups_are_compared_within_themselves_in_any_order_of_rows() -> None:
     """A-ALG-03"""
     batch = batch_of([1, 1, 1, 1], groups=[0, 1, 0, 1])
-    settings = ExperienceSettings(algorithm="grpo")
+    settings = experience_settings("grpo")
     experience = make_experience(batch, rewards=[1.0, 5.0, 0.0, 3.0], settings=settings, kl_coef=0.0)
     assert experience.batch.advantages is not None
     expected = torch.tensor([1.0, 1.0, -1.0, -1.0]) / 2**0.5
@@ -77,9 +78,7 @@ def test_groups_are_compared_within_themselves_in_any_order_of_rows() -> None:
 def test_a_response_without_a_reward_is_left_out_of_its_group() -> None:
     """A-REW-07"""
     batch = batch_of([2, 2, 2], groups=[0, 0, 0])
-    experience = make_experience(
-        batch, rewards=[1.0, None, 0.0], settings=ExperienceSettings(algorithm="grpo"), kl_coef=0.0
-    )
+    experience = make_experience(batch, rewards=[1.0, None, 0.0], settings=experience_settings("grpo"), kl_coef=0.0)
     assert experience.scored.tolist() == [True, False, True]
     assert experience.batch.response_mask.any(dim=1).tolist() == [True, False, True]
     assert experience.batch.advantages is not None
@@ -91,7 +90,7 @@ def test_a_response_without_a_reward_is_left_out_of_its_group() -> None:
 
 def test_a_response_without_a_reward_does_not_shift_whitened_advantages() -> None:
     """A-REW-07 under PPO: the others come out as if it had not been there."""
-    settings = ExperienceSettings(algorithm="ppo", kl_in_reward="k1")
+    settings = experience_settings("ppo", kl_in_reward="k1")
     batch = batch_of([2, 3, 4]).with_(ref_logprobs=torch.full((3, 4), -1.5))
     with_it = make_experience(batch, rewards=[1.0, None, 0.5], settings=settings, kl_coef=0.1)
     without = make_experience(batch.select([0, 2]), rewards=[1.0, 0.5], settings=settings, kl_coef=0.1)
@@ -104,7 +103,7 @@ def test_a_response_without_a_reward_does_not_shift_whitened_advantages() -> Non
 
 def test_no_rewards_at_all_are_finite_zeros() -> None:
     """A-ALG-13"""
-    settings = ExperienceSettings(algorithm="ppo", kl_in_reward="k3")
+    settings = experience_settings("ppo", kl_in_reward="k3")
     experience = make_experience(batch_of([2, 3]), rewards=[None, None], settings=settings, kl_coef=0.1)
     assert experience.batch.advantages is not None
     assert experience.batch.advantages.abs().sum() == 0.0
@@ -114,7 +113,7 @@ def test_no_rewards_at_all_are_finite_zeros() -> None:
 
 def test_the_greedy_response_of_each_prompt_is_the_baseline_of_its_group() -> None:
     batch = batch_of([2, 2, 2], groups=[0, 1, 1])
-    settings = ExperienceSettings(algorithm="remax")
+    settings = experience_settings("remax")
     experience = make_experience(batch, rewards=[1.0, 0.0, 1.0], settings=settings, greedy_rewards=[0.25, 1.0])
     assert experience.batch.advantages is not None
     assert experience.batch.advantages.tolist() == [[0.75, 0.75], [-1.0, -1.0], [0.0, 0.0]]
@@ -123,7 +122,7 @@ def test_the_greedy_response_of_each_prompt_is_the_baseline_of_its_group() -> No
 def test_a_prompt_whose_greedy_response_has_no_reward_is_left_out() -> None:
     """A-REW-07 under ReMax."""
     batch = batch_of([2, 2, 2], groups=[0, 1, 1])
-    settings = ExperienceSettings(algorithm="remax")
+    settings = experience_settings("remax")
     experience = make_experience(batch, rewards=[1.0, 0.5, 1.0], settings=settings, greedy_rewards=[0.25, None])
     assert experience.scored.tolist() == [True, False, False]
     assert experience.batch.response_mask.any(dim=1).tolist() == [True, False, False]
@@ -132,7 +131,7 @@ def test_a_prompt_whose_greedy_response_has_no_reward_is_left_out() -> None:
 def test_the_cost_stands_on_the_last_token_and_has_returns_of_its_own() -> None:
     """Worked by hand: gamma and lambda 1, values 0, so an advantage is the reward-to-go."""
     batch = batch_of([1, 2]).with_(cost_values=torch.zeros(2, 2))
-    settings = ExperienceSettings(algorithm="ppo_lagrangian", whiten=False)
+    settings = experience_settings("ppo_lagrangian", whiten_advantages=False)
     experience = make_experience(batch, rewards=[2.0, 1.0], settings=settings, costs=[1.0, 3.0], multiplier=1.0)
     assert experience.batch.costs is not None
     assert experience.batch.costs.tolist() == [1.0, 3.0]
@@ -147,7 +146,7 @@ def test_the_cost_stands_on_the_last_token_and_has_returns_of_its_own() -> None:
 def test_a_response_without_a_cost_is_left_out() -> None:
     """A-REW-07 for the cost."""
     batch = batch_of([2, 2]).with_(cost_values=torch.zeros(2, 2))
-    settings = ExperienceSettings(algorithm="ppo_lagrangian")
+    settings = experience_settings("ppo_lagrangian")
     experience = make_experience(batch, rewards=[1.0, 1.0], settings=settings, costs=[None, 0.5])
     assert experience.scored.tolist() == [False, True]
     assert experience.batch.cost_returns is not None
@@ -161,7 +160,7 @@ def test_parts_of_a_reward_are_compared_by_themselves() -> None:
         values={"right": [1.0, 0.0, 0.0, 1.0], "short": [100.0, 0.0, 100.0, 0.0]}, weights={"right": 1.0, "short": 1.0}
     )
     experience = make_experience(
-        batch, rewards=[101.0, 0.0, 100.0, 1.0], settings=ExperienceSettings(algorithm="gdpo"), parts=parts
+        batch, rewards=[101.0, 0.0, 100.0, 1.0], settings=experience_settings("gdpo"), parts=parts
     )
     assert experience.batch.advantages is not None
     advantages = experience.batch.advantages[:, 0]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+from fakes.losses import experience_settings
 from objectives.test_experience import batch_of
 
-from rl_compat.algorithms.advantages.estimators import VTraceBounds
-from rl_compat.algorithms.off_policy.rejection_rules import parse_rejection_rules
 from rl_compat.batch import Batch
-from rl_compat.objectives.experience import ExperienceSettings, make_experience
-from rl_compat.objectives.off_policy import OffPolicySettings, correct
+from rl_compat.config.types import OffPolicyConfig, VTraceConfig
+from rl_compat.objectives.experience import make_experience
+from rl_compat.objectives.off_policy import correct
 
 
 def batch() -> Batch:
@@ -22,7 +22,7 @@ def batch() -> Batch:
 
 
 def test_weights_are_ratios_cut_at_the_bound() -> None:
-    corrected, metrics = correct(batch(), OffPolicySettings(importance="token", truncate=2.0))
+    corrected, metrics = correct(batch(), OffPolicyConfig(importance="token", truncate=2.0))
 
     assert corrected.weights is not None
     torch.testing.assert_close(corrected.weights, torch.tensor([[2.0, 1.0], [0.5, 2.0]]))
@@ -31,9 +31,7 @@ def test_weights_are_ratios_cut_at_the_bound() -> None:
 
 
 def test_a_rejected_token_leaves_the_mask_and_keeps_its_weight() -> None:
-    rules = parse_rejection_rules(["token_k1:0.25_2.5"])
-
-    corrected, _ = correct(batch(), OffPolicySettings(importance="token", rules=rules))
+    corrected, _ = correct(batch(), OffPolicyConfig(importance="token", reject=("token_k1:0.25_2.5",)))
 
     assert corrected.response_mask.tolist() == [[True, True], [True, False]]
     assert corrected.weights is not None
@@ -41,9 +39,7 @@ def test_a_rejected_token_leaves_the_mask_and_keeps_its_weight() -> None:
 
 
 def test_the_reward_of_a_response_whose_last_token_is_rejected_stands_on_the_token_before() -> None:
-    settings = ExperienceSettings(
-        algorithm="rloo", off_policy=OffPolicySettings(rules=parse_rejection_rules(["token_k1:0.25_2.5"]))
-    )
+    settings = experience_settings("rloo", off_policy=OffPolicyConfig(reject=("token_k1:0.25_2.5",)))
 
     experience = make_experience(batch(), rewards=[1.0, 3.0], settings=settings)
 
@@ -56,7 +52,7 @@ def test_the_reward_of_a_response_whose_last_token_is_rejected_stands_on_the_tok
 
 def test_a_response_without_a_reward_moves_no_weight() -> None:
     """A-REW-07: with the batch's mean as divisor."""
-    settings = ExperienceSettings(algorithm="rloo", off_policy=OffPolicySettings(importance="token", normalize=True))
+    settings = experience_settings("rloo", off_policy=OffPolicyConfig(importance="token", normalize=True))
 
     experience = make_experience(batch(), rewards=[1.0, None], settings=settings)
 
@@ -65,10 +61,10 @@ def test_a_response_without_a_reward_moves_no_weight() -> None:
 
 
 def test_under_bypass_the_experience_is_left_to_the_update() -> None:
-    off_policy = OffPolicySettings(importance="token", bypass=True)
+    off_policy = OffPolicyConfig(importance="token", bypass=True)
 
     experience = make_experience(
-        batch(), rewards=[1.0, 3.0], settings=ExperienceSettings(algorithm="rloo", off_policy=off_policy)
+        batch(), rewards=[1.0, 3.0], settings=experience_settings("rloo", off_policy=off_policy)
     )
 
     assert experience.batch.weights is None
@@ -82,7 +78,8 @@ def test_v_trace_returns_take_the_place_of_those_of_gae() -> None:
     and its advantage is (3 - 1) / 2.
     """
     one = batch().select([1]).with_(values=torch.tensor([[1.0, 2.0]]))
-    settings = ExperienceSettings(algorithm="ppo", whiten=False, vtrace=VTraceBounds())
+    vtrace = OffPolicyConfig(vtrace=VTraceConfig(enabled=True))
+    settings = experience_settings("ppo", whiten_advantages=False, off_policy=vtrace)
 
     experience = make_experience(one, rewards=[3.0], settings=settings)
 

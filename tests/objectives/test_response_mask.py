@@ -7,21 +7,19 @@ from typing import Any
 
 import pytest
 import torch
+from fakes.losses import experience_settings, loss_settings
 from torch import Tensor
 
-from rl_compat.algorithms.advantages.estimators import ESTIMATORS, VTraceBounds
+from rl_compat.algorithms.advantages.estimators import ESTIMATORS
 from rl_compat.algorithms.losses.policy import POLICY_LOSSES
-from rl_compat.algorithms.losses.types import PolicyLossNumbers
 from rl_compat.batch import Batch
+from rl_compat.config.types import OffPolicyConfig, VTraceConfig
 from rl_compat.objectives.actor_critic import (
-    PolicyLossSettings,
-    ValueLossSettings,
     critic_loss,
     policy_loss,
     policy_loss_inputs,
 )
-from rl_compat.objectives.experience import Experience, ExperienceSettings, RewardParts, make_experience
-from rl_compat.objectives.off_policy import OffPolicySettings
+from rl_compat.objectives.experience import Experience, RewardParts, make_experience
 from rl_compat.trainer.online.metrics import data_metrics, mismatch_metrics
 from rl_compat.training.types import BatchTotals, TokenOutputs
 from rl_compat.trajectory import Prompt, Trajectory
@@ -32,7 +30,7 @@ REWARDS = (1.0, 0.0, 0.5, 0.25, 1.0, -1.0)
 INSERTED: tuple[dict[int, int], ...] = ({1: 3}, {}, {2: 1, 5: 2}, {3: 4}, {0: 2}, {4: 1})
 "foreign tokens before the token of this place of each row; at the place of the length they are its last ones"
 PER_TOKEN = ("rollout_logprobs", "old_logprobs", "ref_logprobs", "values", "cost_values", "sum_pi_squared")
-NUMBERS = PolicyLossNumbers(clip_cov_fraction=0.3, clip_cov_low=-5.0, kl_cov_fraction=0.3, kl_cov_coef=1.0)
+NUMBERS = {"clip_cov__fraction": 0.3, "clip_cov__low": -5.0, "kl_cov__fraction": 0.3, "kl_cov__coef": 1.0}
 
 
 def masks(*, foreign: bool) -> list[tuple[bool, ...]]:
@@ -86,7 +84,7 @@ def experience(name: str, *, foreign: bool, filler: float = 30.0, **settings: An
     return make_experience(
         batch(foreign=foreign, filler=filler),
         rewards=REWARDS,
-        settings=ExperienceSettings(algorithm=name, gae_lambda=0.9, gamma=0.95, **settings),
+        settings=experience_settings(name, gae_lambda=0.9, gamma=0.95, **settings),
         kl_coef=0.1,
         parts=RewardParts(values={"a": REWARDS, "b": REWARDS[::-1]}, weights={"a": 1.0, "b": 0.5}),
         greedy_rewards=[0.5, 0.0, 1.0] if name == "remax" else None,
@@ -100,9 +98,9 @@ def experience(name: str, *, foreign: bool, filler: float = 30.0, **settings: An
     [
         {},
         {"kl_in_reward": "k1"},
-        {"off_policy": OffPolicySettings(importance="token", truncate=1.1, normalize=True)},
-        {"off_policy": OffPolicySettings(importance="sequence", band=(0.5, 2.0))},
-        {"vtrace": VTraceBounds(rho=1.0, c=0.9)},
+        {"off_policy": OffPolicyConfig(importance="token", truncate=1.1, normalize=True)},
+        {"off_policy": OffPolicyConfig(importance="sequence", band=(0.5, 2.0))},
+        {"off_policy": OffPolicyConfig(vtrace=VTraceConfig(enabled=True, c=0.9))},
     ],
     ids=["plain", "kl", "token", "sequence", "vtrace"],
 )
@@ -133,14 +131,14 @@ def test_what_is_computed_at_foreign_tokens_changes_nothing(name: str) -> None:
 @pytest.mark.parametrize("aggregation", ["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "token-sum"])
 @pytest.mark.parametrize("name", POLICY_LOSSES)
 def test_foreign_tokens_change_no_policy_loss_and_get_no_gradient(name: str, aggregation: str) -> None:
-    settings = PolicyLossSettings(
+    settings = loss_settings(
         policy_loss=name,
-        numbers=NUMBERS,
         entropy_coef=0.01,
         kl_loss="k3",
         kl_loss_coef=0.1,
         loss_aggregation=aggregation,
         width=9,
+        **NUMBERS,
     )
     found = []
     for foreign in (False, True):
@@ -168,7 +166,7 @@ def test_foreign_tokens_change_no_value_loss_and_get_no_gradient() -> None:
         current = [torch.rand(n, generator=torch.Generator().manual_seed(n)) for n in LENGTHS]
         values = spread(current, held, filler=50.0).requires_grad_()
         totals = BatchTotals(num_tokens=sum(LENGTHS), num_sequences=len(LENGTHS))
-        loss, metrics = critic_loss(held, values, totals, ValueLossSettings())
+        loss, metrics = critic_loss(held, values, totals, loss_settings())
         loss.backward()
         assert values.grad is not None
         assert not values.grad[~held.response_mask].any()

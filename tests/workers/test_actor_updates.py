@@ -9,20 +9,18 @@ from typing import Any
 import pytest
 import torch
 from fakes.engines import random_batch, role_plan
+from fakes.losses import loss_settings
 from torch import Tensor
 
 from rl_compat.algorithms.losses.policy import POLICY_LOSSES
-from rl_compat.algorithms.losses.types import PolicyLossNumbers
-from rl_compat.algorithms.off_policy.rejection_rules import parse_rejection_rules
 from rl_compat.batch import Batch
-from rl_compat.objectives.actor_critic import PolicyLossSettings
-from rl_compat.objectives.off_policy import OffPolicySettings
+from rl_compat.config.types import OffPolicyConfig
 from rl_compat.planning.types import RolloutPlan
 from rl_compat.training.optimizers import OptimizerSettings
 from rl_compat.workers.actor import ActorSettings, ActorWorker
 
 ROLLOUT = RolloutPlan(engine="native", compute_dtype="fp32", max_num_seqs=4, max_prefill_tokens=64)
-NUMBERS = PolicyLossNumbers(clip_cov_fraction=0.3, clip_cov_low=-5.0, kl_cov_fraction=0.3, kl_cov_coef=1.0)
+NUMBERS = {"clip_cov__fraction": 0.3, "clip_cov__low": -5.0, "kl_cov__fraction": 0.3, "kl_cov__coef": 1.0}
 
 
 def worker(folder: Path, *, rows: int, loss: str, **changes: Any) -> ActorWorker:
@@ -33,11 +31,11 @@ def worker(folder: Path, *, rows: int, loss: str, **changes: Any) -> ActorWorker
         pad_token_id=0,
         num_valid_tokens=60,
         optimizer=OptimizerSettings(lr=1e-3, eps=1e-6),  # rounding in a gradient near 0 is not blown up to a whole step
-        loss=PolicyLossSettings(
+        loss=loss_settings(
             policy_loss=loss,
-            numbers=NUMBERS,
             loss_aggregation=POLICY_LOSSES[loss].aggregation,
             width=9,
+            **NUMBERS,
         ),
     )
     return ActorWorker(replace(settings, **changes))
@@ -80,13 +78,13 @@ def test_micro_batches_change_no_policy_loss(loss: str, llama_folder: Path) -> N
     [
         {"importance": "token", "truncate": 1.1, "normalize": True},
         {"importance": "sequence", "band": (0.5, 2.0)},
-        {"rules": parse_rejection_rules(["token_k1:0.8_1.25"])},
-        {"importance": "token", "rules": parse_rejection_rules(["seq_mean_k3:0.05"])},
+        {"reject": ("token_k1:0.8_1.25",)},
+        {"importance": "token", "reject": ("seq_mean_k3:0.05",)},
     ],
     ids=str,
 )
 def test_micro_batches_change_no_correction_under_bypass(correction: dict[str, Any], llama_folder: Path) -> None:
-    bypass = {"off_policy": OffPolicySettings(bypass=True, **correction), "mini_batch_size": 3}
+    bypass = {"off_policy": OffPolicyConfig(bypass=True, **correction), "mini_batch_size": 3}
 
     whole = updated(llama_folder, rows=8, loss="reinforce", **bypass)
     plain = updated(llama_folder, rows=8, loss="reinforce", mini_batch_size=3)

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid, sigmoid
 from transformers import AutoModelForCausalLM
 
+from rl_compat.config.types import DPOConfig, KTOConfig
 from rl_compat.data.encode.conversations import Example
 from rl_compat.data.encode.items import Item, ItemBatch, item_batch
 from rl_compat.distributed.pool import ResourcePool
@@ -117,10 +118,10 @@ def written_out(name: str, batch: ItemBatch, values: Tensor, mismatched: Tensor 
 
 OBJECTIVES: dict[str, tuple[Objective, Callable[[], list[Item]]]] = {
     "sft": (SFTObjective(), singles),
-    "dpo": (DPOObjective(beta=0.2, label_smoothing=0.1), pairs),
-    "ipo": (DPOObjective(loss="ipo", beta=0.2, length_normalized=True), pairs),
-    "hinge": (DPOObjective(loss="hinge", beta=0.2), pairs),
-    "kto": (KTOObjective(beta=0.2, desirable_weight=1.5), lambda: singles(labels=True)),
+    "dpo": (DPOObjective(config=DPOConfig(beta=0.2, label_smoothing=0.1)), pairs),
+    "ipo": (DPOObjective(config=DPOConfig(loss="ipo", beta=0.2, length_normalized=True)), pairs),
+    "hinge": (DPOObjective(config=DPOConfig(loss="hinge", beta=0.2)), pairs),
+    "kto": (KTOObjective(config=KTOConfig(beta=0.2, desirable_weight=1.5)), lambda: singles(labels=True)),
 }
 
 
@@ -176,7 +177,7 @@ def test_the_reference_of_adapters_is_their_base(llama_folder: Path) -> None:
 def test_the_margins_of_dpo_are_those_of_its_rewards(llama_folder: Path) -> None:
     values, _ = model_values(llama_folder, item_batch(pairs()))
     batch = moved(item_batch(pairs()), values)
-    found = learner(llama_folder, DPOObjective(beta=0.2)).judge(batch, values)
+    found = learner(llama_folder, DPOObjective(config=DPOConfig(beta=0.2))).judge(batch, values)
     rewards = 0.2 * (values - batch.reference)
     assert found["rewards/chosen"] == pytest.approx(float(rewards[0::2].mean()), abs=1e-5)
     assert found["rewards/margins"] == pytest.approx(float((rewards[0::2] - rewards[1::2]).mean()), abs=1e-5)
@@ -186,7 +187,7 @@ def test_the_margins_of_dpo_are_those_of_its_rewards(llama_folder: Path) -> None
 
 def test_without_a_reference_its_log_probabilities_count_as_zero() -> None:
     batch, values = item_batch(pairs()), torch.randn(12)
-    objective = DPOObjective(reference_free=True)
+    objective = DPOObjective(config=DPOConfig(reference_free=True))
     assert not objective.needs_reference
     found = objective.judge(batch, values, Counts.of(batch))
     expected = -logsigmoid(0.1 * (values[0::2] - values[1::2])).mean()

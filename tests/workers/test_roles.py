@@ -13,6 +13,7 @@ from fakes.runs import REWARD, cpu
 
 from rl_compat import (
     ActorModel,
+    AlgorithmConfig,
     CriticModel,
     ExperienceSettings,
     ReferenceModel,
@@ -126,7 +127,7 @@ def test_two_steps_of_ppo_are_written_as_in_the_example(llama_folder: Path, pool
     critic = CriticModel.from_pretrained(path, pool=pool, lr=1e-3, **LENGTHS)
     reference = ReferenceModel.from_pretrained(path, pool=pool, **LENGTHS)
     reward = RewardModel.from_functions("arithmetic", REWARD, weights=[1.0, 0.5])
-    settings = ExperienceSettings(algorithm="ppo", gae_lambda=0.95, kl_in_reward="k1")
+    settings = ExperienceSettings(algorithm=AlgorithmConfig(name="ppo", gae_lambda=0.95, kl_in_reward="k1"))
     kls = []
     for step in (1, 2):
         sequences = generate(actor, seed=step)

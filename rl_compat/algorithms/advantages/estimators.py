@@ -28,8 +28,8 @@ from rl_compat.algorithms.masking import masked_sum, whiten
 class VTraceBounds:
     """Upper bounds of the importance ratios of V-trace."""
 
-    rho: float = 1.0
-    c: float = 1.0
+    rho: float
+    c: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,17 +17,17 @@ MAX_LOG_RATIO = 20.0
 class PolicyLossNumbers:
     """The coefficients of the formulas. `LOSS_READS` lists the ones that each loss reads."""
 
-    clip_low: float = 0.2
-    clip_high: float = 0.2
-    clip_dual: float | None = 3.0
-    sapo_tau_positive: float = 1.0
-    sapo_tau_negative: float = 1.05
-    dro_beta: float = 0.1
-    clip_cov_fraction: float = 0.0002
-    clip_cov_low: float = 1.0
-    clip_cov_high: float = 5.0
-    kl_cov_fraction: float = 0.0002
-    kl_cov_coef: float = 0.1
+    clip_low: float
+    clip_high: float
+    clip_dual: float | None
+    sapo_tau_positive: float
+    sapo_tau_negative: float
+    dro_beta: float
+    clip_cov_fraction: float
+    clip_cov_low: float
+    clip_cov_high: float
+    kl_cov_fraction: float
+    kl_cov_coef: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,11 +40,11 @@ class PolicyLossInputs:
     advantages: Tensor
     response_mask: Tensor
     "bool"
+    numbers: PolicyLossNumbers
     weights: Tensor | None = None
     "importance weights of the tokens; 1 if None"
     selection: Tensor | None = None
     "bool: the rows of this micro-batch in the selection that `select` made from the whole mini-batch"
-    numbers: PolicyLossNumbers = PolicyLossNumbers()
 
 
 class PolicyLoss(NamedTuple):

@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import pytest
 import torch
+from fakes.losses import loss_numbers
 from torch import Tensor
 
 from rl_compat.algorithms.losses.covariance import clip_cov_loss, clip_cov_selection, kl_cov_loss, kl_cov_selection
-from rl_compat.algorithms.losses.types import PolicyLossInputs, PolicyLossNumbers
+from rl_compat.algorithms.losses.types import PolicyLossInputs
 
 NAN = float("nan")
 ADVANTAGES = torch.tensor([[2.0, 1.0, 0.0], [-1.0, -2.0, NAN]])
@@ -22,7 +23,7 @@ def inputs() -> PolicyLossInputs:
         old_logprobs=LOGPROBS,
         advantages=ADVANTAGES,
         response_mask=~ADVANTAGES.isnan(),
-        numbers=PolicyLossNumbers(clip_cov_fraction=0.4, kl_cov_fraction=0.4, clip_cov_low=0.5, clip_cov_high=5.0),
+        numbers=loss_numbers(clip_cov_fraction=0.4, kl_cov_fraction=0.4, clip_cov_low=0.5, clip_cov_high=5.0),
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import fields, replace
 import pytest
 import torch
 from algorithms.loss_formulas import FORMULAS, responses_of
+from fakes.losses import loss_numbers
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -15,7 +16,7 @@ from rl_compat.algorithms.losses.types import PolicyLoss, PolicyLossInputs, Poli
 from rl_compat.algorithms.table import LOSS_READS
 
 NAN = float("nan")
-NUMBERS = PolicyLossNumbers(
+NUMBERS = loss_numbers(
     clip_low=0.2,
     clip_high=0.28,
     clip_dual=1.5,
@@ -204,7 +205,7 @@ def test_every_number_is_read_by_some_loss():
     assert read == {field.name for field in fields(PolicyLossNumbers)}
 
 
-CHANGED = PolicyLossNumbers(
+CHANGED = loss_numbers(
     clip_low=0.05,
     clip_high=0.05,
     clip_dual=1.1,

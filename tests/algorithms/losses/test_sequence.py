@@ -4,9 +4,10 @@ import math
 
 import pytest
 import torch
+from fakes.losses import loss_numbers
 
 from rl_compat.algorithms.losses.sequence import geo_mean_loss, gspo_loss
-from rl_compat.algorithms.losses.types import PolicyLossInputs, PolicyLossNumbers
+from rl_compat.algorithms.losses.types import PolicyLossInputs
 
 MASK = torch.tensor([[True, True, False], [True, True, True], [False, False, False]])
 
@@ -18,7 +19,7 @@ def inputs_of(ratios: list[list[float]], advantages: list[float], **more) -> Pol
         old_logprobs=old,
         advantages=torch.tensor(advantages, dtype=torch.float64)[:, None].expand(3, 3),
         response_mask=MASK,
-        numbers=PolicyLossNumbers(clip_low=0.1, clip_high=0.1),
+        numbers=loss_numbers(clip_low=0.1, clip_high=0.1),
         **more,
     )
 

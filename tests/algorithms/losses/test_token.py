@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from fakes.losses import loss_numbers
 
 from rl_compat.algorithms.losses.policy import POLICY_LOSSES
 from rl_compat.algorithms.losses.types import PolicyLoss, PolicyLossInputs, PolicyLossNumbers
@@ -22,7 +23,7 @@ def one_token(*, advantage: float, probability: float, old: float, numbers: Poli
 
 def run(name: str, *, ratio: float, advantage: float, old: float = 0.01, **numbers: float) -> PolicyLoss:
     inputs = one_token(
-        advantage=advantage, probability=old * ratio, old=old, numbers=PolicyLossNumbers(clip_dual=3.0, **numbers)
+        advantage=advantage, probability=old * ratio, old=old, numbers=loss_numbers(clip_dual=3.0, **numbers)
     )
     return POLICY_LOSSES[name].loss(inputs)
 
@@ -53,7 +54,7 @@ def test_clip_higher_lets_a_good_token_rise_further():
 
 @pytest.mark.parametrize("name", ["ppo_clip", "dppo_tv", "dppo_kl"])
 def test_a_dual_clip_of_one_or_less_is_refused(name):
-    inputs = one_token(advantage=1.0, probability=0.5, old=0.5, numbers=PolicyLossNumbers(clip_dual=1.0))
+    inputs = one_token(advantage=1.0, probability=0.5, old=0.5, numbers=loss_numbers(clip_dual=1.0))
 
     with pytest.raises(AssertionError) as error:
         POLICY_LOSSES[name].loss(inputs)
@@ -62,11 +63,11 @@ def test_a_dual_clip_of_one_or_less_is_refused(name):
 
 @pytest.mark.parametrize("name", ["dppo_tv", "dppo_kl"])
 def test_without_a_dual_clip_the_ratio_is_not_truncated(name):
-    numbers = PolicyLossNumbers(clip_dual=None)
+    numbers = loss_numbers(clip_dual=None)
     inputs = one_token(advantage=1.0, probability=0.05, old=0.005, numbers=numbers)
 
     free = POLICY_LOSSES[name].loss(inputs)
-    held = POLICY_LOSSES[name].loss(replace(inputs, numbers=PolicyLossNumbers(clip_dual=3.0)))
+    held = POLICY_LOSSES[name].loss(replace(inputs, numbers=loss_numbers(clip_dual=3.0)))
 
     assert free.losses.item() == pytest.approx(-10 * math.log(0.05))
     assert held.losses.item() == pytest.approx(-3 * math.log(0.05))
