@@ -1,6 +1,6 @@
-"""`python3 doctor`: the doctor from a bare checkout, without anything installed.
+"""`python3 doctor`: run the doctor in a bare checkout, with nothing installed.
 
-Any Python 3 from 3.6 on must be able to read this file: one that is too old for rl_compat is a finding like any other.
+This file must work in every Python from 3.6 on: a Python that is too old for rl_compat is a finding like any other.
 """
 
 import sys
@@ -8,11 +8,11 @@ from pathlib import Path
 
 NEEDED = (3, 11)
 NEWER = ("python3.12", "python3.13", "python3.11", "python3.14")
-"worth looking for, in the order in which torch's wheels suit them"
+"Pythons to look for, in the order in which torch's wheels support them best"
 
 
 def main() -> int:
-    """Diagnose, or say which Python is needed; the exit code is the command's, 1 for a Python that is too old."""
+    """Diagnose, or report that this Python is too old, with exit code 1."""
     if sys.version_info < NEEDED:
         return refuse_python()
     if not __package__:
@@ -23,7 +23,7 @@ def main() -> int:
 
 
 def find_package() -> None:
-    """Put the checkout on the path instead of this folder; where links were not kept, its folders stand for them."""
+    """Put the checkout on the path instead of this folder, even if it has lost its symbolic links."""
     root = Path(__file__).resolve().parent.parent
     sys.path[0] = str(root)
     if not (root / "rl_compat" / "doctor").is_dir():
@@ -33,28 +33,28 @@ def find_package() -> None:
 
 
 def refuse_python() -> int:
-    """One finding and the commands that mend it, as text or JSON."""
+    """Print one finding and the commands that fix it, as text or JSON."""
     import json
 
     found, needed = ".".join(map(str, sys.version_info[:3])), ".".join(map(str, NEEDED))
-    what = "Python " + found + " runs this, rl_compat needs " + needed + " or newer"
-    why = "nothing can be installed into this Python, and nothing else was looked at"
+    what = "this is Python " + found + ", rl_compat needs " + needed + " or newer"
+    why = "rl_compat cannot be installed into this Python; no other check ran"
     remedies = list_remedies()
     if "--json" in sys.argv:
         print(json.dumps(as_report(what, why, remedies), indent=2))
         return 1
     print("failure: " + what)
     print("  " + why)
-    print("  seen in " + str(sys.executable))
-    for number, (words, commands) in enumerate(remedies):
+    print("  found in " + str(sys.executable))
+    for number, (text, commands) in enumerate(remedies):
         print("")
-        print(("# or " if number else "# ") + words)
+        print(("# or " if number else "# ") + text)
         print("\n".join(commands))
     return 1
 
 
 def as_report(what: str, why: str, remedies: list) -> dict:
-    """The one finding in the form that `report.py` describes."""
+    """The finding in the form that `report/as_json.py` describes."""
     finding = {
         "id": "python.too_old",
         "severity": "failure",
@@ -63,18 +63,18 @@ def as_report(what: str, why: str, remedies: list) -> dict:
         "where": [sys.executable],
         "affects": ["installation"],
         "remedies": [
-            {"what": words, "step": "python", "commands": commands, "sure": "unsure" if number else "paste"}
-            for number, (words, commands) in enumerate(remedies)
+            {"what": text, "step": "python", "commands": commands, "certainty": "uncertain" if number else "ready"}
+            for number, (text, commands) in enumerate(remedies)
         ],
     }
     return {
-        "schema": "rlc.doctor/1",
+        "schema": "rlc.doctor/2",
         "version": None,
         "exit_code": 1,
         "seconds": 0.0,
         "torch_seconds": None,
         "verdict": None,
-        "once_mended": None,
+        "once_fixed": None,
         "counts": {"ok": 0, "note": 0, "warning": 0, "failure": 1},
         "findings": [finding],
         "checks": [],
@@ -84,16 +84,16 @@ def as_report(what: str, why: str, remedies: list) -> dict:
 
 
 def list_remedies() -> list:
-    """Ways to a newer Python, each in words and commands: one that is here first, then those that need no root."""
+    """Ways to a newer Python, as text and commands: an installed one first, then those that need no root."""
     from shlex import quote
 
     doctor = quote(str(Path(__file__).resolve().parent))
     ready = [name for name in NEWER if is_new_enough(name)]
-    here = [("use `" + name + "`, which is installed", [name + " " + doctor]) for name in ready[:1]]
+    installed = [("use `" + name + "`, which is installed", [name + " " + doctor]) for name in ready[:1]]
     return [
-        *here,
+        *installed,
         (
-            "uv brings a Python of its own into the home folder, without root",
+            "install uv, which downloads a Python into the home folder, without root",
             [
                 "curl -LsSf https://astral.sh/uv/install.sh | sh",
                 '"$HOME/.local/bin/uv" venv --seed --python 3.12 .venv',
@@ -101,22 +101,22 @@ def list_remedies() -> list:
             ],
         ),
         (
-            "conda, where it is installed",
+            "use conda, if it is installed",
             ["conda create --yes --name rlc python=3.12", "conda run --name rlc python " + doctor],
         ),
         (
-            "pyenv, where it is installed: it compiles, which takes minutes and a C compiler",
+            "use pyenv, if it is installed; it compiles for minutes and needs a C compiler",
             ["pyenv install 3.12", "PYENV_VERSION=3.12 pyenv exec python " + doctor],
         ),
         (
-            "the system's packages, with root: new enough in Ubuntu 24.04, Debian 12 and later",
+            "use the packages of the system, with root; new enough in Ubuntu 24.04, Debian 12 and later",
             ["sudo apt install python3 python3-venv", "/usr/bin/python3 " + doctor],
         ),
     ]
 
 
 def is_new_enough(name: str) -> bool:
-    """Whether the command is there and works: a version manager's stand-in may not."""
+    """Whether the command exists and works; the shim of a version manager may not."""
     import subprocess
 
     ask = "import sys; sys.exit(sys.version_info < " + repr(NEEDED) + ")"

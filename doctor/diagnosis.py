@@ -1,13 +1,20 @@
-"""A diagnosis: a machine, what every check found on it, what training would look like, and what mends it."""
+"""A diagnosis: the machine, what every check found on it, what it can train, and how to fix it."""
 
 from __future__ import annotations
 
+import sys
+import time
+import traceback
 from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from rl_compat.doctor.findings import Check, CheckResult, Finding, Severity
-from rl_compat.doctor.mend import Mend
-from rl_compat.doctor.verdict import Verdict
+from rl_compat.doctor.fix import Fix, plan_fixes, replaces_torch
+from rl_compat.doctor.options import Options
+from rl_compat.doctor.verdict import Verdict, judge, judge_fixed
+from rl_compat.errors import UsageError, nearest
 from rl_compat.hardware.types import Hardware
 
 
@@ -17,17 +24,17 @@ class Diagnosis:
 
     hardware: Hardware
     results: tuple[CheckResult, ...]
-    left_out: tuple[tuple[Check, str], ...] = ()
-    "checks that were not run, each with the option that left it out"
+    skipped: tuple[tuple[Check, str], ...] = ()
+    "checks that did not run, each with the option that excludes it"
     seconds: float
-    "from the start of the reading to the last check"
+    "from the start of the probe to the last check"
 
     verdict: Verdict | None = None
-    "None when only some checks were asked"
-    once_mended: Verdict | None = None
-    "what is left to say once the failures are mended; None where nothing fails or nothing helps"
-    mending: tuple[Mend, ...] = ()
-    "what mends the findings, in order"
+    "None if only some checks ran"
+    once_fixed: Verdict | None = None
+    "the verdict once the failures are fixed; None if nothing fails or nothing helps"
+    fixes: tuple[Fix, ...] = ()
+    "how to fix the findings, in order"
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -43,5 +50,106 @@ class Diagnosis:
 
     @property
     def exit_code(self) -> int:
-        """1 when something fails, else 0."""
+        """1 if there is a failure, else 0."""
         return int(self.counts[Severity.FAILURE] > 0)
+
+
+def diagnose(options: Options, checks: Sequence[Check]) -> Diagnosis:
+    """Read the machine, as far as the checks need it, and run them. Raises RLCompatError."""
+    started = time.perf_counter()
+    skipped = tuple((check, option) for check in checks if (option := excluded_by(check, options)))
+    if skipped and options.only:
+        check, option = skipped[0]
+        raise UsageError(
+            f"`--only {check.id}` and `{option}` exclude each other", hint=f"drop `{option}`, or the check"
+        )
+    selected = [check for check in checks if check not in [check for check, _ in skipped]]
+    hardware = read_machine(options, selected)
+    results = run_checks(selected, hardware)
+    findings = [finding for result in results for finding in result.findings]
+    failures = [finding.what for finding in findings if finding.severity is Severity.FAILURE]
+    fixes = plan_fixes(findings, hardware)
+    verdict = None if options.only else judge(hardware, failures)
+    broken = verdict is not None and not verdict.works
+    return Diagnosis(
+        hardware=hardware,
+        results=results,
+        skipped=skipped,
+        verdict=verdict,
+        once_fixed=judge_fixed(hardware, new_torch=replaces_torch(fixes)) if broken else None,
+        fixes=fixes,
+        seconds=time.perf_counter() - started,
+    )
+
+
+def excluded_by(check: Check, options: Options) -> str | None:
+    """The option that excludes a check; none does for a recording, which contains every fact."""
+    if options.hardware is not None:
+        return None
+    if check.needs_torch and not options.torch:
+        return "--no-torch"
+    return "--no-network" if check.needs_network and not options.network else None
+
+
+def read_machine(options: Options, checks: Sequence[Check]) -> Hardware:
+    """The recording, or this machine: torch, packages and servers only if a check needs them. Raises RLCompatError."""
+    if options.hardware is not None:
+        from rl_compat.hardware.recording import load_recording
+
+        return load_recording(options.hardware)
+    from rl_compat.hardware.probe import probe
+
+    imports = options.torch and any(check.wants_imports for check in checks)
+    torch_seconds = options.torch_seconds if imports or any(check.needs_torch for check in checks) else None
+    network_seconds = options.network_seconds if any(check.needs_network for check in checks) else None
+    with _progress("importing torch" if torch_seconds else ""):
+        return probe(torch_timeout_seconds=torch_seconds, packages=imports, network_timeout_seconds=network_seconds)
+
+
+@contextmanager
+def _progress(text: str) -> Iterator[None]:
+    """A line on the terminal while something takes time, erased afterwards."""
+    shown = f"{text} ..." if text and sys.stderr.isatty() else ""
+    print(shown, end="", file=sys.stderr, flush=True)
+    try:
+        yield
+    finally:
+        if shown:
+            print(f"\r{' ' * len(shown)}\r", end="", file=sys.stderr, flush=True)
+
+
+def select_checks(checks: Sequence[Check], ids: Sequence[str]) -> tuple[Check, ...]:
+    """The checks with those ids in their own order, all of them without ids. Raises UsageError for an unknown id."""
+    known = [check.id for check in checks]
+    for wanted in ids:
+        if wanted not in known:
+            close = nearest(wanted, known)
+            hint = f"did you mean `{close}`" if close else "`--list` shows them"
+            raise UsageError(f"unknown check `{wanted}`", hint=hint)
+    return tuple(check for check in checks if not ids or check.id in ids)
+
+
+def run_checks(checks: Iterable[Check], hardware: Hardware) -> tuple[CheckResult, ...]:
+    """What every check finds on that hardware, in the given order. A check that raises reports that and no more."""
+    return tuple(_run(check, hardware) for check in checks)
+
+
+def _run(check: Check, hardware: Hardware) -> CheckResult:
+    started = time.perf_counter()
+    try:
+        findings = tuple(check.run(hardware))
+    except Exception as error:
+        findings = (_broken(check, error),)
+    return CheckResult(check=check, findings=findings, seconds=time.perf_counter() - started)
+
+
+def _broken(check: Check, error: Exception) -> Finding:
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    message = " ".join("".join(traceback.format_exception_only(error)).split())
+    return Finding(
+        f"{check.id}.broken",
+        Severity.WARNING,
+        f"the check `{check.id}` raised an error: {message}",
+        "its question stays unanswered; other checks are not affected",
+        where=(f"{place.filename.rpartition('/')[2]}:{place.lineno}",),
+    )

@@ -1,4 +1,4 @@
-"""What the doctor says: findings, what mends them, and the checks that find them."""
+"""Findings, the remedies that fix them, and the checks that report them."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ class Severity(IntEnum):
     """How bad a finding is; only a failure makes the exit code 1."""
 
     OK = 0
-    "looked at and fine"
+    "checked and fine"
     NOTE = 1
-    "worth knowing, nothing to mend"
+    "worth knowing, nothing to fix"
     WARNING = 2
-    "training works, worse or less safely than it could"
+    "training works, but slower or less reliably than it could"
     FAILURE = 3
-    "training on what this machine has does not work"
+    "training does not work on the hardware of this machine"
 
 
 class Step(IntEnum):
-    """What a remedy changes, in the order in which a machine is mended."""
+    """What a remedy changes, in the order in which to apply remedies."""
 
     DRIVER = 0
     SYSTEM = 1
@@ -31,7 +31,7 @@ class Step(IntEnum):
     CONTAINER = 2
     "how the container is started"
     SHELL = 3
-    "variables of this shell"
+    "environment variables of this shell"
     PYTHON = 4
     "another Python or virtual environment"
     TORCH = 5
@@ -41,32 +41,32 @@ class Step(IntEnum):
     "a setting of the run"
 
 
-class Sureness(IntEnum):
+class Certainty(IntEnum):
     """How far a command can be trusted."""
 
-    PASTE = 0
-    "runs as it stands on this machine"
+    READY = 0
+    "runs unchanged on this machine"
     PLACEHOLDER = 1
-    "has a part in capitals or angle brackets to fill in"
-    UNSURE = 2
-    "may be wrong here; the prose says why"
+    "contains a part in capitals or angle brackets to fill in"
+    UNCERTAIN = 2
+    "may be wrong here; the text says why"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Remedy:
-    """One way to mend a finding."""
+    """One way to fix a finding."""
 
     what: str
     "one instruction in prose"
     step: Step
     commands: tuple[str, ...] = ()
-    "lines of a POSIX shell; none when there is nothing to run"
-    sure: Sureness = Sureness.PASTE
+    "lines of a POSIX shell; empty when there is nothing to run"
+    certainty: Certainty = Certainty.READY
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at."""
+    """The result of one question about the machine."""
 
     id: str
     "the check's id, a dot, the case: `torch.cpu_build`"
@@ -74,9 +74,9 @@ class Finding:
     what: str
     "the fact, with its values"
     why: str = ""
-    "what it means for training here"
+    "what it means for training on this machine"
     where: tuple[str, ...] = ()
-    "the readings it rests on: `nvml`, `torch`, `/proc/meminfo`, `CUDA_VISIBLE_DEVICES` …"
+    "the sources of the fact: `nvml`, `torch`, `/proc/meminfo`, `CUDA_VISIBLE_DEVICES` …"
     affects: tuple[str, ...] = ()
     "devices (`cuda:0`) and parts (`training`, `rollout`, `installation`, `several GPUs` …)"
     remedies: tuple[Remedy, ...] = ()
@@ -90,18 +90,18 @@ class Check:
     id: str
     "a noun: `driver`, `shared_memory`"
     question: str
-    "`does the driver run what torch was built for?`"
+    "`does the driver support the CUDA version of torch?`"
     run: Callable[[Hardware], Iterable[Finding]]
     needs_torch: bool = False
-    "whether torch has to be imported in a child process first"
+    "whether a child process has to import torch first"
     needs_network: bool = False
     wants_imports: bool = False
-    "whether it also looks at what importing the packages beside torch says; it is asked without that too"
+    "whether it also uses the import errors of other packages; it runs without them too"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckResult:
-    """What one check found and how long it took. A check that broke has one finding, `<id>.broken`."""
+    """What one check found and how long it took. A check that raises has one finding, `<id>.broken`."""
 
     check: Check
     findings: tuple[Finding, ...]
@@ -110,3 +110,8 @@ class CheckResult:
     @property
     def severity(self) -> Severity:
         return max((finding.severity for finding in self.findings), default=Severity.OK)
+
+
+def ok(id: str, what: str, *where: str, why: str = "", affects: tuple[str, ...] = ()) -> Finding:
+    """A finding that everything is fine."""
+    return Finding(id, Severity.OK, what, why, where, affects)

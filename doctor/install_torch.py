@@ -1,7 +1,7 @@
 """Install the torch build that suits this machine into the Python that runs this file.
 
-Standard library alone, from a bare checkout: `.venv/bin/python doctor/install_torch.py`. `RLC_TORCH` overrides the
-choice with any pip requirement or wheel path.
+Needs only the standard library and a checkout: `.venv/bin/python doctor/install_torch.py`. `RLC_TORCH` overrides the
+choice with a pip requirement or a wheel file.
 """
 
 from __future__ import annotations
@@ -19,43 +19,42 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from rl_compat.capability.devices import capability_text
-from rl_compat.doctor.checks import torch_build
+from rl_compat.doctor.checks.system.storage import TORCH_BYTES
+from rl_compat.doctor.checks.torch.build import CHECKS
 from rl_compat.doctor.findings import Finding, Severity, Step
 from rl_compat.doctor.remedies import torch_remedies
+from rl_compat.doctor.tables.cards import with_capability
 from rl_compat.doctor.tables.target import suitable_builds
 from rl_compat.doctor.tables.torch import BEYOND
 from rl_compat.doctor.tables.wheels import NoTorchBuildError, TorchInstall
 from rl_compat.hardware.gpu.binaries import parse_version
 from rl_compat.hardware.probe import probe
 from rl_compat.hardware.types import Hardware
+from rl_compat.units import format_bytes
 
-GIB = 1024**3
 IMPORT_SECONDS = 300.0
-"for an import from a cold disk"
-DISK_BYTES = {"cpu": 2 * GIB, "cuda": 10 * GIB}
-"room for the download, its copy and the unpacked wheels"
+"time limit for an import from a cold disk"
 
 Lister = Callable[[str | None], list[str]]
-"the torch versions that pip finds at an index, or where it is configured to look for None"
+"the torch versions that pip finds at an index; for None, in its configured sources"
 
 
 def main() -> int:
-    """Install, or say why nothing was installed; exit code 1 when no build can be had."""
-    asked = os.environ.get("RLC_TORCH")
-    if asked:
-        say(f"RLC_TORCH asks for `{asked}`")
-        return install(shlex.split(asked))
+    """Install, or print why nothing was installed; exit code 1 if no build is available."""
+    requested = os.environ.get("RLC_TORCH")
+    if requested:
+        say(f"RLC_TORCH requests `{requested}`")
+        return install(shlex.split(requested))
     hardware = probe(torch_timeout_seconds=IMPORT_SECONDS, packages=False)
     say(describe(hardware))
-    faults = why_unusable(hardware)
-    if hardware.software.torch is not None and not faults:
-        for finding in beside(hardware):
-            say(f"another torch would not mend this: {finding.what}")
-        say(f"torch {hardware.software.torch.version} is installed and suits this machine: left alone")
+    reasons = why_unusable(hardware)
+    if hardware.software.torch is not None and not reasons:
+        for finding in not_fixed_by_torch(hardware):
+            say(f"another torch would not fix this: {finding.what}")
+        say(f"torch {hardware.software.torch.version} is installed and suits this machine, nothing to do")
         return 0
-    for fault in faults:
-        say(f"the torch that is installed cannot stay: {fault}")
+    for reason in reasons:
+        say(f"the installed torch has to be replaced: {reason}")
     try:
         arguments, wanted = find_source(suitable_builds(hardware), list_versions)
     except NoTorchBuildError as error:
@@ -64,12 +63,10 @@ def main() -> int:
             print(f"hint: {remedy.what}", *remedy.commands, sep="\n  ", file=sys.stderr)
         return 1
     say(f"installing torch {wanted.version} ({wanted.variant}): {wanted.reason}")
-    needed, free = DISK_BYTES["cpu" if wanted.variant == "cpu" else "cuda"], shutil.disk_usage(sys.prefix).free
+    needed, free = TORCH_BYTES["cpu" if wanted.variant == "cpu" else "cuda"], shutil.disk_usage(sys.prefix).free
     if free < needed:
-        print(
-            f"error: {free / GIB:.1f} GiB free in `{sys.prefix}`, this torch needs {needed / GIB:.0f} GiB",
-            file=sys.stderr,
-        )
+        fact = f"`{sys.prefix}` has {format_bytes(free)} free, this torch needs {format_bytes(needed)}"
+        print(f"error: {fact}", file=sys.stderr)
         return 1
     broken = hardware.software.torch_error is not None
     return install(["--force-reinstall", *arguments] if broken else arguments)
@@ -79,40 +76,40 @@ def describe(hardware: Hardware) -> str:
     """The cards and the driver."""
     if not hardware.devices:
         return "found no usable NVIDIA GPU"
-    cards = ", ".join(f"{device.name} (compute capability {capability_text(device)})" for device in hardware.devices)
-    return f"found {cards}, driver {hardware.driver.version or 'of unknown version'}"
+    version = hardware.driver.version or "of unknown version"
+    return f"found {with_capability(hardware.devices)}, driver {version}"
 
 
 def why_unusable(hardware: Hardware) -> list[str]:
-    """What speaks against keeping an installed torch: what the checks find that another build mends."""
+    """Reasons to replace the installed torch: failures of the checks that another build fixes."""
     torch, error = hardware.software.torch, hardware.software.torch_error
     if torch is None:
         return [error] if error else []
     if parse_version(torch.version)[:2] >= BEYOND:
-        return [f"torch {torch.version} is not older than {'.'.join(map(str, BEYOND))}"]
-    return [finding.what for finding in _failures(hardware) if _another_torch_mends(finding)]
+        return [f"torch {torch.version} is not supported, only releases before {'.'.join(map(str, BEYOND))} are"]
+    return [finding.what for finding in _failures(hardware) if _is_fixed_by_torch(finding)]
 
 
-def beside(hardware: Hardware) -> list[Finding]:
-    """What fails and needs something else than another torch."""
-    return [finding for finding in _failures(hardware) if not _another_torch_mends(finding)]
+def not_fixed_by_torch(hardware: Hardware) -> list[Finding]:
+    """Failures that need something else than another torch."""
+    return [finding for finding in _failures(hardware) if not _is_fixed_by_torch(finding)]
 
 
 def _failures(hardware: Hardware) -> list[Finding]:
-    found = [finding for check in torch_build.CHECKS for finding in check.run(hardware)]
+    found = [finding for check in CHECKS for finding in check.run(hardware)]
     return [finding for finding in found if finding.severity is Severity.FAILURE]
 
 
-def _another_torch_mends(finding: Finding) -> bool:
+def _is_fixed_by_torch(finding: Finding) -> bool:
     return any(remedy.step is Step.TORCH for remedy in finding.remedies[:1])
 
 
 def find_source(builds: Sequence[TorchInstall], lister: Lister) -> tuple[list[str], TorchInstall]:
-    """pip's arguments for the best build that can be had, and that build.
+    """pip's arguments for the best available build, and that build.
 
-    Each build is looked for where pip is configured to look, by its local version (`+cpu`, `+cu126`), and at PyTorch's
-    index while that answers; at last the package index's own build is taken where that is the wanted variant. Raises
-    NoTorchBuildError when none has it.
+    For each build it searches pip's configured sources by local version (`+cpu`, `+cu126`), then PyTorch's index while
+    that answers; last it uses the build on PyPI if that is the wanted variant. Raises NoTorchBuildError if no source
+    has one.
     """
     configured = lister(None)
     indexes: dict[str, list[str]] = {}
@@ -133,15 +130,14 @@ def find_source(builds: Sequence[TorchInstall], lister: Lister) -> tuple[list[st
             return [f"torch=={version}"], build
     best = builds[0]
     raise NoTorchBuildError(
-        f"torch {best.version}+{best.variant} was found neither at {best.index_url} nor where pip is configured to "
-        f"look: check the network, put a wheel into a folder named by PIP_FIND_LINKS, or set RLC_TORCH to a "
-        f"requirement or a wheel file",
+        f"torch {best.version}+{best.variant} is neither at {best.index_url} nor in pip's configured sources: check "
+        "the network, put a wheel into the folder PIP_FIND_LINKS, or set RLC_TORCH to a requirement or a wheel file",
         obstacle="source",
     )
 
 
 def _newest(versions: Iterable[str], build: TorchInstall, *, local: str | None) -> str | None:
-    """The newest patch release of the build's minor release with that local part."""
+    """The newest patch of the build's minor release with that local part."""
     minor = parse_version(build.version)[:2]
     fitting = [
         version
@@ -152,7 +148,7 @@ def _newest(versions: Iterable[str], build: TorchInstall, *, local: str | None) 
 
 
 def list_versions(index_url: str | None) -> list[str]:
-    """Versions of torch for this Python; none when the index does not answer within a few seconds."""
+    """Versions of torch for this Python; empty if the index does not answer within a few seconds."""
     command = [sys.executable, "-m", "pip", "index", "versions", "torch", "--timeout", "10", "--retries", "1"]
     if index_url is not None:
         command += ["--index-url", index_url]
@@ -171,7 +167,7 @@ def install(arguments: Sequence[str]) -> int:
     command = [sys.executable, "-m", "pip", "install", *arguments]
     code = subprocess.run(command, env=_pip_environment(os.environ)).returncode
     if code != 0:
-        print(f"error: `pip install {shlex.join(arguments)}` failed, its message is above", file=sys.stderr)
+        print(f"error: `pip install {shlex.join(arguments)}` failed, see its output above", file=sys.stderr)
         return 1
     return 0
 

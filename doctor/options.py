@@ -1,9 +1,10 @@
-"""The doctor's arguments: what may be asked, and what is refused."""
+"""The arguments of `rlc doctor` and `rlc doctor explain`: what they accept and what they refuse."""
 
 from __future__ import annotations
 
 import argparse
 import re
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,29 +17,41 @@ TORCH_SECONDS = 60.0
 NETWORK_SECONDS = 5.0
 
 ABOUT = """\
-What is wrong with this machine for training, why it matters, and the commands that mend it.
+Find out what prevents training on this machine, why it matters, and which commands fix it.
 
-`python3 doctor` needs the standard library alone: it works in a checkout before anything is
-installed. torch is looked at in a child process, so that a broken one is a finding."""
+`python3 doctor` needs only the standard library: it works in a checkout before anything is
+installed. It imports torch in a child process, so that a broken torch is a finding."""
 EXAMPLES = """\
 examples:
   {program}                            diagnose this machine
-  {program} --all                      also what is fine
-  {program} --only torch,driver        ask only these; --list names them
-  {program} --fix                      print the commands; --fix --yes runs pip's part of them
+  {program} --all                      also show what is fine
+  {program} --only torch,driver        run only these checks; --list shows them
+  {program} --fix                      print the commands; --fix --yes runs those of pip
   {program} --hardware p40.json        diagnose a recording of another machine
-  {program} explain error.log          the real cause of an error text
+  {program} explain error.log          find the root cause in a log
 
-exit codes: 0 nothing worse than a warning, 1 a failure, 2 asked wrongly, 130 interrupted"""
+exit codes: 0 nothing worse than a warning, 1 a failure, 2 usage error, 130 interrupted"""
+ABOUT_EXPLAIN = """\
+Read a log or a pasted traceback, find the root cause of its errors, and how to fix it on this machine.
+
+If several known errors are found, the one that caused the others comes first. The log may have colours,
+progress bars, timestamps, prefixes of Ray and torchrun, wrapped lines and Windows line ends, and any size."""
+EXAMPLES_EXPLAIN = """\
+examples:
+  {program} train.log                       read a file
+  rlc train gsm8k 2>&1 | {program} -        read the output of a command
+  {program} train.log --hardware p40.json   a log of a machine recorded with `rlc probe --json`
+
+exit codes: 0 no known fault (nothing known, or only warnings), 1 a known fault, 2 usage error"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What was asked."""
+    """The parsed arguments of both commands."""
 
     only: tuple[str, ...] = ()
-    "ids of checks; all of them when empty"
-    listed: bool = False
+    "ids of checks; empty for all"
+    list_checks: bool = False
     show_all: bool = False
     as_json: bool = False
     hardware: Path | None = None
@@ -50,6 +63,8 @@ class Options:
     yes: bool = False
     bundle: Path | None = None
     run_folder: Path | None = None
+    log: Path | None = None
+    "of `explain`; None for standard input"
 
 
 class Parser(argparse.ArgumentParser):
@@ -57,11 +72,11 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         fact = re.sub(r"argument (\S+): ", r"`\1`: ", message).replace("'", "`").rstrip(".")
-        raise UsageError(fact, hint=f"`{self.prog} --help` lists what it takes")
+        raise UsageError(fact, hint=f"`{self.prog} --help` lists the options")
 
 
 class Help(argparse.RawDescriptionHelpFormatter):
-    """As wide as a report, and usage with a capital, as the other commands have it."""
+    """As wide as a report, and with a capital in `Usage`, as in the other commands."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=34, width=USUAL)
@@ -71,94 +86,101 @@ class Help(argparse.RawDescriptionHelpFormatter):
 
 
 def parse(arguments: Sequence[str], program: str) -> Options:
-    """The options. Raises UsageError; `--help` prints and raises SystemExit."""
-    parser = build_parser(program)
-    known, strangers = parser.parse_known_args(list(arguments))
-    if strangers:
-        raise _stranger(strangers[0], parser)
-    options = Options(
-        only=tuple(id for text in known.only for id in re.split(r"[,\s]+", text) if id),
-        listed=known.list,
-        show_all=known.all,
-        as_json=known.json,
-        hardware=known.hardware,
-        torch=not known.no_torch,
-        torch_seconds=known.torch_timeout,
-        network=not known.no_network,
-        network_seconds=known.network_timeout,
-        fix=known.fix,
-        yes=known.yes,
-        bundle=known.bundle,
-        run_folder=known.run,
+    """The options of the doctor. Raises UsageError; `--help` prints and raises SystemExit."""
+    parser = _new_parser(program, ABOUT, EXAMPLES, usage=f"{program} [OPTION]...\n       {program} explain [FILE|-]")
+    add = parser.add_argument
+    add("--list", dest="list_checks", action="store_true", help="list the checks and exit")
+    add("--only", action="append", default=[], metavar="ID[,ID]", help="run only these checks; may be repeated")
+    add("--all", dest="show_all", action="store_true", help="also show what is fine")
+    add("--json", dest="as_json", action="store_true", help="print JSON, schema rlc.doctor/2")
+    _add_machine(parser, "diagnose a recording made with `rlc probe --json`")
+    add(
+        "--network-timeout",
+        dest="network_seconds",
+        type=parse_seconds,
+        default=NETWORK_SECONDS,
+        metavar="SECONDS",
+        help=f"time limit for each server (default: {NETWORK_SECONDS:g})",
     )
+    add("--fix", action="store_true", help="print the commands that fix the machine, as a script")
+    add("--yes", action="store_true", help="with --fix: run those that change only this virtual environment")
+    add("--bundle", type=Path, metavar="OUT.zip", help="also write the data for a bug report, without names or secrets")
+    add(
+        "--run", dest="run_folder", type=Path, metavar="FOLDER", help="with --bundle: the run whose plan and log to add"
+    )
+    known, unknown = parser.parse_known_args(list(arguments))
+    if unknown:
+        raise _unknown(unknown[0], parser)
+    known.only = tuple(id for text in known.only for id in re.split(r"[,\s]+", text) if id)
+    options = Options(**vars(known))
     _refuse_contradictions(options)
     return options
 
 
-def build_parser(program: str) -> Parser:
-    parser = Parser(
+def parse_explain(arguments: Sequence[str], program: str) -> Options:
+    """The options of `explain`. Raises UsageError; `--help` prints and raises SystemExit."""
+    parser = _new_parser(program, ABOUT_EXPLAIN, EXAMPLES_EXPLAIN, usage=f"{program} [OPTION]... [FILE|-]")
+    parser.add_argument("log", nargs="?", metavar="FILE", help="the log; `-` or nothing reads standard input")
+    parser.add_argument("--json", dest="as_json", action="store_true", help="print JSON, schema rlc.explain/2")
+    _add_machine(parser, "a recording of the machine that produced the log")
+    known = parser.parse_args(list(arguments))
+    if known.log is None and sys.stdin.isatty():
+        hint = f"name a file, or use a pipe: `rlc train gsm8k 2>&1 | {program}`"
+        raise UsageError("no log is given", hint=hint)
+    known.log = None if known.log in (None, "-") else Path(known.log)
+    return Options(**vars(known))
+
+
+def _new_parser(program: str, about: str, examples: str, *, usage: str) -> Parser:
+    return Parser(
         prog=program,
-        description=ABOUT,
-        epilog=EXAMPLES.format(program=program),
+        description=about,
+        epilog=examples.format(program=program),
         formatter_class=Help,
         allow_abbrev=False,
-        usage=f"{program} [OPTION]...\n       {program} explain [FILE|-]",
+        usage=usage,
     )
+
+
+def _add_machine(parser: Parser, hardware: str) -> None:
+    """The options that say how to read the machine."""
     add = parser.add_argument
-    add("--list", action="store_true", help="list the checks and stop")
-    add("--only", action="append", default=[], metavar="ID[,ID]", help="run only these checks; may be repeated")
-    add("--all", action="store_true", help="also show what is fine")
-    add("--json", action="store_true", help="print JSON, schema rlc.doctor/1")
-    add("--hardware", type=Path, metavar="FILE", help="diagnose a recording made by `rlc probe --json`")
+    add("--hardware", type=Path, metavar="FILE", help=hardware)
     add(
         "--torch-timeout",
+        dest="torch_seconds",
         type=parse_seconds,
         default=TORCH_SECONDS,
         metavar="SECONDS",
-        help=f"give torch so long to answer, {TORCH_SECONDS:g} when not given",
+        help=f"time limit for importing torch (default: {TORCH_SECONDS:g})",
     )
-    add("--no-torch", action="store_true", help="leave torch alone, and out the checks that need it")
-    add(
-        "--network-timeout",
-        type=parse_seconds,
-        default=NETWORK_SECONDS,
-        metavar="SECONDS",
-        help=f"give servers so long to answer, {NETWORK_SECONDS:g} when not given",
-    )
-    add("--no-network", action="store_true", help="leave the network alone, and out the checks that need it")
-    add("--fix", action="store_true", help="print the commands that mend the machine as a script")
-    add("--yes", action="store_true", help="with --fix: run those that change this virtual environment, no others")
-    add("--bundle", type=Path, metavar="OUT.zip", help="also write what a bug report needs, names replaced")
-    add("--run", type=Path, metavar="FOLDER", help="with --bundle: the run to take the plan and the log's end from")
-    return parser
+    add("--no-torch", dest="torch", action="store_false", help="do not import torch; skip the checks that need it")
+    add("--no-network", dest="network", action="store_false", help="do not use the network; skip checks that need it")
 
 
 def _refuse_contradictions(options: Options) -> None:
     if options.yes and not options.fix:
-        raise UsageError("`--yes` is given without `--fix`", hint="`--fix --yes` runs the commands")
+        raise UsageError("`--yes` needs `--fix`", hint="`--fix --yes` runs the commands")
     if options.yes and options.hardware is not None:
         raise UsageError(
-            f"`--yes` would mend this machine with what was found in `{options.hardware}`",
-            hint="leave out `--yes` to print the commands, or `--hardware` to mend this machine",
+            f"`--yes` would change this machine because of findings in `{options.hardware}`",
+            hint="drop `--yes` to print the commands, or `--hardware` to fix this machine",
         )
     if options.run_folder is not None and options.bundle is None:
-        raise UsageError("`--run` is given without `--bundle`", hint="give `--bundle OUT.zip` too")
+        raise UsageError("`--run` needs `--bundle`", hint="add `--bundle OUT.zip`")
     if options.fix and options.as_json:
         raise UsageError(
-            "`--fix` prints a script and `--json` prints JSON", hint="the JSON has the script as `commands`"
+            "`--fix` prints a script, but `--json` prints JSON", hint="the JSON contains the script as `commands`"
         )
 
 
-def _stranger(text: str, parser: Parser) -> UsageError:
+def _unknown(text: str, parser: Parser) -> UsageError:
     name = text.partition("=")[0]
     if not name.startswith("-"):
-        return UsageError(
-            f"`{text}` is not an option, and the doctor takes no other argument",
-            hint=f"did you mean `{parser.prog} explain {text}`",
-        )
+        return UsageError(f"unexpected argument `{text}`", hint=f"did you mean `{parser.prog} explain {text}`")
     close = nearest(name, parser._option_string_actions)
-    hint = f"did you mean `{close}`" if close else f"`{parser.prog} --help` lists what it takes"
-    return UsageError(f"there is no option `{name}`", hint=hint)
+    hint = f"did you mean `{close}`" if close else f"`{parser.prog} --help` lists the options"
+    return UsageError(f"unknown option `{name}`", hint=hint)
 
 
 def parse_seconds(text: str) -> float:

@@ -1,11 +1,11 @@
-"""Remedies that several checks give, with commands for the Python that was looked at."""
+"""Remedies that several checks share, with commands for the Python of the machine."""
 
 from __future__ import annotations
 
 import shlex
 from dataclasses import replace
 
-from rl_compat.doctor.findings import Remedy, Step, Sureness
+from rl_compat.doctor.findings import Certainty, Remedy, Step
 from rl_compat.doctor.tables.cards import all_cards
 from rl_compat.doctor.tables.drivers import install_driver, last_branch
 from rl_compat.doctor.tables.target import known_driver, newest_cuda, suitable_torch, target_of
@@ -15,35 +15,45 @@ from rl_compat.hardware.gpu.binaries import parse_version
 from rl_compat.hardware.types import Hardware
 
 NEW_ENVIRONMENT = ".venv"
-"folder of the virtual environment that is made where the Python that was looked at will not do"
+"folder of the virtual environment to create when the current Python is not usable"
 WSL_LIBRARY_PATH = 'export LD_LIBRARY_PATH="/usr/lib/wsl/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"'
-"puts the driver of Windows first; an empty entry would mean the current folder"
+"puts the Windows driver first; an empty entry would mean the current folder"
 PROJECT = ("-e", ".")
-"what pip installs of this project, in its checkout"
+"what pip installs to get this project, run in its checkout"
 BUILT_FOR_ONE_TORCH = ("vllm", "sglang", "flash-attn", "flash-attn-3", "xformers")
 "packages with machine code for one release of torch"
 
 
-def pip_install(hardware: Hardware, *arguments: str) -> str:
-    """`PYTHON -m pip install …` for the Python of the machine; `python` where it is not known."""
-    return shlex.join([hardware.software.executable or "python", "-m", "pip", "install", *arguments])
+def pip(hardware: Hardware, command: str, *arguments: str) -> str:
+    """`PYTHON -m pip COMMAND …` for the Python of the machine; `python` if that is unknown."""
+    return shlex.join([hardware.software.executable or "python", "-m", "pip", command, *arguments])
 
 
-def pip_uninstall(hardware: Hardware, *names: str) -> str:
-    return shlex.join([hardware.software.executable or "python", "-m", "pip", "uninstall", "--yes", *names])
+def pip_install(hardware: Hardware, what: str, *arguments: str, certainty: Certainty = Certainty.READY) -> Remedy:
+    return Remedy(what, Step.PACKAGE, (pip(hardware, "install", *arguments),), certainty)
+
+
+def pip_uninstall(hardware: Hardware, what: str, *names: str) -> Remedy:
+    return Remedy(what, Step.PACKAGE, (pip(hardware, "uninstall", "--yes", *names),))
+
+
+def unset(*names: str) -> Remedy:
+    what = f"remove {' and '.join(names)} from the environment and from the shell's start-up file"
+    return shell(what, f"unset {' '.join(names)}")
+
+
+def shell(what: str, *commands: str, certainty: Certainty = Certainty.READY) -> Remedy:
+    return Remedy(what, Step.SHELL, commands, certainty)
 
 
 def new_environment(hardware: Hardware) -> Remedy:
-    """Make a virtual environment with the Python that was looked at, which goes into the same block of commands."""
-    return Remedy(
-        what=f"make a virtual environment in `{NEW_ENVIRONMENT}` and install into that",
-        step=Step.PYTHON,
-        commands=(shlex.join([hardware.software.executable or "python3", "-m", "venv", NEW_ENVIRONMENT]),),
-    )
+    """Create a virtual environment with the current Python; later commands of the same block install into it."""
+    command = shlex.join([hardware.software.executable or "python3", "-m", "venv", NEW_ENVIRONMENT])
+    return Remedy(f"create a virtual environment in `{NEW_ENVIRONMENT}` and install into it", Step.PYTHON, (command,))
 
 
 def install_torch(hardware: Hardware) -> Remedy:
-    """Install the build that suits the machine, or the best way to one where nothing can be installed as things are."""
+    """Install the build that suits the machine, or the best first step if no build can be installed as it is."""
     return torch_remedies(hardware)[0]
 
 
@@ -62,31 +72,31 @@ def torch_remedies(hardware: Hardware) -> tuple[Remedy, ...]:
 
 
 def install(hardware: Hardware, build: TorchInstall) -> Remedy:
-    """Install one build, with the packages beside it that go with one torch only."""
+    """Install one build, together with the packages that match a single torch only."""
     installed = hardware.software.packages
-    together = [requirement for name, requirement in companions(_release(build)).items() if name in installed]
+    release = next(row for row in releases() if row["newest"] == build.version)
+    together = [requirement for name, requirement in companions(release).items() if name in installed]
     again = ["--force-reinstall"] if installed.get("torch") == build.requirement.removeprefix("torch==") else []
     other_release = parse_version(installed.get("torch", ""))[:2] != parse_version(build.version)[:2]
-    outdated = [name for name in BUILT_FOR_ONE_TORCH if name in installed and other_release]
-    return Remedy(
-        what=f"install torch {build.version} for {_kind(build)}; {_reason(hardware, build)}"
-        + _beside(together, outdated),
-        step=Step.TORCH,
-        commands=(pip_install(hardware, *again, *_pip_arguments(hardware, build), *together),),
-    )
+    outdated = [f"`{name}`" for name in BUILT_FOR_ONE_TORCH if name in installed and other_release]
+    what = f"install torch {build.version} for {_kind(build)}; {_reason(hardware, build)}"
+    if together:
+        what += f"; {' and '.join(together)} match it; uninstall them instead if you do not need them"
+    if outdated:
+        what += f"; afterwards reinstall or uninstall {' and '.join(outdated)}, built for another torch"
+    arguments = [*again, *_pip_arguments(hardware, build), *together]
+    return Remedy(what, Step.TORCH, (pip(hardware, "install", *arguments),))
 
 
 def update_driver(hardware: Hardware, needed: str) -> Remedy:
-    """Get a driver of at least that version, wherever the driver of this machine lives."""
+    """Get a driver of at least that version, on the host or on Windows if the driver is there."""
     cards = all_cards(hardware)
     lasts = [last for card in cards if card.capability and (last := last_branch(card.capability)) is not None]
-    bound = f", up to R{min(lasts)}, the last branch with every card here" if lasts else ""
+    bound = f", up to R{min(lasts)}, the last branch that supports every card here" if lasts else ""
     driver = f"an NVIDIA driver of {needed} or newer{bound}"
     if hardware.host.wsl:
-        return Remedy(
-            what=f"on the Windows side install {driver} and run `wsl --shutdown`; inside of WSL no driver is installed",
-            step=Step.DRIVER,
-        )
+        what = f"install {driver} in Windows, then run `wsl --shutdown` there; do not install a driver inside WSL"
+        return Remedy(what, Step.DRIVER)
     return replace(install_driver(hardware, cards), what=f"get {driver}: {install_driver(hardware, cards).what}")
 
 
@@ -95,55 +105,38 @@ def on_the_cpu(hardware: Hardware, because: str) -> Remedy:
     try:
         build = replace(target_of(hardware), cards=()).builds()[0]
     except NoTorchBuildError as error:
-        return Remedy(what=f"{because}; nor can torch for the CPU be installed: {error}", step=Step.TORCH)
-    pip = pip_install(hardware, *_pip_arguments(hardware, build))
-    return Remedy(
-        what=f"hide the card and train on the CPU with torch {build.version}, or use another card; {because}",
-        step=Step.TORCH,
-        commands=("export CUDA_VISIBLE_DEVICES=", pip),
-    )
+        return Remedy(f"{because}; torch for the CPU cannot be installed either: {error}", Step.TORCH)
+    what = f"hide the card and train on the CPU with torch {build.version}, or use another card; {because}"
+    command = pip(hardware, "install", *_pip_arguments(hardware, build))
+    return Remedy(what, Step.TORCH, ("export CUDA_VISIBLE_DEVICES=", command))
 
 
 def newer_system() -> Remedy:
     """For a C library that torch is not published for."""
     return Remedy(
-        what="use a container or a release of the system with a newer glibc (Debian 10, Ubuntu 20.04, RHEL 8 or "
-        "later); the driver of the host can stay",
-        step=Step.SYSTEM,
+        "use a container or an operating system with a newer glibc (Debian 10, Ubuntu 20.04, RHEL 8 or later); "
+        "the driver of the host can stay",
+        Step.SYSTEM,
     )
-
-
-def unset(*names: str) -> Remedy:
-    return Remedy(
-        what=f"take {' and '.join(names)} out of the environment, and out of the shell's start-up file",
-        step=Step.SHELL,
-        commands=(f"unset {' '.join(names)}",),
-    )
-
-
-def shell(what: str, *commands: str, sure: Sureness = Sureness.PASTE) -> Remedy:
-    return Remedy(what=what, step=Step.SHELL, commands=commands, sure=sure)
 
 
 def _ways_out(hardware: Hardware, error: NoTorchBuildError) -> tuple[Remedy, ...]:
-    """What to change first where no build fits: the Python, the driver, or the card."""
+    """What to change first when no build fits: the Python, the driver, or the card."""
     if error.obstacle == "machine":
-        return (Remedy(what=f"{error}: use another machine, or a torch that its maker built", step=Step.TORCH),)
+        return (Remedy(f"{error}: use another machine, or a torch built by its vendor", Step.TORCH),)
     if error.obstacle == "card":
         return (on_the_cpu(hardware, str(error).partition(":")[0]),)
     if error.obstacle == "system":
         return (newer_system(), *other_python(hardware))
     if error.obstacle == "driver" and error.needed_driver is not None:
         return (*other_python(hardware), update_driver(hardware, error.needed_driver))
-    return other_python(hardware) or (
-        Remedy(what=f"no torch can be installed as things are: {error}", step=Step.TORCH),
-    )
+    return other_python(hardware) or (Remedy(f"no torch can be installed here: {error}", Step.TORCH),)
 
 
 def other_python(hardware: Hardware) -> tuple[Remedy, ...]:
-    """A new environment with another Python, torch and this project; none when no Python gets a torch for the machine.
+    """A new environment with another Python, torch and this project; empty if no Python has a torch for the machine.
 
-    Of the Pythons that get the newest torch it is the nearest to the present one.
+    Among the Pythons with the newest torch it is the one nearest to the current version.
     """
     wanted = target_of(hardware)
     pythons = wanted.pythons()
@@ -151,34 +144,30 @@ def other_python(hardware: Hardware) -> tuple[Remedy, ...]:
         return ()
     python = min(pythons, key=lambda known: abs(_minor(known) - _minor(wanted.python)))
     build = replace(wanted, python=python).builds()[0]
-    pip = [f"{NEW_ENVIRONMENT}/bin/python", "-m", "pip", "install"]
+    command = [f"{NEW_ENVIRONMENT}/bin/python", "-m", "pip", "install"]
     environment = new_python(hardware, python)
     return (
         replace(
             environment,
-            what=f"{environment.what}; it gets torch {build.version} for {_kind(build)}, then this project",
+            what=f"{environment.what}; install torch {build.version} for {_kind(build)} and this project into it",
             commands=(
                 *environment.commands,
-                shlex.join([*pip, *_pip_arguments(hardware, build)]),
-                shlex.join([*pip, *PROJECT]),
+                shlex.join([*command, *_pip_arguments(hardware, build)]),
+                shlex.join([*command, *PROJECT]),
             ),
         ),
     )
 
 
 def new_python(hardware: Hardware, python: str) -> Remedy:
-    """A new environment with that Python: conda brings it along, otherwise it must be there."""
-    what = f"make an environment in `{NEW_ENVIRONMENT}` with Python {python}"
+    """A new environment with that Python: conda installs it, otherwise it must already be installed."""
+    what = f"create an environment in `{NEW_ENVIRONMENT}` with Python {python}"
     if hardware.software.environment_kind == "conda":
         conda = f"conda create --yes --prefix ./{NEW_ENVIRONMENT} python={python} pip"
-        return Remedy(what=what, step=Step.PYTHON, commands=(conda,))
+        return Remedy(what, Step.PYTHON, (conda,))
     uv = f"uv venv --seed --python {python} {NEW_ENVIRONMENT}"
-    return Remedy(
-        what=f"{what} (where that is missing, `{uv}` brings it)",
-        step=Step.PYTHON,
-        commands=(f"python{python} -m venv {NEW_ENVIRONMENT}",),
-        sure=Sureness.UNSURE,
-    )
+    command = f"python{python} -m venv {NEW_ENVIRONMENT}"
+    return Remedy(f"{what} (if it is not installed, `{uv}` downloads it)", Step.PYTHON, (command,), Certainty.UNCERTAIN)
 
 
 def _pip_arguments(hardware: Hardware, build: TorchInstall) -> list[str]:
@@ -192,21 +181,11 @@ def _minor(python: str) -> int:
 
 
 def _reason(hardware: Hardware, build: TorchInstall) -> str:
-    """Why that build, in terms of the CUDA that the driver runs where its own version does not count, as under WSL."""
+    """Why that build; names the driver's CUDA version if its own version does not count, as under WSL."""
     by_cuda, newest = known_driver(hardware), newest_cuda(hardware)
     if by_cuda is None or newest is None or by_cuda == hardware.driver.version:
         return build.reason
     return build.reason.replace(f"driver {by_cuda}", f"a driver for CUDA {newest}")
-
-
-def _beside(together: list[str], outdated: list[str]) -> str:
-    with_it = f"; {' and '.join(together)} go with it, or can be uninstalled" if together else ""
-    old = " and ".join(f"`{name}`" for name in outdated)
-    return with_it + (f"; after that reinstall or uninstall {old}, built for another torch" if outdated else "")
-
-
-def _release(build: TorchInstall) -> dict[str, object]:
-    return next(row for row in releases() if row["newest"] == build.version)
 
 
 def _kind(build: TorchInstall) -> str:

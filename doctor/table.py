@@ -1,23 +1,12 @@
-"""Every check of the doctor, in the order in which it asks: the quick ones first, those that need the network last."""
+"""Every check of the doctor in the order in which they run: quick ones first, those that need the network last."""
 
 from __future__ import annotations
 
-from rl_compat.doctor.checks import (
-    compute,
-    driver,
-    gpu,
-    host,
-    libraries,
-    memory,
-    network,
-    packages,
-    python,
-    rollout_engines,
-    several,
-    storage,
-    terminal,
-    torch_build,
-)
+from rl_compat.doctor.checks.cards import gpu, memory, precision, several
+from rl_compat.doctor.checks.driver import driver
+from rl_compat.doctor.checks.packages import bitsandbytes, engines, kernels, required, transformers
+from rl_compat.doctor.checks.system import container, host, network, python, storage, variables
+from rl_compat.doctor.checks.torch import build, libraries
 from rl_compat.doctor.findings import Check
 
 CHECKS: tuple[Check, ...] = (
@@ -26,13 +15,20 @@ CHECKS: tuple[Check, ...] = (
     *python.CHECKS,
     *memory.CHECKS,
     *several.CHECKS,
+    container.SHARED_MEMORY,
     *host.CHECKS,
+    *container.CHECKS,
     *storage.CHECKS,
-    *terminal.CHECKS,
-    *torch_build.CHECKS,
+    host.TERMINAL,
+    *build.CHECKS,
     *libraries.CHECKS,
-    *compute.CHECKS,
-    *packages.CHECKS,
-    *rollout_engines.CHECKS,
+    *precision.CHECKS,
+    variables.CHECK,
+    required.CHECK,
+    transformers.CHECK,
+    bitsandbytes.CHECK,
+    kernels.CHECK,
+    libraries.CUDA_LIBRARIES,
+    *engines.CHECKS,
     *network.CHECKS,
 )

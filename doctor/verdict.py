@@ -1,4 +1,4 @@
-"""What training would look like here: the profile, and how large a model each method can train, by real plans."""
+"""What this machine can train: the profile, and the largest model of each method, from real plans."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from rl_compat.capability.devices import capability_text
 from rl_compat.config.embedded import embedded_config
 from rl_compat.config.types import RunConfig
-from rl_compat.doctor.tables.supposed import supposed
+from rl_compat.doctor.repaired import repaired_machines
 from rl_compat.errors import RLCompatError
 from rl_compat.hardware.types import Hardware
 from rl_compat.planning.fit import make_plan, plan_if_it_fits
@@ -24,7 +24,7 @@ METHODS: Mapping[str, Mapping[str, str | int]] = {
     "LoRA PPO": {"model.lora_rank": 16},
     "full GRPO": {"algorithm.name": "grpo", "algorithm.group_size": 8},
 }
-"what is asked for, and the settings that make it of the shipped GSM8K run, which is PPO with critic and reference"
+"by name, the settings on top of the built-in GSM8K run, which is PPO with critic and reference"
 
 LADDER = (
     "smollm2-135m",
@@ -38,37 +38,37 @@ LADDER = (
     "Qwen/Qwen2.5-14B-Instruct",
     "Qwen/Qwen2.5-32B-Instruct",
 )
-"models in the order of the memory that they need"
+"models in order of the memory that they need"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reach:
-    """The largest model of the ladder that a method can train here."""
+class LargestModel:
+    """The largest model of LADDER that a method can train here."""
 
     method: str
     settings: tuple[str, ...]
-    "after `rlc train` or `rlc plan`: the run and what was set"
+    "arguments of `rlc train` or `rlc plan`: the run and its settings"
     model: str | None = None
     plan: Plan | None = None
     problem: str | None = None
-    "why not even the smallest can be trained"
+    "why even the smallest does not fit"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """Whether training works, on what, and how far it reaches."""
+    """Whether training works, on which device, and with which models."""
 
     problem: str | None
-    "the first reason why it does not work; None when it works"
+    "the first reason why it does not work; None if it works"
     device: str
     profile: str | None
     summary: str
-    "what the profile is for"
-    reaches: tuple[Reach, ...]
+    "of the profile"
+    methods: tuple[LargestModel, ...]
     torch: str | None = None
-    "the build that is supposed instead of the installed one"
+    "the build assumed instead of the installed one"
     visible: bool = True
-    "False when cards are supposed to answer that do not"
+    "False if the verdict assumes cards that do not answer yet"
 
     @property
     def works(self) -> bool:
@@ -76,27 +76,27 @@ class Verdict:
 
     @property
     def plan(self) -> Plan | None:
-        """The plan of the first method that reaches anything."""
-        return next((reach.plan for reach in self.reaches if reach.plan), None)
+        """The plan of the first method that fits."""
+        return next((largest.plan for largest in self.methods if largest.plan), None)
 
 
 def judge(hardware: Hardware, failures: Sequence[str] = ()) -> Verdict:
-    """The verdict for a machine on which `failures`, the worst first, were found."""
-    reaches = reach_all(hardware)
-    plan = next((reach.plan for reach in reaches if reach.plan), None)
-    problems = (*failures, torch_problem(hardware), None if plan else reaches[0].problem)
+    """The verdict for a machine with these failures, the worst first."""
+    methods = largest_models(hardware)
+    plan = next((largest.plan for largest in methods if largest.plan), None)
+    problems = (*failures, torch_problem(hardware), None if plan else methods[0].problem)
     return Verdict(
         problem=next(filter(None, problems), None),
         device=describe_device(hardware),
         profile=plan.pool_of("actor").profile if plan else None,
         summary=find_profile(plan.pool_of("actor").profile).summary if plan else "",
-        reaches=reaches,
+        methods=methods,
     )
 
 
-def judge_mended(hardware: Hardware, *, new_torch: bool) -> Verdict | None:
-    """The verdict once the failures are mended, with or without a new torch; None when not even the CPU can work."""
-    for machine, build in supposed(hardware, new_torch=new_torch):
+def judge_fixed(hardware: Hardware, *, new_torch: bool) -> Verdict | None:
+    """The verdict once the failures are fixed, with or without a new torch; None if not even the CPU works."""
+    for machine, build in repaired_machines(hardware, new_torch=new_torch):
         verdict = judge(machine)
         if verdict.works:
             torch = None if build is None else f"{build.version}+{build.variant}"
@@ -105,7 +105,7 @@ def judge_mended(hardware: Hardware, *, new_torch: bool) -> Verdict | None:
 
 
 def torch_problem(hardware: Hardware) -> str | None:
-    """Why no torch can be imported; None too when it was not looked at."""
+    """Why torch cannot be imported; also None if it was not tried."""
     software = hardware.software
     if software.torch_error:
         return f"torch does not import: {software.torch_error}"
@@ -114,12 +114,12 @@ def torch_problem(hardware: Hardware) -> str | None:
     return None
 
 
-def reach_all(hardware: Hardware) -> tuple[Reach, ...]:
+def largest_models(hardware: Hardware) -> tuple[LargestModel, ...]:
     run = "gsm8k" if hardware.devices else "gsm8k-cpu"
-    return tuple(reach(hardware, method, run, settings) for method, settings in METHODS.items())
+    return tuple(largest_model(hardware, method, run, settings) for method, settings in METHODS.items())
 
 
-def reach(hardware: Hardware, method: str, run: str, values: Mapping[str, str | int]) -> Reach:
+def largest_model(hardware: Hardware, method: str, run: str, values: Mapping[str, str | int]) -> LargestModel:
     """The largest model for one method, by bisection."""
     config = embedded_config(run, values)
     settings = tuple(f"{key}={value}" for key, value in values.items())
@@ -133,21 +133,21 @@ def reach(hardware: Hardware, method: str, run: str, values: Mapping[str, str | 
         if best is None:
             make_plan(workload_of(config, LADDER[0]), hardware, run_requests(config))
     except RLCompatError as error:
-        return Reach(method=method, settings=(run, *settings), problem=error.message)
-    except Exception as error:  # a planner that breaks off must not take the findings with it
-        said = " ".join("".join(traceback.format_exception_only(error)).split())
-        return Reach(method=method, settings=(run, *settings), problem=f"the planner broke off: {said}")
+        return LargestModel(method=method, settings=(run, *settings), problem=error.message)
+    except Exception as error:  # an error in the planner must not hide the findings
+        message = " ".join("".join(traceback.format_exception_only(error)).split())
+        return LargestModel(method=method, settings=(run, *settings), problem=f"the planner failed: {message}")
     model = LADDER[low - 1]
-    return Reach(method=method, settings=(run, f"model.path={model}", *settings), model=model, plan=best)
+    return LargestModel(method=method, settings=(run, f"model.path={model}", *settings), model=model, plan=best)
 
 
 def workload_of(config: RunConfig, model: str) -> Workload:
-    """The run with a model of the ladder."""
+    """The run with a model of LADDER."""
     return run_workload(config, {"actor": KNOWN_SHAPES[model]})
 
 
 def describe_device(hardware: Hardware) -> str:
-    """The card that a run takes, or the processor."""
+    """The card that a run uses, or the processor."""
     host = hardware.host
     if not hardware.devices:
         return f"{host.cpu_name} ({host.num_cores} cores, {format_bytes(host.ram_available_bytes)} of memory available)"
@@ -155,6 +155,6 @@ def describe_device(hardware: Hardware) -> str:
     total = format_bytes(device.memory_total_bytes)
     free = format_bytes(device.memory_free_bytes).removesuffix(f" {total.split()[-1]}")
     by_catalogue = device.sources.get("name") == "catalogue"
-    memory = f"{total} by the catalogue" if by_catalogue else f"{free} of {total} free"
+    memory = f"{total} according to the catalogue" if by_catalogue else f"{free} of {total} free"
     also = f", first of {len(others) + 1}" if others else ""
     return f"{device.name} (compute capability {capability_text(device)}, {memory}){also}"

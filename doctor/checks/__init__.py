@@ -1,1 +1,1 @@
-"""What the doctor looks at, one subject a file."""
+"""The checks, grouped by what they examine."""

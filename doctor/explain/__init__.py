@@ -1,1 +1,1 @@
-"""Naming the cause behind an error message."""
+"""Finding the root cause of the errors in a log."""

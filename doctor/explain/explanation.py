@@ -1,34 +1,25 @@
-"""An explanation: what a log has, what caused what, and what it means on a machine; as JSON too.
-
-`schema` is `rlc.explain/1`: keys are only added while it stays 1.
-
-    schema, version   of this form; of rl_compat
-    exit_code         1 when a known fault was recognised, else 0
-    source, lines     of the log; how many lines it has
-    causes            the likeliest first: id, title, component, layer, severity, confidence, date, cause, sources,
-                      lines (of each place that is shown: first, last, text), occurrences,
-                      concerns_this_machine (`yes`, `unlikely`, `no`, `unknown`, null without a machine), why,
-                      findings, checks_fine, remedies (what, step, commands, sure),
-                      consequences (id, title, severity, cause, lines, occurrences)
-    unrecognised      when there is no known fault: lines that look like an error (number, text), last ones last
-    nearest           known errors that resemble them: id, title, cause, line, score, shared
-    collect           what to collect for a report
-"""
+"""Explaining a log: read it, find the known errors, rank them by cause, and check the machine for each."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 
-from rl_compat import __version__
-from rl_compat.doctor.explain.machine import Advice
-from rl_compat.doctor.explain.matching import Match
-from rl_compat.doctor.explain.nearest import Candidate
-from rl_compat.doctor.explain.ranking import Cause
-from rl_compat.doctor.explain.reading import Line
-from rl_compat.doctor.findings import Finding, Remedy
+from rl_compat.doctor.diagnosis import excluded_by, read_machine, run_checks
+from rl_compat.doctor.explain.machine import Advice, advise, checks_of
+from rl_compat.doctor.explain.matching import Found, find_errors
+from rl_compat.doctor.explain.nearest import Candidate, nearest_errors
+from rl_compat.doctor.explain.patterns import known_errors
+from rl_compat.doctor.explain.ranking import Cause, rank
+from rl_compat.doctor.explain.reading import Line, open_log, read_blocks
+from rl_compat.doctor.findings import Check
+from rl_compat.doctor.options import Options
+from rl_compat.hardware.recording import load_recording
+from rl_compat.hardware.types import Hardware
 
-SCHEMA = "rlc.explain/1"
+SHOWN_SUSPECTS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,79 +43,60 @@ class Explanation:
 
     @property
     def exit_code(self) -> int:
-        """1 when a known fault was recognised; warnings alone are 0, like a log without any."""
+        """1 if a known fault was recognised; 0 for warnings only, or nothing."""
         return int(any(explained.cause.severity == 0 for explained in self.causes))
 
 
-def as_json(explanation: Explanation) -> dict[str, Any]:
-    """Plain dictionaries, lists, strings and numbers, in the form that this file describes."""
-    return {
-        "schema": SCHEMA,
-        "version": __version__,
-        "exit_code": explanation.exit_code,
-        "source": explanation.source,
-        "lines": explanation.num_lines,
-        "causes": [_cause(explained) for explained in explanation.causes],
-        "unrecognised": [{"number": line.number, "text": line.text} for line in explanation.unrecognised],
-        "nearest": [_candidate(candidate) for candidate in explanation.nearest],
-        "collect": list(explanation.collect),
-    }
+def explain_log(options: Options, program: str, checks: Sequence[Check]) -> Explanation:
+    """The explanation of `options.log`, or of standard input. Raises RLCompatError."""
+    recording = load_recording(options.hardware) if options.hardware is not None else None
+    source = "the text" if options.log is None else str(options.log)
+    with ExitStack() as stack:
+        stream = sys.stdin.buffer if options.log is None else stack.enter_context(open_log(options.log))
+        found = find_errors(read_blocks(stream, source if options.log is None else f"`{source}`"), known_errors())
+    causes = _on_machine(rank(found.matches), recording, options, checks)
+    explanation = Explanation(source=source, num_lines=found.num_lines, causes=causes)
+    return explanation if explanation.exit_code else _with_unrecognised(explanation, found, program)
 
 
-def _cause(explained: Explained) -> dict[str, Any]:
-    error, advice = explained.cause.match.error, explained.advice
-    return {
-        "id": error.id,
-        "title": error.title,
-        "component": error.component,
-        "layer": error.layer.id,
-        "severity": error.severity,
-        "confidence": error.confidence,
-        "date": error.date,
-        "cause": error.cause,
-        "sources": list(error.sources),
-        **_places(explained.cause.match),
-        "concerns_this_machine": advice.concerns,
-        "why": advice.why,
-        "findings": [_finding(finding) for finding in advice.findings],
-        "checks_fine": list(advice.fine),
-        "remedies": [_remedy(remedy) for remedy in advice.remedies],
-        "consequences": [_consequence(match) for match in explained.cause.consequences],
-    }
+def _on_machine(
+    causes: Sequence[Cause], recording: Hardware | None, options: Options, checks: Sequence[Check]
+) -> tuple[Explained, ...]:
+    """Every cause with the advice for the machine.
+
+    The machine is probed only if there is a cause, torch and servers only if a check of a cause needs them.
+    """
+    if not causes:
+        return ()
+    named = checks_of([cause.match.error for cause in causes], checks)
+    selected = [check for check in named if excluded_by(check, options) is None]
+    hardware = recording or read_machine(options, selected)
+    results = {result.check.id: result for result in run_checks(selected, hardware)}
+    return tuple(
+        Explained(
+            cause=cause,
+            advice=advise(
+                cause.match.error, hardware, [results[id] for id in cause.match.error.checks if id in results]
+            ),
+        )
+        for cause in causes
+    )
 
 
-def _consequence(match: Match) -> dict[str, Any]:
-    error = match.error
-    return {"id": error.id, "title": error.title, "severity": error.severity, "cause": error.cause, **_places(match)}
-
-
-def _places(match: Match) -> dict[str, Any]:
-    shown = [
-        {"first": place.first, "last": place.last, "text": [line.text for line in place.matched]}
-        for place in match.places
-    ]
-    return {"lines": shown, "occurrences": match.count}
-
-
-def _finding(finding: Finding) -> dict[str, Any]:
-    return {"id": finding.id, "severity": finding.severity.name.lower(), "what": finding.what, "why": finding.why}
-
-
-def _remedy(remedy: Remedy) -> dict[str, Any]:
-    return {
-        "what": remedy.what,
-        "step": remedy.step.name.lower(),
-        "commands": list(remedy.commands),
-        "sure": remedy.sure.name.lower(),
-    }
-
-
-def _candidate(candidate: Candidate) -> dict[str, Any]:
-    return {
-        "id": candidate.error.id,
-        "title": candidate.error.title,
-        "cause": candidate.error.cause,
-        "line": candidate.line.number,
-        "score": round(candidate.score, 3),
-        "shared": list(candidate.shared),
-    }
+def _with_unrecognised(explanation: Explanation, found: Found, program: str) -> Explanation:
+    """With the last lines that look like an error, the known errors they resemble, and what to collect."""
+    known = {number for match in found.matches for number in match.numbers}
+    unknown = [line for line in found.suspects if line.number not in known]
+    if not unknown:
+        return explanation
+    doctor = program.removesuffix(" explain")
+    return replace(
+        explanation,
+        unrecognised=tuple(unknown[-SHOWN_SUSPECTS:]),
+        nearest=nearest_errors(unknown),
+        collect=(
+            f"`{doctor}` diagnoses this machine",
+            f"`{doctor} --bundle report.zip` collects machine, versions, plan and log for a report, without names",
+            "the whole log: its first error says more than its last, so run again with `2>&1 | tee run.log`",
+        ),
+    )

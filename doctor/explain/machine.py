@@ -1,4 +1,4 @@
-"""What a recognised error means for one machine: whether it can come from it, what is wrong on it, what mends it."""
+"""What a recognised error means for a machine: whether it can come from it, what is wrong, and how to fix it."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rl_compat.doctor.explain.patterns import Capability, KnownError, KnownRemedy
-from rl_compat.doctor.findings import Check, CheckResult, Finding, Remedy, Severity, Step, Sureness
-from rl_compat.doctor.remedies import pip_install, pip_uninstall, torch_remedies
+from rl_compat.doctor.explain.patterns import KnownError, KnownRemedy
+from rl_compat.doctor.findings import Certainty, Check, CheckResult, Finding, Remedy, Severity, Step
+from rl_compat.doctor.remedies import torch_remedies
+from rl_compat.doctor.tables.rows import capability_text
 from rl_compat.doctor.tables.target import target_of
 from rl_compat.hardware.types import Hardware
 
@@ -17,39 +18,39 @@ MOST_REMEDIES = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """What to say of one error on one machine."""
+    """Advice about one error on one machine."""
 
     concerns: str
     "whether the error can come from this machine: `yes`, `unlikely`, `no` or `unknown`"
     why: str
-    "why not, or which device; empty when every machine can give it"
+    "why not, or which device; empty if every machine can produce it"
     findings: tuple[Finding, ...]
-    "of its checks, in their order, without what is fine"
+    "of its checks, in their order, except what is fine"
     fine: tuple[str, ...]
     "ids of its checks that found everything fine"
     remedies: tuple[Remedy, ...]
-    "those of the findings, then those of the table that suit the machine"
+    "those of the findings, then those of the table that apply to the machine"
 
 
 def advise(error: KnownError, hardware: Hardware, results: Sequence[CheckResult]) -> Advice:
     """The advice for the machine; `results` are those of the error's checks.
 
-    Where the error cannot be from this machine, the remedies are for the one that it is from.
+    If the error cannot come from this machine, the remedies are for the one that produced it.
     """
     concerns, why = origin(error, hardware)
     if concerns != "yes":
-        there = tuple(_elsewhere(remedy) for remedy in error.remedies[:MOST_REMEDIES])
-        return Advice(concerns=concerns, why=why, findings=(), fine=(), remedies=there)
+        elsewhere = tuple(_elsewhere(remedy) for remedy in error.remedies[:MOST_REMEDIES])
+        return Advice(concerns=concerns, why=why, findings=(), fine=(), remedies=elsewhere)
     findings = [finding for result in results for finding in result.findings if finding.severity > Severity.NOTE]
     fine = [result.check.id for result in results if result.findings and result.severity <= Severity.NOTE]
-    here = [remedy for finding in findings for remedy in finding.remedies[:1]]
-    known = [made for remedy in error.remedies for made in _suiting(remedy, hardware)]
+    found = [remedy for finding in findings for remedy in finding.remedies[:1]]
+    known = [suiting for remedy in error.remedies for suiting in _suiting(remedy, hardware)]
     return Advice(
         concerns=concerns,
         why=why,
         findings=tuple(findings),
         fine=tuple(fine),
-        remedies=tuple(_once([*here, *known])[:MOST_REMEDIES]),
+        remedies=tuple(_once([*found, *known])[:MOST_REMEDIES]),
     )
 
 
@@ -59,20 +60,20 @@ def origin(error: KnownError, hardware: Hardware) -> tuple[str, str]:
     if not applies.ranges:
         return "yes", ""
     if not cards:
-        return "unknown", f"the message comes from cards {applies}, and no card is seen on this machine"
+        return "unknown", f"the message comes from cards {applies}, but this machine shows no card"
     inside = [card for card in cards if card in applies]
     if inside and len(inside) < len(cards):
         names = [
             f"cuda:{device.index} ({device.name})" for device in hardware.devices if device.compute_capability in inside
         ]
-        return "yes", f"the message comes from cards {applies}, here {', '.join(names or map(_text, inside))}"
+        return "yes", f"the message comes from cards {applies}: {', '.join(names or map(capability_text, inside))}"
     if inside:
         return "yes", ""
-    has = f"this machine has compute capability {' and '.join(_text(card) for card in sorted(set(cards)))}"
+    has = f"this machine has compute capability {' and '.join(capability_text(card) for card in sorted(set(cards)))}"
     usually = "" if applies.only else "usually "
     return (
         "no" if applies.only else "unlikely",
-        f"{has}, the message {usually}comes from {applies}: was the log made elsewhere?",
+        f"{has}, but the message {usually}comes from {applies}: is the log from another machine?",
     )
 
 
@@ -82,12 +83,8 @@ def checks_of(errors: Sequence[KnownError], checks: Sequence[Check]) -> tuple[Ch
     return tuple(check for check in checks if check.id in named)
 
 
-def _text(capability: Capability) -> str:
-    return f"{capability[0]}.{capability[1]}"
-
-
 def _suiting(remedy: KnownRemedy, hardware: Hardware) -> list[Remedy]:
-    """The remedy as it stands on the machine; none where it does not suit its cards or its system."""
+    """The remedy for the machine; empty if it does not apply to its cards or its system."""
     cards = target_of(hardware).cards
     suits = not cards or any(card in remedy.capabilities for card in cards)
     step = Step[remedy.step.upper()]
@@ -95,34 +92,25 @@ def _suiting(remedy: KnownRemedy, hardware: Hardware) -> list[Remedy]:
         return []
     if remedy.install_torch:
         return list(torch_remedies(hardware)[:1]) if cards else [_elsewhere(remedy)]
-    commands = list(remedy.commands)
-    if remedy.pip_uninstall:
-        commands.append(pip_uninstall(hardware, *remedy.pip_uninstall))
-    if remedy.pip_install:
-        commands.append(pip_install(hardware, *remedy.pip_install))
     what = f"on the host: {remedy.what}" if step is Step.DRIVER and hardware.host.container else remedy.what
-    return [Remedy(what=what, step=step, commands=tuple(commands), sure=_sureness(remedy))]
+    return [_remedy(remedy, what, hardware.software.executable or "python")]
 
 
 def _elsewhere(remedy: KnownRemedy) -> Remedy:
-    """The remedy for another machine, whose Python and cards are not known."""
+    """The remedy for another machine, whose Python and cards are unknown."""
+    named = "; run `rlc doctor` there to find it" if remedy.install_torch else ""
+    for_cards = f", on cards {remedy.capabilities}" if remedy.capabilities.ranges else ""
+    return _remedy(remedy, f"on the machine of the log: {remedy.what}{for_cards}{named}", "python")
+
+
+def _remedy(remedy: KnownRemedy, what: str, python: str) -> Remedy:
+    """With the pip commands for that Python."""
     commands = list(remedy.commands)
     if remedy.pip_uninstall:
-        commands.append(shlex.join(["python", "-m", "pip", "uninstall", "--yes", *remedy.pip_uninstall]))
+        commands.append(shlex.join([python, "-m", "pip", "uninstall", "--yes", *remedy.pip_uninstall]))
     if remedy.pip_install:
-        commands.append(shlex.join(["python", "-m", "pip", "install", *remedy.pip_install]))
-    named = "; `rlc doctor` there names it" if remedy.install_torch else ""
-    for_cards = f", on cards {remedy.capabilities}" if remedy.capabilities.ranges else ""
-    return Remedy(
-        what=f"on the machine of the log: {remedy.what}{for_cards}{named}",
-        step=Step[remedy.step.upper()],
-        commands=tuple(commands),
-        sure=_sureness(remedy),
-    )
-
-
-def _sureness(remedy: KnownRemedy) -> Sureness:
-    return Sureness[remedy.sure.upper()]
+        commands.append(shlex.join([python, "-m", "pip", "install", *remedy.pip_install]))
+    return Remedy(what, Step[remedy.step.upper()], tuple(commands), Certainty[remedy.certainty.upper()])
 
 
 def _once(remedies: Sequence[Remedy]) -> list[Remedy]:

@@ -1,4 +1,4 @@
-"""Finding the known errors in a log, also where a line is wrapped, prefixed or coloured."""
+"""Finding the known errors in a log, even if lines are wrapped, prefixed or coloured."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from rl_compat.doctor.explain.patterns import KnownError, Pattern
 from rl_compat.doctor.explain.reading import Line
 
 SHOWN_PLACES = 3
-"places of one error that are kept; the others are counted"
+"places of one error that are kept; others are only counted"
 LINES_BEFORE, LINES_AFTER = 2, 1
 WRAPPED_LINES = 3
-"over which one message may be wrapped"
+"over which a message may be wrapped"
 CARRIED_CHARACTERS = 2000
-"of a block, searched again with the next one; longer than any message"
+"of a block, searched again together with the next one; longer than any message"
 KEPT_SUSPECTS = 40
 
 PREFIX = re.compile(
@@ -54,7 +54,7 @@ ERROR_WORDS = (
     "code",
     "status",
 )
-"one of them is in every line that SUSPECT matches"
+"every line that SUSPECT matches contains one of them"
 SUSPECT = re.compile(
     r"\b[A-Za-z][\w.]{0,80}(?:Error|Exception|Interrupt)\b(?:: |:?$| \()"
     r"|^\W{0,8}(?:fatal|error|critical|panic|killed|abort(?:ed)?)\b"
@@ -71,12 +71,12 @@ NO_ERROR = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a message stands: the lines it spans, and a few around it."""
+    """Where a message is: the lines it spans, and a few around it."""
 
     first: int
     last: int
     column: int
-    "where the message begins in the first line"
+    "where the message starts in the first line"
     matched: tuple[Line, ...]
     before: tuple[Line, ...]
     after: tuple[Line, ...]
@@ -84,14 +84,14 @@ class Place:
 
 @dataclass(slots=True)
 class Match:
-    """An error that the log has, and where."""
+    """An error in the log, and where it is."""
 
     error: KnownError
     places: list[Place] = field(default_factory=list)
     count: int = 0
     "lines on which it starts"
     numbers: set[int] = field(default_factory=set)
-    "of the lines of the places that are kept"
+    "of the lines of the kept places"
     last: int = 0
     "the last line on which it starts"
 
@@ -102,17 +102,17 @@ class Match:
 
 @dataclass(slots=True)
 class Found:
-    """What a log has."""
+    """The errors in a log."""
 
     matches: list[Match] = field(default_factory=list)
     "in the order in which they first occur"
     num_lines: int = 0
     suspects: deque[Line] = field(default_factory=lambda: deque(maxlen=KEPT_SUSPECTS))
-    "the last lines that look like an error, known or not"
+    "the last lines that look like an error, whether known or not"
 
 
 def find_errors(blocks: Iterable[Sequence[Line]], errors: Sequence[KnownError]) -> Found:
-    """Every known error in the lines, which come in order. Memory stays bounded, whatever the size of the log."""
+    """Every known error in the lines, which must be in order. Memory is bounded for a log of any size."""
     found = Found()
     matches: dict[str, Match] = {}
     carried: list[Line] = []
@@ -137,13 +137,13 @@ def looks_like_an_error(text: str) -> bool:
 
 
 def without_prefix(text: str) -> str:
-    """A line without timestamp, process name and frame, which would stand in the middle of a wrapped message."""
+    """A line without timestamp, process name and frame, which would interrupt a wrapped message."""
     found = PREFIX.match(text)
     return text[found.end() :] if found else text
 
 
 class _Text:
-    """Lines as one text without white space, and the way back from it to the lines."""
+    """Lines as one text without white space, with the mapping back to the lines."""
 
     def __init__(self, lines: list[Line], new_from: int) -> None:
         self.lines = lines
@@ -152,7 +152,7 @@ class _Text:
         self.text = "".join(squeezed)
         self.lower = self.text.lower()
         self.old = self.ends[new_from - 1] if new_from else 0
-        "characters that were searched with the block before"
+        "characters already searched with the previous block"
 
     def place(self, start: int, end: int) -> Place:
         first, last = self.line_at(start), self.line_at(end - 1)
@@ -172,12 +172,12 @@ class _Text:
         return bisect_right(self.ends, position)
 
     def tail(self) -> list[Line]:
-        """The last lines, which may hold the start of a message."""
+        """The last lines, which may contain the start of a message."""
         return self.lines[self.line_at(max(0, len(self.text) - CARRIED_CHARACTERS)) :]
 
 
 def _column(text: str, squeezed: int) -> int:
-    """Where in a line the character stands that has that position without prefix and white space."""
+    """The position in a line of the character at position `squeezed` without prefix and white space."""
     bare = without_prefix(text)
     written = [position for position, character in enumerate(bare) if not character.isspace()]
     return len(text) - len(bare) + (written[squeezed] if squeezed < len(written) else 0)
@@ -205,7 +205,7 @@ def _spans(text: _Text, pattern: Pattern) -> list[tuple[int, int]]:
 
 
 def _without_general(matches: dict[str, Match]) -> list[Match]:
-    """The matches without those that only repeat, on the same lines or next to them, what a more specific one says."""
+    """The matches except general ones on or next to the lines of a more specific error that covers them."""
     covered: dict[str, set[int]] = {}
     for match in matches.values():
         near = {number + step for number in match.numbers for step in range(-WRAPPED_LINES, WRAPPED_LINES + 1)}

@@ -1,4 +1,4 @@
-"""For text that nothing recognises: the known errors that share its rarer words."""
+"""The known errors that share the rarer words of an unrecognised text."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from rl_compat.doctor.explain.patterns import KnownError, known_errors
 from rl_compat.doctor.explain.reading import Line
 
 THRESHOLD = 0.3
-"share of a known error's word weight that a line must have"
+"fraction of the word weight of a known error that a line must contain"
 LEAST_WORDS = 3
-"that line and error must have in common"
+"that a line and an error must have in common"
 MOST = 3
 
 _WORD = re.compile(r"[A-Za-z]{3,40}|\d{2,8}")
@@ -37,11 +37,11 @@ class Candidate:
     line: Line
     score: float
     shared: tuple[str, ...]
-    "words, the rarest first"
+    "common words, the rarest first"
 
 
 def nearest_errors(lines: Iterable[Line]) -> tuple[Candidate, ...]:
-    """At most MOST known errors, each with the line that it resembles most, best first."""
+    """At most MOST known errors, each with the line that resembles it most, best first."""
     best: dict[str, Candidate] = {}
     for line in lines:
         words = words_of(without_prefix(line.text)[:2000])
@@ -53,7 +53,7 @@ def nearest_errors(lines: Iterable[Line]) -> tuple[Candidate, ...]:
 
 
 def words_of(text: str) -> frozenset[str]:
-    """`CUBLAS_STATUS_ALLOC_FAILED` as cublas, status, alloc; `OutOfMemoryError` also in its parts."""
+    """`CUBLAS_STATUS_ALLOC_FAILED` as cublas, status, alloc; `OutOfMemoryError` also as its parts."""
     words = {word.lower() for word in _WORD.findall(text)} | {part.lower() for part in _PART.findall(text)}
     return frozenset(words - _COMMON)
 
@@ -73,14 +73,14 @@ def _compare(error: KnownError, line: Line, words: frozenset[str]) -> Candidate 
 
 @cache
 def _texts(error: KnownError) -> tuple[frozenset[str], ...]:
-    """The words of the sample, and of the sample and the title."""
+    """The words of the sample, and of sample and title together."""
     sample = words_of(error.sample)
     return sample, sample | words_of(error.title)
 
 
 @cache
 def _weights() -> Counter[str]:
-    """How rare each word is among the known errors: log(number of errors / number with the word), at least a little."""
+    """How rare each word is among the known errors: log(1 + errors / errors with the word)."""
     errors: Sequence[KnownError] = known_errors()
     counted = Counter(word for error in errors for word in frozenset().union(*_texts(error)))
     return Counter({word: math.log(1 + len(errors) / count) for word, count in counted.items()})  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""An explanation as plain text: the cause first, what mends it here, then what followed from it."""
+"""An explanation as plain text: the cause, how to fix it here, then its consequences."""
 
 from __future__ import annotations
 
@@ -9,20 +9,22 @@ from rl_compat.doctor.explain.explanation import Explained, Explanation
 from rl_compat.doctor.explain.machine import Advice
 from rl_compat.doctor.explain.matching import Match
 from rl_compat.doctor.explain.reading import Line
-from rl_compat.doctor.findings import Remedy, Severity, Sureness
-from rl_compat.doctor.report.screen import BOLD, COLOURS, DIM, Paper
+from rl_compat.doctor.findings import Severity
+from rl_compat.doctor.fix import caution
+from rl_compat.doctor.report.paper import BOLD, DIM, Paper
+from rl_compat.doctor.report.screen import COLOURS
 
 FULL = 3
-"causes that are explained in full; the others have a line each"
+"causes that are explained in full; others get one line each"
 MOST_LINES = 6
-"of the log, shown for one place"
+"of the log, for one place"
 ROWS = 3
-"of the page, for the line with the message"
+"on the screen, for the line with the message"
 MARKS = {"fault": COLOURS[Severity.FAILURE], "warning": COLOURS[Severity.WARNING]}
 
 
 def render(explanation: Explanation, paper: Paper) -> list[str]:
-    """Every line of the page."""
+    """All lines of the page."""
     blocks = [
         [paper.paint(_heading(explanation), BOLD)],
         *(_explained(explained, paper) for explained in explanation.causes[:FULL]),
@@ -41,12 +43,13 @@ def _heading(explanation: Explanation) -> str:
     where = f"{explanation.source}, {lines}"
     causes = explanation.causes
     if not causes:
-        said = "nothing known is in it" if explanation.unrecognised else "no error is in it"
-        return f"{where}: {said}"
+        return f"{where}: {'no known error' if explanation.unrecognised else 'no error'}"
     first, followed = causes[0].cause, sum(len(explained.cause.consequences) for explained in causes)
     also = f", {len(causes) - 1} more below" if len(causes) > 1 else ""
-    after = f"; {followed} {'others follow' if followed > 1 else 'other follows'} from that" if followed else ""
-    kind = "" if explanation.exit_code else ", no fault"
+    after = (
+        f"; {followed} {'others are consequences' if followed > 1 else 'other is a consequence'}" if followed else ""
+    )
+    kind = "" if explanation.exit_code else ", not a fault"
     return f"{where}: {first.match.error.title}{kind}{also}{after}"
 
 
@@ -66,7 +69,7 @@ def _explained(explained: Explained, paper: Paper) -> list[str]:
 
 
 def _excerpt(match: Match, paper: Paper) -> Iterator[str]:
-    """The first place with a little around it, and where else the message stands."""
+    """The first place with its context, and the lines of the other places."""
     place = match.places[0]
     width = len(str(place.last + 1))
     for line in place.before:
@@ -84,7 +87,7 @@ def _excerpt(match: Match, paper: Paper) -> Iterator[str]:
 
 
 def _whole(line: Line, width: int, paper: Paper, column: int) -> list[str]:
-    """A line of the log in a few rows; of a longer one the part about the column."""
+    """A line of the log in a few rows; for a longer one the part around the column."""
     room = (paper.width - width - 6) * ROWS
     start = 0 if len(line.text) <= room else max(0, column - room // 4)
     shown = line.text[start : start + room]
@@ -114,27 +117,19 @@ def _here(advice: Advice, paper: Paper) -> Iterator[str]:
         yield from lines[1:]
     if advice.fine and not advice.findings and advice.concerns == "yes":
         checks = ", ".join(id.replace("_", " ") for id in advice.fine)
-        yield from paper.wrap(f"here: fine as far as the doctor sees ({checks})", first="  ", rest="        ")
+        yield from paper.wrap(f"here: the checks found nothing ({checks})", first="  ", rest="        ")
 
 
 def _remedies(advice: Advice, paper: Paper) -> Iterator[str]:
     for number, remedy in enumerate(advice.remedies):
-        yield from paper.wrap(_prose(remedy), first="  or " if number else "  -> ", rest="     ")
+        text = remedy.what + caution(remedy, " ({})")
+        yield from paper.wrap(text, first="  or " if number else "  -> ", rest="     ")
         yield from (f"       {command}" for command in remedy.commands)
-
-
-def _prose(remedy: Remedy) -> str:
-    if not remedy.commands or remedy.sure is Sureness.PASTE:
-        return remedy.what
-    doubt = (
-        "fill in the part in capitals" if remedy.sure is Sureness.PLACEHOLDER else "may be wrong here, read it first"
-    )
-    return f"{remedy.what} ({doubt})"
 
 
 def _consequences(explained: Explained, paper: Paper) -> Iterator[str]:
     if explained.cause.consequences:
-        yield "  follows from it:"
+        yield "  consequences:"
     for match in explained.cause.consequences:
         yield from paper.wrap(f"line {match.first}{_times(match)}: {match.error.title}", first="    ", rest="      ")
 
@@ -162,7 +157,7 @@ def _unrecognised(explanation: Explanation, paper: Paper) -> list[str]:
         return []
     width = len(str(lines[-1].number))
     return [
-        "not recognised, the last lines that look like an error:",
+        "not recognised; the last lines that look like an error:",
         *(_numbered(line, width, ">", paper) for line in lines),
     ]
 
@@ -170,7 +165,7 @@ def _unrecognised(explanation: Explanation, paper: Paper) -> list[str]:
 def _nearest(explanation: Explanation, paper: Paper) -> list[str]:
     if not explanation.nearest:
         return []
-    block = ["the nearest known errors, which may have nothing to do with it:"]
+    block = ["the nearest known errors, which may be unrelated:"]
     for found in explanation.nearest:
         shared = ", ".join(found.shared[:4])
         text = f"{found.error.title}: {found.error.cause} (line {found.line.number}; in common: {shared})"
@@ -182,7 +177,7 @@ def _collect(explanation: Explanation, paper: Paper) -> list[str]:
     if not explanation.collect:
         return []
     return [
-        "to find out, or to ask somebody:",
+        "to investigate, or to report it:",
         *(line for text in explanation.collect for line in paper.wrap(text, first="  -> ", rest="     ")),
     ]
 

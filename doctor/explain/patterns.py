@@ -1,17 +1,15 @@
-"""The table of known errors: what their messages look like, where they come from and what mends them."""
+"""The table of known errors: their messages, causes and remedies."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from rl_compat.doctor.tables.torch import KNOWLEDGE
-
-Capability = tuple[int, int]
+from rl_compat.doctor.tables.rows import Capability, capability_text
+from rl_compat.hardware.gpu.catalogue import capability_of, read_table
 
 SEVERITIES = ("fault", "warning", "performance", "info")
 "worst first; only a fault makes the exit code 1"
@@ -19,11 +17,11 @@ SEVERITIES = ("fault", "warning", "performance", "info")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
-    """The compute capabilities that something concerns: half-open ranges, none for every card."""
+    """A set of compute capabilities: half-open ranges; without ranges, every card."""
 
     ranges: tuple[tuple[Capability | None, Capability | None], ...] = ()
     only: bool = False
-    "whether a card outside cannot give the message at all; otherwise it is rare there"
+    "whether other cards cannot produce the message at all; otherwise it is rare on them"
     note: str = ""
 
     def __contains__(self, capability: Capability) -> bool:
@@ -37,7 +35,7 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownRemedy:
-    """One thing that mends an error, and which machines it suits."""
+    """One remedy for an error, and the machines it applies to."""
 
     what: str
     step: str
@@ -45,23 +43,23 @@ class KnownRemedy:
     capabilities: Capabilities = Capabilities()
     commands: tuple[str, ...] = ()
     pip_install: tuple[str, ...] = ()
-    "arguments of `pip install` in the Python of the machine"
+    "arguments of `pip install`"
     pip_uninstall: tuple[str, ...] = ()
     install_torch: bool = False
-    "whether it is the build of torch for the machine that has to be installed"
-    sure: str = "paste"
-    "a name of doctor.findings.Sureness, in lower case"
+    "whether to install the torch build for the machine"
+    certainty: str = "ready"
+    "a name of doctor.findings.Certainty, in lower case"
 
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """A message, to be looked for in text without white space, where a wrapped line is like any other."""
+    """A message, matched against text without white space, so that wrapped lines do not matter."""
 
     text: str
-    "as the table has it"
+    "as in the table"
     regex: re.Pattern[str]
     literal: str
-    "in lower case; text without it has no match"
+    "in lower case; text without it cannot match"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,9 +69,9 @@ class Layer:
     id: str
     what: str
     follows_from: tuple[str, ...]
-    "layers whose faults explain one of this layer that comes later in the log"
+    "layers whose faults explain a later one of this layer"
     always_follows_from: tuple[str, ...]
-    "the same, wherever they stand in the log"
+    "the same, in any order in the log"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,15 +89,15 @@ class KnownError:
     depth: int
     "position of the layer, the hardware first"
     follows_from: tuple[str, ...]
-    "ids of errors that explain this one when they come earlier in the log"
+    "ids of errors that explain this one if they come earlier in the log"
     always_follows_from: tuple[str, ...]
-    "the same, wherever they stand in the log"
+    "the same, in any order in the log"
     covers: tuple[str, ...]
-    "ids of more general errors that mean this one where they match the same line"
+    "ids of more general errors to ignore on the lines of this one"
     cause: str
     remedies: tuple[KnownRemedy, ...]
     checks: tuple[str, ...]
-    "ids of the doctor's checks that look at it on the machine"
+    "ids of the checks that examine it on the machine"
     sources: tuple[str, ...]
     date: str
     confidence: str
@@ -108,20 +106,20 @@ class KnownError:
 @cache
 def known_errors() -> tuple[KnownError, ...]:
     """Every row, in the order of the table."""
-    table = json.loads((KNOWLEDGE / "errors.json").read_text(encoding="utf-8"))
+    table = read_table("errors")
     layers = [_layer(row) for row in table["layers"]]
     depth = {layer.id: index for index, layer in enumerate(layers)}
     return tuple(_known_error(row, layers, depth) for row in table["errors"])
 
 
 def compile_pattern(text: str) -> Pattern:
-    """A pattern of the table, made ready. White space in it matches any amount, none included."""
+    """A pattern of the table, compiled. White space in it matches any amount, including none."""
     squeezed = re.sub(r"(?: |\\s)[*+?]?", "", text)
     return Pattern(text, re.compile(squeezed, re.IGNORECASE), required_literal(squeezed).lower())
 
 
 def required_literal(pattern: str) -> str:
-    """The longest text that every match of a pattern without top-level alternatives contains."""
+    """The longest text in every match of a pattern without top-level alternatives."""
     runs, run, depth, position = [""], "", 0, 0
     while position < len(pattern):
         item, kind, position = _next_item(pattern, position)
@@ -137,7 +135,7 @@ def required_literal(pattern: str) -> str:
 
 
 def _next_item(pattern: str, position: int) -> tuple[str, str, int]:
-    """One item of a pattern, what it is, and where the next one starts."""
+    """One item of a pattern, its kind, and the position of the next one."""
     character = pattern[position]
     if character == "\\":
         following = pattern[position + 1]
@@ -191,27 +189,20 @@ def _remedy(row: Mapping[str, Any]) -> KnownRemedy:
         pip_install=tuple(row.get("pip_install", ())),
         pip_uninstall=tuple(row.get("pip_uninstall", ())),
         install_torch=row.get("install_torch", False),
-        sure=row.get("sure", "paste"),
+        certainty=row.get("certainty", "ready"),
     )
 
 
 def _capabilities(row: Mapping[str, Any]) -> Capabilities:
-    ranges = tuple((_capability(low), _capability(end)) for low, end in row["capability"] or ())
+    ranges = tuple(
+        (capability_of(low) if low else None, capability_of(end) if end else None)
+        for low, end in row["capability"] or ()
+    )
     return Capabilities(ranges=ranges, only=row.get("only", False), note=row.get("note", ""))
 
 
-def _capability(text: str | None) -> Capability | None:
-    if text is None:
-        return None
-    major, _, minor = text.partition(".")
-    return int(major), int(minor)
-
-
 def _range_text(low: Capability | None, end: Capability | None) -> str:
+    below = f"below {capability_text(end)}" if end else ""
     if low is None:
-        return f"below {_text(end)}"
-    return f"from {_text(low)}" if end is None else f"{_text(low)} to below {_text(end)}"
-
-
-def _text(capability: Capability | None) -> str:
-    return "any" if capability is None else f"{capability[0]}.{capability[1]}"
+        return below
+    return f"{capability_text(low)} to {below}" if below else f"from {capability_text(low)}"

@@ -1,4 +1,4 @@
-"""Which of the recognised errors caused which, and which one to mend first."""
+"""Which of the recognised errors caused which, and which one to fix first."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from rl_compat.doctor.explain.patterns import SEVERITIES
 EPISODE_LINES = 15
 "errors this close together belong to one event, such as a chain of tracebacks"
 RELATED_LINES = 5000
-"within which a fault explains a later one by its layer alone: what comes after more than that is another event"
+"within which a fault explains a later one by its layer alone; later ones belong to another event"
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """A recognised error that no other explains, and what follows from it."""
+    """A recognised error that no other explains, and its consequences."""
 
     match: Match
     consequences: tuple[Match, ...] = ()
@@ -31,8 +31,8 @@ class Cause:
 def rank(matches: Sequence[Match]) -> tuple[Cause, ...]:
     """The causes, the likeliest first.
 
-    Faults go before warnings and what came early before what came late. Within one event, which is a run of close
-    lines, the deeper layer goes first: the driver before the build, the build before a worker that died of it.
+    Faults come before warnings, early errors before late ones. Within one event, a group of close lines, the deeper
+    layer comes first: the driver before the build, the build before a worker that died because of it.
     """
     causes = _tree(matches)
     causes.sort(key=lambda cause: cause.match.first)
@@ -42,7 +42,7 @@ def rank(matches: Sequence[Match]) -> tuple[Cause, ...]:
 
 
 def explains(cause: Match, consequence: Match) -> bool:
-    """Whether one error is a reason for the other, by what the table says of both and of their layers."""
+    """Whether one error causes the other, according to the table entries of both and of their layers."""
     if cause.error.id == consequence.error.id:
         return False
     later = consequence.first >= cause.first
@@ -57,7 +57,7 @@ def explains(cause: Match, consequence: Match) -> bool:
 
 
 def _tree(matches: Sequence[Match]) -> list[Cause]:
-    """Each match under the cause at the root of what explains it."""
+    """The root causes, each with the matches that it explains."""
     root = {match.error.id: _root(match, matches) for match in matches}
     return [
         Cause(match, tuple(other for other in matches if other is not match and root[other.error.id] is match))
@@ -67,7 +67,7 @@ def _tree(matches: Sequence[Match]) -> list[Cause]:
 
 
 def _root(match: Match, matches: Sequence[Match]) -> Match:
-    """Follow the reasons down; of several the deepest, then the earliest. A circle ends where it was entered."""
+    """Follow the causes; of several, the deepest, then the earliest. A cycle ends where it was entered."""
     seen = {match.error.id}
     while True:
         reasons = [other for other in matches if other.error.id not in seen and explains(other, match)]
@@ -78,7 +78,7 @@ def _root(match: Match, matches: Sequence[Match]) -> Match:
 
 
 def _episodes(causes: Sequence[Cause]) -> list[int]:
-    """For causes in the order of the log, the number of the event that each belongs to."""
+    """For causes in the order of the log, the number of the event of each."""
     numbers: list[int] = []
     for index, cause in enumerate(causes):
         near = index > 0 and cause.match.first - causes[index - 1].match.first <= EPISODE_LINES

@@ -1,4 +1,4 @@
-"""A log as numbered lines without terminal codes: read in pieces, so that its size does not matter."""
+"""A log as numbered lines without terminal codes, read in blocks so that it can have any size."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rl_compat.errors import UsageError, nearest
 
 BLOCK_BYTES = 256 * 1024
 SEGMENT_CHARACTERS = 64 * 1024
-"a longer line is cut; the pieces keep its number"
+"longer lines are cut; the parts keep the line number"
 
 COMPRESSED = {b"\x1f\x8b": "zcat", b"PK\x03\x04": "unzip -p", b"\x28\xb5\x2f\xfd": "zstdcat", b"\xfd7zXZ": "xzcat"}
 MARKS = (
@@ -21,7 +21,7 @@ MARKS = (
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
-"what a file in that encoding starts with; Windows shells write UTF-16"
+"first bytes of a file in that encoding; Windows shells write UTF-16"
 
 _TERMINAL_CODES = re.compile(
     r"\x1b\[[0-?]{0,32}[ -/]{0,4}[@-~]"  # colours and cursor movements
@@ -34,31 +34,31 @@ _TERMINAL_CODES = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line, or one step of a progress bar, which has the number of the line it redraws."""
+    """One line, or one step of a progress bar, which has the number of the line that it redraws."""
 
     number: int
     text: str
 
 
 def open_log(path: Path) -> BinaryIO:
-    """The file, opened. Raises UsageError when there is none that can be read."""
+    """The opened file. Raises UsageError if it cannot be read."""
     try:
         if path.is_dir():
             raise UsageError(f"`{path}` is a folder", hint=_files_in(path))
         return path.open("rb")
     except FileNotFoundError:
-        raise UsageError(f"there is no file `{path}`", hint=_similar_file(path)) from None
+        raise UsageError(f"the file `{path}` does not exist", hint=_similar_file(path)) from None
     except OSError as error:
-        raise UsageError(f"`{path}` cannot be read: {error.strerror}", hint="copy the log to a file of yours") from None
+        raise UsageError(
+            f"`{path}` cannot be read: {error.strerror}", hint="copy the log to a file that you can read"
+        ) from None
 
 
 def read_blocks(stream: BinaryIO, name: str) -> Iterator[list[Line]]:
-    """The lines in blocks of about BLOCK_BYTES. Raises UsageError when there is nothing, or no text."""
+    """The lines in blocks of about BLOCK_BYTES. Raises UsageError if the log is empty or not text."""
     first = stream.read(BLOCK_BYTES)
     if not first:
-        raise UsageError(
-            f"{name} is empty", hint="give a log file, or pipe the log in: `command 2>&1 | rlc doctor explain`"
-        )
+        raise UsageError(f"{name} is empty", hint="name a log file, or use a pipe: `command 2>&1 | rlc doctor explain`")
     encoding = _encoding(first, name)
     decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
     splitter = _Splitter()
@@ -79,7 +79,7 @@ def clean(text: str) -> str:
 
 
 class _Splitter:
-    """Text that arrives in pieces, cut into lines."""
+    """Splits text that arrives in blocks into lines."""
 
     def __init__(self) -> None:
         self.number = 1
@@ -109,21 +109,21 @@ def _encoding(start: bytes, name: str) -> str:
             return encoding
     for magic, command in COMPRESSED.items():
         if start.startswith(magic):
-            raise UsageError(f"{name} is compressed", hint=f"pipe it in: `{command} FILE | rlc doctor explain -`")
+            raise UsageError(f"{name} is compressed", hint=f"use a pipe: `{command} FILE | rlc doctor explain -`")
     if b"\x00" in start[:8192]:
-        raise UsageError(f"{name} is not text", hint="give the text that the program printed")
+        raise UsageError(f"{name} is not text", hint="use the text that the program printed")
     return "utf-8"
 
 
 def _files_in(folder: Path) -> str:
     newest = sorted((path for path in folder.glob("*") if path.is_file()), key=lambda path: -path.stat().st_mtime)
-    return f"name a file in it, the newest is `{newest[0]}`" if newest else "name a file"
+    return f"name a file in it; the newest is `{newest[0]}`" if newest else "name a file"
 
 
 def _similar_file(path: Path) -> str:
     try:
         names = [other.name for other in path.parent.iterdir() if other.is_file()]
     except OSError:
-        return f"there is no folder `{path.parent}` either"
+        return f"the folder `{path.parent}` does not exist either"
     close = nearest(path.name, names)
-    return f"did you mean `{path.parent / close}`" if close else "`-` reads what is piped in"
+    return f"did you mean `{path.parent / close}`" if close else "`-` reads standard input"

@@ -1,1 +1,1 @@
-"""A diagnosis as text, JSON and a bundle."""
+"""A diagnosis as text, as JSON and in a bundle for bug reports."""

@@ -1,6 +1,6 @@
-"""What a bug report needs, in one zip file: the machine, the findings, the versions and the last run's plan and end.
+"""The data for a bug report in one zip file: machine, findings, versions, plan and end of the last run.
 
-Weights, data and samples are never in it, and every text passes the redactor.
+It never contains weights, data or samples, and the redactor processes every text.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def write_bundle(
 ) -> tuple[str, ...]:
     """Write the bundle and return the names in it.
 
-    `run_folder` is the newest under `runs` when not given. Raises UsageError, and leaves nothing behind, when the
-    file exists, cannot be written, or the folder holds no run.
+    `run_folder` defaults to the newest under `runs`. Raises UsageError, and leaves no file, if the file exists or
+    cannot be written, or if the folder contains no run.
     """
     refuse_request(path, run_folder)
     installed = installed_versions() if versions is None else versions
@@ -64,28 +64,25 @@ def write_bundle(
 
 
 def refuse_request(path: Path, run_folder: Path | None = None) -> None:
-    """Raise UsageError when the file exists, its folder does not, or the run's folder holds no run.
-
-    Asked before the machine is looked at.
-    """
+    """Raise UsageError if the file exists, its folder does not, or the run folder contains no run."""
     if run_folder is not None and not (run_folder / "plan.json").is_file():
-        raise UsageError(f"there is no `plan.json` in `{run_folder}`", hint="name the folder of a run")
+        raise UsageError(f"`{run_folder}` contains no `plan.json`", hint="name the folder of a run")
     if os.path.lexists(path):
         raise _exists(path)
     if not path.parent.is_dir():
-        raise _cannot_write(path, f"there is no folder `{path.parent}`")
+        raise _cannot_write(path, f"the folder `{path.parent}` does not exist")
     if not os.access(path.parent, os.W_OK | os.X_OK):
         raise _cannot_write(path, os.strerror(errno.EACCES))
 
 
 def describe_bundle(path: Path) -> list[str]:
-    """One line a file: name and size."""
+    """One line per file: name and size."""
     with zipfile.ZipFile(path) as bundle:
         return [f"{entry.filename}  {format_bytes(entry.file_size)}" for entry in bundle.infolist()]
 
 
 def newest_run(folder: Path = RUNS) -> Path | None:
-    """The folder below that one whose plan was written last, None without any."""
+    """The run folder below that one with the newest plan; None if there is none."""
     plans = []
     for plan in (*folder.glob("*/plan.json"), *folder.glob("*/*/plan.json")):
         with suppress(OSError):
@@ -94,7 +91,7 @@ def newest_run(folder: Path = RUNS) -> Path | None:
 
 
 def installed_versions() -> dict[str, str]:
-    """Version of every installed package by name; one with broken metadata is left out."""
+    """Version of every installed package by name, except those with broken metadata."""
     found: dict[str, str] = {}
     for distribution in distributions():
         with suppress(Exception):
@@ -105,7 +102,7 @@ def installed_versions() -> dict[str, str]:
 
 
 def read_tail(path: Path, *, lines: int = TAIL_LINES, size: int = TAIL_BYTES) -> str:
-    """The last lines of a text file, no more than `size` bytes of it, each line whole. Raises OSError."""
+    """The last whole lines of a text file, at most `size` bytes. Raises OSError."""
     with path.open("rb") as file:
         end = file.seek(0, os.SEEK_END)
         file.seek(max(0, end - size))
@@ -116,7 +113,7 @@ def read_tail(path: Path, *, lines: int = TAIL_LINES, size: int = TAIL_BYTES) ->
 
 
 def _run_files(run: Path, redactor: Redactor) -> Iterator[tuple[str, str]]:
-    """Name in the bundle and cleaned text of what is taken from a run."""
+    """Name in the bundle and redacted text of the files of a run."""
     logs = sorted(path for pattern in LOGS for path in run.glob(pattern))
     tails = [run / "metrics.jsonl", *logs]
     for path in (*(run / name for name in WHOLE_FILES), *tails):
@@ -132,14 +129,14 @@ def _run_files(run: Path, redactor: Redactor) -> Iterator[tuple[str, str]]:
 
 
 def _whole(path: Path) -> str:
-    """The text of a small file, the end of one that is unreasonably large."""
+    """The text of a file, or the end of one that is unreasonably large."""
     if path.stat().st_size > LARGEST_WHOLE_BYTES:
         return read_tail(path)
     return path.read_text(encoding="utf-8", errors="replace")
 
 
 def _clean(path: Path, text: str, redactor: Redactor) -> str:
-    """JSON is cleaned value by value, which escapes in it cannot hide from; other text as it stands."""
+    """JSON is redacted value by value, so that escapes cannot hide anything; other text as a whole."""
     if path.suffix == ".json":
         with suppress(ValueError):
             return _json(redactor.value(json.loads(text)))
@@ -160,7 +157,7 @@ def _json(value: Any) -> str:
 
 
 def _write_zip(path: Path, files: Mapping[str, str], today: datetime) -> None:
-    """All of it or nothing, and never over a file that is there."""
+    """Write the whole file or nothing, and never overwrite one."""
     try:
         descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     except OSError as error:
@@ -183,7 +180,7 @@ def _write_zip(path: Path, files: Mapping[str, str], today: datetime) -> None:
 
 
 def _put_in_place(aside: Path, path: Path) -> None:
-    """Give the finished file its name. Raises FileExistsError when something has that name by now."""
+    """Give the finished file its name. Raises FileExistsError if that name is taken by now."""
     try:
         os.link(aside, path)
     except FileExistsError:
@@ -194,8 +191,10 @@ def _put_in_place(aside: Path, path: Path) -> None:
 
 
 def _exists(path: Path) -> UsageError:
-    return UsageError(f"`{path}` exists and is not overwritten", hint="name a file that does not exist yet")
+    return UsageError(f"`{path}` already exists", hint="name a file that does not exist yet")
 
 
 def _cannot_write(path: Path, reason: str | None) -> UsageError:
-    return UsageError(f"`{path}` cannot be written: {reason}", hint="name a file in a folder that exists and is yours")
+    return UsageError(
+        f"`{path}` cannot be written: {reason}", hint="name a file in an existing folder that you can write to"
+    )

@@ -1,4 +1,4 @@
-"""What text is written on: its width, its colours, the characters it has."""
+"""The output device of a text: its width, colours and characters."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ASCII = str.maketrans(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Paper:
-    """What is written on."""
+    """Where text is written to."""
 
     width: int = USUAL
     coloured: bool = False
@@ -28,7 +28,7 @@ class Paper:
         return f"\033[{colour}m{text}\033[0m" if self.coloured and text else text
 
     def wrap(self, text: str, *, first: str = "", rest: str | None = None) -> list[str]:
-        """Lines no wider than the paper; paths and commands are not broken."""
+        """Lines no wider than the device; paths and commands stay whole."""
         return textwrap.wrap(
             text,
             self.width,
@@ -39,7 +39,7 @@ class Paper:
         )
 
     def spell(self, line: str) -> str:
-        """The line in characters that the encoding has."""
+        """The line in characters that the encoding supports."""
         try:
             line.encode(self.encoding)
         except (UnicodeEncodeError, LookupError):
@@ -48,7 +48,7 @@ class Paper:
 
 
 def paper_of(stream: TextIO, environment: Mapping[str, str] = os.environ) -> Paper:
-    """Width and colour for a terminal, plain text of the usual width for anything else."""
+    """Width and colours of a terminal; plain text of the usual width for anything else."""
     terminal = stream.isatty()
     columns = shutil.get_terminal_size((USUAL, 24)).columns if terminal else USUAL
     colourless = bool(environment.get("NO_COLOR")) or environment.get("TERM", "") in ("", "dumb")

@@ -1,6 +1,6 @@
-"""Takes out of texts and JSON what identifies people and machines, and what must stay secret.
+"""Replace names of people and machines, and secrets, in texts and JSON.
 
-The same thing is always replaced by the same word, so that it can still be seen that two places speak of one thing.
+The same value always gets the same placeholder, so that a reader can still see that two places mean the same thing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rl_compat.doctor.report import sensitive
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner:
-    """Whose names are taken out."""
+    """The names to replace."""
 
     homes: tuple[str, ...] = ()
     users: tuple[str, ...] = ()
@@ -28,7 +28,7 @@ class Owner:
 
 
 def find_owner(environment: Mapping[str, str] = os.environ) -> Owner:
-    """The user of this process and this machine's names."""
+    """The user of this process and the names of this machine."""
     homes = _home_folders(environment)
     users = [environment.get(name, "") for name in ("USER", "LOGNAME", "USERNAME", "SUDO_USER")]
     try:
@@ -41,10 +41,10 @@ def find_owner(environment: Mapping[str, str] = os.environ) -> Owner:
 
 
 class Redactor:
-    """Remembers what it replaced, so that the same thing gets the same word in every file."""
+    """Remembers what it replaced, so that the same value gets the same placeholder in every file."""
 
     def __init__(self, owner: Owner, *, keep: Collection[str] = ()) -> None:
-        """`keep` are texts that look like addresses and are none: versions of four parts."""
+        """`keep` contains texts that only look like addresses: versions with four parts."""
         self._keep = frozenset(keep)
         self._words: dict[str, dict[str, str]] = {}
         homes = [home.rstrip("/\\") for home in owner.homes]
@@ -54,7 +54,7 @@ class Redactor:
         self._own = frozenset(owner.users)
 
     def value(self, value: Any, name: str = "") -> Any:
-        """JSON with every text in it cleaned; numbers stay, and so do the names of fields."""
+        """JSON with every text redacted; numbers and field names stay."""
         if isinstance(value, Mapping):
             return {self._cleaned_key(key): self.value(item, str(key)) for key, item in value.items()}
         if isinstance(value, list | tuple):
@@ -72,7 +72,7 @@ class Redactor:
         return self._hosts.sub("<host>", text) if self._hosts else text
 
     def _cleaned_key(self, key: Any) -> Any:
-        """Names of fields stay, unless they are a user's or a host's; anything else is cleaned like a text."""
+        """Field names stay unless they are the name of a user or host; anything else is redacted like a text."""
         if not isinstance(key, str):
             return key
         is_name = any(names and names.fullmatch(key) for names in (self._users, self._hosts))
@@ -86,7 +86,7 @@ class Redactor:
         return text
 
     def _without_places(self, text: str) -> str:
-        """Without addresses, serial numbers and home folders: the owner's is `~`, another's keeps a number."""
+        """Without addresses, serial numbers and home folders: the owner's becomes `~`, others are numbered."""
         text = sensitive.EMAIL.sub(self._as_whole("email"), text)
         text = sensitive.UUID.sub(lambda found: found.group(1), text)
         text = sensitive.SERIAL.sub(self._after_name("serial"), text)
@@ -118,7 +118,7 @@ class Redactor:
         return lambda found: found.group(1) + self._word(kind, found.group(2))
 
     def _word(self, kind: str, value: str) -> str:
-        """`<kind-1>` for the first such value, `<kind-2>` for the second; a word that is in place stays."""
+        """`<kind-1>` for the first such value, `<kind-2>` for the second; an existing placeholder stays."""
         if re.fullmatch(r"<[a-z]+-[0-9]+>", value):
             return value
         known = self._words.setdefault(kind, {})
@@ -126,7 +126,7 @@ class Redactor:
 
 
 def _home_folders(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """As the environment and as the user database have it, each also with links resolved."""
+    """From the environment and the user database, each also with links resolved."""
     folders = [environment.get("HOME", "")]
     try:
         import pwd
@@ -146,7 +146,7 @@ def _telling(names: Collection[str]) -> list[str]:
 
 
 def _any_of(names: Collection[str], *, before: str, after: str) -> re.Pattern[str] | None:
-    """Any of these names standing by itself, in either case, the longest first; None without names."""
+    """Any of these names as a whole word, in any case, the longest first; None without names."""
     escaped = [re.escape(name) for name in sorted(names, key=len, reverse=True) if len(name) > 1]
     return re.compile(f"{before}(?:{'|'.join(escaped)}){after}", re.IGNORECASE) if escaped else None
 

@@ -1,4 +1,4 @@
-"""How secrets, addresses and names of people look in texts."""
+"""Patterns of secrets, addresses and names of people in texts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ SECRET = (
     "(?:secret|passwd|password|passphrase|credentials?|signature|api[_-]?key|access[_-]?key(?:[_-]id)?|private[_-]?key)"
 )
 SECRET_NAME = re.compile(rf"(?i)(?:^|[^a-z])(?:{SECRET}|token)$")
-"of a setting or a variable"
+"the name of a setting or a variable"
 
 WHOLE = (
     re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL),
@@ -20,7 +20,7 @@ WHOLE = (
         r"|[0-9a-f]{40}|[0-9a-f]{64})(?![A-Za-z0-9])"
     ),
 )
-"secrets by their own form: keys, what stands before the host in a URL, tokens of known services, 40 hexadecimal digits"
+"secrets recognised by their form: keys, credentials in a URL, tokens of known services, 40 hexadecimal digits"
 
 AFTER_A_NAME = (
     re.compile(r"(?i)(authorization[\"']?\s*[:=]\s*[\"']?(?:[a-z]+\s+)?)([^\s\"',]{4,})"),
@@ -29,13 +29,13 @@ AFTER_A_NAME = (
     re.compile(r"(?i)((?<![a-z])token[\"']?\s*[:=]\s*[\"']?)(?![\d.e+-]+(?![\w.]))([a-z0-9_./+=~!@#$%^*-]{6,})"),
     re.compile(rf"(?i)(--(?:[a-z-]+-)?(?:{SECRET}|token)(?:\s+|=)[\"']?)([^\s\"'<>]{{4,}})"),
 )
-"secrets by what stands before them"
+"secrets recognised by the text before them"
 
 SERIAL = re.compile(r"(?i)(\bserial(?:[ _-]?(?:number|no|num))?[\"']?\s*[:=]\s*[\"']?)([a-z0-9-]{6,})")
 UUID = re.compile(
     r"(?i)(?<![0-9a-z])((?:GPU-|MIG-)[0-9a-f]{8}|[0-9a-f]{8}(?=-[0-9a-f]{4}-[0-9a-f]{4}-))(?:-[0-9a-f]+)+(?![0-9a-z])"
 )
-"of a GPU, a slice or anything; the first group is what may stay"
+"of a GPU, a slice or anything else; the first group is kept"
 
 EMAIL = re.compile(r"\b[\w.+-]+@[\w-]+(?:\.[\w-]+)+\b")
 MAC = re.compile(r"(?i)(?<![0-9a-f:])(?:[0-9a-f]{2}:){5}[0-9a-f]{2}(?![0-9a-f:])")
@@ -56,4 +56,4 @@ NOBODYS = frozenset(
     docker vagrant pi test guest gpu cuda torch nvidia python train trainer training data rl ml ai dev work home host
     localhost server node master main worker linux container token email path shared public linuxbrew""".split()  # noqa: SIM905
 )
-"names of users and hosts that identify nobody, most of them words of a report"
+"names of users and hosts that identify nobody; most are common words in a report"

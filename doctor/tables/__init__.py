@@ -1,1 +1,1 @@
-"""Published facts about cards, drivers and packages, as questions."""
+"""Questions to the tables of published facts about cards, drivers and packages."""

@@ -1,4 +1,4 @@
-"""Every NVIDIA card of a machine, whether CUDA shows it, the driver lists it or only the PCI bus knows it."""
+"""Every NVIDIA card of a machine: those that CUDA shows, those that the driver lists, those on the PCI bus only."""
 
 from __future__ import annotations
 
@@ -6,19 +6,18 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from rl_compat.doctor.tables.torch import read_knowledge
-from rl_compat.hardware.gpu.catalogue import capability_of, find_gpu
+from rl_compat.doctor.tables.rows import Capability, capability_text
+from rl_compat.hardware.gpu.catalogue import capability_of, find_gpu, read_table
 from rl_compat.hardware.gpu.matching import pci_key
 from rl_compat.hardware.types import Device, Hardware, PciGpu, Process
 
-Capability = tuple[int, int]
 DISPLAY = re.compile(r"\b(Xorg|Xwayland|X|gnome-shell|kwin\w*|plasmashell|mutter|sway|weston|Hyprland|sddm|gdm)\b")
 "programs that draw a desktop"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
-    """One card, by the best name that is known for it."""
+    """One card, under the best name known for it."""
 
     name: str
     capability: Capability | None
@@ -27,13 +26,13 @@ class Card:
     listed: bool
     "CUDA or NVML lists it"
     kernel_driver: str | None = None
-    "of a card that only the bus knows"
+    "of a card that is on the PCI bus only"
     large_bar: bool = False
-    "a data-centre card, which wants gigabytes of address space above 4 GiB"
+    "a data-centre card, which needs gigabytes of address space above 4 GiB"
 
 
 def all_cards(hardware: Hardware) -> tuple[Card, ...]:
-    """Visible cards first, then hidden ones, then those that only the PCI bus knows. Of an emulated card, none."""
+    """Visible cards, then hidden ones, then those on the PCI bus only; empty for an emulated card."""
     if hardware.emulated is not None:
         return ()
     return (
@@ -51,13 +50,21 @@ def names(cards: Iterable[Card | Device]) -> str:
     return ", ".join(name if count == 1 else f"{count} × {name}" for name, count in counts.items())
 
 
+def with_capability(devices: Iterable[Device]) -> str:
+    """`2 × NVIDIA A10 (compute capability 8.6), Tesla T4 (compute capability 7.5)`."""
+    groups: dict[tuple[str, Capability], list[Device]] = {}
+    for device in devices:
+        groups.setdefault((device.name, device.compute_capability), []).append(device)
+    return ", ".join(f"{names(group)} (compute capability {capability_text(key[1])})" for key, group in groups.items())
+
+
+def device_ids(devices: Iterable[Device]) -> tuple[str, ...]:
+    return tuple(f"cuda:{device.index}" for device in devices)
+
+
 def computing(device: Device) -> tuple[Process, ...]:
-    """The other programs on a card, without those that draw a desktop."""
+    """The other programs on a card, except those that draw a desktop."""
     return tuple(process for process in device.processes or () if not DISPLAY.search(process.name or ""))
-
-
-def capability_text(capability: Capability) -> str:
-    return f"{capability[0]}.{capability[1]}"
 
 
 def _listed(device: Device, where: str) -> Card:
@@ -70,7 +77,7 @@ def _unlisted(hardware: Hardware) -> tuple[PciGpu, ...]:
 
 
 def _on_the_bus(gpu: PciGpu) -> Card:
-    rows = [row for row in read_knowledge("gpus")["gpus"] if gpu.device_id.lower() in row["pci_device_ids"]]
+    rows = [row for row in read_table("gpus")["gpus"] if gpu.device_id.lower() in row["pci_device_ids"]]
     known = find_gpu(rows[0]["id"]) if rows else None
     return Card(
         name=" or ".join(dict.fromkeys(row["nvml_names"][-1] for row in rows)) or f"NVIDIA card 10de:{gpu.device_id}",

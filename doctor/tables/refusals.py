@@ -1,9 +1,10 @@
-"""Why no published build of torch goes with cards, a driver and a Python."""
+"""Why no published build of torch fits the cards, the driver and the Python."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rl_compat.doctor.tables.rows import Capability, capability_text
 from rl_compat.doctor.tables.torch import (
     OLDEST,
     cuda_of,
@@ -15,22 +16,20 @@ from rl_compat.doctor.tables.torch import (
 )
 from rl_compat.hardware.gpu.binaries import parse_version, wheel_supports
 
-Capability = tuple[int, int]
-
 
 class NoTorchBuildError(LookupError):
-    """No published build fits; the message says why and what to change."""
+    """No published build fits; the message contains the reason and what to change."""
 
     def __init__(self, message: str, *, obstacle: str, needed_driver: str | None = None) -> None:
         super().__init__(message)
         self.obstacle = obstacle
-        "`machine`, `system` (the C library), `python`, `card`, `driver`, or `source` when pip finds none"
+        "`machine`, `system` (the C library), `python`, `card`, `driver`, or `source` if pip finds none"
         self.needed_driver = needed_driver
-        "the oldest that would do, when the driver is the obstacle"
+        "the oldest that fits, if the driver is the obstacle"
 
 
 def why_none(cards: Sequence[Capability], driver: str | None, python: str, machine: str) -> NoTorchBuildError:
-    """The first of Python, card, driver that no listed build goes with."""
+    """The first of Python, card and driver that no listed build supports."""
     weakest = cards[0]
     if not releases(python):
         return refused_python(python)
@@ -43,7 +42,7 @@ def why_none(cards: Sequence[Capability], driver: str | None, python: str, machi
     if not serving:
         return NoTorchBuildError(
             f"no torch from {'.'.join(map(str, OLDEST))} on has code for compute capability {capability_text(weakest)} "
-            f"on {machine}: this card cannot be used, hide it with CUDA_VISIBLE_DEVICES",
+            f"on {machine}: this card is not usable, hide it with CUDA_VISIBLE_DEVICES",
             obstacle="card",
         )
     for_python = [(release, variant) for release, variant in serving if python_fits(python_bounds(release), python)]
@@ -64,17 +63,13 @@ def why_none(cards: Sequence[Capability], driver: str | None, python: str, machi
 
 
 def refused_libc(libc: str) -> NoTorchBuildError:
-    return NoTorchBuildError(f"no torch is published for {libc} and this Python, cards and driver", obstacle="system")
+    return NoTorchBuildError(f"no torch is published for {libc} with this Python, cards and driver", obstacle="system")
 
 
 def refused_python(python: str) -> NoTorchBuildError:
     bounds = [python_bounds(row) for row in releases()]
     return NoTorchBuildError(
         f"no torch from {'.'.join(map(str, OLDEST))} on is listed for Python {python}: "
-        f"the newest takes {bounds[0]}, the oldest {bounds[-1]}",
+        f"the newest supports {bounds[0]}, the oldest {bounds[-1]}",
         obstacle="python",
     )
-
-
-def capability_text(capability: Capability) -> str:
-    return f"{capability[0]}.{capability[1]}"

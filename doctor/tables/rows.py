@@ -1,7 +1,7 @@
-"""The tables of what is published, as questions: where a row comes from, and which one an installed version means.
+"""Questions to the tables of published facts: the source of a row, and the row of an installed version.
 
-A row's `source`, `date` and `confidence` are its own; where it has none, its section's (`sections` of the table); where
-that has none, the table's `source`, `as_of` and `confidence`.
+A row's `source`, `date` and `confidence` default to those of its section (`sections` of the table), and these to the
+`source`, `as_of` and `confidence` of the table.
 """
 
 from __future__ import annotations
@@ -20,9 +20,13 @@ Row = Mapping[str, Any]
 Capability = tuple[int, int]
 
 
+def capability_text(capability: Capability) -> str:
+    return f"{capability[0]}.{capability[1]}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provenance:
-    """Where a row comes from; empty where nothing says."""
+    """Where a row comes from; empty if not stated."""
 
     source: str
     date: str
@@ -42,15 +46,15 @@ def provenance(table: Mapping[str, Any], section: str, row: Row) -> Provenance:
 
 
 def sections_of(table: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
-    """The parts of a table that are lists of rows, by name."""
+    """The sections of a table that are lists of rows, by name."""
     return {name: part for name, part in table.items() if isinstance(part, list) and part and isinstance(part[0], dict)}
 
 
 @lru_cache(maxsize=4096)
 def satisfies(version: str, bounds: str | None) -> bool:
-    """Whether a version lies within `<3.13,>=3.9` or `!=5.0.*,>=4.56`; without bounds every version does.
+    """Whether a version satisfies `<3.13,>=3.9` or `!=5.0.*,>=4.56`; without bounds every version does.
 
-    `==2.14.0` means the release, whatever its local part (`2.14.0+cu130`). Raises ValueError for other forms.
+    `==2.14.0` matches any local part (`2.14.0+cu130`). Raises ValueError for other forms.
     """
     parts = [bound.strip() for bound in (bounds or "").split(",")]
     return all(_satisfies(parse_version(version), bound) for bound in parts if bound)
@@ -59,7 +63,7 @@ def satisfies(version: str, bounds: str | None) -> bool:
 def _satisfies(version: Version, bound: str) -> bool:
     match = re.fullmatch(r"(==|!=|>=|<=|<|>)\s*([0-9]+(?:\.[0-9]+)*)(\.\*)?(?:\.?(?:post|rc|a|b)[0-9]+)?", bound)
     if match is None:
-        raise ValueError(f"`{bound}` is no bound on a version")
+        raise ValueError(f"`{bound}` is not a version bound")
     operator, wanted, star = match.group(1), parse_version(match.group(2)), match.group(3)
     width = len(wanted) if star else max(len(version), len(wanted))
     mine, theirs = _padded(version, width), _padded(wanted, width)
@@ -72,42 +76,42 @@ def _padded(version: Version, width: int) -> Version:
 
 
 def row_for(rows: Sequence[Row], version: str, key: str = "version_min") -> Row | None:
-    """The row of the nearest release that is not newer than `version`; None before the first."""
+    """The row of the newest release up to `version`; None before the first."""
     known = sorted(rows, key=lambda row: parse_version(row[key]))
     fitting = [row for row in known if parse_version(row[key]) <= parse_version(version)]
     return fitting[-1] if fitting else None
 
 
 def newest_known(package: str) -> str | None:
-    """The newest release that the tables know of."""
+    """The newest release in the tables."""
     rows = read_table("libs")["newest"]
     return next((str(row["version"]) for row in rows if row["package"] == package), None)
 
 
 def is_unknown(package: str, version: str) -> bool:
-    """Whether a version is newer than the tables: neither good nor bad."""
+    """Whether a version is newer than the tables, so that nothing is known about it."""
     newest = newest_known(package)
     return newest is not None and parse_version(version) > parse_version(newest)
 
 
 def arch_names(archs: Sequence[int], ptx: int | None = None) -> list[str]:
-    """60 as `sm_60`; PTX as `compute_90`."""
+    """60 as `sm_60`; PTX 90 as `compute_90`."""
     return [*(f"sm_{arch}" for arch in archs), *([f"compute_{ptx}"] if ptx else [])]
 
 
 def serves(archs: Sequence[int], capability: Capability, *, cuda: str | None = None) -> bool:
-    """Whether a library with that machine code runs on a card."""
+    """Whether a library with that machine code supports a card."""
     return wheel_supports(arch_names(archs), capability, cuda=cuda)
 
 
 def within(row: Row, capability: Capability) -> bool:
-    """Whether a capability lies within a row's `cc_min` and `cc_max`; a bound that is null is none."""
+    """Whether a capability lies within `cc_min` and `cc_max` of a row; null means no bound."""
     low, high = row.get("cc_min"), row.get("cc_max")
     return (low is None or capability >= capability_of(low)) and (high is None or capability <= capability_of(high))
 
 
 def kernel_row(package: str, version: str) -> Row | None:
-    """What the table says of a package of GPU kernels at a version."""
+    """The row of a version of a package of GPU kernels."""
     rows = [row for row in read_table("libs")["kernels"] if row["package"] == package]
     found = row_for(rows, version)
     end = found and found["version_max"]
@@ -115,17 +119,17 @@ def kernel_row(package: str, version: str) -> Row | None:
 
 
 def has_kernels(row: Row, capability: Capability) -> bool:
-    """Whether a card is within the bounds of a package, and its wheel, where it was looked into, has code for it."""
+    """Whether a card is within the bounds of a package, and its wheel, if its code is listed, supports it."""
     return within(row, capability) and ("archs" not in row or serves(row["archs"], capability))
 
 
 def library_row(package: str, version: str) -> Row | None:
-    """What GPU code a CUDA library has at a version; of a newer one what the newest in the table has."""
+    """The row with the GPU code of a version of a CUDA library, or of the release before it."""
     return row_for([row for row in read_table("libs")["cuda_libs"] if row["package"] == package], version, "version")
 
 
 def pinned_library(package: str, torch: str, variant: str) -> str | None:
-    """The version of a CUDA library that a build of torch asks for; None when not listed."""
+    """The version of a CUDA library that a build of torch requires; None if not listed."""
     release = parse_version(torch)[:2]
     for row in read_table("torch")["pinned_libraries"]:
         listed = row["package"] == package and (row["variants"] is None or variant in row["variants"])
@@ -135,15 +139,15 @@ def pinned_library(package: str, torch: str, variant: str) -> str | None:
 
 
 def transformers_row(version: str) -> Row | None:
-    """The oldest torch and Python that a version of transformers takes."""
+    """The row with the oldest torch and Python that a version of transformers supports."""
     return row_for(read_table("libs")["transformers"], version)
 
 
 def trap(name: str) -> Row:
-    """One of the traps of attention kernels: below which compute capability and before which torch it bites."""
+    """A known trap of attention kernels: the compute capability and the torch below which it occurs."""
     return next(row for row in read_table("sdpa")["traps"] if row["id"] == name)
 
 
 def required(extra: str | None = None) -> list[Row]:
-    """What this project needs to run, as `pyproject.toml` has it, or what one of its extras needs."""
+    """The requirements of this project in `pyproject.toml`, or those of one of its extras."""
     return [row for row in read_table("libs")["required"] if row["extra"] == extra]

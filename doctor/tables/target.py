@@ -1,4 +1,4 @@
-"""What a build of torch has to serve: the cards, the driver, the Python and the processor of a described machine."""
+"""What a build of torch has to support: the cards, driver, Python and processor of a machine."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from rl_compat.doctor.tables.cards import all_cards
 from rl_compat.doctor.tables.drivers import RESERVED_BY
+from rl_compat.doctor.tables.rows import Capability
 from rl_compat.doctor.tables.torch import OLDEST, cuda_of, driver_of_cuda, releases, variants
 from rl_compat.doctor.tables.wheels import (
     MACHINES,
-    Capability,
     TorchInstall,
     minor_of,
     processor,
@@ -24,11 +24,11 @@ from rl_compat.hardware.types import Hardware
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """Everything that the choice of a build depends on."""
+    """Everything that determines the choice of a build."""
 
     cards: tuple[Capability, ...]
     driver: str | None
-    "the oldest that it can be where only its CUDA version is known"
+    "the oldest possible one if only its CUDA version is known"
     python: str
     "`3.12`"
     system: str
@@ -36,19 +36,19 @@ class Target:
     machine: str
     "`x86_64`, `aarch64` …"
     libc: str | None = None
-    "`glibc 2.39`, `musl`, or None where it is not known"
+    "`glibc 2.39`, `musl`, or None if unknown"
 
     def builds(self) -> tuple[TorchInstall, ...]:
-        """Every published build that fits, best first. Raises NoTorchBuildError without any."""
+        """Every published build that fits, best first. Raises NoTorchBuildError if there is none."""
         return rank_torch(self.cards, self.driver, self.python, machine=self.machine, libc=self.libc)
 
     def pythons(self) -> tuple[str, ...]:
-        """Those that get the newest build that any Python gets, oldest first."""
+        """The Pythons for which the newest fitting build exists, oldest first."""
         return serving_pythons(self.cards, self.driver, self.machine, self.libc)
 
 
 def target_of(hardware: Hardware) -> Target:
-    """What to install for. An emulated card counts only where a real GPU stands behind it."""
+    """The target to install for. An emulated card counts only if there is a real GPU."""
     system, _, machine = hardware.host.platform.partition(" ")
     return Target(
         cards=_cards(hardware),
@@ -61,19 +61,19 @@ def target_of(hardware: Hardware) -> Target:
 
 
 def suitable_builds(hardware: Hardware) -> tuple[TorchInstall, ...]:
-    """Every published build for the cards, the driver and the Python, best first. NoTorchBuildError without any."""
+    """Every published build that fits the machine, best first. Raises NoTorchBuildError if there is none."""
     return target_of(hardware).builds()
 
 
 def suitable_torch(hardware: Hardware) -> TorchInstall:
-    """The best of them."""
+    """The best published build for the machine. Raises NoTorchBuildError if there is none."""
     return suitable_builds(hardware)[0]
 
 
 def known_driver(hardware: Hardware) -> str | None:
-    """The driver's version; where only its CUDA version is known the oldest that has it.
+    """The driver's version; if only its CUDA version is known, the oldest driver that supports it.
 
-    Under WSL the driver is the Windows one, which counts its versions otherwise, so its CUDA version goes first.
+    Under WSL the driver belongs to Windows and has other version numbers, so its CUDA version takes precedence.
     """
     newest, version = newest_cuda(hardware), hardware.driver.version
     by_cuda = driver_of_cuda(newest) if newest else None
@@ -81,7 +81,7 @@ def known_driver(hardware: Hardware) -> str | None:
 
 
 def newest_cuda(hardware: Hardware) -> str | None:
-    """The newest CUDA that the driver runs, from NVML or out of torch's complaint, where 11040 means 11.4."""
+    """The newest CUDA version that the driver supports, from NVML or from torch's error, where 11040 means 11.4."""
     if hardware.driver.cuda_version:
         return hardware.driver.cuda_version
     torch = hardware.software.torch
@@ -90,9 +90,9 @@ def newest_cuda(hardware: Hardware) -> str | None:
 
 
 def has_a_build(hardware: Hardware, capability: Capability) -> bool:
-    """Whether any torch that rl_compat runs with has code for a card, whatever driver and Python are here.
+    """Whether any supported torch has code for a card, whatever the driver and Python.
 
-    One that is installed counts too: some processors and integrated cards have builds of their own.
+    The installed one counts too: some processors and integrated cards have builds of their own.
     """
     torch, machine = hardware.software.torch, target_of(hardware).machine
     ours = torch is not None and parse_version(torch.version)[:2] >= OLDEST
@@ -107,7 +107,7 @@ def has_a_build(hardware: Hardware, capability: Capability) -> bool:
 
 
 def _cards(hardware: Hardware) -> tuple[Capability, ...]:
-    """Of the visible GPUs, else of the hidden ones, else of those on the bus that the catalogue knows."""
+    """Of the visible GPUs, else of the hidden ones, else of those on the bus that the catalogue lists."""
     torch = hardware.software.torch
     if hardware.emulated is not None and not (torch and torch.cuda_available):
         return ()

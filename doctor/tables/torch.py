@@ -1,30 +1,28 @@
-"""The tables of torch releases and NVIDIA drivers, as questions."""
+"""Questions to the tables of torch releases and NVIDIA drivers."""
 
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
 from rl_compat.hardware.gpu.binaries import parse_version
-from rl_compat.hardware.gpu.catalogue import read_table as read_knowledge
+from rl_compat.hardware.gpu.catalogue import read_table
 
-KNOWLEDGE = Path(__file__).resolve().parents[1] / "knowledge"
 OLDEST = (2, 6)
 BEYOND = (2, 16)
-"releases that rl_compat runs with: at least OLDEST, below BEYOND"
+"supported releases: at least OLDEST, below BEYOND"
 OLDEST_PYTHON = (3, 11)
 
 
 def releases(python: str | None = None) -> list[dict[str, Any]]:
-    """The rows of the release table that rl_compat runs with, and that Python too when given; newest first."""
-    rows = [row for row in read_knowledge("torch")["releases"] if OLDEST <= parse_version(row["torch"]) < BEYOND]
+    """The supported rows of the release table, newest first; with `python`, those that support it."""
+    rows = [row for row in read_table("torch")["releases"] if OLDEST <= parse_version(row["torch"]) < BEYOND]
     fitting = [row for row in rows if python is None or python_fits(python_bounds(row), python)]
     return sorted(fitting, key=lambda row: parse_version(row["torch"]), reverse=True)
 
 
 def python_bounds(release: dict[str, Any]) -> str:
-    """`>=3.10,<=3.14`; experimental versions do not count."""
+    """`>=3.10,<=3.14`, without experimental versions."""
     return str(release["python"])
 
 
@@ -41,23 +39,23 @@ def cuda_of(variant: str) -> str:
 
 
 def index_url(variant: str) -> str:
-    return str(read_knowledge("torch")["index_url"]).replace("<tag>", variant)
+    return str(read_table("torch")["index_url"]).replace("<tag>", variant)
 
 
 def needed_glibc(release: str, variant: str, machine: str) -> str:
-    """The oldest glibc that pip takes a Linux wheel of a release on; `variant` is `cpu` or that of a CUDA build."""
-    for row in read_knowledge("torch")["platforms"]:
+    """The oldest glibc for which pip accepts a Linux wheel of a release; `variant` is `cpu` or a CUDA variant."""
+    for row in read_table("torch")["platforms"]:
         last = row["torch_max"]
         within = parse_version(row["torch_min"]) <= parse_version(release)[:2] and (
             last is None or parse_version(release)[:2] <= parse_version(last)
         )
         if within and row["machine"] in (None, machine) and (row["variants"] is None or variant in row["variants"]):
             return str(row["glibc_min"])
-    raise LookupError(f"torch {release} has no row of platforms")
+    raise LookupError(f"no row of `platforms` covers torch {release}")
 
 
 def libc_runs(libc: str | None, release: str, variant: str, machine: str) -> bool:
-    """Whether a wheel is for a C library: `glibc 2.17`, `musl`, or None where it is not known or not Linux."""
+    """Whether a wheel supports a C library: `glibc 2.17`, `musl`, or None if unknown or not Linux."""
     if libc is None:
         return True
     name, _, version = libc.partition(" ")
@@ -65,17 +63,17 @@ def libc_runs(libc: str | None, release: str, variant: str, machine: str) -> boo
 
 
 def driver_runs(driver_version: str, cuda: str, *, full: bool = False) -> bool:
-    """Whether a Linux driver is listed as running binaries of that CUDA; `full` when it must also compile its PTX."""
+    """Whether the table lists a Linux driver for binaries of that CUDA version; with `full` also for its PTX."""
     needed = needed_driver(cuda, full=full)
     return needed is not None and parse_version(driver_version) >= parse_version(needed)
 
 
 def needed_driver(cuda: str, *, full: bool = False) -> str | None:
-    """The oldest Linux driver for precompiled binaries of that CUDA, or with `full` for its PTX; None when not listed.
+    """The oldest Linux driver for precompiled binaries of that CUDA, or with `full` for its PTX; None if not listed.
 
-    Precompiled binaries need the same of every CUDA of one major version, also of one that is newer than the table.
+    Precompiled binaries of one major version all need the same driver, including versions newer than the table.
     """
-    rows: list[dict[str, str]] = read_knowledge("drivers")["cuda_min_driver_linux"]
+    rows: list[dict[str, str]] = read_table("drivers")["cuda_min_driver_linux"]
     exact = next((row for row in rows if row["cuda"] == cuda), None)
     if exact is not None:
         return exact["full" if full else "minor_compat"]
@@ -84,23 +82,23 @@ def needed_driver(cuda: str, *, full: bool = False) -> str | None:
 
 
 def driver_of_cuda(cuda: str) -> str | None:
-    """The oldest Linux driver whose newest CUDA is that version: what a driver is worth of which only that is known."""
-    rows: list[dict[str, str]] = read_knowledge("drivers")["cuda_min_driver_linux"]
+    """The oldest Linux driver that supports that CUDA version; stands for a driver whose own version is unknown."""
+    rows: list[dict[str, str]] = read_table("drivers")["cuda_min_driver_linux"]
     reached = [row["full"] for row in rows if parse_version(row["cuda"]) <= parse_version(cuda)]
     return max(reached, key=parse_version, default=None) or needed_driver(cuda)
 
 
 def companions(release: dict[str, Any]) -> dict[str, str]:
-    """What goes with the newest patch of a release: requirement by package, `torchvision==0.26.0`."""
+    """Requirements that match the newest patch of a release, by package: `torchvision==0.26.0`."""
     return {name: f"{name}{release[name]}" for name in ("torchvision", "torchaudio")}
 
 
 def variants(release: dict[str, Any], machine: str) -> list[tuple[str, list[str]]]:
-    """CUDA builds of a release as (variant, architecture list): the package index's own first, then the newest."""
+    """CUDA builds of a release as (variant, architecture list): first the one on PyPI, then the newest."""
     wheels: dict[str, list[str]] = release["x86_64_wheels"]
     if machine != "x86_64":
         version = parse_version(release["torch"])
-        rows = read_knowledge("torch")["aarch64"] if machine == "aarch64" else []
+        rows = read_table("torch")["aarch64"] if machine == "aarch64" else []
         listed = {row["variant"]: row["archs"] for row in rows if version >= parse_version(row["torch_min"])}
         wheels = {variant: listed[variant] for variant in wheels if variant in listed}
     order = sorted(wheels, key=lambda name: (name == release["pypi_default"], parse_version(cuda_of(name))))

@@ -1,6 +1,6 @@
-"""Which torch build suits a card, a driver and a Python: decided from tables before torch is installed.
+"""Which torch build suits a card, a driver and a Python, from tables, before torch is installed.
 
-Runs from a bare checkout with the standard library alone: `python3 doctor/tables/wheels.py` prints pip's arguments.
+Runs in a bare checkout with only the standard library: `python3 doctor/tables/wheels.py` prints pip's arguments.
 """
 
 from __future__ import annotations
@@ -14,18 +14,12 @@ import argparse
 import json
 import platform
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import Any
 
-from rl_compat.doctor.tables.refusals import (
-    Capability,
-    NoTorchBuildError,
-    capability_text,
-    refused_libc,
-    refused_python,
-    why_none,
-)
+from rl_compat.doctor.tables.refusals import NoTorchBuildError, refused_libc, refused_python, why_none
+from rl_compat.doctor.tables.rows import Capability, capability_text
 from rl_compat.doctor.tables.torch import (
     OLDEST_PYTHON,
     cuda_of,
@@ -41,12 +35,12 @@ from rl_compat.hardware.gpu.smi import Detected, detect
 from rl_compat.hardware.system.host import read_libc
 
 MACHINES = ("x86_64", "aarch64")
-"processors that torch is published for"
+"processors for which torch is published"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchInstall:
-    """One published build and why it was picked."""
+    """One published build and the reason for its choice."""
 
     version: str
     "`2.14.1`"
@@ -55,11 +49,13 @@ class TorchInstall:
     index_url: str
     reason: str
     on_pypi: bool = False
-    "the package index has the same build, without the local version"
+    "PyPI has the same build, without the local version"
+    left_out: tuple[Capability, ...] = ()
+    "compute capabilities of cards that no build supports together with the others"
 
     @property
     def requirement(self) -> str:
-        """For the index of its variant, which names every Linux build with a local version."""
+        """As in the index of its variant, where every Linux build has a local version."""
         return f"torch=={self.version}+{self.variant}"
 
 
@@ -71,11 +67,11 @@ def choose_torch(
     machine: str = "x86_64",
     libc: str | None = None,
 ) -> TorchInstall:
-    """The newest build for the cards, the driver and the Python. NoTorchBuildError when the tables list none.
+    """The newest build for the cards, the driver and the Python. Raises NoTorchBuildError if the tables list none.
 
-    The compute capability decides first and the driver second. Of several cards all are served if one build has code
-    for all, otherwise the weakest that any build serves; the reason says so. None, or no card, is a CPU build.
-    `libc` is `glibc 2.39`, `musl`, or None where it is not known.
+    The compute capability decides first and the driver second. If no build has code for all of several cards, the
+    build is for the weakest card that any build supports. None, or no card, means a CPU build.
+    `libc` is `glibc 2.39`, `musl`, or None if unknown.
     """
     return rank_torch(capability, driver_version, python, machine=machine, libc=libc)[0]
 
@@ -88,7 +84,7 @@ def rank_torch(
     machine: str = "x86_64",
     libc: str | None = None,
 ) -> tuple[TorchInstall, ...]:
-    """Every listed build that fits, best first; never empty."""
+    """Every listed build that fits, best first; never empty. Raises NoTorchBuildError."""
     cards = tuple(sorted(set(_as_cards(capability))))
     if machine not in MACHINES:
         raise NoTorchBuildError(
@@ -100,18 +96,19 @@ def rank_torch(
     if together:
         return together
     for weakest in cards:
-        left_out = ", ".join(capability_text(card) for card in cards if card != weakest)
-        note = f"; no build also serves the cards with compute capability {left_out}" if left_out else ""
+        others = tuple(card for card in cards if card != weakest)
+        listed = ", ".join(map(capability_text, others))
+        note = f"; no build supports compute capability {listed} too" if others else ""
         alone = _cuda_builds((weakest,), driver_version, python, machine, libc, note)
         if alone:
-            return alone
+            return tuple(replace(build, left_out=others) for build in alone)
     if libc is not None and _fits_elsewhere(cards, driver_version, python, machine):
         raise refused_libc(libc)
     raise why_none(cards, driver_version, python, machine)
 
 
 def _fits_elsewhere(cards: Sequence[Capability], driver_version: str | None, python: str, machine: str) -> bool:
-    """Whether another C library would get a build."""
+    """Whether a build exists for another C library."""
     try:
         rank_torch(cards, driver_version, python, machine=machine)
     except NoTorchBuildError:
@@ -122,7 +119,7 @@ def _fits_elsewhere(cards: Sequence[Capability], driver_version: str | None, pyt
 def serving_pythons(
     capability: Sequence[Capability], driver_version: str | None, machine: str, libc: str | None = None
 ) -> tuple[str, ...]:
-    """Pythons with the newest build that any Python gives the cards and the driver, oldest first; none without one."""
+    """The Pythons with the newest build that fits the cards and the driver, oldest first; may be empty."""
     found: dict[Version, list[str]] = {}
     for python in listed_pythons():
         try:
@@ -134,7 +131,7 @@ def serving_pythons(
 
 
 def listed_pythons() -> list[str]:
-    """Every Python from the first that rl_compat runs on to the newest that a release takes."""
+    """Every Python from the oldest that rl_compat supports to the newest that a release supports."""
     newest = max(parse_version(python_bounds(row).rpartition("=")[2]) for row in releases())
     return [f"3.{minor}" for minor in range(OLDEST_PYTHON[1], newest[1] + 1)]
 
@@ -173,7 +170,7 @@ def _serving(
                 variant=variant,
                 index_url=index_url(variant),
                 reason=f"newest build with code for compute capability {', '.join(map(capability_text, cards))} "
-                f"that {driver} and Python {python} run{note}",
+                f"for {driver} and Python {python}{note}",
                 on_pypi=machine == "x86_64" and variant == release["pypi_default"],
             )
 
@@ -188,7 +185,7 @@ def _cpu_builds(python: str, machine: str, libc: str | None) -> Iterator[TorchIn
             version=release["newest"],
             variant="cpu",
             index_url=index_url("cpu"),
-            reason=f"no GPU: the newest CPU build for Python {python}",
+            reason=f"no GPU, newest CPU build for Python {python}",
         )
     if not found:
         raise refused_libc(libc) if libc is not None and releases(python) else refused_python(python)
@@ -199,21 +196,25 @@ def _weakest_note(cards: Sequence[Capability]) -> str:
 
 
 def pip_arguments(install: TorchInstall, *, from_pypi: bool = False) -> list[str]:
-    """What follows `pip install`."""
+    """The arguments of `pip install`."""
     if from_pypi:
         return [f"torch=={install.version}"]
     return ["--index-url", install.index_url, install.requirement]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the choice for this machine, its reason on stderr; exit code 1 when no build fits."""
+    """Print the choice for this machine, and its reason on stderr; exit code 1 if no build fits."""
     parser = argparse.ArgumentParser(
         prog="wheels.py",
-        description="Which torch build suits this machine.",
+        description="Print the pip arguments for the torch build that suits this machine.",
         epilog="example: python3 doctor/tables/wheels.py --json",
     )
-    parser.add_argument("--json", action="store_true", help="print what was found and every fitting build")
-    parser.add_argument("--python", default=platform.python_version(), help="Python to install for")
+    parser.add_argument(
+        "--json", action="store_true", help="print the detected hardware and every build that fits, as JSON"
+    )
+    parser.add_argument(
+        "--python", default=platform.python_version(), help="Python version to install for (default: this one)"
+    )
     options = parser.parse_args(arguments)
     found = detect()
     try:
@@ -228,14 +229,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def builds_for(found: Detected, *, python: str, machine: str | None = None) -> tuple[TorchInstall, ...]:
-    """Every build that fits what was detected, best first. NoTorchBuildError when there is none."""
+    """Every build that fits the detected hardware, best first. Raises NoTorchBuildError if there is none."""
     capabilities = [card.compute_capability for card in found.cards]
     machine = processor(machine or platform.machine())
     return rank_torch(capabilities, found.driver_version, minor_of(python), machine=machine, libc=read_libc())
 
 
 def processor(text: str) -> str:
-    """`AMD64` as `x86_64`, `arm64` as `aarch64`: one name for each."""
+    """`AMD64` as `x86_64`, `arm64` as `aarch64`."""
     return text.lower().replace("amd64", "x86_64").replace("arm64", "aarch64")
 
 
@@ -245,7 +246,7 @@ def minor_of(python: str) -> str:
 
 
 def describe(found: Detected) -> list[str]:
-    """The cards and the driver, and what was left out."""
+    """The cards and the driver, and notes about what was skipped."""
     cards = [f"{card.name} (compute capability {capability_text(card.compute_capability)})" for card in found.cards]
     line = f"found {', '.join(cards)}, driver {found.driver_version}" if cards else "found no usable NVIDIA GPU"
     return [line, *(found.notes if found.source else ())]

@@ -1,4 +1,4 @@
-"""`rlc doctor`: what is wrong with this machine, and what mends it. The arguments are the doctor's own."""
+"""`rlc doctor`: find problems of this machine and their fixes. The doctor parses its own arguments."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ app = new_app()
 
 @app.command(add_help_option=False, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def doctor(context: typer.Context) -> int:
-    """Say what is wrong with this machine for training, why it matters, and what mends it."""
+    """Find out what prevents training on this machine, why it matters, and how to fix it."""
     from rl_compat.doctor.command import main
 
     return main(context.args, program=context.info_name or "rlc doctor")

@@ -34,21 +34,21 @@ def test_options_and_their_values_keep_their_order(capsys: pytest.CaptureFixture
 @pytest.mark.parametrize(
     ("arguments", "fact"),
     [
-        (["--no-such"], "there is no option `--no-such`"),
-        (["-x"], "there is no option `-x`"),
+        (["--no-such"], "`--no-such`"),
+        (["-x"], "`-x`"),
         (["--hardware"], "`--hardware`: expected one argument"),
-        (["error.log"], "`error.log` is not an option"),
-        (["--", "error.log"], "`error.log` is not an option"),
+        (["error.log"], "`error.log`"),
+        (["--", "error.log"], "`error.log`"),
     ],
 )
-def test_what_is_asked_wrongly_is_refused_in_the_words_of_the_doctor(
+def test_a_usage_error_is_refused_by_the_doctor(
     arguments: list[str], fact: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["doctor", *arguments]) == 2
 
     shown = capsys.readouterr()
-    assert shown.err.startswith(f"error: {fact}")
-    assert "\nhint: " in shown.err
+    error, _, hint = shown.err.partition("\nhint: ")
+    assert error.startswith("error: ") and fact in error and hint
     assert shown.out == ""
 
 

@@ -71,7 +71,7 @@ class Outcome:
     @property
     def asked(self) -> list[str]:
         """Ids of the checks that ran to their end."""
-        return [check["id"] for check in self.diagnosis["checks"] if check["left_out"] is None]
+        return [check["id"] for check in self.diagnosis["checks"] if check["skipped"] is None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -353,7 +353,7 @@ def test_an_nvidia_smi_that_breaks_stops_nothing(
 HUNG_DRIVER = """
 import json, os, sys
 sys.path.insert(0, sys.argv[1])
-from rl_compat.doctor.runner import run_checks
+from rl_compat.doctor.diagnosis import run_checks
 from rl_compat.doctor.table import CHECKS
 from rl_compat.hardware.gpu.driver import read_driver
 from rl_compat.hardware.system.host import read_host
@@ -392,7 +392,7 @@ def test_a_cache_on_a_read_only_file_system_is_a_warning(
     assert outcome.exit_code == 0
     assert outcome.ids("warning") - healthy.ids("warning") == {"caches.read_only"}
     finding = outcome.finding("caches.read_only")
-    assert "cache of the hub" in finding["what"] and "cache of prepared models" in finding["what"]
+    assert finding["affects"] == ["hub_cache", "model_cache"]
     assert str(cache) in finding["what"]
     assert_bounded_and_whole(outcome, healthy)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from fakes.machines import recorded
 
-from rl_compat.doctor.checks.torch_build import look_at_architectures
+from rl_compat.doctor.checks.torch.build import check_architectures
 from rl_compat.doctor.findings import Severity, Step
 from rl_compat.doctor.remedies import torch_remedies
 from rl_compat.doctor.tables.target import suitable_builds
@@ -116,7 +116,7 @@ def test_the_verdict_on_every_card_with_every_wheel_is_the_architecture_rule() -
         software = replace(BASE.software, torch=build)
         for device in devices:
             hardware = replace(machine(device), software=software)
-            (finding,) = look_at_architectures(hardware)
+            (finding,) = check_architectures(hardware)
             expected, by_ptx = runs(listed, device.compute_capability, cuda)
             case = "no_code" if not expected else "ptx_only" if by_ptx else "match"
             where = f"{device.name} {device.compute_capability} with {build.version} {build.arch_list}"
@@ -147,7 +147,7 @@ def test_suffixes_and_integrated_devices_follow_the_rule_too(
 ) -> None:
     build = TorchBuild(version="2.14.1", cuda=cuda, arch_list=archs, cuda_available=True)
     hardware = machine(replace(BASE.devices[0], compute_capability=card))
-    (finding,) = look_at_architectures(replace(hardware, software=replace(BASE.software, torch=build)))
+    (finding,) = check_architectures(replace(hardware, software=replace(BASE.software, torch=build)))
 
     assert finding.id == f"torch_architectures.{case}"
 

@@ -16,9 +16,8 @@ import pytest
 from fakes.doctor import RECORDINGS, ROOT, check, finding, remedy
 
 from rl_compat.doctor.command import run
-from rl_compat.doctor.findings import Severity, Step, Sureness
-from rl_compat.doctor.fix import refuse_system_python, run_all, runnable, split_plain
-from rl_compat.doctor.mend import Mend
+from rl_compat.doctor.findings import Certainty, Severity, Step
+from rl_compat.doctor.fix import Fix, refuse_system_python, run_all, runnable, split_plain
 from rl_compat.errors import UsageError
 
 PROGRAM = """
@@ -26,14 +25,14 @@ import importlib.metadata, sys
 sys.path[:0] = [{root!r}, {tests!r}]
 from fakes.doctor import check, finding, remedy
 from rl_compat.doctor.command import main
-from rl_compat.doctor.remedies import pip_install
+from rl_compat.doctor.remedies import pip
 from rl_compat.doctor.findings import Check, Severity, Step
 
 def look(hardware, name, severity):
     try:
         version = importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
-        package = remedy(Step.PACKAGE, pip_install(hardware, name), what="install " + name)
+        package = remedy(Step.PACKAGE, pip(hardware, "install", name), what="install " + name)
         yield finding(name + ".missing", severity, package, what=name + " is not installed")
         return
     yield finding(name + ".there", Severity.OK, what=name + " " + version + " is installed")
@@ -105,7 +104,7 @@ def test_what_is_missing_is_installed_and_the_second_diagnosis_shows_what_is_lef
 
     done = doctor(environment, wheels, "--fix", "--yes", "--no-torch", asked=[("first_package", "FAILURE")])
 
-    before, _, after = done.stdout.partition("what is left:")
+    before, _, after = done.stdout.partition("\nremaining findings:")
     assert f"$ {environment}/bin/python -m pip install first_package" in before
     assert "Successfully installed first" in before
     assert "first_package is not installed" not in after
@@ -125,11 +124,11 @@ def test_the_first_command_that_fails_is_the_last(environment: Path, wheels: Pat
         asked=[("second_package", "WARNING"), ("third_package", "WARNING")],
     )
 
-    before, _, after = done.stdout.partition("what is left:")
+    before, _, after = done.stdout.partition("\nremaining findings:")
     assert "pip install second_package" in before
     assert "$ " in before
     assert "pip install third_package" not in before
-    assert "error: it failed with exit code 1" in done.stderr
+    assert "exit code 1" in done.stderr
     assert "third_package is not installed" in after
     assert done.returncode == 1
 
@@ -158,11 +157,11 @@ def test_where_nothing_can_be_run_the_report_says_what_is_left_to_do(environment
     assert done.returncode == 0
 
 
-def test_a_machine_with_nothing_to_mend_gets_an_empty_script(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_machine_with_nothing_to_fix_gets_an_empty_script(capsys: pytest.CaptureFixture[str]) -> None:
     fine = (check("fine", finding("fine.x", Severity.OK)),)
 
     assert run(["--fix", "--hardware", str(RECORDINGS / "h200.json")], "doctor", fine) == 0
-    assert capsys.readouterr().out == "# nothing to mend\n"
+    assert capsys.readouterr().out == "# nothing to fix\n"
 
 
 def test_the_systems_python_is_never_changed() -> None:
@@ -180,36 +179,36 @@ def test_a_conda_environment_may_be_changed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "mend",
     [
-        Mend(remedy=remedy(Step.DRIVER, "PY -m pip install a"), findings=()),
-        Mend(remedy=remedy(Step.SYSTEM, "PY -m pip install a"), findings=()),
-        Mend(remedy=remedy(Step.SHELL, "PY -m pip install a"), findings=()),
-        Mend(remedy=remedy(Step.PYTHON, "PY -m venv .venv"), findings=()),
-        Mend(remedy=remedy(Step.PACKAGE, "/usr/bin/python3 -m pip install a"), findings=()),
-        Mend(remedy=remedy(Step.PACKAGE, "pip install a"), findings=()),
-        Mend(remedy=remedy(Step.PACKAGE, "sudo PY -m pip install a"), findings=()),
-        Mend(remedy=remedy(Step.PACKAGE, "PY -m pip download a"), findings=()),
-        Mend(remedy=remedy(Step.PACKAGE, "PY -m pip"), findings=()),
-        Mend(remedy=remedy(Step.PACKAGE, "PY -c 'import os'"), findings=()),
-        Mend(remedy=remedy(Step.PACKAGE, "PY -m pip install a && rm -r b"), findings=()),
-        Mend(remedy=remedy(Step.PACKAGE, "PY -m pip install $NAME"), findings=()),
-        Mend(remedy=remedy(Step.PACKAGE, "PY -m pip install `name`"), findings=()),
-        Mend(remedy=remedy(Step.PACKAGE, "PY -m pip install a>b"), findings=()),
-        Mend(remedy=remedy(Step.PACKAGE, "PY -m pip install 'a"), findings=()),
-        Mend(remedy=remedy(Step.TORCH, "export CUDA_VISIBLE_DEVICES="), findings=()),
-        Mend(remedy=remedy(Step.PACKAGE, "PY -m pip install NAME", sure=Sureness.PLACEHOLDER), findings=()),
-        Mend(remedy=remedy(Step.PACKAGE, "PY -m pip install a", sure=Sureness.UNSURE), findings=()),
-        Mend(remedy=remedy(Step.PACKAGE, "PY -m pip install a"), findings=(), elsewhere="the host"),
+        Fix(remedy=remedy(Step.DRIVER, "PY -m pip install a"), findings=()),
+        Fix(remedy=remedy(Step.SYSTEM, "PY -m pip install a"), findings=()),
+        Fix(remedy=remedy(Step.SHELL, "PY -m pip install a"), findings=()),
+        Fix(remedy=remedy(Step.PYTHON, "PY -m venv .venv"), findings=()),
+        Fix(remedy=remedy(Step.PACKAGE, "/usr/bin/python3 -m pip install a"), findings=()),
+        Fix(remedy=remedy(Step.PACKAGE, "pip install a"), findings=()),
+        Fix(remedy=remedy(Step.PACKAGE, "sudo PY -m pip install a"), findings=()),
+        Fix(remedy=remedy(Step.PACKAGE, "PY -m pip download a"), findings=()),
+        Fix(remedy=remedy(Step.PACKAGE, "PY -m pip"), findings=()),
+        Fix(remedy=remedy(Step.PACKAGE, "PY -c 'import os'"), findings=()),
+        Fix(remedy=remedy(Step.PACKAGE, "PY -m pip install a && rm -r b"), findings=()),
+        Fix(remedy=remedy(Step.PACKAGE, "PY -m pip install $NAME"), findings=()),
+        Fix(remedy=remedy(Step.PACKAGE, "PY -m pip install `name`"), findings=()),
+        Fix(remedy=remedy(Step.PACKAGE, "PY -m pip install a>b"), findings=()),
+        Fix(remedy=remedy(Step.PACKAGE, "PY -m pip install 'a"), findings=()),
+        Fix(remedy=remedy(Step.TORCH, "export CUDA_VISIBLE_DEVICES="), findings=()),
+        Fix(remedy=remedy(Step.PACKAGE, "PY -m pip install NAME", certainty=Certainty.PLACEHOLDER), findings=()),
+        Fix(remedy=remedy(Step.PACKAGE, "PY -m pip install a", certainty=Certainty.UNCERTAIN), findings=()),
+        Fix(remedy=remedy(Step.PACKAGE, "PY -m pip install a"), findings=(), elsewhere="the host"),
     ],
     ids=lambda mend: f"{mend.remedy.step.name}: {mend.remedy.commands[0]}",
 )
-def test_nothing_else_is_run(mend: Mend) -> None:
+def test_nothing_else_is_run(mend: Fix) -> None:
     assert runnable([mend], python="PY") == []
 
 
 def test_pips_part_of_the_torch_and_package_steps_is_run_as_words() -> None:
     mends = [
-        Mend(remedy=remedy(Step.TORCH, "PY -m pip uninstall --yes torch", "PY -m pip install torch==2.9"), findings=()),
-        Mend(remedy=remedy(Step.PACKAGE, "PY -m pip install 'transformers>=5.5'"), findings=()),
+        Fix(remedy=remedy(Step.TORCH, "PY -m pip uninstall --yes torch", "PY -m pip install torch==2.9"), findings=()),
+        Fix(remedy=remedy(Step.PACKAGE, "PY -m pip install 'transformers>=5.5'"), findings=()),
     ]
 
     assert runnable(mends, python="PY") == [
@@ -231,4 +230,4 @@ def test_commands_stop_at_the_first_failure(tmp_path: Path, capfd: pytest.Captur
 
     shown = capfd.readouterr()
     assert [line for line in shown.out.splitlines() if line.startswith("ran")] == ["ran 0", "ran 3"]
-    assert "error: it failed with exit code 3" in shown.err
+    assert "exit code 3" in shown.err

@@ -12,10 +12,9 @@ import pytest
 from recordings.compose import RECORDINGS
 
 from rl_compat.capability.devices import select_devices
-from rl_compat.doctor.command import diagnose
-from rl_compat.doctor.diagnosis import Diagnosis
+from rl_compat.doctor.diagnosis import Diagnosis, diagnose
 from rl_compat.doctor.findings import Finding, Severity
-from rl_compat.doctor.mend import script
+from rl_compat.doctor.fix import script
 from rl_compat.doctor.options import parse
 from rl_compat.doctor.report.paper import Paper
 from rl_compat.doctor.report.screen import render
@@ -45,7 +44,7 @@ def findings(name: str) -> tuple[Finding, ...]:
 
 def block(name: str) -> str:
     """The block of commands, comments included."""
-    return "\n".join(script(diagnosis(name).mending))
+    return "\n".join(script(diagnosis(name).fixes))
 
 
 def ids(name: str, severity: Severity) -> set[str]:
@@ -105,8 +104,8 @@ def test_the_verdict_the_exit_code_and_the_findings_say_the_same(name: str) -> N
     if found.verdict.works:
         assert found.verdict.profile == wanted["profile"]
     else:
-        assert found.once_mended is not None
-        assert found.once_mended.works
+        assert found.once_fixed is not None
+        assert found.once_fixed.works
 
 
 @pytest.mark.parametrize("name", HEALTHY)

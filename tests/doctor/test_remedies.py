@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from fakes.machines import recorded
 
-from rl_compat.doctor.findings import Remedy, Step, Sureness
+from rl_compat.doctor.findings import Certainty, Remedy, Step
 from rl_compat.doctor.remedies import install_torch, torch_remedies, update_driver
 from rl_compat.doctor.tables.target import known_driver, target_of
 from rl_compat.hardware.types import Driver, Hardware, PciGpu
@@ -52,12 +52,12 @@ def test_packages_that_go_with_one_torch_are_installed_with_it() -> None:
     old = with_driver(without(recorded("p40"), torch="2.14.0", torchvision="0.29.0", torchaudio="2.11.0"), "470.86")
     remedy = install_torch(old)
     assert line(remedy).endswith("torch==2.7.1+cu118 torchvision==0.22.1 torchaudio==2.7.1")
-    assert "torchvision==0.22.1 and torchaudio==2.7.1 go with it, or can be uninstalled" in remedy.what
+    assert "torchvision==0.22.1 and torchaudio==2.7.1" in remedy.what
 
 
 def test_packages_that_were_built_for_another_torch_are_named() -> None:
     remedy = install_torch(without(recorded("rtx3090"), torch="2.11.0", vllm="0.25.0", xformers="0.0.35"))
-    assert "after that reinstall or uninstall `vllm` and `xformers`, built for another torch" in remedy.what
+    assert "`vllm` and `xformers`" in remedy.what
     same = install_torch(without(recorded("rtx3090"), torch="2.15.0", vllm="0.25.0"))
     assert "vllm" not in same.what
 
@@ -71,7 +71,7 @@ def test_the_same_version_is_installed_anew_only_by_force() -> None:
 class TestPython:
     def test_one_that_is_too_new_for_the_card_is_replaced(self) -> None:
         (remedy,) = torch_remedies(with_software(without(recorded("p40")), python="3.15.0"))
-        assert (remedy.step, remedy.sure) == (Step.PYTHON, Sureness.UNSURE)
+        assert (remedy.step, remedy.certainty) == (Step.PYTHON, Certainty.UNCERTAIN)
         assert remedy.commands[0] == "python3.14 -m venv .venv"
         assert "with Python 3.14" in remedy.what
         assert "`uv venv --seed --python 3.14 .venv`" in remedy.what
@@ -106,12 +106,12 @@ class TestDriver:
         assert "an NVIDIA driver of 525.60.13 or newer" in remedy.what
 
     def test_an_old_card_is_not_sent_past_its_last_branch(self) -> None:
-        assert "up to R580, the last branch with every card here" in update_driver(recorded("p40"), "525.60.13").what
-        assert "last branch" not in update_driver(recorded("rtx3090"), "525.60.13").what
+        assert "up to R580" in update_driver(recorded("p40"), "525.60.13").what
+        assert "up to R" not in update_driver(recorded("rtx3090"), "525.60.13").what
 
     def test_under_wsl_it_is_one_of_windows_and_in_a_container_the_hosts(self) -> None:
         windows = update_driver(recorded("wsl_rtx3070"), "580")
-        assert (windows.commands, "on the Windows side" in windows.what) == ((), True)
+        assert (windows.commands, "in Windows" in windows.what) == ((), True)
         inside = update_driver(on(recorded("rtx3090"), container="docker"), "580")
         assert "on the host" in inside.what
 

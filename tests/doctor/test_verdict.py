@@ -12,7 +12,7 @@ from fakes.doctor import RECORDINGS, machine
 from rl_compat.cli.app import main as rlc
 from rl_compat.config.embedded import embedded_runs
 from rl_compat.config.load import load_config
-from rl_compat.doctor.verdict import LADDER, METHODS, judge, judge_mended, reach, reach_all, workload_of
+from rl_compat.doctor.verdict import LADDER, METHODS, judge, judge_fixed, largest_model, largest_models, workload_of
 from rl_compat.planning.fit import make_plan, plan_if_it_fits
 from rl_compat.planning.workload import run_requests
 
@@ -29,7 +29,7 @@ def largest_by_trying_all(name: str, settings: list[str]) -> str | None:
 
 @pytest.mark.parametrize("name", SOME)
 def test_bisection_finds_the_largest_model_that_trying_all_of_them_finds(name: str) -> None:
-    for found in reach_all(machine(name)):
+    for found in largest_models(machine(name)):
         settings = [f"{key}={value}" for key, value in METHODS[found.method].items()]
 
         assert found.model == largest_by_trying_all(name, settings), found.method
@@ -37,7 +37,7 @@ def test_bisection_finds_the_largest_model_that_trying_all_of_them_finds(name: s
 
 @pytest.mark.parametrize("name", SOME)
 def test_the_settings_that_are_named_give_the_plan_that_is_shown(name: str) -> None:
-    for found in reach_all(machine(name)):
+    for found in largest_models(machine(name)):
         if found.model is None:
             continue
         run, *settings = found.settings
@@ -51,7 +51,7 @@ def test_the_settings_that_are_named_give_the_plan_that_is_shown(name: str) -> N
 
 
 def test_the_plan_command_shows_the_same_without_the_model(capsys: pytest.CaptureFixture[str]) -> None:
-    found = reach_all(machine("rtx4090"))[0]
+    found = largest_models(machine("rtx4090"))[0]
 
     code = rlc(["plan", *found.settings, "--hardware", str(RECORDINGS / "rtx4090.json"), "--json"])
 
@@ -64,7 +64,7 @@ def test_the_plan_command_shows_the_same_without_the_model(capsys: pytest.Captur
 
 def test_a_larger_card_reaches_at_least_as_far() -> None:
     def reached(name: str) -> list[int]:
-        return [LADDER.index(found.model or LADDER[0]) for found in reach_all(machine(name))]
+        return [LADDER.index(found.model or LADDER[0]) for found in largest_models(machine(name))]
 
     small, middle, large = reached("gtx970"), reached("rtx4090"), reached("h200")
 
@@ -77,7 +77,7 @@ def test_a_healthy_card_gets_its_profile_and_no_problem() -> None:
 
     assert (verdict.works, verdict.problem, verdict.profile) == (True, None, "ada")
     assert verdict.device == "NVIDIA GeForce RTX 4090 (compute capability 8.9, 23.4 of 24.0 GiB free)"
-    assert [found.method for found in verdict.reaches] == ["full PPO", "LoRA PPO", "full GRPO"]
+    assert [found.method for found in verdict.methods] == ["full PPO", "LoRA PPO", "full GRPO"]
 
 
 def test_without_a_gpu_the_verdict_is_for_the_processor() -> None:
@@ -85,7 +85,7 @@ def test_without_a_gpu_the_verdict_is_for_the_processor() -> None:
 
     assert (verdict.works, verdict.profile) == (True, "cpu")
     assert "8 cores" in verdict.device
-    assert all(found.settings[0] == "gsm8k-cpu" for found in verdict.reaches)
+    assert all(found.settings[0] == "gsm8k-cpu" for found in verdict.methods)
 
 
 def test_a_failure_decides_although_a_plan_could_be_made() -> None:
@@ -99,50 +99,50 @@ def test_a_cpu_build_on_a_gpu_machine_is_judged_again_with_the_torch_that_suits_
     """A-ENV: the second verdict is what the block of commands leads to."""
     hardware = machine("rtx3060_cpu_torch")
 
-    now, mended = judge(hardware), judge_mended(hardware, new_torch=True)
+    now, fixed = judge(hardware), judge_fixed(hardware, new_torch=True)
 
     assert now.problem == "torch 2.6.0+cpu is a CPU build"
-    assert [found.model for found in now.reaches] == [None, None, None]
-    assert mended is not None
-    assert (mended.works, mended.profile) == (True, "ampere")
-    assert mended.torch is not None
-    assert mended.torch.startswith("2.")
-    assert "+cu" in mended.torch
+    assert [found.model for found in now.methods] == [None, None, None]
+    assert fixed is not None
+    assert (fixed.works, fixed.profile) == (True, "ampere")
+    assert fixed.torch is not None
+    assert fixed.torch.startswith("2.")
+    assert "+cu" in fixed.torch
 
 
 def test_a_card_that_the_wheel_has_no_code_for_is_judged_with_one_that_has() -> None:
-    mended = judge_mended(machine("p40_cu128_wheel"), new_torch=True)
+    fixed = judge_fixed(machine("p40_cu128_wheel"), new_torch=True)
 
-    assert mended is not None
-    assert (mended.torch, mended.profile) == ("2.14.1+cu126", "pascal")
+    assert fixed is not None
+    assert (fixed.torch, fixed.profile) == ("2.14.1+cu126", "pascal")
 
 
 def test_a_card_that_no_torch_serves_leaves_the_processor() -> None:
     hardware = machine("k80")
 
-    mended = judge_mended(hardware, new_torch=True)
+    fixed = judge_fixed(hardware, new_torch=True)
 
     assert judge(hardware).works is False
-    assert mended is not None
-    assert mended.profile == "cpu"
+    assert fixed is not None
+    assert fixed.profile == "cpu"
 
 
 def test_hidden_cards_are_judged_as_if_they_were_visible() -> None:
     hardware = machine("visible_garbage")
     assert hardware.devices == ()
 
-    mended = judge_mended(hardware, new_torch=False)
+    fixed = judge_fixed(hardware, new_torch=False)
 
-    assert mended is not None
-    assert (mended.visible, mended.profile, mended.torch) == (False, "ampere", None)
+    assert fixed is not None
+    assert (fixed.visible, fixed.profile, fixed.torch) == (False, "ampere", None)
 
 
 def test_a_card_without_a_driver_is_judged_by_the_catalogue() -> None:
-    mended = judge_mended(machine("rtx3060_no_driver"), new_torch=False)
+    fixed = judge_fixed(machine("rtx3060_no_driver"), new_torch=False)
 
-    assert mended is not None
-    assert (mended.visible, mended.torch) == (False, None)
-    assert mended.device == "NVIDIA GeForce RTX 3060 (compute capability 8.6, 12.0 GiB by the catalogue)"
+    assert fixed is not None
+    assert (fixed.visible, fixed.torch) == (False, None)
+    assert fixed.device.startswith("NVIDIA GeForce RTX 3060 (compute capability 8.6, 12.0 GiB ")
 
 
 def test_a_missing_and_a_broken_torch_are_problems_even_without_a_gpu() -> None:
@@ -175,8 +175,10 @@ def test_one_method_may_fit_where_another_does_not() -> None:
     host = replace(hardware.host, ram_available_bytes=6 * 2**30)
     small = replace(hardware, host=host)
 
-    full = reach(small, "full PPO", "gsm8k-cpu", {"data.max_response_length": 2048, "data.max_prompt_length": 2048})
-    adapters = reach(small, "LoRA PPO", "gsm8k-cpu", {"model.lora_rank": 16})
+    full = largest_model(
+        small, "full PPO", "gsm8k-cpu", {"data.max_response_length": 2048, "data.max_prompt_length": 2048}
+    )
+    adapters = largest_model(small, "LoRA PPO", "gsm8k-cpu", {"model.lora_rank": 16})
 
     assert full.plan is None
     assert full.problem is not None
@@ -194,7 +196,7 @@ def test_all_methods_take_half_a_second_at_most() -> None:
     assert time.process_time() - started < 0.5
 
 
-def test_a_planner_that_breaks_off_is_said_and_takes_nothing_with_it() -> None:
+def test_an_error_of_the_planner_is_reported_and_takes_nothing_with_it() -> None:
     """A host whose memory is not a number cannot come out of a probe: the planner is not made for it."""
     hardware = machine("p40")
     odd = replace(hardware, host=replace(hardware.host, ram_available_bytes="much"))  # type: ignore[arg-type]
@@ -202,4 +204,4 @@ def test_a_planner_that_breaks_off_is_said_and_takes_nothing_with_it() -> None:
     verdict = judge(odd)
 
     assert not verdict.works
-    assert verdict.problem is not None and verdict.problem.startswith("the planner broke off: ")
+    assert verdict.problem is not None and verdict.problem.startswith("the planner failed: ")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from rl_compat.doctor.findings import Check, Finding, Remedy, Severity, Step, Sureness
+from rl_compat.doctor.findings import Certainty, Check, Finding, Remedy, Severity, Step
 from rl_compat.hardware.recording import load_recording
 from rl_compat.hardware.types import Hardware
 
@@ -17,14 +17,19 @@ def machine(name: str) -> Hardware:
     return load_recording(RECORDINGS / f"{name}.json")
 
 
+def missing(text: str, *values: str) -> list[str]:
+    """The values that a text does not contain: tests assert values, paths and commands, not sentences."""
+    return [value for value in values if value not in text]
+
+
 def finding(
     id: str, severity: Severity, *remedies: Remedy, what: str = "", why: str = "", where: tuple[str, ...] = ()
 ) -> Finding:
     return Finding(id=id, severity=severity, what=what or f"the fact of {id}", why=why, where=where, remedies=remedies)
 
 
-def remedy(step: Step, *commands: str, what: str = "mend it", sure: Sureness = Sureness.PASTE) -> Remedy:
-    return Remedy(what=what, step=step, commands=commands, sure=sure)
+def remedy(step: Step, *commands: str, what: str = "fix it", certainty: Certainty = Certainty.READY) -> Remedy:
+    return Remedy(what=what, step=step, commands=commands, certainty=certainty)
 
 
 def check(id: str, *findings: Finding, needs_torch: bool = False, needs_network: bool = False) -> Check:

@@ -6,10 +6,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
+from fakes.doctor import missing
 from fakes.machines import GTX_1660, H200, P40, P100, T4, V100, machine, recorded
 
-from rl_compat.doctor.checks.compute import CHECKS, look_at_attention, look_at_kernels, look_at_precision
-from rl_compat.doctor.checks.variables import look_at_variables
+from rl_compat.doctor.checks.cards.precision import CHECKS, HALF, check_attention, check_kernels, check_precision
+from rl_compat.doctor.checks.system.variables import check_variables
 from rl_compat.doctor.findings import Finding, Severity
 from rl_compat.hardware.gpu.binaries import TEGRA
 from rl_compat.hardware.gpu.catalogue import all_gpus
@@ -22,52 +23,51 @@ def found(findings: Iterable[Finding]) -> dict[str, Finding]:
 
 class TestPrecision:
     @pytest.mark.parametrize(
-        ("device", "case", "says"),
+        ("device", "case", "rate"),
         [
-            (H200, "native", "bf16 is native; fp16 products run on tensor cores; TF32 serves fp32 products"),
-            (T4, "bf16_emulated", "bf16 is emulated only; fp16 products run on tensor cores; no TF32 below 8.0"),
-            (V100, "bf16_emulated", "fp16 products run on tensor cores"),
-            (P40, "bf16_emulated", "multiplies at the rate of fp32, element-wise half arithmetic at 1/64 of it"),
-            (P100, "bf16_emulated", "fp16 arithmetic runs at twice the rate of fp32"),
-            (GTX_1660, "fp16_collapses", "fp16 products are many times slower than fp32"),
+            (H200, "native", "full"),
+            (T4, "bf16_emulated", "full"),
+            (V100, "bf16_emulated", "full"),
+            (P40, "bf16_emulated", "1/64"),
+            (P100, "bf16_emulated", "double"),
+            (GTX_1660, "fp16_collapses", "vector_only"),
         ],
     )
-    def test_each_kind_of_card_is_told_what_it_multiplies_in(self, device: Device, case: str, says: str) -> None:
+    def test_each_kind_of_card_is_told_what_it_multiplies_in(self, device: Device, case: str, rate: str) -> None:
         """A-ENV-03."""
-        (finding,) = look_at_precision(machine(device))
+        (finding,) = check_precision(machine(device))
         assert finding.id == f"precision.{case}"
         assert finding.severity is (Severity.OK if case == "native" else Severity.NOTE)
-        assert device.name in finding.what
-        assert says in finding.what
+        assert not missing(finding.what, device.name, HALF[rate], "TF32")
 
     def test_torchs_yes_does_not_make_bf16_native(self) -> None:
         """A-ENV-03: 7.5 with the flag unknown, or even set."""
         for flag in (None, True, False):
-            (finding,) = look_at_precision(machine(replace(T4, bf16_native=flag)))
+            (finding,) = check_precision(machine(replace(T4, bf16_native=flag)))
             assert finding.id == "precision.bf16_emulated"
 
     def test_mixed_cards_are_told_apart(self) -> None:
-        results = found(look_at_precision(recorded("mixed_p40_a100")))
+        results = found(check_precision(recorded("mixed_p40_a100")))
         assert results["precision.native"].severity is Severity.OK
         assert results["precision.bf16_emulated"].affects == ("cuda:1",)
         assert "Tesla P40" in results["precision.bf16_emulated"].what
 
     def test_cards_of_one_kind_share_a_line(self) -> None:
-        (finding,) = look_at_precision(machine(P40, P40))
+        (finding,) = check_precision(machine(P40, P40))
         assert finding.what.startswith("2 × Tesla P40 (compute capability 6.1): ")
 
     def test_a_card_that_the_catalogue_does_not_know_is_judged_by_its_capability(self) -> None:
-        (unnamed,) = look_at_precision(machine(replace(P40, name="Graphics Device")))
+        (unnamed,) = check_precision(machine(replace(P40, name="Graphics Device")))
         assert "1/64" in unnamed.what
-        (small,) = look_at_precision(machine(replace(T4, name="NVIDIA T550 Laptop GPU")))
+        (small,) = check_precision(machine(replace(T4, name="NVIDIA T550 Laptop GPU")))
         assert small.id == "precision.fp16_collapses"
-        (newer,) = look_at_precision(machine(replace(H200, name="NVIDIA X1", compute_capability=(13, 0))))
-        assert "the rate of fp16 is not known" in newer.what
+        (newer,) = check_precision(machine(replace(H200, name="NVIDIA X1", compute_capability=(13, 0))))
+        assert HALF["unknown"] in newer.what
 
     def test_every_card_of_the_catalogue_that_some_torch_serves_gets_one_line(self) -> None:
         for gpu in all_gpus():
             device = replace(P40, name=gpu.name, compute_capability=gpu.compute_capability)
-            findings = list(look_at_precision(machine(device)))
+            findings = list(check_precision(machine(device)))
             native = gpu.compute_capability >= (8, 0)
             unserved = gpu.compute_capability < (5, 0) or gpu.compute_capability in TEGRA - {(8, 7)}
             expected = [] if unserved else [Severity.OK if native else Severity.NOTE]
@@ -75,33 +75,31 @@ class TestPrecision:
 
 
 class TestAttentionAndKernels:
-    @pytest.mark.parametrize(
-        ("device", "says"), [(H200, "by the flash kernel"), (P40, "in fp16 and fp32 by the memory-efficient kernel")]
-    )
-    def test_fused_attention_is_fine(self, device: Device, says: str) -> None:
-        (finding,) = look_at_attention(machine(device))
+    @pytest.mark.parametrize(("device", "kernel"), [(H200, "flash kernel"), (P40, "memory-efficient kernel")])
+    def test_fused_attention_is_fine(self, device: Device, kernel: str) -> None:
+        (finding,) = check_attention(machine(device))
         assert (finding.id, finding.severity) == ("attention.fused", Severity.OK)
-        assert says in finding.what
+        assert kernel in finding.what
 
     def test_a_card_without_it_is_told_to_keep_lengths_short(self) -> None:
         k80 = recorded("k80")
         assert k80.software.torch is not None
         own_build = replace(k80.software.torch, version="2.6.0+git1b2c3d4")
-        (finding,) = look_at_attention(replace(k80, software=replace(k80.software, torch=own_build)))
+        (finding,) = check_attention(replace(k80, software=replace(k80.software, torch=own_build)))
         assert (finding.id, finding.severity) == ("attention.math_only", Severity.NOTE)
 
     def test_of_a_card_that_no_torch_serves_nothing_is_said(self) -> None:
-        checks = (look_at_precision, look_at_attention, look_at_kernels)
+        checks = (check_precision, check_attention, check_kernels)
         assert [list(check(recorded("k80"))) for check in checks] == [[], [], []]
 
     def test_the_weakest_card_decides(self) -> None:
-        (finding,) = look_at_attention(recorded("mixed_p40_a100"))
+        (finding,) = check_attention(recorded("mixed_p40_a100"))
         assert "Tesla P40" in finding.what
 
     @pytest.mark.parametrize("device", [P40, P100])
     def test_below_7_0_triton_and_compile_are_off_and_no_error(self, device: Device) -> None:
         """A-ENV-12."""
-        (finding,) = look_at_kernels(machine(device))
+        (finding,) = check_kernels(machine(device))
         assert (finding.id, finding.severity, finding.remedies) == ("kernels.off", Severity.NOTE, ())
         major, minor = device.compute_capability
         assert f"are off: {device.name} (compute capability {major}.{minor}) is below 7.0" in finding.what
@@ -109,30 +107,30 @@ class TestAttentionAndKernels:
 
     @pytest.mark.parametrize(("device", "shared"), [(V100, "96.0 KiB"), (T4, "64.0 KiB"), (H200, "227.0 KiB")])
     def test_from_7_0_they_are_on(self, device: Device, shared: str) -> None:
-        (finding,) = look_at_kernels(machine(device))
+        (finding,) = check_kernels(machine(device))
         assert (finding.id, finding.severity) == ("kernels.on", Severity.OK)
         assert shared in finding.what
 
     def test_the_shared_memory_that_was_read_counts_more_than_the_table(self) -> None:
-        (finding,) = look_at_kernels(machine(replace(H200, shared_memory_optin_bytes=102400)))
+        (finding,) = check_kernels(machine(replace(H200, shared_memory_optin_bytes=102400)))
         assert "100.0 KiB" in finding.what
 
     def test_of_mixed_cards_the_old_one_is_named(self) -> None:
-        (finding,) = look_at_kernels(recorded("mixed_p40_a100"))
+        (finding,) = check_kernels(recorded("mixed_p40_a100"))
         assert finding.affects == ("cuda:1",)
 
     def test_without_a_gpu_none_of_this_applies(self) -> None:
-        for look in (look_at_precision, look_at_attention, look_at_kernels):
+        for look in (check_precision, check_attention, check_kernels):
             assert list(look(recorded("laptop_no_gpu"))) == []
 
 
 def with_variable(base: Hardware, **variables: str) -> dict[str, Finding]:
-    return found(look_at_variables(replace(base, environment=variables)))
+    return found(check_variables(replace(base, environment=variables)))
 
 
 class TestEnvironment:
     def test_a_clean_shell_is_fine(self) -> None:
-        (finding,) = look_at_variables(recorded("rtx3090"))
+        (finding,) = check_variables(recorded("rtx3090"))
         assert finding.severity is Severity.OK
 
     @pytest.mark.parametrize(

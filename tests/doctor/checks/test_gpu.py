@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 from fakes.machines import recorded
 
-from rl_compat.doctor.checks.gpu import check_gpu
-from rl_compat.doctor.checks.visible_devices import check_visible_devices
-from rl_compat.doctor.findings import Finding, Severity, Step, Sureness
+from rl_compat.doctor.checks.cards.gpu import check_gpu
+from rl_compat.doctor.checks.cards.visible_devices import check_visible_devices
+from rl_compat.doctor.findings import Certainty, Finding, Severity, Step
 from rl_compat.hardware.types import Device, Driver, Hardware, PciGpu, Process
 
 SECOND = "GPU-21111111-2222-3333-4444-555555555555"
@@ -89,7 +89,7 @@ def test_a_card_held_by_nouveau_gets_a_driver() -> None:
     assert finding.severity is Severity.FAILURE
     assert finding.remedies[0].step is Step.DRIVER
     assert commands(finding) == "sudo apt-get install nvidia-driver-580-open"
-    assert finding.remedies[0].sure is Sureness.UNSURE
+    assert finding.remedies[0].certainty is Certainty.UNCERTAIN
 
 
 def test_a_second_card_held_by_nouveau_does_not_stop_training() -> None:
@@ -160,7 +160,7 @@ def test_an_exclusive_card_is_a_note_until_somebody_holds_it() -> None:
     held = changed(free, processes=(Process(pid=977, name="python"),))
     assert found(check_gpu, free)["gpu.exclusive"].severity is Severity.NOTE
     assert found(check_gpu, held)["gpu.taken"].severity is Severity.FAILURE
-    assert "process 977 holds it" in found(check_gpu, held)["gpu.taken"].what
+    assert "process 977" in found(check_gpu, held)["gpu.taken"].what
     drawing = changed(free, processes=(Process(pid=12, name="/usr/lib/xorg/Xorg"),))
     assert "gpu.exclusive" in found(check_gpu, drawing)
     assert "kill" not in commands(found(check_gpu, held)["gpu.taken"])
@@ -187,7 +187,7 @@ def test_a_container_without_gpus_is_told_how_to_be_started() -> None:
     finding = found(check_gpu, recorded("docker_without_gpus"))["gpu.not_in_container"]
     assert finding.severity is Severity.FAILURE
     assert commands(finding) == "docker run --gpus all IMAGE"
-    assert finding.remedies[0].sure is Sureness.PLACEHOLDER
+    assert finding.remedies[0].certainty is Certainty.PLACEHOLDER
 
 
 @pytest.mark.parametrize(("kind", "words"), [("podman", "nvidia.com/gpu=all"), ("lxc", "lxc config device add")])

@@ -9,11 +9,10 @@ from dataclasses import replace
 import pytest
 from fakes.machines import A100, P40, host, recorded
 
-from rl_compat.doctor.checks.enclosure import check_container, check_wsl
-from rl_compat.doctor.checks.host import CHECKS, check_cpu, check_file_descriptors, check_ram
-from rl_compat.doctor.checks.shared_memory import check_shared_memory
-from rl_compat.doctor.findings import Finding, Severity, Step, Sureness
-from rl_compat.doctor.runner import run_checks
+from rl_compat.doctor.checks.system.container import check_container, check_shared_memory, check_wsl
+from rl_compat.doctor.checks.system.host import CHECKS, check_cpu, check_file_descriptors, check_ram
+from rl_compat.doctor.diagnosis import run_checks
+from rl_compat.doctor.findings import Certainty, Finding, Severity, Step
 from rl_compat.hardware.types import Device, Folder, Hardware, Software
 from rl_compat.units import GIB, MIB
 
@@ -242,4 +241,6 @@ def test_commands_that_can_be_pasted_are_a_shells_and_have_nothing_to_fill_in() 
         for remedy in (remedy for finding in result.findings for remedy in finding.remedies):
             for line in remedy.commands:
                 assert shlex.split(line)
-                assert remedy.sure is not Sureness.PASTE or not {"IMAGE", "SIZE"} & set(line.replace("=", " ").split())
+                assert remedy.certainty is not Certainty.READY or not {"IMAGE", "SIZE"} & set(
+                    line.replace("=", " ").split()
+                )

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from fakes.machines import P40, host
 
-from rl_compat.doctor.checks.network import CHECKS, check_hub, check_package_index
-from rl_compat.doctor.findings import Finding, Severity, Sureness
+from rl_compat.doctor.checks.system.network import CHECKS, check_hub, check_package_index
+from rl_compat.doctor.findings import Certainty, Finding, Severity
 from rl_compat.doctor.tables.rows import required
 from rl_compat.hardware.types import Endpoint, Hardware, Software, TorchBuild
 
@@ -103,7 +103,7 @@ def test_a_hub_out_of_reach_is_a_warning_with_every_way_around_it() -> None:
         "export HTTPS_PROXY=http://PROXY:PORT",
     ]
     assert any("model.path" in remedy.what for remedy in finding.remedies)
-    assert finding.remedies[0].sure is Sureness.PLACEHOLDER
+    assert finding.remedies[0].certainty is Certainty.PLACEHOLDER
 
 
 def test_without_any_network_nobody_is_sent_to_another_server() -> None:
@@ -154,7 +154,7 @@ def test_an_index_out_of_reach_matters_only_where_something_is_missing() -> None
     without = list(check_package_index(reaching(dead, packages={**COMPLETE, "transformers": None})))
     assert [(item.id, item.severity) for item in complete] == [("package_index.not_needed", Severity.OK)]
     assert [(item.id, item.severity) for item in without] == [("package_index.unreachable", Severity.WARNING)]
-    assert without[0].why == "to be installed here: transformers"
+    assert "transformers" in without[0].why
 
 
 def test_the_index_of_torch_matters_only_for_torch() -> None:
@@ -163,7 +163,7 @@ def test_the_index_of_torch_matters_only_for_torch() -> None:
     (with_cpu_torch,) = list(check_package_index(reaching(dead, index(), torch=TorchBuild(version="2.14.1+cpu"))))[:1]
     assert without_transformers.severity == Severity.OK
     assert (with_cpu_torch.id, with_cpu_torch.severity) == ("package_index.torch_unreachable", Severity.WARNING)
-    assert with_cpu_torch.why == "to be installed here: torch for the GPU"
+    assert "torch for the GPU" in with_cpu_torch.why
     assert first_commands(with_cpu_torch) == ("python -m rl_compat.doctor.install_torch",)
 
 

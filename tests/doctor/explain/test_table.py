@@ -15,7 +15,7 @@ from rl_compat.config.settings import settings
 from rl_compat.doctor.explain.matching import find_errors
 from rl_compat.doctor.explain.patterns import SEVERITIES, KnownError, Pattern, compile_pattern, known_errors
 from rl_compat.doctor.explain.reading import Line
-from rl_compat.doctor.findings import Step, Sureness
+from rl_compat.doctor.findings import Certainty, Step
 from rl_compat.doctor.table import CHECKS
 
 ERRORS = known_errors()
@@ -82,8 +82,8 @@ def test_steps_and_sureness_are_the_doctors() -> None:
     for error in ERRORS:
         for remedy in error.remedies:
             assert remedy.step.upper() in Step.__members__
-            assert remedy.sure.upper() in Sureness.__members__
-            assert remedy.sure != "paste" or not re.search(
+            assert remedy.certainty.upper() in Certainty.__members__
+            assert remedy.certainty != "ready" or not re.search(
                 r"\b(?:IMAGE|HOST|SCRIPT|WATTS|SIZE|FILE)\b", str(remedy.commands)
             )
 

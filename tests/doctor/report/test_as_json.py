@@ -9,12 +9,15 @@ from fakes.doctor import RECORDINGS, check, finding, remedy
 
 import rl_compat.doctor.report.as_json as report
 from rl_compat.doctor.command import run
-from rl_compat.doctor.findings import Severity, Step, Sureness
+from rl_compat.doctor.findings import Certainty, Severity, Step
 from rl_compat.hardware.recording import from_json
 
 CHECKS = (
     check("fine", finding("fine.x", Severity.OK)),
-    check("broken", finding("broken.x", Severity.FAILURE, remedy(Step.TORCH, "pip install A", sure=Sureness.UNSURE))),
+    check(
+        "broken",
+        finding("broken.x", Severity.FAILURE, remedy(Step.TORCH, "pip install A", certainty=Certainty.UNCERTAIN)),
+    ),
 )
 
 
@@ -25,7 +28,7 @@ def shown(capsys: pytest.CaptureFixture[str]) -> dict:
 
 
 def test_the_keys_of_the_schema(shown: dict) -> None:
-    assert shown["schema"] == "rlc.doctor/1"
+    assert shown["schema"] == "rlc.doctor/2"
     assert list(shown) == [
         "schema",
         "version",
@@ -33,16 +36,16 @@ def test_the_keys_of_the_schema(shown: dict) -> None:
         "seconds",
         "torch_seconds",
         "verdict",
-        "once_mended",
+        "once_fixed",
         "counts",
         "findings",
         "checks",
         "commands",
         "hardware",
     ]
-    verdict = ["works", "problem", "device", "profile", "summary", "torch", "visible", "reaches"]
-    assert list(shown["verdict"]) == list(shown["once_mended"]) == verdict
-    assert list(shown["verdict"]["reaches"][0]) == [
+    verdict = ["works", "problem", "device", "profile", "summary", "torch", "visible", "methods"]
+    assert list(shown["verdict"]) == list(shown["once_fixed"]) == verdict
+    assert list(shown["verdict"]["methods"][0]) == [
         "method",
         "settings",
         "model",
@@ -57,14 +60,14 @@ def test_the_keys_of_the_schema(shown: dict) -> None:
         "problem",
     ]
     assert list(shown["findings"][0]) == ["id", "severity", "what", "why", "where", "affects", "remedies"]
-    assert list(shown["findings"][0]["remedies"][0]) == ["what", "step", "commands", "sure"]
-    assert list(shown["checks"][0]) == ["id", "question", "severity", "findings", "seconds", "left_out"]
+    assert list(shown["findings"][0]["remedies"][0]) == ["what", "step", "commands", "certainty"]
+    assert list(shown["checks"][0]) == ["id", "question", "severity", "findings", "seconds", "skipped"]
 
 
 def test_every_key_of_the_schema_is_documented(shown: dict) -> None:
     documented = report.__doc__ or ""
 
-    keys = {*shown, *shown["verdict"], *shown["verdict"]["reaches"][0], *shown["checks"][0], *shown["findings"][0]}
+    keys = {*shown, *shown["verdict"], *shown["verdict"]["methods"][0], *shown["checks"][0], *shown["findings"][0]}
     assert [key for key in sorted(keys) if key not in documented] == []
 
 
@@ -72,12 +75,17 @@ def test_the_values_are_names_and_numbers(shown: dict) -> None:
     worst = shown["findings"][0]
 
     assert (worst["id"], worst["severity"], shown["exit_code"]) == ("broken.x", "failure", 1)
-    assert worst["remedies"][0] == {"what": "mend it", "step": "torch", "commands": ["pip install A"], "sure": "unsure"}
+    assert worst["remedies"][0] == {
+        "what": "fix it",
+        "step": "torch",
+        "commands": ["pip install A"],
+        "certainty": "uncertain",
+    }
     assert shown["counts"] == {"ok": 1, "note": 0, "warning": 0, "failure": 1}
     assert shown["verdict"]["problem"] == "the fact of broken.x"
-    assert shown["once_mended"]["works"] is True
-    assert shown["once_mended"]["reaches"][0]["peak_bytes"] > 2**30
-    assert shown["commands"] == ["# mend it; may be wrong here, read it first", "pip install A"]
+    assert shown["once_fixed"]["works"] is True
+    assert shown["once_fixed"]["methods"][0]["peak_bytes"] > 2**30
+    assert shown["commands"][1:] == ["pip install A"] and shown["commands"][0].startswith("# fix it; ")
 
 
 def test_the_hardware_in_it_is_a_recording(shown: dict) -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from recordings.compose import RECORDINGS
 
+from rl_compat.doctor.diagnosis import run_checks
 from rl_compat.doctor.findings import Severity
 from rl_compat.doctor.report.redact import Owner, Redactor, find_owner
-from rl_compat.doctor.runner import run_checks
 from rl_compat.doctor.table import CHECKS
 from rl_compat.hardware.recording import from_json, to_json
 from rl_compat.hardware.types import Hardware

@@ -8,15 +8,14 @@ import re
 import pytest
 from fakes.doctor import check, finding, machine, remedy
 
-from rl_compat.doctor.diagnosis import Diagnosis
+from rl_compat.doctor.diagnosis import Diagnosis, run_checks
 from rl_compat.doctor.findings import Check, Finding, Severity, Step
-from rl_compat.doctor.mend import mending
+from rl_compat.doctor.fix import plan_fixes
 from rl_compat.doctor.options import parse
 from rl_compat.doctor.report.paper import Paper, paper_of
 from rl_compat.doctor.report.screen import render, render_checks
-from rl_compat.doctor.runner import run_checks
 from rl_compat.doctor.table import CHECKS
-from rl_compat.doctor.verdict import judge, judge_mended
+from rl_compat.doctor.verdict import judge, judge_fixed
 
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 RED = "\x1b[1;31m"
@@ -29,17 +28,17 @@ class Terminal(io.StringIO):
         return True
 
 
-def diagnosis(name: str, *findings: Finding, left_out: tuple[tuple[Check, str], ...] = ()) -> Diagnosis:
+def diagnosis(name: str, *findings: Finding, skipped: tuple[tuple[Check, str], ...] = ()) -> Diagnosis:
     """Of a recorded machine, with findings of one check each."""
     hardware = machine(name)
     failures = [item.what for item in findings if item.severity is Severity.FAILURE]
     return Diagnosis(
         hardware=hardware,
         results=run_checks([check(item.id.partition(".")[0], item) for item in findings], hardware),
-        left_out=left_out,
+        skipped=skipped,
         verdict=judge(hardware, failures),
-        once_mended=judge_mended(hardware, new_torch=False) if failures else None,
-        mending=mending(findings, hardware),
+        once_fixed=judge_fixed(hardware, new_torch=False) if failures else None,
+        fixes=plan_fixes(findings, hardware),
         seconds=1.26,
     )
 
@@ -75,12 +74,12 @@ def test_the_verdict_comes_first_then_what_is_worst_then_the_commands_then_the_s
     )
 
     order = [
-        "training does not work here, for one reason",
-        "once mended: NVIDIA GeForce RTX 4090",
+        "training does not work here: one failure",
+        "once fixed: NVIDIA GeForce RTX 4090",
         "\nfailure: the fact of d.failure",
         "\nwarning: the fact of b.warning",
         "\nnote: the fact of a.note",
-        "\nto mend this, in this order:\n  # mend it\n  unset B",
+        "\nto fix this, in this order:\n  # fix it\n  unset B",
         "\n4 checks in 1.3 s (torch 2.1 s): 1 fine, 1 note, 1 warning, 1 failure",
     ]
     places = [shown.find(text) for text in order]
@@ -112,7 +111,7 @@ def test_a_finding_says_why_where_and_what_to_do() -> None:
     start = lines.index("warning: the fact")
     assert lines[start + 1 : start + 6] == [
         "  what it means",
-        "  affects cuda:0, training; seen in nvml, /proc/meminfo",
+        "  affects cuda:0, training; found in nvml, /proc/meminfo",
         "  -> first way",
         "  or second way",
         "       unset B",
@@ -123,7 +122,7 @@ def test_a_finding_says_why_where_and_what_to_do() -> None:
 def test_what_does_not_work_is_said_once_and_a_reason_that_no_finding_has_in_full() -> None:
     two = [finding(f"{name}.failure", Severity.FAILURE) for name in "ab"]
     lines = render(diagnosis("rtx4090", *two), Paper())
-    assert lines[0] == "training does not work here, for 2 reasons"
+    assert lines[0] == "training does not work here: 2 failures"
     assert sum("the fact of a.failure" in line for line in lines) == 1
 
     broken = machine("rtx3090_torch_hang")
@@ -145,24 +144,24 @@ def test_a_remedy_that_was_given_above_is_named_by_what_it_does() -> None:
         "       nvidia-smi",
     ]
     assert lines[second + 1 : second + 3] == ["  -> as above: install torch", "  or as above: look"]
-    assert lines[lines.index("to mend this, in this order:") + 1] == "  # install torch"
+    assert lines[lines.index("to fix this, in this order:") + 1] == "  # install torch"
 
 
 def test_the_commands_of_a_note_stand_below_it_because_no_block_has_them() -> None:
     lines = render(diagnosis("rtx4090", finding("a.b", Severity.NOTE, remedy(Step.SHELL, "nvidia-smi"))), Paper())
 
     assert "       nvidia-smi" in lines
-    assert "to mend this, in this order:" not in lines
+    assert "to fix this, in this order:" not in lines
 
 
-def test_checks_that_were_left_out_and_that_do_not_apply_are_counted() -> None:
+def test_checks_that_were_skipped_and_that_do_not_apply_are_counted() -> None:
     hardware = machine("rtx4090")
     silent, far = check("silent"), check("far", needs_network=True)
     shown = Diagnosis(
-        hardware=hardware, results=run_checks([silent], hardware), left_out=((far, "--no-network"),), seconds=0.04
+        hardware=hardware, results=run_checks([silent], hardware), skipped=((far, "--no-network"),), seconds=0.04
     )
 
-    assert render(shown, Paper()) == ["1 check in 0.0 s (torch 2.1 s): 1 not for this machine, 1 left out"]
+    assert render(shown, Paper()) == ["1 check in 0.0 s (torch 2.1 s): 1 not applicable, 1 skipped"]
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 120])
@@ -222,9 +221,9 @@ def test_the_list_says_what_a_check_needs() -> None:
 def test_what_was_judged_without_torch_says_so() -> None:
     torchy = check("torchy", needs_torch=True)
 
-    shown = render(diagnosis("rtx4090", left_out=((torchy, "--no-torch"),)), Paper())
+    shown = render(diagnosis("rtx4090", skipped=((torchy, "--no-torch"),)), Paper())
 
-    assert shown[0].startswith("training works here, as far as can be told without torch: NVIDIA")
+    assert shown[0].startswith("training works here (torch was not checked): NVIDIA")
 
 
 def test_a_diagnosis_of_some_checks_has_no_verdict() -> None:

@@ -57,7 +57,7 @@ def test_a_version_lies_within_bounds_or_not(version: str, bounds: str | None, i
 
 
 def test_bounds_of_another_form_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"`~=2\.4` is no bound"):
+    with pytest.raises(ValueError, match=r"`~=2\.4`"):
         satisfies("2.4", "~=2.4")
 
 

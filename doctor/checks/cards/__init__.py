@@ -1,0 +1,1 @@
+"""Checks of the cards: visible, reachable, free, of the right kind."""

@@ -1,0 +1,155 @@
+"""What the compute capability of the cards means for number formats, attention and compiled kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from rl_compat.capability.attention import sdpa_backends
+from rl_compat.capability.devices import has_tensor_cores
+from rl_compat.capability.kernels import TF32_MINIMUM, TRITON_MINIMUM, torch_compile, triton
+from rl_compat.capability.precision import compute_dtype
+from rl_compat.doctor.findings import Check, Finding, Severity, ok
+from rl_compat.doctor.tables.cards import device_ids, with_capability
+from rl_compat.doctor.tables.target import has_a_build
+from rl_compat.hardware.gpu.catalogue import capability_of, find_gpu, read_table, shared_memory_optin_bytes
+from rl_compat.hardware.types import Device, Hardware
+from rl_compat.units import format_bytes
+
+HALF = {
+    "full": "fp16 products run on tensor cores",
+    "half_with_fp32_accumulate": "fp16 products run on tensor cores",
+    "double": "fp16 arithmetic runs at twice the fp32 rate",
+    "1/64": "fp16 halves memory; its products run at the fp32 rate, element-wise fp16 arithmetic at 1/64 of it",
+    "vector_only": "fp16 products are many times slower than fp32, because there are no tensor cores",
+    "storage_only": "fp16 only halves memory, arithmetic is fp32",
+    "unknown": "the fp16 rate is unknown",
+}
+"by `fp16_rate` of the catalogue"
+SLOW_HALF = ("vector_only",)
+CAPABILITY = "compute capability"
+
+
+def check_precision(hardware: Hardware) -> Iterator[Finding]:
+    """One finding per kind of card: native bf16, emulated bf16, or slow in fp16 too.
+
+    This and the checks below ignore cards that no torch has code for.
+    """
+    native: list[Device] = []
+    emulated: list[Device] = []
+    slow: list[Device] = []
+    for device in _usable(hardware).devices:
+        alone = compute_dtype(replace(hardware, devices=(device,)), "bf16")
+        group = native if alone.supported else slow if _half_rate(device) in SLOW_HALF else emulated
+        group.append(device)
+    for rate, devices in _by_rate(native):
+        what = f"{with_capability(devices)}: bf16 is native; {HALF[rate]}; fp32 products can use TF32"
+        yield ok("precision.native", what, CAPABILITY, "catalogue")
+    for rate, devices in _by_rate(emulated):
+        yield _precision(
+            "bf16_emulated",
+            devices,
+            f"bf16 is emulated only; {HALF[rate]}",
+            "torch reports bf16 as supported but runs it slowly and with quadratic attention; the plan uses fp16 with "
+            "loss scaling or fp32",
+        )
+    for rate, devices in _by_rate(slow):
+        why = "the plan multiplies in fp32; fp16 still halves the memory of stored tensors"
+        yield _precision("fp16_collapses", devices, f"{HALF[rate]}; bf16 is emulated only", why)
+
+
+def _precision(case: str, devices: Sequence[Device], facts: str, why: str) -> Finding:
+    old = any(device.compute_capability < TF32_MINIMUM for device in devices)
+    tf32 = f"; no TF32 below {'.'.join(map(str, TF32_MINIMUM))}" if old else ""
+    what = f"{with_capability(devices)}: {facts}{tf32}"
+    return Finding(
+        f"precision.{case}", Severity.NOTE, what, why, where=(CAPABILITY, "catalogue"), affects=device_ids(devices)
+    )
+
+
+def _by_rate(devices: Iterable[Device]) -> Iterator[tuple[str, list[Device]]]:
+    groups: dict[str, list[Device]] = {}
+    for device in devices:
+        groups.setdefault(_half_rate(device), []).append(device)
+    yield from groups.items()
+
+
+def _half_rate(device: Device) -> str:
+    """The `fp16_rate` of the catalogue for the card, or for one of the same compute capability."""
+    rows = read_table("gpus")["gpus"]
+    gpu = find_gpu(device.name, device.memory_total_bytes)
+    if gpu is not None and gpu.compute_capability == device.compute_capability:
+        return str(next(row["fp16_rate"] for row in rows if row["id"] == gpu.id))
+    if not has_tensor_cores(device) and device.compute_capability >= (7, 0):
+        return "vector_only"
+    like = [row["fp16_rate"] for row in rows if capability_of(row["cc"]) == device.compute_capability]
+    return str(next((rate for rate in like if rate not in SLOW_HALF), "unknown"))
+
+
+def check_attention(hardware: Hardware) -> Iterator[Finding]:
+    """Which kernels attention uses; the weakest visible card decides."""
+    hardware = _usable(hardware)
+    if not hardware.devices:
+        return
+    backends, weakest = sdpa_backends(hardware), _weakest(hardware)
+    card = with_capability([weakest])
+    if backends == ("math",):
+        yield Finding(
+            "attention.math_only",
+            Severity.NOTE,
+            f"{card} has no fused attention kernel: every step uses the math kernel",
+            "its memory grows with the square of the sequence length: keep prompts and responses short",
+            where=(CAPABILITY,),
+            affects=device_ids([weakest]),
+        )
+        return
+    kernel = (
+        "the flash kernel in fp16 and bf16" if "flash" in backends else "the memory-efficient kernel in fp16 and fp32"
+    )
+    what = f"attention on {card} uses {kernel}; its memory grows linearly with the sequence length"
+    yield ok("attention.fused", what, CAPABILITY)
+
+
+def check_kernels(hardware: Hardware) -> Iterator[Finding]:
+    """Whether Triton and torch.compile are on, and how much shared memory a block can have."""
+    hardware = _usable(hardware)
+    if not hardware.devices:
+        return
+    weakest = _weakest(hardware)
+    shared = weakest.shared_memory_optin_bytes or shared_memory_optin_bytes(weakest.compute_capability)
+    room = f"; a block has {format_bytes(shared)} of shared memory" if shared else ""
+    if triton(hardware).supported and torch_compile(hardware).supported:
+        what = f"Triton kernels, torch.compile and CUDA graphs run on {with_capability([weakest])}{room}"
+        yield ok("kernels.on", what, CAPABILITY)
+        return
+    minimum = ".".join(map(str, TRITON_MINIMUM))
+    old = [device for device in hardware.devices if device.compute_capability < TRITON_MINIMUM]
+    yield Finding(
+        "kernels.off",
+        Severity.NOTE,
+        f"Triton kernels and torch.compile are off: {with_capability(old)} is below {minimum}; CUDA graphs work{room}",
+        "nothing to fix: the engines of this project need neither; packages that do (Liger, unsloth, vLLM) do not run",
+        where=(CAPABILITY,),
+        affects=device_ids(old),
+    )
+
+
+def _usable(hardware: Hardware) -> Hardware:
+    """The machine without the cards that no torch has code for."""
+    served = tuple(device for device in hardware.devices if has_a_build(hardware, device.compute_capability))
+    return replace(hardware, devices=served)
+
+
+def _weakest(hardware: Hardware) -> Device:
+    return min(hardware.devices, key=lambda device: device.compute_capability)
+
+
+CHECKS = (
+    Check(
+        id="precision",
+        question="which number formats are native, emulated or slow on the visible cards?",
+        run=check_precision,
+    ),
+    Check(id="attention", question="which attention kernels do the visible cards support?", run=check_attention),
+    Check(id="kernels", question="do Triton kernels and torch.compile run on the visible cards?", run=check_kernels),
+)

@@ -1,0 +1,1 @@
+"""Checks of the NVIDIA driver and of NVML."""

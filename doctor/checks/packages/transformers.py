@@ -1,0 +1,167 @@
+"""Whether transformers matches torch, Python and this project, and which attention kernel it uses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rl_compat.capability.attention import EFFICIENT_MINIMUM
+from rl_compat.capability.devices import torch_has_code, torch_version
+from rl_compat.doctor.findings import Certainty, Check, Finding, Remedy, Severity, ok
+from rl_compat.doctor.remedies import pip_install, pip_uninstall, torch_remedies
+from rl_compat.doctor.tables.cards import with_capability
+from rl_compat.doctor.tables.rows import is_unknown, required, satisfies, transformers_row, trap
+from rl_compat.doctor.tables.target import suitable_torch, target_of
+from rl_compat.doctor.tables.torch import index_url, releases
+from rl_compat.doctor.tables.wheels import NoTorchBuildError
+from rl_compat.hardware.gpu.binaries import parse_version
+from rl_compat.hardware.gpu.catalogue import capability_of
+from rl_compat.hardware.types import Hardware
+
+NAME = "transformers"
+INSTALLED = "installed packages"
+
+
+def check_transformers(hardware: Hardware) -> Iterator[Finding]:
+    """Nothing if it is not installed or torch is too old for it: `required_packages` and `torch` report that."""
+    version = hardware.software.packages.get(NAME)
+    if version is None:
+        return
+    error = hardware.software.import_errors.get(NAME)
+    if error is not None:
+        yield _does_not_import(hardware, version, error)
+    wrong = _too_old(hardware, version) or _python_too_old(hardware, version)
+    if wrong is not None:
+        yield wrong
+    elif not _rejects_torch(hardware, version):
+        if error is None:
+            torch, newer = torch_version(hardware), is_unknown(NAME, version)
+            matches = " is newer than the tables" if newer else f" matches torch {torch}" if torch else ""
+            yield ok("transformers.works", f"transformers {version}{matches}", INSTALLED)
+        if trapped := _grouped_attention(hardware, version):
+            yield trapped
+    yield from _companions(hardware)
+
+
+def _does_not_import(hardware: Hardware, version: str, error: str) -> Finding:
+    what = "reinstall it; if the message names another package, that package is the cause"
+    arguments = ("--force-reinstall", "--no-deps", _requirement(NAME))
+    return Finding(
+        "transformers.does_not_import",
+        Severity.FAILURE,
+        f"transformers {version} does not import: {error}",
+        "every model is loaded through it",
+        where=(NAME,),
+        affects=("training", "rollout"),
+        remedies=(pip_install(hardware, what, *arguments, certainty=Certainty.UNCERTAIN),),
+    )
+
+
+def _too_old(hardware: Hardware, version: str) -> Finding | None:
+    floor = _requirement(NAME).removeprefix(NAME)
+    if satisfies(version, floor):
+        return None
+    return Finding(
+        "transformers.too_old",
+        Severity.FAILURE,
+        f"transformers {version} is older than what rl_compat requires, {floor}",
+        "it lacks the cache and attention interfaces that generation uses",
+        where=(INSTALLED,),
+        affects=("training", "rollout"),
+        remedies=(pip_install(hardware, "install a supported release", _requirement(NAME)),),
+    )
+
+
+def _rejects_torch(hardware: Hardware, version: str) -> bool:
+    """Whether it treats the installed torch as missing."""
+    row, torch = transformers_row(version), torch_version(hardware)
+    if row is None or torch is None or is_unknown(NAME, version):
+        return False
+    return not satisfies(torch, f">={row['torch_min']}")
+
+
+def _python_too_old(hardware: Hardware, version: str) -> Finding | None:
+    row, python = transformers_row(version), hardware.software.python
+    if row is None or is_unknown(NAME, version) or satisfies(target_of(hardware).python, f">={row['python_min']}"):
+        return None
+    return Finding(
+        "transformers.python_too_old",
+        Severity.WARNING,
+        f"transformers {version} needs Python {row['python_min']} or newer, this is {python}",
+        "it was installed without pip's own check and may fail anywhere",
+        where=(INSTALLED,),
+        affects=("training", "rollout"),
+        remedies=(pip_install(hardware, "let pip select a release for this Python", _requirement(NAME)),),
+    )
+
+
+def _grouped_attention(hardware: Hardware, version: str) -> Finding | None:
+    """Old card and old torch: Hugging Face code silently runs grouped-query models in the math kernel."""
+    row, torch = trap("transformers_grouped_math"), hardware.software.torch
+    if torch is None or torch.cuda is None:
+        return None
+    used = [device for device in hardware.devices if torch_has_code(torch, device)]
+    weakest = min(used, key=lambda device: device.compute_capability, default=None)
+    if weakest is None or not EFFICIENT_MINIMUM <= weakest.compute_capability < capability_of(row["cc_below"]):
+        return None
+    if satisfies(torch.version, f">={row['torch_below']}") or satisfies(version, f">{row['checked_with']}"):
+        return None
+    return Finding(
+        "transformers.grouped_query_math",
+        Severity.NOTE,
+        f"transformers {version} with torch {torch.version} computes grouped-query attention in the math kernel on "
+        f"{with_capability([weakest])}",
+        "its memory grows with the square of the sequence length; the engines of this project repeat the keys and are "
+        "not affected, but other Hugging Face programs in this environment are",
+        where=("torch", INSTALLED),
+        affects=(f"cuda:{weakest.index}", "other programs"),
+        remedies=_newer_torch(hardware, row["torch_below"]),
+    )
+
+
+def _newer_torch(hardware: Hardware, least: str) -> tuple[Remedy, ...]:
+    """The torch that suits the machine, if it is new enough."""
+    try:
+        build = suitable_torch(hardware)
+    except NoTorchBuildError:
+        return ()
+    return torch_remedies(hardware)[:1] if parse_version(build.version) >= parse_version(least) else ()
+
+
+def _companions(hardware: Hardware) -> Iterator[Finding]:
+    """torchvision and torchaudio are compiled for one release of torch, and transformers imports torchvision."""
+    version, torch = torch_version(hardware), hardware.software.torch
+    row = next((row for row in releases() if parse_version(row["torch"]) == parse_version(version or "")[:2]), None)
+    for name in ("torchvision", "torchaudio"):
+        installed = hardware.software.packages.get(name)
+        if row is None or installed is None or is_unknown(name, installed):
+            continue
+        wanted = str(row[name]).removeprefix("==")
+        if parse_version(installed)[:2] == parse_version(wanted)[:2]:
+            continue
+        variant = torch.version.partition("+")[2] if torch is not None else ""
+        index = ["--index-url", index_url(variant)] if variant else []
+        yield Finding(
+            f"transformers.{name}",
+            Severity.WARNING,
+            f"{name} {installed} does not match torch {version}, which needs {name} {wanted}",
+            "its compiled operators do not load, and importing transformers fails with an error about them",
+            where=(INSTALLED,),
+            affects=("training", "rollout"),
+            remedies=(
+                pip_uninstall(hardware, f"uninstall {name}: training text models does not need it", name),
+                pip_install(hardware, f"install {name} {wanted}", "--no-deps", *index, f"{name}=={wanted}"),
+            ),
+        )
+
+
+def _requirement(package: str) -> str:
+    return next(f"{row['package']}{row['versions']}" for row in required() if row["package"] == package)
+
+
+CHECK = Check(
+    id="transformers",
+    question="does transformers match this torch, this Python and this project?",
+    run=check_transformers,
+    needs_torch=True,
+    wants_imports=True,
+)

@@ -1,0 +1,1 @@
+"""Checks of the host: memory, disks, network, container, Python, environment variables."""

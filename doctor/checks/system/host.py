@@ -1,0 +1,212 @@
+"""The host: memory, processor, open files, text encoding."""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections.abc import Iterator
+
+from rl_compat.doctor.checks.system.container import run_container, wsl_memory
+from rl_compat.doctor.findings import Certainty, Check, Finding, Remedy, Severity, Step, ok
+from rl_compat.doctor.remedies import shell
+from rl_compat.hardware.types import Device, Hardware, Host
+from rl_compat.planning.memory.activations import FP32_BYTES
+from rl_compat.planning.memory.budget import HOST_BYTES_PER_OFFLOADED_PARAMETER
+from rl_compat.planning.profile import find_profile
+from rl_compat.planning.shapes.known import SMOLLM2_135M
+from rl_compat.units import format_bytes
+
+FULL_TRAINING_BYTES = FP32_BYTES + HOST_BYTES_PER_OFFLOADED_PARAMETER
+"per parameter: the gradient, two moments and the weight in fp32"
+SHOWN_FEATURES = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "sve")
+FEW_FILES, ENOUGH_FILES = 256, 4096
+MANY_DEVICES = 8
+
+
+def check_ram(hardware: Hardware) -> Iterator[Finding]:
+    """Whether host memory can hold the programs, and the optimizer states that the cards cannot hold."""
+    host = hardware.host
+    available = min(host.ram_available_bytes, host.ram_limit_bytes)
+    cards = sum(device.memory_total_bytes for device in hardware.devices if not shares_ram(device, host))
+    case, severity, why = judge_ram(available, cards, limited=_limited(host))
+    yield Finding(
+        f"ram.{case}",
+        severity,
+        _ram_text(host, available) + (f", the cards have {format_bytes(cards)}" if cards else ""),
+        why,
+        where=("/proc/meminfo", "cgroup") if _limited(host) else ("/proc/meminfo",),
+        affects=("offload",) if case == "no_offload" else ("training",) if severity else (),
+        remedies=tuple(_more_ram(host, available)) if severity else (),
+    )
+
+
+def judge_ram(available: int, cards: int, *, limited: bool) -> tuple[str, Severity, str]:
+    """The case, its severity and its reason; `cards` is the memory of all cards together, in bytes."""
+    programs = find_profile("cpu").limits.context_bytes
+    smallest = programs + SMOLLM2_135M.num_parameters * FULL_TRAINING_BYTES
+    needs = f"Python with torch needs {format_bytes(programs)}"
+    if available < programs:
+        return "none_left", Severity.FAILURE, f"{needs}; the system kills it"
+    if available < smallest:
+        means = "if its optimizer is offloaded" if cards else "to train on the CPU"
+        return "little", Severity.WARNING, f"{needs}, with SmolLM2-135M {format_bytes(smallest)} {means}"
+    offloaded, on_cards = available / HOST_BYTES_PER_OFFLOADED_PARAMETER, cards / FULL_TRAINING_BYTES
+    if offloaded < on_cards:
+        why = (
+            f"an offloaded optimizer needs {HOST_BYTES_PER_OFFLOADED_PARAMETER} bytes per trained parameter: host "
+            f"memory has room for {offloaded / 1e9:.1f} billion, the cards alone train {on_cards / 1e9:.1f} billion"
+        )
+        return "no_offload", Severity.WARNING if limited else Severity.NOTE, why
+    return "enough", Severity.OK, ""
+
+
+def shares_ram(device: Device, host: Host) -> bool:
+    """Whether a card has no memory of its own, as on Jetson."""
+    return host.platform.endswith("aarch64") and 0.9 < device.memory_total_bytes / host.ram_total_bytes <= 1
+
+
+def _limited(host: Host) -> bool:
+    return host.ram_limit_bytes < host.ram_total_bytes
+
+
+def _ram_text(host: Host, available: int) -> str:
+    total = format_bytes(host.ram_total_bytes)
+    if _limited(host):
+        limit = format_bytes(host.ram_limit_bytes)
+        return f"{format_bytes(available)} of host memory available within a limit of {limit} (the host has {total})"
+    return f"{format_bytes(available)} of {total} host memory available"
+
+
+def _more_ram(host: Host, available: int) -> Iterator[Remedy]:
+    if available < host.ram_limit_bytes // 2:
+        command = "ps -eo pid,user,rss,comm --sort=-rss | head"
+        yield shell("see which programs use it, and stop those that are not needed", command)
+    if _limited(host):
+        yield _raise_limit(host)
+    if host.wsl:
+        yield wsl_memory()
+    yield Remedy("train adapters, whose optimizer states are small: `model.lora_rank=16`", Step.SETTING)
+
+
+def _raise_limit(host: Host) -> Remedy:
+    if host.container == "kubernetes":
+        return Remedy("raise `resources.limits.memory` of the container in the pod", Step.CONTAINER)
+    if host.container:
+        return run_container(host, "start the container with a higher limit, or without one", "--memory=SIZE")
+    return Remedy("request more memory where the limit is set: in the batch job or the systemd slice", Step.SYSTEM)
+
+
+def check_cpu(hardware: Hardware) -> Iterator[Finding]:
+    """Cores, threads and vector instructions; most important if the CPU is the device."""
+    host = hardware.host
+    if host.platform.endswith("x86_64") and host.cpu_features and "avx2" not in host.cpu_features:
+        yield _no_avx2(hardware)
+    else:
+        shown = [name for name in SHOWN_FEATURES if name in host.cpu_features]
+        known = f" with {', '.join(shown)}" if shown else ""
+        what = f"{host.cpu_name}, {_cores(host)} usable{known}"
+        yield ok("cpu.usable", what, "/proc/cpuinfo", "affinity", "cgroup")
+    if not hardware.devices:
+        yield from _threads(hardware)
+
+
+def _no_avx2(hardware: Hardware) -> Finding:
+    on_cpu = not hardware.devices
+    slow = "training on it is slow" if on_cpu else "an offloaded optimizer is slow"
+    plain = "do not quantize weights, and use the plain optimizer: `model.quantization=none optimizer.name=adamw`"
+    return Finding(
+        "cpu.no_avx2",
+        Severity.WARNING if on_cpu else Severity.NOTE,
+        f"{hardware.host.cpu_name} has no `avx2`",
+        f"the CPU libraries of bitsandbytes and vLLM stop with `illegal instruction`, and {slow}",
+        where=("/proc/cpuinfo",),
+        affects=("training",) if on_cpu else ("offload",),
+        remedies=(Remedy(plain, Step.SETTING),),
+    )
+
+
+def _threads(hardware: Hardware) -> Iterator[Finding]:
+    """What OMP_NUM_THREADS means for training on the CPU."""
+    cores = hardware.host.num_cores
+    number = re.match(r"\s*(\d+)", hardware.environment.get("OMP_NUM_THREADS", ""))
+    threads = int(number.group(1)) if number else 0
+    if threads == 0 or cores // 2 < threads <= cores:
+        return
+    few = threads < cores
+    yield Finding(
+        "cpu.few_threads" if few else "cpu.many_threads",
+        Severity.NOTE,
+        f"`OMP_NUM_THREADS={threads}`, but {_cores(hardware.host)} usable",
+        "torch leaves cores idle" if few else "the threads compete for too few cores",
+        where=("OMP_NUM_THREADS", "affinity", "cgroup"),
+        affects=("training",),
+        remedies=(shell("let torch use all available cores", f"export OMP_NUM_THREADS={cores}"),),
+    )
+
+
+def _cores(host: Host) -> str:
+    return f"{host.num_cores} core" + ("s" if host.num_cores != 1 else "")
+
+
+def check_file_descriptors(hardware: Hardware) -> Iterator[Finding]:
+    """Whether enough files and sockets may be open: a run needs few, workers on many GPUs need more."""
+    limit, num_devices = hardware.host.file_descriptor_limit, len(hardware.devices)
+    if limit is None:
+        return
+    case, severity, why = "enough", Severity.OK, ""
+    if 0 <= limit < FEW_FILES:
+        case, severity = "few", Severity.WARNING
+        why = "libraries, data and trackers can exceed it: `too many open files` in the middle of a run"
+    elif 0 <= limit < ENOUGH_FILES and num_devices >= MANY_DEVICES:
+        case, severity = "few_for_workers", Severity.NOTE
+        why = f"Ray opens sockets between the workers of all {num_devices} GPUs"
+    what = "raise the limit of this shell; if the hard limit (`ulimit -Hn`) is lower, ask the administrator"
+    raise_it = shell(what, f"ulimit -n {ENOUGH_FILES}", certainty=Certainty.UNCERTAIN)
+    yield Finding(
+        f"file_descriptors.{case}",
+        severity,
+        f"a process may open {'any number of' if limit < 0 else limit} files",
+        why,
+        where=("RLIMIT_NOFILE",),
+        affects=("training",) if severity else (),
+        remedies=(raise_it,) if severity else (),
+    )
+
+
+def check_terminal(hardware: Hardware) -> Iterator[Finding]:
+    """Whether Python reads and writes text as UTF-8."""
+    encoding = hardware.host.locale_encoding
+    if encoding is None:
+        return
+    what = f"Python reads and writes text as `{encoding}`"
+    if is_utf8(encoding):
+        yield ok("terminal.utf8", what, "locale")
+        return
+    yield Finding(
+        "terminal.encoding",
+        Severity.WARNING,
+        what,
+        "prompts and responses in other scripts, and the bars of plots, stop a run with `UnicodeEncodeError`",
+        where=("locale",),
+        affects=("console", "data"),
+        remedies=(
+            shell("make Python use UTF-8 in any locale", "export PYTHONUTF8=1"),
+            shell("use a UTF-8 locale", "export LC_ALL=C.UTF-8 LANG=C.UTF-8"),
+        ),
+    )
+
+
+def is_utf8(encoding: str) -> bool:
+    """Whether the name, in any spelling, means UTF-8."""
+    try:
+        return codecs.lookup(encoding).name in ("utf-8", "utf-8-sig")
+    except LookupError:
+        return False
+
+
+CHECKS = (
+    Check(id="ram", question="is there enough host memory?", run=check_ram),
+    Check(id="cpu", question="which features does the processor have?", run=check_cpu),
+    Check(id="file_descriptors", question="may a process open enough files?", run=check_file_descriptors),
+)
+TERMINAL = Check(id="terminal", question="does Python read and write text as UTF-8?", run=check_terminal)

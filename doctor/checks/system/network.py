@@ -1,0 +1,181 @@
+"""The servers that models and packages come from, and how to work without them."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+
+from rl_compat.doctor.checks.system.storage import must_install_torch
+from rl_compat.doctor.findings import Certainty, Check, Finding, Remedy, Severity, Step, ok
+from rl_compat.doctor.remedies import shell
+from rl_compat.doctor.tables.rows import required
+from rl_compat.hardware.system.software import PACKAGES
+from rl_compat.hardware.types import Endpoint, Hardware
+
+PUBLIC_HUB = "https://huggingface.co"
+MIRROR = "https://MIRROR"
+SLOW_SECONDS = 5.0
+OFFLINE_VARIABLES = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+TRUE = ("1", "on", "yes", "true")
+PROXIES = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy")
+CACHED_ONLY = shell("once the model is cached, do not contact the hub", "export HF_HUB_OFFLINE=1")
+COPY = Remedy("download the model elsewhere and set its folder: `model.path=/PATH/TO/MODEL`", Step.SETTING)
+
+
+def check_hub(hardware: Hardware) -> Iterator[Finding]:
+    """Whether models can be downloaded from a hub, and from which."""
+    switch = offline_switch(hardware)
+    if switch is not None:
+        yield Finding(
+            "hub.offline",
+            Severity.NOTE,
+            f"`{switch}={hardware.environment[switch]}` forbids access to the hub",
+            "only cached models, local folders and GGUF files can be trained",
+            where=(switch,),
+            affects=("models",),
+            remedies=(shell("allow access again to download a model", f"unset {switch}"),),
+        )
+        return
+    for endpoint in hardware.network or ():
+        if endpoint.role == "hub":
+            yield _answers(endpoint) if endpoint.reachable else _no_hub(endpoint, hardware)
+
+
+def offline_switch(hardware: Hardware) -> str | None:
+    """The variable that forbids access to the hub."""
+    values = hardware.environment
+    return next((name for name in OFFLINE_VARIABLES if values.get(name, "").lower() in TRUE), None)
+
+
+def _answers(endpoint: Endpoint) -> Finding:
+    mirror = endpoint.url.rstrip("/") != PUBLIC_HUB
+    where = "HF_ENDPOINT" if mirror else "network"
+    took = f" after {endpoint.seconds:.1f} s" if endpoint.seconds is not None else ""
+    what = f"the {'hub mirror' if mirror else 'hub'} {endpoint.url} answers{took}"
+    if endpoint.seconds is None or endpoint.seconds <= SLOW_SECONDS:
+        return ok("hub.mirror" if mirror else "hub.reachable", what, where)
+    why = "every start of a run asks it whether the model has changed"
+    return Finding("hub.slow", Severity.NOTE, what, why, (where,), ("models",), (CACHED_ONLY,))
+
+
+def _no_hub(endpoint: Endpoint, hardware: Hardware) -> Finding:
+    mirror = endpoint.url.rstrip("/") != PUBLIC_HUB
+    index = any(other.role == "package_index" and other.reachable for other in hardware.network or ())
+    instead = "; `smollm2-135m` comes from the package index instead" if index else ""
+    return Finding(
+        "hub.mirror_unreachable" if mirror else "hub.unreachable",
+        Severity.WARNING,
+        f"the {'hub mirror' if mirror else 'hub'} {endpoint.url} does not answer: {endpoint.error or 'reason unknown'}",
+        f"models that are not cached cannot be downloaded{instead}",
+        where=("HF_ENDPOINT", "network") if mirror else ("network",),
+        affects=("models",),
+        remedies=tuple(_ways_out(endpoint, hardware, mirror=mirror)),
+    )
+
+
+def _ways_out(endpoint: Endpoint, hardware: Hardware, *, mirror: bool) -> Iterator[Remedy]:
+    """First what the error suggests, last what may help."""
+    yield from _by_cause(endpoint, hardware)
+    if _nothing_answers(hardware):
+        what = "work offline: cached models, local folders and GGUF files train, and no run waits for an answer"
+        yield shell(what, "export HF_HUB_OFFLINE=1")
+    else:
+        what, command = "set a mirror that this network can reach", f"export HF_ENDPOINT={MIRROR}"
+        other = shell(what, command, certainty=Certainty.PLACEHOLDER)
+        yield shell("use the public hub", "unset HF_ENDPOINT") if mirror else other
+        yield CACHED_ONLY
+    yield COPY
+    yield from _set_proxy(hardware)
+
+
+def _nothing_answers(hardware: Hardware) -> bool:
+    """Whether several servers were contacted and none answered, so that another one is unlikely to."""
+    contacted = hardware.network or ()
+    return len(contacted) > 1 and not any(endpoint.reachable for endpoint in contacted)
+
+
+def _by_cause(endpoint: Endpoint, hardware: Hardware) -> Iterator[Remedy]:
+    """An address without its scheme, the certificate of a proxy, or the proxy that is set."""
+    proxy = _proxy(hardware)
+    if endpoint.role == "hub" and "://" not in endpoint.url:
+        address = shlex.quote("https://" + endpoint.url)
+        yield shell("write the address with its scheme", f"export HF_ENDPOINT={address}")
+    elif re.search(r"certificate|\bSSL|\bTLS", endpoint.error or "", re.IGNORECASE):
+        yield shell(
+            "trust the certificate of the proxy; the administrator provides it",
+            "export SSL_CERT_FILE=/PATH/TO/CA.pem REQUESTS_CA_BUNDLE=/PATH/TO/CA.pem",
+            certainty=Certainty.PLACEHOLDER,
+        )
+    elif proxy is not None:
+        yield shell(
+            f"check that the proxy in {proxy} is correct and has its password",
+            f"export {proxy}=http://USER:PASSWORD@PROXY:PORT",
+            certainty=Certainty.PLACEHOLDER,
+        )
+
+
+def _set_proxy(hardware: Hardware) -> Iterator[Remedy]:
+    if _proxy(hardware) is None:
+        command = "export HTTPS_PROXY=http://PROXY:PORT"
+        yield shell("set the proxy, if this network has one", command, certainty=Certainty.PLACEHOLDER)
+
+
+def _proxy(hardware: Hardware) -> str | None:
+    return next((name for name in PROXIES if hardware.environment.get(name)), None)
+
+
+def check_package_index(hardware: Hardware) -> Iterator[Finding]:
+    """Whether packages can be installed; it matters only if something is missing."""
+    kind, installed = must_install_torch(hardware), hardware.software.packages
+    torch = [f"torch for {'the GPU' if kind == 'cuda' else 'the CPU'}"] if kind else []
+    names = [row["package"] for row in required() if row["package"] in PACKAGES]
+    missing = [name for name in names if name != "torch" and name not in installed]
+    for endpoint in hardware.network or ():
+        if endpoint.role == "torch_index":
+            yield _index(endpoint, torch, hardware)
+        elif endpoint.role == "package_index":
+            yield _index(endpoint, [*torch, *missing], hardware)
+
+
+def _index(endpoint: Endpoint, wanted: list[str], hardware: Hardware) -> Finding:
+    of_torch = endpoint.role == "torch_index"
+    name = f"the {'torch index' if of_torch else 'package index'} {endpoint.url}"
+    if endpoint.reachable:
+        return ok("package_index.reachable", f"{name} answers", "network")
+    if not wanted:
+        return ok("package_index.not_needed", f"{name} does not answer, but nothing is missing from it", "network")
+    return Finding(
+        "package_index.torch_unreachable" if of_torch else "package_index.unreachable",
+        Severity.WARNING,
+        f"{name} does not answer: {endpoint.error or 'reason unknown'}",
+        f"still to be installed: {', '.join(wanted)}",
+        where=("network",),
+        affects=("installation",),
+        remedies=tuple(_other_sources(endpoint, hardware)),
+    )
+
+
+def _other_sources(endpoint: Endpoint, hardware: Hardware) -> Iterator[Remedy]:
+    yield from _by_cause(endpoint, hardware)
+    others = [other for other in hardware.network or () if other.role == "package_index" and other.reachable]
+    if not _nothing_answers(hardware):
+        if endpoint.role == "torch_index" and others:
+            program = [hardware.software.executable or "python", "-m", "rl_compat.doctor.install_torch"]
+            what = f"install the matching torch build from {others[0].url}, if it has it"
+            yield Remedy(what, Step.TORCH, (shlex.join(program),), Certainty.UNCERTAIN)
+        elif endpoint.role == "package_index":
+            command = f"export PIP_INDEX_URL={MIRROR}/simple"
+            yield shell("set an index that this network can reach", command, certainty=Certainty.PLACEHOLDER)
+    yield shell(
+        "download the wheels elsewhere into a folder, and let pip use only that folder",
+        "export PIP_NO_INDEX=1 PIP_FIND_LINKS=/PATH/TO/WHEELS",
+        certainty=Certainty.PLACEHOLDER,
+    )
+    yield from _set_proxy(hardware)
+
+
+CHECKS = (
+    Check(id="hub", question="can models be downloaded?", run=check_hub, needs_network=True),
+    Check(id="package_index", question="can packages be installed?", run=check_package_index, needs_network=True),
+)

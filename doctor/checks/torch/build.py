@@ -1,0 +1,216 @@
+"""Whether torch is installed, imports, is a release that rl_compat supports, and has code for the cards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rl_compat.doctor.checks.torch.cuda import check_torch_driver
+from rl_compat.doctor.checks.torch.imports import import_error
+from rl_compat.doctor.findings import Check, Finding, Remedy, Severity, Step, ok
+from rl_compat.doctor.remedies import install_torch, shell, torch_remedies
+from rl_compat.doctor.tables.cards import device_ids, with_capability
+from rl_compat.doctor.tables.rows import satisfies, transformers_row
+from rl_compat.doctor.tables.target import has_a_build, known_driver, suitable_torch
+from rl_compat.doctor.tables.torch import BEYOND, OLDEST, needed_driver
+from rl_compat.doctor.tables.wheels import NoTorchBuildError
+from rl_compat.hardware.gpu.binaries import needs_ptx, parse_version, wheel_supports
+from rl_compat.hardware.types import Device, Hardware, TorchBuild
+
+SLOW_SECONDS = 20.0
+"an import that takes longer reads from a slow disk"
+FOREIGN_BUILDS = {"rocm": "AMD GPUs (ROCm)", "xpu": "Intel GPUs (XPU)"}
+
+
+def check_torch(hardware: Hardware) -> Iterator[Finding]:
+    """Nothing if torch is installed but was not imported."""
+    software = hardware.software
+    if software.torch is not None:
+        yield from _imported(hardware, software.torch)
+    elif software.torch_error is not None:
+        yield import_error(hardware, software.torch_error)
+    elif "torch" not in software.packages:
+        yield Finding(
+            "torch.missing",
+            Severity.FAILURE,
+            f"torch is not installed in this Python {software.python}",
+            "training is not possible without it",
+            where=("torch",),
+            affects=("training",),
+            remedies=torch_remedies(hardware),
+        )
+
+
+def _imported(hardware: Hardware, torch: TorchBuild) -> Iterator[Finding]:
+    seconds = hardware.software.torch_seconds
+    took = f", imports in {seconds:.1f} s" if seconds is not None else ""
+    built = f"is built for CUDA {torch.cuda}" if torch.cuda else "is a build without CUDA"
+    fine = ok("torch.works", f"torch {torch.version} {built}{took}", "torch")
+    yield _wrong_kind(hardware, torch) or _wrong_release(hardware, torch) or fine
+    if seconds is not None and seconds > SLOW_SECONDS:
+        yield _slow(hardware, seconds)
+
+
+def _wrong_kind(hardware: Hardware, torch: TorchBuild) -> Finding | None:
+    """A build without CUDA on a machine with a GPU; if the GPU is hidden, that may be intended."""
+    on_bus = [gpu for gpu in hardware.pci_gpus or () if gpu.kernel_driver != "vfio-pci"]
+    unused = on_bus and not hardware.hidden_devices
+    if torch.cuda is not None or hardware.emulated is not None or not (hardware.devices or unused):
+        return None
+    foreign = next((kind for mark, kind in FOREIGN_BUILDS.items() if mark in torch.version.partition("+")[2]), None)
+    cards = ", ".join(f"`{device.name}`" for device in hardware.devices) or f"{len(on_bus)} NVIDIA GPU(s) on the bus"
+    return Finding(
+        "torch.other_build" if foreign else "torch.cpu_build",
+        Severity.FAILURE if hardware.devices else Severity.WARNING,
+        f"torch {torch.version} is a build for {foreign or 'the CPU'}, but this machine has {cards}",
+        "this torch never uses an NVIDIA GPU, whatever the driver; often the requirement of another package replaced "
+        "the right build",
+        where=("torch",),
+        affects=device_ids(hardware.devices),
+        remedies=torch_remedies(hardware),
+    )
+
+
+def _wrong_release(hardware: Hardware, torch: TorchBuild) -> Finding | None:
+    """A release that rl_compat does not support; if it is the last with code for the card, the card is the reason."""
+    release = parse_version(torch.version)[:2]
+    oldest, newest = (".".join(map(str, bound)) for bound in (OLDEST, (BEYOND[0], BEYOND[1] - 1)))
+    if release >= BEYOND:
+        what = f"torch {torch.version} is newer than {newest}, the newest that the tables list"
+        why = "it may work; the tables cannot tell"
+        return Finding("torch.unknown", Severity.NOTE, what, why, where=("torch",))
+    if release >= OLDEST:
+        return None
+    cards = [device.compute_capability for device in hardware.devices]
+    unserved = bool(cards) and not any(has_a_build(hardware, card) for card in cards)
+    cards_text = with_capability(hardware.devices)
+    without = f"no torch from {oldest} on has code for {cards_text}; torch {torch.version} is installed"
+    return Finding(
+        "torch.none_for_card" if unserved else "torch.too_old",
+        Severity.FAILURE,
+        without if unserved else f"torch {torch.version} is older than {oldest}, the oldest that rl_compat supports",
+        f"it lacks features that training uses{_disables_torch(hardware)}",
+        where=("torch",),
+        affects=("training",),
+        remedies=torch_remedies(hardware),
+    )
+
+
+def _disables_torch(hardware: Hardware) -> str:
+    """What the installed transformers does with an old torch."""
+    version, torch = hardware.software.packages.get("transformers"), hardware.software.torch
+    row = transformers_row(version) if version else None
+    if row is None or torch is None or satisfies(torch.version, f">={row['torch_min']}"):
+        return ""
+    return f"; transformers {version} needs {row['torch_min']} and otherwise reports that PyTorch is disabled"
+
+
+def _slow(hardware: Hardware, seconds: float) -> Finding:
+    folder = next((folder for folder in hardware.host.folders if folder.role == "packages"), None)
+    system = f", which is on {folder.file_system}" if folder is not None and folder.file_system else ""
+    return Finding(
+        "torch.slow",
+        Severity.WARNING,
+        f"importing torch took {seconds:.0f} s" + (f" from `{folder.path}`{system}" if folder else ""),
+        "every process of a run pays for this; the usual cause is a network file system or a cold disk",
+        where=("torch",),
+        affects=("training",),
+        remedies=(Remedy("move the virtual environment to a local disk", Step.PYTHON),),
+    )
+
+
+def check_architectures(hardware: Hardware) -> Iterator[Finding]:
+    """One finding for the cards without code, one for those that use PTX, one for those with code."""
+    torch = hardware.software.torch
+    if torch is None or torch.cuda is None or not hardware.devices or hardware.emulated is not None:
+        return
+    if not torch.arch_list:
+        what = f"torch {torch.version} does not report which architectures it has code for"
+        yield ok("torch_architectures.not_known", what, "torch")
+        return
+    served = [
+        gpu for gpu in hardware.devices if wheel_supports(torch.arch_list, gpu.compute_capability, cuda=torch.cuda)
+    ]
+    compiled = [gpu for gpu in served if needs_ptx(torch.arch_list, gpu.compute_capability, cuda=torch.cuda)]
+    lacking = [device for device in hardware.devices if device not in served]
+    ready = [device for device in served if device not in compiled]
+    if lacking:
+        yield _without_code(hardware, torch, lacking, served)
+    if compiled:
+        yield _compiles(hardware, torch, compiled)
+    if ready:
+        yield ok("torch_architectures.match", f"torch {torch.version} has code for {with_capability(ready)}", "torch")
+
+
+def _without_code(hardware: Hardware, torch: TorchBuild, lacking: list[Device], served: list[Device]) -> Finding:
+    """A failure if `cuda:0`, the default device of a run, is among them."""
+    others = f"; it has code for {with_capability(served)}" if served else ""
+    remedies = torch_remedies(hardware)
+    if served:
+        only = ",".join(device.uuid or str(device.index) for device in served)
+        hide = shell(f"use only {with_capability(served)}", f"export CUDA_VISIBLE_DEVICES={only}")
+        remedies = (hide, *remedies) if _no_build_for_all(hardware) else (*remedies, hide)
+    return Finding(
+        "torch_architectures.some_without_code" if served else "torch_architectures.no_code",
+        Severity.FAILURE if hardware.devices[0] in lacking else Severity.WARNING,
+        f"torch {torch.version} for CUDA {torch.cuda} has no code for {with_capability(lacking)}; it has code for "
+        f"{', '.join(torch.arch_list)}{others}",
+        "CUDA answers, but the first operation on the card fails with `no kernel image is available`",
+        where=("torch",),
+        affects=device_ids(lacking),
+        remedies=remedies,
+    )
+
+
+def _no_build_for_all(hardware: Hardware) -> bool:
+    """Whether no published build supports all cards, so that another torch would only exclude other ones."""
+    try:
+        return bool(suitable_torch(hardware).left_out)
+    except NoTorchBuildError:
+        return False
+
+
+def _compiles(hardware: Hardware, torch: TorchBuild, devices: list[Device]) -> Finding:
+    """Cards with PTX only: the driver compiles it, if it is at least as new as the CUDA version that produced it."""
+    assert torch.cuda is not None
+    needed, driver = needed_driver(torch.cuda, full=True), known_driver(hardware)
+    known = needed is not None and driver is not None
+    enough = known and parse_version(driver or "") >= parse_version(needed or "")
+    what = f"torch {torch.version} has no compiled code for {with_capability(devices)}; the driver compiles its PTX"
+    if enough:
+        case, severity, then = "ptx_only", Severity.NOTE, f", which driver {driver} supports"
+    elif known:
+        case, severity = "too_old_for_ptx", Severity.FAILURE
+        then = f", which needs driver {needed} or newer; driver {driver} is installed"
+    else:
+        case, severity, then = "ptx_only", Severity.WARNING, f", which needs driver {needed or 'of its CUDA'} or newer"
+    return Finding(
+        f"torch_architectures.{case}",
+        severity,
+        what + then,
+        "the first start takes minutes, and an older driver refuses with `unsupported toolchain`",
+        where=("torch", "driver"),
+        affects=device_ids(devices),
+        remedies=() if enough else (install_torch(hardware),),
+    )
+
+
+CHECKS = (
+    Check(
+        id="torch",
+        question="is torch installed, does it import, and does rl_compat support the build and release?",
+        run=check_torch,
+        needs_torch=True,
+    ),
+    Check(
+        id="torch_architectures",
+        question="does this torch have code for every visible card?",
+        run=check_architectures,
+        needs_torch=True,
+    ),
+    Check(
+        id="torch_driver",
+        question="does the driver support the CUDA version of torch, and does CUDA answer?",
+        run=check_torch_driver,
+        needs_torch=True,
+    ),
+)
