@@ -1,4 +1,4 @@
-"""What a machine is beside its devices and folders, one fact a line."""
+"""Facts about a machine other than its devices and folders, one per line."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from rl_compat.hardware.types import Endpoint, Hardware, Link, PciGpu
 
 UNNAMED = ("torch", "bitsandbytes")
-"packages that have a line of their own"
+"packages with a separate line"
 
 
 def describe(machine: Hardware) -> list[str]:
-    """Every known fact with its name, in columns."""
+    """Every known fact with its name, in aligned columns."""
     shown = [(name, value) for name, value in _facts(machine) if value]
     width = max(len(name) for name, _ in shown)
     return [f"{name:<{width}}  {value}" for name, value in shown]
@@ -70,7 +70,7 @@ def _compute_modes(machine: Hardware) -> str:
 
 
 def _links(links: Iterable[Link]) -> Iterator[tuple[str, str]]:
-    """The pairs of devices by what lies between them."""
+    """The pairs of devices, grouped by the kind of their link."""
     access = {True: "with peer access", False: "without peer access", None: "peer access unknown"}
     pairs: dict[str, list[str]] = {}
     for link in links:

@@ -1,4 +1,4 @@
-"""`rlc probe`: what this machine is."""
+"""`rlc probe`: the hardware and software of this machine."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def probe(
         Path | None, typer.Option("--output", metavar="FILE", help="Also write the recording to this file.")
     ] = None,
     network: Annotated[
-        bool, typer.Option("--network", help="Also see whether the hub and the package indexes answer.")
+        bool, typer.Option("--network", help="Also check whether the hub and the package indexes answer.")
     ] = False,
     as_json: AsJson = False,
 ) -> int:
     """Show the GPUs, the driver, the host and the installed software, as this process sees them.
 
-    The JSON is a recording: given to any command with `--hardware`, it stands for this machine elsewhere.
+    The JSON is a recording: pass it to any command with `--hardware` to use this machine's hardware elsewhere.
 
     Example: rlc probe --json > p40.json
     """
@@ -63,7 +63,7 @@ def probe(
 
 
 def _machine(file: Path | None, *, network: bool) -> Hardware:
-    """The recording, or this machine with all that is installed. Raises UsageError for a recording's network."""
+    """The recording, or this machine with all packages. Raises UsageError for `--network` with a recording."""
     from rl_compat.hardware.probe import probe as look
 
     if file is None:

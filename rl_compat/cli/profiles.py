@@ -1,4 +1,4 @@
-"""`rlc profiles`: the families of hardware that are known, and what is preferred on each."""
+"""`rlc profiles`: the known hardware families, and the preferences for each."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def show(
 
 
 def as_dictionary(profile: Profile) -> dict[str, Any]:
-    """The profile as JSON values, capabilities as `6.1`."""
+    """The profile as JSON values, with capabilities such as `6.1`."""
     from dataclasses import asdict
 
     values = asdict(profile)

@@ -1,4 +1,4 @@
-"""CUDA's view of the GPUs, through torch in a child process that may hang or crash without harm."""
+"""CUDA's view of the GPUs, through torch in a child process, so that a hang or crash does no harm."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ IMPORT = "import "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stages:
-    """What the child process said, by stage, and the stage that was begun and not answered."""
+    """The answers of the child process by stage, and the stage that started without an answer."""
 
     answered: Mapping[str, dict[str, Any]]
     open: str | None = None
@@ -38,10 +38,10 @@ def read_torch(
     packages: bool = True,
     command: Sequence[str] = CHILD_PROGRAM,
 ) -> TorchReading:
-    """What torch says in a child process; a crash, a hang or a failed import becomes an error in the reading.
+    """What torch reports in a child process. A crash, a hang or a failed import becomes an error in the reading.
 
-    bitsandbytes is looked at too, with `packages` whatever else is built on torch, the slow ones in a child of their
-    own at the same time. The command gets what it is asked about as further arguments.
+    The child also checks bitsandbytes and, with `packages`, the other packages built on torch; slow ones in
+    a second child at the same time. The subjects are appended to the command.
     """
 
     def run(*subjects: str) -> Finished:
@@ -62,7 +62,7 @@ def read_torch(
 
 
 def parse_child_output(text: str, *, failure: str | None) -> TorchReading:
-    """The stages that were reached; `failure` is why the one that was begun has no answer."""
+    """The stages that were reached; `failure` is why the last one has no answer."""
     stages = _stages(text)
     answered, failure = stages.answered, failure or SILENCE
     if "absent" in answered:
@@ -93,7 +93,7 @@ def parse_child_output(text: str, *, failure: str | None) -> TorchReading:
 
 
 def with_packages(reading: TorchReading, text: str, *, failure: str | None) -> TorchReading:
-    """The reading with what another child said of the packages that it imported."""
+    """The reading with the results of a second child that imported packages."""
     stages = _stages(text)
     errors = _import_errors(stages, failure or SILENCE)
     return replace(
@@ -122,7 +122,7 @@ def _stages(text: str) -> Stages:
 
 
 def _stopped(stages: Stages, failure: str) -> str | None:
-    """The stage that ended the child process, or the one about peers where that failed; no other field has those."""
+    """The stage that ended the child process, or the peer-access stage if it failed; no other field holds these."""
     if stages.open is not None:
         return f"at `{stages.open}`: {failure}"
     error = stages.answered.get("peers", {}).get("error")
@@ -137,7 +137,7 @@ def _bitsandbytes(stages: Stages, failure: str) -> str | None:
 
 
 def _import_errors(stages: Stages, failure: str) -> dict[str, str]:
-    """Why packages could not be imported, by distribution; those after a crash are not known and absent."""
+    """Why packages could not be imported, by distribution; packages after a crash are unknown and absent."""
     errors = {
         name.removeprefix(IMPORT): facts["error"]
         for name, facts in stages.answered.items()

@@ -1,4 +1,4 @@
-"""Ask the driver, CUDA and the host what this machine is. Never raises: what cannot be read becomes a warning."""
+"""Read the facts of this machine from the driver, CUDA and the host. Never raises: a failure becomes a warning."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from rl_compat.hardware.types import Driver, Endpoint, Hardware, Host, PciGpu, S
 T = TypeVar("T")
 
 SLOW_DRIVER_SECONDS = 5.0
-"how long torch waits for the driver's own answer"
+"how long to wait for the driver before torch starts"
 
 
 def probe(
@@ -38,11 +38,11 @@ def probe(
     folder: Path | None = None,
     network_timeout_seconds: float | None = None,
 ) -> Hardware:
-    """This machine as a process with that environment sees it (this one's when not given).
+    """This machine as a process with the given environment sees it (by default this process's).
 
-    torch is imported in a child process and given up on after `torch_timeout_seconds`; None leaves it alone, which
-    takes a fraction of a second, and CUDA's facts are then worked out from NVML. With `packages` those built on torch
-    are imported too, not bitsandbytes alone. `folder` is where a run would be written. Servers are asked only with
+    torch is imported in a child process that times out after `torch_timeout_seconds`. None skips it, which takes a
+    fraction of a second; CUDA's facts are then derived from NVML. With `packages`, all packages built on torch are
+    imported, not only bitsandbytes. `folder` is where a run would be written. Servers are contacted only with
     `network_timeout_seconds`.
     """
     variables = os.environ if environment is None else environment
@@ -82,7 +82,7 @@ def probe(
 
 
 def _attempt(what: str, read: Callable[[], T], instead: T, failed: list[str]) -> T:
-    """What was read; a fault of ours or of the machine becomes a warning."""
+    """The reading; any exception becomes a warning."""
     try:
         return read()
     except Exception as error:
@@ -116,7 +116,7 @@ def assemble(
     pci_gpus: tuple[PciGpu, ...] | None = None,
     network: tuple[Endpoint, ...] | None = None,
 ) -> Hardware:
-    """One description of the machine out of the sources' readings; this Python's software when none is given."""
+    """The machine, joined from the readings of all sources; by default with the software of this Python."""
     failed: list[str] = []
     joined = _attempt("the list of devices", lambda: join(nvml, torch, environment), JoinedDevices(devices=()), failed)
     return Hardware(
@@ -135,7 +135,7 @@ def assemble(
 
 
 def contradictions(nvml: NvmlReading, torch: TorchReading, num_devices: int) -> tuple[str, ...]:
-    """What one source says of the `num_devices` visible GPUs and another does not."""
+    """Contradictions between sources about the `num_devices` visible GPUs."""
     warnings = []
     if torch.error:
         warnings.append(f"torch could not be looked at: {torch.error}")
@@ -152,7 +152,7 @@ def contradictions(nvml: NvmlReading, torch: TorchReading, num_devices: int) -> 
 
 
 def _driver(nvml: NvmlReading, torch: TorchReading) -> Driver:
-    """NVML's view; the CUDA version as torch asked it where NVML does not answer."""
+    """NVML's view, with the CUDA version from torch if NVML does not answer."""
     if nvml.driver.cuda_version is None and torch.driver_cuda_version is not None:
         return replace(nvml.driver, cuda_version=torch.driver_cuda_version)
     return nvml.driver

@@ -1,8 +1,8 @@
-"""The program that a child process runs to say what torch, CUDA and packages beside them are, a stage at a time.
+"""The program of the child process that reports on torch, CUDA and other packages, stage by stage.
 
-It stands alone (the child may not find this package). Its arguments are what it is asked about, in order. Each stage is
-announced and then answered by a marked JSON line, so that a crash or hang is known to be that stage's and does not
-lose the earlier ones.
+It imports nothing of this package, which the child may not find. Its arguments are the subjects, in order. Each stage
+is announced and then answered with a marked JSON line, so that a crash or hang is attributed to its stage and earlier
+answers are kept.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any
 MARK = "rl_compat-reading:"
 BEGIN = "begin"
 PATIENCE_SECONDS = 30
-"how long the import of a package beside torch may take"
+"how long the import of another package may take"
 IMPORTS = {
     "transformers": ("transformers", None),
     "triton": ("triton", None),
@@ -34,16 +34,16 @@ IMPORTS = {
     "liger-kernel": ("liger_kernel", "liger_kernel.ops"),
     "vllm": ("vllm", "vllm._C"),
 }
-"packages that often break, by distribution: the module, and one in it that loads native code, where there is one"
+"packages that often fail to import, by distribution: the module, and a submodule that loads native code, if any"
 ALWAYS = ("torch", "bitsandbytes")
 "what a plan depends on"
 QUICK = ("transformers", "triton")
 SLOW = ("liger-kernel", "xformers", "flash-attn", "vllm")
-"asked about in a child of their own: it takes seconds where they are installed"
+"checked in a second child: importing them takes seconds"
 
 
 def say(stage: str, **facts: Any) -> None:
-    """One line, even where a library left the one before unfinished."""
+    """Print one line, even if a library left the previous line unfinished."""
     print("\n" + MARK + json.dumps({"stage": stage, **facts}), flush=True)
 
 
@@ -109,7 +109,7 @@ def cuda_facts() -> dict[str, Any]:
 
 
 def peer_facts() -> dict[str, Any]:
-    """Whether each device may read each other one's memory, as first, second, yes or no."""
+    """Whether each device can read the memory of each other device: first, second, yes or no."""
     import torch
 
     pairs = itertools.permutations(range(torch.cuda.device_count()), 2)
@@ -117,14 +117,14 @@ def peer_facts() -> dict[str, Any]:
 
 
 def leave_compiler_out() -> None:
-    """Have `torch.compile` give functions back as they are: none is called here, and the compiler takes seconds."""
+    """Make `torch.compile` return functions unchanged: none is called here, and the compiler imports slowly."""
     import torch
 
     torch.compile = lambda model=None, **_: (lambda function: function) if model is None else model  # type: ignore[assignment]
 
 
 def bitsandbytes_facts() -> dict[str, Any]:
-    """`cuda`, `cpu`, or why the library could not be loaded; None when it is not installed."""
+    """`cuda`, `cpu`, or why the library does not load; None if it is not installed."""
     if importlib.util.find_spec("bitsandbytes") is None:
         return {"library": None}
     leave_compiler_out()
@@ -136,7 +136,7 @@ def bitsandbytes_facts() -> dict[str, Any]:
 
 
 def import_facts(module: str, native: str | None) -> dict[str, Any]:
-    """Nothing when the module can be imported with its native code; xformers only warns when that cannot be loaded."""
+    """None if the module imports with its native code. xformers only warns if its native code does not load."""
     leave_compiler_out()
     importlib.import_module(module)
     if native is not None and importlib.util.find_spec(native) is not None:
@@ -154,7 +154,7 @@ def is_installed(distribution: str) -> bool:
 
 
 def stage(name: str, ask: Callable[[], dict[str, Any]], *, patience_seconds: int = 0) -> dict[str, Any]:
-    """Announce a stage and say what came of it; a hang beyond the patience ends this program by an alarm."""
+    """Announce a stage and print its result. An alarm ends this program if the stage hangs."""
     say(BEGIN, of=name)
     signal.alarm(patience_seconds)
     try:
@@ -167,7 +167,7 @@ def stage(name: str, ask: Callable[[], dict[str, Any]], *, patience_seconds: int
 
 
 def look_at_torch() -> bool:
-    """Whether torch could be imported, so that what is built on it is worth asking about."""
+    """Whether torch could be imported, so that packages built on it can be checked."""
     if importlib.util.find_spec("torch") is None:
         say("absent")
         return False
@@ -180,7 +180,7 @@ def look_at_torch() -> bool:
 
 
 def look_at(subject: str) -> bool:
-    """Whether the next subject can be asked about."""
+    """Whether the next subject can be checked."""
     if subject == "torch":
         return look_at_torch()
     if subject == "bitsandbytes":

@@ -1,4 +1,4 @@
-"""What a machine is: plain facts, each with its source, that survive a round trip through JSON."""
+"""Facts about a machine, each with its source, that survive a round trip through JSON."""
 
 from __future__ import annotations
 
@@ -33,48 +33,48 @@ class Device:
     "position in NVML's and nvidia-smi's order"
     num_multiprocessors: int | None = None
     shared_memory_optin_bytes: int | None = None
-    "largest shared memory one block may ask for"
+    "largest shared memory per block"
     mig_profile: str | None = None
-    "`1g.10gb` and the like when the device is a MIG slice"
+    "such as `1g.10gb` if the device is a MIG slice"
     bf16_native: bool | None = None
     processes: tuple[Process, ...] | None = None
-    "None when nothing could be read"
+    "None if it could not be read"
     compute_mode: str | None = None
     "`default`, `exclusive_process` or `prohibited`"
     pcie_width: int | None = None
     "lanes in use now"
     pcie_width_max: int | None = None
-    "lanes that card and slot could use"
+    "lanes that card and slot support"
     bar1_total_bytes: int | None = None
     mig_slices: int | None = None
-    "slices that the whole GPU is cut into, 0 in MIG mode before any is made; None outside MIG mode"
+    "slices of the whole GPU, 0 in MIG mode before any is created; None outside MIG mode"
     nvml_memory_total_bytes: int | None = None
-    "NVML's figure, where it is not within a tenth of CUDA's"
+    "NVML's total if it differs from CUDA's by more than a tenth"
     sources: Mapping[str, str] = field(default_factory=dict)
     "field name to `nvml`, `cuda`, `nvidia-smi`, `catalogue` or `rule`"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PciGpu:
-    """An NVIDIA display or 3D controller on the PCI bus, whether or not a driver serves it."""
+    """An NVIDIA display or 3D controller on the PCI bus, with or without a driver."""
 
     bus_id: str
     device_id: str
     "four hexadecimal digits, `1b38` for a Tesla P40"
     kernel_driver: str | None = None
-    "`nvidia`, `nouveau`, `vfio-pci` …; None when none is bound"
+    "`nvidia`, `nouveau`, `vfio-pci` …; None if no driver is bound"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """What lies between two visible devices."""
+    """The connection between two visible devices."""
 
     first: int
     second: int
     kind: str | None = None
     "`nvlink`, `pcie_switch`, `pcie_host_bridge`, `numa_node` or `system` (across sockets)"
     peer_access: bool | None = None
-    "whether CUDA lets one read the other's memory"
+    "whether CUDA lets each read the memory of the other"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +94,7 @@ class Folder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """A server that installation or models come from."""
+    """A server for packages or models."""
 
     role: str
     "`hub`, `torch_index` or `package_index`"
@@ -118,11 +118,11 @@ class Driver:
     device_nodes: tuple[str, ...] | None = None
     "`/dev/nvidia*` (under WSL `/dev/dxg`) that this process may open"
     closed_device_nodes: tuple[str, ...] = ()
-    "those that exist and it may not open"
+    "device nodes that exist and that this process may not open"
     cuda_library: str | None = None
     "where `libcuda.so.1` was found"
     cuda_library_version: str | None = None
-    "of the driver that it belongs to, by the name of its file; None where that tells nothing"
+    "version of the driver that the library belongs to, from its file name; None if the name has none"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,9 +135,9 @@ class Host:
     ram_total_bytes: int
     "of the host"
     ram_limit_bytes: int
-    "of this process: the cgroup limit where there is one"
+    "of this process: the cgroup limit if there is one"
     ram_available_bytes: int
-    "what can still be taken without swapping, within the limit"
+    "what can be allocated without swapping, within the limit"
     shm_total_bytes: int | None = None
     shm_free_bytes: int | None = None
     disk_free_bytes: int | None = None
@@ -149,7 +149,7 @@ class Host:
     wsl: bool = False
     file_descriptor_limit: int | None = None
     locale_encoding: str | None = None
-    "what Python writes text in by default, `utf-8` or else"
+    "default text encoding of Python, usually `utf-8`"
     folders: tuple[Folder, ...] = ()
     libc: str | None = None
     "`glibc 2.35` or `musl`"
@@ -164,31 +164,31 @@ class TorchBuild:
     "`sm_60`, `compute_90` … as compiled into the wheel"
     cuda_available: bool = False
     cuda_error: str | None = None
-    "the first thing that went wrong when CUDA was asked for its devices"
+    "the first error while CUDA listed its devices"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Software:
     python: str
     packages: Mapping[str, str] = field(default_factory=dict)
-    "installed version by distribution name; absent when not installed"
+    "installed version by distribution name; absent if not installed"
     torch: TorchBuild | None = None
     torch_error: str | None = None
-    "why torch could not be imported, None when it was imported or is not installed"
+    "why torch could not be imported; None if it was imported or is not installed"
     bitsandbytes_library: str | None = None
-    "`cuda`, `cpu`, or the error of loading it; None when not installed or not looked at"
+    "`cuda`, `cpu`, or the loading error; None if not installed or not checked"
     import_errors: Mapping[str, str] = field(default_factory=dict)
-    "why an installed package could not be imported, by distribution name; torch and bitsandbytes have their own field"
+    "why an installed package could not be imported, by distribution name; without torch and bitsandbytes"
     executable: str | None = None
     "this Python"
     environment_kind: str | None = None
     "`venv`, `conda` or `system`"
     externally_managed: bool = False
-    "pip refuses to install here, by PEP 668"
+    "externally managed (PEP 668): pip refuses to install here"
     locations: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    "folders on the path that hold a package, first one imported; only for torch and packages found more than once"
+    "folders on the path that contain a package, in import order; only for torch and packages found more than once"
     shadowing_libraries: tuple[str, ...] = ()
-    "CUDA libraries in folders of LD_LIBRARY_PATH, which come before those that torch brings"
+    "CUDA libraries in LD_LIBRARY_PATH, which take precedence over those of torch"
     torch_seconds: float | None = None
     "time that importing torch took"
 
@@ -199,25 +199,25 @@ class Hardware:
 
     devices: tuple[Device, ...]
     hidden_devices: tuple[Device, ...] = ()
-    "present but excluded by CUDA_VISIBLE_DEVICES; `index` is NVML's"
+    "hidden by CUDA_VISIBLE_DEVICES; `index` is NVML's"
     links: tuple[Link, ...] = ()
     "between visible devices"
     pci_gpus: tuple[PciGpu, ...] | None = None
-    "None where the bus could not be read"
+    "None if the bus could not be read"
     driver: Driver = field(default_factory=Driver)
     host: Host
     software: Software
     environment: Mapping[str, str] = field(default_factory=dict)
-    "the variables that change what CUDA and the caches do; of secrets only `(set)`"
+    "variables that affect CUDA and the caches; secrets appear as `(set)`"
     network: tuple[Endpoint, ...] | None = None
-    "None when not looked at"
+    "None if not checked"
     warnings: tuple[str, ...] = ()
-    "readings that contradict each other or failed"
+    "failed or contradicting readings"
     recorded_at: str | None = None
     emulated: str | None = None
-    "name of the card this hardware pretends to have"
+    "name of the card that this hardware emulates"
     schema: int = SCHEMA_VERSION
 
     def weakest_capability(self) -> tuple[int, int] | None:
-        """The lowest compute capability among the visible devices, None without a GPU."""
+        """The lowest compute capability of the visible devices; None without a GPU."""
         return min((device.compute_capability for device in self.devices), default=None)

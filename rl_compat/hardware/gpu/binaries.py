@@ -1,4 +1,4 @@
-"""Which compiled GPU code runs on which card: the one rule for architecture lists."""
+"""Which compiled GPU code runs on which card."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def wheel_supports(arch_list: Iterable[str], capability: tuple[int, int], *, cud
 
     Machine code for X.y (`sm_XY`) runs on X.z with z >= y; PTX for X.y (`compute_XY`) runs on that capability and
     every later one. With the suffix `a` both run on that capability alone, with `f` within its major version.
-    Tegra devices (5.3, 6.2, 7.2, 8.7) take other devices' machine code only from CUDA 13.2 on. Source: CUDA's binary
+    Tegra devices (5.3, 6.2, 7.2, 8.7) run machine code for other devices only from CUDA 13.2. Source: CUDA's binary
     compatibility rules, as applied by `torch/cuda/__init__.py` of torch 2.14.
     """
     return any(_runs(arch, capability, cuda) for arch in arch_list)
 
 
 def needs_ptx(arch_list: Iterable[str], capability: tuple[int, int], *, cuda: str | None = None) -> bool:
-    """Whether the card has to compile PTX, which a driver older than the toolkit refuses."""
+    """Whether the card must compile PTX, which fails if the driver is older than the toolkit."""
     machine_code = [arch for arch in arch_list if arch.startswith("sm_")]
     return not wheel_supports(machine_code, capability, cuda=cuda)
 

@@ -1,4 +1,4 @@
-"""The table of known GPUs, and hardware that pretends to have one of them."""
+"""The table of known GPUs, and hardware that emulates one of them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from rl_compat.hardware.types import Device, Hardware
 from rl_compat.units import GIB, format_bytes
 
 USABLE_FRACTION = 15 / 16
-"""Share of the nominal memory that a program can have: inline ECC keeps a sixteenth on GDDR boards (22.5 of the
-24 GiB of a Tesla P40), the context and the driver's reserve about as much on the others."""
+"""Fraction of the nominal memory that a program can use. Inline ECC takes 1/16 on GDDR boards (a Tesla P40 has 22.5 of
+24 GiB), and the context and the driver's reserve take about as much on the others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,9 +61,9 @@ def all_gpus() -> tuple[Gpu, ...]:
 
 
 def find_gpu(name: str, memory_bytes: int | None = None) -> Gpu | None:
-    """The card with that NVML, torch, MIG or vGPU name, or catalogue id; None when it is not in the table.
+    """The card with this NVML, torch, MIG or vGPU name, or catalogue id; None if it is not in the table.
 
-    Cards that share a name are told apart by memory: the nearest, or the first when `memory_bytes` is not given.
+    Cards with the same name are distinguished by memory: the nearest, or the first if `memory_bytes` is not given.
     """
     matches = _by_name().get(_plain(name), ())
     if memory_bytes is None or not matches:
@@ -82,7 +82,7 @@ def _by_name() -> dict[str, tuple[Gpu, ...]]:
 
 
 def nearest_gpus(name: str, count: int = 3) -> tuple[str, ...]:
-    """Names of the cards that read most like `name`, best first."""
+    """Names of cards similar to `name`, best first."""
     wanted = _plain(name)
 
     def likeness(gpu: Gpu) -> float:
@@ -94,7 +94,7 @@ def nearest_gpus(name: str, count: int = 3) -> tuple[str, ...]:
 
 
 def shared_memory_optin_bytes(capability: tuple[int, int]) -> int | None:
-    """Largest shared memory one block may ask for, by compute capability; None for an unknown one."""
+    """Largest shared memory per block by compute capability; None if unknown."""
     for row in read_table("compute_capability")["capabilities"]:
         if capability_of(row["cc"]) == capability:
             return int(row["smem_per_block_optin_kb"]) * 1024
@@ -104,12 +104,12 @@ def shared_memory_optin_bytes(capability: tuple[int, int]) -> int | None:
 def emulated_hardware(name: str, base: Hardware) -> Hardware:
     """`base` with the named card as its only GPU. Raises HardwareError for an unknown card.
 
-    Everything else stays that of `base`: `software.torch.cuda_available` says whether a real GPU stands behind it.
+    Everything else is that of `base`: `software.torch.cuda_available` says whether there is a real GPU.
     """
     gpu = find_gpu(name)
     if gpu is None:
         near = ", ".join(f"`{known}`" for known in nearest_gpus(name))
-        raise HardwareError(f"`{name}` is not a card of the catalogue", hint=f"the nearest names are {near}")
+        raise HardwareError(f"`{name}` is not in the catalogue of cards", hint=f"the nearest names are {near}")
     return replace(
         base,
         devices=(_device_of(gpu),),

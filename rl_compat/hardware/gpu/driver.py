@@ -1,4 +1,4 @@
-"""The GPUs and their driver from the best source that answers, and what the operating system shows of them."""
+"""The GPUs and their driver from the best available source, and what the operating system shows of them."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def read_driver(
     libraries: Sequence[str] = LIBRARY_PLACES,
     timeout_seconds: float = TIMEOUT_SECONDS,
 ) -> NvmlReading:
-    """Through `nvidia-ml-py` (or `library`), without it through nvidia-smi or the driver's own library.
+    """Reads through `nvidia-ml-py` (or `library`), or else through nvidia-smi or the driver's library.
 
-    `root` is where `/proc` and `/dev` are. Whatever hangs is given up on after `timeout_seconds`. A driver that does
-    not answer has its version from `libcuda.so.1`, and where that does not tell it from the kernel module.
+    `root` is the folder of `/proc` and `/dev`. Each source times out after `timeout_seconds`. The version of a driver
+    that does not answer comes from `libcuda.so.1`, or else from the kernel module.
     """
     file = root / "proc/driver/nvidia/version"
     reading = ask_in_time(library, timeout_seconds=timeout_seconds, kernel_module_file=file)

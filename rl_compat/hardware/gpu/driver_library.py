@@ -1,4 +1,4 @@
-"""The driver's library through ctypes, with those functions of `pynvml` that the probe calls."""
+"""The driver's library through ctypes, with the functions of `pynvml` that the probe calls."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class RunningProcess(ctypes.Structure):
 
 
 class DriverLibraryError(Exception):
-    """What the library answers when it does not know, with its code."""
+    """An error of the library, with its code."""
 
     def __init__(self, text: str, code: int = 0) -> None:
         super().__init__(text)
@@ -51,7 +51,7 @@ class DriverLibraryError(Exception):
 
 
 class DriverLibrary:
-    """libnvidia-ml at a path. Raises OSError when it cannot be loaded."""
+    """libnvidia-ml at a path. Raises OSError if it cannot be loaded."""
 
     NVMLError = DriverLibraryError
 

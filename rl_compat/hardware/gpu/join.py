@@ -1,4 +1,4 @@
-"""One list of devices out of what NVML and CUDA say, joined by UUID, then PCI id, then an unambiguous name."""
+"""One list of devices from NVML and CUDA, joined by UUID, then PCI id, then an unambiguous name."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class JoinedDevices:
 
 
 def join(nvml: NvmlReading, torch: TorchReading, environment: Mapping[str, str]) -> JoinedDevices:
-    """Visible devices in CUDA's order, hidden ones in NVML's, and what does not agree."""
+    """Visible devices in CUDA's order, hidden devices in NVML's order, and contradictions as warnings."""
     if torch.devices:
         return _from_cuda(nvml, torch.devices, environment)
     return _from_nvml(nvml, environment)
@@ -45,7 +45,7 @@ def _from_cuda(reading: NvmlReading, cuda: Sequence[CudaDevice], environment: Ma
 
 
 def _from_nvml(reading: NvmlReading, environment: Mapping[str, str]) -> JoinedDevices:
-    """What CUDA would show, worked out from NVML alone."""
+    """The devices that CUDA would show, derived from NVML alone."""
     nvml, source = reading.devices, reading.source
     ordered, order_known = cuda_order(nvml, environment)
     candidates = [
@@ -74,7 +74,7 @@ def _match_of(ordered: Sequence[NvmlDevice], choice: Picked) -> NvmlMatch:
 
 
 def _merged(cuda: CudaDevice, match: NvmlMatch | None, source: str) -> Device:
-    """CUDA's facts, with NVML's free memory (CUDA's is less the probe's own context) and identity."""
+    """CUDA's facts, with the identity and free memory from NVML (CUDA's excludes the probe's own context)."""
     gpu, part = (match.device, match.slice) if match else (None, None)
     facts = _Facts()
     facts.take("cuda", "name", cuda.name)
@@ -103,13 +103,13 @@ def _merged(cuda: CudaDevice, match: NvmlMatch | None, source: str) -> Device:
 
 
 def _disagreeing(nvml: NvmlDevice | NvmlSlice | None, cuda_bytes: int) -> int | None:
-    """NVML's total where it is not within a tenth of CUDA's: one of the two is of another card."""
+    """NVML's total if it differs from CUDA's by more than a tenth: one of the two is of another card."""
     total = nvml.memory_total_bytes if nvml else None
     return total if total is not None and abs(total - cuda_bytes) * 10 > cuda_bytes else None
 
 
 def _from_match(match: NvmlMatch, *, index: int, source: str) -> Device | None:
-    """A device known from NVML and the catalogue; None without a capability or a memory size."""
+    """A device from NVML and the catalogue; None without a capability or a memory size."""
     gpu, part = match.device, match.slice
     row = find_gpu(gpu.name, gpu.memory_total_bytes)
     facts = _Facts()
@@ -139,7 +139,7 @@ def _from_match(match: NvmlMatch, *, index: int, source: str) -> Device | None:
 
 
 def _take_board(facts: _Facts, gpu: NvmlDevice, source: str) -> None:
-    """What is true of the whole board, of a slice of it too."""
+    """Facts of the whole board, which also hold for its slices."""
     facts.take(source, "processes", gpu.processes)
     facts.take(source, "compute_mode", gpu.compute_mode)
     facts.take(source, "pcie_width", gpu.pcie_width)
@@ -152,7 +152,7 @@ def _hidden(gpu: NvmlDevice, source: str) -> Device | None:
 
 
 class _Facts:
-    """Field values with their source; the first source that knows a field wins."""
+    """Field values with their source; the first source that has a field wins."""
 
     def __init__(self) -> None:
         self.values: dict[str, Any] = {}

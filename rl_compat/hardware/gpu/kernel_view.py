@@ -1,4 +1,4 @@
-"""What the operating system shows of NVIDIA GPUs without asking their driver: the bus, device nodes, libcuda."""
+"""NVIDIA GPUs as the operating system shows them, without the driver: the PCI bus, device nodes, libcuda."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LIBRARY_FOLDERS = (
 
 
 def read_pci_gpus(root: Path = Path("/")) -> tuple[PciGpu, ...] | None:
-    """NVIDIA's display controllers on the bus in its order, None where the bus cannot be read."""
+    """NVIDIA's display controllers in the order of the bus; None if the bus cannot be read."""
     try:
         folders = sorted((root / "sys/bus/pci/devices").iterdir())
     except OSError:
@@ -48,7 +48,7 @@ def read_pci_gpus(root: Path = Path("/")) -> tuple[PciGpu, ...] | None:
 
 
 def read_device_nodes(root: Path = Path("/")) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
-    """The device nodes that CUDA needs: those that this process may read and write, and those that it may not."""
+    """The device nodes that CUDA needs: those that this process can read and write, and those that it cannot."""
     try:
         names = sorted(path.name for path in (root / "dev").iterdir())
     except OSError:
@@ -63,7 +63,7 @@ def read_device_nodes(root: Path = Path("/")) -> tuple[tuple[str, ...] | None, t
 
 
 def find_cuda_library(environment: Mapping[str, str], root: Path = Path("/")) -> str | None:
-    """Where the loader would find the driver's `libcuda.so.1`; it is not loaded."""
+    """Where the loader would find the driver's `libcuda.so.1`. It is not loaded."""
     for path in _library_candidates(environment, root):
         if _is_native(path):
             return str(path)
@@ -71,9 +71,9 @@ def find_cuda_library(environment: Mapping[str, str], root: Path = Path("/")) ->
 
 
 def library_version(library: str | None) -> str | None:
-    """The driver that a `libcuda.so.1` belongs to, by the file that it is a link to: `libcuda.so.590.48.01`.
+    """The driver version of a `libcuda.so.1`, from the name of the file it links to: `libcuda.so.590.48.01`.
 
-    None where that tells nothing, and for a compat folder, whose library is of another release than the driver.
+    None if the name has no version, and for a compat folder, whose library is of another release than the driver.
     """
     target = os.path.realpath(library) if library and "compat" not in library else ""
     match = re.search(r"libcuda\.so\.([0-9]{3}(?:\.[0-9]+)+)$", target)
@@ -101,7 +101,7 @@ def _cached(cache: Path) -> list[str]:
 
 
 def _is_native(path: Path) -> bool:
-    """Whether it is a shared library for programs of this Python's word size."""
+    """Whether a file is a shared library with the word size of this Python."""
     try:
         with path.open("rb") as file:
             head = file.read(5)

@@ -1,4 +1,4 @@
-"""Which NVML device a CUDA device is, and how CUDA would number what NVML lists."""
+"""Matches CUDA devices with NVML devices, and derives how CUDA would number the devices that NVML lists."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rl_compat.hardware.gpu.visible import Candidate, select_visible
 
 @dataclass(frozen=True, slots=True)
 class NvmlMatch:
-    """The NVML device behind a CUDA device, and the slice when it is one."""
+    """The NVML device of a CUDA device, and the slice if it is one."""
 
     device: NvmlDevice
     slice: NvmlSlice | None = None
@@ -21,7 +21,7 @@ class NvmlMatch:
 def match_devices(
     nvml: Sequence[NvmlDevice], cuda: Sequence[CudaDevice], environment: Mapping[str, str]
 ) -> list[NvmlMatch | None]:
-    """The NVML device of each CUDA device, None where nothing identifies one."""
+    """The NVML device of each CUDA device; None if nothing identifies it."""
     matches = [_by_uuid(nvml, device, environment) or _by_pci(nvml, device) for device in cuda]
     for position, device in enumerate(cuda):
         if matches[position] is None:
@@ -34,7 +34,7 @@ def match_devices(
 
 
 def cuda_order(nvml: Sequence[NvmlDevice], environment: Mapping[str, str]) -> tuple[list[NvmlDevice], bool]:
-    """NVML's devices as CUDA would number them, and whether that is certain."""
+    """NVML's devices in the order in which CUDA would number them, and whether this is certain."""
     by_bus = sorted(nvml, key=lambda gpu: pci_key(gpu.pci_bus_id) or f"~{gpu.index:04d}")
     if environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID" or len({gpu.name for gpu in nvml}) <= 1:
         return by_bus, True
@@ -74,7 +74,7 @@ def _by_pci(nvml: Sequence[NvmlDevice], device: CudaDevice) -> NvmlMatch | None:
 
 
 def _only_slice(gpu: NvmlDevice, environment: Mapping[str, str]) -> NvmlSlice | None:
-    """The slice CUDA shows when it names the parent GPU of a GPU in MIG mode."""
+    """The slice that CUDA shows under the name of its parent GPU."""
     if not gpu.mig_enabled or not gpu.slices:
         return None
     candidate = Candidate(uuid=gpu.uuid, slices=tuple(part.uuid for part in gpu.slices), mig_enabled=True)

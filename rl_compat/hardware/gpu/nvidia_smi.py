@@ -1,4 +1,4 @@
-"""GPUs and driver as the program nvidia-smi prints them, old and broken drivers included."""
+"""GPUs and driver as nvidia-smi prints them, including old and broken drivers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FIELDS = (
 
 
 def read_smi(program: str, *, timeout_seconds: float, kernel_module_file: Path = KERNEL_MODULE_FILE) -> NvmlReading:
-    """What nvidia-smi says. OSError when it cannot be run, TimeoutError when it hangs, ValueError when it fails."""
+    """The reading of nvidia-smi. Raises OSError if it cannot run, TimeoutError if it hangs, ValueError if it fails."""
     finished, fields = _ask(program, timeout_seconds)
     text = finished.stdout
     if finished.returncode != 0 and not _rows(text, fields)[0] and NO_DEVICES not in text:
@@ -44,7 +44,7 @@ def read_smi(program: str, *, timeout_seconds: float, kernel_module_file: Path =
 
 
 def _ask(program: str, timeout_seconds: float) -> tuple[Finished, list[str]]:
-    """The answer and the fields asked for; one that this driver does not know is left out of a second question."""
+    """The output and its fields; a second query leaves out fields that this driver does not know."""
     deadline = time.monotonic() + timeout_seconds
     fields = list(FIELDS)
     while True:
@@ -63,7 +63,7 @@ def parse_smi(
 ) -> NvmlReading:
     """The lines of `--query-gpu=… --format=csv,noheader,nounits`; memory is in MiB.
 
-    A line that is no row is a warning beside rows. Raises ValueError when there is such a line and no row.
+    An unexpected line becomes a warning. Raises ValueError if there are such lines and no rows.
     """
     rows, strange = _rows(text, fields)
     if strange and not rows and NO_DEVICES not in text:
@@ -99,7 +99,7 @@ def _device(row: Mapping[str, str | None], position: int) -> NvmlDevice:
 
 
 def _rows(text: str, fields: Sequence[str]) -> tuple[list[dict[str, str | None]], list[str]]:
-    """Rows by field, with None for what is not known, and the lines that are none."""
+    """Rows by field, with None for unknown values, and the unexpected lines."""
     rows: list[dict[str, str | None]] = []
     strange: list[str] = []
     for line in filter(None, (line.strip() for line in text.splitlines())):
@@ -131,7 +131,7 @@ def _unknown_field(finished: Finished) -> str | None:
 
 
 def _nvml_error(text: str) -> str:
-    """NVML's own words for what nvidia-smi complains of, its own where they are others."""
+    """NVML's name of an error that nvidia-smi prints, or else the printed text."""
     if "couldn't communicate with the NVIDIA driver" in text:
         return DRIVER_NOT_LOADED
     return _one_line(text).removeprefix("Failed to initialize NVML: ")

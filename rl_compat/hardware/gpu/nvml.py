@@ -1,4 +1,4 @@
-"""The driver's own view of the GPUs, through NVML."""
+"""The driver's view of the GPUs, through NVML."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COMPUTE_MODES = {0: "default", 1: "exclusive_thread", 2: "prohibited", 3: "exclu
 def read_nvml(library: Any | None = None, *, kernel_module_file: Path = KERNEL_MODULE_FILE) -> NvmlReading:
     """GPUs, driver and other processes; an unusable NVML becomes `driver.nvml_error`.
 
-    `library` is a module with the functions of `pynvml`; the installed one when not given.
+    `library` is a module with the functions of `pynvml`; by default the installed one.
     """
     module = kernel_module(kernel_module_file)
     nvml = library or _import_pynvml()
@@ -163,7 +163,7 @@ def mig_profile(name: str) -> str | None:
 
 
 def _ask(nvml: Any, function: Any, *arguments: Any) -> Any | None:
-    """The answer, or None when this driver or this card does not know."""
+    """The result, or None if this driver or card does not support the query."""
     try:
         return function(*arguments)
     except nvml.NVMLError:

@@ -1,4 +1,4 @@
-"""What each source says about the GPUs, before the sources are joined."""
+"""The readings of each source, before they are joined."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class NvmlSlice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NvmlDevice:
-    """One GPU in NVML's order; None where the driver does not answer."""
+    """One GPU in NVML's order. A field is None if the driver does not report it."""
 
     index: int
     name: str
@@ -50,7 +50,7 @@ class NvmlLink:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NvmlReading:
-    """What the driver says, through NVML or through nvidia-smi."""
+    """The reading of the driver, through NVML or nvidia-smi."""
 
     devices: tuple[NvmlDevice, ...] = ()
     links: tuple[NvmlLink, ...] = ()
@@ -78,13 +78,13 @@ class CudaDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchReading:
-    """What the child process said about torch, CUDA and bitsandbytes."""
+    """The reading of the child process: torch, CUDA and bitsandbytes."""
 
     build: TorchBuild | None = None
     error: str | None = None
     "why torch could not be imported"
     cuda_error: str | None = None
-    "why a CUDA build of torch sees no GPU, or could not read one"
+    "why a CUDA build of torch sees no GPU or could not read one"
     driver_cuda_version: str | None = None
     devices: tuple[CudaDevice, ...] = ()
     peer_access: Mapping[tuple[int, int], bool] = field(default_factory=dict)
@@ -95,6 +95,6 @@ class TorchReading:
     seconds: float | None = None
     "time that importing torch took"
     stopped: str | None = None
-    "the stage after CUDA's that broke, and how"
+    "the stage after CUDA's that failed, and how"
     looked: bool = True
-    "False when the child process was not asked for"
+    "False if no child process was started"

@@ -1,4 +1,4 @@
-"""Cards and driver without any package installed: from nvidia-smi, or from the driver's library through ctypes."""
+"""Cards and driver without installed packages: from nvidia-smi, or from the driver's library through ctypes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Detected:
 
 
 def detect(environment: Mapping[str, str] | None = None) -> Detected:
-    """Ask nvidia-smi, then the driver's library; no card when neither answers."""
+    """Query nvidia-smi, then the driver's library. No cards if neither answers."""
     variables = os.environ if environment is None else environment
     reading = read_without_packages()
     if reading.driver.nvml_error is not None:
@@ -61,8 +61,8 @@ def read_without_packages(
 ) -> NvmlReading:
     """The driver's view from the first nvidia-smi that answers, then from the first library that loads.
 
-    nvidia-smi does not list MIG slices: for those the library is asked too. After a hang nothing else is asked, since
-    whatever talks to that driver hangs. What failed is `driver.nvml_error`.
+    nvidia-smi does not list MIG slices, so these come from the library. After a hang nothing else is queried, since
+    every program that talks to the driver would hang. A failure is recorded in `driver.nvml_error`.
     """
     failure = None
     for program in programs:
@@ -87,7 +87,7 @@ def read_without_packages(
 
 
 def _from_library(libraries: Sequence[str], timeout_seconds: float, kernel_module_file: Path) -> NvmlReading | None:
-    """What the first library that can be loaded says, None when there is none."""
+    """The reading of the first library that loads; None without one."""
     for path in libraries:
         try:
             library = DriverLibrary(path)
@@ -103,7 +103,7 @@ def ask_in_time(
     timeout_seconds: float = TIMEOUT_SECONDS,
     kernel_module_file: Path = KERNEL_MODULE_FILE,
 ) -> NvmlReading:
-    """`read_nvml`, given up on when the driver hangs."""
+    """`read_nvml` with a timeout, for drivers that hang."""
     try:
         asked = Background(lambda: read_nvml(library, kernel_module_file=kernel_module_file))
         return asked.result(timeout_seconds)
@@ -117,7 +117,7 @@ def _failed(error: str, kernel_module_file: Path) -> NvmlReading:
 
 
 def only_visible(found: NvmlReading, environment: Mapping[str, str]) -> Detected:
-    """The cards that CUDA_VISIBLE_DEVICES leaves. Numbers count in CUDA's order, which is guessed as fastest first."""
+    """The cards that CUDA_VISIBLE_DEVICES leaves visible. Indices follow CUDA's order, assumed to be fastest first."""
     cards, notes = _cards(found.devices)
     everything = Detected(
         cards=tuple(cards),
@@ -139,7 +139,7 @@ def only_visible(found: NvmlReading, environment: Mapping[str, str]) -> Detected
 
 
 def _cards(devices: Sequence[NvmlDevice]) -> tuple[list[Card], list[str]]:
-    """Cards whose capability the driver or the catalogue knows, and what is said of the others."""
+    """Cards whose capability the driver or the catalogue knows, and a warning for each of the others."""
     cards, notes = [], []
     for device in devices:
         known = find_gpu(device.name, device.memory_total_bytes)
@@ -156,7 +156,7 @@ def _without_slices(value: str) -> str:
 
 
 def _all_of_a_slice(value: str, cards: Sequence[Card]) -> tuple[Card, ...]:
-    """A MIG slice has its parent's capability; which parent is not known here, so all cards count."""
+    """A MIG slice has the capability of its parent. The parent is unknown here, so all cards count."""
     return tuple(cards) if value.strip().startswith("MIG-") else ()
 
 

@@ -1,4 +1,4 @@
-"""What lies between two GPUs: from the driver, and joined with what CUDA says of reading each other's memory."""
+"""Connections between GPUs from the driver, joined with the peer access that CUDA reports."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ANCESTORS = {
 
 
 def read_links(nvml: Any, handles: Mapping[int, Any]) -> tuple[NvmlLink, ...]:
-    """The link of each pair of GPUs that the driver knows of, by NVML index."""
+    """The link of each pair of GPUs that the driver reports, by NVML index."""
     links = []
     for first, second in combinations(sorted(handles), 2):
         kind = _kind(nvml, handles[first], handles[second])
@@ -47,9 +47,9 @@ def _kind(nvml: Any, first: Any, second: Any) -> str | None:
 def join_links(
     devices: Sequence[Device], links: Sequence[NvmlLink], peer_access: Mapping[tuple[int, int], bool]
 ) -> tuple[Link, ...]:
-    """The links between visible devices by CUDA's indexes, of those pairs of which anything is known.
+    """The known links between visible devices, by CUDA index.
 
-    `peer_access` says of an ordered pair whether the first may read the second's memory; both ways count as access.
+    `peer_access` says for an ordered pair whether the first can read the second's memory; a link needs both directions.
     """
     kinds = {frozenset((link.first, link.second)): link.kind for link in links}
     joined = []

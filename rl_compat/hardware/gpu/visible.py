@@ -1,4 +1,4 @@
-"""Which GPUs CUDA_VISIBLE_DEVICES leaves, and in which order, by CUDA's own rules."""
+"""Which GPUs CUDA_VISIBLE_DEVICES leaves visible, and in which order, by CUDA's rules."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def select_visible(candidates: Sequence[Candidate], value: str | None) -> Select
     """The GPUs that a process with `CUDA_VISIBLE_DEVICES=value` sees, in its order; None is unset.
 
     Entries are positions, whole UUIDs or unique beginnings of a UUID (`GPU-…` or `MIG-…`). The first entry that
-    matches nothing ends the list, a repeated one empties it. A process sees at most one MIG slice, and no whole GPU
-    beside it. Source: CUDA programming guide, environment variables, and NVIDIA's MIG user guide.
+    matches nothing ends the list, and a repeated entry empties it. A process sees at most one MIG slice, and then no
+    whole GPU. Source: CUDA programming guide, environment variables, and NVIDIA's MIG user guide.
     """
     if value is None:
         return _apply_mig(candidates, [Picked(position) for position in range(len(candidates))], ())
@@ -54,7 +54,7 @@ def select_visible(candidates: Sequence[Candidate], value: str | None) -> Select
 
 
 def resolve_entry(candidates: Sequence[Candidate], entry: str) -> Picked | str:
-    """The device that one entry of CUDA_VISIBLE_DEVICES names, or why it names none."""
+    """The device of one entry of CUDA_VISIBLE_DEVICES, or why the entry is invalid."""
     number = re.match(r"[+-]?[0-9]+", entry)
     if number is not None:
         position = int(number.group())
@@ -77,7 +77,7 @@ def _named(candidates: Sequence[Candidate]) -> list[tuple[str, Picked]]:
 
 
 def _apply_mig(candidates: Sequence[Candidate], picked: list[Picked], warnings: tuple[str, ...]) -> Selection:
-    """Replace GPUs in MIG mode by their first slice, then keep one slice alone if there is any."""
+    """Replace GPUs in MIG mode with their first slice; if there is any slice, keep only one."""
     found: list[Picked] = []
     for choice in picked:
         gpu = candidates[choice.position]

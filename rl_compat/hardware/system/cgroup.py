@@ -1,4 +1,4 @@
-"""Limits that control groups (version 1 and 2) put on this process, the tightest of all enclosing groups."""
+"""Limits of control groups (version 1 and 2) on this process: the tightest of all enclosing groups."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 UNLIMITED_BYTES = 1 << 60
-"version 1 writes a number near 2^63 for no limit"
+"version 1 uses a number near 2^63 for no limit"
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryLimit:
     limit_bytes: int
     available_bytes: int
-    "limit less what is used and cannot be dropped"
+    "the limit minus used memory that cannot be reclaimed"
 
 
 def read_memory_limit(root: Path) -> MemoryLimit | None:
-    """The tightest memory limit with what is left of it, None when there is none."""
+    """The tightest memory limit and what is left of it; None without a limit."""
     found = [_memory_v2(folder) for folder in _folders(root, "")]
     found += [_memory_v1(folder) for folder in _folders(root, "memory")]
     limits = [limit for limit in found if limit is not None]
@@ -30,7 +30,7 @@ def read_memory_limit(root: Path) -> MemoryLimit | None:
 
 
 def read_cpu_quota(root: Path) -> float | None:
-    """Cores' worth of time per period that this process may use, None when there is no quota."""
+    """CPU quota in cores; None without a quota."""
     found = [_quota_v2(folder) for folder in _folders(root, "")]
     found += [_quota_v1(folder) for folder in _folders(root, "cpu")]
     return min((quota for quota in found if quota is not None), default=None)

@@ -1,4 +1,4 @@
-"""The variables that change what CUDA, the installers and the caches do, without the secrets in them."""
+"""Variables that affect CUDA, installers and caches, without their secrets."""
 
 from __future__ import annotations
 
@@ -82,20 +82,20 @@ ADDRESSES = (
     "ALL_PROXY",
     "all_proxy",
 )
-"kept without user name, password and query"
+"recorded without user name, password and query"
 SECRETS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "WANDB_API_KEY")
-"of these only that they are set"
+"recorded only as set"
 
 
 def read_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables that matter, by name."""
+    """The relevant variables, by name."""
     found = {name: environment[name] for name in VARIABLES if name in environment}
     found |= {name: without_credentials(environment[name]) for name in ADDRESSES if name in environment}
     return found | {name: "(set)" for name in SECRETS if environment.get(name)}
 
 
 def without_credentials(text: str) -> str:
-    """Text with the addresses in it cut down: no user name, no password, no query, no fragment."""
+    """The text with user name, password, query and fragment removed from its URLs."""
     text = re.sub(r"(\b[a-zA-Z][a-zA-Z0-9+.-]*://)[^/\s]*@", r"\1", text)
     text = re.sub(r"(\b[a-zA-Z][a-zA-Z0-9+.-]*://[^\s?#'\"]*)[?#][^\s'\"]*", r"\1", text)
     return re.sub(r"(^|\s)[^/\s@]+:[^/\s]*@(?=\S)", r"\1", text)

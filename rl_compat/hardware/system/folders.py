@@ -1,4 +1,4 @@
-"""The folders that training writes to: room, file system, and whether a file can really be written there."""
+"""The folders that training writes to: free space, file system, and whether a file can be written."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from rl_compat.hardware.system.timeouts import Background
 from rl_compat.hardware.types import Folder
 
 TEST_BYTES = 4096
-"one block, which a full disk does not have"
+"one block, which a full disk cannot store"
 TIMEOUT_SECONDS = 3.0
-"for all folders together; a network file system that is gone never answers"
+"for all folders together; a lost network file system never answers"
 TEMPORARY_PLACES = ("/tmp", "/var/tmp", "/usr/tmp")
 
 
@@ -30,7 +30,7 @@ def read_folders(
     run: Path | None = None,
     timeout_seconds: float = TIMEOUT_SECONDS,
 ) -> tuple[Folder, ...]:
-    """Every role's folder; `root` is where `/proc` is, `run` the folder of the run, the working directory if None."""
+    """The folder of each role. `root` contains `/proc`; `run` is the run's folder, by default the working directory."""
     mounts = read_mounts(root)
     places = folder_places(environment, run=run)
     asked = {role: Background(partial(read_folder, role, path, mounts)) for role, path in places.items()}
@@ -46,7 +46,7 @@ def read_folders(
 
 
 def folder_places(environment: Mapping[str, str], *, run: Path | None = None) -> dict[str, Path]:
-    """Where each role's files go, by the variables that its user reads."""
+    """The folder of each role, from the variables that its libraries read."""
     home = Path(environment.get("HOME") or os.path.expanduser("~"))  # noqa: PTH111
     caches = Path(environment.get("XDG_CACHE_HOME") or home / ".cache")
     hub = environment.get("HF_HUB_CACHE") or environment.get("HUGGINGFACE_HUB_CACHE")
@@ -62,7 +62,7 @@ def folder_places(environment: Mapping[str, str], *, run: Path | None = None) ->
 
 
 def _temporary_folder(environment: Mapping[str, str]) -> Path:
-    """The one that Python takes: the first that exists and can be written to, the first that exists if none can."""
+    """The temporary folder that Python uses: the first writable one, or else the first that exists."""
     named = [environment[name] for name in ("TMPDIR", "TEMP", "TMP") if environment.get(name)]
     existing = [place for place in (*named, *TEMPORARY_PLACES) if Path(place).is_dir()]
     usable = [place for place in existing if os.access(place, os.W_OK | os.X_OK)]
@@ -70,7 +70,7 @@ def _temporary_folder(environment: Mapping[str, str]) -> Path:
 
 
 def _absolute(path: Path, home: Path) -> Path:
-    """`path` without `~`; a relative one stays when the working directory is gone."""
+    """`path` with `~` expanded; a relative path stays relative if the working directory no longer exists."""
     text = str(path)
     if text == "~" or text.startswith("~/"):
         path = home / text[2:]
@@ -81,7 +81,7 @@ def _absolute(path: Path, home: Path) -> Path:
 
 
 def read_folder(role: str, path: Path, mounts: Mapping[str, str]) -> Folder:
-    """A folder or its nearest existing parent; a few bytes are written to a file there that is gone at once."""
+    """A folder or its nearest existing parent, tested by writing a few bytes to a file that is removed at once."""
     if not path.is_absolute():
         return Folder(role=role, path=str(path), writable=False, error="the working directory does not exist any more")
     place = nearest_existing(path)
@@ -97,7 +97,7 @@ def read_folder(role: str, path: Path, mounts: Mapping[str, str]) -> Folder:
 
 
 def nearest_existing(path: Path) -> Path:
-    """The path itself, a link that leads nowhere included, or the closest of its parents that is there."""
+    """The path itself, also if it is a broken link, or its nearest existing parent."""
     return next((place for place in (path, *path.parents) if os.path.lexists(place)), Path("/"))
 
 
@@ -106,7 +106,7 @@ def _dangling(place: Path) -> str | None:
 
 
 def write_error(folder: Path) -> str | None:
-    """Why a file cannot be written in a folder, None when it can."""
+    """Why a file cannot be written in a folder; None if it can."""
     try:
         handle, name = tempfile.mkstemp(prefix=".rl_compat-", dir=folder)
     except OSError as error:
@@ -136,7 +136,7 @@ def _free_bytes(place: Path) -> int | None:
 
 
 def read_mounts(root: Path = Path("/")) -> dict[str, str]:
-    """File system type by mount point, the one on top where several are mounted there."""
+    """File system type by mount point; the topmost one if several are mounted there."""
     try:
         text = (root / "proc/self/mountinfo").read_text(errors="surrogateescape")
     except OSError:
@@ -151,11 +151,11 @@ def read_mounts(root: Path = Path("/")) -> dict[str, str]:
 
 
 def file_system_of(path: Path, mounts: Mapping[str, str]) -> str | None:
-    """The type of the file system that holds a path: that of the longest mount point before it."""
+    """The type of the file system that holds a path: that of its longest mount point."""
     real = Path(os.path.realpath(path))
     return next((mounts[str(place)] for place in (real, *real.parents) if str(place) in mounts), None)
 
 
 def _unescaped(text: str) -> str:
-    r"""A mount point with `\040` for a space and the like."""
+    r"""A mount point with escapes such as `\040` for a space."""
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match.group(1), 8)), text)

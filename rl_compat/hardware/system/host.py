@@ -1,4 +1,4 @@
-"""The machine around the GPUs: memory, cores, shared memory, disk, and what encloses this process."""
+"""The host: memory, cores, shared memory, disk, and the container of this process."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CPU_FEATURES = (
 
 
 def read_host(*, environment: Mapping[str, str], root: Path = Path("/"), folder: Path | None = None) -> Host:
-    """Facts of the host; `root` is where `/proc`, `/sys` and `/dev` are, `folder` whose disk is measured."""
+    """Facts of the host. `root` contains `/proc`, `/sys` and `/dev`; `folder` is on the disk that is measured."""
     total, available = read_ram(root)
     limit = read_memory_limit(root)
     limited = limit is not None and limit.limit_bytes < total
@@ -63,7 +63,7 @@ def read_host(*, environment: Mapping[str, str], root: Path = Path("/"), folder:
 
 
 def read_ram(root: Path) -> tuple[int, int]:
-    """Total bytes of the host, and bytes that can be taken without swapping."""
+    """Total bytes of the host, and bytes that can be allocated without swapping."""
     fields = parse_meminfo(_text(root / "proc/meminfo"))
     if "MemTotal" in fields:
         return fields["MemTotal"], fields.get("MemAvailable", fields.get("MemFree", 0))
@@ -76,7 +76,7 @@ def read_ram(root: Path) -> tuple[int, int]:
 
 
 def _physical_memory() -> tuple[int, int]:
-    """What the C library says of the host's pages, all of them taken as available; zero where it does not know."""
+    """Memory from the C library's page count, all assumed available; zero if unknown."""
     try:
         total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError):
@@ -85,7 +85,7 @@ def _physical_memory() -> tuple[int, int]:
 
 
 def read_libc(built_for: str | None = None) -> str | None:
-    """The C library of this Python, built for `x86_64-pc-linux-musl` and the like; None where Python does not say."""
+    """The C library of this Python, from a build such as `x86_64-pc-linux-musl`; None if unknown."""
     if "musl" in (built_for or sysconfig.get_config_var("HOST_GNU_TYPE") or ""):
         return "musl"
     name, version = platform.libc_ver()
@@ -93,7 +93,7 @@ def read_libc(built_for: str | None = None) -> str | None:
 
 
 def read_encoding() -> str:
-    """What Python writes text in by default, as `utf-8`."""
+    """The default text encoding of Python, such as `utf-8`."""
     name = locale.getpreferredencoding(False)
     try:
         return codecs.lookup(name).name
@@ -113,7 +113,7 @@ def parse_meminfo(text: str) -> dict[str, int]:
 
 
 def count_cores(quota: float | None) -> int:
-    """Cores this process may use: its affinity, cut to whole cores of the quota, at least one."""
+    """Cores this process may use: its affinity, limited to whole cores of the quota; at least one."""
     if hasattr(os, "sched_getaffinity"):
         allowed = len(os.sched_getaffinity(0))
     else:
@@ -122,18 +122,18 @@ def count_cores(quota: float | None) -> int:
 
 
 def parse_cpu_name(cpuinfo: str) -> str | None:
-    """The processor's name in `/proc/cpuinfo`."""
+    """The CPU's name in `/proc/cpuinfo`."""
     return _cpuinfo_field(cpuinfo, "model name") or _cpuinfo_field(cpuinfo, "Model")
 
 
 def parse_cpu_features(cpuinfo: str) -> tuple[str, ...]:
-    """Those of CPU_FEATURES that `/proc/cpuinfo` lists."""
+    """The CPU_FEATURES that `/proc/cpuinfo` lists."""
     flags = (_cpuinfo_field(cpuinfo, "flags") or _cpuinfo_field(cpuinfo, "Features") or "").split()
     return tuple(feature for feature in CPU_FEATURES if feature in flags)
 
 
 def find_container(environment: Mapping[str, str], root: Path) -> str | None:
-    """The kind of container around this process, None outside one."""
+    """The kind of container of this process; None outside a container."""
     if "KUBERNETES_SERVICE_HOST" in environment:
         return "kubernetes"
     if (root / "run/.containerenv").exists():

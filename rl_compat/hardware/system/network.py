@@ -1,4 +1,4 @@
-"""Whether the servers that installation and models come from answer, asked all at once and given up on in time."""
+"""Whether the servers for packages and models answer, queried in parallel with a timeout."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ TORCH_INDEX = "https://download.pytorch.org/whl"
 PACKAGE_INDEX = "https://pypi.org/simple"
 TRUE = ("1", "on", "yes", "true")
 CERTIFICATES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT")
-"files of certificates that one or another of pip and the hub's client trusts"
+"certificate files that pip or the hub's client trusts"
 PROXY_NEEDS_LOGIN = 407
 
 
 def read_network(
     environment: Mapping[str, str], *, timeout_seconds: float, pip_files: Sequence[Path] | None = None
 ) -> tuple[Endpoint, ...]:
-    """Hub, PyTorch's index and the package index, less those that the environment forbids or a SOCKS proxy hides.
+    """The hub, PyTorch's index and the package index, except those disabled by the environment or behind a SOCKS proxy.
 
-    Each is sent a HEAD request without credentials through the proxy that the environment names. Every answer below
-    500 counts, but a proxy's refusal does not. After `timeout_seconds` in all, look-up of names included, the rest
-    counts as unreachable. `pip_files` are pip's settings where they are not the usual ones.
+    Each gets a HEAD request without credentials through the proxy of the environment. Every status below 500 counts as
+    reachable, except a refusal by the proxy. After `timeout_seconds` in total, including name resolution, the remaining
+    servers count as unreachable. `pip_files` replaces pip's usual settings files.
     """
     places = endpoint_places(environment, pip_files=pip_files)
     deadline = time.monotonic() + timeout_seconds
@@ -52,7 +52,7 @@ def read_network(
 
 
 def endpoint_places(environment: Mapping[str, str], *, pip_files: Sequence[Path] | None = None) -> dict[str, str]:
-    """The address of each server that may and can be asked, without credentials and query."""
+    """The URL of each server that can be queried, without credentials and query."""
     pip = read_pip_settings(environment, files=pip_files)
     places = {}
     if not any(_is_true(environment.get(name)) for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")):
@@ -65,7 +65,7 @@ def endpoint_places(environment: Mapping[str, str], *, pip_files: Sequence[Path]
 
 
 def ask(role: str, url: str, environment: Mapping[str, str], *, timeout_seconds: float) -> Endpoint:
-    """One server's answer; whatever goes wrong is the endpoint's `error`."""
+    """One server's answer; a failure is recorded in `error`."""
     started = time.perf_counter()
     try:
         error = _file_error(url) if url.startswith("file:") else _request_error(url, environment, timeout_seconds)
@@ -94,14 +94,14 @@ def _request_error(url: str, environment: Mapping[str, str], timeout_seconds: fl
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Where a server sends one to is another question."""
+    """Does not follow redirects."""
 
     def redirect_request(self, *arguments: Any, **named: Any) -> None:
         return None
 
 
 def proxies_for(url: str, environment: Mapping[str, str]) -> dict[str, str]:
-    """The proxy of an address by its scheme, none where NO_PROXY leaves the host out; lower case goes first."""
+    """The proxy for the scheme of a URL; none if NO_PROXY excludes the host. Lower-case variables take precedence."""
     parts = urlsplit(url)
     outside = environment.get("no_proxy") or environment.get("NO_PROXY") or ""
     if outside and proxy_bypass_environment(parts.netloc, {"no": outside}):
@@ -112,7 +112,7 @@ def proxies_for(url: str, environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _behind_socks(url: str, environment: Mapping[str, str]) -> bool:
-    """Whether the standard library cannot ask that server, which says nothing of pip and the hub's client."""
+    """Whether the standard library cannot query a server that pip and the hub's client may reach."""
     try:
         return any(proxy.lower().startswith("socks") for proxy in proxies_for(url, environment).values())
     except ValueError:

@@ -1,4 +1,4 @@
-"""The settings of pip that say where packages come from, out of its files and its environment."""
+"""Pip's settings for package indexes, from its files and the environment."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 SECTIONS = ("global", "install")
-"those that `pip install` reads, the later one wins"
+"read by `pip install`; later ones take precedence"
 SETTINGS = ("index-url", "no-index")
 
 
 def read_pip_settings(environment: Mapping[str, str], *, files: Sequence[Path] | None = None) -> dict[str, str]:
-    """`index-url` and `no-index` where they are set; variables go before files, later files before earlier ones."""
+    """`index-url` and `no-index`, if set. Variables take precedence over files, and later files over earlier ones."""
     found: dict[str, str] = {}
     for file in pip_files(environment) if files is None else files:
         found |= _read(file)
@@ -26,7 +26,7 @@ def read_pip_settings(environment: Mapping[str, str], *, files: Sequence[Path] |
 
 
 def pip_files(environment: Mapping[str, str]) -> list[Path]:
-    """Where pip looks for its settings: machine, user, this Python's folder, and the file that is named."""
+    """Pip's settings files: of the machine, the user and this Python, and the one in `PIP_CONFIG_FILE`."""
     named = environment.get("PIP_CONFIG_FILE")
     if named == os.devnull:
         return []
@@ -40,7 +40,7 @@ def pip_files(environment: Mapping[str, str]) -> list[Path]:
 
 
 def _read(file: Path) -> dict[str, str]:
-    """The settings of one file; one that is missing or is no such file has none."""
+    """The settings of one file; empty if it is missing or malformed."""
     parser = configparser.RawConfigParser()
     try:
         parser.read(file, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Python and the packages that matter, read from the files of this environment without importing them."""
+"""Python and the relevant packages, read from the files of this environment without importing them."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ LOCATED = (
     "vllm",
     "ray",
 )
-"those of which two copies are looked for"
+"packages that are searched for a second copy"
 CUDA_LIBRARIES = re.compile(
     r"lib(?:cudart|cublas|cublasLt|cudnn\w*|cusparse\w*|cusolver|cufft|nccl|nvJitLink|nvrtc|cuda)\.so(?:\.[0-9]+)*"
 )
@@ -93,9 +93,9 @@ def read_software(
     environment: Mapping[str, str] | None = None,
     path: Sequence[str] | None = None,
 ) -> Software:
-    """Python, its kind of environment and what is installed, without what only importing shows.
+    """Python, its environment and the installed packages, without facts that need an import.
 
-    `path` is where packages are looked for in several copies, this Python's own when not given.
+    `path` is searched for several copies of packages; by default this Python's path.
     """
     variables = os.environ if environment is None else environment
     kind = environment_kind(variables)
@@ -111,7 +111,7 @@ def read_software(
 
 
 def with_torch(software: Software, torch: TorchReading) -> Software:
-    """The software with what the child process said of torch and the packages beside it."""
+    """The software with the reading of the child process: torch and the packages built on it."""
     return replace(
         software,
         torch=torch.build,
@@ -123,7 +123,7 @@ def with_torch(software: Software, torch: TorchReading) -> Software:
 
 
 def read_versions(names: Iterable[str]) -> dict[str, str]:
-    """Installed version by distribution name; a package that is not installed, or without a version, is absent."""
+    """Installed version by distribution name; packages without a version are absent."""
     found = {}
     for name in names:
         try:
@@ -136,7 +136,7 @@ def read_versions(names: Iterable[str]) -> dict[str, str]:
 def environment_kind(
     environment: Mapping[str, str], *, prefix: str = sys.prefix, base_prefix: str = sys.base_prefix
 ) -> str:
-    """`venv`, `conda` or `system`, of this Python and not of the shell around it."""
+    """`venv`, `conda` or `system`: the environment of this Python, not of the shell."""
     if prefix != base_prefix:
         return "venv"
     named = environment.get("CONDA_PREFIX")
@@ -146,15 +146,15 @@ def environment_kind(
 
 
 def is_externally_managed(stdlib: str | None = None) -> bool:
-    """Whether the distribution of this Python forbids pip to install into it (PEP 668)."""
+    """Whether this Python is externally managed, so that pip refuses to install (PEP 668)."""
     folder = stdlib or sysconfig.get_path("stdlib", sysconfig.get_default_scheme())
     return (Path(folder) / "EXTERNALLY-MANAGED").is_file()
 
 
 def find_locations(path: Iterable[str], names: Sequence[str] = LOCATED) -> dict[str, tuple[str, ...]]:
-    """Folders of `path` that hold a package, by distribution name: torch's always, others' where there are several.
+    """Folders of `path` that contain a package, by distribution name: always for torch, for others if several do.
 
-    A folder counts that has the package's metadata; for torch also one that only has a module of that name.
+    A folder counts if it has the package's metadata or, for torch, a module of that name.
     """
     found: dict[str, list[str]] = {name: [] for name in names}
     seen: set[str] = set()
@@ -190,7 +190,7 @@ def _names_in(folder: Path) -> list[str]:
 
 
 def find_shadowing_libraries(library_path: str) -> tuple[str, ...]:
-    """CUDA libraries in the folders of an LD_LIBRARY_PATH, one file for each, in the loader's order."""
+    """CUDA libraries in the folders of LD_LIBRARY_PATH, one file each, in the loader's order."""
     found: list[str] = []
     for folder in dict.fromkeys(filter(None, library_path.split(":"))):
         chosen: dict[str, str] = {}
@@ -203,5 +203,5 @@ def find_shadowing_libraries(library_path: str) -> tuple[str, ...]:
 
 
 def _is_soname(name: str) -> bool:
-    """`libcudart.so.12`, which is what programs ask for."""
+    """The name that programs load, such as `libcudart.so.12`."""
     return re.search(r"\.so\.[0-9]+$", name) is not None

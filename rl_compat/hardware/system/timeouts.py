@@ -1,4 +1,4 @@
-"""Programs and calls that are given up on after a time, even when they cannot be killed."""
+"""Programs and calls with a timeout, even if they cannot be killed."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 KILL_SECONDS = 1.0
-"how long a killed program may take to go; one that waits for a broken device never does"
+"how long a killed program may take to end; one that waits for a broken device never ends"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
-    """What a program wrote until it ended or was given up on."""
+    """The output of a program until it ended or timed out."""
 
     stdout: str
     stderr: str
     returncode: int | None
-    "None when it was given up on; negative for the signal that killed it"
+    "None if it timed out; negative for the signal that killed it"
 
 
 def run_program(
     command: Sequence[str], *, timeout_seconds: float, environment: Mapping[str, str] | None = None
 ) -> Finished:
-    """Run a program without input; after `timeout_seconds` it is killed with its children and left behind.
+    """Run a program without input. After `timeout_seconds` it is killed with its children and abandoned.
 
-    Raises OSError when it cannot be started.
+    Raises OSError if it cannot be started.
     """
     process = subprocess.Popen(
         list(command),
@@ -54,7 +54,7 @@ def run_program(
 
 
 class Background(Generic[T]):
-    """A call in a thread of its own, which dies with the program if it never comes back."""
+    """A call in a daemon thread, which ends with the program if the call never returns."""
 
     def __init__(self, function: Callable[[], T]) -> None:
         self._function = function
@@ -70,12 +70,12 @@ class Background(Generic[T]):
             self._error = error
 
     def ends_within(self, seconds: float) -> bool:
-        """Wait so long at most; whether the call has come back."""
+        """Wait up to the given time; returns whether the call has returned."""
         self._thread.join(seconds)
         return not self._thread.is_alive()
 
     def result(self, timeout_seconds: float | None = None) -> T:
-        """The answer, or the error that was raised. TimeoutError when there is none in time."""
+        """The result, or the error that was raised. Raises TimeoutError if there is neither in time."""
         self._thread.join(timeout_seconds)
         if self._error is not None:
             raise self._error

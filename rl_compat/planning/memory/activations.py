@@ -1,9 +1,9 @@
 """Bytes of activations, logits and key-value cache, from a model's dimensions.
 
-Counted from what autograd keeps in one block: the residual stream and its normalised form before attention and before
-the feed-forward part, the inputs of the linear layers, queries, keys, values and output of fused attention, and the
-four tensors of the gated feed-forward part. Under autocast the residual stream and the norms stay in fp32 and every
-linear layer keeps its own half-precision copy of its input.
+Counts what autograd saves in one block: the residual stream and its normalised form before attention and before the
+MLP, the inputs of the linear layers, queries, keys, values and output of fused attention, and the four tensors of the
+gated MLP. Under autocast the residual stream and the norms stay in fp32, and every linear layer saves a half-precision
+copy of its input.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ FP32_BYTES = 4
 LOGIT_COPIES = 3
 "fp32 `[chunk, V]` tensors alive at once: the head's output, the tempered logits, their softmax or its gradient"
 ENTROPY_COPIES = 3
-"more of them when the entropy is differentiated"
+"additional copies if the entropy is differentiated"
 SAMPLING_COPIES = 3
 SORTING_COPIES = 4
-"more of them when top-k or top-p sorts the vocabulary: values, indices (two fp32 widths) and their sum"
+"additional copies if top-k or top-p sorts the vocabulary: values, indices (twice the width of fp32) and their sum"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arithmetic:
-    """How a block is computed, as far as it changes what is kept."""
+    """How a block is computed, as far as it affects saved tensors."""
 
     compute_bytes: int
     "4 for fp32, 2 for half precision under autocast"
@@ -37,7 +37,7 @@ class Arithmetic:
 
 
 def saved_layer_bytes(shape: ModelShape, arithmetic: Arithmetic, *, tokens: int, length: int) -> int:
-    """What one block keeps for its backward pass."""
+    """Bytes that one block saves for its backward pass."""
     hidden, query = shape.hidden_size, shape.query_width
     keys = query if arithmetic.repeat_kv or arithmetic.eager_attention else shape.kv_width
     norms = 2 * FP32_BYTES * hidden * shape.norms_per_layer
@@ -51,7 +51,7 @@ def saved_layer_bytes(shape: ModelShape, arithmetic: Arithmetic, *, tokens: int,
 
 
 def _scores(shape: ModelShape, arithmetic: Arithmetic, tokens: int, length: int) -> int:
-    """Eager attention keeps the softmax of every score, in fp32 and in the compute dtype."""
+    """Eager attention saves the softmax of all scores, in fp32 and in the compute dtype."""
     if not arithmetic.eager_attention:
         return 0
     width = FP32_BYTES + (arithmetic.compute_bytes if arithmetic.half else 0)
@@ -67,7 +67,7 @@ def backward_layer_bytes(shape: ModelShape, arithmetic: Arithmetic, *, tokens: i
 
 
 def saved_bytes(shape: ModelShape, arithmetic: Arithmetic, *, tokens: int, length: int, checkpointing: bool) -> int:
-    """What the whole trunk keeps for backward; with checkpointing only the input of each block."""
+    """Bytes that the whole trunk saves for backward; with checkpointing only the input of each block."""
     ends = 4 * FP32_BYTES * shape.hidden_size * tokens
     if checkpointing:
         return ends + shape.num_layers * FP32_BYTES * shape.hidden_size * tokens
@@ -84,7 +84,7 @@ def forward_bytes(shape: ModelShape, arithmetic: Arithmetic, *, tokens: int, len
 
 
 def logits_bytes(vocab_size: int, *, tokens: int, copies: int = LOGIT_COPIES) -> int:
-    """Logits of so many tokens in fp32, times the copies that exist at once."""
+    """Logits of `tokens` tokens in fp32, times the copies that exist at once."""
     return tokens * vocab_size * FP32_BYTES * copies
 
 

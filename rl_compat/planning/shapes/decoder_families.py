@@ -1,4 +1,4 @@
-"""Which models the native rollout engine can run, as far as their `config.json` tells."""
+"""Which models the native rollout engine can run, judged by their `config.json`."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ DESCRIBED_FAMILIES = (
     "phi",
     "phi3",
 )
-"`model_type` of the models that this project computes itself, without their own forward"
+"`model_type` of the families with a forward of this project"
 LAYER_TYPES = ("full_attention", "sliding_attention")
 FIXED_ROTARY = ("default", "linear", "llama3", "yarn")
-"rotary scalings whose angles depend on the position alone"
+"rotary scalings whose angles depend only on the position"
 ACTIVATIONS = ("silu", "swish", "gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "relu")
 
 
 def native_obstacle(config: Mapping[str, Any]) -> str | None:
-    """Why the native engine cannot run a model, from its text configuration; None when nothing speaks against it.
+    """Why the native engine cannot run a model, from its text configuration; None if it can.
 
-    What the configuration does not tell is found when the engine is built, which then says so and takes `transformers`.
+    Obstacles that the configuration does not show are found when the engine is built; it then falls back to
+    `transformers` and reports it.
     """
     if config.get("is_encoder_decoder"):
         return "it is an encoder-decoder model"
@@ -40,7 +41,7 @@ def native_obstacle(config: Mapping[str, Any]) -> str | None:
 
 
 def own_forward_obstacle(config: Mapping[str, Any]) -> str | None:
-    """Why the native engine must call the model's own forward, which is slower; None when nothing speaks for that."""
+    """Why the native engine must call the model's own forward, which is slower; None if it need not."""
     family = config.get("model_type")
     if family not in DESCRIBED_FAMILIES:
         return f"`{family}` is not among the families that it describes"
@@ -54,7 +55,7 @@ def own_forward_obstacle(config: Mapping[str, Any]) -> str | None:
 
 
 def _rotary_kinds(config: Mapping[str, Any]) -> Iterable[str]:
-    """Of all kinds of layers; `rope_scaling` and `type` are what older files call `rope_parameters` and `rope_type`."""
+    """The rotary kinds of all layers; older files say `rope_scaling`, `type` for `rope_parameters`, `rope_type`."""
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
     each = rope.values() if rope and all(isinstance(value, dict) for value in rope.values()) else [rope]
     return [parameters.get("rope_type") or parameters.get("type") or "default" for parameters in each]

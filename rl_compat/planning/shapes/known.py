@@ -1,7 +1,7 @@
-"""Shapes of models that can be planned for before they are fetched, from the `config.json` that each is published with.
+"""Shapes of models that can be planned before they are downloaded, from their published `config.json`.
 
-Below each shape stands where its dimensions were looked up and, in billions, the parameters that its publisher counts:
-all of them, and those without embeddings. The instruct and the base model of a size share their shape.
+The string below each shape gives the source of its dimensions and the published number of parameters in billions, with
+and without embeddings. The instruct and base models of a size have the same shape.
 """
 
 from __future__ import annotations
@@ -99,4 +99,4 @@ KNOWN_SHAPES: Mapping[str, ModelShape] = {
     "Qwen/Qwen3-32B": QWEN3_32B,
     "Qwen/Qwen2.5-32B-Instruct": QWEN25_32B,
 }
-"by the name that `rlc models` gives them or the hub has, in the order of their parameters"
+"by the name in `rlc models` or on the hub, in the order of their parameters"

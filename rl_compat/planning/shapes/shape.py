@@ -27,7 +27,7 @@ class Linear:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelShape:
-    """What a decoder-only language model is made of, as far as memory is concerned."""
+    """The dimensions of a decoder-only language model that determine its memory."""
 
     model_type: str
     num_layers: int
@@ -44,13 +44,13 @@ class ModelShape:
     norms_per_layer: int = 2
     query_key_norm: bool = False
     exact: bool = True
-    "False for a family that is not in the table: counted as llama"
+    "False for an unknown family, which is estimated as llama"
     native_obstacle: str | None = field(default=None, compare=False)
     "why the native rollout engine cannot run the model"
     own_forward_obstacle: str | None = field(default=None, compare=False)
     "why it must call the model's own forward"
     linear_parameters: int = field(init=False, repr=False, compare=False)
-    "of all blocks: what autocast copies, adapters sit on and quantization shrinks"
+    "of all blocks: the weights that autocast copies, adapters attach to and quantization compresses"
 
     def __post_init__(self) -> None:
         each = sum(linear.num_parameters for linear in self.linears)
@@ -58,7 +58,7 @@ class ModelShape:
 
     @classmethod
     def from_folder(cls, folder: Path) -> Self:
-        """Read `config.json`. Raises ModelError naming the file and the key that is missing."""
+        """Read `config.json`. Raises ModelError, naming the file and the missing key."""
         path = folder / "config.json"
         if not path.is_file():
             raise ModelError(f"`{folder}` has no `config.json`", hint="give a folder saved by `save_pretrained`")
@@ -119,16 +119,16 @@ class ModelShape:
 
     @property
     def trunk_parameters(self) -> int:
-        """Everything but the language-model head."""
+        """All parameters except the language-model head."""
         return self.embedding_parameters + self.linear_parameters + self.norm_parameters
 
     @property
     def num_parameters(self) -> int:
-        """Of the language model; a tied head counts once."""
+        """Parameters of the language model; a tied head counts once."""
         return self.trunk_parameters + (0 if self.tie_word_embeddings else self.embedding_parameters)
 
     def lora_parameters(self, rank: int, targets: tuple[str, ...] = ("all-linear",)) -> int:
-        """Trained by adapters of a rank: inputs x rank and rank x outputs for each targeted layer."""
+        """Parameters of adapters: inputs x rank and rank x outputs for each target layer."""
         chosen = [item for item in self.linears if targets == ("all-linear",) or item.name in targets]
         return self.num_layers * sum(rank * (item.inputs + item.outputs) for item in chosen)
 

@@ -1,4 +1,4 @@
-"""Rollout engines side by side, as they were measured under the conditions nearest to those planned for."""
+"""Measured speeds of rollout engines under the conditions nearest to the planned ones."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from dataclasses import dataclass
 from rl_compat.planning.speed.measurements import Measurement
 
 LARGEST_FACTOR = 2.0
-"between the parameters of two models whose speeds are taken to rank engines alike"
+"maximum ratio of parameters between two models that rank engines alike"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Engines under the same conditions."""
+    """Speeds of engines under the same conditions."""
 
     speeds: Mapping[str, float]
     "tokens per second by engine, fastest first"
     words: str
-    "on which card, with which model and batch, and by whom they were measured"
+    "the card, model, batch size and source of the measurement"
 
     def figures(self, first: str) -> str:
         """`vllm 18,048 against native 12,607 tokens/s on NVIDIA H200 …`, `first` first."""
@@ -36,9 +36,9 @@ def compared(
     batch: int,
     engines: Collection[str],
 ) -> Comparison | None:
-    """At least two of the engines on the same card, in the same dtype, with a model of at most twice or half the size.
+    """At least two of the engines on the same card, in the same dtype, with a model of half to twice the size.
 
-    Of several, the batch nearest to the one asked for, then the nearest size. None when there are none.
+    Of several, the nearest batch size, then the nearest model. None without any.
     """
     groups: dict[tuple[object, ...], dict[str, Measurement]] = {}
     for item in measurements:

@@ -1,4 +1,4 @@
-"""Speeds of rollout engines that were measured: a table that is shipped, and a file of this machine's own."""
+"""Measured speeds of rollout engines: a shipped table, and a file of this machine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rl_compat.hardware.system.folders import folder_places
 SHIPPED = "measured_speeds.json"
 OWN_FILE = "measured_rollout.json"
 SHORTEST_RESPONSE = 16
-"new tokens; shorter ones tell more about the prompts than about generating"
+"new tokens; shorter responses measure the prefill rather than decoding"
 COMMON = (
     "measured_by",
     "card",
@@ -28,46 +28,46 @@ COMMON = (
     "prompt_tokens",
     "new_tokens",
 )
-"what the speeds of one entry in a file share"
+"fields that the speeds of one entry in a file share"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """How fast one engine generated, and under which conditions."""
+    """The speed of one engine, and the conditions of the measurement."""
 
     measured_by: str
     card: str
-    "as the driver names it, or the processor"
+    "the driver's name of the card, or the name of the CPU"
     compute_capability: str | None
-    "such as `9.0`; None of a CPU"
+    "such as `9.0`; None for a CPU"
     torch: str
     vllm: str | None
     model: str
     num_parameters: int
     prompt_tokens: int
-    "of a prompt, on average"
+    "of a prompt, mean"
     new_tokens: int
-    "of a response, at most"
+    "of a response, maximum"
     engine: str
     dtype: str
     batch: int
-    "responses generated at once"
+    "concurrent sequences"
     tokens_per_second: float
 
     @property
     def conditions(self) -> tuple[object, ...]:
-        """Measurements that differ only in these are not comparable; those that share them are."""
+        """Only measurements under equal conditions are comparable."""
         return (self.card, self.num_parameters, self.dtype, self.batch, self.prompt_tokens, self.new_tokens)
 
 
 @cache
 def shipped_measurements() -> tuple[Measurement, ...]:
-    """Those that come with the package."""
+    """The measurements shipped with the package."""
     return _parsed(json.loads(files("rl_compat.planning.speed").joinpath(SHIPPED).read_text(encoding="utf-8")))
 
 
 def own_measurements(path: Path | None = None) -> tuple[Measurement, ...]:
-    """Those that `rlc bench rollout` saved on this machine; none when the file is absent or not readable as such."""
+    """The measurements that `rlc bench rollout` saved on this machine; empty if the file is missing or malformed."""
     try:
         return _parsed(json.loads((path or own_file()).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError, KeyError):
@@ -75,14 +75,14 @@ def own_measurements(path: Path | None = None) -> tuple[Measurement, ...]:
 
 
 def own_file(environment: Mapping[str, str] | None = None) -> Path:
-    """In the cache folder, which `RLC_CACHE` names."""
+    """The file of this machine, in the cache folder (`RLC_CACHE`)."""
     return folder_places(os.environ if environment is None else environment)["model_cache"] / OWN_FILE
 
 
 def save_measurements(new: Iterable[Measurement], path: Path | None = None) -> Path:
-    """Add measurements to this machine's own, in place of older ones under the same conditions. Raises OSError.
+    """Add measurements to this machine's file, replacing older ones under the same conditions. Raises OSError.
 
-    The file is replaced at once: whoever reads it finds all or nothing of the change.
+    The file is replaced atomically.
     """
     target = path or own_file()
     kept = {(item.engine, item.conditions): item for item in (*own_measurements(target), *new)}
@@ -108,7 +108,7 @@ def _parsed(entries: list[dict[str, Any]]) -> tuple[Measurement, ...]:
 
 
 def _checked(item: Measurement) -> Measurement:
-    """The measurement, if its numbers can be compared. Raises ValueError."""
+    """The measurement. Raises ValueError if a number is not positive."""
     numbers = (item.num_parameters, item.batch, item.tokens_per_second)
     if not all(isinstance(number, int | float) and number > 0 for number in numbers):
         raise ValueError(f"a measurement has a number that is not above 0: {numbers}")
@@ -116,7 +116,7 @@ def _checked(item: Measurement) -> Measurement:
 
 
 def _entries(measurements: Iterable[Measurement]) -> list[dict[str, Any]]:
-    """Grouped by what they share, in the order in which they came."""
+    """Grouped by their shared fields, in order."""
     entries: dict[tuple[Any, ...], dict[str, Any]] = {}
     own = [field.name for field in fields(Measurement) if field.name not in COMMON]
     for item in measurements:
