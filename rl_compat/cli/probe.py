@@ -69,7 +69,9 @@ def _machine(file: Path | None, *, network: bool) -> Hardware:
     if file is None:
         return look(network_timeout_seconds=NETWORK_SECONDS if network else None)
     if network:
-        raise UsageError(f"`--network` asks servers from here, `{file}` is another machine", hint="give one of them")
+        raise UsageError(
+            f"`--network` contacts servers from this machine, and `{file}` is a recording", hint="use one of them"
+        )
     return load_hardware(file)
 
 

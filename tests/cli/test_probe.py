@@ -150,11 +150,11 @@ def test_software_folders_and_servers_are_shown(capsys: pytest.CaptureFixture[st
 
 def test_a_recordings_network_cannot_be_asked(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["probe", "--network", "--hardware", str(RECORDINGS / "p40.json")]) == 2
-    assert "`--network` asks servers from here" in capsys.readouterr().err
+    assert "`--network`" in capsys.readouterr().err
 
 
 def test_a_file_that_is_no_recording_is_exit_code_2(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     path = tmp_path / "other.json"
     path.write_text("[]")
     assert main(["probe", "--hardware", str(path)]) == 2
-    assert "a recording is an object" in capsys.readouterr().err
+    assert str(path) in capsys.readouterr().err
