@@ -62,7 +62,7 @@ def settings() -> Mapping[str, Setting]:
             hint=typing.get_type_hints(kind)[field.name],
             annotation=typing.get_type_hints(kind, include_extras=True)[field.name],
             default=field.default if field.default_factory is dataclasses.MISSING else field.default_factory(),
-            sentence=sentences.get((kind.__name__, field.name), ""),
+            sentence=next(filter(None, (sentences.get((base.__name__, field.name)) for base in kind.__mro__)), ""),
         )
         for section, kind in sections().items()
         for field in dataclasses.fields(kind)

@@ -355,11 +355,9 @@ class OffPolicyConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RolloutConfig:
-    """How responses are generated."""
+class SamplingConfig:
+    """How tokens are sampled; a part of `rollout`."""
 
-    engine: Literal["auto", "native", "transformers", "vllm"] = "auto"
-    "engine that generates responses; `auto` picks the fastest that works on this hardware"
     temperature: Positive = 1.0
     "sampling temperature of the training responses"
     top_p: Fraction = 1.0
@@ -367,9 +365,17 @@ class RolloutConfig:
     top_k: Index = 0
     "sample from the most likely tokens only; 0 keeps all"
     min_p: BelowOne = 0.0
-    "drop tokens less likely than this fraction of the most likely token's probability"
+    "drop tokens less likely than this fraction of the most likely token's probability, before top_k and top_p"
     stop_strings: tuple[Text, ...] = ()
     "end a response with the token that completes one of these strings"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutConfig(SamplingConfig):
+    """How responses are generated."""
+
+    engine: Literal["auto", "native", "transformers", "vllm"] = "auto"
+    "engine that generates responses; `auto` picks the fastest that works on this hardware"
     max_num_seqs: Count | None = None
     "concurrent sequences; planned when not set"
     max_num_batched_tokens: Count | None = None
@@ -383,15 +389,11 @@ class RolloutConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OptimizerConfig:
-    """Optimizers and learning rates."""
+class StepConfig:
+    """How one role takes optimizer steps; a part of `optimizer`."""
 
     name: OptimizerName = "adamw"
     "`adamw`, or `adamw8bit` with 8-bit states (needs bitsandbytes)"
-    actor_lr: NotNegative = 1e-6
-    "peak learning rate of the actor, and of the model in `sft`, `dpo`, `kto` and `reward_model`"
-    critic_lr: NotNegative = 1e-5
-    "peak learning rate of the critic"
     betas: tuple[BelowOne, BelowOne] = (0.9, 0.999)
     "decay rates of Adam's first and second moment"
     eps: Positive = 1e-8
@@ -406,6 +408,16 @@ class OptimizerConfig:
     "optimizer steps (mini-batches) over which the learning rate rises from 0"
     min_lr_fraction: ZeroToOne = 0.0
     "fraction of the peak learning rate at the end of a schedule"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerConfig(StepConfig):
+    """Optimizers and learning rates."""
+
+    actor_lr: NotNegative = 1e-6
+    "peak learning rate of the actor, and of the model in `sft`, `dpo`, `kto` and `reward_model`"
+    critic_lr: NotNegative = 1e-5
+    "peak learning rate of the critic"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

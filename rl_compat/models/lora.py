@@ -25,10 +25,10 @@ class LoraSettings:
 
     rank: int
     "inner dimension of the two matrices"
-    alpha: float = 16.0
+    alpha: float
     "the adapters are scaled by alpha / rank"
-    dropout: float = 0.0
-    targets: tuple[str, ...] = ("all-linear",)
+    dropout: float
+    targets: tuple[str, ...]
     "names of the modules that get an adapter; `all-linear` is every linear layer except the output head"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from rl_compat.config.types import SamplingConfig
 from rl_compat.trajectory import FinishReason
 
 Progress = Callable[[int], bool | None]
@@ -13,21 +14,15 @@ Decode = Callable[[Sequence[int]], str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SamplingParams:
-    """How tokens are sampled. No engine adds settings of a model's `generation_config`."""
+class SamplingParams(SamplingConfig):
+    """How tokens are sampled. No engine adds settings of a model's `generation_config`.
+
+    A temperature of 0 is greedy; the log-probabilities are then those at temperature 1.
+    """
 
     max_new_tokens: int
-    temperature: float = 1.0
-    "0 is greedy; log-probabilities are then those at temperature 1"
-    top_p: float = 1.0
-    top_k: int = 0
-    "0 keeps all tokens"
-    min_p: float = 0.0
-    "keeps tokens at least this likely relative to the most likely one; applied before top_k and top_p"
     stop_token_ids: tuple[int, ...] = ()
     "any of them ends a response and is part of it"
-    stop_strings: tuple[str, ...] = ()
-    "a response ends with the token that completes any of them in its text"
     seed: int | None = None
     "with the ids of a prompt and the number of its copy, determines every draw; None takes a seed from torch"
     raw_logprobs: bool = False

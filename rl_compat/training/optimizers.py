@@ -9,26 +9,18 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import nn
 
+from rl_compat.config.types import StepConfig
 from rl_compat.errors import HardwareError, nearest
-from rl_compat.training.schedules import Schedule, learning_rate
+from rl_compat.training.schedules import learning_rate
 
 NAMES = ("adamw", "adamw8bit")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OptimizerSettings:
-    name: str = "adamw"
-    "`adamw` or `adamw8bit`"
-    lr: float = 1e-6
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
-    weight_decay: float = 0.01
-    "applied to matrices; norms and biases have none"
-    max_grad_norm: float = 1.0
-    "longer gradients are scaled down to it; 0 does not clip"
-    schedule: Schedule = "constant"
-    warmup_steps: int = 0
-    min_lr_fraction: float = 0.0
+class OptimizerSettings(StepConfig):
+    """How one role takes optimizer steps, with its own learning rate."""
+
+    lr: float
     total_steps: int | None = None
     "optimizer steps of the whole run, required by `linear` and `cosine`"
     steps_per_batch: int | None = None

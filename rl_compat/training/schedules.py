@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
 
-Schedule = Literal["constant", "linear", "cosine"]
+from rl_compat.config.types import Schedule
 
 
 def learning_rate(

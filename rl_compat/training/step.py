@@ -6,11 +6,12 @@ import math
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
 
+from rl_compat.config.types import OptimizerName
 from rl_compat.distributed.ranks import Ranks
 from rl_compat.errors import RLCompatError
 from rl_compat.models.lora import trainable_parameters
@@ -37,7 +38,7 @@ class OptimizerStep:
 
     def __init__(self, model: nn.Module, *, role: RolePlan, settings: OptimizerSettings, ranks: Ranks) -> None:
         self.role = role
-        self.settings = replace(settings, name=role.optimizer)
+        self.settings = replace(settings, name=cast(OptimizerName, role.optimizer))
         self.ranks = ranks
         self.parameters = trainable_parameters(model)
         self.optimizer = self._build()

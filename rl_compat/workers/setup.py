@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from rl_compat.config.types import (
     RewardConfig,
     RolloutConfig,
     RunConfig,
+    StepConfig,
     TrainerConfig,
 )
 from rl_compat.distributed.pool import ResourcePool
@@ -236,17 +237,10 @@ def experience_settings(config: RunConfig) -> ExperienceSettings:
 
 def optimizer_settings(run: RunConfig, lr: float, num_batches: int | None) -> OptimizerSettings:
     """Of a role that learns from `num_batches` batches; None for a constant rate."""
-    config, steps_per_batch = run.optimizer, optimizer_steps_per_batch(run)
+    steps_per_batch = optimizer_steps_per_batch(run)
     return OptimizerSettings(
-        name=config.name,
+        **{field.name: getattr(run.optimizer, field.name) for field in fields(StepConfig)},
         lr=lr,
-        betas=config.betas,
-        eps=config.eps,
-        weight_decay=config.weight_decay,
-        max_grad_norm=config.max_grad_norm,
-        schedule=config.schedule,
-        warmup_steps=config.warmup_steps,
-        min_lr_fraction=config.min_lr_fraction,
         total_steps=None if num_batches is None else num_batches * steps_per_batch,
         steps_per_batch=None if num_batches is None else steps_per_batch,
     )

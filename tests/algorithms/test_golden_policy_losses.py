@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from fakes.losses import loss_numbers
+from fakes.part_settings import loss_numbers
 from torch.testing import assert_close
 
 from rl_compat.algorithms.losses.policy import POLICY_LOSSES, aggregate

@@ -44,7 +44,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "distributed": {"errors", "batch", "trajectory", "hardware.types", "hardware.probe"},
     "objectives": {"errors", "algorithms", "trajectory", "batch", "config.types", "data", "training"},
     "resharding": {"errors"},
-    "rollout": {"errors", "units", "algorithms", "trajectory", "models", "planning.types", "resharding"}
+    "rollout": {"errors", "units", "algorithms", "config.types", "trajectory", "models", "planning.types", "resharding"}
     | {"planning.shapes.decoder_families"},
     "bench": {
         "errors",
@@ -60,7 +60,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "resharding",
         "rollout",
     },
-    "training": {"errors", "units", "algorithms", "trajectory", "batch", "models", "planning.types"}
+    "training": {"errors", "config.types", "units", "algorithms", "trajectory", "batch", "models", "planning.types"}
     | {"distributed.ranks"},
     "emulation": {"errors", "units", "planning.types"},
     "tracking": {"errors", "units"},

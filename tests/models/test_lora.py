@@ -8,6 +8,7 @@ import pytest
 import torch
 from fakes.engines import role_plan
 from fakes.models import save_random_model
+from fakes.part_settings import lora_of
 from torch import nn
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
@@ -27,7 +28,7 @@ IDS = torch.arange(6, 30)[None]
 def _with_adapters(folder: Path, *, settings: LoraSettings | None = None, **plan) -> nn.Module:
     """A model whose adapters were moved away from zero."""
     torch.manual_seed(0)
-    model = load_causal_lm(folder, role=role_plan(**plan), lora=settings or LoraSettings(rank=4, alpha=8.0))
+    model = load_causal_lm(folder, role=role_plan(**plan), lora=settings or lora_of(rank=4, alpha=8.0))
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "lora_B" in name:
@@ -37,7 +38,7 @@ def _with_adapters(folder: Path, *, settings: LoraSettings | None = None, **plan
 
 def test_new_adapters_change_nothing(llama_folder: Path) -> None:
     base = load_causal_lm(llama_folder, role=role_plan())
-    adapted = load_causal_lm(llama_folder, role=role_plan(), lora=LoraSettings(rank=4))
+    adapted = load_causal_lm(llama_folder, role=role_plan(), lora=lora_of(rank=4))
     assert torch.equal(base(IDS).logits, adapted(IDS).logits)
 
 
@@ -67,13 +68,13 @@ def test_all_linear_is_every_layer_but_the_head_and_only_adapters_train(llama_fo
 
 
 def test_named_targets_get_the_adapters(llama_folder: Path) -> None:
-    model = _with_adapters(llama_folder, settings=LoraSettings(rank=2, targets=("q_proj", "v_proj")))
+    model = _with_adapters(llama_folder, settings=lora_of(rank=2, targets=("q_proj", "v_proj")))
     assert {name.split(".")[4] for name in trainable_parameters(model)} == {"q_proj", "v_proj"}
 
 
 def test_targets_that_the_model_lacks_are_refused(llama_folder: Path) -> None:
     with pytest.raises(ModelError) as error:
-        _with_adapters(llama_folder, settings=LoraSettings(rank=2, targets=("query",)))
+        _with_adapters(llama_folder, settings=lora_of(rank=2, targets=("query",)))
     assert "`query`" in error.value.message
 
 
@@ -129,7 +130,7 @@ def test_merging_leaves_an_8_bit_base_of_bitsandbytes_as_it_was(llama_folder: Pa
     pytest.importorskip("bitsandbytes")
     settings = BitsAndBytesConfig(load_in_8bit=True)
     model = AutoModelForCausalLM.from_pretrained(llama_folder, quantization_config=settings, device_map={"": "cpu"})
-    add_adapters(model, LoraSettings(rank=4))
+    add_adapters(model, lora_of(rank=4))
     before = model(IDS).logits
     merge_for_export(model)
     assert torch.equal(model(IDS).logits, before)

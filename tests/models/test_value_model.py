@@ -8,6 +8,7 @@ import pytest
 import torch
 import transformers
 from fakes.engines import role_plan
+from fakes.part_settings import lora_of
 from safetensors.torch import save_file
 
 from rl_compat.errors import ModelError
@@ -35,7 +36,7 @@ def test_values_are_fp32_under_autocast(llama_folder: Path) -> None:
         assert model(IDS).dtype == torch.float32
 
 
-@pytest.mark.parametrize("lora", [None, LoraSettings(rank=4)], ids=["all weights", "adapters"])
+@pytest.mark.parametrize("lora", [None, lora_of(rank=4)], ids=["all weights", "adapters"])
 def test_a_saved_critic_gives_the_same_values(llama_folder: Path, tmp_path: Path, lora: LoraSettings | None) -> None:
     model = load_value_model(llama_folder, role=ROLE, lora=lora)
     torch.manual_seed(0)
@@ -49,7 +50,7 @@ def test_a_saved_critic_gives_the_same_values(llama_folder: Path, tmp_path: Path
 
 
 def test_adapters_train_beside_the_head(llama_folder: Path) -> None:
-    names = set(trainable_parameters(load_value_model(llama_folder, role=ROLE, lora=LoraSettings(rank=4))))
+    names = set(trainable_parameters(load_value_model(llama_folder, role=ROLE, lora=lora_of(rank=4))))
     assert {"head.weight", "head.bias"} < names
     assert all(name.startswith("head.") or "lora_" in name for name in names)
 

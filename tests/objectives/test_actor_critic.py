@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from fakes.engines import random_batch
-from fakes.losses import loss_settings
+from fakes.part_settings import loss_settings
 
 from rl_compat.algorithms.off_policy.mismatch import mismatch_metrics
 from rl_compat.objectives.actor_critic import LossSettings, policy_loss

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from fakes.losses import experience_settings
+from fakes.part_settings import experience_settings
 
 from rl_compat.batch import Batch
 from rl_compat.objectives.experience import RewardParts, make_experience

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from fakes.losses import experience_settings
+from fakes.part_settings import experience_settings
 from objectives.test_experience import batch_of
 
 from rl_compat.batch import Batch

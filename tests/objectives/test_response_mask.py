@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from fakes.losses import experience_settings, loss_settings
+from fakes.part_settings import experience_settings, loss_settings
 from torch import Tensor
 
 from rl_compat.algorithms.advantages.estimators import ESTIMATORS

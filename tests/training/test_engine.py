@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from fakes.engines import LENGTHS, random_batch, role_plan, sequence_mean_loss, token_mean_loss, value_mean_loss
+from fakes.part_settings import lora_of
 from torch import Tensor
 
 from rl_compat.batch import Batch
@@ -177,7 +178,7 @@ def test_a_critic_learns_its_returns(llama_folder: Path) -> None:
 
 def test_adapters_learn_and_the_base_stays(llama_folder: Path) -> None:
     """A-CKPT-07: base weights are bitwise unchanged after steps."""
-    engine = _policy(llama_folder, lora=LoraSettings(rank=4, dropout=0.1), gradient_checkpointing=True)
+    engine = _policy(llama_folder, lora=lora_of(rank=4, dropout=0.1), gradient_checkpointing=True)
     frozen = {name: p.clone() for name, p in engine.model.named_parameters() if not p.requires_grad}
     losses = [engine.update(random_batch(), loss=token_mean_loss, temperature=1.0)["loss"] for _ in range(10)]
     assert losses[-1] < losses[0]

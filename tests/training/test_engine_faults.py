@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from fakes.engines import random_batch, role_plan, token_mean_loss
+from fakes.part_settings import lora_of
 
 from rl_compat.errors import RLCompatError
 from rl_compat.models.load import load_causal_lm
@@ -210,7 +211,7 @@ def test_the_learning_rate_schedule_holds_at_a_skipped_step(llama_folder: Path) 
 
 
 def _with_dropout(folder: Path, *, scale: float = 2.0**13, **plan) -> PolicyEngine:
-    engine = _engine(folder, lora=LoraSettings(rank=4, dropout=0.5), **plan)
+    engine = _engine(folder, lora=lora_of(rank=4, dropout=0.5), **plan)
     engine.step.scaler.scale = scale if engine.step.scaler.enabled else 1.0
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():

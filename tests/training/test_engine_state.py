@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from fakes.engines import random_batch, role_plan, token_mean_loss, value_mean_loss
+from fakes.part_settings import lora_of
 from safetensors.torch import load_file
 
 from rl_compat.errors import CheckpointError
@@ -28,7 +29,7 @@ def _steps(engine: PolicyEngine, numbers: range) -> list[dict[str, float]]:
     return [engine.update(random_batch(seed=n), loss=token_mean_loss, temperature=1.0) for n in numbers]
 
 
-@pytest.mark.parametrize("lora", [None, LoraSettings(rank=4)], ids=["all weights", "adapters"])
+@pytest.mark.parametrize("lora", [None, lora_of(rank=4)], ids=["all weights", "adapters"])
 @pytest.mark.parametrize("plan", [{}, {"compute_dtype": "fp16", "loss_scaling": True}], ids=["fp32", "fp16"])
 def test_resuming_gives_what_an_uninterrupted_run_gives(
     llama_folder: Path, tmp_path: Path, lora: LoraSettings | None, plan: dict
@@ -71,10 +72,10 @@ def test_tied_weights_are_saved_once_and_stay_tied(llama_folder: Path, tmp_path:
 
 def test_adapters_alone_are_saved_and_resume_trains_the_same_names(llama_folder: Path, tmp_path: Path) -> None:
     """A-CKPT-07."""
-    engine = _policy(llama_folder, lora=LoraSettings(rank=4))
+    engine = _policy(llama_folder, lora=lora_of(rank=4))
     _steps(engine, range(1))
     engine.save_state(tmp_path)
-    resumed = _policy(llama_folder, lora=LoraSettings(rank=4))
+    resumed = _policy(llama_folder, lora=lora_of(rank=4))
     resumed.load_state(tmp_path)
     saved = load_file(tmp_path / "weights.safetensors")
     assert set(saved) == set(resumed.parameters) == set(engine.parameters)
@@ -164,9 +165,9 @@ def test_the_state_of_another_model_is_refused(llama_folder: Path, qwen2_folder:
 
 
 def test_adapters_of_another_rank_are_refused(llama_folder: Path, tmp_path: Path) -> None:
-    _policy(llama_folder, lora=LoraSettings(rank=4)).save_state(tmp_path)
+    _policy(llama_folder, lora=lora_of(rank=4)).save_state(tmp_path)
     with pytest.raises(CheckpointError, match=r"is \[4, 32\] in .* and \[8, 32\] in the model"):
-        _policy(llama_folder, lora=LoraSettings(rank=8)).load_state(tmp_path)
+        _policy(llama_folder, lora=lora_of(rank=8)).load_state(tmp_path)
 
 
 def test_the_state_of_another_optimizer_is_refused(llama_folder: Path, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from fakes.engines import LENGTHS, random_batch, role_plan, token_mean_loss
+from fakes.part_settings import lora_of
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -54,7 +55,7 @@ def test_packed_rows_learn_what_padded_rows_do(fixture: str, plan: dict, request
 
 
 def test_packing_works_with_adapters(llama_folder: Path) -> None:
-    lora = LoraSettings(rank=4)
+    lora = lora_of(rank=4)
     engines = [policy(llama_folder, lora=lora, layout=layout) for layout in (Layout(), PACKED)]
     losses = [engine.update(random_batch(), loss=token_mean_loss, temperature=1.0)["grad_norm"] for engine in engines]
     assert losses[1] == pytest.approx(losses[0], rel=1e-4)
@@ -108,7 +109,7 @@ def test_a_model_that_mixes_the_rows_of_a_pack_pads_them_and_says_so() -> None:
     """A recurrent state passes from one row to the next."""
     role = role_plan()
     model = small("mamba", state_size=4)
-    engine = PolicyEngine(model, role=role, optimizer=OptimizerSettings(), layout=PACKED)
+    engine = PolicyEngine(model, role=role, optimizer=OptimizerSettings(lr=1e-6), layout=PACKED)
     assert engine.layout == Layout()
     assert [note.count("`MambaForCausalLM`") for note in engine.take_notes()] == [1]
 

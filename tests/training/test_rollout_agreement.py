@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 from fakes.engines import role_plan, token_mean_loss
+from fakes.part_settings import lora_of
 
 from rl_compat.batch import Batch
 from rl_compat.models.load import load_causal_lm
-from rl_compat.models.lora import LoraSettings
 from rl_compat.planning.types import RolloutPlan
 from rl_compat.resharding.source import SharedStorage
 from rl_compat.rollout.build import build_rollout_engine
@@ -48,7 +48,7 @@ def test_rollout_and_training_agree_before_and_after_a_step(qwen2_folder: Path, 
     plan = dict(WAYS[way])
     if "quantization" in plan:
         pytest.importorskip("bitsandbytes")
-    lora = LoraSettings(rank=4) if plan.pop("lora", False) else None
+    lora = lora_of(rank=4) if plan.pop("lora", False) else None
     role = role_plan(**plan)
     torch.manual_seed(0)
     model = load_causal_lm(qwen2_folder, role=role, lora=lora)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from fakes.engines import random_batch, role_plan
-from fakes.losses import loss_settings
+from fakes.part_settings import loss_settings
 from torch import Tensor
 
 from rl_compat.algorithms.losses.policy import POLICY_LOSSES

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from fakes.engines import role_plan
+from fakes.part_settings import lora_of
 from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn.functional import logsigmoid, sigmoid
@@ -167,7 +168,7 @@ def test_values_are_log_probabilities_of_what_is_learned(name: str, llama_folder
 
 def test_the_reference_of_adapters_is_their_base(llama_folder: Path) -> None:
     batch = item_batch(singles())
-    found = learner(llama_folder, SFTObjective(), lora=LoraSettings(rank=4), optimizer=OptimizerSettings(lr=0.1))
+    found = learner(llama_folder, SFTObjective(), lora=lora_of(rank=4), optimizer=OptimizerSettings(lr=0.1))
     before = found.values(batch)
     found.update(batch)
     assert (found.values(batch) - before).abs().max() > 0.1

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from fakes.losses import loss_numbers
+from fakes.part_settings import loss_numbers
 from torch import Tensor
 
 from rl_compat.algorithms.losses.covariance import clip_cov_loss, clip_cov_selection, kl_cov_loss, kl_cov_selection

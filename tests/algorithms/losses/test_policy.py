@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 import pytest
 import torch
 from algorithms.loss_formulas import FORMULAS, responses_of
-from fakes.losses import loss_numbers
+from fakes.part_settings import loss_numbers
 from torch import Tensor
 from torch.testing import assert_close
 

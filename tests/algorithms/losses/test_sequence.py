@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from fakes.losses import loss_numbers
+from fakes.part_settings import loss_numbers
 
 from rl_compat.algorithms.losses.sequence import geo_mean_loss, gspo_loss
 from rl_compat.algorithms.losses.types import PolicyLossInputs

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from fakes.losses import loss_numbers
+from fakes.part_settings import loss_numbers
 
 from rl_compat.algorithms.losses.policy import POLICY_LOSSES
 from rl_compat.algorithms.losses.types import PolicyLoss, PolicyLossInputs, PolicyLossNumbers

@@ -6,13 +6,14 @@ from pathlib import Path
 import pytest
 import torch
 from fakes.models import save_random_model
+from fakes.part_settings import lora_of
 from safetensors import safe_open
 from torch import nn
 from transformers import AutoModelForCausalLM
 
 from rl_compat.errors import CheckpointError, ModelError
 from rl_compat.models.files.export import export_model
-from rl_compat.models.lora import LoraSettings, add_adapters
+from rl_compat.models.lora import add_adapters
 from rl_compat.models.tokenizer import load_tokenizer
 
 IDS = torch.tensor([[2, 7, 8, 16, 1, 3]])
@@ -53,7 +54,7 @@ def test_adapters_are_merged(llama_folder: Path, tmp_path: Path) -> None:
     """A-CKPT-05, after a LoRA merge."""
     torch.manual_seed(0)
     model = changed(llama_folder)
-    add_adapters(model, LoraSettings(rank=2))
+    add_adapters(model, lora_of(rank=2))
     for name, parameter in model.named_parameters():
         if "lora_B" in name:
             nn.init.normal_(parameter.data, std=0.1)

@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 import torch
+from fakes.part_settings import lora_of
 from rollout.conftest import PROMPTS, build, forward_logprobs, load_newest, plain_generate, qwen3
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from rl_compat.errors import ConfigError, DataError, DoesNotFitError, ModelError, RLCompatError
-from rl_compat.models.lora import LoraSettings, add_adapters
+from rl_compat.models.lora import add_adapters
 from rl_compat.rollout.types import Response, SamplingParams
 from rl_compat.rollout.vllm.engine import VllmEngine
 
@@ -149,7 +150,7 @@ def test_an_error_of_the_callers_leaves_no_request_behind(llama: nn.Module) -> N
 
 
 def test_adapters_are_merged_on_the_way_and_the_base_stays(llama: nn.Module) -> None:
-    add_adapters(llama, LoraSettings(rank=4, alpha=64.0))
+    add_adapters(llama, lora_of(rank=4, alpha=64.0))
     engine = build("vllm", llama)
     before = engine.generate(PROMPTS, GREEDY)
     assert tokens(before) == [[tuple(plain_generate(llama, prompt, 12))] for prompt in PROMPTS]

@@ -33,7 +33,7 @@ def experience_settings(name: str, *, off_policy: OffPolicyConfig | None = None,
     )
 
 
-def lora(rank: int, **changes: Any) -> LoraSettings:
+def lora_of(rank: int, **changes: Any) -> LoraSettings:
     """Adapters of this rank; `alpha`, `dropout` and `targets` as in the settings when not given."""
     config = ModelConfig(lora_rank=rank, **{f"lora_{name}": value for name, value in changes.items()})
     settings = lora_settings(config)
