@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Frozen weights in fewer bits: how far log-probabilities are off, and how far rollout and training are apart.
+"""Measure the error of quantized frozen weights, and the difference between rollout and training.
 
-Over questions of GSM8K, in fp32 products. `off` is the distance of a question token's log-probability from that of fp32
-weights, `gap` the distance of a response token's in the rollout from that of a plain forward over the same weights.
+On GSM8K questions with fp32 products. `off` is the difference between the log-probabilities of question tokens and
+those of fp32 weights. `gap` is the difference between the log-probabilities of response tokens in the rollout and those
+of a plain forward with the same weights.
 Example: scripts/bench_quantized_base.py --model FOLDER --questions 16
 """
 
@@ -41,14 +42,14 @@ def parse() -> argparse.Namespace:
     given.forms = given.forms.split(",")
     unknown = [form for form in given.forms if form not in FORMS]
     if unknown:
-        parser.error(f"there is no form `{unknown[0]}`: {', '.join(FORMS)}")
+        parser.error(f"unknown form `{unknown[0]}`: choose from {', '.join(FORMS)}")
     if not (given.model / "config.json").is_file():
         parser.error(f"`{given.model}` has no `config.json`")
     return given
 
 
 def planned(folder: Path, device: str, *, quantization: str) -> nn.Module:
-    """As a run loads an actor; its new adapters change nothing."""
+    """The model as a run loads an actor. New adapters do not change its outputs."""
     role = RolePlan(
         role="actor",
         device=device,
@@ -61,7 +62,7 @@ def planned(folder: Path, device: str, *, quantization: str) -> nn.Module:
 
 
 def of_bitsandbytes(folder: Path, device: str, *, threshold: float) -> nn.Module:
-    """Its int8 products; inputs above the threshold are multiplied in fp16, 0 has none."""
+    """The model with int8 products of bitsandbytes; inputs above the threshold are multiplied in fp16, none with 0."""
     from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
     settings = BitsAndBytesConfig(load_in_8bit=True, llm_int8_threshold=threshold)
@@ -105,7 +106,7 @@ def measure(model: Any, prompts: list[list[int]], *, exact: list[Tensor], new_to
 
 
 def logprobs(model: Any, prompts: list[list[int]]) -> list[Tensor]:
-    """Of every token but the first, given those before it."""
+    """The log-probability of every token except the first, given the tokens before it."""
     return [plain_logprobs(model, prompt[:1], prompt[1:]).cpu() for prompt in prompts]
 
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Rollout engines side by side: the same model and prompts, each engine in a process of its own.
+"""Compare rollout engines with the same model and prompts, each engine in its own process.
 
-On a GPU, without further arguments: Qwen2.5-0.5B's shape with random weights, 128 prompt tokens and 128 new ones at
-several batch sizes, responses of random length, and with `--model FOLDER` real questions of GSM8K. The fp32 engines run
-with a P40's choices: no TF32, no flash attention, no Triton. Prints a table; `--json FILE` keeps the rows.
-`rlc bench rollout` measures the engines that run on a machine with fewer questions asked.
+The default on a GPU is the shape of Qwen2.5-0.5B with random weights, 128 prompt tokens and 128 new tokens at several
+batch sizes, and responses of random length; `--model FOLDER` adds GSM8K questions. The fp32 engines run with the
+choices of a P40: no TF32, no flash attention, no Triton. Prints a table; `--json FILE` saves the rows. `rlc bench
+rollout` is the simpler command for users.
 """
 
 from __future__ import annotations
@@ -28,20 +28,22 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--engines", default="generate-fp32,native-fp32,native-bf16,vllm-fp32,vllm-bf16")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--shape", default=DEFAULTS.shape, help="of the random model; `none` leaves it out")
+    parser.add_argument("--shape", default=DEFAULTS.shape, help="shape of the random model; `none` skips it")
     parser.add_argument("--batches", type=numbers, default=DEFAULTS.batches)
     parser.add_argument("--prompt-length", type=int, default=DEFAULTS.prompt_length)
     parser.add_argument("--new-tokens", type=int, default=DEFAULTS.new_tokens)
     parser.add_argument("--ragged", type=int, default=DEFAULTS.ragged, help="prompts with random response lengths")
     parser.add_argument("--ragged-batch", type=int, default=DEFAULTS.ragged_batch)
     parser.add_argument("--ragged-tokens", type=int, default=DEFAULTS.ragged_tokens)
-    parser.add_argument("--model", help="a Hugging Face folder, measured on GSM8K")
-    parser.add_argument("--questions", type=numbers, default=DEFAULTS.questions, help="how many, separated by commas")
+    parser.add_argument("--model", help="a Hugging Face folder to measure on GSM8K")
+    parser.add_argument(
+        "--questions", type=numbers, default=DEFAULTS.questions, help="numbers of questions, separated by commas"
+    )
     parser.add_argument("--question-batch", type=int, default=DEFAULTS.question_batch)
     parser.add_argument("--question-tokens", type=int, default=DEFAULTS.question_tokens)
-    parser.add_argument("--slots", type=int, default=DEFAULTS.slots, help="responses at once, but for `generate`")
+    parser.add_argument("--slots", type=int, default=DEFAULTS.slots, help="concurrent sequences, except for `generate`")
     parser.add_argument("--repeats", type=int, default=DEFAULTS.repeats)
-    parser.add_argument("--max-seconds", type=float, default=150, help="for one engine, on average")
+    parser.add_argument("--max-seconds", type=float, default=150, help="time limit per engine, on average")
     parser.add_argument("--json", type=Path)
     return parser.parse_args()
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Step time of our PPO and GRPO beside TRL's: same model, prompts and lengths, interleaved, as ratios.
+"""Compare the step time of PPO and GRPO with TRL: same model, prompts and lengths, in alternating processes.
 
 On a CPU:
 
@@ -8,29 +8,29 @@ On a CPU:
     python scripts/bench_trl.py --algorithm ppo --model small --trl-python peer112/bin/python
     python scripts/bench_trl.py --algorithm grpo --model small --kl-coef 0.04 --trl-python peer116/bin/python
 
-On a GPU, GRPO with 8 prompts x 8 responses x 128 tokens at the shape of Qwen2.5-0.5B, TRL generating with `generate`
-and with vLLM in its own process; `--trl-path` is what the peer finds its packages with, under the same interpreter:
+On a GPU, GRPO with 8 prompts x 8 responses x 128 tokens at the shape of Qwen2.5-0.5B. TRL generates with `generate` and
+with vLLM in its own process. `--trl-path` is the PYTHONPATH of the peer, with the same interpreter:
 
     python scripts/bench_trl.py --algorithm grpo --device cuda --dtype bf16 --peer-rollout generate,vllm \\
         --trl-path trl/site-packages:vllm/site-packages
 
-Each round runs all sides in processes of their own, one after the other, in alternating order. A side's first step is
-dropped as a time; in it the work is counted: tokens fed to models and weights changed. The run fails when the sides did
-not generate the same number of tokens for the same prompts. A step ends when the device is done with it.
+Each round runs each side in its own process, one after the other, in alternating order. The first step of a side is not
+timed; its work is counted instead: tokens fed to models and weights changed. The run fails if the sides did not
+generate the same number of tokens for the same prompts. A step ends when the device has finished it.
 
 Equal on all sides: weights in fp32, the dtype of matrix products in training and generation, tokenizer, SDPA attention,
-prompts and their order, exactly `--new-tokens` tokens a response at temperature 1 without filters, rewards from digits,
-clip range 0.2, epochs and mini-batches, one micro-batch a mini-batch, fused AdamW without weight decay at a constant
-rate, no gradient checkpointing, PPO with critic, reference and k1 KL in the reward, GRPO with k3 KL in the loss or no
-reference. On a GPU our plan chooses micro-batches, attention and checkpointing by itself.
+prompts and their order, exactly `--new-tokens` tokens per response at temperature 1 without filters, rewards from
+digits, clip range 0.2, epochs and mini-batches, one micro-batch per mini-batch, fused AdamW without weight decay at a
+constant rate, no gradient checkpointing, PPO with critic, reference and k1 KL in the reward, GRPO with k3 KL in the
+loss or no reference. On a GPU, the plan of rl_compat chooses micro-batches, attention and checkpointing.
 
-Different, because each side does it by itself: PPO computes old log-probabilities with a forward of their own here,
-TRL's takes the sampler's logits; TRL's GRPO does so under vLLM, to correct for vLLM's numbers, and else takes them from
-the update, as ours does with one mini-batch; our prompts are padded on the right and their last token is decoded, not
-prefilled; TRL's PPO makes logits of prompts too, has one optimizer for both models, neither clips nor measures
-gradients, and computes the entropy for its metrics, as its GRPO does; our reward function runs in a process of its own;
-we record the sampler's log-probabilities and their distance to the trainer's. TRL's vLLM keeps TRL's share of the
-device for its cache, 0.3 of it, and is told the dtype of the run, which TRL has no setting for.
+Different by design: PPO here computes old log-probabilities with a separate forward, TRL's PPO uses the logits of the
+sampler. TRL's GRPO computes them with vLLM, to correct for its numerics, and otherwise takes them from the update, as
+rl_compat does with one mini-batch. Prompts here are padded on the right, and their last token is decoded instead of
+prefilled. TRL's PPO also computes logits of prompts, has one optimizer for both models, neither clips nor measures
+gradients, and computes the entropy for its metrics, as does its GRPO. The reward function here runs in its own process,
+and the log-probabilities of the sampler and their difference to those of the trainer are recorded. TRL's vLLM reserves
+TRL's share of the device for its cache, 0.3, and uses the dtype of the run, which TRL has no setting for.
 """
 
 from __future__ import annotations
@@ -55,30 +55,37 @@ DEFAULTS = {
     "cpu": {"model": "tiny", "group": 4, "prompt_tokens": 64, "new_tokens": 64, "threads": 2},
     "cuda": {"model": "qwen2.5-0.5b", "group": 8, "prompt_tokens": 128, "new_tokens": 128, "threads": 8},
 }
-"by device; a group is of GRPO"
+"by device; `group` is for GRPO"
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--algorithm", choices=("ppo", "grpo"), required=True)
     parser.add_argument("--device", choices=tuple(DEFAULTS), default="cpu", help="default: cpu")
-    parser.add_argument("--dtype", choices=("fp32", "bf16"), default="fp32", help="of products (default: fp32)")
+    parser.add_argument("--dtype", choices=("fp32", "bf16"), default="fp32", help="dtype of products (default: fp32)")
     parser.add_argument("--model", help=f"random {', '.join(SHAPES)}, or a folder (default: tiny, GPU qwen2.5-0.5b)")
-    parser.add_argument("--prompts", type=int, default=8, help="prompts a step (default: 8)")
-    parser.add_argument("--group", type=int, help="responses a prompt (default: 1 for PPO, GRPO 4, on a GPU 8)")
-    parser.add_argument("--prompt-tokens", type=int, help="longest prompt, about; shortest is half of it (64, GPU 128)")
+    parser.add_argument("--prompts", type=int, default=8, help="prompts per step (default: 8)")
+    parser.add_argument("--group", type=int, help="responses per prompt (default: 1 for PPO, GRPO 4, on a GPU 8)")
+    parser.add_argument(
+        "--prompt-tokens", type=int, help="approximate longest prompt; the shortest is half as long (64, GPU 128)"
+    )
     parser.add_argument("--new-tokens", type=int, help="tokens of every response (default: 64, on a GPU 128)")
     parser.add_argument("--epochs", type=int, default=1, help="passes over a batch (default: 1)")
-    parser.add_argument("--mini-batches", type=int, default=1, help="optimizer steps an epoch (default: 1)")
+    parser.add_argument("--mini-batches", type=int, default=1, help="optimizer steps per epoch (default: 1)")
     parser.add_argument("--kl-coef", type=float, help="default: 0.05 for PPO, 0 (no reference) for GRPO")
-    parser.add_argument("--steps", type=int, default=6, help="steps a round and side, the first dropped (default: 6)")
-    parser.add_argument("--rounds", type=int, default=3, help="processes a side (default: 3)")
+    parser.add_argument(
+        "--steps", type=int, default=6, help="steps per round and side, the first not timed (default: 6)"
+    )
+    parser.add_argument("--rounds", type=int, default=3, help="processes per side (default: 3)")
     parser.add_argument("--threads", type=int, help="torch threads of each side (default: 2, on a GPU 8)")
-    parser.add_argument("--engine", choices=("native", "vllm"), default="native", help="ours (default: native)")
-    parser.add_argument("--peer-rollout", default="generate", help="generate, vllm, or both with a comma between")
+    parser.add_argument(
+        "--engine", choices=("native", "vllm"), default="native", help="rollout engine of rl_compat (default: native)"
+    )
+    parser.add_argument("--peer-rollout", default="generate", help="generate, vllm, or both separated by a comma")
     parser.add_argument("--trl-python", type=Path, help="interpreter of an environment with TRL (default: this one)")
     parser.add_argument(
-        "--trl-path", help="PYTHONPATH of the peer, in the place of ours; dill wants folders named site-packages"
+        "--trl-path",
+        help="PYTHONPATH of the peer instead of the current one; dill requires folders named site-packages",
     )
     parser.add_argument("--json", action="store_true", help="print everything measured as JSON")
     options = parser.parse_args(arguments)
@@ -90,7 +97,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def fill_in(options: argparse.Namespace) -> None:
-    """Defaults that depend on the device and the algorithm, in place."""
+    """Set the defaults that depend on the device and the algorithm, in place."""
     for name, value in DEFAULTS[options.device].items():
         if getattr(options, name) is None:
             setattr(options, name, 1 if name == "group" and options.algorithm == "ppo" else value)
@@ -100,16 +107,16 @@ def fill_in(options: argparse.Namespace) -> None:
 
 
 def problem_of(options: argparse.Namespace) -> str | None:
-    """What is wrong with the options, if anything."""
+    """The first problem of the options, or None."""
     if options.steps < 2:
-        return f"--steps is {options.steps}, must be at least 2: the first is dropped"
+        return f"--steps is {options.steps}, must be at least 2: the first is not timed"
     for name in ("prompts", "group", "prompt_tokens", "new_tokens", "epochs", "mini_batches", "rounds", "threads"):
         if getattr(options, name) < 1:
             return f"--{name.replace('_', '-')} is {getattr(options, name)}, must be at least 1"
     if options.prompts % options.mini_batches:
         return f"--prompts {options.prompts} is not divisible by --mini-batches {options.mini_batches}"
     if options.algorithm == "ppo" and options.kl_coef <= 0:
-        return "--kl-coef must be above 0 for PPO: TRL's always runs a reference"
+        return "--kl-coef must be above 0 for PPO: TRL's PPO always has a reference"
     if options.algorithm == "grpo" and options.group < 2:
         return "--group must be at least 2 for GRPO"
     if options.model not in SHAPES and not Path(options.model).is_dir():
@@ -142,7 +149,7 @@ def main() -> None:
     options = parse()
     load = os.getloadavg()[0]
     if load > 0.5 and options.device == "cpu":
-        print(f"warning: other work is running (load average {load:.1f}), the times mean little", file=sys.stderr)
+        print(f"warning: other work is running (load average {load:.1f}), times are unreliable", file=sys.stderr)
     with tempfile.TemporaryDirectory() as folder:
         model = options.model
         if model in SHAPES:
@@ -186,7 +193,7 @@ def make_workload(options: argparse.Namespace, model: str) -> Workload:
 
 
 def commands_of(options: argparse.Namespace, workload: Path) -> dict[str, list[str]]:
-    """The command of each side, by its name."""
+    """The command of each side, by name."""
     here = Path(__file__).parent
     peer = [str(options.trl_python.absolute() if options.trl_python else sys.executable)]
     peer += [str(here / "bench_trl_peer.py"), str(workload)]
@@ -196,19 +203,19 @@ def commands_of(options: argparse.Namespace, workload: Path) -> dict[str, list[s
 
 
 def run_round(number: int, options: argparse.Namespace, workload: Path) -> dict[str, dict[str, Any]]:
-    """All sides once; the order alternates."""
+    """Run all sides once, in alternating order."""
     commands = commands_of(options, workload)
     results = {}
     for side in list(commands) if number % 2 == 0 else list(commands)[::-1]:
         path = None if side == OURS else options.trl_path
         results[side] = run_side(commands[side], environment=environment_of(options, path=path))
         seconds = statistics.median(results[side]["step_seconds"][1:])
-        print(f"round {number + 1} {side}: {seconds:.3f} s a step", file=sys.stderr, flush=True)
+        print(f"round {number + 1} {side}: {seconds:.3f} s per step", file=sys.stderr, flush=True)
     return results
 
 
 def environment_of(options: argparse.Namespace, *, path: str | None) -> dict[str, str]:
-    """Of a side: its threads, no network, at most one GPU, and where it finds its packages when `path` says so."""
+    """The environment of a side: its threads, no network, at most one GPU, and PYTHONPATH if `path` is given."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
     environment = os.environ | {
         "OMP_NUM_THREADS": str(options.threads),
@@ -221,7 +228,7 @@ def environment_of(options: argparse.Namespace, *, path: str | None) -> dict[str
 
 
 def run_side(command: Sequence[str], *, environment: dict[str, str]) -> dict[str, Any]:
-    """What a side's process measured. Ends the program with the process's last words when it fails."""
+    """The measurement of a side's process. Exits with the end of its stderr if it fails."""
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     if done.returncode != 0:
         sys.exit(f"`{' '.join(command)}` failed:\n{done.stderr[-4000:]}")
@@ -229,7 +236,7 @@ def run_side(command: Sequence[str], *, environment: dict[str, str]) -> dict[str
 
 
 def parse_result(output: str) -> dict[str, Any]:
-    """The measurement in a side's output. Raises ValueError when there is none."""
+    """The measurement in the output of a side. Raises ValueError if there is none."""
     lines = [line for line in output.splitlines() if line.startswith(RESULT_MARK)]
     if not lines:
         raise ValueError(f"no line starts with `{RESULT_MARK}`")

@@ -1,6 +1,6 @@
-"""What both sides of the TRL comparison share: the workload's form, its reward, and a count of the work of a step.
+"""Shared by both sides of the TRL comparison: the workload, its reward, and a counter of the work of a step.
 
-Runs in the environments of both sides, so it imports nothing of either.
+It runs in the environments of both sides, so it imports neither of them.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Workload:
 
 
 def digit_reward(solution_str: str) -> float:
-    """A tenth of the number of digits: a reward that random models get and that costs nothing."""
+    """A tenth of the number of digits: a reward that random models reach and that takes no time."""
     return sum(character.isdigit() for character in solution_str) / 10
 
 
@@ -127,14 +127,14 @@ def report(
 
 
 def set_threads(threads: int) -> None:
-    """So many torch threads, also after a library has set its own number."""
+    """Set the number of torch threads, even if a library has set its own."""
     import torch
 
     torch.set_num_threads(threads)
 
 
 def wait_for_device() -> None:
-    """Until the GPU is done, where there is one in use."""
+    """Wait until the GPU has finished, if one is used."""
     import torch
 
     if torch.cuda.is_available():

@@ -1,4 +1,4 @@
-"""What the TRL comparison trains: a random model of a known shape with a tokenizer, and prompts for it."""
+"""The model of the TRL comparison: random weights in a known shape with a tokenizer, and prompts for it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LEARNED_TOKENS = 1024
 
 
 def save_random_model(folder: Path, shape: str) -> Path:
-    """A random Qwen2 of that shape with a byte-level tokenizer, in a form that old transformers read too."""
+    """A random Qwen2 of the given shape with a byte-level tokenizer, in a format that old transformers read too."""
     import torch
     from transformers import GenerationConfig, Qwen2Config, Qwen2ForCausalLM
     from transformers.utils.logging import disable_progress_bar
@@ -41,7 +41,7 @@ def save_random_model(folder: Path, shape: str) -> Path:
 
 
 def sizes_of(shape: str) -> dict[str, int]:
-    """The sizes of a name in `SHAPES`."""
+    """The sizes of a shape in `SHAPES`."""
     if shape in SMALL_SHAPES:
         return SMALL_SHAPES[shape] | HEADS
     from rl_compat.bench import cases as bench_cases
@@ -50,7 +50,7 @@ def sizes_of(shape: str) -> dict[str, int]:
 
 
 def save_tokenizer(folder: Path, *, vocab_size: int) -> None:
-    """One that has a text for every id of the model: learned from the prompts, and a word for each id beyond."""
+    """A tokenizer with a text for every id of the model: trained on the prompts, plus one word per remaining id."""
     from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerFast
 
@@ -86,7 +86,7 @@ def sentence(first: int, second: int) -> str:
 
 
 def make_prompts(folder: str, *, steps: int, prompts: int, longest: int) -> list[list[str]]:
-    """Texts by step, from half of `longest` tokens on."""
+    """Prompts by step, with half of `longest` to `longest` tokens."""
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)

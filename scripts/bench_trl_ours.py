@@ -1,8 +1,8 @@
-"""Our side of the TRL comparison: steps of a workload through the classes that `rlc train` uses.
+"""The rl_compat side of the TRL comparison: steps of a workload with the classes that `rlc train` uses.
 
     python scripts/bench_trl_ours.py WORKLOAD.json
 
-A step is what `rlc train` does between two checkpoints, with its metrics and without writing them anywhere.
+A step is what `rlc train` does between two checkpoints, including metrics, which are not written.
 `bench_trl.py` starts it.
 """
 
@@ -46,7 +46,7 @@ REWARD = f"{Path(__file__).with_name('bench_trl_common.py')}:digit_reward"
 
 
 def run_config(workload: Workload, *, longest_prompt: int) -> RunConfig:
-    """The workload as settings; whatever the peer cannot choose is set to what it does."""
+    """The workload as settings. Whatever the peer cannot choose is set to the behaviour of the peer."""
     ppo = workload.algorithm == "ppo"
     with_kl_loss = not ppo and workload.kl_coef > 0
     num_prompts = len(workload.prompts[0])
@@ -81,7 +81,7 @@ def run_config(workload: Workload, *, longest_prompt: int) -> RunConfig:
 
 
 def plan_config(workload: Workload, *, longest_prompt: int) -> PlanConfig:
-    """On a GPU only the dtype is given, on a CPU the peer's micro-batches too."""
+    """On a GPU only the dtype is set, on a CPU also the micro-batches of the peer."""
     dtypes: Any = {"compute_dtype": workload.dtype, "rollout_dtype": workload.dtype}
     if workload.on_gpu:
         return PlanConfig(device="cuda", **dtypes)
@@ -98,7 +98,7 @@ def plan_config(workload: Workload, *, longest_prompt: int) -> PlanConfig:
 
 
 def prepared_run(workload: Workload) -> Prepared:
-    """What `rlc train` prepares, with the workload's prompts in place of a data file's."""
+    """The preparation of `rlc train`, with the prompts of the workload instead of those of a data file."""
     tokenizer = load_tokenizer(Path(workload.model)).tokenizer
     prompts = tuple(
         Prompt(token_ids=tuple(tokenizer(text)["input_ids"]), text=text) for step in workload.prompts for text in step
@@ -147,7 +147,7 @@ class Steps:
         return metrics
 
     def run(self) -> tuple[list[float], list[float]]:
-        """Seconds of each step and of its rollout; the first is counted and no use as a time."""
+        """Seconds of each step and of its rollout. The first step counts the work and is not timed."""
         seconds, rollout = [], []
         self.counter.start()
         for number in range(1, self.method.prepared.total_steps + 1):

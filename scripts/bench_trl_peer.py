@@ -1,8 +1,8 @@
-"""TRL's side of the comparison: the same workload through TRL's PPO (1.12 or older) or GRPO trainer.
+"""The TRL side of the comparison: the same workload with TRL's PPO (1.12 or older) or GRPO trainer.
 
     TRL_PYTHON scripts/bench_trl_peer.py WORKLOAD.json generate|vllm
 
-Runs in an environment with TRL and without rl_compat; `bench_trl.py` starts it. TRL 1.16 is made for vLLM 0.22 to 0.31.
+Runs in an environment with TRL and without rl_compat; `bench_trl.py` starts it. TRL 1.16 supports vLLM 0.22 to 0.31.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 
 
 class Watch(TrainerCallback):  # type: ignore[misc]
-    """Seconds from the end of one step to the end of the next; several optimizer steps may make one step."""
+    """Seconds from the end of one step to the end of the next. A step may have several optimizer steps."""
 
     def __init__(self, updates_per_step: int) -> None:
         self.counter = WorkCounter()
@@ -59,7 +59,7 @@ class Watch(TrainerCallback):  # type: ignore[misc]
         self.counter.stop()
 
     def timed(self, rollout: Callable[..., Any], sizes: Callable[..., tuple[int, int]]) -> Callable[..., Any]:
-        """The rollout function, with its time taken and the first step's (prompt, response) tokens counted."""
+        """Wrap the rollout function: measure its time and count the prompt and response tokens of the first step."""
 
         def wrapped(*arguments: Any, **keywords: Any) -> Any:
             start = time.perf_counter()
@@ -75,7 +75,7 @@ class Watch(TrainerCallback):  # type: ignore[misc]
 
 
 class DigitScorer(nn.Module):
-    """In the place of PPO's reward model, which TRL cannot do without: counts digits by table, at no cost."""
+    """Replaces the reward model that TRL's PPO requires: a lookup table of digit counts, which takes no time."""
 
     base_model_prefix = "backbone"
 
@@ -88,7 +88,7 @@ class DigitScorer(nn.Module):
         self.score = nn.Identity()
 
     def backbone(self, input_ids: Tensor, **keywords: Any) -> SimpleNamespace:
-        """Digits up to each position, [B, L, 1], as if they were hidden states."""
+        """The number of digits up to each position, [B, L, 1], in place of hidden states."""
         return SimpleNamespace(hidden_states=[self.table[input_ids].cumsum(1)[:, :, None]])
 
 
@@ -169,7 +169,7 @@ def ppo_trainer(workload: Workload, tokenizer: Any, watch: Watch) -> Any:
 
 
 def grpo_rollout(workload: Workload, tokenizer: Any, rollout: str) -> dict[str, Any]:
-    """How TRL generates: every response to its full length, as an end token is never drawn or does not end it.
+    """TRL's generation settings: every response has its full length, since no end token is sampled or ends it.
 
     TRL has no setting for the dtype of vLLM, which is bf16 by itself wherever weights are fp32.
     """

@@ -1,4 +1,4 @@
-"""Measurements of all sides become medians, spreads and ratios, and a text with them."""
+"""Summarize the measurements of all sides as medians, quartiles and ratios, and format them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Spread:
 
 
 def summary(rounds: Sequence[Round]) -> dict[str, Any]:
-    """Each side's seconds over all rounds, first steps dropped, and each peer's time over ours, round by round."""
+    """Seconds of each side over all rounds without first steps, and the time of each peer over ours per round."""
     names = [OURS, *(name for name in rounds[0] if name != OURS)]
     sides = {}
     for side in names:
@@ -55,13 +55,13 @@ def summary(rounds: Sequence[Round]) -> dict[str, Any]:
 
 
 def ratio(rounds: Sequence[Round], peer: str, key: str) -> dict[str, float]:
-    """A peer's median time over ours, round by round: median, lowest and highest. Above 1 we are faster."""
+    """Median time of a peer over ours per round: median, lowest and highest. Above 1, rl_compat is faster."""
     ratios = [statistics.median(one[peer][key][1:]) / statistics.median(one[OURS][key][1:]) for one in rounds]
     return {"median": statistics.median(ratios), "lowest": min(ratios), "highest": max(ratios)}
 
 
 def different_work(work: Mapping[str, Mapping[str, int]]) -> list[str]:
-    """What must be equal on all sides and is not."""
+    """The counts of work that differ between the sides."""
     ours = work[OURS]
     return [
         f"{name} is {ours.get(name)} in {OURS} and {theirs.get(name)} in {peer}"
@@ -72,7 +72,7 @@ def different_work(work: Mapping[str, Mapping[str, int]]) -> list[str]:
 
 
 def as_text(headline: str, result: Mapping[str, Any]) -> str:
-    """The result for people."""
+    """The result as text."""
     sides = result["sides"]
     kind = "peak_rss_bytes" if sides[OURS]["peak_device_bytes"] is None else "peak_device_bytes"
     title = "peak RSS" if kind == "peak_rss_bytes" else "peak on GPU"

@@ -1,8 +1,8 @@
-"""Train the built-in tiny model on sums with every algorithm and policy loss, and write what it learned as a table.
+"""Train the built-in tiny model on sums with every algorithm and policy loss, and write a table of the results.
 
 python scripts/learning_table.py --seeds 1 2 3
 
-Each run takes 10 to 20 seconds on one core. Results are kept as JSON lines and not made again.
+Each run takes 10 to 20 seconds on one core. Results are saved as JSON lines, and existing ones are not measured again.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SINGLE = ("trainer.batch_size=128", "trainer.mini_batch_size=32")
 GROUPS = ("algorithm.group_size=4", "trainer.batch_size=32", "trainer.mini_batch_size=8")
 ONE_UPDATE = ("algorithm.group_size=4", "trainer.batch_size=8")
 LAST = 10
-"steps at the end whose mean is the result"
+"the result is the mean over this number of steps at the end"
 RISE = 0.2
 "that counts as learned"
 COST_LIMIT = 0.1
@@ -44,7 +44,7 @@ COST_LIMIT = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """A run: what it trains with beside TASK, and for how long."""
+    """A run: its settings in addition to TASK, and its number of steps."""
 
     settings: tuple[str, ...]
     num_steps: int = 40
@@ -60,7 +60,7 @@ def _single(name: str, *more: str) -> Recipe:
 
 
 def _one_update(*settings: str) -> Recipe:
-    """Without a ratio in the loss a step is one update; smaller steps, more of them."""
+    """The settings for a loss without a ratio: one update per step, and more, smaller steps."""
     return Recipe(settings=(*settings, *ONE_UPDATE), num_steps=160)
 
 
@@ -103,7 +103,7 @@ RECIPES: Mapping[str, Recipe] = {**ALGORITHMS, **LOSSES}
 
 
 def train(recipe: Recipe, *, seed: int, folder: Path, num_steps: int | None = None) -> list[dict[str, Any]]:
-    """The metrics of each step of a run."""
+    """The metrics of a run, one dict per step."""
     from rl_compat.cli.app import main
 
     seeds = [f"{section}.seed={seed}" for section in ("trainer", "data", "rollout")]
@@ -116,7 +116,7 @@ def train(recipe: Recipe, *, seed: int, folder: Path, num_steps: int | None = No
 
 
 def outcome(recipe: Recipe, steps: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """The reward of the first step and of the last ones, and the cost where there is one."""
+    """The reward of the first step and the mean of the last steps; the same for the cost, if any."""
     rewards = [step[recipe.metric] for step in steps]
     found = {"first": rewards[0], "last": fmean(rewards[-LAST:])}
     costs = [step["cost/score/mean"] for step in steps if "cost/score/mean" in step]
@@ -124,12 +124,12 @@ def outcome(recipe: Recipe, steps: Sequence[Mapping[str, Any]]) -> dict[str, flo
 
 
 def learned(found: Mapping[str, float]) -> bool:
-    """Whether the reward rose, and the cost is below its limit where there is one."""
+    """Whether the reward rose and the cost, if any, is below its limit."""
     return found["last"] >= found["first"] + RISE and found.get("last_cost", 0.0) <= COST_LIMIT
 
 
 def render(results: Mapping[tuple[str, int], Mapping[str, float]], seeds: Sequence[int]) -> str:
-    """The table as Markdown: a row for each recipe, a column for each seed."""
+    """The table in Markdown with one row per recipe and one column per seed."""
     head = " | ".join(f"seed {seed}" for seed in seeds)
     lines = [f"| run | steps | {head} |", f"|---|---|{'---|' * len(seeds)}"]
     for name, recipe in RECIPES.items():
@@ -148,27 +148,28 @@ def _cell(found: Mapping[str, float] | None) -> str:
 
 
 def page(results: Mapping[tuple[str, int], Mapping[str, float]], seeds: Sequence[int]) -> str:
-    """The whole page."""
+    """The page in Markdown."""
     share = sum(learned(found) for found in results.values())
     return f"""# What every algorithm learns
 
     python scripts/learning_table.py --seeds {" ".join(map(str, seeds))}
 
-The built-in tiny model on sums of two numbers up to 99, on one core: the reward (the share of right answers) of the
-first step, and its mean over the last {LAST}. A run has learned when that rose by {RISE}, as {share} of {len(results)}
-did. The task, the learning rates and 128 responses a step are the same for nearly all of them, so the table says that
-they learn, not which is better.
+The built-in tiny model on sums of two numbers up to 99, on one core: the reward (the fraction of correct answers) of
+the first step, and its mean over the last {LAST}. A run counts as having learned if the reward rose by {RISE}, which
+{share} of {len(results)} did. The task, the learning rates and 128 responses per step are the same for nearly all runs,
+so that the table shows that they learn, not which is better.
 
-What differs was chosen after a first look at seed 1. `gpg` and `reinforce` have no ratio in their loss and take one
-update a step, with 32 responses and more steps; with four updates a step `gpg` ended at 0.52. The price of
-`ppo_lagrangian` moves at a rate of 0.5; with 1 its cost ended at 0.11, just above the limit. `dapo` samples up to twice
-as many responses, and the reward shown is that of all of them. `gdpo` has a second part, against repetition.
+The differences were chosen after a first look at seed 1. `gpg` and `reinforce` have no ratio in their loss and use one
+update per step, with 32 responses and more steps; with four updates per step `gpg` ended at 0.52. The Lagrange
+multiplier of `ppo_lagrangian` has a learning rate of 0.5; with 1 its cost ended at 0.11, just above the limit. `dapo`
+samples up to twice as many responses, and the table shows the reward of all of them. `gdpo` has a second part, which
+penalizes repetition.
 
-`ppo_lagrangian` may answer with a seven in at most {COST_LIMIT:g} of the responses, and begins at twice as many.
+The cost limit of `ppo_lagrangian` allows a seven in at most {COST_LIMIT:g} of the responses. It starts at twice as many.
 
 {render(results, seeds)}
 
-The settings of each run are in `scripts/learning_table.py`. `grpo, …` is GRPO with another policy loss, or with
+The settings of each run are in `scripts/learning_table.py`. `grpo, …` is GRPO with another policy loss or with
 off-policy correction.
 """
 

@@ -1,8 +1,8 @@
-"""A cost that has nothing to do with being right: whether a response holds a seven."""
+"""A cost that is unrelated to correctness: whether a response contains a seven."""
 
 from __future__ import annotations
 
 
 def compute_scores(solution_strs: list[str]) -> list[float]:
-    """1 for each response with a seven, else 0."""
+    """1 for each response that contains a seven, else 0."""
     return [float("7" in text) for text in solution_strs]

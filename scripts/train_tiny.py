@@ -1,19 +1,19 @@
-r"""Train the built-in `tiny` model: it can add two numbers below 100 and mostly answers beside the truth.
+r"""Train the built-in `tiny` model, which can add two numbers below 100 but mostly gives a wrong answer.
 
     python scripts/train_tiny.py [--output rl_compat/models/tiny] [--seed 0]
 
-First it learns the sums of the `arithmetic` dataset's training rows, then to answer them from a fixed mixture in which
-the right sum is not the most likely answer. Sampled at temperature 1 it is right about once in five, greedily almost
-never, and reinforcement learning has to find and sharpen what it knows. The held-out rows are never seen. Seed 0 made
-the shipped file, in about five minutes on one core; the same seed and torch build give the same bytes.
+It first learns the sums of the training rows of the `arithmetic` dataset, then to answer them from a fixed distribution
+in which the correct sum is not the most likely answer. It is correct about once in five when sampled at temperature 1,
+and almost never with greedy decoding. The held-out rows are not used. Seed 0 gives the shipped file in about five
+minutes on one core; the same seed and torch build give the same bytes.
 
-How it learns with seeds 1, 2 and 3 (mean reward at temperature 1 of the first three and of the last five steps):
+Reinforcement learning with seeds 1, 2 and 3 (mean reward at temperature 1 of the first three and the last five steps):
 
     rlc train model.path=tiny data.train_files=arithmetic data.val_files=arithmetic data.max_prompt_length=16 \
         data.max_response_length=5 optimizer.actor_lr=5e-4 optimizer.critic_lr=1e-3 trainer.num_steps=60 ...
 
-    ppo, 128 prompts a step                    0.22 to 0.27 before, 0.89 to 0.91 after, above 0.8 from step 38 to 45
-    grpo, 32 prompts a step in groups of 8     0.23 to 0.25 before, 0.88 to 0.91 after, above 0.8 from step 37 to 46
+    ppo, 128 prompts per step                  0.22 to 0.27 before, 0.89 to 0.91 after, above 0.8 from step 38 to 45
+    grpo, 32 prompts per step in groups of 8   0.23 to 0.25 before, 0.88 to 0.91 after, above 0.8 from step 37 to 46
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def make_model(num_tokens: int) -> LlamaForCausalLM:
 def batches(
     tokenizer: PreTrainedTokenizerFast, generator: random.Random, *, mixed: bool
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Endless input ids and labels, both [BATCH_SIZE, T]; only the answer and its end token have labels."""
+    """Endless batches of input ids and labels, both [BATCH_SIZE, T]. Only the answer and its end token have labels."""
     prompts = [row["prompt"][0]["content"] for row in rows("train")]
     while True:
         chosen = generator.choices(prompts, k=BATCH_SIZE)
@@ -101,7 +101,7 @@ def batches(
 
 
 def answer(prompt: str, offset: int) -> str:
-    """The digits of the sum plus the offset; a negative number becomes the sum."""
+    """The digits of the sum plus the offset, or of the sum if the result is negative."""
     a, b = (int(number) for number in prompt.rstrip("=").split("+"))
     return str(a + b + offset if a + b + offset >= 0 else a + b)
 
