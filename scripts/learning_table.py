@@ -165,7 +165,7 @@ multiplier of `ppo_lagrangian` has a learning rate of 0.5; with 1 its cost ended
 samples up to twice as many responses, and the table shows the reward of all of them. `gdpo` has a second part, which
 penalizes repetition.
 
-The cost limit of `ppo_lagrangian` allows a seven in at most {COST_LIMIT:g} of the responses. It starts at twice as many.
+The cost limit of `ppo_lagrangian` allows a seven in at most {COST_LIMIT:g} of responses. It starts at twice as many.
 
 {render(results, seeds)}
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +12,13 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import nn
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForSequenceClassification
+from transformers.utils import logging
 
 from rl_compat.errors import ModelError
 from rl_compat.models.attention import attn_implementation_for
 from rl_compat.models.files.storage import ExactHead, keep_in_storage_dtype
 from rl_compat.models.int8 import keep_in_int8
 from rl_compat.models.lora import LoraSettings, add_adapters
-from rl_compat.models.quiet import without_progress_bars
 from rl_compat.planning.types import TRAINED_ROLES, RolePlan
 
 TORCH_DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
@@ -94,7 +96,7 @@ def _from_folder(folder: Path, *, auto: Any, role: RolePlan, storage: str, trust
         _switch_dropout_off(config)
         if role.quantization == "nf4":
             options |= {"quantization_config": _nf4(role), "device_map": {"": role.device}}
-        with without_progress_bars():
+        with _without_progress_bars():
             model, info = auto.from_pretrained(
                 folder,
                 config=config,
@@ -114,6 +116,18 @@ def _from_folder(folder: Path, *, auto: Any, role: RolePlan, storage: str, trust
         )
     loaded: nn.Module = model
     return loaded
+
+
+@contextmanager
+def _without_progress_bars() -> Iterator[None]:
+    """Disable the progress bars of transformers inside the context."""
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
 
 
 def _missing_hint(missing: list[str]) -> str:

@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from rl_compat.errors import ConfigError
+from rl_compat.rewards.builtin.table import find_builtin
 from rl_compat.rewards.processes.custom import Call, CustomFunction, load_function
 from rl_compat.rewards.processes.interpret import failed
-from rl_compat.rewards.processes.timed_builtin import load_builtin
-from rl_compat.rewards.types import RewardOutcome
+from rl_compat.rewards.types import Failure, RewardOutcome
 
 MAX_CONCURRENT = 64
 ORPHAN_SECONDS = 10.0
@@ -36,6 +36,8 @@ BUILTIN_BYTES = 4 * 2**30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
+    """The function to load, sent once."""
+
     file: Path | None
     "None for a built-in reward"
     name: str
@@ -45,6 +47,8 @@ class Load:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ready:
+    """The answer to `Load` if the function can be used."""
+
     batched: bool
     concurrent: bool
     arguments: tuple[str, ...]
@@ -53,14 +57,19 @@ class Ready:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused:
+    """The answer to `Load` if the function cannot be used."""
+
     message: str
     hint: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
+    """Calls to answer."""
+
     calls: tuple[Call, ...]
     one_by_one: bool
+    "run calls of a coroutine function one after the other"
 
 
 def main(file_descriptor: int) -> None:
@@ -86,6 +95,36 @@ def _load(load: Load) -> CustomFunction:
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_AS, (BUILTIN_BYTES, resource.getrlimit(resource.RLIMIT_AS)[1]))
     return load_builtin(load.name, load.arguments)
+
+
+def load_builtin(name: str, arguments: Mapping[str, str]) -> CustomFunction:
+    """The built-in reward with its arguments bound. It is called once, so that its imports count against no limit.
+
+    Raises ConfigError if the arguments cannot be used.
+    """
+    builtin = find_builtin(name)
+    bound = builtin.bind(name, arguments)
+
+    def score(solution_str: str, ground_truth: Any) -> RewardOutcome:
+        try:
+            return builtin.function(solution_str, ground_truth, **bound)
+        except (MemoryError, RecursionError) as error:
+            failure = Failure(kind="error", message=f"`{name}` failed on a response: {type(error).__name__}")
+            return RewardOutcome(reward=builtin.wrong, correct=False, failure=failure)
+
+    try:
+        score("1", "2")
+    except ValueError as error:
+        raise ConfigError(f"the reward `{name}` cannot be used: {error}") from error
+    return CustomFunction(
+        name=name,
+        file=Path(__file__),
+        function=score,
+        arguments={},
+        accepted=("solution_str", "ground_truth"),
+        batched=False,
+        concurrent=False,
+    )
 
 
 def serve(connection: Connection, function: CustomFunction, timeout_seconds: float) -> None:
