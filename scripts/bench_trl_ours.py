@@ -163,7 +163,7 @@ class Steps:
 def main(arguments: Sequence[str]) -> None:
     workload = Workload.load(Path(arguments[0]))
     steps = Steps(workload)
-    with emulate(steps.method.prepared.setup.plan):
+    with emulate(steps.method.prepared.setup.plan.pool_of("actor")):
         seconds, rollout = steps.run()
     steps.method.prepared.close()
     versions = {
