@@ -32,7 +32,9 @@ from rl_compat.training.engine import PolicyEngine
 from rl_compat.training.optimizers import OptimizerSettings
 from rl_compat.trajectory import Prompt, Trajectory
 from rl_compat.workers.means import mean_metrics
+from rl_compat.workers.role_options import RoleOptions
 from rl_compat.workers.sequences import Sequences
+from rl_compat.workers.setup import Setup, lora_settings, loss_settings, optimizer_settings
 from rl_compat.workers.trained import TrainedWorker
 
 
@@ -61,6 +63,30 @@ class ActorSettings:
     mini_batch_size: int | None = None
     "prompts per optimizer step; the whole batch when not set"
     trust_remote_code: bool = False
+
+
+def actor_settings(setup: Setup, *, num_batches: int | None = None) -> ActorSettings:
+    """The learning-rate schedule spans `num_batches` batches; None is a constant rate."""
+    config, plan = setup.config, setup.plan
+    algorithm = config.algorithm
+    assert plan.rollout is not None, "an actor generates"
+    return ActorSettings(
+        model_folder=setup.source.folder,
+        role=plan.roles["actor"],
+        rollout=plan.rollout,
+        pad_token_id=setup.tokenizer.pad_token_id,
+        num_valid_tokens=setup.tokenizer.num_tokens,
+        optimizer=optimizer_settings(config, config.optimizer.actor_lr, num_batches),
+        lora=lora_settings(config.model),
+        loss=loss_settings(config),
+        off_policy=config.off_policy,
+        temperature=config.rollout.temperature,
+        stop_strings=config.rollout.stop_strings,
+        decode=partial(setup.tokenizer.tokenizer.decode, skip_special_tokens=False, clean_up_tokenization_spaces=False),
+        num_epochs=algorithm.num_epochs,
+        mini_batch_size=config.trainer.mini_batch_size,
+        trust_remote_code=config.model.trust_remote_code,
+    )
 
 
 class ActorWorker(TrainedWorker):
@@ -232,8 +258,6 @@ class ActorModel:
         `mini_batch_size`, `policy_loss`, `clip_low`, `clip_high`, `entropy_coef`, `kl_loss`, `kl_loss_coef`, `rollout`,
         `max_num_seqs`. Raises ModelError, HardwareError or DoesNotFitError.
         """
-        from rl_compat.workers.setup import RoleOptions, actor_settings
-
         setup = RoleOptions(path=path, **options).on(pool)
         return cls(actor_settings(setup), pool=pool, chat=setup.chat)
 

@@ -16,11 +16,13 @@ from rl_compat.distributed.pool import ResourcePool, WorkerGroup
 from rl_compat.models.lora import LoraSettings
 from rl_compat.models.value_model import load_value_model
 from rl_compat.objectives.actor_critic import LossSettings, critic_loss
-from rl_compat.planning.types import RolePlan
+from rl_compat.planning.types import RoleName, RolePlan
 from rl_compat.training.engine import ValueEngine
 from rl_compat.training.optimizers import OptimizerSettings
 from rl_compat.workers.means import mean_metrics
+from rl_compat.workers.role_options import RoleOptions
 from rl_compat.workers.sequences import Sequences
+from rl_compat.workers.setup import Setup, lora_settings, loss_settings, optimizer_settings
 from rl_compat.workers.trained import TrainedWorker
 
 
@@ -37,6 +39,21 @@ class CriticSettings:
     mini_batch_size: int | None = None
     "prompts per optimizer step; the whole batch when not set"
     trust_remote_code: bool = False
+
+
+def critic_settings(setup: Setup, *, role: RoleName = "critic", num_batches: int | None = None) -> CriticSettings:
+    """Of the critic or, with `role="cost_critic"`, of the critic of the cost."""
+    config = setup.config
+    return CriticSettings(
+        model_folder=setup.sources.get("critic", setup.source).folder,
+        role=setup.plan.roles[role],
+        optimizer=optimizer_settings(config, config.optimizer.critic_lr, num_batches),
+        lora=lora_settings(config.model),
+        loss=loss_settings(config),
+        num_epochs=config.algorithm.num_epochs,
+        mini_batch_size=config.trainer.mini_batch_size,
+        trust_remote_code=config.model.trust_remote_code,
+    )
 
 
 class CriticWorker(TrainedWorker):
@@ -90,8 +107,6 @@ class CriticModel:
         Options: `lr`, `lora_rank`, `max_prompt_length`, `max_new_tokens`, `num_epochs`, `mini_batch_size`,
         `clip_value`. Raises ModelError, HardwareError or DoesNotFitError.
         """
-        from rl_compat.workers.setup import RoleOptions, critic_settings
-
         return cls(critic_settings(RoleOptions(path=path, **options).on(pool)), pool=pool)
 
     def compute_values(self, sequences: Sequences) -> Future[Tensor]:

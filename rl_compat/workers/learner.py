@@ -9,6 +9,7 @@ from pathlib import Path
 from torch import Tensor
 
 from rl_compat.batch import Batch
+from rl_compat.config.types import RunConfig
 from rl_compat.data.encode.items import ItemBatch
 from rl_compat.distributed.dispatch import dispatch
 from rl_compat.distributed.pool import ResourcePool, WorkerGroup
@@ -16,11 +17,14 @@ from rl_compat.models.load import load_causal_lm
 from rl_compat.models.lora import LoraSettings, adapter_disabled
 from rl_compat.models.value_model import load_scoring_model
 from rl_compat.objectives.offline import Counts, Objective, value_of_each
+from rl_compat.objectives.preference import DPOObjective, KTOObjective, RewardModelObjective
+from rl_compat.objectives.supervised import SFTObjective
 from rl_compat.planning.types import RolePlan
 from rl_compat.training.engine import BatchTotals, PolicyEngine, TokenOutputs, ValueEngine
 from rl_compat.training.layout import Layout
 from rl_compat.training.optimizers import OptimizerSettings
 from rl_compat.workers.means import mean_metrics
+from rl_compat.workers.setup import Setup, lora_settings, optimizer_settings
 from rl_compat.workers.trained import TrainedWorker
 
 
@@ -39,6 +43,36 @@ class LearnerSettings:
     pack_tokens: int | None = None
     "examples share packs of this many tokens; None pads each to the longest"
     trust_remote_code: bool = False
+
+
+def learner_settings(setup: Setup, *, num_batches: int | None, trains: bool = True) -> LearnerSettings:
+    """The model that trains on offline data; without an optimizer if it is only evaluated."""
+    config = setup.config
+    packs = config.algorithm.name == "sft" and config.algorithm.sft.packing
+    optimizer = optimizer_settings(config, config.optimizer.actor_lr, num_batches)
+    return LearnerSettings(
+        model_folder=setup.source.folder,
+        role=setup.plan.roles["actor"],
+        objective=objective_of(config),
+        mini_batch_size=config.trainer.mini_batch_size,
+        optimizer=optimizer if trains else None,
+        lora=lora_settings(config.model),
+        pack_tokens=config.data.max_prompt_length + config.data.max_response_length if packs else None,
+        trust_remote_code=config.model.trust_remote_code,
+    )
+
+
+def objective_of(config: RunConfig) -> Objective:
+    """The objective that the algorithm minimizes."""
+    algorithm, name = config.algorithm, config.algorithm.name
+    if name == "sft":
+        return SFTObjective()
+    if name == "dpo":
+        return DPOObjective(config=algorithm.dpo)
+    if name == "kto":
+        return KTOObjective(config=algorithm.kto)
+    assert name == "reward_model", name
+    return RewardModelObjective()
 
 
 class LearnerWorker(TrainedWorker):

@@ -18,7 +18,9 @@ from rl_compat.models.load import load_causal_lm
 from rl_compat.planning.types import RolePlan
 from rl_compat.training.engine import PolicyEngine
 from rl_compat.workers.actor import ActorModel, ActorWorker
+from rl_compat.workers.role_options import RoleOptions
 from rl_compat.workers.sequences import Sequences
+from rl_compat.workers.setup import Setup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +31,15 @@ class ReferenceSettings:
     role: RolePlan
     temperature: float = 1.0
     trust_remote_code: bool = False
+
+
+def reference_settings(setup: Setup) -> ReferenceSettings:
+    return ReferenceSettings(
+        model_folder=setup.source.folder,
+        role=setup.plan.roles["reference"],
+        temperature=setup.config.rollout.temperature,
+        trust_remote_code=setup.config.model.trust_remote_code,
+    )
 
 
 class ReferenceWorker:
@@ -71,8 +82,6 @@ class ReferenceModel:
         Options: `max_prompt_length`, `max_new_tokens`, `temperature`. Raises ModelError, HardwareError or
         DoesNotFitError.
         """
-        from rl_compat.workers.setup import RoleOptions, reference_settings
-
         return cls.start(reference_settings(RoleOptions(path=path, **options).on(pool)), pool=pool)
 
     def compute_logprobs(self, sequences: Sequences) -> Future[Tensor]:

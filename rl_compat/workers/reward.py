@@ -13,7 +13,7 @@ from rl_compat.distributed.dispatch import dispatch
 from rl_compat.distributed.pool import ResourcePool, WorkerGroup
 from rl_compat.errors import ConfigError, nearest
 from rl_compat.rewards.score import Scorer, ScoreRequest, Scores, build_scorer
-from rl_compat.workers.reward_model import RewardModelScorer, RewardModelSettings
+from rl_compat.workers.reward_model import RewardModelScorer, RewardModelSettings, plan_reward_model
 from rl_compat.workers.sequences import Sequences
 
 
@@ -113,8 +113,6 @@ class RewardModel:
         `settings` are others of `[reward]`: `weights`, `model_weight` …; it is planned for prompts and responses of
         the given lengths. Raises ModelError, ConfigError, HardwareError or DoesNotFitError.
         """
-        from rl_compat.workers.setup import plan_reward_model
-
         if num_labels != 1:
             raise ConfigError(f"`num_labels` is {num_labels} and a reward is 1 number")
         lengths = {"max_prompt_length": max_prompt_length, "max_response_length": max_response_length}

@@ -1,29 +1,18 @@
-"""From what a user asks for to what each role's workers are built from."""
+"""Checks settings against files and hardware, plans them, and gives the workers the sections that they need."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
-from functools import partial
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
 
 from rl_compat.algorithms.table import ALGORITHMS, is_offline
-from rl_compat.config.settings import settings_by_algorithm
 from rl_compat.config.types import (
-    AlgorithmConfig,
-    DataConfig,
     ModelConfig,
-    OptimizerConfig,
-    PlanConfig,
-    RewardConfig,
-    RolloutConfig,
     RunConfig,
     StepConfig,
-    TrainerConfig,
 )
 from rl_compat.distributed.pool import ResourcePool
-from rl_compat.errors import ConfigError, nearest
 from rl_compat.hardware.types import Hardware
 from rl_compat.models.chat import ChatEncoder
 from rl_compat.models.files.folder import ALL_PARTS, Part
@@ -31,24 +20,19 @@ from rl_compat.models.files.registry import ModelSource, resolve_model
 from rl_compat.models.lora import LoraSettings
 from rl_compat.models.tokenizer import TokenizerBundle, load_tokenizer
 from rl_compat.objectives.actor_critic import LossSettings
-from rl_compat.objectives.experience import ExperienceSettings
 from rl_compat.planning.fit import make_plan
 from rl_compat.planning.shapes.shape import ModelShape
 from rl_compat.planning.speed.measurements import own_measurements
-from rl_compat.planning.types import CRITIC_ROLES, Plan, PoolPlan, RoleName
-from rl_compat.planning.workload import Workload, run_requests, run_workload, shared_workload
+from rl_compat.planning.types import Plan, PoolPlan, RoleName
+from rl_compat.planning.workload import Workload, run_requests, run_workload
 from rl_compat.training.optimizers import OptimizerSettings
-from rl_compat.workers.actor import ActorSettings
-from rl_compat.workers.critic import CriticSettings
-from rl_compat.workers.reference import ReferenceSettings
-from rl_compat.workers.reward_model import RewardModelSettings
 
 WITHOUT_TOKENIZER: tuple[Part, ...] = ("config", "weights")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """A request that was checked against files and hardware, and its plan; no weights are loaded yet."""
+    """Settings that were checked against files and hardware, and their plan. No weights are loaded."""
 
     config: RunConfig
     hardware: Hardware
@@ -77,7 +61,7 @@ class Setup:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What is worth knowing about the model and its tokenizer."""
+        """Notes on the model, its tokenizer and its chat template."""
         return (*self.source.notes, *self.tokenizer.notes, *self.chat.notes)
 
 
@@ -119,7 +103,7 @@ def _resource_pool(pool: PoolPlan, hardware: Hardware) -> ResourcePool:
 
 
 def _find_sources(config: RunConfig) -> dict[RoleName, ModelSource]:
-    """Where the models of the settings are, by the role that has one of its own. Raises ModelError."""
+    """The models of the settings, by the role that has its own model. Raises ModelError."""
     model, row = config.model, ALGORITHMS[config.algorithm.name]
     sources: dict[RoleName, ModelSource] = {}
     sources["actor"] = resolve_model(model.path, needs=WITHOUT_TOKENIZER if model.tokenizer else ALL_PARTS)
@@ -133,106 +117,12 @@ def _find_sources(config: RunConfig) -> dict[RoleName, ModelSource]:
 
 
 def tokenizer_folder(model: ModelConfig, model_folder: Path) -> Path:
-    """The model's own folder unless another was asked for."""
+    """The folder of `model.tokenizer`, by default the model's own."""
     return resolve_model(model.tokenizer, needs=("tokenizer",)).folder if model.tokenizer else model_folder
-
-
-def actor_settings(setup: Setup, *, num_batches: int | None = None) -> ActorSettings:
-    """`num_batches` the actor learns from are what its learning-rate schedule spans; None for a constant rate."""
-    config, plan = setup.config, setup.plan
-    algorithm = config.algorithm
-    assert plan.rollout is not None, "an actor generates"
-    return ActorSettings(
-        model_folder=setup.source.folder,
-        role=plan.roles["actor"],
-        rollout=plan.rollout,
-        pad_token_id=setup.tokenizer.pad_token_id,
-        num_valid_tokens=setup.tokenizer.num_tokens,
-        optimizer=optimizer_settings(config, config.optimizer.actor_lr, num_batches),
-        lora=lora_settings(config.model),
-        loss=loss_settings(config),
-        off_policy=config.off_policy,
-        temperature=config.rollout.temperature,
-        stop_strings=config.rollout.stop_strings,
-        decode=partial(setup.tokenizer.tokenizer.decode, skip_special_tokens=False, clean_up_tokenization_spaces=False),
-        num_epochs=algorithm.num_epochs,
-        mini_batch_size=config.trainer.mini_batch_size,
-        trust_remote_code=config.model.trust_remote_code,
-    )
 
 
 def loss_settings(config: RunConfig) -> LossSettings:
     return LossSettings(algorithm=config.algorithm, width=config.data.max_response_length)
-
-
-def critic_settings(setup: Setup, *, role: RoleName = "critic", num_batches: int | None = None) -> CriticSettings:
-    """Of the critic, or with `role="cost_critic"` of that of the cost."""
-    config = setup.config
-    return CriticSettings(
-        model_folder=setup.sources.get("critic", setup.source).folder,
-        role=setup.plan.roles[role],
-        optimizer=optimizer_settings(config, config.optimizer.critic_lr, num_batches),
-        lora=lora_settings(config.model),
-        loss=loss_settings(config),
-        num_epochs=config.algorithm.num_epochs,
-        mini_batch_size=config.trainer.mini_batch_size,
-        trust_remote_code=config.model.trust_remote_code,
-    )
-
-
-def reference_settings(setup: Setup) -> ReferenceSettings:
-    return ReferenceSettings(
-        model_folder=setup.source.folder,
-        role=setup.plan.roles["reference"],
-        temperature=setup.config.rollout.temperature,
-        trust_remote_code=setup.config.model.trust_remote_code,
-    )
-
-
-def cost_config(config: RunConfig) -> RewardConfig:
-    """The cost as a reward of its own; what `[cost]` does not say is as in `[reward]`."""
-    cost = config.cost
-    return replace(
-        config.reward,
-        functions=cost.functions,
-        weights=cost.weights,
-        function_arguments=cost.function_arguments,
-        model=cost.model,
-        model_weight=cost.model_weight,
-        overlong_buffer=0,
-    )
-
-
-def reward_model_settings(setup: Setup, role: RoleName = "reward") -> RewardModelSettings | None:
-    """Of the reward model or, with `role="cost"`, of the cost model; None without one."""
-    if role not in setup.sources:
-        return None
-    return RewardModelSettings(
-        model_folder=setup.sources[role].folder,
-        role=setup.plan.roles[role],
-        trust_remote_code=setup.config.model.trust_remote_code,
-    )
-
-
-def plan_reward_model(
-    path: str, hardware: Hardware, *, max_prompt_length: int, max_response_length: int
-) -> RewardModelSettings:
-    """A reward model on this hardware, next to a policy of its size.
-
-    Raises ModelError, HardwareError or DoesNotFitError.
-    """
-    source = resolve_model(path, needs=ALL_PARTS)
-    workload = shared_workload(
-        ModelShape.from_folder(source.folder),
-        ("actor", "reward"),
-        data=DataConfig(max_prompt_length=max_prompt_length, max_response_length=max_response_length),
-        algorithm=AlgorithmConfig(group_size=2),
-    )
-    return RewardModelSettings(model_folder=source.folder, role=make_plan(workload, hardware).roles["reward"])
-
-
-def experience_settings(config: RunConfig) -> ExperienceSettings:
-    return ExperienceSettings(algorithm=config.algorithm, off_policy=config.off_policy)
 
 
 def optimizer_settings(run: RunConfig, lr: float, num_batches: int | None) -> OptimizerSettings:
@@ -254,91 +144,7 @@ def lora_settings(config: ModelConfig) -> LoraSettings | None:
     )
 
 
-_OPTIONS: dict[str, tuple[str, str]] = {
-    "algorithm": ("algorithm", "name"),
-    "lr": ("optimizer", ""),
-    "weight_decay": ("optimizer", "weight_decay"),
-    "optimizer": ("optimizer", "name"),
-    "lora_rank": ("model", "lora_rank"),
-    "lora_alpha": ("model", "lora_alpha"),
-    "chat_template": ("model", "chat_template"),
-    "max_prompt_length": ("data", "max_prompt_length"),
-    "max_new_tokens": ("data", "max_response_length"),
-    "temperature": ("rollout", "temperature"),
-    "stop_strings": ("rollout", "stop_strings"),
-    "rollout": ("rollout", "engine"),
-    "max_num_seqs": ("rollout", "max_num_seqs"),
-    "num_epochs": ("algorithm", "num_epochs"),
-    "policy_loss": ("algorithm", "policy_loss"),
-    "clip_low": ("algorithm", "clip_low"),
-    "clip_high": ("algorithm", "clip_high"),
-    "clip_value": ("algorithm", "clip_value"),
-    "entropy_coef": ("algorithm", "entropy_coef"),
-    "kl_loss": ("algorithm", "kl_loss"),
-    "kl_loss_coef": ("algorithm", "kl_loss_coef"),
-    "batch_size": ("trainer", "batch_size"),
-    "mini_batch_size": ("trainer", "mini_batch_size"),
-}
-"option of `from_pretrained` to section and field of the settings"
-
-
-class RoleOptions:
-    """The options of `from_pretrained`, by the names of the settings they stand for."""
-
-    def __init__(self, *, path: str, **options: Any) -> None:
-        for name in options:
-            if name not in _OPTIONS:
-                guess = nearest(name, _OPTIONS)
-                raise ConfigError(
-                    f"`{name}` is not an option of `from_pretrained`",
-                    hint=f"did you mean `{guess}`?" if guess else f"options: {', '.join(_OPTIONS)}",
-                )
-        self._path = path
-        self._options = options
-
-    def on(self, pool: ResourcePool) -> Setup:
-        """Check and plan them for the pool's device, with room for every role of PPO beside this one."""
-        sections: dict[str, dict[str, Any]] = {"model": {"path": self._path}}
-        for name, value in self._options.items():
-            section, key = _OPTIONS[name]
-            for field in [key] if key else ["actor_lr", "critic_lr"]:
-                sections.setdefault(section, {})[field] = value
-        given = {f"{section}.{key}": value for section, part in sections.items() for key, value in part.items()}
-        for dotted, value in settings_by_algorithm(given).items():
-            section, _, key = dotted.partition(".")
-            sections.setdefault(section, {})[key] = value
-        batch_size = sections.get("trainer", {}).get("batch_size", TrainerConfig().batch_size)
-        sections.setdefault("trainer", {}).setdefault("mini_batch_size", batch_size)
-        return prepare(_run_config(sections), pool.hardware, describe=_with_room_for_others)
-
-
-def _with_room_for_others(config: RunConfig, shapes: Mapping[RoleName, ModelShape]) -> Workload:
-    row = ALGORITHMS[config.algorithm.name]
-    critics: tuple[RoleName, ...] = CRITIC_ROLES if row.needs_cost else ("critic",) if row.needs_critic else ()
-    return shared_workload(
-        shapes["actor"],
-        ("actor", *critics, "reference"),
-        data=config.data,
-        algorithm=config.algorithm,
-        model=config.model,
-        trainer=config.trainer,
-    )
-
-
-def _run_config(sections: dict[str, dict[str, Any]]) -> RunConfig:
-    classes = {
-        "model": ModelConfig,
-        "data": DataConfig,
-        "algorithm": AlgorithmConfig,
-        "rollout": RolloutConfig,
-        "optimizer": OptimizerConfig,
-        "trainer": TrainerConfig,
-        "plan": PlanConfig,
-    }
-    return replace(RunConfig(), **{name: classes[name](**fields) for name, fields in sections.items()})
-
-
 def optimizer_steps_per_batch(config: RunConfig) -> int:
-    """Optimizer steps that one training step takes; given responses are passed over once."""
+    """Optimizer steps of one training step; offline data is used once."""
     passes = 1 if is_offline(config.algorithm.name) else config.algorithm.num_epochs
     return passes * (config.trainer.batch_size // config.trainer.mini_batch_size)

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from rl_compat.data.encode.items import Item, ItemBatch, item_batch, mismatched
 from rl_compat.trainer.online.metrics import proportion_interval
-from rl_compat.workers.learner import LearnerModel
-from rl_compat.workers.learner_setup import objective_of
+from rl_compat.workers.learner import LearnerModel, objective_of
 from rl_compat.workers.setup import Setup
 
 CHUNK_ITEMS = 64

@@ -16,8 +16,7 @@ from rl_compat.trainer.offline.reference_values import ReferenceValues, identity
 from rl_compat.trainer.recipe import Instruments, Measure
 from rl_compat.trainer.run_folder import RunFolder
 from rl_compat.trainer.setup.offline import OfflinePrepared, load_learner, weight_files
-from rl_compat.workers.learner import LearnerModel, LearnerWorker
-from rl_compat.workers.learner_setup import objective_of
+from rl_compat.workers.learner import LearnerModel, LearnerWorker, objective_of
 
 MARGIN = Measure(metric="rewards/margins", title="mean margin of the rewards", key="margins")
 LOSS = Measure(metric="train/loss", title="mean loss", key="losses")

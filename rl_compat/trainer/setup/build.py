@@ -14,6 +14,7 @@ from rl_compat.algorithms.table import ALGORITHMS, policy_loss_of
 from rl_compat.config.types import AlgorithmConfig, RewardConfig, RunConfig
 from rl_compat.errors import ModelError
 from rl_compat.hardware.types import Hardware
+from rl_compat.objectives.experience import ExperienceSettings
 from rl_compat.planning.memory.budget import checkpoint_bytes
 from rl_compat.planning.types import CRITIC_ROLES, RoleName
 from rl_compat.rewards.builtin.table import check_rows
@@ -24,21 +25,12 @@ from rl_compat.trainer.online.sampling import SamplingSettings
 from rl_compat.trainer.recipe import PreparedRun
 from rl_compat.trainer.reporter import Reporter
 from rl_compat.trajectory import Prompt
-from rl_compat.workers.actor import ActorModel
-from rl_compat.workers.critic import CriticModel
-from rl_compat.workers.reference import ReferenceModel
+from rl_compat.workers.actor import ActorModel, actor_settings
+from rl_compat.workers.critic import CriticModel, critic_settings
+from rl_compat.workers.reference import ReferenceModel, reference_settings
 from rl_compat.workers.reward import RewardModel
-from rl_compat.workers.setup import (
-    Setup,
-    actor_settings,
-    cost_config,
-    critic_settings,
-    experience_settings,
-    optimizer_steps_per_batch,
-    prepare,
-    reference_settings,
-    reward_model_settings,
-)
+from rl_compat.workers.reward_model import reward_model_settings
+from rl_compat.workers.setup import Setup, optimizer_steps_per_batch, prepare
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +89,20 @@ def start_cost(setup: Setup, prompts: Sequence[Prompt]) -> RewardModel | None:
     if not ALGORITHMS[setup.config.algorithm.name].needs_cost:
         return None
     return _start(setup, prompts, cost_config(setup.config), "cost")
+
+
+def cost_config(config: RunConfig) -> RewardConfig:
+    """The cost as a reward of its own; settings that `[cost]` does not have come from `[reward]`."""
+    cost = config.cost
+    return replace(
+        config.reward,
+        functions=cost.functions,
+        weights=cost.weights,
+        function_arguments=cost.function_arguments,
+        model=cost.model,
+        model_weight=cost.model_weight,
+        overlong_buffer=0,
+    )
 
 
 def _start(setup: Setup, prompts: Sequence[Prompt], config: RewardConfig, role: RoleName) -> RewardModel:
@@ -174,7 +180,7 @@ def step_settings(config: RunConfig) -> StepSettings:
     algorithm = config.algorithm
     row = ALGORITHMS[algorithm.name]
     return StepSettings(
-        experience=experience_settings(config),
+        experience=ExperienceSettings(algorithm=algorithm, off_policy=config.off_policy),
         sampling=SamplingSettings(
             rollout=config.rollout,
             group_size=algorithm.group_size,

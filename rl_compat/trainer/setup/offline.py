@@ -14,8 +14,7 @@ from rl_compat.trainer.checkpoints import check_disk
 from rl_compat.trainer.offline.data import OfflineData, training_items, validation_items
 from rl_compat.trainer.recipe import PreparedRun
 from rl_compat.trainer.setup.build import set_num_threads
-from rl_compat.workers.learner import LearnerModel
-from rl_compat.workers.learner_setup import learner_settings
+from rl_compat.workers.learner import LearnerModel, learner_settings
 from rl_compat.workers.setup import Setup, prepare
 
 
