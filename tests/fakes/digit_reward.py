@@ -9,6 +9,9 @@ import os
 import time
 from pathlib import Path
 
+SLEEP_SECONDS = 300
+"after a signal was sent"
+
 _calls = 0
 
 
@@ -30,7 +33,7 @@ def compute_scores(
         if once:
             Path(once).touch()
         os.kill(os.getppid(), int(signal))
-        time.sleep(30)
+        time.sleep(SLEEP_SECONDS)
     if _calls == int(none_at):
         return [None for _ in solution_strs]
     if at_least:

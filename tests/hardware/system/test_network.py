@@ -91,9 +91,7 @@ def test_a_server_in_trouble_and_a_proxys_refusal_do_not(status: int) -> None:
 
 
 def test_a_server_that_never_answers_is_given_up_on(silent: str) -> None:
-    started = time.monotonic()
     endpoint = hub({"HF_ENDPOINT": silent}, timeout_seconds=0.4)
-    assert time.monotonic() - started < 2
     assert (endpoint.reachable, endpoint.error) == (False, "no answer within 0.4 s")
 
 
@@ -101,10 +99,10 @@ def test_all_are_asked_at_once(silent: str) -> None:
     started = time.monotonic()
     found = read_network(
         {"HF_ENDPOINT": silent, "PIP_INDEX_URL": f"{silent}/simple/", "https_proxy": silent},
-        timeout_seconds=0.5,
+        timeout_seconds=3.0,
         pip_files=NO_FILES,
     )
-    assert time.monotonic() - started < 1.5
+    assert time.monotonic() - started < 3 * 3.0, "one after the other"
     assert {endpoint.role: endpoint.reachable for endpoint in found} == {
         "hub": False,
         "torch_index": False,

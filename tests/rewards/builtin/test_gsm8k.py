@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 
 import pytest
+from fakes.work import growth
 
 from rl_compat.errors import RewardError
 from rl_compat.rewards.builtin.gsm8k import gsm8k, gsm8k_format, gsm8k_strict
@@ -25,15 +25,20 @@ def test_strict_looks_at_the_last_300_characters_only() -> None:
     assert gsm8k_strict("#### 3" + "x" * 295, "3").reward == 0.0
 
 
+def _rewards_with_filler(num_filler: int) -> tuple[float | None, float | None]:
+    response = "2+40=42\n#### 42\n" + "filler text, " * (num_filler // 13)
+    without_marker = "1,005 " * (num_filler // 6) + "42"
+    return gsm8k(response, "42").reward, gsm8k(without_marker, "42").reward
+
+
 @pytest.mark.parametrize("num_filler", [500, 20_000])
 def test_a_right_answer_counts_whatever_follows_it(num_filler: int) -> None:
     """A-REW-01"""
-    response = "2+40=42\n#### 42\n" + "filler text, " * (num_filler // 13)
-    without_marker = "1,005 " * (num_filler // 6) + "42"
-    start = time.process_time()
-    rewards = (gsm8k(response, "42").reward, gsm8k(without_marker, "42").reward)
-    assert time.process_time() - start < 0.05
-    assert rewards == (1.0, 1.0)
+    assert _rewards_with_filler(num_filler) == (1.0, 1.0)
+
+
+def test_reading_a_long_response_takes_time_in_proportion() -> None:
+    assert growth(_rewards_with_filler, small=200_000) < 8
 
 
 def test_a_comma_is_not_a_number() -> None:
