@@ -1,4 +1,4 @@
-"""Everything that a run would stumble over in its data, found before the run and counted."""
+"""Validates the rows of a file the way a run reads them, and counts the problems."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from rl_compat.errors import RLCompatError
 
 AnyRow = PromptRow | SupervisedRow | PreferenceRow | LabelledRow
 Judge = Callable[[str, Any, str | None], list[tuple[bool, str, str | None]]]
-"of data source, ground truth and reference solution: whether the row is spoilt, why, and what to do"
+"from data source, ground truth and reference solution to problems: whether it spoils the row, what, and a hint"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LengthLimits:
-    """What the rows are held against."""
+    """Limits in tokens."""
 
     max_prompt_length: int
     max_response_length: int
@@ -36,26 +36,26 @@ class LengthLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tools:
-    """What the rows are looked at with."""
+    """The tokenizer and the rewards of the run."""
 
     chat: PromptEncoder
     count_tokens: Callable[[str], int]
     begin: int | None = None
-    "the id that a text begins with, where the tokenizer has one"
+    "begin-of-text id, where the tokenizer has one"
     special: tuple[str, ...] = ()
-    "tokens that mean more than their text"
+    "special tokens as text"
     judge: Judge = lambda data_source, truth, reference: []
 
 
 class FileCheck:
-    """Looks at the rows of one file, a piece at a time."""
+    """Validates the rows of one file, a piece at a time."""
 
     def __init__(self, file: Records, reading: Reading, limits: LengthLimits, tools: Tools) -> None:
-        """Raises DataError for a file without rows, and for columns of no known form."""
+        """Raises DataError for a file without rows or with columns of no known form."""
         self.name = file.name
         self.split = reading.split
         self.prompts: dict[int, int] = {}
-        "digest of a prompt to the first row that has it"
+        "digest of a prompt to its first row"
         self._file, self._reading, self._limits, self._tools = file, reading, limits, tools
         self._findings = Findings()
         self._whole: dict[int, tuple[int, str]] = {}
@@ -71,7 +71,7 @@ class FileCheck:
         return sum(piece.num_rows for piece in self._pieces)
 
     def run(self, on_progress: Callable[[int], None] = lambda rows: None) -> FileReport:
-        """Look at every row. Raises DataError for a file that cannot be read to its end."""
+        """Validate every row. Raises DataError for a file that cannot be read to its end."""
         for piece in self._pieces:
             for offset, record in enumerate(self._file.read(piece)):
                 self._look_at(record, row=piece.first_row + offset, index=piece.index + offset)
@@ -93,7 +93,7 @@ class FileCheck:
         convert = CONVERTERS[self._reading.task]
         found = convert(record, self._form, row=row, index=index, split=self._reading.split)
         if isinstance(found, Unusable):
-            self._findings.add(row, f"cannot be used: {found.why}", hint=_LEAVE_OUT)
+            self._findings.add(row, "unusable", f"cannot be used: {found.why}", hint=_LEAVE_OUT)
         else:
             self._look_at_row(found if isinstance(found, list) else [found])
 
@@ -111,26 +111,26 @@ class FileCheck:
         if isinstance(first, PromptRow):
             self._look_at_reward(first)
         elif isinstance(first, PreferenceRow) and first.chosen == first.rejected:
-            self._findings.add(first.row, "the chosen and the rejected response are the same")
+            self._findings.add(first.row, "same-responses", "the chosen and the rejected response are the same")
         self._labels.update(row.label for row in rows if isinstance(row, LabelledRow))
 
     def _prompt_tokens(self, row: AnyRow) -> int | None:
-        """The length of the prompt; None when the template refuses it."""
+        """The length of the prompt; None when the template fails."""
         if row.prompt == "":
             return 0
-        for spoils, what in of_turns(row.prompt):
-            self._findings.add(row.row, what, spoils=spoils)
+        for kind, what, spoils in of_turns(row.prompt):
+            self._findings.add(row.row, kind, what, spoils=spoils)
         try:
             text, token_ids = self._tools.chat.encode(row.prompt)
         except RLCompatError as error:
-            self._findings.add(row.row, error.message, hint=error.hint)
+            self._findings.add(row.row, "template-error", error.message, hint=error.hint)
             return None
         if not token_ids:
-            self._findings.add(row.row, "gives no tokens")
+            self._findings.add(row.row, "no-tokens", "the prompt gives no tokens")
             return None
         odd = of_text(row.prompt, text, token_ids, begin=self._tools.begin, special=self._tools.special)
-        for spoils, what in odd:
-            self._findings.add(row.row, what, spoils=spoils)
+        for kind, what, spoils in odd:
+            self._findings.add(row.row, kind, what, spoils=spoils)
         return len(token_ids)
 
     def _look_at_lengths(self, row: int, prompt: int, responses: Sequence[int]) -> None:
@@ -139,11 +139,11 @@ class FileCheck:
             self._lengths.setdefault("response", []).extend(responses)
         if prompt > limits.max_prompt_length:
             done = {"filter": "dropped", "error": "refused"}.get(limits.overlong, f"cut ({limits.overlong})")
-            what = f"the prompt is over {limits.max_prompt_length} tokens and would be {done}"
-            self._findings.add(row, what, hint="raise `data.max_prompt_length`")
+            what = f"the prompt has more than {limits.max_prompt_length} tokens and would be {done}"
+            self._findings.add(row, "prompt-too-long", what, hint="raise `data.max_prompt_length`")
         if any(length > limits.max_response_length for length in responses):
-            what = f"a response is over {limits.max_response_length} tokens"
-            self._findings.add(row, what, hint="raise `data.max_response_length`")
+            what = f"a response has more than {limits.max_response_length} tokens"
+            self._findings.add(row, "response-too-long", what, hint="raise `data.max_response_length`")
         if prompt <= limits.max_prompt_length or limits.overlong in ("left", "right", "middle"):
             self._num_usable += 1
             self._tokens += min(prompt, limits.max_prompt_length)
@@ -158,9 +158,10 @@ class FileCheck:
         if before == row.row:
             return
         if truth != other:
-            self._findings.add(row.row, "the prompt of an earlier row with another ground truth", repeats=before)
+            what = "the prompt of an earlier row with a different ground truth"
+            self._findings.add(row.row, "contradiction", what, repeats=before)
         else:
-            self._findings.add(row.row, "the same as an earlier row", spoils=False, repeats=before)
+            self._findings.add(row.row, "copy", "a copy of an earlier row", spoils=False, repeats=before)
 
     def _look_at_reward(self, row: PromptRow) -> None:
         reference = reference_of(row)
@@ -168,36 +169,38 @@ class FileCheck:
             length = self._tools.count_tokens(reference)
             self._lengths.setdefault("reference solution", []).append(length)
             if length > self._limits.max_response_length:
-                what = f"the reference solution is over {self._limits.max_response_length} tokens"
-                self._findings.add(row.row, what, spoils=False, hint="raise `data.max_response_length`")
-        for spoils, what, hint in self._tools.judge(row.data_source, row.ground_truth, reference):
-            self._findings.add(row.row, what, spoils=spoils, hint=hint)
+                what = f"the reference solution has more than {self._limits.max_response_length} tokens"
+                hint = "raise `data.max_response_length`"
+                self._findings.add(row.row, "reference-too-long", what, spoils=False, hint=hint)
+        for spoils, what, advice in self._tools.judge(row.data_source, row.ground_truth, reference):
+            self._findings.add(row.row, "reward", what, spoils=spoils, hint=advice)
 
     def _look_at_labels(self) -> None:
         if self._reading.task == "labelled" and len(self._labels) == 1:
             only = "good" if True in self._labels else "bad"
-            self._findings.add(0, f"every response is {only}: there is nothing to tell apart")
+            self._findings.add(0, "one-label", f"the label of every response is {only}: there is nothing to compare")
 
 
-_LEAVE_OUT = "mend the rows, or leave them out with `data.bad_rows=drop`"
+_LEAVE_OUT = "fix the rows, or leave them out with `data.bad_rows=drop`"
 
 
 def overlap(first: FileCheck, second: FileCheck) -> DataProblem | None:
-    """Prompts of the second file that the first one has too."""
+    """Prompts of the second file that are also in the first one."""
     shared = [row for prompt, row in second.prompts.items() if prompt in first.prompts]
     if not shared:
         return None
     return DataProblem(
-        what=f"prompts of `{second.name}` that are in `{first.name}` too",
+        kind="overlap",
+        what=f"prompts of `{second.name}` are also in `{first.name}`",
         spoils=True,
         num_rows=len(shared),
         rows=tuple(sorted(shared)[:NUM_NAMED]),
-        hint="results on rows that were trained on say little",
+        hint="remove them from one of the files: results on training rows are not held-out results",
     )
 
 
 def reference_of(row: PromptRow) -> str | None:
-    """A solution that the row holds beside its ground truth."""
+    """The worked solution of a row, where it has one besides the ground truth."""
     for key in ("answer", "solution"):
         text = row.extra_info.get(key)
         if isinstance(text, str) and text.strip() and text.strip() != str(row.ground_truth).strip():
@@ -206,7 +209,7 @@ def reference_of(row: PromptRow) -> str | None:
 
 
 def digest(value: Any) -> int:
-    """A number that equal texts share, whatever their spaces; different ones do not in practice."""
+    """A 64-bit hash that ignores white space."""
     text = json.dumps(_squeezed(value), sort_keys=True, default=str)
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
 
@@ -226,6 +229,6 @@ def _responses(row: AnyRow) -> list[Text]:
 
 
 def _said(response: Text) -> str:
-    """What the assistant says in a response."""
+    """The text of the assistant turns in a response."""
     messages = response_messages(response)
     return "\n".join(str(message.get("content") or "") for message in messages if message["role"] == "assistant")

@@ -1,4 +1,4 @@
-"""What a check of data found: problems with their rows, and lengths."""
+"""What a check of data finds: problems with their rows, and lengths in tokens."""
 
 from __future__ import annotations
 
@@ -7,27 +7,30 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 NUM_NAMED = 20
-"rows that a problem names"
+"rows that a problem lists"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataProblem:
-    """One thing that is wrong, and the rows that have it."""
+    """One kind of problem, and the rows that have it."""
 
+    kind: str
+    "stable identifier, such as `prompt-too-long`"
     what: str
+    "in words"
     spoils: bool
-    "the run would fail, or train on something else than is meant"
+    "the run would fail or train on something unintended; False for a note"
     num_rows: int
     rows: tuple[int, ...]
     "the first of them"
     others: tuple[int, ...] = ()
-    "for each of these the earlier row that it repeats"
+    "for each of `rows` the earlier row that it repeats"
     hint: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lengths:
-    """Of tokens, over rows."""
+    """Numbers of tokens over the rows of a file."""
 
     minimum: int
     median: int
@@ -38,7 +41,7 @@ class Lengths:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileReport:
-    """What one file holds and what is wrong with it."""
+    """The contents of one file and its problems."""
 
     name: str
     split: str
@@ -47,50 +50,58 @@ class FileReport:
     num_usable: int
     "rows that the run would train on"
     lengths: dict[str, Lengths]
-    "of prompts, and of responses or reference solutions where there are any"
+    "of prompts, and of responses or reference solutions where the rows have any"
     tokens_per_epoch: int
-    "of prompts, and of responses that are given"
+    "of prompts, and of responses in offline data"
     sources: dict[str, int]
     "rows by data source"
     problems: tuple[DataProblem, ...]
-    "worst first"
+    "those that spoil rows first"
 
 
 @dataclass(slots=True)
 class Findings:
-    """Problems as they are met, by what is said of them."""
+    """Collects problems row by row."""
 
-    rows: dict[tuple[bool, str, str | None], list[tuple[int, int | None]]] = field(default_factory=dict)
-    "the first rows of each, and the earlier row that one repeats"
-    counts: Counter[tuple[bool, str, str | None]] = field(default_factory=Counter)
+    rows: dict[tuple[str, str, bool, str | None], list[tuple[int, int | None]]] = field(default_factory=dict)
+    "the first rows of each problem, with the earlier row that one repeats"
+    counts: Counter[tuple[str, str, bool, str | None]] = field(default_factory=Counter)
 
     def add(
-        self, row: int, what: str, *, spoils: bool = True, hint: str | None = None, repeats: int | None = None
+        self,
+        row: int,
+        kind: str,
+        what: str,
+        *,
+        spoils: bool = True,
+        hint: str | None = None,
+        repeats: int | None = None,
     ) -> None:
-        key = (spoils, what, hint)
+        key = (kind, what, spoils, hint)
         self.counts[key] += 1
         named = self.rows.setdefault(key, [])
         if len(named) < NUM_NAMED:
             named.append((row, repeats))
 
     def problems(self) -> tuple[DataProblem, ...]:
-        """Those that spoil rows first, then those of most rows."""
+        """Problems that spoil rows first, then by the number of rows."""
         found = [
             DataProblem(
+                kind=kind,
                 what=what,
                 spoils=spoils,
-                num_rows=self.counts[spoils, what, hint],
+                num_rows=self.counts[kind, what, spoils, hint],
                 rows=tuple(row for row, _ in named),
                 others=tuple(other for _, other in named if other is not None),
                 hint=hint,
             )
-            for (spoils, what, hint), named in self.rows.items()
+            for (kind, what, spoils, hint), named in self.rows.items()
         ]
         return tuple(sorted(found, key=lambda problem: (not problem.spoils, -problem.num_rows)))
 
 
 def lengths_of(counts: Sequence[int]) -> Lengths:
-    """Of at least one row."""
+    """Raises IndexError without a row."""
     ordered = sorted(counts)
     return Lengths(
         minimum=ordered[0],

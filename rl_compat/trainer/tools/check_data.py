@@ -1,4 +1,4 @@
-"""The data of a run looked at as the run would: its tokenizer, its template, its limits, its rewards."""
+"""Checks of data with the tokenizer, template, limits and rewards of a run."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from rl_compat.trainer.setup.columns import data_columns
 def open_checks(
     config: RunConfig, files: Sequence[tuple[str, Split]], *, announce: Callable[[str], None]
 ) -> list[FileCheck]:
-    """A check of each file that the names stand for, to be run one after the other.
+    """One check for each file of the names, ready to run.
 
-    Raises DataError for a file that cannot be read or is of no known form, and ModelError.
+    Raises DataError for a file that cannot be read or has no known form, and ModelError.
     """
     task = ALGORITHMS[config.algorithm.name].learns_from
     tools = _tools(config, judged=task == "prompts", announce=announce)
@@ -57,7 +57,7 @@ def _tools(config: RunConfig, *, judged: bool, announce: Callable[[str], None]) 
 
 
 def _tokenizer(config: RunConfig) -> TokenizerBundle:
-    """Without the model's weights."""
+    """The tokenizer, without the weights of the model."""
     model = config.model
     source = resolve_model(model.tokenizer or model.path, needs=("tokenizer",))
     return load_tokenizer(source.folder, trust_remote_code=model.trust_remote_code)
