@@ -1,4 +1,4 @@
-"""`rlc data`: look for what is wrong with data before a run, and write it as files that other programs read."""
+"""`rlc data`: check datasets before a run, and write datasets as parquet files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ app = new_app()
 
 @app.callback()
 def data() -> None:
-    """Check data sets, and write them as parquet files."""
+    """Check datasets, and write them as parquet files."""
 
 
 @app.command()
@@ -31,19 +31,19 @@ def check(
         list[str] | None,
         typer.Argument(
             metavar="[FILE]... [RUN.TOML] [KEY=VALUE]...",
-            help="Data files, patterns, folders or `gsm8k`: the first is training data, others are held out. Without "
-            "any, those of the settings.",
+            help="Data files, patterns, folders, hub ids or `gsm8k`: the first is training data, the others are held "
+            "out. Without any, the data of the settings.",
         ),
     ] = None,
     model: Annotated[
-        str | None, typer.Option("--model", metavar="M", help="The model whose tokenizer and template are used.")
+        str | None, typer.Option("--model", metavar="M", help="Use the tokenizer and the chat template of this model.")
     ] = None,
     as_json: AsJson = False,
 ) -> int:
-    """Look at every row as a run with the same settings would: lengths, template, copies, sources, answers.
+    """Validate every row the way a run does: lengths, chat template, copies, data sources and answers.
 
-    `algorithm.name` says what kind of data it is: `sft`, `dpo`, `kto`, `reward_model`, otherwise prompts. Exit code 1
-    when there are rows that a run would fail on, drop or misread.
+    `algorithm.name` selects the kind of data: responses for `sft`, pairs for `dpo` and `reward_model`, labels for
+    `kto`, otherwise prompts. The exit code is 1 when a run would fail on rows, drop them or misread them.
 
     Example: rlc data check train.parquet test.parquet --model Qwen/Qwen2.5-0.5B-Instruct data.max_prompt_length=1024
     """
@@ -66,7 +66,7 @@ def check(
 def _read_arguments(
     arguments: list[str], model: str | None
 ) -> tuple[LoadedConfig, list[tuple[str, Literal["train", "test"]]]]:
-    """Settings, and data files with their split. Raises ConfigError."""
+    """The settings, and the data files with their split. Raises ConfigError."""
     from rl_compat import verl
     from rl_compat.config.load import load_config
     from rl_compat.errors import ConfigError
@@ -75,7 +75,9 @@ def _read_arguments(
     files = [text for text in arguments if text not in settings and not text.endswith(".toml")]
     runs = [text for text in arguments if text not in settings and text.endswith(".toml")]
     if len(runs) > 1:
-        raise ConfigError(f"`{runs[0]}` and `{runs[1]}` are both settings files", hint="give one, then `key=value`")
+        raise ConfigError(
+            f"`{runs[0]}` and `{runs[1]}` are both settings files", hint="give one of them, followed by `key=value`"
+        )
     named = [] if model is None else [f"model.path={model}"]
     loaded = load_config(Path(runs[0]) if runs else None, [*settings, *named], dialect=verl)
     show_report(loaded)
@@ -86,7 +88,7 @@ def _read_arguments(
 
 
 def _pairs(checks: list[FileCheck]) -> list[tuple[FileCheck, FileCheck]]:
-    """Each of held-out data with each of training data before it."""
+    """Every pair of training data and held-out data."""
     pairs = [(first, second) for index, second in enumerate(checks) for first in checks[:index]]
     return [(first, second) for first, second in pairs if first.split != second.split]
 
@@ -100,14 +102,16 @@ def _show(reports: list[FileReport], shared: list[DataProblem]) -> None:
 
 
 def _summary(report: FileReport) -> list[str]:
-    split = "to train on" if report.split == "train" else "held out"
-    lines = [report.form, f"  {report.num_rows} rows {split}, {report.num_usable} of them usable"]
+    split = "training rows" if report.split == "train" else "held-out rows"
+    lines = [report.form, f"  {report.num_rows} {split}, {report.num_usable} usable"]
     for name, found in report.lengths.items():
-        shape = f"{found.minimum} at least, {found.median} median, {found.p95} p95, {found.maximum} at most"
+        shape = f"minimum {found.minimum}, median {found.median}, p95 {found.p95}, maximum {found.maximum}"
         lines.append(f"  {name} tokens: {shape}")
     lines.append(f"  {report.tokens_per_epoch:,} tokens per epoch")
     if any(report.sources):
-        lines.append("  data source: " + ", ".join(f"`{name}` {count}" for name, count in report.sources.items()))
+        lines.append(
+            "  rows by data source: " + ", ".join(f"`{name}` {count}" for name, count in report.sources.items())
+        )
     return lines
 
 
@@ -119,7 +123,7 @@ def _lines(problem: DataProblem) -> list[str]:
         named = ", ".join(map(str, problem.rows))
     left = problem.num_rows - len(problem.rows)
     rows = f"{'row' if problem.num_rows == 1 else 'rows'} {named}{f' and {left} more' if left else ''}"
-    lines = [f"  {kind}: {problem.num_rows} x {problem.what}: {rows}"]
+    lines = [f"  {kind}: {problem.what}: {problem.num_rows} {'row' if problem.num_rows == 1 else 'rows'} ({rows})"]
     return [*lines, f"    hint: {problem.hint}"] if problem.hint else lines
 
 
@@ -128,7 +132,7 @@ Output = Annotated[Path, typer.Option(metavar="DIR", help="Folder for `train.par
 
 @app.command()
 def gsm8k(output: Output = Path("~/data/gsm8k"), as_json: AsJson = False) -> None:
-    """Write GSM8K in the schema that verl's training reads. Nothing is downloaded."""
+    """Write the shipped GSM8K in verl's schema. Nothing is downloaded."""
     from rl_compat.data.builtin.gsm8k import write
 
     written = write(output.expanduser())
@@ -146,7 +150,7 @@ def math(
     output: Output = Path("~/data/math"),
     as_json: AsJson = False,
 ) -> None:
-    """Write MATH in the schema that verl's training reads; the ground truth is the last box of the solution.
+    """Write MATH in verl's schema. The ground truth is the content of the last \\boxed of the solution.
 
     Example: rlc data math downloads/MATH-500/test.jsonl --output data/math
     """
@@ -157,26 +161,26 @@ def math(
 
 @app.command()
 def build(
-    source: Annotated[Path, typer.Argument(metavar="FILE", help="A .jsonl, .json, .csv or .parquet file.")],
+    source: Annotated[Path, typer.Argument(metavar="FILE", help="A data file, such as .jsonl, .csv or .parquet.")],
     question: Annotated[str, typer.Option(metavar="NAME", help="Column with the question.")],
     answer: Annotated[str, typer.Option(metavar="NAME", help="Column with the answer.")],
-    output: Annotated[Path, typer.Option(metavar="FILE.parquet", help="What to write.")],
-    instruction: Annotated[str, typer.Option(metavar="TEXT", help="Added after each question.")] = "",
+    output: Annotated[Path, typer.Option(metavar="FILE.parquet", help="The file to write.")],
+    instruction: Annotated[str, typer.Option(metavar="TEXT", help="Appended to each question.")] = "",
     answer_in: Annotated[
         str,
         typer.Option(
             metavar="column|hash|boxed",
-            help="The ground truth: the whole column, the number after `####`, or what the last \\boxed holds.",
+            help="The ground truth: the whole column, the number after `####`, or the content of the last \\boxed.",
         ),
     ] = "column",
     data_source: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Picks the reward; the file's name when not given.")
+        str | None, typer.Option(metavar="NAME", help="Selects the reward. Default: the name of the file.")
     ] = None,
     split: Annotated[str, typer.Option(metavar="train|test", help="Written to `extra_info.split`.")] = "train",
-    drop: Annotated[bool, typer.Option("--drop", help="Leave out rows without a question or an answer.")] = False,
+    drop: Annotated[bool, typer.Option("--drop", help="Drop rows without a question or an answer.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write questions and answers in the schema that verl's training reads.
+    """Write questions and answers in verl's schema.
 
     Example: rlc data build qa.jsonl --question q --answer a --instruction "Answer with a number." --output qa.parquet
     """
@@ -197,7 +201,7 @@ def build(
     )
     _show_written([written], as_json=as_json)
     if data_source is None:
-        print_note("note: no reward belongs to this data source: name one, such as `reward.functions=exact_match`")
+        print_note("note: this data source has no default reward: set one, such as `reward.functions=exact_match`")
 
 
 def _one_of(option: str, value: str, allowed: tuple[str, ...]) -> None:
@@ -207,13 +211,13 @@ def _one_of(option: str, value: str, allowed: tuple[str, ...]) -> None:
         close = nearest(value, allowed)
         names = " or ".join(f"`{name}`" for name in allowed)
         hint = f"did you mean `{close}`" if close else None
-        raise ConfigError(f"`{option}` takes {names}, not `{value}`", hint=hint)
+        raise ConfigError(f"`{option}` must be {names}, not `{value}`", hint=hint)
 
 
 def _show_written(written: list[Written], *, as_json: bool) -> None:
     for item in written:
         if item.num_left_out:
-            print_warning(f"{item.num_left_out} rows left out of `{item.path}`: without a question or an answer")
+            print_warning(f"{item.num_left_out} rows without a question or an answer are not in `{item.path}`")
     if as_json:
         print_json([asdict(item) | {"path": str(item.path)} for item in written])
     else:

@@ -29,7 +29,7 @@ def test_without_json_each_file_is_a_line(tmp_path: Path, capsys: pytest.Capture
 
 def test_a_folder_that_cannot_be_written_is_asked_wrongly(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(DataError, match="cannot write to") as error:
+    with pytest.raises(DataError, match=r"`.*/file`") as error:
         run_command("rl_compat.cli.data", ["gsm8k", "--output", str(tmp_path / "file")], "rlc data")
     assert error.value.exit_code == 2
 
@@ -43,12 +43,11 @@ def test_questions_and_answers_are_written_from_named_columns(
     assert run_command("rl_compat.cli.data", [*arguments, "--answer-in", "hash", "--drop"], "rlc data") == 0
     shown = capsys.readouterr()
     assert shown.out == f"{output}: 1 rows\n"
-    assert "warning: 1 rows left out" in shown.err
-    assert "note: no reward belongs to this data source" in shown.err
+    assert "warning: 1 " in shown.err and "`reward.functions=exact_match`" in shown.err
     assert load_rows([str(output)])[0].ground_truth == "4"
-    with pytest.raises(ConfigError, match="`--answer-in` takes `column` or `hash` or `boxed`, not `bocksed`") as error:
+    with pytest.raises(ConfigError, match=r"`--answer-in`.*`column` or `hash` or `boxed`.*`bocksed`") as error:
         run_command("rl_compat.cli.data", [*arguments, "--answer-in", "bocksed"], "rlc data")
-    assert error.value.hint == "did you mean `boxed`"
+    assert "`boxed`" in str(error.value.hint)
 
 
 def test_math_is_written_from_a_local_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -213,9 +213,9 @@ def test_rows_of_a_large_problem_are_capped_and_counted(
     assert f"`{path}`" in lines[0] and "`prompt`" in lines[0]
     assert lines[1].split()[0] == "32" and " 2 " in lines[1]
     first = next(index for index, line in enumerate(lines) if "problem:" in line)
-    assert " 30 " in lines[first] and "rows 0, 1, 2, " in lines[first] and lines[first].endswith(", 19 and 10 more")
+    assert " 30 " in lines[first] and "rows 0, 1, 2, " in lines[first] and ", 19 and 10 more" in lines[first]
     assert "`data.bad_rows=drop`" in lines[first + 1]
-    assert "note: " in lines[first + 2] and lines[first + 2].endswith("row 31 (row 30)")
+    assert "note: " in lines[first + 2] and "row 31 (row 30)" in lines[first + 2]
     assert lines[-1].startswith("1 ")
     assert "32/32" in shown.err
 

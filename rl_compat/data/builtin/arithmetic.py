@@ -1,4 +1,4 @@
-"""A generated task small enough for a tiny model: sums of two numbers from 0 to 99."""
+"""A generated task for tiny models: sums of two numbers from 0 to 99."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ SEED = 1
 
 
 def rows(split: Literal["train", "test"], *, limit: int | None = None, seed: int = SEED) -> list[dict[str, Any]]:
-    """Prompts `a+b=` in a random order that depends on the seed only.
+    """Prompts `a+b=` in a random order that depends only on the seed.
 
-    The two splits share no unordered pair: `3+4=` and `4+3=` lie in the same one.
+    The splits share no unordered pair: `3+4=` and `4+3=` are in the same split.
     """
     pairs = [(a, b) for a in range(LARGEST + 1) for b in range(a, LARGEST + 1)]
     generator = random.Random(seed)
@@ -25,7 +25,7 @@ def rows(split: Literal["train", "test"], *, limit: int | None = None, seed: int
 
 
 def pairs(split: Literal["train", "test"], *, limit: int | None = None, seed: int = SEED) -> list[dict[str, Any]]:
-    """The same prompts with the right sum as the chosen response and a wrong one, near it, as the rejected."""
+    """The same prompts with the correct sum as chosen and a nearby number as rejected response."""
     generator = random.Random(f"{seed}:{split}")
     found = []
     for record in rows(split, limit=limit, seed=seed):

@@ -1,4 +1,4 @@
-"""Files in verl's schema from questions and answers, and from MATH."""
+"""Writes files in verl's schema from questions and answers, and from MATH."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ TRUTHS: Mapping[AnswerIn, Callable[[str], str | None]] = {
     "hash": gsm8k.ground_truth,
     "boxed": math_problems.answer_in,
 }
-"how the ground truth is read from the answer: all of it, the number after `####`, or what the last box holds"
+"from the answer to the ground truth: all of it, the number after `####`, or the content of the last box"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """A file that was written."""
+    """One written file."""
 
     path: Path
     num_rows: int
@@ -49,14 +49,12 @@ def build_file(
     split: Split = "train",
     drop: bool = False,
 ) -> Written:
-    """Write the rows of a file with a column of questions and one of answers as verl's schema.
+    """Convert a file with a column of questions and a column of answers to verl's schema.
 
-    Raises DataError for a missing column, and for rows without a question or an answer, which `drop` leaves out.
+    Raises DataError for a missing column, and for rows without a question or an answer unless `drop` is set.
     """
     if output.suffix != ".parquet":
-        raise DataError(
-            f"`{output}` is not the name of a parquet file", hint=f"name it `{output.with_suffix('.parquet')}`"
-        )
+        raise DataError(f"`{output}` does not end in .parquet", hint=f"name it `{output.with_suffix('.parquet')}`")
     records = read_records(source)
     _check_columns(records, (question, answer), name=str(source))
     rows: list[dict[str, Any]] = []
@@ -64,7 +62,7 @@ def build_file(
     for index, record in enumerate(records):
         asked, answered = _text(lookup(record, question)), _text(lookup(record, answer))
         truth = TRUTHS[answer_in](answered)
-        why = "without a question" if not asked else "without an answer" if truth is None else None
+        why = "no question" if not asked else "no answer" if truth is None else None
         if why is not None or truth is None:
             bad.setdefault(str(why), []).append(index)
             continue
@@ -86,9 +84,9 @@ def build_file(
 
 
 def build_math(source: str, folder: Path) -> list[Written]:
-    """Write MATH, or data of its form, as `train.parquet` and `test.parquet`; rows without a final answer are left out.
+    """Write MATH, or data in its form, as `train.parquet` and `test.parquet` without rows that have no final answer.
 
-    `source` is a file or folder, or a hub's id. A file's split is told by its name, `train` where that says nothing.
+    `source` is a file, a folder or a hub id. The name of a file tells its split, `train` by default.
     Raises DataError.
     """
     written: list[Written] = []
@@ -117,7 +115,7 @@ def _math_files(source: str) -> dict[Split, list[Records]]:
         return {split: files for split, files in found.items() if files}
     hub = HubName.parse(source)
     if hub is None:
-        raise DataError(f"there is no file or folder `{source}`", hint="a dataset of a hub is written `owner/name`")
+        raise DataError(f"there is no file or folder `{source}`", hint="a hub id has the form `owner/name`")
     return {split: [TableRecords(source, load_from_hub(hub, split=split, streaming=False))] for split in splits}
 
 
@@ -130,7 +128,7 @@ def _check_columns(records: Sequence[Record], wanted: Sequence[str], *, name: st
             close = nearest(column, present)
             listed = ", ".join(f"`{item}`" for item in present)
             hint = f"did you mean `{close}`" if close else "name the columns with `--question` and `--answer`"
-            raise DataError(f"`{name}` has no column `{column}`: it has {listed}", hint=hint)
+            raise DataError(f"`{name}` has no column `{column}`, only {listed}", hint=hint)
 
 
 def _write(rows: Sequence[Mapping[str, Any]], output: Path, *, name: str) -> None:
@@ -140,5 +138,5 @@ def _write(rows: Sequence[Mapping[str, Any]], output: Path, *, name: str) -> Non
 
 
 def _text(value: Any) -> str:
-    """A value as text: numbers as they are written, nothing for null."""
+    """A value as text, empty for null."""
     return "" if value is None else str(value).strip()

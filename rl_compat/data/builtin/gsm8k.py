@@ -1,4 +1,4 @@
-"""GSM8K, shipped with the package, as chat rows in the schema that verl writes."""
+"""GSM8K, shipped with the package, in the schema that verl writes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def ground_truth(answer: str) -> str | None:
 
 
 def row(question: str, answer: str, *, split: str, index: int) -> dict[str, Any]:
-    """One row of the schema from a raw question and reference solution."""
+    """One row of the schema from a question and its reference solution. Raises DataError without a final number."""
     truth = ground_truth(answer)
     if truth is None:
         raise DataError(f"row {index}: the answer has no number after `{MARKER}`", hint=f"it ends `…{answer[-40:]}`")

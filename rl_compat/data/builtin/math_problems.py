@@ -1,4 +1,4 @@
-"""Competition problems in the form of MATH: a problem, and a solution whose last box is the answer."""
+"""Competition problems in the form of MATH: a problem, and a solution with the answer in its last box."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ INSTRUCTION = r"Let's think step by step and output the final answer within \box
 
 
 def answer_in(solution: str) -> str | None:
-    """What the last box of a solution holds, or None; an empty box holds nothing."""
+    """The content of the last box of a solution, None where there is none or it is empty."""
     return last_boxed(solution) or None
 
 
 def row(problem: str, solution: str, *, answer: str | None = None, split: str, index: int) -> dict[str, Any] | None:
-    """One row of verl's schema, None when the answer is not given and the solution has none."""
+    """One row of verl's schema, None without an answer, given or in the solution."""
     truth = answer or answer_in(solution)
     if truth is None:
         return None
@@ -34,7 +34,7 @@ def row(problem: str, solution: str, *, answer: str | None = None, split: str, i
 
 
 def from_raw(record: Record, index: int, split: str) -> Record | None:
-    """A row of the schema from `problem`, `solution` and, where there is one, `answer`; None without any answer."""
+    """A row of the schema from `problem`, `solution` and optionally `answer`; None without an answer."""
     problem, solution, answer = record.get("problem"), record.get("solution"), record.get("answer")
     if not isinstance(problem, str) or not isinstance(solution, str):
         return None

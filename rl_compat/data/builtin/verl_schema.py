@@ -1,4 +1,4 @@
-"""The parquet schema that verl writes for questions with an answer that can be checked."""
+"""The parquet schema of verl for questions with verifiable answers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SCHEMA = pyarrow.schema(
 def schema_row(
     *, question: str, instruction: str, ground_truth: str, answer: str, data_source: str, split: str, index: int
 ) -> dict[str, Any]:
-    """One row: the question, a space and the instruction as a user turn; the answer as it was, solution and all."""
+    """One row: the question and the instruction as a user turn, and the whole answer in `extra_info`."""
     return {
         "data_source": data_source,
         "prompt": [{"role": "user", "content": f"{question} {instruction}" if instruction else question}],
@@ -46,7 +46,7 @@ def schema_row(
 
 
 def write_rows(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Write beside the path and rename, so that no half file ever has the name. Raises DataError."""
+    """Write atomically: to a temporary file that is then renamed. Raises DataError."""
     table = pyarrow.Table.from_pylist(list(rows), schema=SCHEMA)
     unfinished = path.with_name(path.name + ".tmp")
     try:
@@ -58,5 +58,5 @@ def write_rows(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
             unfinished.unlink(missing_ok=True)
     except OSError as error:
         raise DataError(
-            f"cannot write to `{path.parent}`: {error.strerror or error}", hint="name another place with `--output`"
+            f"cannot write to `{path.parent}`: {error.strerror or error}", hint="choose another folder with `--output`"
         ) from error

@@ -1,4 +1,4 @@
-"""Prompts with responses as tokens, and which of these are learned: the assistant's turns with their ends."""
+"""Conversations as tokens, and the tokens that are learned: the assistant turns with their end tokens."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from rl_compat.errors import DataError, RLCompatError
 REWRITES = "template_rewrites"
 APART = "tokens_across"
 NOTES = {
-    REWRITES: "the template writes a conversation otherwise than it prompts for a response: in {rows} each response "
-    "is learned after the prompt that the template makes for it",
-    APART: "a token spans the end of the prompt: in {rows} prompt and response are tokenized apart, as in generation",
+    REWRITES: "the template changes earlier turns when a conversation goes on: in {rows} each response is a separate "
+    "example after the prompt that the template gives for it",
+    APART: "a token spans the end of the prompt: in {rows} prompt and response are tokenized separately, as in rollout",
 }
 
 
 class ConversationEncoder(Protocol):
-    """Writes messages as the model sees them, and texts as ids."""
+    """Renders messages with the chat template, and tokenizes text."""
 
     @property
     def stop_token_ids(self) -> Collection[int]: ...
@@ -36,12 +36,12 @@ class ConversationEncoder(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Example:
-    """A prompt and what follows it."""
+    """A prompt and its response as ids."""
 
     prompt_ids: tuple[int, ...]
     response_ids: tuple[int, ...]
     learned: tuple[bool, ...]
-    "for each response token, False on what others say between the assistant's turns"
+    "for each response token; False on turns of others between the assistant turns"
 
     def __len__(self) -> int:
         return len(self.prompt_ids) + len(self.response_ids)
@@ -49,15 +49,15 @@ class Example:
 
 @dataclass(slots=True)
 class Conversations:
-    """Encodes conversations with one template and counts what was unusual about them."""
+    """Encodes conversations with one template, and counts the unusual ones."""
 
     chat: ConversationEncoder
     counts: Counter[str] = field(default_factory=Counter)
 
     def examples(self, prompt: Text, response: Text) -> list[Example]:
-        """One example, or one for each turn of the assistant where the template rewrites earlier turns.
+        """One example, or one for each assistant turn where the template rewrites earlier turns.
 
-        Raises DataError for a response without tokens and where the template refuses the messages.
+        Raises DataError for a response without tokens and for messages that the template refuses.
         """
         before, turns = prompt_messages(prompt), _to_last_of_assistant(response_messages(response))
         try:
@@ -71,16 +71,16 @@ class Conversations:
             raise DataError(error.message, hint=error.hint) from error
 
     def plain_text(self, text: str) -> Example:
-        """A text without turns: everything after its first token is learned, and where it ends."""
+        """A text without turns; everything after its first token is learned, including an end token."""
         ids = self.chat.tokenize(text, is_whole=True)
         if ids and ids[-1] not in self.chat.stop_token_ids:
             ids += _end(self.chat)
         if len(ids) < 2:
-            raise DataError("a text has a single token", hint="leave the row out, there is nothing to learn from it")
+            raise DataError("the text has fewer than two tokens", hint="remove the row: it has no token to learn")
         return Example(prompt_ids=(ids[0],), response_ids=tuple(ids[1:]), learned=(True,) * (len(ids) - 1))
 
     def whole(self, prompt: Text, response: Text) -> list[int]:
-        """A conversation as the template ends it, as ids."""
+        """The ids of a whole conversation with its end."""
         if prompt == "" and isinstance(response, str):
             return self.chat.tokenize(response, is_whole=True)
         messages = [*prompt_messages(prompt), *response_messages(response)]
@@ -90,11 +90,11 @@ class Conversations:
             raise DataError(error.message, hint=error.hint) from error
 
     def notes(self) -> list[str]:
-        """What was unusual, in sentences."""
+        """Notes about unusual conversations."""
         return [NOTES[kind].format(rows=_rows(count)) for kind, count in self.counts.items()]
 
     def _spans(self, before: ChatMessages, turns: ChatMessages) -> list[tuple[str, str]] | None:
-        """For each turn of the assistant the text before it and its own; None when these are no parts of the whole."""
+        """The text before each assistant turn, and its own; None where they are not parts of the whole text."""
         whole = self.chat.render([*before, *turns], opens_response=False)
         spans, position = [], 0
         for number, turn in enumerate(turns):
@@ -116,13 +116,13 @@ class Conversations:
         start = learned.index(True) if True in learned else len(learned)
         last = len(learned) - learned[::-1].index(True) if True in learned else start
         if start == last or not _says_something(ids[start:last], self.chat):
-            raise DataError("the response is empty", hint="leave the row out, there is nothing to learn from it")
+            raise DataError("the response is empty", hint="remove the row: it has no token to learn")
         return Example(
             prompt_ids=tuple(ids[:start]), response_ids=tuple(ids[start:last]), learned=tuple(learned[start:last])
         )
 
     def _tokens(self, spans: Sequence[tuple[str, str]]) -> tuple[list[int], list[bool]]:
-        """Ids with what is learned of them. Tokenized as a whole where every boundary lies between two tokens."""
+        """Ids, and whether each is learned. Tokenized as a whole where no token spans a boundary."""
         pieces = [text for span in spans for text in span]
         parts = self._split(pieces)
         if parts is None:
@@ -138,7 +138,7 @@ class Conversations:
         return ids, learned
 
     def _split(self, pieces: Sequence[str]) -> list[list[int]] | None:
-        """The ids of the joined pieces, piece by piece; None when a token spans two of them."""
+        """The ids of the joined pieces, piece by piece; None where a token spans two of them."""
         whole = self.chat.tokenize("".join(pieces))
         ends, text = [0], ""
         for piece in pieces[:-1]:
@@ -151,13 +151,13 @@ class Conversations:
         return [whole[start:end] for start, end in pairwise(ends)]
 
     def _learned(self, part: Sequence[int]) -> list[bool]:
-        """A turn up to its end token; what a template writes after that is never generated."""
+        """A turn up to its end token; the model never generates what the template writes after it."""
         ends = [index for index, token in enumerate(part) if token in self.chat.stop_token_ids]
         last = ends[-1] + 1 if ends else len(part)
         return [index < last for index in range(len(part))]
 
     def _ended(self, ids: list[int], learned: list[bool], last_piece: str, length: int) -> tuple[list[int], list[bool]]:
-        """With an end token where the template writes none, in place of the space that it leaves after a turn."""
+        """With an end token in place of trailing white space, where the template writes no end token."""
         kept = self.chat.tokenize(last_piece.rstrip())
         if length and ids[-length:][: len(kept)] == kept:
             ids, learned = ids[: len(ids) - length + len(kept)], learned[: len(learned) - length + len(kept)]
@@ -165,7 +165,7 @@ class Conversations:
         return ids + end, learned + [True] * len(end)
 
     def _alone(self, before: ChatMessages, turn: dict[str, Any]) -> Example:
-        """One turn after the prompt that the template makes for it: its text, and the end of a turn."""
+        """One turn after the prompt that the template gives for it."""
         opened = self.chat.render(before, opens_response=True)
         closed = self.chat.render([*before, turn], opens_response=False)
         if closed.startswith(opened):
@@ -173,14 +173,14 @@ class Conversations:
         content = turn.get("content")
         if not isinstance(content, str):
             raise DataError(
-                "the template does not write a response without text after its prompt",
-                hint="leave the row out, or set `model.chat_template`",
+                "the template does not render a response without text after its prompt",
+                hint="remove the row, or set `model.chat_template`",
             )
         return self._joined([(opened, content)])
 
 
 def learn_everything(example: Example) -> Example:
-    """The same tokens, all of them learned but the first."""
+    """The same tokens; all but the first are learned."""
     ids = (*example.prompt_ids, *example.response_ids)
     return Example(prompt_ids=ids[:1], response_ids=ids[1:], learned=(True,) * (len(ids) - 1))
 
@@ -188,7 +188,7 @@ def learn_everything(example: Example) -> Example:
 def _to_last_of_assistant(turns: ChatMessages) -> ChatMessages:
     spoken = [number for number, turn in enumerate(turns) if turn["role"] == "assistant"]
     if not spoken:
-        raise DataError("the response has no turn of the assistant", hint="leave the row out, or mend its roles")
+        raise DataError("the response has no assistant turn", hint="remove the row, or fix its roles")
     return turns[: spoken[-1] + 1]
 
 

@@ -1,4 +1,4 @@
-"""What training on given responses learns from: a response, a pair of them, or a pair of conversations to score."""
+"""Examples of offline data: a response, a pair of responses, or a pair of conversations to score."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ OfflineRow = TypeVar("OfflineRow", SupervisedRow, PreferenceRow, LabelledRow)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """One example, or the better and the worse of a pair."""
+    """One example, or the chosen and the rejected one of a pair."""
 
     examples: tuple[Example, ...]
     preferred: tuple[bool, ...] = (True,)
-    "for each example whether it is the good one"
+    "for each example whether it is chosen or desirable"
     margin: float | None = None
     row: int = 0
     "position in the dataset"
@@ -34,39 +34,41 @@ class Item:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ItemSet:
+    """Encoded items, and what happened to the rows."""
+
     items: tuple[Item, ...]
     notes: tuple[str, ...] = ()
-    "what was dropped, cut or unusual, in sentences"
+    "about dropped, cut and unusual rows"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ItemBatch(Batch):
-    """The examples of several items. `groups` is the item, `response_mask` what is learned."""
+    """The examples of several items. `groups` is the number of the item, `response_mask` marks learned tokens."""
 
     preferred: Tensor
     "[B] bool"
     margins: Tensor
     "[B] float32"
     reference: Tensor | None = None
-    "[B] float32: log-probability of what is learned of each example under the reference"
+    "[B] float32: log-probability of the learned tokens of each example under the reference"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Encoding:
-    """How rows become items."""
+    """How rows are encoded."""
 
     chat: ConversationEncoder
     max_prompt_length: int
     max_response_length: int
     overlong: Overlong = "filter"
-    "rows over a limit: left out, an error, or the prompt cut on that side and the response at its end"
+    "rows over a limit: drop them, stop, or cut the prompt on that side and the response at its end"
     bad_rows: BadRows = "error"
 
 
 def supervised_items(
     rows: Sequence[SupervisedRow], encoding: Encoding, *, loss_on: Literal["response", "all"] = "response"
 ) -> ItemSet:
-    """Examples to imitate; a row whose earlier turns the template rewrites gives one for each of its responses."""
+    """Examples to imitate; where the template rewrites earlier turns, a row gives one example for each response."""
 
     def encode(row: SupervisedRow, conversations: Conversations) -> list[Item]:
         examples = _examples(conversations, row.prompt, row.response, is_plain_text=row.is_plain_text)
@@ -82,7 +84,7 @@ def supervised_items(
 
 
 def preference_items(rows: Sequence[PreferenceRow], encoding: Encoding) -> ItemSet:
-    """Pairs with one prompt, the better response first."""
+    """Pairs with one prompt, the chosen response first."""
 
     def encode(row: PreferenceRow, conversations: Conversations) -> list[Item]:
         if isinstance(row.chosen, str) and isinstance(row.rejected, str) and row.is_plain_text:
@@ -93,7 +95,7 @@ def preference_items(rows: Sequence[PreferenceRow], encoding: Encoding) -> ItemS
 
     found = _encode_all(rows, encoding, encode)
     same = [item.row for item in found.items if item.examples[0] == item.examples[1]]
-    note = f"chosen and rejected are the same in {name_rows(same)}: nothing is learned from them"
+    note = f"chosen and rejected are the same in {name_rows(same)}: the loss of these rows is constant"
     return replace(found, notes=(*found.notes, note)) if same else found
 
 
@@ -111,9 +113,9 @@ def labelled_items(rows: Sequence[LabelledRow], encoding: Encoding) -> ItemSet:
 
 
 def scored_items(rows: Sequence[PreferenceRow], encoding: Encoding) -> ItemSet:
-    """Pairs of whole conversations for a model that reads each of them at its last token.
+    """Pairs of whole conversations for a reward model, which scores each at its last token.
 
-    The prompt is the conversation, and one token stands for the response, so that the state before it is scored.
+    The conversation is the prompt, followed by one placeholder token, so the state before it is scored.
     """
 
     def encode(row: PreferenceRow, conversations: Conversations) -> list[Item]:
@@ -123,7 +125,7 @@ def scored_items(rows: Sequence[PreferenceRow], encoding: Encoding) -> ItemSet:
                 _one(conversations, row.prompt, response)
             ids = conversations.whole(row.prompt, response)
             if not ids:
-                raise DataError("a conversation gives no tokens", hint="leave the row out")
+                raise DataError("the conversation gives no tokens", hint="remove the row")
             pair.append(Example(prompt_ids=tuple(ids), response_ids=(0,), learned=(True,)))
         return [Item(examples=tuple(pair), preferred=(True, False), margin=row.margin, row=row.row)]
 
@@ -136,9 +138,9 @@ def scored_items(rows: Sequence[PreferenceRow], encoding: Encoding) -> ItemSet:
 
 
 def partners(items: Sequence[Item]) -> list[int]:
-    """For each item the next one, round to the first, with another prompt: whose response is a mismatched one.
+    """For each item the next one, cyclically, with a different prompt: its response is a mismatched one.
 
-    Raises DataError when all have one prompt.
+    Raises DataError when all items have the same prompt.
     """
     count = len(items)
     found = []
@@ -148,7 +150,7 @@ def partners(items: Sequence[Item]) -> list[int]:
         partner = next((other for other in others if items[other].examples[0].prompt_ids != prompt), None)
         if partner is None:
             raise DataError(
-                "all rows have the same prompt, and a response of another prompt is needed for each",
+                "all rows have the same prompt, and each needs the response of another prompt",
                 hint="add rows with other prompts",
             )
         found.append(partner)
@@ -164,7 +166,7 @@ def mismatched(items: Sequence[Item]) -> list[Item]:
 
 
 def item_batch(items: Sequence[Item], *, default_margin: float = 0.0) -> ItemBatch:
-    """The examples of the items, one after the other. `default_margin` is that of items without one."""
+    """The examples of the items, in order. `default_margin` is the margin of items without one."""
     examples = list(chain.from_iterable(item.examples for item in items))
     lengths = torch.tensor([len(example.response_ids) for example in examples])
     width = int(lengths.max())
@@ -189,7 +191,7 @@ def item_batch(items: Sequence[Item], *, default_margin: float = 0.0) -> ItemBat
 def _encode_all(
     rows: Sequence[OfflineRow], encoding: Encoding, encode: Callable[[OfflineRow, Conversations], list[Item]]
 ) -> ItemSet:
-    """Every row once. Raises DataError for rows that cannot be used or are too long, and when none is left."""
+    """Encode every row. Raises DataError for rows that cannot be used or are too long, and when no row is left."""
     conversations = Conversations(encoding.chat)
     items: list[Item] = []
     bad: dict[str, list[int]] = {}
@@ -204,7 +206,7 @@ def _encode_all(
         too_long += [row.row] * any(kept is not item for kept, item in zip(fitting, encoded, strict=True))
         items += [item for item in fitting if item is not None]
     if bad and encoding.bad_rows == "error":
-        check_usable(bad, num_rows=len(rows), name="the data", column="a row")
+        check_usable(bad, num_rows=len(rows), name="the data", column="response")
     notes = conversations.notes() + ([f"rows left out: {name_bad(bad)}"] if bad else [])
     if too_long:
         notes.append(_overlong_note(too_long, len(rows), encoding))
@@ -226,13 +228,13 @@ def _overlong_note(too_long: Sequence[int], num_rows: int, encoding: Encoding) -
 
 
 def _fitted(item: Item, encoding: Encoding) -> Item | None:
-    """The item itself when it keeps the limits, else cut to them, or None where it is not to be cut."""
+    """The item itself within the limits, else cut to them, or None where it is dropped."""
     most_prompt, most_response = encoding.max_prompt_length, encoding.max_response_length
     lengths = [(len(example.prompt_ids), len(example.response_ids)) for example in item.examples]
     total = most_prompt + most_response
     if all(
         p <= most_prompt and (r <= most_response or (p == 1 and p + r <= total)) for p, r in lengths
-    ):  # a text without turns has a prompt of one token and may fill both
+    ):  # the prompt of plain text is one token, so its response may fill both limits
         return item
     keep = encoding.overlong
     if keep == "filter" or keep == "error":
@@ -258,14 +260,14 @@ def _one(conversations: Conversations, prompt: Text, response: Text) -> Example:
     examples = conversations.examples(prompt, response)
     if len(examples) > 1:
         raise DataError(
-            "the template rewrites earlier turns of a response with several, which cannot be compared as a whole",
-            hint="leave the rows out, or set `model.chat_template`",
+            "the template rewrites earlier turns of this response, so it cannot be compared as a whole",
+            hint="remove the rows, or set `model.chat_template`",
         )
     return examples[0]
 
 
 def _parted(chosen: Example, rejected: Example) -> tuple[Example, Example]:
-    """Two texts as a common beginning, the prompt, and what differs."""
+    """Two texts split after their common beginning, which is the prompt."""
     one, other = ((*example.prompt_ids, *example.response_ids) for example in (chosen, rejected))
     shared = next((i for i, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]), len(one))
     start = max(1, min(shared, len(one) - 1, len(other) - 1))

@@ -1,32 +1,34 @@
-"""Rows as tokens: templated, encoded once, and held to the prompt limit."""
+"""Prompts as tokens: the chat template, encoding, and the length limit."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from rl_compat.data.form.rows import PromptRow
 from rl_compat.data.read.reading import name_rows
-from rl_compat.errors import DataError, RLCompatError
+from rl_compat.errors import DataError, ModelError, RLCompatError
 from rl_compat.trajectory import Prompt
 
 Overlong = Literal["filter", "error", "left", "right", "middle"]
 
 
 class PromptEncoder(Protocol):
-    """Turns a prompt into what the model sees."""
+    """Applies the chat template and tokenizes."""
 
     def encode(self, prompt: str | list[dict[str, Any]]) -> tuple[str, list[int]]:
-        """The text with the template applied, and its token ids."""
+        """The templated text, and its token ids."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptSet:
+    """Encoded prompts, and what happened to the rows."""
+
     prompts: tuple[Prompt, ...]
     notes: tuple[str, ...] = ()
-    "what was dropped or cut, in sentences"
+    "about dropped and cut rows"
     num_rows: int = 0
     "before dropping"
     num_dropped: int = 0
@@ -36,12 +38,12 @@ class PromptSet:
 def build_prompts(
     rows: Sequence[PromptRow], *, chat: PromptEncoder, max_prompt_length: int, overlong: Overlong = "filter"
 ) -> PromptSet:
-    """Encode every row once; the ids are the ones that generator and trainer both use.
+    """Encode every row once; the rollout and the update use the same ids.
 
     A prompt of exactly `max_prompt_length` tokens is kept. `filter` drops longer ones; `error` stops; `left` keeps the
     last `max_prompt_length` tokens, `right` the first, `middle` half of them (rounded down) from the start and the
-    rest from the end. `Prompt.text` stays the whole text. Raises DataError when nothing is left, and for a row that
-    gives no tokens.
+    rest from the end. `Prompt.text` keeps the whole text. Raises DataError when no row is left, and for a row
+    without tokens.
     """
     prompts: list[Prompt] = []
     too_long: list[tuple[int, int]] = []
@@ -65,7 +67,7 @@ def build_prompts(
 def encode_row(
     row: PromptRow, *, chat: PromptEncoder, max_prompt_length: int, overlong: Overlong
 ) -> tuple[Prompt | None, int]:
-    """The prompt, None where it is dropped for its length, and the tokens that it has uncut. Raises DataError."""
+    """The prompt, None where it is dropped, and its number of tokens before any cut. Raises DataError."""
     text, token_ids = _encode(row, chat)
     length = len(token_ids)
     if length > max_prompt_length:
@@ -76,7 +78,7 @@ def encode_row(
 
 
 def cut(token_ids: Sequence[int], length: int, *, keep: Literal["left", "right", "middle"]) -> list[int]:
-    """`length` of the tokens: `left` cuts on the left, `right` on the right, `middle` in the middle."""
+    """At most `length` of the tokens; `keep` names the side that is cut."""
     ids = list(token_ids)
     if len(ids) <= length:
         return ids
@@ -89,15 +91,25 @@ def cut(token_ids: Sequence[int], length: int, *, keep: Literal["left", "right",
 
 
 def check_batch_size(num_rows: int, batch_size: int) -> None:
-    """Raise DataError when the data does not fill one batch."""
+    """Raise DataError when the data has fewer rows than a batch."""
     if num_rows >= batch_size:
         return
     if num_rows == 0:
-        raise DataError("there are no rows to train on", hint="name a dataset with `data.train_files`")
+        raise DataError("the training data has no rows", hint="name a dataset with `data.train_files`")
     raise DataError(
-        f"the data has {_count(num_rows)} and one batch needs {batch_size}",
+        f"the training data has {_count(num_rows)}, and a batch needs {batch_size}",
         hint=f"set `trainer.batch_size={num_rows}` or less, or add rows",
     )
+
+
+def check_token_ids(sequences: Iterable[Sequence[int]], vocab_size: int) -> None:
+    """Raise ModelError for a token without an embedding in the model."""
+    largest = max(map(max, sequences), default=0)
+    if largest >= vocab_size:
+        raise ModelError(
+            f"the tokenizer gives the id {largest}, and the model has {vocab_size} embeddings",
+            hint="set `model.tokenizer` to the tokenizer of the model",
+        )
 
 
 def _encode(row: PromptRow, chat: PromptEncoder) -> tuple[str, list[int]]:
@@ -132,17 +144,17 @@ def _check_lengths(too_long: Sequence[tuple[int, int]], *, num_rows: int, limit:
     if overlong == "filter" and len(too_long) == num_rows:
         shortest = min(length for _, length in too_long)
         raise DataError(
-            f"all {_count(num_rows)} dropped: too long, the shortest has {shortest} tokens and the limit is {limit}",
+            f"all {_count(num_rows)} are too long: the shortest has {shortest} tokens, and the limit is {limit}",
             hint=f"set `data.max_prompt_length={longest}` to keep all, or `data.overlong_prompts=left` to cut them",
         )
 
 
 def too_long_error(row: int, length: int, *, limit: int, num_more: int = 0, longest: int = 0) -> DataError:
-    """The error for a row over the limit where `data.overlong_prompts=error`."""
+    """The error for a row that is too long under `data.overlong_prompts=error`."""
     more = f", and {_count(num_more)} more" if num_more else ""
     enough = max(length, longest)
     return DataError(
-        f"the prompt of row {row} has {length} tokens, {length} > {limit}{more}",
+        f"the prompt of row {row} has {length} tokens, and the limit is {limit}{more}",
         hint=f"set `data.max_prompt_length={enough}`, or `data.overlong_prompts=filter` to drop such rows",
     )
 

@@ -1,4 +1,4 @@
-"""Prompts of a dataset that is larger than memory: read in pieces, encoded when they are asked for."""
+"""Prompts of a dataset larger than memory: read in pieces, encoded on access."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NUM_SAMPLED = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamedFile:
-    """A file with its form and its pieces."""
+    """A source with its form and its pieces."""
 
     file: Records
     form: Form
@@ -33,10 +33,9 @@ class StreamedFile:
 
 
 class StreamedPrompts(Sequence[Prompt]):
-    """A sequence of all rows of which some may not be usable; `usable` tells, and asking for such a row fails.
+    """All rows as a sequence. A row may turn out unusable: `usable` tells, and indexing it raises DataError.
 
-    In memory are the pieces of a block, or of several where as many are drawn from in turn, and the last prompts that
-    were asked for.
+    Memory holds the pieces of `num_blocks` blocks and the last prompts that were accessed.
     """
 
     def __init__(
@@ -61,7 +60,7 @@ class StreamedPrompts(Sequence[Prompt]):
         self._notes: list[str] = []
 
     def __len__(self) -> int:
-        """Rows, usable or not."""
+        """The number of rows, usable or not."""
         return sum(piece.num_rows for piece in self.pieces)
 
     @overload
@@ -69,7 +68,7 @@ class StreamedPrompts(Sequence[Prompt]):
     @overload
     def __getitem__(self, index: slice) -> list[Prompt]: ...
     def __getitem__(self, index: int | slice) -> Prompt | list[Prompt]:
-        """The prompt of a row. Raises DataError for a row that cannot be used, or that cannot be read any more."""
+        """The prompt of a row. Raises DataError for a row that cannot be used or read."""
         if isinstance(index, slice):
             return [self[row] for row in range(*index.indices(len(self)))]
         prompt = self._prompt(range(len(self))[index])
@@ -81,7 +80,7 @@ class StreamedPrompts(Sequence[Prompt]):
         return self._prompt(row) is not None
 
     def sample(self) -> list[Prompt]:
-        """The first usable prompts of each file. Raises DataError when a file begins with none."""
+        """The usable prompts at the beginning of each file. Raises DataError where a file has none there."""
         found: list[Prompt] = []
         for file in self._files:
             first = file.pieces[0]
@@ -96,7 +95,7 @@ class StreamedPrompts(Sequence[Prompt]):
         return found
 
     def take_notes(self) -> list[str]:
-        """What was left out since the last time, said at the 1st, 10th, 100th … row."""
+        """Notes since the last call: one at the 1st, 10th, 100th, … row that was left out."""
         notes, self._notes = self._notes, []
         return notes
 
@@ -123,14 +122,14 @@ class StreamedPrompts(Sequence[Prompt]):
         if prompt is None and self._overlong == "error":
             raise too_long_error(number, length, limit=limit)
         if prompt is None:
-            self._leave_out(number, f"{length} tokens, over {limit}")
+            self._leave_out(number, f"{length} tokens, and the limit is {limit}")
         return prompt
 
     def _leave_out(self, number: int, why: str) -> None:
         self._num_left_out += 1
         if self._num_left_out in (10**power for power in range(10)):
-            times = f"{self._num_left_out} rows were left out so far, the last is " if self._num_left_out > 1 else ""
-            self._notes.append(f"{times}row {number}{'' if times else ' is left out'}: {why}")
+            so_far = f" ({self._num_left_out} rows so far)" if self._num_left_out > 1 else ""
+            self._notes.append(f"row {number} is left out{so_far}: {why}")
 
     def _records_of(self, piece: Piece) -> list[Record]:
         if piece.first_row in self._records:
@@ -141,7 +140,7 @@ class StreamedPrompts(Sequence[Prompt]):
         return records
 
     def _make_room(self, piece: Piece) -> None:
-        """Drop pieces, least recently used first, until the new one fits in beside the others."""
+        """Drop pieces, least recently used first, until the new one fits."""
         held = [self.pieces[bisect_right(self._starts, first) - 1] for first in self._records]
         num_rows = sum(item.num_rows for item in held) + piece.num_rows
         num_bytes = sum(item.num_bytes for item in held) + piece.num_bytes

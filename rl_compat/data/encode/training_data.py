@@ -1,4 +1,4 @@
-"""What a run draws its prompts from: rows in memory or streamed, one source after another or a mixture."""
+"""The training prompts of a run, in memory or streamed, and their order: one dataset, or a mixture."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ from rl_compat.errors import DataError
 from rl_compat.trajectory import Prompt
 
 MEMORY_PER_BYTE = 12
-"bytes that a row takes in memory, as text and as token ids, for one in its file"
+"bytes of a row in memory, as text and as token ids, for each byte in its file"
 SHARE_OF_MEMORY = 0.25
-"that rows may take before they are streamed"
+"largest share of the memory for rows; larger data is streamed"
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingData:
-    """Prompts by index, and where each source of a mixture lies among them."""
+    """Prompts by index, and the range of each source among them."""
 
     prompts: Sequence[Prompt]
     sources: tuple[tuple[int, int], ...]
-    "first index and number of rows of each name in the settings"
+    "first index and number of rows of each source"
     weights: tuple[float, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -48,7 +48,7 @@ class TrainingData:
         return isinstance(self.prompts, StreamedPrompts)
 
     def sample(self) -> Sequence[Prompt]:
-        """All prompts, or the first of each streamed file: what can be checked before a run."""
+        """All prompts, or the first ones of each streamed source, to check before a run."""
         return self.prompts.sample() if isinstance(self.prompts, StreamedPrompts) else self.prompts
 
     def order(self, batch_size: int, *, shuffle: bool, seed: int) -> Order:
@@ -83,12 +83,12 @@ def load_training(
     weights: Sequence[float] = (),
     streaming: bool = False,
 ) -> TrainingData:
-    """The prompts of all files. With `weights`, one per name, they are a mixture and `max_samples` is shared by weight.
+    """The prompts of all sources. With `weights`, one per source, they are a mixture, and `max_samples` is divided.
 
-    Streamed prompts are checked where each file begins; a row that cannot be used later is left out and counted.
+    Of a streamed source the first piece is checked; a later row that cannot be used is left out and counted.
     Raises DataError.
     """
-    limits = _limits(max_samples, weights)
+    limits = sample_limits(max_samples, weights)
     limit: dict[str, Any] = {"chat": chat, "max_prompt_length": max_prompt_length, "overlong": overlong}
     if streaming:
         opened, places = _open(sources, reading, limits)
@@ -100,14 +100,14 @@ def load_training(
     for source, (_, count) in zip(loaded, places, strict=True):
         if weights and not count:
             raise DataError(
-                f"no row of `{source.name}` can be used and `data.mixture_weights` gives it a share",
-                hint="raise `data.max_prompt_length`, or leave the file out",
+                f"no row of `{source.name}` can be used, and `data.mixture_weights` gives it a share",
+                hint="raise `data.max_prompt_length`, or remove the file",
             )
     return TrainingData(prompts=built.prompts, sources=tuple(places), weights=tuple(weights), notes=built.notes)
 
 
 def left_out(prompts: Sequence[Prompt]) -> list[str]:
-    """What streaming has left out since the last time."""
+    """Notes about rows that streaming left out since the last call."""
     return prompts.take_notes() if isinstance(prompts, StreamedPrompts) else []
 
 
@@ -118,15 +118,15 @@ def should_stream(sources: Sequence[str | Records], *, memory_bytes: int) -> boo
     return size * MEMORY_PER_BYTE > SHARE_OF_MEMORY * memory_bytes
 
 
-def _limits(max_samples: int | None, weights: Sequence[float]) -> list[int | None] | int | None:
-    """The most rows of each source in a mixture, or of all together."""
+def sample_limits(max_samples: int | None, weights: Sequence[float]) -> list[int | None] | int | None:
+    """The largest number of rows of each source in a mixture, or of all together."""
     if max_samples is None or not weights:
         return max_samples
     return [max(1, round(max_samples * weight / sum(weights))) for weight in weights]
 
 
 def _places(sources: Sequence[SourceRows], prompts: Sequence[Prompt]) -> list[tuple[int, int]]:
-    """Where the prompts of each source begin and how many it has; rows that were dropped leave no gap."""
+    """The first index and the number of prompts of each source; dropped rows leave no gap."""
     rows = [prompt.row for prompt in prompts]
     starts = [bisect_left(rows, source.first_row) for source in sources]
     return [(start, end - start) for start, end in pairwise([*starts, len(rows)])]
@@ -161,7 +161,7 @@ def _open_one(file: Records, reading: Reading, *, number: int, first_row: int, l
     if not is_builtin(file):
         if not file.reads_pieces:
             reading.announce(f"`{file.name}` cannot be read in pieces and is held in memory")
-        reading.announce(f"{form.sentence(file.name)}; streamed in {len(pieces)} pieces")
+        reading.announce(f"{form.sentence(file.name)}; streamed in {len(pieces)} piece{"" if len(pieces) == 1 else "s"}")
     if reading.bad_rows == "error":
         _, bad = convert_all(records, form, task="prompts", split=reading.split, first_row=first_row)
         check_usable(bad, num_rows=len(records), name=file.name, column=form.columns.get("prompt", "prompts"))

@@ -1,4 +1,4 @@
-"""Which column holds what: the names a user gives, and values inside struct columns."""
+"""Columns of records: the names that a user gives, and values inside struct columns."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ ROLES: Mapping[Task, tuple[str, ...]] = {
     "preference": ("prompt", "chosen", "rejected"),
     "labelled": ("prompt", "response", "label", "chosen", "rejected"),
 }
-"the columns of a task that can be named"
+"the columns of a task that have a setting"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Columns:
-    """Columns that the user named. A dot reaches into a struct: `extra_info.answer`."""
+    """Column names from the settings. A dot reaches into a struct: `extra_info.answer`."""
 
     prompt: str = "prompt"
     response: str | None = None
@@ -33,7 +33,7 @@ class Columns:
     answer: str | None = None
 
     def named(self, task: Task) -> dict[str, str]:
-        """Role to column, of those that matter to the task and are not the defaults."""
+        """Role to column, for the columns of the task that differ from the default."""
         default = Columns()
         found = {role: getattr(self, role) for role in ROLES[task]}
         return {role: column for role, column in found.items() if column and column != getattr(default, role)}
@@ -56,7 +56,7 @@ def plain(value: Any) -> Any:
 
 
 def lookup(record: Mapping[str, Any], column: str | None) -> Any:
-    """The value of a column, or of a field in a struct column; None where there is none."""
+    """The value of a column or of a field in a struct column, else None."""
     if column is None or column in record:
         return record[column] if column else None
     head, dot, tail = column.partition(".")
@@ -64,5 +64,5 @@ def lookup(record: Mapping[str, Any], column: str | None) -> Any:
 
 
 def has_column(column: str, present: Sequence[str], records: Sequence[Record]) -> bool:
-    """Whether there is such a column; a field of a struct needs a value somewhere."""
+    """Whether the column exists; a field of a struct exists where any record has a value for it."""
     return column in present or ("." in column and any(lookup(record, column) is not None for record in records))

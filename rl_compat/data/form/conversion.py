@@ -1,4 +1,4 @@
-"""From a record of a known form to a typed row, or to the reason why it cannot be one."""
+"""Converts a record of a known form to a typed row, or to the reason why it cannot be used."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ REWRITTEN = {
     "response": "extra_info.answer",
     "source": "data_source",
 }
-"where a rewritten row, which has verl's schema, holds what"
+"columns of a rewritten record, which has verl's schema"
 YES = ("true", "1", "yes", "good", "desirable", "chosen")
 NO = ("false", "0", "no", "bad", "undesirable", "rejected")
 
 
 def to_row(record: Record, form: Form, *, row: int, index: int, split: str) -> PromptRow | Unusable:
-    """A prompt for reinforcement learning. `index` counts within the file, `row` over all files."""
+    """A prompt for reinforcement learning. `index` is the position in the file, `row` in the dataset."""
     rewritten = _rewritten(record, form, index, split)
     if isinstance(rewritten, Unusable):
         return rewritten
@@ -40,7 +40,7 @@ def to_row(record: Record, form: Form, *, row: int, index: int, split: str) -> P
     else:
         prompt = prompt_in(record, columns)
         if form.name == "turns" and isinstance(prompt, list):
-            prompt = before_response(prompt) or Unusable("without a turn of the user")
+            prompt = before_response(prompt) or Unusable("no turn before the response")
     if isinstance(prompt, Unusable):
         return prompt
     if is_empty(prompt):
@@ -70,19 +70,19 @@ def to_supervised(record: Record, form: Form, *, row: int, index: int, split: st
     if isinstance(parts, Unusable):
         return parts
     if is_empty(parts[1]):
-        return Unusable("with an empty response")
+        return Unusable("response: empty")
     return SupervisedRow(prompt=parts[0], response=parts[1], data_source=_source(record, columns), row=row)
 
 
 def to_preference(record: Record, form: Form, *, row: int, index: int, split: str) -> PreferenceRow | Unusable:
-    """A prompt with the better and the worse response."""
+    """A prompt with a chosen and a rejected response."""
     columns = form.columns
     pair = pair_in(record, columns)
     if isinstance(pair, Unusable):
         return pair
     margin = lookup(record, columns.get("margin"))
     if margin is not None and not _is_number(margin):
-        return Unusable("with a margin that is no number")
+        return Unusable("the margin is not a number")
     return PreferenceRow(
         prompt=pair[0],
         chosen=pair[1],
@@ -94,7 +94,7 @@ def to_preference(record: Record, form: Form, *, row: int, index: int, split: st
 
 
 def to_labelled(record: Record, form: Form, *, row: int, index: int, split: str) -> list[LabelledRow] | Unusable:
-    """A response with its label; a preference pair gives two."""
+    """A response with its label; a preference pair gives two rows."""
     columns, source = form.columns, _source(record, form.columns)
     if form.name == "preference":
         pair = pair_in(record, columns)
@@ -111,7 +111,7 @@ def to_labelled(record: Record, form: Form, *, row: int, index: int, split: str)
         return parts
     label = _label(lookup(record, columns["label"]))
     if label is None:
-        return Unusable("with a label that is neither true nor false")
+        return Unusable("the label is neither true nor false")
     return [LabelledRow(prompt=parts[0], response=parts[1], label=label, data_source=source, row=row)]
 
 
@@ -122,7 +122,7 @@ def _rewritten(record: Record, form: Form, index: int, split: str) -> tuple[Reco
     if form.rewrite is None:
         return record, form.columns
     record = form.rewrite(record, index, split) or {}
-    return (record, REWRITTEN) if record else Unusable("without a final answer in its solution")
+    return (record, REWRITTEN) if record else Unusable("the solution has no final answer")
 
 
 def _source(record: Record, columns: Mapping[str, str]) -> str:
@@ -130,7 +130,7 @@ def _source(record: Record, columns: Mapping[str, str]) -> str:
 
 
 def _truth(record: Record, columns: Mapping[str, str]) -> Any:
-    """The ground truth; rows may hold it in different columns of the form."""
+    """The ground truth; rows of one file may have it in different columns of the form."""
     column = columns.get("answer")
     places = TRUTH["answer"] if column in TRUTH["answer"] else (column,)
     return next((value for place in places if (value := lookup(record, place)) is not None), None)

@@ -1,4 +1,4 @@
-"""Which form a file has, by its columns and its first rows."""
+"""Detects the form of a file from its columns and its first rows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rl_compat.data.form.patterns import PATTERNS, Form, FormPattern
 from rl_compat.errors import DataError, nearest
 
 NUM_LOOKED_AT = 100
-"rows at the beginning of a file that its form is told by"
+"first rows of a file that decide its form"
 TITLES: Mapping[Task, str] = {
     "prompts": "prompts",
     "supervised": "prompts with responses",
@@ -25,7 +25,7 @@ KEYS: Mapping[Task, str] = {
 
 
 def detect(records: Sequence[Record], *, task: Task, columns: Columns, name: str) -> Form:
-    """The form of a file by its first rows. Raises DataError when there is none, or more than one."""
+    """The form of a file. Raises DataError when no form fits, or more than one."""
     present, records = columns_of(records), records[:NUM_LOOKED_AT]
     named = columns.named(task)
     _check_named(named, present, records, name=name)
@@ -61,7 +61,7 @@ def _match(
 
 
 def _competes(form: Form, pattern: FormPattern, first: Form) -> bool:
-    """Whether a form rests on a column that the first one makes nothing of."""
+    """Whether a form needs a column that the first form does not use."""
     needed = {form.columns[role] for role in pattern.needs}
     return not pattern.last and not needed <= set(first.columns.values())
 
@@ -72,7 +72,7 @@ def _check_named(named: Mapping[str, str], present: Sequence[str], records: Sequ
             continue
         close = nearest(column, present)
         raise DataError(
-            f"`{name}` has no column `{column}`: it has {_quoted(present)}",
+            f"`{name}` has no column `{column}`, only {_quoted(present)}",
             hint=f"set `data.{role}_key={close}`" if close else f"name the column with `data.{role}_key`",
         )
 
@@ -84,7 +84,7 @@ def _no_form(present: Sequence[str], *, task: Task, columns: Columns, name: str)
     )
     what = f"column `{columns.prompt}`" if task == "prompts" else f"columns of {TITLES[task]}"
     hint = f"set `data.prompt_key={close}`" if close else f"name the columns with {KEYS[task]}, or use one of: {forms}"
-    return DataError(f"`{name}` has no {what}: it has {_quoted(present)}", hint=hint)
+    return DataError(f"`{name}` has no {what}, only {_quoted(present)}", hint=hint)
 
 
 def _needed(pattern: FormPattern) -> str:
@@ -97,7 +97,7 @@ def _ambiguous(forms: Sequence[Form], *, task: Task, name: str) -> DataError:
     response = forms[0].columns.get("response") or forms[0].columns.get("solution")
     more = f" and `data.response_key={response}`" if task == "supervised" and response else ""
     return DataError(
-        f"`{name}` could be {len(forms)} kinds of {TITLES[task]}: {kinds}",
+        f"`{name}` matches {len(forms)} forms of {TITLES[task]}: {kinds}",
         hint=f"name the columns, such as `data.prompt_key={prompt}`{more}",
     )
 

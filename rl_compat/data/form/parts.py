@@ -1,4 +1,4 @@
-"""The parts of a record: its prompt, the response to it, or a better and a worse one."""
+"""The parts of a record: its prompt, its response, or its chosen and rejected responses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NUM_NAMED_COLUMNS = 4
 
 
 def prompt_in(record: Record, columns: Mapping[str, str]) -> Text | Unusable:
-    """The prompt with what other columns add to it: an input below it, a history and a system message before it."""
+    """The prompt with the input appended, and the history and the system message prepended."""
     column = columns["prompt"]
     prompt = text_or_turns(lookup(record, column))
     if isinstance(prompt, Unusable):
@@ -31,13 +31,13 @@ def prompt_in(record: Record, columns: Mapping[str, str]) -> Text | Unusable:
 
 
 def _of_another_form(record: Record, column: str) -> Unusable:
-    """What is said of a row that has other columns than the rows that the form was told by."""
+    """The reason for a row whose columns differ from those of the form."""
     others = [f"`{name}`" for name in record][:NUM_NAMED_COLUMNS]
-    return Unusable(f"without `{column}` and with {', '.join(others)}" if others else f"without `{column}`")
+    return Unusable(f"no `{column}`, only {', '.join(others)}" if others else f"no `{column}`")
 
 
 def _history(value: Any) -> list[dict[str, Any]]:
-    """Earlier turns as pairs of a question and an answer."""
+    """Turns from pairs of a question and an answer."""
     pairs = (
         [pair for pair in value or () if isinstance(pair, list) and len(pair) == 2] if isinstance(value, list) else []
     )
@@ -46,23 +46,23 @@ def _history(value: Any) -> list[dict[str, Any]]:
 
 
 def prompt_and_response(record: Record, columns: Mapping[str, str]) -> tuple[Text, Text] | Unusable:
-    """The prompt, empty when the form has none, and the response as text or as messages from the assistant's first."""
+    """The prompt, empty where the form has none, and the response: text, or messages from the first assistant turn."""
     prompt = prompt_in(record, columns) if "prompt" in columns else ""
     response = text_or_turns(lookup(record, columns["response"]))
     if isinstance(prompt, Unusable):
         return prompt
     if isinstance(response, Unusable):
-        return Unusable(f"with a response that is {response.why}")
+        return Unusable(f"response: {response.why}")
     if isinstance(response, list) and response[0]["role"] != "assistant":
         return _joined(prompt, response)
     return prompt, response
 
 
 def _joined(prompt: Text, response: list[dict[str, Any]]) -> tuple[Text, Text] | Unusable:
-    """A response that repeats its prompt, as whole conversations do."""
+    """Prompt and response from a response column with a whole conversation."""
     parts = split_at_response(response)
     if isinstance(parts, Unusable):
-        return Unusable(f"with a response {parts.why}")
+        return Unusable(f"response: {parts.why}")
     return (parts[0] if len(parts[0]) >= len(prompt_messages(prompt)) else prompt), parts[1]
 
 
@@ -70,18 +70,18 @@ def whole_conversation(record: Record, columns: Mapping[str, str]) -> tuple[Text
     messages = prompt_in(record, columns)
     if isinstance(messages, Unusable):
         return messages
-    return split_at_response(messages) if isinstance(messages, list) else Unusable("text where messages are expected")
+    return split_at_response(messages) if isinstance(messages, list) else Unusable("text instead of messages")
 
 
 def pair_in(record: Record, columns: Mapping[str, str]) -> tuple[Text, Text, Text] | Unusable:
-    """Prompt, chosen, rejected. The beginning that two whole conversations share is their prompt."""
+    """Prompt, chosen, rejected. The common beginning of two whole conversations is their prompt."""
     chosen, rejected = (text_or_turns(lookup(record, columns[role])) for role in ("chosen", "rejected"))
     for role, value in (("chosen", chosen), ("rejected", rejected)):
         if isinstance(value, Unusable):
-            return Unusable(f"with a `{role}` that is {value.why}")
+            return Unusable(f"`{role}`: {value.why}")
     assert not isinstance(chosen, Unusable) and not isinstance(rejected, Unusable)
     if isinstance(chosen, str) != isinstance(rejected, str):
-        return Unusable("with text in one and messages in the other of `chosen` and `rejected`")
+        return Unusable("one of `chosen` and `rejected` is text, the other messages")
     prompt: Text | Unusable = prompt_in(record, columns) if columns.get("prompt") else ""
     if isinstance(prompt, Unusable):
         return prompt
@@ -91,7 +91,7 @@ def pair_in(record: Record, columns: Mapping[str, str]) -> tuple[Text, Text, Tex
 
 
 def _with_system(prompt: Text, record: Record, columns: Mapping[str, str]) -> Text:
-    """Where there is no prompt column, its system message alone."""
+    """The system message where there is no prompt column."""
     system = lookup(record, columns.get("system"))
     return (
         [{"role": "system", "content": system}] if not prompt and isinstance(system, str) and system.strip() else prompt
@@ -102,14 +102,14 @@ def _without_shared_beginning(
     prompt: Text, chosen: list[dict[str, Any]], rejected: list[dict[str, Any]]
 ) -> tuple[Text, Text, Text] | Unusable:
     if chosen[0]["role"] == "assistant" or rejected[0]["role"] == "assistant":
-        return (prompt, chosen, rejected) if prompt else Unusable("without a prompt")
+        return (prompt, chosen, rejected) if prompt else Unusable("no prompt")
     shortest = min(len(chosen), len(rejected))
     shared = next((i for i in range(shortest) if chosen[i] != rejected[i]), shortest)
     start = min(shared, shortest - 1)
     while start > 0 and chosen[start]["role"] != "assistant":
         start -= 1
     if start == 0 or rejected[start]["role"] != "assistant":
-        return Unusable("with conversations that share no prompt")
+        return Unusable("`chosen` and `rejected` share no prompt")
     beginning = chosen[:start]
     own = prompt_messages(prompt)
     if own and own[0]["role"] == "system" and beginning[0]["role"] != "system":

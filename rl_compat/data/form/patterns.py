@@ -1,4 +1,4 @@
-"""The forms that data sets come in, told by their columns: verl, TRL, Alpaca, ShareGPT, questions and answers."""
+"""The forms of datasets, recognised by their columns: verl, TRL, Alpaca, ShareGPT, questions and answers."""
 
 from __future__ import annotations
 
@@ -14,39 +14,39 @@ Rewrite = Callable[[Record, int, str], Record | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Form:
-    """What one file was taken for: the role of each of its columns that is used."""
+    """The form of one file: which column has which role."""
 
     name: str
     title: str
     columns: Mapping[str, str]
-    "role to column; a dotted column lies in a struct"
+    "role to column; a dotted column is a field of a struct"
     rewrite: Rewrite | None = None
-    "from a raw row, its number and the split to a row of verl's schema, None when it cannot be one"
+    "from a raw record, its number and the split to a record in verl's schema, None without a final answer"
 
     def sentence(self, name: str) -> str:
-        """One line: the form, and which column is what."""
+        """One line with the form and its columns."""
         used = ", ".join(f"{role} from `{column}`" for role, column in self.columns.items())
-        return f"`{name}` looks like {self.title}: {used}"
+        return f"`{name}` is read as {self.title}: {used}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormPattern:
-    """How a form is recognised, and for which task."""
+    """How a form is recognised, and the tasks it serves."""
 
     name: str
     title: str
     tasks: tuple[Task, ...]
     needs: Mapping[str, tuple[str, ...]]
-    "role to the names its column may have; a role without names needs one that the user gave"
+    "role to possible column names; a role without names must be named in the settings"
     takes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    "the same, for columns that may be missing"
+    "the same for optional columns"
     fits: Callable[[Sequence[Record], Mapping[str, str]], bool] = lambda records, columns: True
-    "whether the first rows hold what the names promise"
+    "whether the first rows have the values that the column names suggest"
     rewrite: Rewrite | None = None
     wins: bool = False
-    "over every other form that the columns would allow"
+    "takes precedence over every other form that fits"
     last: bool = False
-    "only when there is no other"
+    "applies only where no other form fits"
 
 
 def _is_verl(records: Sequence[Record], columns: Mapping[str, str]) -> bool:
@@ -69,7 +69,7 @@ def _has_turns(records: Sequence[Record], columns: Mapping[str, str]) -> bool:
 
 
 def _has_responses(records: Sequence[Record], columns: Mapping[str, str]) -> bool:
-    """Whether the turns of the first rows go on to the assistant's."""
+    """Whether the conversations of the first rows end with an assistant turn."""
     if not _has_turns(records, columns):
         return False
     last = [turns[-1] for record in records if (turns := unpacked(lookup(record, columns["prompt"])))]

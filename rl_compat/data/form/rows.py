@@ -1,4 +1,4 @@
-"""Rows of each kind of training before they are tokenised: for reinforcement learning, imitation and preferences."""
+"""Rows before tokenization, one dataclass per task: prompts, supervised, preference pairs and labelled responses."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ ChatMessages = list[dict[str, Any]]
 "turns with `role` and `content`"
 
 Text = str | ChatMessages
-"""As a prompt: one user turn, or the messages before the response. As a response: one assistant turn, or messages of
-which those of the assistant are the response."""
+"""A prompt: the text of one user turn, or the messages before the response. A response: the text of one assistant turn,
+or messages, of which the assistant turns are the response."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptRow:
-    """A prompt that the model answers itself, and what its answer is measured by."""
+    """A prompt for reinforcement learning, with what the reward needs."""
 
     prompt: Text
     data_source: str = ""
     ground_truth: Any = None
     extra_info: Mapping[str, Any] = field(default_factory=dict)
-    "the row's `extra_info`, and every other column under its name"
+    "the fields of the column `extra_info`, and every other column under its name"
     row: int = 0
     "position in the dataset, over all files, from 0"
 
@@ -32,9 +32,9 @@ class SupervisedRow:
     """A prompt and the response to imitate."""
 
     prompt: Text
-    "an empty text for plain text without turns, which gets no template"
+    "empty for plain text, which gets no chat template"
     response: Text
-    "messages begin with an assistant's and may go on with further turns"
+    "messages begin with an assistant turn and may continue with further turns"
     data_source: str = ""
     row: int = 0
 
@@ -45,14 +45,14 @@ class SupervisedRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreferenceRow:
-    """A prompt and two responses, of which the first is the better."""
+    """A prompt with a chosen and a rejected response."""
 
     prompt: Text
-    "an empty text when the two responses are whole texts without turns"
+    "empty where both responses are whole texts without turns"
     chosen: Text
     rejected: Text
     margin: float | None = None
-    "by how much the chosen one is better, where the data says so"
+    "reward difference between chosen and rejected, where the data has it"
     data_source: str = ""
     row: int = 0
 
@@ -63,7 +63,7 @@ class PreferenceRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelledRow:
-    """A prompt, a response and whether it is a good one."""
+    """A prompt, a response, and whether the response is desirable."""
 
     prompt: Text
     response: Text

@@ -1,4 +1,4 @@
-"""Chat turns out of what files hold: messages, ShareGPT conversations, JSON text, and tables that added nulls."""
+"""Chat turns from the values in files: messages, ShareGPT conversations, JSON text, and tables that add nulls."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ ROLES: Mapping[str, str] = {
     "function": "tool",
     "observation": "tool",
 }
-"speakers of ShareGPT's `from` and the role of their turn"
+"values of `from` in ShareGPT to roles"
 
 
 @dataclass(frozen=True, slots=True)
 class Unusable:
-    """Why a row cannot be used, so that rows with one reason can be counted together."""
+    """The reason why a row cannot be used."""
 
     why: str
 
 
 def text_or_turns(value: Any) -> Text | Unusable:
-    """A prompt or response as a column holds it, empty texts included."""
+    """A prompt or response from the value of a column; an empty text is returned as it is."""
     if value is None:
         return Unusable("null")
     value = unpacked(value)
@@ -42,12 +42,12 @@ def text_or_turns(value: Any) -> Text | Unusable:
     if isinstance(value, dict) and ("role" in value or "from" in value):
         value = [value]
     if not isinstance(value, list):
-        return Unusable(f"neither text nor chat messages but {type(value).__name__}")
+        return Unusable(f"neither text nor messages: {type(value).__name__}")
     return turns(value) if value else Unusable("empty")
 
 
 def turns(value: list[Any]) -> ChatMessages | Unusable:
-    """Messages from a list of `role` and `content`, or of `from` and `value`."""
+    """Messages from dicts with `role` and `content`, or with `from` and `value`."""
     found: ChatMessages = []
     for item in value:
         turn = _turn(item)
@@ -60,7 +60,7 @@ def turns(value: list[Any]) -> ChatMessages | Unusable:
 
 
 def unpacked(value: Any) -> Any:
-    """Messages or an object that a column holds as JSON text; any other text stays text."""
+    """Messages that a column holds as JSON text, decoded; any other value unchanged."""
     if not isinstance(value, str) or not value.lstrip().startswith(("[", "{")):
         return value
     try:
@@ -73,7 +73,7 @@ def unpacked(value: Any) -> Any:
 
 
 def unpacked_object(value: Any) -> dict[str, Any]:
-    """A struct column, or one that holds it as JSON text; nothing else is one."""
+    """A struct, also one in JSON text; an empty dict for any other value."""
     if isinstance(value, str) and value.lstrip().startswith("{"):
         try:
             value = json.loads(value)
@@ -87,7 +87,7 @@ def is_empty(value: Text) -> bool:
 
 
 def before_response(messages: ChatMessages) -> ChatMessages:
-    """The turns up to the last that is not the assistant's."""
+    """The turns without the assistant turns at the end."""
     end = len(messages)
     while end and messages[end - 1]["role"] == "assistant":
         end -= 1
@@ -95,28 +95,30 @@ def before_response(messages: ChatMessages) -> ChatMessages:
 
 
 def split_at_response(messages: ChatMessages) -> tuple[ChatMessages, ChatMessages] | Unusable:
-    """The turns before the assistant's first, and those from it to the assistant's last."""
+    """The turns before the first assistant turn, and those from it to the last assistant turn."""
     spoken = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
     if not spoken:
-        return Unusable("without a turn of the assistant")
+        return Unusable("no assistant turn")
     if spoken[0] == 0:
-        return Unusable("beginning with a turn of the assistant")
+        return Unusable("begins with an assistant turn")
     return messages[: spoken[0]], messages[spoken[0] : spoken[-1] + 1]
 
 
 def _turn(item: Any) -> dict[str, Any] | Unusable:
     if not isinstance(item, dict):
-        return Unusable("a list of something else than messages with `role` and `content`")
+        return Unusable("a list without `role` and `content`")
     if isinstance(item.get("role"), str):
         return _without_nulls(item)
     if not isinstance(item.get("from"), str):
-        return Unusable("a list of something else than messages with `role` and `content`")
+        return Unusable("a list without `role` and `content`")
     role = ROLES.get(item["from"].lower())
-    return Unusable(f"spoken by `{item['from']}`") if role is None else {"role": role, "content": item.get("value")}
+    return (
+        Unusable(f"unknown speaker `{item['from']}`") if role is None else {"role": role, "content": item.get("value")}
+    )
 
 
 def _without_nulls(message: dict[str, Any]) -> dict[str, Any]:
-    """A message as it was before a table gave every row the same fields."""
+    """A message without the fields that are null because another row of the table has them."""
     return {key: _drop_nulls(value) for key, value in message.items() if value is not None or key == "content"}
 
 

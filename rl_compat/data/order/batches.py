@@ -1,4 +1,4 @@
-"""The order in which rows are trained on: endless batches, epoch by epoch, that can be resumed."""
+"""The order of training: endless batches of row indexes, epoch by epoch, with a position to resume at."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Order(Protocol):
 
     @property
     def position(self) -> tuple[int, int]:
-        """The epoch, and how many rows of it are behind."""
+        """The epoch, and the number of its rows that were drawn."""
         ...
 
     def __iter__(self) -> Iterator[list[int]]: ...
@@ -30,16 +30,16 @@ class Order(Protocol):
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """The position, and what it is a position in."""
+        """The position, and what identifies the data and the order."""
         ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue at a saved position. Raises DataError when it belongs to other data or another order."""
+        """Continue at a saved position. Raises DataError when the data or the order differs."""
         ...
 
 
 class PromptOrder:
-    """Batches from one source. A last batch that is not full is dropped, and the next epoch begins."""
+    """Batches from one source. An incomplete last batch is dropped, and the next epoch begins."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class PromptOrder:
         epochs: Epochs | None = None,
         keep: Keep = lambda row: True,
     ) -> None:
-        """`epochs` is the order of rows that are not all in memory; `keep` says whether a row can be trained on."""
+        """`epochs` is the order of streamed rows; `keep` tells whether a row is usable."""
         check_batch_size(num_rows, batch_size)
         self._epochs = WholeEpochs(num_rows, shuffle=shuffle, seed=seed) if epochs is None else epochs
         self._batch_size = batch_size
@@ -63,7 +63,7 @@ class PromptOrder:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Where rows turn out not to be usable, an epoch has fewer."""
+        """An epoch has fewer steps where streamed rows are left out."""
         return self._epochs.num_rows // self._batch_size
 
     @property
@@ -84,7 +84,7 @@ class PromptOrder:
         return batch
 
     def _rest_of_epoch(self) -> list[int]:
-        """Usable rows from here on, until they are a batch or the epoch ends."""
+        """The next usable rows, up to a batch or the end of the epoch."""
         batch: list[int] = []
         while len(batch) < self._batch_size and self._offset < self._epochs.num_rows:
             row = self._epochs.row(self._epoch, self._offset)
@@ -103,19 +103,20 @@ class PromptOrder:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue at a saved position. Raises DataError when it belongs to other data or another order.
+        """Continue at a saved position. Raises DataError when the data or the order differs.
 
-        The batch size may differ: the position counts rows.
+        The batch size may differ, since the position counts rows.
         """
         check_same(state, {"num_rows": self._epochs.num_rows, "shuffle": self._shuffle, "seed": self._seed})
         self._epoch, self._offset = int(state["epoch"]), int(state["offset"])
 
 
 class MixtureOrder:
-    """Batches from several sources in fixed shares, each source passed over again and again in orders of its own.
+    """Batches from several sources in fixed shares. Each source has its own epochs.
 
-    An epoch is as many prompts as all sources have together, whatever their weights; a small source with a large
-    weight is then passed over several times.
+    After any number of rows each source is within one row of its share. `datasets.interleave_datasets` draws the source
+    at random instead: with weights 1 and 3 it was 10 rows off within the first 400. An epoch of the mixture has as many
+    rows as all sources together, whatever the weights, so a small source with a large weight repeats.
     """
 
     def __init__(
@@ -155,7 +156,7 @@ class MixtureOrder:
         return [self._draw() for _ in range(self._batch_size)]
 
     def _draw(self) -> int:
-        """A row of the source that lies furthest behind its share, the first of equals."""
+        """A row of the source that is furthest behind its share, of the first one in a tie."""
         total = sum(self._given) + 1
         lag = [share * total - given for share, given in zip(self._shares, self._given, strict=True)]
         index = max(range(len(lag)), key=lag.__getitem__)
@@ -186,12 +187,12 @@ class MixtureOrder:
 
 
 def check_same(state: dict[str, Any], mine: dict[str, Any]) -> None:
-    """Raise DataError when a saved position belongs to other data or another order."""
+    """Raise DataError when the data or the order of a saved position differs."""
     for key, value in mine.items():
         if state.get(key) != value:
             raise DataError(
-                f"the checkpoint was made with {_NAMES[key]} {_shown(state.get(key))}, this run has {_shown(value)}",
-                hint="resume with the same data settings, or start anew with `trainer.resume=never`",
+                f"the checkpoint has {_NAMES[key]} {_shown(state.get(key))}, this run {_shown(value)}",
+                hint="resume with the same data settings, or start a new run with `trainer.resume=never`",
             )
 
 
@@ -201,13 +202,13 @@ def _shown(value: Any) -> str:
 
 def _too_few(num_rows: int, batch_size: int) -> DataError:
     return DataError(
-        f"an epoch of the streamed data has {num_rows} usable rows and one batch needs {batch_size}",
+        f"an epoch of the streamed data has {num_rows} usable rows, and a batch needs {batch_size}",
         hint="set a smaller `trainer.batch_size` or a larger `data.max_prompt_length`; `rlc data check` lists the rows",
     )
 
 
 _NAMES = {
-    "num_rows": "a number of training prompts of",
+    "num_rows": "this number of training rows:",
     "weights": "`data.mixture_weights`",
     "shuffle": "`data.shuffle`",
     "seed": "`data.seed`",

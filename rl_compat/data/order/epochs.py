@@ -1,4 +1,4 @@
-"""The order of the rows in each pass over a dataset, as a function of seed, epoch and place."""
+"""The order of rows in each epoch, a function of the seed, the epoch and the position."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from rl_compat.data.read.records import Piece
 
 BLOCK_ROWS = 8192
 BLOCK_BYTES = 8 * 2**20
-"what is shuffled together, and held in memory, when a dataset is read in pieces"
+"limits of a block: the rows of a streamed dataset that are in memory and shuffled together"
 
 
 class Epochs(Protocol):
-    """Passes over the rows of one source."""
+    """Epochs over the rows of one source."""
 
     @property
     def num_rows(self) -> int: ...
 
     def row(self, epoch: int, offset: int) -> int:
-        """The index of the row at a place of a pass."""
+        """The index of the row at a position of an epoch."""
         ...
 
 
 def epoch_order(num_rows: int, *, shuffle: bool, seed: int, epoch: int) -> list[int]:
-    """The rows of one epoch: a permutation that depends on the seed and the epoch only."""
+    """The rows of one epoch: a permutation that depends only on the seed and the epoch."""
     return _permutation(num_rows, f"{seed}:{epoch}") if shuffle else list(range(num_rows))
 
 
 class WholeEpochs:
-    """Passes over rows that are all in memory: any row may follow any other."""
+    """Epochs over rows that are all in memory, shuffled as a whole."""
 
     def __init__(self, num_rows: int, *, shuffle: bool, seed: int, first_row: int = 0) -> None:
         self.num_rows = num_rows
@@ -49,10 +49,11 @@ class WholeEpochs:
 
 
 class BlockEpochs:
-    """Passes over rows read in pieces: the pieces are shuffled, neighbours form blocks, each block is shuffled.
+    """Epochs over streamed rows: the pieces are shuffled, consecutive pieces form blocks, each block is shuffled.
 
-    A block holds at most `block_rows` rows and `block_bytes` bytes, or a single piece, so that reading on from any
-    place reads one block.
+    A block has at most `block_rows` rows and `block_bytes` bytes, or a single piece, so resuming at any position reads
+    one block. `datasets` shuffles a stream with a buffer whose content a resumed run loses. The pieces of a stream
+    that is only read in its order keep that order.
     """
 
     def __init__(
@@ -102,7 +103,7 @@ class BlockEpochs:
 
 
 def _runs(pieces: Sequence[Piece]) -> list[list[Piece]]:
-    """Pieces that must keep their order, together: all of a stream, and any other alone."""
+    """The pieces of each stream together, in order; any other piece alone."""
     runs: list[list[Piece]] = []
     for piece in pieces:
         if piece.follows and runs and runs[-1][-1].follows and runs[-1][-1].file == piece.file:

@@ -1,4 +1,4 @@
-"""The rows with responses that a run learns from and is measured on, by its settings."""
+"""The offline training and validation data of a run, from its settings."""
 
 from __future__ import annotations
 
@@ -20,10 +20,12 @@ from rl_compat.data.encode.items import (
     scored_items,
     supervised_items,
 )
+from rl_compat.data.encode.prompts import check_token_ids
+from rl_compat.data.encode.training_data import sample_limits
 from rl_compat.data.form.columns import Task
 from rl_compat.data.order.batches import MixtureOrder, Order, PromptOrder, WholeEpochs
 from rl_compat.data.read.reading import Reading, load_sources
-from rl_compat.errors import DataError, ModelError
+from rl_compat.errors import DataError
 from rl_compat.trainer.setup.columns import data_columns
 from rl_compat.workers.setup import Setup
 
@@ -32,14 +34,14 @@ Encode = Callable[[Sequence[Any], Encoding], ItemSet]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfflineData:
-    """Items by index, and how many of them each name in the settings has."""
+    """Items by index, and the number of items of each source."""
 
     items: tuple[Item, ...]
     counts: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
 
     def order(self, config: RunConfig) -> Order:
-        """Batches of indexes, source after source or as a mixture. Raises DataError when there are too few rows."""
+        """Batches of indexes over all sources or a mixture. Raises DataError when there are too few rows."""
         data, size = config.data, config.trainer.batch_size
         if not data.mixture_weights:
             return PromptOrder(len(self.items), size, shuffle=data.shuffle, seed=data.seed)
@@ -52,17 +54,14 @@ class OfflineData:
 
 
 def training_items(setup: Setup) -> OfflineData:
-    """The rows of `data.train_files`. Raises DataError, or ModelError for tokens that the model does not know."""
+    """The rows of `data.train_files`. Raises DataError, and ModelError for tokens without an embedding."""
     data = setup.config.data
-    weights = data.mixture_weights
-    limits: list[int | None] | int | None = data.max_train_samples
-    if data.max_train_samples is not None and weights:
-        limits = [max(1, round(data.max_train_samples * weight / sum(weights))) for weight in weights]
+    limits = sample_limits(data.max_train_samples, data.mixture_weights)
     return _load(setup, data.train_files, _reading(setup.config, "train"), limits)
 
 
 def validation_items(setup: Setup) -> OfflineData:
-    """The rows of `data.val_files`; none when the settings name no held-out data."""
+    """The rows of `data.val_files`, empty without any."""
     data = setup.config.data
     if not data.val_files:
         return OfflineData(items=())
@@ -82,13 +81,14 @@ def _load(
     sources = load_sources(files, replace(reading, announce=notes.append), limits=limits)
     rows = [row for source in sources for row in source.rows]
     found = ENCODERS[config.algorithm.name](config)(rows, _encoding(setup))
-    _check_token_ids(found.items, setup.shape.vocab_size)
+    examples = [example for item in found.items for example in item.examples]
+    check_token_ids(((*item.prompt_ids, *item.response_ids) for item in examples), setup.shape.vocab_size)
     counts = _counts(found.items, [source.first_row for source in sources])
     for source, count in zip(sources, counts, strict=True):
         if config.data.mixture_weights and not count:
             raise DataError(
-                f"no row of `{source.name}` can be used and `data.mixture_weights` gives it a share",
-                hint="raise `data.max_prompt_length` or `data.max_response_length`, or leave the file out",
+                f"no row of `{source.name}` can be used, and `data.mixture_weights` gives it a share",
+                hint="raise `data.max_prompt_length` or `data.max_response_length`, or remove the file",
             )
     return OfflineData(items=found.items, counts=counts, notes=(*notes, *found.notes))
 
@@ -105,19 +105,9 @@ def _encoding(setup: Setup) -> Encoding:
 
 
 def _counts(items: Sequence[Item], first_rows: Sequence[int]) -> tuple[int, ...]:
-    """Items of each source, by the number of their row."""
+    """The number of items of each source, by their row numbers."""
     bounds = [*first_rows, float("inf")]
     return tuple(sum(low <= item.row < high for item in items) for low, high in pairwise(bounds))
-
-
-def _check_token_ids(items: Sequence[Item], vocab_size: int) -> None:
-    examples = [example for item in items for example in item.examples]
-    largest = max(max(*example.prompt_ids, *example.response_ids) for example in examples)
-    if largest >= vocab_size:
-        raise ModelError(
-            f"the tokenizer gives the id {largest} and the model knows the ids below {vocab_size}",
-            hint="set `model.tokenizer` to the tokenizer that the model was trained with",
-        )
 
 
 ENCODERS: Mapping[str, Callable[[RunConfig], Encode]] = {
@@ -126,4 +116,4 @@ ENCODERS: Mapping[str, Callable[[RunConfig], Encode]] = {
     "kto": lambda config: labelled_items,
     "reward_model": lambda config: scored_items,
 }
-"by algorithm: from its settings to what makes items of rows"
+"algorithm to a function from its settings to its encoder"

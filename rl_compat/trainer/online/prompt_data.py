@@ -1,21 +1,18 @@
-"""The prompts that a run trains and tests on, by its settings."""
+"""The training and validation prompts of a run, from its settings."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from rl_compat.config.types import DataConfig
-from rl_compat.data.encode.prompts import build_prompts
+from rl_compat.data.encode.prompts import build_prompts, check_token_ids
 from rl_compat.data.encode.training_data import TrainingData, load_training, should_stream
 from rl_compat.data.read.reading import Reading, load_rows
-from rl_compat.errors import ModelError
 from rl_compat.trainer.setup.columns import data_columns
 from rl_compat.trajectory import Prompt
 from rl_compat.workers.setup import Setup
 
 
 def load_training_data(setup: Setup) -> tuple[TrainingData, tuple[str, ...]]:
-    """The prompts of `data.train_files`, in memory or streamed, and what there is to say about them."""
+    """The prompts of `data.train_files`, in memory or streamed, and notes about them."""
     data = setup.config.data
     notes: list[str] = []
     training = load_training(
@@ -30,19 +27,19 @@ def load_training_data(setup: Setup) -> tuple[TrainingData, tuple[str, ...]]:
         weights=data.mixture_weights,
         streaming=streams(data, setup.hardware.host.ram_limit_bytes),
     )
-    check_token_ids(training.sample(), setup.shape.vocab_size)
+    check_token_ids((prompt.token_ids for prompt in training.sample()), setup.shape.vocab_size)
     return training, (*notes, *training.notes)
 
 
 def streams(data: DataConfig, memory_bytes: int) -> bool:
-    """Whether training files are read in pieces: as set, or when all their rows would take too much memory."""
+    """Whether training data is streamed: as set, or where its rows would take too much memory."""
     if data.streaming != "auto":
         return data.streaming
     return data.max_train_samples is None and should_stream(data.train_files, memory_bytes=memory_bytes)
 
 
 def load_validation_prompts(setup: Setup) -> tuple[tuple[Prompt, ...], tuple[str, ...]]:
-    """The prompts of `data.val_files` and what was dropped or cut; none when the settings name no held-out data."""
+    """The prompts of `data.val_files`, empty without any, and notes about dropped and cut rows."""
     data = setup.config.data
     notes: list[str] = []
     rows = load_rows(
@@ -56,15 +53,5 @@ def load_validation_prompts(setup: Setup) -> tuple[tuple[Prompt, ...], tuple[str
     built = build_prompts(
         rows, chat=setup.chat, max_prompt_length=data.max_prompt_length, overlong=data.overlong_prompts
     )
-    check_token_ids(built.prompts, setup.shape.vocab_size)
+    check_token_ids((prompt.token_ids for prompt in built.prompts), setup.shape.vocab_size)
     return built.prompts, (*notes, *built.notes)
-
-
-def check_token_ids(prompts: Sequence[Prompt], vocab_size: int) -> None:
-    """Raise ModelError for a token that the model has no embedding for."""
-    largest = max((max(prompt.token_ids) for prompt in prompts), default=0)
-    if largest >= vocab_size:
-        raise ModelError(
-            f"the tokenizer gives the id {largest} and the model knows the ids below {vocab_size}",
-            hint="set `model.tokenizer` to the tokenizer that the model was trained with",
-        )

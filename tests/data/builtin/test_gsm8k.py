@@ -52,7 +52,7 @@ def test_the_instruction_follows_the_question_after_one_space() -> None:
 
 
 def test_a_raw_row_without_a_final_number_is_named() -> None:
-    with pytest.raises(DataError, match="row 7: the answer has no number"):
+    with pytest.raises(DataError, match="row 7:"):
         gsm8k.row("How many?", "many", split="train", index=7)
 
 
@@ -86,7 +86,7 @@ def test_written_files_have_the_schema_that_verl_reads(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_made_is_an_error_with_its_name(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(DataError, match=r"cannot write to `.*file/inside`"):
+    with pytest.raises(DataError, match=r"`.*file/inside`"):
         gsm8k.write(tmp_path / "file" / "inside")
 
 

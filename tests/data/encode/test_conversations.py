@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from fakes.models import character_tokenizer
 
-from rl_compat.data.encode.conversations import Conversations, Example, learn_everything
+from rl_compat.data.encode.conversations import APART, REWRITES, Conversations, Example, learn_everything
 from rl_compat.errors import DataError
 from rl_compat.models.chat import ChatEncoder
 from rl_compat.models.tokenizer import describe_tokenizer
@@ -85,14 +85,14 @@ def test_a_template_that_rewrites_earlier_turns_gives_an_example_for_each_respon
         "<|user|>3+4=<|end|><|assistant|>7<|end|><|user|>ok?<|end|><|assistant|>",
         "#yes<|end|>",
     )
-    assert "in 1 row" in found.notes()[0]
+    assert dict(found.counts) == {REWRITES: 1} and len(found.notes()) == 1
 
 
 def test_a_prompt_that_is_no_beginning_of_the_conversation_is_kept_as_it_is_generated_from() -> None:
     found = conversations(PROMPT_WITH_AN_OPENING)
     (example,) = found.examples([USER], "7")
     assert texts(found, example) == ("<|user|>3+4=<|end|><|assistant|>#", "7<|end|>", "")
-    assert "the template writes a conversation otherwise" in found.notes()[0]
+    assert dict(found.counts) == {REWRITES: 1}
 
 
 def test_a_template_without_ends_gets_the_end_token_in_place_of_its_space() -> None:
@@ -125,25 +125,25 @@ def test_a_token_across_the_end_of_the_prompt_is_taken_apart() -> None:
     (example,) = found.examples([USER], "7")
     assert example.prompt_ids == tuple(map(ord, "u:3+4=;a:"))
     assert example.response_ids == (*map(ord, "7;"), 0)
-    assert "tokenized apart" in found.notes()[0]
+    assert dict(found.counts) == {APART: 1}
 
 
 @pytest.mark.parametrize("response", ["", [{"role": "assistant", "content": ""}]])
 def test_an_empty_response_is_refused(response: object) -> None:
     for found in (conversations(), plain()):
-        with pytest.raises(DataError, match="the response is empty"):
+        with pytest.raises(DataError):
             found.examples([USER], response)
 
 
 def test_a_response_without_the_assistant_is_refused() -> None:
-    with pytest.raises(DataError, match="no turn of the assistant"):
+    with pytest.raises(DataError):
         conversations().examples([USER], [{"role": "user", "content": "7"}])
 
 
 def test_plain_text_is_learned_from_its_second_token_to_its_end() -> None:
     found = conversations()
     assert texts(found, found.plain_text("abc")) == ("a", "bc<|end|>", "")
-    with pytest.raises(DataError, match="single token"):
+    with pytest.raises(DataError):
         found.plain_text("")
 
 

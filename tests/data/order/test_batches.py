@@ -51,9 +51,9 @@ def test_a_restored_position_continues_as_if_never_interrupted(steps: int) -> No
 
 def test_a_position_in_other_data_or_another_order_is_refused() -> None:
     state = PromptOrder(7, 3, shuffle=True, seed=1).state_dict()
-    with pytest.raises(DataError, match="a number of training prompts of 7, this run has 8"):
+    with pytest.raises(DataError, match=r"\b7\b.*\b8\b"):
         PromptOrder(8, 3, shuffle=True, seed=1).load_state_dict(state)
-    with pytest.raises(DataError, match=r"`data.seed` 1, this run has 2"):
+    with pytest.raises(DataError, match=r"`data.seed` 1,.* 2"):
         PromptOrder(7, 3, shuffle=True, seed=2).load_state_dict(state)
 
 
@@ -67,5 +67,5 @@ def test_a_run_may_go_on_with_another_batch_size() -> None:
 
 def test_a_batch_larger_than_the_data_is_refused() -> None:
     """A-DATA-11"""
-    with pytest.raises(DataError, match="the data has 3 rows and one batch needs 8"):
+    with pytest.raises(DataError, match=r"\b3 rows\b.*\b8\b"):
         PromptOrder(3, 8, shuffle=True, seed=1)

@@ -73,17 +73,17 @@ def test_a_restored_position_continues_as_if_never_interrupted(steps: int) -> No
 
 def test_a_position_in_another_mixture_is_refused() -> None:
     state = _order((4, 12), (1, 1)).state_dict()
-    with pytest.raises(DataError, match=r"`data.mixture_weights` 1 \+ 1, this run has 1 \+ 2"):
+    with pytest.raises(DataError, match=r"`data.mixture_weights` 1 \+ 1,.* 1 \+ 2"):
         _order((4, 12), (1, 2)).load_state_dict(state)
-    with pytest.raises(DataError, match=r"training prompts of 4 \+ 12, this run has 4 \+ 13"):
+    with pytest.raises(DataError, match=r"4 \+ 12,.* 4 \+ 13"):
         _order((4, 13), (1, 1)).load_state_dict(state)
-    with pytest.raises(DataError, match=r"training prompts of 4 \+ 12, this run has 16"):
+    with pytest.raises(DataError, match=r"4 \+ 12,.* 16"):
         PromptOrder(16, 4, shuffle=True, seed=1).load_state_dict(state)
 
 
 def test_files_are_mixed_by_weight_and_dropped_rows_leave_no_gap(tmp_path: Path) -> None:
     data = _data(tmp_path, 12, 4, weights=(1, 3), limit=3)
-    assert data.notes[0].startswith("2 of 16 rows dropped")
+    assert "2 of 16 rows" in data.notes[0]
     assert data.sources == ((0, 10), (10, 4))
     order = data.order(8, shuffle=True, seed=1)
     texts = [data.prompts[row].text for _ in range(2) for row in next(order)]
@@ -100,7 +100,7 @@ def test_a_source_without_usable_rows_is_refused(tmp_path: Path) -> None:
     (tmp_path / "good.jsonl").write_text('{"prompt": "ok"}\n')
     names = [str(tmp_path / "long.jsonl"), str(tmp_path / "good.jsonl")]
     reading = Reading(task="prompts")
-    with pytest.raises(DataError, match=r"no row of `.*long.jsonl` can be used"):
+    with pytest.raises(DataError, match=r"long\.jsonl`.*`data.mixture_weights`"):
         load_training(names, reading, chat=CharacterEncoder(), max_prompt_length=5, weights=(1, 1))
 
 
