@@ -61,7 +61,7 @@ class DataConfig:
     """Training and validation rows, their columns and their lengths."""
 
     train_files: Texts = ("gsm8k",)
-    "`gsm8k` (included), `arithmetic` (generated), or paths, patterns and folders of .parquet, .jsonl, .json, .csv"
+    "`gsm8k` (included), `arithmetic` (generated), `owner/name:config@split` of the hub, or files, patterns and folders"
     val_files: tuple[str, ...] = ("gsm8k",)
     "validation data, in the same forms; empty for none"
     prompt_key: Text = "prompt"

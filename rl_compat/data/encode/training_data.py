@@ -161,7 +161,8 @@ def _open_one(file: Records, reading: Reading, *, number: int, first_row: int, l
     if not is_builtin(file):
         if not file.reads_pieces:
             reading.announce(f"`{file.name}` cannot be read in pieces and is held in memory")
-        reading.announce(f"{form.sentence(file.name)}; streamed in {len(pieces)} piece{"" if len(pieces) == 1 else "s"}")
+        pieces_text = f"{len(pieces)} {'piece' if len(pieces) == 1 else 'pieces'}"
+        reading.announce(f"{form.sentence(file.name)}; streamed in {pieces_text}")
     if reading.bad_rows == "error":
         _, bad = convert_all(records, form, task="prompts", split=reading.split, first_row=first_row)
         check_usable(bad, num_rows=len(records), name=file.name, column=form.columns.get("prompt", "prompts"))
