@@ -1,1 +1,1 @@
-"""Findings about this machine and how to mend them."""
+"""Find out what prevents training on a machine, and how to fix it."""

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Whether the tables of doctor/knowledge are whole and agree with each other, with the rules and with pyproject.toml.
+"""Check that the tables of doctor/knowledge are complete and consistent with each other, the rules and pyproject.toml.
 
 Standard library alone: `python3 scripts/check_knowledge.py`. Prints one fault a line; exit code 1 when there is one.
 """
@@ -31,18 +31,18 @@ def read_tables(folder: Path = ROOT / "doctor" / "knowledge") -> dict[str, dict[
 
 
 def find_faults(tables: Tables) -> list[str]:
-    """Every fault; rules that compare tables are asked only when each table by itself is sound."""
+    """Every fault; rules that compare tables run only if each table is valid by itself."""
     faults = [fault for name in tables for fault in check_table(name, tables[name])]
     faults += [f"{name}: the table is missing" for name in TABLES if name not in tables]
     return faults or [fault for rule in knowledge_rules.RULES for fault in rule(tables)]
 
 
 def check_table(name: str, table: Mapping[str, Any]) -> Iterator[str]:
-    """The form of every row, and where it comes from. Of a table without a schema only what holds for any."""
+    """Faults in the form or source of a row. A table without a schema gets only the general checks."""
     if not re.fullmatch(r"rlc\.[a-z]+/[0-9]+", str(table.get("schema"))):
         yield f"{name}: `schema` is {table.get('schema')!r}"
     if not month(table.get("as_of")):
-        yield f"{name}: `as_of` is {table.get('as_of')!r}, no date"
+        yield f"{name}: `as_of` is {table.get('as_of')!r}, which is not a date"
     parts = sections_of(table)
     schema = TABLES.get(name)
     if schema is None:
@@ -63,12 +63,12 @@ def check_rows(place: str, rows: list[dict[str, Any]], section: Section) -> Iter
         for missing in section.fields.keys() - row.keys():
             yield f"{named}: `{missing}` is missing"
         for stranger in row.keys() - known.keys() - set(INHERITED):
-            yield f"{named}: `{stranger}` is not in the schema, so nothing reads it"
+            yield f"{named}: `{stranger}` is not in the schema"
         for name, value in row.items():
             if name in known and not known[name](value):
                 yield f"{named}: `{name}` is {value!r}"
     keys = Counter(str([row.get(name) for name in section.key]) for row in rows)
-    yield from (f"{place}: {key} stands {count} times" for key, count in keys.items() if count > 1)
+    yield from (f"{place}: {key} occurs {count} times" for key, count in keys.items() if count > 1)
 
 
 def check_provenance(name: str, part: str, table: Mapping[str, Any], rows: list[dict[str, Any]]) -> Iterator[str]:
@@ -83,9 +83,9 @@ def check_provenance(name: str, part: str, table: Mapping[str, Any], rows: list[
 
 
 def check_generic(place: str, rows: list[dict[str, Any]]) -> Iterator[str]:
-    """Ids that stand once, and patterns that compile."""
+    """Ids that are not unique, and patterns that do not compile."""
     ids = Counter(row.get("id") for row in rows)
-    yield from (f"{place}: id {name!r} stands {count} times" for name, count in ids.items() if count > 1 or not name)
+    yield from (f"{place}: id {name!r} occurs {count} times" for name, count in ids.items() if count > 1 or not name)
     for row in rows:
         for pattern in row.get("patterns", ()):
             try:
@@ -98,7 +98,7 @@ def main() -> int:
     faults = find_faults(read_tables())
     for fault in faults:
         print(fault)
-    print(f"{len(faults)} faults" if faults else "the tables are whole and agree", file=sys.stderr)
+    print(f"{len(faults)} faults" if faults else "the tables are complete and consistent", file=sys.stderr)
     return 1 if faults else 0
 
 

@@ -6,11 +6,11 @@ usage() {
     cat <<'TEXT'
 usage: scripts/install_torch.sh [PYTHON]
 
-Installs torch into the environment of PYTHON (default: .venv/bin/python of this checkout). The build is chosen by the
-cards' compute capability first and the driver second; without a GPU it is a CPU build. A torch that already suits the
-machine is left alone.
+Installs torch into the environment of PYTHON (default: .venv/bin/python of this checkout). The compute capability of
+the cards determines the build first, the driver second; without a GPU it is a CPU build. A torch that already suits
+the machine is kept.
 
-  RLC_TORCH   what to install instead: a pip requirement or a wheel file, such as "torch==2.13.0"
+  RLC_TORCH   install this instead: a pip requirement or a wheel file, such as "torch==2.13.0"
 TEXT
 }
 
@@ -22,7 +22,7 @@ fi
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 python=${1:-${RLC_VENV:-$root/.venv}/bin/python}
 if ! command -v "$python" >/dev/null; then
-    echo "error: \`$python\` is no Python; make the environment first: python3 -m venv $root/.venv" >&2
+    echo "error: \`$python\` is not a Python; create the environment first: python3 -m venv $root/.venv" >&2
     exit 2
 fi
 exec "$python" "$root/doctor/install_torch.py"

@@ -1,4 +1,4 @@
-"""Rules between the tables of doctor/knowledge, with the rules of rl_compat/capability and with pyproject.toml."""
+"""Rules that compare the tables of doctor/knowledge with each other, rl_compat/capability and pyproject.toml."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BITSANDBYTES_FEATURES = ("optimizer_8bit", "nf4", "llm_int8")
 
 
 def torch_builds_have_drivers(tables: Tables) -> Iterator[str]:
-    """Each CUDA variant of torch, and the CUDA of each vLLM wheel, has a row of minimum drivers."""
+    """Each CUDA variant of torch and each CUDA version of a vLLM wheel must have a row of minimum drivers."""
     listed = {row["cuda"] for row in tables["drivers"]["cuda_min_driver_linux"]}
     for row in tables["torch"]["releases"]:
         for variant in row["x86_64_wheels"]:
@@ -35,7 +35,7 @@ def torch_builds_have_drivers(tables: Tables) -> Iterator[str]:
             yield f"vllm {row['vllm']}: CUDA {cuda} has no row of minimum drivers"
     for row in tables["drivers"]["cuda_min_driver_linux"]:
         if parse_version(row["minor_compat"]) > parse_version(row["full"]):
-            yield f"drivers: CUDA {row['cuda']} needs {row['minor_compat']} for binaries and only {row['full']} for PTX"
+            yield f"drivers: CUDA {row['cuda']} needs {row['minor_compat']} for binaries but only {row['full']} for PTX"
 
 
 def torch_rows_are_consistent(tables: Tables) -> Iterator[str]:
@@ -44,7 +44,7 @@ def torch_rows_are_consistent(tables: Tables) -> Iterator[str]:
     for row in tables["torch"]["releases"]:
         wheels, name = row["x86_64_wheels"], row["torch"]
         if row["pypi_default"] not in wheels:
-            yield f"torch {name}: the package index's build {row['pypi_default']} is not among its wheels"
+            yield f"torch {name}: the PyPI build {row['pypi_default']} is not among its wheels"
         if parse_version(row["newest"])[:2] != parse_version(name):
             yield f"torch {name}: newest is {row['newest']}"
         for variant, archs in [*wheels.items(), *row.get("uncertain_archs", {}).items()]:
@@ -53,7 +53,7 @@ def torch_rows_are_consistent(tables: Tables) -> Iterator[str]:
     every = {variant for wheels in variants.values() for variant in wheels}
     for row in tables["torch"]["aarch64"]:
         if row["variant"] not in every:
-            yield f"torch aarch64: {row['variant']} is no build of any release"
+            yield f"torch aarch64: no release has a build {row['variant']}"
     for row in tables["torch"]["pinned_libraries"]:
         low, high = parse_version(row["torch_min"]), parse_version(row["torch_max"])
         inside = [wheels for name, wheels in variants.items() if low <= parse_version(name) <= high]
@@ -63,32 +63,32 @@ def torch_rows_are_consistent(tables: Tables) -> Iterator[str]:
 
 
 def no_build_has_code_for_a_dropped_card(tables: Tables) -> Iterator[str]:
-    """A CUDA newer than an architecture's last one cannot compile for it."""
+    """A CUDA version newer than the last for an architecture cannot compile for it."""
     for row in tables["torch"]["releases"]:
         for variant, archs in row["x86_64_wheels"].items():
             for arch in archs:
                 card = capability_of(arch.partition("+")[0])
                 last = next((r["last_cuda"] for r in tables["drivers"]["arch_support"] if within(r, card)), None)
                 if last is not None and parse_version(cuda_of(variant)) > parse_version(last):
-                    yield f"torch {row['torch']} {variant}: has {arch}, which CUDA {last} was the last to know"
+                    yield f"torch {row['torch']} {variant}: has {arch}, but CUDA {last} was the last to support it"
 
 
 def newest_builds_follow_from_the_releases(tables: Tables) -> Iterator[str]:
-    """What is said to be the newest for a card is what the choice gives with a new driver and any fitting Python."""
+    """The listed newest build for a card must be the one chosen for a new driver and any supported Python."""
     for row in tables["torch"]["newest_by_capability"]:
         if parse_version(row["newest"])[:2] < OLDEST:
             continue
         if not driver_runs(row["driver_min"], cuda_of(row["variant"])):
-            yield f"newest for {row['cc_min']}: driver {row['driver_min']} does not run {row['variant']}"
+            yield f"newest for {row['cc_min']}: driver {row['driver_min']} does not support {row['variant']}"
         driver = "595.58.03" if row["last_driver_branch"] is None else f"{row['last_driver_branch']}.95.05"
         low, high = (bound.lstrip("<>=") for bound in row["python"].split(","))
         oldest = low if parse_version(low) >= OLDEST_PYTHON else ".".join(map(str, OLDEST_PYTHON))
         for card in (row["cc_min"], row["cc_max"]):
             for python in (oldest, high):
                 build = choose_torch(capability_of(card), driver, python)
-                said = f"torch=={row['newest']}+{row['variant']}"
-                if build.requirement != said:
-                    yield f"newest for {card}, Python {python}: {said} is said, {build.requirement} follows"
+                listed = f"torch=={row['newest']}+{row['variant']}"
+                if build.requirement != listed:
+                    yield f"newest for {card}, Python {python}: {listed} is listed, {build.requirement} is chosen"
 
 
 def cards_are_consistent(tables: Tables) -> Iterator[str]:
@@ -99,7 +99,7 @@ def cards_are_consistent(tables: Tables) -> Iterator[str]:
             yield f"gpu {row['id']}: compute capability {row['cc']} is not in the table"
             continue
         if row["bf16_native"] != rule["bf16_native"]:
-            yield f"gpu {row['id']}: bf16_native is {row['bf16_native']}, that of {row['cc']} is not"
+            yield f"gpu {row['id']}: bf16_native is {row['bf16_native']}, but not for {row['cc']}"
         if row["tensor_core_gen"] not in (rule["tensor_core_gen"], 0):
             yield f"gpu {row['id']}: tensor cores of generation {row['tensor_core_gen']}, not {rule['tensor_core_gen']}"
         if (row["fp16_rate"] == "1/64") != (row["cc"] == "6.1"):
@@ -119,20 +119,20 @@ def pci_ids_are_shared_on_purpose_only(tables: Tables) -> Iterator[str]:
         names = ", ".join(row["id"] for row in rows)
         declared = [number in row.get("shared_pci_device_ids", ()) for row in rows]
         if len(rows) > 1 and not all(declared):
-            yield f"PCI id {number}: is of {names}, and not said to be shared"
+            yield f"PCI id {number}: belongs to {names}, but is not marked as shared"
         if len(rows) == 1 and declared[0]:
-            yield f"PCI id {number}: is said to be shared and is of {names} alone"
+            yield f"PCI id {number}: is marked as shared, but belongs to {names} only"
 
 
 def capabilities_follow_the_rules(tables: Tables) -> Iterator[str]:
     for row in tables["compute_capability"]["capabilities"]:
         card = capability_of(row["cc"])
         if row["bf16_native"] != (card >= BF16_MINIMUM):
-            yield f"compute capability {row['cc']}: bf16_native is {row['bf16_native']}, the rule says otherwise"
+            yield f"compute capability {row['cc']}: bf16_native is {row['bf16_native']}, which contradicts the rule"
         if row["is_bf16_supported_no_emulation"] != row["bf16_native"]:
             yield f"compute capability {row['cc']}: torch's answer without emulation differs from bf16_native"
         if row["smem_per_block_optin_kb"] > row["smem_per_sm_kb"]:
-            yield f"compute capability {row['cc']}: a block may ask for more shared memory than there is"
+            yield f"compute capability {row['cc']}: a block may use more shared memory than exists"
 
 
 def attention_follows_the_rules(tables: Tables) -> Iterator[str]:
@@ -140,10 +140,10 @@ def attention_follows_the_rules(tables: Tables) -> Iterator[str]:
     expected = {"flash": FLASH_MINIMUM, "efficient": EFFICIENT_MINIMUM}
     for name, minimum in expected.items():
         if capability_of(backends[name]["cc_min"]) != minimum:
-            yield f"sdpa {name}: begins at {backends[name]['cc_min']}, the rule at {minimum}"
+            yield f"sdpa {name}: starts at {backends[name]['cc_min']}, the rule at {minimum}"
     efficient = backends["efficient"]
     if "bfloat16" in efficient["dtypes"] or "bfloat16" not in efficient["dtypes_from_8_0"]:
-        yield f"sdpa efficient: bf16 does not begin at {BF16_MINIMUM}"
+        yield f"sdpa efficient: bf16 does not start at {BF16_MINIMUM}"
     grouped = [
         ("sdpa efficient", backends["efficient"]["grouped_torch_min"]),
         *((f"trap {row['id']}", row["torch_below"]) for row in tables["sdpa"]["traps"]),
@@ -168,7 +168,7 @@ def _backends_of_every_capability(tables: Tables, backends: Mapping[str, Mapping
         by_gate = {name for name, gate in backends.items() if within(gate, card)}
         preferred = next((entry["backends"] for entry in tables["sdpa"]["preference"] if within(entry, card)), None)
         if by_gate != listed:
-            yield f"compute capability {row['cc']}: backends {sorted(listed)}, by their gates {sorted(by_gate)}"
+            yield f"compute capability {row['cc']}: backends {sorted(listed)}, by their minimums {sorted(by_gate)}"
         if preferred is None or set(preferred) != listed:
             yield f"compute capability {row['cc']}: backends {sorted(listed)}, in order of preference {preferred}"
 
@@ -181,9 +181,9 @@ def vllm_rows_are_consistent(tables: Tables) -> Iterator[str]:
     for row in tables["vllm"]["releases"]:
         least = min(row["wheel_sm"])
         if capability_of(row["wheel_min_cc"]) != (least // 10, least % 10):
-            yield f"vllm {row['vllm']}: begins at {row['wheel_min_cc']}, its wheel at sm_{least}"
+            yield f"vllm {row['vllm']}: starts at {row['wheel_min_cc']}, its wheel at sm_{least}"
         if row["torch"].startswith("==") and parse_version(row["torch"][2:])[:2] not in listed:
-            yield f"vllm {row['vllm']}: pins torch {row['torch']}, which the table of torch does not have"
+            yield f"vllm {row['vllm']}: pins torch {row['torch']}, which is not in the table of torch"
     for row in tables["vllm"]["cpu_packages"]:
         if parse_version(row["torch"])[:2] not in listed:
             yield f"{row['package']} {row['version']}: pins torch {row['torch']}, which is not in the table of torch"
@@ -207,13 +207,13 @@ def bitsandbytes_rows_are_consistent(tables: Tables) -> Iterator[str]:
                 yield f"bitsandbytes {row['version_min']}: a library from CUDA {span}"
             for arch in library["archs"]:
                 if f"{arch // 10}.{arch % 10}" not in known:
-                    yield f"bitsandbytes {row['version_min']}: sm_{arch} is no known compute capability"
+                    yield f"bitsandbytes {row['version_min']}: sm_{arch} is not a known compute capability"
     newest = max(table["wheels"], key=lambda row: parse_version(row["version_min"]))
     least = min(arch for library in newest["libraries"] for arch in library["archs"])
     for feature in BITSANDBYTES_FEATURES:
         floor = max(_of(table, feature), key=lambda row: parse_version(row["version_min"]))["cc_min"]
         if capability_of(floor) < (least // 10, least % 10):
-            yield f"bitsandbytes {feature}: said to work from {floor}, the newest wheel begins at sm_{least}"
+            yield f"bitsandbytes {feature}: listed from {floor} on, but the newest wheel starts at sm_{least}"
 
 
 def _of(table: Mapping[str, Any], feature: str) -> list[Mapping[str, Any]]:
@@ -230,7 +230,7 @@ def drivers_are_consistent(tables: Tables) -> Iterator[str]:
             yield f"drivers: branch {row['last_driver_branch']}, the last for {row['cc_min']}, is not in the table"
     for row in tables["compute_capability"]["capabilities"]:
         if not any(within(entry, capability_of(row["cc"])) for entry in tables["drivers"]["kernel_modules"]):
-            yield f"drivers: no kernel module drives {row['cc']}"
+            yield f"drivers: no kernel module supports {row['cc']}"
 
 
 def mig_profiles_fit_their_gpu(tables: Tables) -> Iterator[str]:
@@ -242,13 +242,13 @@ def mig_profiles_fit_their_gpu(tables: Tables) -> Iterator[str]:
                 yield f"mig {row['parent']}: {profile} is larger than the GPU"
         for card in row["gpus"]:
             if card not in cards:
-                yield f"mig {row['parent']}: {card} is no card of the catalogue"
+                yield f"mig {row['parent']}: {card} is not in the catalogue"
             elif abs(cards[card]["memory_gb"] - row["memory_gb"]) > 0.1 * row["memory_gb"]:
                 yield f"mig {row['parent']}: {card} has {cards[card]['memory_gb']} GB"
 
 
 def the_newest_is_the_newest(tables: Tables) -> Iterator[str]:
-    """No row of any table is of a release newer than the newest known of its package."""
+    """No row of any table may have a release newer than the newest known of its package."""
     newest = {row["package"]: row["version"] for row in tables["libs"]["newest"]}
     rows = [
         *(("torch", row["newest"]) for row in tables["torch"]["releases"]),

@@ -1,4 +1,4 @@
-"""What a row of each table of doctor/knowledge must look like: its key, its fields and the form of each."""
+"""The schema of each table of doctor/knowledge: the key of a row, its fields and the form of each."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 Form = Callable[[Any], bool]
 INHERITED = ("source", "date", "confidence")
-"fields that any row may have; without them its section's or its table's hold"
+"fields that any row may have; they default to those of its section or table"
 
 DESCRIPTIVE = frozenset(
     {
@@ -42,7 +42,7 @@ DESCRIPTIVE = frozenset(
         "vllm_min",
     }
 )
-"fields for a reader; every other one is asked for by the program or by a rule"
+"fields for a reader; the program or a rule reads every other one"
 
 
 def matches(pattern: str) -> Form:
@@ -107,7 +107,7 @@ class Section:
     """The rows of one part of a table."""
 
     key: tuple[str, ...]
-    "fields that together name a row once"
+    "fields that together identify a row"
     fields: Mapping[str, Form]
     optional: Mapping[str, Form] = field(default_factory=dict)
 

@@ -1,4 +1,4 @@
-"""Draw what commands print on a terminal as SVG files, for README and docs.
+"""Draw the terminal output of commands as SVG files, for the README and the docs.
 
 Example: python scripts/screenshots.py docs/images/help.svg -- rlc --help
 """
@@ -20,7 +20,7 @@ WIDTH = 100
 
 
 def record(command: list[str]) -> str:
-    """Everything that a command writes to a terminal of 100 columns, colours included."""
+    """The output of a command on a terminal of 100 columns, with colours."""
     written = bytearray()
 
     def read(descriptor: int) -> bytes:
@@ -35,7 +35,7 @@ def record(command: list[str]) -> str:
 
 
 def last_frame(text: str) -> str:
-    """The lines as they stand at the end: what a carriage return wrote over is gone."""
+    """The final lines, without text that a carriage return overwrote."""
     return "\n".join(line.rsplit("\r", 1)[-1] for line in text.split("\n")).rstrip()
 
 
@@ -47,15 +47,15 @@ def draw(text: str, *, title: str, path: Path) -> None:
 
 
 def without_fetched_fonts(svg: str) -> str:
-    """A picture that asks no server for a font: the reader's own monospace is used."""
+    """A picture that loads no font from a server but uses the reader's monospace font."""
     return re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("output", type=Path, help="the SVG file to write")
-    parser.add_argument("--title", help="text of the title bar; the command when not given")
-    parser.add_argument("command", nargs="+", help="after `--`: what to run")
+    parser.add_argument("--title", help="text of the title bar (default: the command)")
+    parser.add_argument("command", nargs="+", help="the command to run, after `--`")
     options = parser.parse_args()
     draw(
         last_frame(record(options.command)),

@@ -177,7 +177,7 @@ def test_a_conda_environment_may_be_changed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "mend",
+    "fix",
     [
         Fix(remedy=remedy(Step.DRIVER, "PY -m pip install a"), findings=()),
         Fix(remedy=remedy(Step.SYSTEM, "PY -m pip install a"), findings=()),
@@ -199,19 +199,19 @@ def test_a_conda_environment_may_be_changed(tmp_path: Path) -> None:
         Fix(remedy=remedy(Step.PACKAGE, "PY -m pip install a", certainty=Certainty.UNCERTAIN), findings=()),
         Fix(remedy=remedy(Step.PACKAGE, "PY -m pip install a"), findings=(), elsewhere="the host"),
     ],
-    ids=lambda mend: f"{mend.remedy.step.name}: {mend.remedy.commands[0]}",
+    ids=lambda fix: f"{fix.remedy.step.name}: {fix.remedy.commands[0]}",
 )
-def test_nothing_else_is_run(mend: Fix) -> None:
-    assert runnable([mend], python="PY") == []
+def test_nothing_else_is_run(fix: Fix) -> None:
+    assert runnable([fix], python="PY") == []
 
 
 def test_pips_part_of_the_torch_and_package_steps_is_run_as_words() -> None:
-    mends = [
+    fixes = [
         Fix(remedy=remedy(Step.TORCH, "PY -m pip uninstall --yes torch", "PY -m pip install torch==2.9"), findings=()),
         Fix(remedy=remedy(Step.PACKAGE, "PY -m pip install 'transformers>=5.5'"), findings=()),
     ]
 
-    assert runnable(mends, python="PY") == [
+    assert runnable(fixes, python="PY") == [
         ["PY", "-m", "pip", "uninstall", "--yes", "torch"],
         ["PY", "-m", "pip", "install", "torch==2.9"],
         ["PY", "-m", "pip", "install", "transformers>=5.5"],

@@ -39,7 +39,7 @@ def test_each_command_stands_below_a_comment_that_says_what_it_does() -> None:
     assert lines == ["# forget both", "unset A", "unset B"]
 
 
-def test_remedies_come_in_the_order_in_which_a_machine_is_mended_whatever_the_severity() -> None:
+def test_remedies_come_in_the_order_of_their_steps_whatever_the_severity() -> None:
     steps = [Step.SETTING, Step.PACKAGE, Step.TORCH, Step.PYTHON, Step.SHELL, Step.CONTAINER, Step.SYSTEM, Step.DRIVER]
     findings = [
         finding(f"{step.name}.x", severity, remedy(step, f"echo {step.name}"))
@@ -51,15 +51,15 @@ def test_remedies_come_in_the_order_in_which_a_machine_is_mended_whatever_the_se
     assert commands == [f"echo {step.name}" for step in Step]
 
 
-def test_notes_and_what_is_fine_are_not_mended() -> None:
+def test_notes_and_what_is_fine_get_no_fix() -> None:
     assert block(finding("a.b", Severity.NOTE, OLD_TORCH), finding("c.d", Severity.OK, OLD_TORCH)) == []
 
 
 def test_what_two_findings_ask_for_is_done_once() -> None:
     same = remedy(Step.SHELL, "unset LD_LIBRARY_PATH")
-    mends = plan_fixes([warning("a.b", same), failure("c.d", same)], P40)
+    fixes = plan_fixes([warning("a.b", same), failure("c.d", same)], P40)
 
-    assert [mend.findings for mend in mends] == [("c.d", "a.b")]
+    assert [fix.findings for fix in fixes] == [("c.d", "a.b")]
 
 
 def test_only_the_first_remedy_of_a_finding_is_taken() -> None:
@@ -120,26 +120,26 @@ def test_another_python_gets_this_project_once_whoever_asks_for_it() -> None:
     bare = replace(base, software=replace(base.software, packages=without))
     findings = [finding for result in run_checks(CHECKS, bare) for finding in result.findings]
 
-    mends = plan_fixes(findings, bare)
+    fixes = plan_fixes(findings, bare)
 
-    assert [line for line in script(mends) if not line.startswith("#")] == [
+    assert [line for line in script(fixes) if not line.startswith("#")] == [
         "python3.14 -m venv .venv",
         ".venv/bin/python -m pip install --index-url https://download.pytorch.org/whl/cu126 torch==2.14.1+cu126",
         ".venv/bin/python -m pip install -e .",
     ]
-    assert mends[0].findings == ("python.outside_wheels", "torch.missing", "required_packages.missing")
+    assert fixes[0].findings == ("python.outside_wheels", "torch.missing", "required_packages.missing")
 
 
 def test_the_quickstart_stands_for_all_that_it_installs() -> None:
     whole = remedy(Step.PYTHON, "scripts/quickstart.sh", what="make an environment with everything")
     other = remedy(Step.SHELL, "unset A")
 
-    mends = plan_fixes(
+    fixes = plan_fixes(
         [failure("a.b", OLD_TORCH), failure("c.d", whole), warning("e.f", new_environment(P40)), warning("g.h", other)],
         P40,
     )
 
-    assert [(mend.remedy.commands, mend.findings) for mend in mends] == [
+    assert [(fix.remedy.commands, fix.findings) for fix in fixes] == [
         (("unset A",), ("g.h",)),
         (("scripts/quickstart.sh",), ("a.b", "c.d", "e.f")),
     ]

@@ -25,7 +25,7 @@ from rl_compat.planning.profile import match_profile
 
 FOLDER = Path(__file__).parents[1] / "recordings"
 EXPECTED: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_name("expected.toml").read_text())
-FIELDS = {"cases", "says", "profile", "exit", "failures", "warnings", "notes", "commands", "never"}
+FIELDS = {"cases", "profile", "exit", "failures", "warnings", "notes", "commands", "never"}
 SEVERITIES = {"failures": Severity.FAILURE, "warnings": Severity.WARNING, "notes": Severity.NOTE}
 WHAT_IT_IS = {"gpu.none", "precision.bf16_emulated", "precision.fp16_collapses", "kernels.off", "container.ephemeral"}
 "notes that every such machine has"
@@ -118,7 +118,7 @@ def test_a_healthy_machine_fits_one_screen_and_is_told_to_change_nothing(name: s
 
 
 @pytest.mark.parametrize("name", [name for name in EXPECTED if name not in HEALTHY])
-def test_the_block_of_commands_has_what_mends_and_nothing_that_harms(name: str) -> None:
+def test_the_block_of_commands_contains_the_expected_parts_and_no_forbidden_ones(name: str) -> None:
     text = block(name)
     assert [part for part in EXPECTED[name].get("commands", ()) if part not in text] == []
     assert [part for part in EXPECTED[name].get("never", ()) if part in text] == []

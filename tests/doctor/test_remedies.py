@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from fakes.doctor import missing
 from fakes.machines import recorded
 
 from rl_compat.doctor.findings import Certainty, Remedy, Step
@@ -134,7 +135,7 @@ class TestCards:
         (remedy,) = torch_remedies(without(recorded("k80")))
         assert remedy.commands[0] == "export CUDA_VISIBLE_DEVICES="
         assert remedy.commands[1].endswith("whl/cpu torch==2.15.0+cpu")
-        assert "no torch from 2.6 on has code for compute capability 3.7 on x86_64" in remedy.what
+        assert not missing(remedy.what, "2.6", "3.7", "x86_64")
 
     def test_a_card_that_only_the_bus_shows_counts(self) -> None:
         bare = replace(without(recorded("laptop_no_gpu")), pci_gpus=(P40_ON_THE_BUS,))
@@ -169,4 +170,4 @@ class TestMachines:
     def test_a_processor_without_torch_is_named_and_nothing_is_run(self) -> None:
         (remedy,) = torch_remedies(on(without(recorded("rtx3090")), platform="Linux armv7l"))
         assert remedy.commands == ()
-        assert "published for x86_64 and aarch64, this processor is armv7l" in remedy.what
+        assert not missing(remedy.what, "x86_64", "aarch64", "armv7l")

@@ -102,7 +102,7 @@ def test_a_cpu_build_on_a_gpu_machine_is_judged_again_with_the_torch_that_suits_
 
     now, fixed = judge(hardware), judge_fixed(hardware, new_torch=True)
 
-    assert now.problem == "torch 2.6.0+cpu is a CPU build"
+    assert now.problem is not None and "torch 2.6.0+cpu" in now.problem
     assert [found.model for found in now.methods] == [None, None, None]
     assert fixed is not None
     assert (fixed.works, fixed.profile) == (True, "ampere")

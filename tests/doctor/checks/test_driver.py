@@ -102,7 +102,7 @@ def test_libraries_newer_than_the_loaded_module_want_a_restart() -> None:
     finding = found(check_driver, recorded("rtx3090_driver_library_mismatch"))["driver.mismatch"]
     assert finding.severity is Severity.FAILURE
     assert not missing(finding.what, "575.57.08", "580.95.05")
-    assert "restart the machine" in finding.remedies[0].what
+    assert finding.remedies[0].step is Step.DRIVER
     assert "sudo modprobe nvidia" in commands(finding)
 
 
@@ -223,7 +223,7 @@ def test_a_linux_driver_inside_wsl_is_a_warning() -> None:
 def test_in_a_container_a_driver_is_the_hosts_business() -> None:
     machine = in_docker(recorded("rtx3060_no_driver"))
     remedy = install_driver(machine, all_cards(machine))
-    assert remedy.what.startswith("on the host, not in this container")
+    assert "on the host" in remedy.what
     assert remedy.commands == ()
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import pytest
+from fakes.doctor import missing
 from fakes.machines import A100, P40, host, recorded
 
 from rl_compat.doctor.checks.system.container import check_container, check_shared_memory, check_wsl
@@ -117,7 +118,7 @@ def test_the_limit_of_the_container_is_the_budget_and_both_numbers_are_shown() -
     assert finding.what == (
         "30.0 GiB of host memory available within a limit of 32.0 GiB (the host has 1.0 TiB), the cards have 45.0 GiB"
     )
-    assert "room for 2.7 billion, the cards alone train 3.0" in finding.why
+    assert not missing(finding.why, "2.7 billion", "3.0 billion")
     assert "cgroup" in finding.where
     assert "--memory=SIZE" in commands(finding)
     assert "swap" not in prose(finding) + finding.why
@@ -126,7 +127,7 @@ def test_the_limit_of_the_container_is_the_budget_and_both_numbers_are_shown() -
 def test_a_limit_that_is_large_enough_is_fine() -> None:
     finding = only(check_ram, around(P40, ram_total_bytes=1024 * GIB, ram_limit_bytes=64 * GIB))
     assert (finding.id, finding.severity) == ("ram.enough", Severity.OK)
-    assert "limit of 64.0 GiB (the host has 1.0 TiB)" in finding.what
+    assert not missing(finding.what, "64.0 GiB", "1.0 TiB")
 
 
 def test_available_memory_never_counts_beyond_the_limit() -> None:

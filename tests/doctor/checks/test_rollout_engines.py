@@ -78,7 +78,7 @@ def test_a_v100_is_told_of_the_last_release_for_it() -> None:
 
     finding = found(check_vllm, hardware)["vllm.no_code"]
 
-    assert "the last with code for every card here is 0.19.1" in finding.what
+    assert "0.19.1" in finding.what
     assert commands(finding) == "python -m pip install vllm==0.19.1"
 
 
@@ -118,7 +118,7 @@ def test_a_vllm_newer_than_the_table_is_unknown_and_not_bad() -> None:
 
     assert finding.keys() == {"vllm.unknown"}
     assert finding["vllm.unknown"].severity is Severity.NOTE
-    assert finding["vllm.unknown"].what == "vLLM 0.99.0 is newer than the table"
+    assert "vLLM 0.99.0" in finding["vllm.unknown"].what
 
 
 def test_a_vllm_that_does_not_import_is_said_so() -> None:
@@ -181,7 +181,7 @@ def test_sglang_needs_8_0_cuda_13_and_its_torch(device, torch, version, case, se
     assert findings[case].severity is severity
 
 
-def test_a_recorded_machine_without_other_engines_has_nothing_to_mend() -> None:
+def test_a_recorded_machine_without_other_engines_has_nothing_to_fix() -> None:
     hardware = recorded("h100")
 
     assert found(check_cpu_packages, hardware) == found(check_sglang, hardware) == {}

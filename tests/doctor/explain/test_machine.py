@@ -91,7 +91,7 @@ def test_a_wheel_without_code_for_the_card_is_named_with_the_build_that_has_it()
     """A-ENV-01: the finding of the check and the command for this card, driver and Python."""
     found = advice("no_kernel_image", "p40_cu128_wheel")
 
-    assert any("has no code for Tesla P40" in finding.what for finding in found.findings)
+    assert any("Tesla P40" in finding.what for finding in found.findings)
     assert "torch==2.14.1+cu126" in found.remedies[0].commands[0]
 
 
@@ -133,8 +133,8 @@ def test_remedies_are_those_for_the_card() -> None:
     p40 = [remedy.what for remedy in advise(ERRORS["driver_too_old"], machine("p40"), ()).remedies]
     a100 = [remedy.what for remedy in advise(ERRORS["driver_too_old"], machine("a100"), ()).remedies]
 
-    assert any("the last branch for this card" in what for what in p40)
-    assert not any("the last branch for this card" in what for what in a100)
+    assert any("the last branch" in what for what in p40)
+    assert not any("the last branch" in what for what in a100)
 
 
 def test_packages_are_installed_with_the_python_of_the_machine() -> None:
@@ -173,5 +173,5 @@ def test_every_error_has_advice_on_every_kind_of_machine(name: str) -> None:
 
 
 def _needs_a_driver_there(error: KnownError, hardware: Hardware) -> bool:
-    """Whether all that mends it is a driver, which a Linux under Windows has none of."""
+    """Whether the only remedy is a driver, which a Linux under Windows does not have."""
     return hardware.host.wsl and {remedy.step for remedy in error.remedies} == {"driver"}

@@ -151,7 +151,7 @@ def test_an_uncertain_architecture_does_not_count_as_listed() -> None:
 def test_mixed_cards_get_a_build_that_serves_all() -> None:
     build = choose_torch([(8, 0), (6, 1)], "580.95.05", "3.12")
     assert build.requirement == "torch==2.14.1+cu126"
-    assert "the weakest card, 6.1, decides" in build.reason
+    assert "6.1" in build.reason
     assert choose_torch([(7, 0), (12, 0)], "580.95.05", "3.12").requirement == "torch==2.10.0+cu128"
 
 
@@ -224,4 +224,4 @@ def test_json_says_what_was_found_and_every_fitting_build(machine_with_p40: dict
 
 def test_a_python_without_builds_is_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--python", "3.8"]) == 1
-    assert "is listed for Python 3.8" in capsys.readouterr().err
+    assert "Python 3.8" in capsys.readouterr().err
