@@ -77,6 +77,8 @@ class RewardModel:
         learned: RewardModelSettings | None = None,
     ) -> None:
         self.config = config
+        self.uses_device = learned is not None
+        "whether scoring takes turns with the other models of the device"
         self.group: WorkerGroup = pool.start(partial(RewardWorker, config, data_sources, max_response_length, learned))
 
     @classmethod

@@ -10,6 +10,7 @@ from rl_compat.data.encode.training_data import left_out
 from rl_compat.distributed.pool import WorkerGroup
 from rl_compat.trainer.loop import Collected, Roles, collect, learn
 from rl_compat.trainer.online.metrics import data_metrics, mismatch_metrics, timing_metrics
+from rl_compat.trainer.online.phases import Phases
 from rl_compat.trainer.online.validate import Validation, validate
 from rl_compat.trainer.recipe import Instruments, Measure
 from rl_compat.trainer.setup.build import Prepared, build_roles, kl_controller, lagrange_multiplier, step_settings
@@ -56,13 +57,14 @@ class Reinforcement:
             self.roles,
             self._prompts(rows),
             step_settings(self.config),
+            self._phases(seeds.derive(self.config.rollout.seed, "rollout", step)),
             more=lambda count: self._prompts(self.more.take(count)),
             kl_coef=self.kl.coef,
             multiplier=0.0 if self.price is None else self.price.value,
-            seed=seeds.derive(self.config.rollout.seed, "rollout", step),
-            timer=self.instruments.timer,
-            memory=self.instruments.memory,
         )
+
+    def _phases(self, seed: int) -> Phases:
+        return Phases(seed=seed, timer=self.instruments.timer, memory=self.instruments.memory)
 
     def _prompts(self, rows: Sequence[int]) -> list[Prompt]:
         return [self.prepared.prompts[row] for row in rows]
@@ -73,10 +75,8 @@ class Reinforcement:
         metrics = learn(
             self.roles,
             collected.experience,
+            self._phases(seeds.derive(self.config.trainer.seed, "update", step)),
             update_actor=update_actor,
-            seed=seeds.derive(self.config.trainer.seed, "update", step),
-            timer=self.instruments.timer,
-            memory=self.instruments.memory,
         )
         self._notes += [*collected.scores.notes, *self._spread_notes(collected)]
         return metrics | self._kl_metrics(collected) | self._cost_metrics(collected, moves=update_actor)

@@ -1,9 +1,11 @@
-"""The responses that a step learns from, with their rewards; prompts that teach nothing can be replaced by others."""
+"""The responses that a step learns from, with their rewards; prompts without a spread of rewards can be replaced."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import torch
 
@@ -12,15 +14,14 @@ from rl_compat.algorithms.advantages.group_statistics import group_statistics, z
 from rl_compat.config.types import RolloutConfig
 from rl_compat.rewards.rows import join_scores, pick_scores
 from rl_compat.rewards.types import Scores
-from rl_compat.trainer.memory import PhaseMemory
-from rl_compat.trainer.reporter import Timer
+from rl_compat.trainer.online.phases import Phases
 from rl_compat.trajectory import Prompt
 from rl_compat.workers.actor import ActorModel
 from rl_compat.workers.reward import RewardModel
 from rl_compat.workers.sequences import Sequences
 
 Draw = Callable[[int], Sequence[Prompt]]
-"the next so many prompts of the run's order"
+"the next prompts of the run's order, as many as asked for"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,16 +30,23 @@ class SamplingSettings:
     group_size: int
     max_new_tokens: int
     max_rounds: int | None = None
-    "replace prompts whose rewards are all equal, in at most so many rounds of sampling; None keeps them"
+    "most rounds of sampling in which prompts whose rewards are all equal are replaced; None keeps them"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampled:
-    """Responses in groups, and their rewards."""
+    """Responses in groups, and their rewards, which may still be computed."""
+
+    sequences: Sequences
+    scores: Future[Scores]
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+class Scored(NamedTuple):
+    """Responses in groups with their rewards."""
 
     sequences: Sequences
     scores: Scores
-    metrics: dict[str, float]
 
 
 def sample(
@@ -46,21 +54,19 @@ def sample(
     reward: RewardModel,
     prompts: Sequence[Prompt],
     settings: SamplingSettings,
+    phases: Phases,
     *,
-    seed: int,
-    timer: Timer,
-    memory: PhaseMemory,
     more: Draw | None = None,
 ) -> Sampled:
-    """Responses to the prompts, scored.
+    """Responses to the prompts, handed to the reward.
 
-    With `max_rounds` the prompts whose rewards are all equal are replaced by `more` (Yu et al. 2025, "DAPO", dynamic
+    With `max_rounds` the prompts whose rewards are all equal are replaced with `more` (Yu et al. 2025, "DAPO", dynamic
     sampling), round after round, until there are as many as before or the rounds are used up. Then there are fewer,
-    or those of the last round where no round had any.
+    or those of the last round if no round had any.
     """
 
     def one_round(number: int, asked: Sequence[Prompt]) -> Sampled:
-        with memory("gen"), timer("gen", items=len(asked) * settings.group_size) as on_progress:
+        with phases("gen", items=len(asked) * settings.group_size) as on_progress:
             sequences = actor.generate(
                 asked,
                 max_new_tokens=settings.max_new_tokens,
@@ -68,31 +74,39 @@ def sample(
                 top_p=settings.rollout.top_p,
                 top_k=settings.rollout.top_k,
                 min_p=settings.rollout.min_p,
-                seed=seeds.derive(seed, "round", number),
+                seed=seeds.derive(phases.seed, "round", number),
                 on_progress=on_progress,
             )
-        with memory("reward"), timer("reward"):
-            scores = reward.compute_rewards(sequences).result()
-        return Sampled(sequences=sequences, scores=scores, metrics={})
+        return Sampled(sequences=sequences, scores=start_scoring(reward, sequences, phases, name="reward"))
 
     if settings.max_rounds is None:
         return one_round(0, prompts)
     assert more is not None, "prompts are replaced by further ones"
-    rounds: list[Sampled] = []
-    kept: list[Sampled] = []
+    rounds: list[Scored] = []
+    kept: list[Scored] = []
     asked = prompts
     while asked and len(rounds) < settings.max_rounds:
-        rounds.append(one_round(len(rounds), asked))
+        sampled = one_round(len(rounds), asked)
+        with phases("reward"):
+            rounds.append(Scored(sampled.sequences, sampled.scores.result()))
         kept += _only_with_spread(rounds[-1])
         missing = len(prompts) - sum(map(_num_groups, kept))
         asked = more(missing) if missing and len(rounds) < settings.max_rounds else ()
     return _joined(rounds, kept)
 
 
-def _joined(rounds: Sequence[Sampled], kept: Sequence[Sampled]) -> Sampled:
+def start_scoring(reward: RewardModel, sequences: Sequences, phases: Phases, *, name: str) -> Future[Scores]:
+    """The scores of responses, computed in the background unless a model on a device computes them."""
+    with phases(name):
+        scores = reward.compute_rewards(sequences)
+        if reward.uses_device:
+            scores.result()
+    return scores
+
+
+def _joined(rounds: Sequence[Scored], kept: Sequence[Scored]) -> Sampled:
     """What was kept, or the last round where nothing was, with the metrics of all rounds."""
-    joined = join(kept or rounds[-1:])
-    every = join(rounds)
+    joined, every = join(kept or rounds[-1:]), join(rounds)
     rewards = torch.tensor([reward for reward in every.scores.rewards if reward is not None])
     metrics = {
         "training/num_gen_batches": float(len(rounds)),
@@ -102,18 +116,16 @@ def _joined(rounds: Sequence[Sampled], kept: Sequence[Sampled]) -> Sampled:
     }
     if len(rewards):
         metrics["training/filter_groups/sampled_score/mean"] = float(rewards.mean())
-    return replace(joined, scores=replace(joined.scores, metrics=every.scores.metrics), metrics=metrics)
+    scores: Future[Scores] = Future()
+    scores.set_result(replace(joined.scores, metrics=every.scores.metrics))
+    return Sampled(sequences=joined.sequences, scores=scores, metrics=metrics)
 
 
-def join(parts: Sequence[Sampled]) -> Sampled:
+def join(parts: Sequence[Scored]) -> Scored:
     """One after the other."""
     trajectories = [item for part in parts for item in part.sequences.trajectories]
     texts = [text for part in parts for text in part.sequences.texts]
-    return Sampled(
-        sequences=Sequences.from_trajectories(trajectories, texts),
-        scores=join_scores([part.scores for part in parts]),
-        metrics={},
-    )
+    return Scored(Sequences.from_trajectories(trajectories, texts), join_scores([part.scores for part in parts]))
 
 
 def prompts_of(sequences: Sequences) -> list[Prompt]:
@@ -122,28 +134,29 @@ def prompts_of(sequences: Sequences) -> list[Prompt]:
     return [prompts[group] for group in sorted(prompts)]
 
 
-def _only_with_spread(sampled: Sampled) -> list[Sampled]:
-    """The groups in which two scored rewards differ; an empty list without any."""
-    rewards, groups, scored = _scored(sampled)
-    group = group_statistics(rewards, groups=groups, scored=scored)
+def _only_with_spread(scored: Scored) -> list[Scored]:
+    """The groups in which two rewards differ; an empty list without any."""
+    rewards, groups, known = _columns(scored)
+    group = group_statistics(rewards, groups=groups, scored=known)
     rows = group.of_rows((group.num_scored > 1) & ~group.equal).nonzero().flatten().tolist()
     if not rows:
         return []
-    trajectories, texts = sampled.sequences.trajectories, sampled.sequences.texts
+    trajectories, texts = scored.sequences.trajectories, scored.sequences.texts
     sequences = Sequences.from_trajectories([trajectories[row] for row in rows], [texts[row] for row in rows])
-    return [Sampled(sequences=sequences, scores=pick_scores(sampled.scores, rows), metrics={})]
+    return [Scored(sequences, pick_scores(scored.scores, rows))]
 
 
-def _zero_spread(sampled: Sampled) -> float:
-    rewards, groups, scored = _scored(sampled)
-    return zero_spread_fraction(rewards=rewards, groups=groups, scored=scored)
+def _zero_spread(scored: Scored) -> float:
+    rewards, groups, known = _columns(scored)
+    return zero_spread_fraction(rewards=rewards, groups=groups, scored=known)
 
 
-def _scored(sampled: Sampled) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    rewards = sampled.scores.rewards
+def _columns(scored: Scored) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Rewards with 0 for None, groups, and which rewards are known, each [B]."""
+    rewards = scored.scores.rewards
     values = torch.tensor([0.0 if reward is None else reward for reward in rewards], dtype=torch.float64)
-    return values, sampled.sequences.batch.groups, torch.tensor([reward is not None for reward in rewards])
+    return values, scored.sequences.batch.groups, torch.tensor([reward is not None for reward in rewards])
 
 
-def _num_groups(sampled: Sampled) -> int:
-    return len({item.group for item in sampled.sequences.trajectories})
+def _num_groups(scored: Scored) -> int:
+    return len({item.group for item in scored.sequences.trajectories})

@@ -12,6 +12,7 @@ from rl_compat.config.types import RolloutConfig
 from rl_compat.planning.types import PoolPlan
 from rl_compat.rewards.types import Scores
 from rl_compat.trainer.memory import PhaseMemory
+from rl_compat.trainer.online.phases import Phases
 from rl_compat.trainer.online.sampling import Sampled, SamplingSettings, prompts_of, sample
 from rl_compat.trainer.reporter import SilentReporter, Timer
 from rl_compat.trainer.setup.rows import Rows
@@ -53,6 +54,8 @@ class Actor:
 class Reward:
     """1 for the longer response to a prompt of MIXED, else 0; None for row 9."""
 
+    uses_device = False
+
     def compute_rewards(self, sequences: Sequences) -> Future[Scores]:
         rewards = tuple(map(self._reward, sequences.trajectories))
         future: Future[Scores] = Future()
@@ -83,9 +86,7 @@ def step(first: Sequence[int], more: Callable[[int], Sequence[Prompt]], *, round
         cast(RewardModel, Reward()),
         prompts(first),
         SamplingSettings(rollout=RolloutConfig(), group_size=2, max_new_tokens=4, max_rounds=rounds),
-        seed=7,
-        timer=Timer(SilentReporter()),
-        memory=PhaseMemory.of_pool(pool),
+        Phases(seed=7, timer=Timer(SilentReporter()), memory=PhaseMemory.of_pool(pool)),
         more=more,
     )
     return sampled, actor
@@ -110,8 +111,8 @@ def test_as_many_prompts_are_drawn_as_are_missing_until_all_have_a_spread() -> N
     assert actor.asked == [[0, 1, 3], [4, 5], [6], [7], [8]]
     assert [prompt.row for prompt in prompts_of(sampled.sequences)] == [3, 5, 8]
     assert sampled.sequences.batch.groups.tolist() == [2, 2, 4, 4, 7, 7]
-    assert sampled.scores.rewards == (0.0, 1.0) * 3
-    assert sampled.scores.components == {"length": (0.0, 1.0) * 3}
+    assert sampled.scores.result().rewards == (0.0, 1.0) * 3
+    assert sampled.scores.result().components == {"length": (0.0, 1.0) * 3}
     assert sampled.sequences.texts == ("(3,)", "(3, 3)", "(5,)", "(5, 5)", "(8,)", "(8, 8)")
 
 
@@ -156,7 +157,7 @@ def test_a_prompt_without_any_score_is_replaced_too() -> None:
     sampled, _ = step([9, 3], following(5), rounds=2)
 
     assert [prompt.row for prompt in prompts_of(sampled.sequences)] == [3, 5]
-    assert sampled.scores.metrics["reward/unscored"] == 2.0
+    assert sampled.scores.result().metrics["reward/unscored"] == 2.0
 
 
 def test_the_metrics_tell_all_that_was_sampled() -> None:

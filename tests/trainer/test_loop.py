@@ -1,0 +1,103 @@
+"""What a step does at the same time, and what it measures meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from typing import Any, cast
+
+import pytest
+import torch
+from trainer.online.test_sampling import Actor, prompts
+
+from rl_compat.config.types import RolloutConfig
+from rl_compat.objectives.experience import ExperienceSettings
+from rl_compat.rewards.types import Scores
+from rl_compat.trainer.loop import Roles, StepSettings, collect
+from rl_compat.trainer.memory import PhaseMemory
+from rl_compat.trainer.online.phases import Phases
+from rl_compat.trainer.online.sampling import SamplingSettings
+from rl_compat.trainer.reporter import SilentReporter, Timer
+from rl_compat.workers.actor import ActorModel
+from rl_compat.workers.reward import RewardModel
+from rl_compat.workers.sequences import Sequences
+
+
+class Pending(Future[Scores]):
+    """Scores that must not be waited for before they are there."""
+
+    def result(self, timeout: float | None = None) -> Scores:
+        assert self.done(), "the step waits for the reward before the models have run"
+        return super().result(timeout)
+
+
+class Reward:
+    def __init__(self, *, uses_device: bool) -> None:
+        self.uses_device = uses_device
+        self.pending: list[tuple[Pending, Scores]] = []
+
+    def compute_rewards(self, sequences: Sequences) -> Future[Scores]:
+        rewards = tuple(float(len(item.response_ids)) for item in sequences.trajectories)
+        scores = Scores(rewards=rewards, components={}, correct=(None,) * len(rewards))
+        self.pending.append((Pending(), scores))
+        if self.uses_device:
+            self.finish()
+        return self.pending[-1][0]
+
+    def finish(self) -> None:
+        for future, scores in self.pending:
+            if not future.done():
+                future.set_result(scores)
+
+
+class Learner(Actor):
+    """Its log-probabilities take until all rewards are known."""
+
+    def __init__(self, rewards: Sequence[Reward]) -> None:
+        super().__init__()
+        self._rewards = rewards
+
+    def compute_logprobs(self, sequences: Sequences) -> Future[torch.Tensor]:
+        for reward in self._rewards:
+            reward.finish()
+        found: Future[torch.Tensor] = Future()
+        found.set_result(torch.zeros(sequences.batch.response_ids.shape))
+        return found
+
+
+class Seen(PhaseMemory):
+    """Keeps the order of the phases."""
+
+    def __init__(self) -> None:
+        self.phases: list[str] = []
+
+    @contextmanager
+    def __call__(self, phase: str) -> Iterator[None]:
+        self.phases.append(phase)
+        yield
+
+
+@pytest.mark.parametrize("uses_device", [False, True])
+def test_functions_score_while_the_models_run_and_reward_models_take_their_turn(uses_device: bool) -> None:
+    reward, cost = Reward(uses_device=uses_device), Reward(uses_device=False)
+    actor, memory, timer = Learner([reward, cost]), Seen(), Timer(SilentReporter())
+    collected = collect(
+        Roles(
+            actor=cast(ActorModel, actor),
+            reward=cast(RewardModel, reward),
+            cost=cast(RewardModel, cost),
+        ),
+        prompts([1, 2]),
+        StepSettings(
+            experience=ExperienceSettings(algorithm="grpo"),
+            sampling=SamplingSettings(rollout=cast(Any, RolloutConfig()), group_size=2, max_new_tokens=4),
+        ),
+        Phases(seed=1, timer=timer, memory=memory),
+        kl_coef=0.0,
+    )
+    assert collected.scores.rewards == (1.0, 2.0, 1.0, 2.0)
+    assert collected.costs is not None
+    assert collected.costs.rewards == (1.0, 2.0, 1.0, 2.0)
+    assert memory.phases == ["gen", "reward", "cost", "old_log_prob", "reward", "cost"]
+    assert timer.take().keys() == {"gen", "reward", "cost", "old_log_prob", "adv"}
