@@ -20,6 +20,7 @@ from rl_compat.trainer.online.phases import Phases
 from rl_compat.trainer.online.sampling import SamplingSettings
 from rl_compat.trainer.reporter import SilentReporter, Timer
 from rl_compat.workers.actor import ActorModel
+from rl_compat.workers.critic import CriticModel
 from rl_compat.workers.reward import RewardModel
 from rl_compat.workers.sequences import Sequences
 
@@ -66,6 +67,15 @@ class Learner(Actor):
         return found
 
 
+class Critic:
+    """Every value is 0."""
+
+    def compute_values(self, sequences: Sequences) -> Future[torch.Tensor]:
+        found: Future[torch.Tensor] = Future()
+        found.set_result(torch.zeros(sequences.batch.response_ids.shape))
+        return found
+
+
 class Seen(PhaseMemory):
     """Keeps the order of the phases."""
 
@@ -87,6 +97,7 @@ def test_functions_score_while_the_models_run_and_reward_models_take_their_turn(
             actor=cast(ActorModel, actor),
             reward=cast(RewardModel, reward),
             cost=cast(RewardModel, cost),
+            cost_critic=cast(CriticModel, Critic()),
         ),
         prompts([1, 2]),
         StepSettings(
@@ -99,5 +110,5 @@ def test_functions_score_while_the_models_run_and_reward_models_take_their_turn(
     assert collected.scores.rewards == (1.0, 2.0, 1.0, 2.0)
     assert collected.costs is not None
     assert collected.costs.rewards == (1.0, 2.0, 1.0, 2.0)
-    assert memory.phases == ["gen", "reward", "cost", "old_log_prob", "reward", "cost"]
-    assert timer.take().keys() == {"gen", "reward", "cost", "old_log_prob", "adv"}
+    assert memory.phases == ["gen", "reward", "cost", "old_log_prob", "cost_values", "reward", "cost"]
+    assert timer.take().keys() == {"gen", "reward", "cost", "old_log_prob", "cost_values", "adv"}
