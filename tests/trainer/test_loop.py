@@ -11,7 +11,7 @@ import pytest
 import torch
 from trainer.online.test_sampling import Actor, prompts
 
-from rl_compat.config.types import RolloutConfig
+from rl_compat.config.types import AlgorithmConfig, RolloutConfig
 from rl_compat.objectives.experience import ExperienceSettings
 from rl_compat.rewards.types import Scores
 from rl_compat.trainer.loop import Roles, StepSettings, collect
@@ -101,7 +101,7 @@ def test_functions_score_while_the_models_run_and_reward_models_take_their_turn(
         ),
         prompts([1, 2]),
         StepSettings(
-            experience=ExperienceSettings(algorithm="grpo"),
+            experience=ExperienceSettings(algorithm=AlgorithmConfig(name="grpo")),
             sampling=SamplingSettings(rollout=cast(Any, RolloutConfig()), group_size=2, max_new_tokens=4),
         ),
         Phases(seed=1, timer=timer, memory=memory),
