@@ -13,7 +13,7 @@ from rl_compat.config.types import RunConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class ForeignArguments:
     """Arguments in their order, and what a reader should know of how they were found."""
 
     arguments: Sequence[Argument]
@@ -35,7 +35,7 @@ class Dialect(Protocol):
     def is_file(self, path: Path) -> bool:
         """Whether a file is one of that program rather than TOML."""
 
-    def read_file(self, path: Path, words: Sequence[str]) -> Reading:
+    def read_file(self, path: Path, words: Sequence[str]) -> ForeignArguments:
         """The arguments in a file, with those of the command line. Raises ConfigError."""
 
     def is_key(self, key: str) -> bool:

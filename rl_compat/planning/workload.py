@@ -58,7 +58,7 @@ class Workload:
     "responses worth generating at once even if a step has fewer, because a validation has more"
     lora_rank: int = 0
     "of the adapters of trained roles; 0 trains all weights"
-    lora_targets: tuple[str, ...] = ("all-linear",)
+    lora_targets: tuple[str, ...] = ()
     entropy: bool = False
     "the policy loss needs the entropy of every token"
     sorts_vocabulary: bool = False

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from rl_compat.config.dialect import Reading
+from rl_compat.config.dialect import ForeignArguments
 from rl_compat.errors import ConfigError
 from rl_compat.verl.command import read_arguments, split_program
 from rl_compat.verl.script import read_training
@@ -17,13 +17,13 @@ SCRIPT_SUFFIXES = (".sh", ".bash")
 STDIN = Path("-")
 
 
-def read_words(words: Sequence[str]) -> Reading:
+def read_words(words: Sequence[str]) -> ForeignArguments:
     """Arguments alone, or a whole command such as `python3 -m verl.trainer.main_ppo data.train_batch_size=8`."""
     arguments, notes = read_arguments(split_program(words).arguments, folders=[Path.cwd()])
-    return Reading(arguments=arguments, notes=notes)
+    return ForeignArguments(arguments=arguments, notes=notes)
 
 
-def read_file(path: Path, words: Sequence[str] = ()) -> Reading:
+def read_file(path: Path, words: Sequence[str] = ()) -> ForeignArguments:
     """A YAML file with arguments after it, or a shell script with its own arguments; `-` is a script on stdin.
 
     Raises ConfigError.
@@ -31,10 +31,10 @@ def read_file(path: Path, words: Sequence[str] = ()) -> Reading:
     if path.suffix.lower() in YAML_SUFFIXES:
         inherited, told = read_yaml(path)
         arguments, notes = read_arguments(words)
-        return Reading(arguments=[*inherited, *arguments], notes=[*told, *notes])
+        return ForeignArguments(arguments=[*inherited, *arguments], notes=[*told, *notes])
     name, folder = (path.name, path.parent) if path != STDIN else ("stdin", Path.cwd())
     arguments, notes = read_training(_text(path), name=name, folder=folder, words=words)
-    return Reading(arguments=arguments, notes=notes)
+    return ForeignArguments(arguments=arguments, notes=notes)
 
 
 def is_file(path: Path) -> bool:

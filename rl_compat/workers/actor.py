@@ -53,16 +53,16 @@ class ActorSettings:
     lora: LoraSettings | None = None
     loss: LossSettings = field(default_factory=LossSettings)
     off_policy: OffPolicyConfig = field(default_factory=OffPolicyConfig)
-    temperature: float = 1.0
+    temperature: float
     "of the sampling and of every log-probability"
     stop_strings: tuple[str, ...] = ()
     "a response ends with the token that completes any of them"
     decode: Decode | None = None
     "token ids to their text, which stop strings are looked for in"
-    num_epochs: int = 1
+    num_epochs: int
     mini_batch_size: int | None = None
     "prompts per optimizer step; the whole batch when not set"
-    trust_remote_code: bool = False
+    trust_remote_code: bool
 
 
 def actor_settings(setup: Setup, *, num_batches: int | None = None) -> ActorSettings:

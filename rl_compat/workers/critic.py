@@ -35,10 +35,10 @@ class CriticSettings:
     optimizer: OptimizerSettings
     lora: LoraSettings | None = None
     loss: LossSettings = field(default_factory=LossSettings)
-    num_epochs: int = 1
+    num_epochs: int
     mini_batch_size: int | None = None
     "prompts per optimizer step; the whole batch when not set"
-    trust_remote_code: bool = False
+    trust_remote_code: bool
 
 
 def critic_settings(setup: Setup, *, role: RoleName = "critic", num_batches: int | None = None) -> CriticSettings:

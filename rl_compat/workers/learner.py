@@ -42,7 +42,7 @@ class LearnerSettings:
     lora: LoraSettings | None = None
     pack_tokens: int | None = None
     "examples share packs of this many tokens; None pads each to the longest"
-    trust_remote_code: bool = False
+    trust_remote_code: bool
 
 
 def learner_settings(setup: Setup, *, num_batches: int | None, trains: bool = True) -> LearnerSettings:

@@ -29,8 +29,8 @@ class ReferenceSettings:
 
     model_folder: Path
     role: RolePlan
-    temperature: float = 1.0
-    trust_remote_code: bool = False
+    temperature: float
+    trust_remote_code: bool
 
 
 def reference_settings(setup: Setup) -> ReferenceSettings:

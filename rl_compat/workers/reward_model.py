@@ -32,7 +32,7 @@ class RewardModelSettings:
 
     model_folder: Path
     role: RolePlan
-    trust_remote_code: bool = False
+    trust_remote_code: bool
 
 
 def reward_model_settings(setup: Setup, role: RoleName = "reward") -> RewardModelSettings | None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from conformance.verl_oracle import UNEVEN, WHOLE, Draw, draw, verl_module
+from fakes.part_settings import estimator_settings
 from fakes.verl_settings import load_config
 from torch import Tensor
 from torch.testing import assert_close
@@ -115,8 +116,7 @@ def test_an_estimator_gives_the_advantages_and_returns_of_verls(name: str, seed:
             importance=drawn["weights"],
             reward_parts={"correct": drawn.rewards, "format": drawn["advantages"][:, 0]},
             part_weights={"correct": 1.0, "format": 0.5},
-            gamma=0.98,
-            gae_lambda=0.9,
+            **estimator_settings(gamma=0.98, gae_lambda=0.9),
         )
     )
 
@@ -138,7 +138,7 @@ def test_estimators_without_the_spread_give_those_of_verls(name: str, seed: int,
             rewards=drawn.rewards,
             response_mask=drawn.mask,
             groups=drawn.groups,
-            normalize_by_std=False,
+            **estimator_settings(normalize_by_std=False),
         )
     )
 

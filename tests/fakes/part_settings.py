@@ -33,6 +33,17 @@ def experience_settings(name: str, *, off_policy: OffPolicyConfig | None = None,
     )
 
 
+def estimator_settings(**changes: Any) -> dict[str, Any]:
+    """What `AdvantageInputs` takes of the settings, with some changed."""
+    default = AlgorithmConfig()
+    return {
+        "gamma": default.gamma,
+        "gae_lambda": default.gae_lambda,
+        "whiten": default.whiten_advantages,
+        "normalize_by_std": default.normalize_by_std,
+    } | changes
+
+
 def lora_of(rank: int, **changes: Any) -> LoraSettings:
     """Adapters of this rank; `alpha`, `dropout` and `targets` as in the settings when not given."""
     config = ModelConfig(lora_rank=rank, **{f"lora_{name}": value for name, value in changes.items()})

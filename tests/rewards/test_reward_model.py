@@ -37,7 +37,7 @@ def _role(**changes: Any) -> RolePlan:
 
 
 def _learned(folder: Path, **role: Any) -> RewardModelScorer:
-    return RewardModelScorer(RewardModelSettings(model_folder=folder, role=_role(**role)))
+    return RewardModelScorer(RewardModelSettings(model_folder=folder, role=_role(**role), trust_remote_code=False))
 
 
 def _requests(*texts: str, messages: Any = "hello", text: str = "p") -> list[ScoreRequest]:
@@ -145,7 +145,9 @@ def test_a_language_model_is_no_reward_model(tmp_path: Path) -> None:
 
 
 def _model(folder: Path | None, **reward: Any) -> RewardModel:
-    learned = None if folder is None else RewardModelSettings(model_folder=folder, role=_role())
+    learned = (
+        None if folder is None else RewardModelSettings(model_folder=folder, role=_role(), trust_remote_code=False)
+    )
     config = RewardConfig(model=None if folder is None else str(folder), **reward)
     return RewardModel(config, data_sources=(), pool=ResourcePool(gpus=[]), max_response_length=8, learned=learned)
 

@@ -30,6 +30,9 @@ def worker(folder: Path, *, rows: int, loss: str, **changes: Any) -> ActorWorker
         rollout=ROLLOUT,
         pad_token_id=0,
         num_valid_tokens=60,
+        temperature=1.0,
+        num_epochs=1,
+        trust_remote_code=False,
         optimizer=OptimizerSettings(lr=1e-3, eps=1e-6),  # rounding in a gradient near 0 is not blown up to a whole step
         loss=loss_settings(
             policy_loss=loss,

@@ -72,6 +72,7 @@ def learner(folder: Path, objective: Objective, *, lora: LoraSettings | None = N
             role=role_plan(**({"micro_batch_size": 64} | changes)),
             objective=objective,
             lora=lora,
+            trust_remote_code=False,
             **(settings | options),
         ),
         pool=ResourcePool(gpus=[]),

@@ -65,10 +65,10 @@ class AdvantageInputs:
     "[B, T] not whitened"
     multiplier: float = 0.0
     "Lagrange multiplier of the cost constraint"
-    gamma: float = 1.0
-    gae_lambda: float = 1.0
-    whiten: bool = True
-    normalize_by_std: bool = True
+    gamma: float
+    gae_lambda: float
+    whiten: bool
+    normalize_by_std: bool
     vtrace: VTraceBounds | None = None
     "with a critic: V-trace instead of GAE"
 

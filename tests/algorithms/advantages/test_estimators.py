@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from fakes.part_settings import estimator_settings
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -30,9 +31,7 @@ def inputs(responses) -> AdvantageInputs:
         multiplier=0.7,
         reward_parts={"one": responses.rewards, "two": responses.advantages[:, 0]},
         part_weights={"one": 1.0, "two": 0.5},
-        gamma=0.99,
-        gae_lambda=0.95,
-        whiten=False,
+        **estimator_settings(gamma=0.99, gae_lambda=0.95, whiten=False),
     )
 
 
@@ -73,9 +72,7 @@ def test_whitened_ppo_matches_the_golden_advantages(golden, run, gamma, gae_lamb
             values=golden.input("values"),
             response_mask=golden.mask,
             groups=golden.groups,
-            gamma=gamma,
-            gae_lambda=gae_lambda,
-            whiten=True,
+            **estimator_settings(gamma=gamma, gae_lambda=gae_lambda, whiten=True),
         )
     )
 
@@ -102,6 +99,7 @@ def test_grpo_compares_the_sums_of_token_rewards(golden):
             rewards=torch.zeros(6),
             response_mask=golden.mask,
             groups=golden.groups,
+            **estimator_settings(),
         )
     )
 
@@ -136,7 +134,7 @@ def test_an_algorithm_by_its_name_gives_the_golden_advantages(golden, name):
             baselines=golden.input("reward_baselines"),
             logprobs=golden.input("old_logprobs"),
             sum_pi_squared=golden.input("sum_pi_squared"),
-            **settings,
+            **estimator_settings(**settings),
         )
     )
 
@@ -226,6 +224,7 @@ def test_gdpo_compares_every_part_by_itself(golden):
         groups=golden.groups,
         reward_parts=parts,
         part_weights={"one": 1.0, "two": 0.5},
+        **estimator_settings(),
     )
 
     estimate = ESTIMATORS["gdpo"](inputs)

@@ -259,7 +259,7 @@ def test_an_exported_reward_model_scores_as_it_did_in_training(
     ids = chat.encode_conversation("1+2=", "3")[1]
     expected = float(model(torch.tensor([ids])).logits[0, 0].detach())
     role = load_plan(runs["reward_model"] / "plan.json").roles["actor"]
-    reward = RewardModelScorer(RewardModelSettings(model_folder=output, role=role))
+    reward = RewardModelScorer(RewardModelSettings(model_folder=output, role=role, trust_remote_code=False))
     prompt = Prompt(token_ids=(2,), text="", messages="1+2=")
     (outcome,) = reward.outcomes([ScoreRequest(response_text="3", prompt=prompt)])
     assert outcome.reward == pytest.approx(expected, abs=1e-5)
