@@ -60,7 +60,8 @@ def plan_reward_model(
         data=DataConfig(max_prompt_length=max_prompt_length, max_response_length=max_response_length),
         algorithm=AlgorithmConfig(group_size=2),
     )
-    return RewardModelSettings(model_folder=source.folder, role=make_plan(workload, hardware).roles["reward"])
+    role = make_plan(workload, hardware).roles["reward"]
+    return RewardModelSettings(model_folder=source.folder, role=role, trust_remote_code=False)
 
 
 class RewardModelScorer:
