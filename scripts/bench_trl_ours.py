@@ -38,7 +38,7 @@ from rl_compat.trainer.memory import PhaseMemory
 from rl_compat.trainer.online.reinforcement import Reinforcement
 from rl_compat.trainer.recipe import Instruments
 from rl_compat.trainer.reporter import SilentReporter, Timer
-from rl_compat.trainer.setup.build import Prepared, start_reward
+from rl_compat.trainer.setup.online import Prepared, start_reward
 from rl_compat.trajectory import Prompt
 from rl_compat.workers.setup import prepare
 

@@ -15,10 +15,10 @@ from rl_compat.bench.memory import peak_bytes, reset_peak
 from rl_compat.bench.options import ENGINES
 from rl_compat.bench.peers import PlainGenerate
 from rl_compat.bench.vllm_alone import VllmAlone
+from rl_compat.models.load import TORCH_DTYPES
 from rl_compat.planning.types import RolloutPlan
 from rl_compat.resharding.source import WeightSource
 from rl_compat.rollout.build import build_rollout_engine
-from rl_compat.rollout.inference import DTYPES
 from rl_compat.rollout.types import Response, SamplingParams
 
 
@@ -71,7 +71,7 @@ def engine_for(
     kind, dtype = ENGINES[name]
     on_gpu = next(model.parameters()).is_cuda
     if kind == "generate":
-        return PlainGenerate(model if dtype == "fp32" else model.to(DTYPES[dtype]), batch=batch)
+        return PlainGenerate(model if dtype == "fp32" else model.to(TORCH_DTYPES[dtype]), batch=batch)
     is_vllm = kind.startswith("vllm")
     plan = RolloutPlan(
         engine="vllm" if is_vllm else kind,

@@ -11,7 +11,8 @@ import torch
 from torch import nn
 
 from rl_compat.bench.cases import Case
-from rl_compat.rollout.inference import DTYPES, hugging_face_model
+from rl_compat.models.load import TORCH_DTYPES
+from rl_compat.rollout.inference import hugging_face_model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +32,7 @@ def measured_speeds(device: str, dtype: str) -> Speeds:
     target = torch.empty_like(source)
     copy_seconds = _best(lambda: target.copy_(source), on_gpu=on_gpu)
     width = 4096 if on_gpu else 768
-    left = torch.ones(width, width, dtype=DTYPES[dtype], device=device)
+    left = torch.ones(width, width, dtype=TORCH_DTYPES[dtype], device=device)
     product_seconds = _best(lambda: left @ left, on_gpu=on_gpu)
     return Speeds(bytes_per_second=2 * size / copy_seconds, operations_per_second=2 * width**3 / product_seconds)
 
@@ -40,7 +41,7 @@ def floor_seconds(model: nn.Module, case: Case, speeds: Speeds, dtype: str) -> f
     """Of a step at the mean length of the case: weights and cache read once, every product at full speed."""
     inner: Any = hugging_face_model(model)
     config = inner.config.get_text_config()
-    width = torch.empty(0, dtype=DTYPES[dtype]).element_size()
+    width = torch.empty(0, dtype=TORCH_DTYPES[dtype]).element_size()
     head = inner.get_output_embeddings().weight.numel()
     matrices = sum(module.weight.numel() for module in inner.modules() if isinstance(module, nn.Linear)) - head
     length = sum(map(len, case.prompts)) / len(case.prompts) + case.params.max_new_tokens / 2

@@ -14,8 +14,6 @@ from rl_compat.errors import DataError, RLCompatError
 from rl_compat.planning.types import DType
 from rl_compat.rollout.types import Response
 
-DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
-
 
 def hugging_face_model(model: nn.Module) -> Any:
     """The Hugging Face model inside an adapter model, adapters still applied, or the model itself."""

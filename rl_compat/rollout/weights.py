@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from rl_compat.models.files.storage import keep_in_storage_dtype
+from rl_compat.models.load import TORCH_DTYPES
 from rl_compat.planning.types import DType, RolloutPlan
-from rl_compat.rollout.inference import DTYPES, hugging_face_model, is_quantized
+from rl_compat.rollout.inference import hugging_face_model, is_quantized
 from rl_compat.rollout.linears.adapted_projection import (
     AdaptedProjection,
     active_adapters,
@@ -175,7 +176,7 @@ def rollout_weights(model: nn.Module, *, compute_dtype: DType, packed_linears: b
     Weights that are kept in half precision or quantized while adapters are fp32 are shared under autocast.
     `packed_linears` adds a packed copy to shared fp32 weights; where torch cannot pack, a warning says so.
     """
-    wanted = DTYPES[compute_dtype]
+    wanted = TORCH_DTYPES[compute_dtype]
     kept = hugging_face_model(model).get_input_embeddings().weight.dtype
     if wanted == torch.float32:
         if packed_linears and kept == torch.float32:

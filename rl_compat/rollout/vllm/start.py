@@ -20,8 +20,9 @@ import torch
 from torch import nn
 
 from rl_compat.errors import HardwareError
+from rl_compat.models.load import TORCH_DTYPES
 from rl_compat.planning.types import RolloutPlan
-from rl_compat.rollout.inference import DTYPES, hugging_face_model
+from rl_compat.rollout.inference import hugging_face_model
 from rl_compat.rollout.vllm.pools import install
 
 SETTINGS = {
@@ -93,7 +94,7 @@ def engine_arguments(model: nn.Module, plan: RolloutPlan, *, folder: str) -> dic
         "skip_tokenizer_init": True,
         "load_format": "dummy",
         "generation_config": "vllm",
-        "dtype": str(DTYPES[plan.compute_dtype]).removeprefix("torch."),
+        "dtype": str(TORCH_DTYPES[plan.compute_dtype]).removeprefix("torch."),
         "seed": 0,
         "max_model_len": length,
         "max_num_seqs": plan.max_num_seqs,
@@ -128,7 +129,7 @@ def cache_bytes(config: Any, plan: RolloutPlan, *, length: int) -> int:
     """Keys and values of `max_num_seqs` sequences of `length` tokens, and one block that vLLM keeps empty."""
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    token = 2 * config.num_hidden_layers * heads * head_size * DTYPES[plan.compute_dtype].itemsize
+    token = 2 * config.num_hidden_layers * heads * head_size * TORCH_DTYPES[plan.compute_dtype].itemsize
     return int(token * CACHE_STEP * (math.ceil(length / CACHE_STEP) * plan.max_num_seqs + 1))
 
 

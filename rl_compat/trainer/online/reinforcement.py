@@ -13,8 +13,10 @@ from rl_compat.trainer.online.metrics import data_metrics, mismatch_metrics, tim
 from rl_compat.trainer.online.phases import Phases
 from rl_compat.trainer.online.validate import Validation, validate
 from rl_compat.trainer.recipe import Instruments, Measure
-from rl_compat.trainer.setup.build import Prepared, build_roles, kl_controller, lagrange_multiplier, step_settings
+from rl_compat.trainer.setup.online import Prepared
+from rl_compat.trainer.setup.roles import build_roles
 from rl_compat.trainer.setup.rows import Rows
+from rl_compat.trainer.setup.step import kl_controller, lagrange_multiplier, step_settings
 from rl_compat.trajectory import Prompt
 from rl_compat.workers.trained import TrainedWorker
 

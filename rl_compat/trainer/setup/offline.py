@@ -1,4 +1,4 @@
-"""From a request to training on given responses that can start: all is checked first, then the model is loaded."""
+"""Checks of training on offline data before weights are loaded, and its model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rl_compat.planning.memory.budget import checkpoint_bytes
 from rl_compat.trainer.checkpoints import check_disk
 from rl_compat.trainer.offline.data import OfflineData, training_items, validation_items
 from rl_compat.trainer.recipe import PreparedRun
-from rl_compat.trainer.setup.build import set_num_threads
+from rl_compat.trainer.setup.roles import set_num_threads
 from rl_compat.workers.learner import LearnerModel, learner_settings
 from rl_compat.workers.setup import Setup, prepare
 

@@ -1,4 +1,4 @@
-"""Rows of the run's order, any number at a time."""
+"""Rows of the run's order, in batches of any size."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 
 class Rows:
-    """Takes batches of rows from an order as they are needed, and keeps what is left over for the next time."""
+    """Takes batches of rows from an order and keeps the remaining rows for the next batch."""
 
     def __init__(self, order: Iterator[list[int]], *, left_over: list[int] | None = None) -> None:
         self.left_over = list(left_over or [])
-        "taken from the order and not given out: a run resumes with them"
+        "taken from the order and not yet returned; part of the state of a run"
         self._order = order
 
     def take(self, count: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""The method of training that settings ask for, with everything checked that can be before a model is loaded."""
+"""The recipe of the settings, with everything checked that can be before a model is loaded."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from rl_compat.hardware.types import Hardware
 from rl_compat.trainer.offline.training import Offline
 from rl_compat.trainer.online.reinforcement import Reinforcement
 from rl_compat.trainer.recipe import Recipe
-from rl_compat.trainer.setup.build import check_run
 from rl_compat.trainer.setup.offline import check_offline
+from rl_compat.trainer.setup.online import check_run
 
 
 def check_training(config: RunConfig, hardware: Hardware) -> Recipe[Any]:

@@ -18,7 +18,8 @@ from rl_compat.trainer.online.prompt_data import load_validation_prompts
 from rl_compat.trainer.online.validate import Validation, validate
 from rl_compat.trainer.reporter import Reporter, Timer
 from rl_compat.trainer.run_folder import RunFolder
-from rl_compat.trainer.setup.build import load_actor, start_reward
+from rl_compat.trainer.setup.online import start_reward
+from rl_compat.trainer.setup.roles import load_actor
 from rl_compat.workers.actor import ActorModel, ActorWorker
 from rl_compat.workers.setup import prepare
 

@@ -28,8 +28,8 @@ from rl_compat.workers.setup import lora_settings, tokenizer_folder
 def export_run(run: str, output: Path) -> tuple[Path, int]:
     """Write the actor of a run, or of one of its checkpoints, adapters merged; the new folder and the step.
 
-    Works on the CPU, whatever the run was planned for. Raises ConfigError when `run` is neither, CheckpointError when
-    it has no complete checkpoint, ModelError when its model is gone or `output` is not empty.
+    Works on the CPU, independent of the run's plan. Raises ConfigError if `run` is neither, CheckpointError if it has no
+    complete checkpoint, ModelError if its model no longer exists or `output` is not empty.
     """
     folder = run_of(run)
     if folder is None:
@@ -55,7 +55,7 @@ def export_run(run: str, output: Path) -> tuple[Path, int]:
 def _trained(
     config: RunConfig, folder: Path, role: RolePlan, state: Path
 ) -> tuple[dict[str, Tensor] | nn.Module, dict[str, Any]]:
-    """The weights of a saved state, as a model or by name, and what the config of their model says otherwise."""
+    """The weights of a saved state, as a model or by name, and the changes of their model's config."""
     model = config.model
     options: dict[str, Any] = {"lora": lora_settings(model), "trust_remote_code": model.trust_remote_code}
     if not ALGORITHMS[config.algorithm.name].scores:

@@ -1,4 +1,4 @@
-"""Loss, margins and accuracy of a model or of a run's checkpoint on held-out rows with responses, without training."""
+"""Loss, margins and accuracy of a model or checkpoint on held-out offline data, without training."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from rl_compat.data.builtin import arithmetic
 from rl_compat.errors import ConfigError
 from rl_compat.trainer.online.prompt_data import streams
 from rl_compat.trainer.reporter import SilentReporter
-from rl_compat.trainer.setup.build import check_run
+from rl_compat.trainer.setup.online import check_run
 
 
 def _files(folder: Path) -> list[str]:

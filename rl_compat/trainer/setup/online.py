@@ -1,0 +1,114 @@
+"""Checks of reinforcement learning: everything that can be wrong before weights are loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from rl_compat.algorithms.table import ALGORITHMS
+from rl_compat.config.types import RewardConfig, RunConfig
+from rl_compat.errors import ModelError
+from rl_compat.hardware.types import Hardware
+from rl_compat.planning.memory.budget import checkpoint_bytes
+from rl_compat.planning.types import RoleName
+from rl_compat.rewards.builtin.table import check_rows
+from rl_compat.trainer.checkpoints import check_disk
+from rl_compat.trainer.online.prompt_data import load_training_data, load_validation_prompts
+from rl_compat.trainer.recipe import PreparedRun
+from rl_compat.trajectory import Prompt
+from rl_compat.workers.reward import RewardModel
+from rl_compat.workers.reward_model import reward_model_settings
+from rl_compat.workers.setup import Setup, prepare
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared(PreparedRun):
+    """Prepared reinforcement learning."""
+
+    prompts: Sequence[Prompt]
+    validation_prompts: tuple[Prompt, ...]
+    reward: RewardModel
+    cost: RewardModel | None
+    "of algorithms with a cost constraint"
+
+    def close(self) -> None:
+        """End the processes of reward functions and free the memory of reward models."""
+        self.reward.close()
+        if self.cost is not None:
+            self.cost.close()
+
+
+def check_run(config: RunConfig, hardware: Hardware) -> Prepared:
+    """Everything that can be wrong before weights are loaded.
+
+    Raises ConfigError, DataError, ModelError, HardwareError or DoesNotFitError.
+    """
+    setup = prepare(config, hardware)
+    plan = setup.plan
+    if "critic" in plan.roles:
+        check_critic_ids(setup)
+    size = checkpoint_bytes(setup.workload, plan)
+    training, notes = load_training_data(setup)
+    validation, validation_notes = load_validation_prompts(setup)
+    prompts = [*training.sample(), *validation]
+    order = training.order(config.trainer.batch_size, shuffle=config.data.shuffle, seed=config.data.seed)
+    total_steps = config.trainer.num_steps or config.trainer.num_epochs * order.steps_per_epoch
+    check_disk(config.trainer, size, total_steps=total_steps)
+    return Prepared(
+        setup=setup,
+        checkpoint_bytes=size,
+        prompts=training.prompts,
+        validation_prompts=validation,
+        reward=start_reward(setup, prompts),
+        cost=start_cost(setup, prompts),
+        order=order,
+        total_steps=total_steps,
+        notes=(*setup.notes, *notes, *validation_notes, *plan.notes),
+    )
+
+
+def start_reward(setup: Setup, prompts: Sequence[Prompt]) -> RewardModel:
+    """The reward of the settings, checked against the prompts. Raises DataError or ConfigError."""
+    return _start(setup, prompts, setup.config.reward, "reward")
+
+
+def start_cost(setup: Setup, prompts: Sequence[Prompt]) -> RewardModel | None:
+    """The cost of the settings, where the algorithm has one. Raises DataError or ConfigError."""
+    if not ALGORITHMS[setup.config.algorithm.name].needs_cost:
+        return None
+    return _start(setup, prompts, cost_config(setup.config), "cost")
+
+
+def cost_config(config: RunConfig) -> RewardConfig:
+    """The cost as a reward of its own; settings that `[cost]` does not have come from `[reward]`."""
+    cost = config.cost
+    return replace(
+        config.reward,
+        functions=cost.functions,
+        weights=cost.weights,
+        function_arguments=cost.function_arguments,
+        model=cost.model,
+        model_weight=cost.model_weight,
+        overlong_buffer=0,
+    )
+
+
+def _start(setup: Setup, prompts: Sequence[Prompt], config: RewardConfig, role: RoleName) -> RewardModel:
+    check_rows(prompts, config.functions, config.sources)
+    return RewardModel(
+        config,
+        data_sources=sorted({prompt.data_source for prompt in prompts}),
+        pool=setup.pool_of(role),
+        max_response_length=setup.config.data.max_response_length,
+        learned=reward_model_settings(setup, role),
+    )
+
+
+def check_critic_ids(setup: Setup) -> None:
+    """Raise ModelError for a critic whose vocabulary is smaller than the actor's."""
+    sampled, known = min(setup.shape.vocab_size, setup.tokenizer.num_tokens), setup.workload.models["critic"].vocab_size
+    if known < sampled:
+        raise ModelError(
+            f"the critic knows {known} token ids and the actor samples from {sampled}",
+            hint="set `model.critic_path` to a model with the actor's tokenizer",
+        )
