@@ -63,7 +63,7 @@ def evaluate(
     reporter: Reporter,
     around: Callable[[PoolPlan], AbstractContextManager[object]] = nullcontext,
 ) -> Validation:
-    """One response to each validation prompt of the settings, scored. Models live inside `around(plan)`.
+    """One response to each validation prompt of the settings, scored. Models exist inside `around(pool)`.
 
     Raises ConfigError, DataError, ModelError, HardwareError or DoesNotFitError before weights are loaded.
     """

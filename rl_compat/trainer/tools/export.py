@@ -28,8 +28,8 @@ from rl_compat.workers.setup import lora_settings, tokenizer_folder
 def export_run(run: str, output: Path) -> tuple[Path, int]:
     """Write the actor of a run, or of one of its checkpoints, adapters merged; the new folder and the step.
 
-    Works on the CPU, independent of the run's plan. Raises ConfigError if `run` is neither, CheckpointError if it has no
-    complete checkpoint, ModelError if its model no longer exists or `output` is not empty.
+    Works on the CPU, independent of the run's plan. Raises ConfigError if `run` is neither, CheckpointError if it has
+    no complete checkpoint, ModelError if its model no longer exists or `output` is not empty.
     """
     folder = run_of(run)
     if folder is None:

@@ -21,7 +21,7 @@ from rl_compat.workers.setup import prepare
 
 
 def has_given_responses(config: RunConfig) -> bool:
-    """Whether the algorithm is measured on responses that are there, and not on its model's own."""
+    """Whether the algorithm is evaluated on offline data, not on responses of its model."""
     return is_offline(config.algorithm.name)
 
 
