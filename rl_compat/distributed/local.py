@@ -1,36 +1,165 @@
-"""Workers in this process: the backend of one device."""
+"""Workers in this process: one thread per device runs the calls of all its workers in order."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future
-from typing import Any, Generic, TypeVar
+import ctypes
+import threading
+import weakref
+from collections.abc import Callable
+from concurrent.futures import Future, wait
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+from typing import Any, Generic, TypeVar, cast
 
-from rl_compat.distributed.dispatch import dispatch_of, merge_results, split_arguments
+import torch
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
+from rl_compat.distributed.group import PendingCall
+
+Result = TypeVar("Result")
 Worker = TypeVar("Worker")
 
 
-class LocalWorkerGroup(Generic[Worker]):
-    """Runs worker methods here and now; the futures it returns are already done."""
+class CallAborted(BaseException):
+    """Raised inside a worker whose caller was interrupted while it waited for the result."""
 
-    def __init__(self, workers: Sequence[Worker]) -> None:
-        assert workers, "a worker group has at least one worker"
-        self._workers = list(workers)
 
-    def run(self, method: Callable[..., Any], **arguments: Any) -> Future[Any]:
-        """Call `method` (as `Worker.method`) on every worker, arguments split and results merged as it declares.
+@dataclass(slots=True)
+class _Call:
+    work: Callable[[], Any]
+    future: PendingCall[Any]
 
-        An exception of a worker is raised by the future's `result()`.
-        """
-        declaration = dispatch_of(method)
-        future: Future[Any] = Future()
-        try:
-            shares = split_arguments(arguments, declaration, len(self._workers))
-            results = [
-                getattr(worker, method.__name__)(**share) for worker, share in zip(self._workers, shares, strict=True)
-            ]
-            future.set_result(merge_results(results, declaration.merge))
-        except Exception as error:
-            future.set_exception(error)
+
+@dataclass(slots=True)
+class _Running:
+    """The call that a thread runs now. The lock is held while it begins, ends or is aborted."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    future: PendingCall[Any] | None = None
+    is_aborting: bool = False
+
+
+class WorkerThread:
+    """A daemon thread that runs calls one after the other. It ends when nothing refers to this object."""
+
+    def __init__(self, name: str) -> None:
+        self._calls: SimpleQueue[_Call | None] = SimpleQueue()
+        self._running = _Running()
+        self._thread = threading.Thread(target=_serve, args=(self._calls, self._running), name=name, daemon=True)
+        self._thread.start()
+        weakref.finalize(self, self._calls.put, None)
+        _THREADS.add(self)
+
+    def submit(self, work: Callable[[], Result]) -> PendingCall[Result]:
+        """Run `work` after the calls before it, with the caller's dispatch modes and number of torch threads."""
+        future: PendingCall[Result] = PendingCall(abort_running_calls)
+        modes, num_threads = _get_current_dispatch_mode_stack(), torch.get_num_threads()
+        self._calls.put(_Call(lambda: _as_caller(work, modes, num_threads), future))
         return future
+
+    def abort(self) -> Future[Any] | None:
+        """Cancel the waiting calls and raise CallAborted in the running one, whose future is returned."""
+        while True:
+            try:
+                waiting = self._calls.get_nowait()
+            except Empty:
+                break
+            if waiting is None:
+                self._calls.put(None)
+                break
+            waiting.future.cancel()
+        with self._running.lock:
+            if self._running.future is not None and not self._running.is_aborting:
+                self._running.is_aborting = True
+                _raise_in(self._thread.ident, CallAborted)
+            return self._running.future
+
+
+class DeviceThread(WorkerThread):
+    """The thread of a device. All workers that use the device share it."""
+
+
+_THREADS: weakref.WeakSet[WorkerThread] = weakref.WeakSet()
+_DEVICE_THREADS: weakref.WeakValueDictionary[str, DeviceThread] = weakref.WeakValueDictionary()
+
+
+def device_thread(device: str) -> DeviceThread:
+    """The thread that runs everything on `device` in this process."""
+    thread = _DEVICE_THREADS.get(device)
+    if thread is None:
+        _DEVICE_THREADS[device] = thread = DeviceThread(f"device-{device}")
+    return thread
+
+
+def abort_running_calls() -> None:
+    """Stop what all worker threads of this process do. Returns when the devices are idle."""
+    aborted = {thread: thread.abort() for thread in list(_THREADS)}
+    wait([call for thread, call in aborted.items() if call is not None and isinstance(thread, DeviceThread)])
+
+
+class LocalWorker(Generic[Worker]):
+    """A worker whose calls run in a thread of this process."""
+
+    def __init__(self, make_worker: Callable[[], Worker], thread: WorkerThread) -> None:
+        """Make the worker in the thread. Raises what `make_worker` raises."""
+        self._thread = thread
+        self._worker = thread.submit(make_worker).result()
+
+    def call(self, name: str, arguments: dict[str, Any], *, urgent: bool) -> PendingCall[Any]:
+        """Call a method after the calls before it, or at once in the thread of the caller."""
+        method = getattr(self._worker, name)
+        if not urgent:
+            return self._thread.submit(lambda: method(**arguments))
+        future: PendingCall[Any] = PendingCall(abort_running_calls)
+        _execute(lambda: method(**arguments), future)
+        return future
+
+
+def _serve(calls: SimpleQueue[_Call | None], running: _Running) -> None:
+    while (call := calls.get()) is not None:
+        if call.future.set_running_or_notify_cancel():
+            with running.lock:
+                running.future, running.is_aborting = call.future, False
+            _execute(lambda call=call: _until_finished(call.work, running), call.future)  # type: ignore[misc]
+        del call
+
+
+def _execute(work: Callable[[], Any], future: Future[Any]) -> None:
+    try:
+        result = work()
+    except BaseException as error:
+        future.set_exception(error)
+    else:
+        future.set_result(result)
+
+
+def _until_finished(work: Callable[[], Result], running: _Running) -> Result:
+    """Run `work`. No abort can reach the thread afterwards."""
+    try:
+        return work()
+    finally:
+        while running.future is not None:
+            try:
+                with running.lock:
+                    running.future = None
+                    _raise_in(threading.get_ident(), None)
+            except CallAborted:
+                running.future = None
+
+
+def _raise_in(thread: int | None, error: type[BaseException] | None) -> None:
+    """Raise an exception in a thread at its next bytecode; None takes back one that has not been raised yet."""
+    raised = None if error is None else ctypes.py_object(error)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(cast(int, thread)), raised)
+
+
+def _as_caller(work: Callable[[], Result], modes: list[Any], num_threads: int) -> Result:
+    if torch.get_num_threads() != num_threads:
+        torch.set_num_threads(num_threads)
+    entered = _get_current_dispatch_mode_stack()
+    with ExitStack() as stack:
+        for mode in modes:
+            if mode not in entered:
+                stack.enter_context(cast(AbstractContextManager[Any], mode))
+        return work()

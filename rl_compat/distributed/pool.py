@@ -3,38 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from dataclasses import replace
 from functools import cached_property
-from typing import Any, Protocol, Self, TypeVar
+from typing import Self, TypeVar
 
-from rl_compat.distributed.local import LocalWorkerGroup
+from rl_compat.distributed.group import WorkerGroup
+from rl_compat.distributed.local import LocalWorker, WorkerThread, device_thread
 from rl_compat.errors import HardwareError
 from rl_compat.hardware.types import Hardware
 
 Worker = TypeVar("Worker")
 
 
-class WorkerGroup(Protocol):
-    """The workers of one role, called as one."""
-
-    def run(self, method: Callable[..., Any], **arguments: Any) -> Future[Any]:
-        """Call a worker's method on the group; split, broadcast and merge are declared beside the method."""
-        ...
-
-
 class ResourcePool:
-    """The devices of one machine that a role may use: one GPU, or the CPU."""
+    """The devices that a role may use: one GPU of this machine, or its CPU."""
 
     def __init__(self, *, gpus: Sequence[int] | None = None, hardware: Hardware | None = None) -> None:
-        """`gpus` are CUDA indexes, `[]` is the CPU, None takes the first GPU if there is one.
+        """`gpus` are CUDA indices, `[]` is the CPU, None takes the first GPU if there is one.
 
-        Raises HardwareError for a GPU that is not visible, and for more than one.
+        Raises HardwareError for more than one GPU, and later for one that is not visible.
         """
         self._gpus = None if gpus is None else tuple(gpus)
         self._given_hardware = hardware
         if self._gpus is not None and len(self._gpus) > 1:
             raise HardwareError(
-                f"a pool of {len(self._gpus)} GPUs was asked for and this version trains on 1",
+                f"the pool has {len(self._gpus)} GPUs and this version supports 1",
                 hint="use `ResourcePool(gpus=[0])`",
             )
 
@@ -45,9 +38,7 @@ class ResourcePool:
 
     @cached_property
     def hardware(self) -> Hardware:
-        """The machine as this pool sees it: its own devices only."""
-        from dataclasses import replace
-
+        """The machine with only the devices of this pool."""
         if self._given_hardware is None:
             from rl_compat.hardware.probe import probe
 
@@ -58,11 +49,18 @@ class ResourcePool:
         for index in wanted:
             if index not in [device.index for device in found.devices]:
                 raise HardwareError(
-                    f"GPU {index} was asked for and {len(found.devices)} are visible",
+                    f"the pool has GPU {index} and {len(found.devices)} GPUs are visible",
                     hint="see `rlc probe` for the visible devices; `ResourcePool(gpus=[])` uses the CPU",
                 )
         return replace(found, devices=tuple(device for device in found.devices if device.index in wanted))
 
-    def start(self, make_worker: Callable[[], Worker]) -> LocalWorkerGroup[Worker]:
-        """A group of one worker in this process."""
-        return LocalWorkerGroup([make_worker()])
+    def start(self, make_worker: Callable[[], Worker]) -> WorkerGroup[Worker]:
+        """A group of one worker on the device of the pool. Raises what `make_worker` raises."""
+        gpus = [device.index for device in self.hardware.devices] if self._gpus is None else self._gpus
+        thread = device_thread(f"cuda:{gpus[0]}" if gpus else "cpu")
+        return WorkerGroup([LocalWorker(make_worker, thread)])
+
+
+def start_without_device(make_worker: Callable[[], Worker]) -> WorkerGroup[Worker]:
+    """A group of one worker that uses no device, and whose calls overlap those of every other worker."""
+    return WorkerGroup([LocalWorker(make_worker, WorkerThread("host"))])

@@ -1,9 +1,10 @@
-"""Run on this device as if it were another card: its memory, its kernels and its number formats."""
+"""Run on this device as if it were another card: with its memory, kernels and number formats."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, NoReturn
@@ -30,9 +31,9 @@ SDPA_SWITCHES: dict[str, tuple[Callable[[], bool], Callable[[bool], None]]] = {
 def emulate(plan: PoolPlan) -> Iterator[None]:
     """Restrict the process to the planned card while the context is open. Enter it before the model loads.
 
-    On a CUDA device the allocator is capped, TF32 is off unless planned and SDPA keeps to the planned kernels. When
-    another card is emulated, on a CPU too, an operation, number format or Triton kernel that it lacks raises
-    HardwareError naming it. Everything is as before afterwards.
+    On a CUDA device this caps the allocator, allows TF32 only if planned, and restricts SDPA to the planned kernels. If
+    the plan emulates another card, also on a CPU, an operation, number format or Triton kernel that the card lacks
+    raises HardwareError. Everything is restored afterwards.
     """
     with ExitStack() as stack:
         if plan.device.startswith("cuda"):
@@ -47,18 +48,45 @@ def emulate(plan: PoolPlan) -> Iterator[None]:
 
 @contextmanager
 def lacking(*, name: str, capability: tuple[int, int]) -> Iterator[None]:
-    """Refuse what a card of that compute capability does not have."""
+    """Refuse what a card of that compute capability lacks, in this thread and in all that start inside the context."""
     with ExitStack() as stack:
         if capability < TRITON_MINIMUM:
             for owner, attribute in _triton_entries():
                 stack.enter_context(refused(owner, attribute, name=name, capability=capability))
+        stack.enter_context(_in_new_threads(name=name, capability=capability))
         stack.enter_context(ForbiddenOperations(name=name, capability=capability))
         yield
 
 
 @contextmanager
+def _in_new_threads(*, name: str, capability: tuple[int, int]) -> Iterator[None]:
+    """Forbid operations in the threads that start inside the context, until it closes: a mode is per thread."""
+    start = threading.Thread.start
+    modes: list[ForbiddenOperations] = []
+
+    def start_restricted(thread: threading.Thread) -> None:
+        run, mode = thread.run, ForbiddenOperations(name=name, capability=capability)
+        modes.append(mode)
+
+        def run_restricted() -> None:
+            mode.__enter__()  # the stack of modes ends with the thread
+            run()
+
+        thread.run = run_restricted  # type: ignore[method-assign]
+        start(thread)
+
+    threading.Thread.start = start_restricted  # type: ignore[method-assign, assignment]
+    try:
+        yield
+    finally:
+        threading.Thread.start = start  # type: ignore[method-assign]
+        for mode in modes:
+            mode.active = False
+
+
+@contextmanager
 def memory_cap(device: str, cap_bytes: int | None) -> Iterator[None]:
-    """Let torch's allocator hold at most `cap_bytes` on the CUDA device; None is no cap."""
+    """Limit the allocator of torch on the CUDA device to `cap_bytes`; None is no limit."""
     if cap_bytes is None:
         yield
         return
@@ -85,7 +113,7 @@ def tf32(allowed: bool) -> Iterator[None]:
 
 @contextmanager
 def sdpa_backends(names: Sequence[str]) -> Iterator[None]:
-    """Let scaled_dot_product_attention use only the named kernels, in every thread."""
+    """Restrict scaled_dot_product_attention to the named kernels, in every thread."""
     before = {name: read() for name, (read, _) in SDPA_SWITCHES.items()}
     for name, (_, set_enabled) in SDPA_SWITCHES.items():
         set_enabled(name in names)
@@ -98,7 +126,7 @@ def sdpa_backends(names: Sequence[str]) -> Iterator[None]:
 
 @contextmanager
 def refused(owner: Any, attribute: str, *, name: str, capability: tuple[int, int]) -> Iterator[None]:
-    """Make a call of `owner.attribute` raise HardwareError."""
+    """Make calls of `owner.attribute` raise HardwareError."""
     original = getattr(owner, attribute)
 
     def refuse(*_: object, **__: object) -> NoReturn:
@@ -115,7 +143,7 @@ def refused(owner: Any, attribute: str, *, name: str, capability: tuple[int, int
 
 
 def _triton_entries() -> list[tuple[Any, str]]:
-    """Where compiled kernels start: torch.compile, and Triton's launcher when it is installed."""
+    """Where compiled kernels start: torch.compile, and the launcher of Triton if it is installed."""
     entries: list[tuple[Any, str]] = [(torch, "compile")]
     if importlib.util.find_spec("triton") is not None:
         entries.append((importlib.import_module("triton.runtime.jit").JITFunction, "run"))

@@ -16,7 +16,7 @@ DTYPE_MINIMUM: dict[torch.dtype, tuple[int, int]] = {
     torch.float8_e4m3fn: (8, 9),
     torch.float8_e5m2: (8, 9),
 }
-"least compute capability whose hardware computes in the format"
+"least compute capability that computes in the format"
 
 OPERATION_MINIMUM: tuple[tuple[str, tuple[int, int]], ...] = (
     ("aten::_scaled_dot_product_flash_attention_for_cpu", (0, 0)),
@@ -29,7 +29,7 @@ OPERATION_MINIMUM: tuple[tuple[str, tuple[int, int]], ...] = (
     ("aten::_int_mm", (7, 5)),
     ("aten::_scaled_mm", (8, 9)),
 )
-"beginning of an operation's name, least compute capability; the first match counts"
+"prefix of the name of an operation, least compute capability; the first match counts"
 
 KEEPING = frozenset(
     {
@@ -59,25 +59,37 @@ KEEPING = frozenset(
         "aten::_reshape_alias",
     }
 )
-"operations that move or name bytes; a weights file may hold any format as long as it is cast before use"
+"operations that do not compute; a weights file may hold any format as long as it is cast before use"
 
 CASTING = frozenset({"aten::_to_copy", "aten::copy_"})
-"operations that a lacking format may enter and not leave"
+"operations whose input may have a format that the card lacks, but not their output"
 
 
 class ForbiddenOperations(TorchDispatchMode):
-    """Raises HardwareError, naming the operation, when one runs that a card of `capability` does not have.
+    """Raises HardwareError with the name of the operation when a card of `capability` does not support it.
 
-    A format that the card lacks may be read, kept and cast away; computing in it or casting to it is refused.
+    A format that the card lacks may be loaded, stored and cast to another; computing in it or casting to it is refused.
     """
 
     def __init__(self, *, name: str, capability: tuple[int, int]) -> None:
         super().__init__()
         self.name = name
         self.capability = capability
+        self.active = True
+        "a mode that a thread cannot leave is switched off"
         self.lacking = {dtype: least for dtype, least in DTYPE_MINIMUM.items() if least > capability}
 
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ForbiddenOperations):
+            return NotImplemented
+        return (self.name, self.capability, self.active) == (other.name, other.capability, other.active)
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.capability))
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if not self.active:
+            return func(*args, **(kwargs or {}))
         operation = func._schema.name
         least = self.least_for(operation)
         if least is not None:
@@ -89,7 +101,7 @@ class ForbiddenOperations(TorchDispatchMode):
         return result
 
     def least_for(self, operation: str) -> tuple[int, int] | None:
-        """The capability an operation needs when this card's is below it, else None."""
+        """The capability that an operation needs if it is above that of this card, else None."""
         for beginning, least in OPERATION_MINIMUM:
             if operation.startswith(beginning):
                 return least if least > self.capability else None

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from rl_compat.data.order.batches import Order
-from rl_compat.distributed.pool import WorkerGroup
+from rl_compat.distributed.group import WorkerGroup
 from rl_compat.trainer.memory import PhaseMemory
 from rl_compat.trainer.reporter import Reporter, Timer
 from rl_compat.workers.setup import Setup, optimizer_steps_per_batch
+from rl_compat.workers.trained import TrainedWorker
 
 Collected = TypeVar("Collected")
 
@@ -77,7 +78,7 @@ class Recipe(Protocol, Generic[Collected]):
     def prepared(self) -> PreparedRun: ...
 
     @property
-    def trained(self) -> Mapping[str, WorkerGroup]:
+    def trained(self) -> Mapping[str, WorkerGroup[TrainedWorker]]:
         """The workers of each trained model, by the name of its folder in a checkpoint: `TrainedWorker`s."""
         ...
 

@@ -16,7 +16,9 @@ from rl_compat.algorithms.losses.policy import POLICY_LOSSES
 from rl_compat.batch import Batch
 from rl_compat.config.types import OffPolicyConfig
 from rl_compat.distributed.dispatch import dispatch
-from rl_compat.distributed.pool import ResourcePool, WorkerGroup
+from rl_compat.distributed.group import WorkerGroup
+from rl_compat.distributed.pool import ResourcePool
+from rl_compat.distributed.ranks import Ranks, Solo
 from rl_compat.errors import ConfigError
 from rl_compat.models.chat import ChatEncoder
 from rl_compat.models.load import load_causal_lm
@@ -32,6 +34,7 @@ from rl_compat.training.engine import PolicyEngine
 from rl_compat.training.optimizers import OptimizerSettings
 from rl_compat.trajectory import Prompt, Trajectory
 from rl_compat.workers.means import mean_metrics
+from rl_compat.workers.mini_batches import over_ranks, own_share
 from rl_compat.workers.role_options import RoleOptions
 from rl_compat.workers.sequences import Sequences
 from rl_compat.workers.setup import Setup, lora_settings, loss_settings, optimizer_settings
@@ -90,11 +93,11 @@ def actor_settings(setup: Setup, *, num_batches: int | None = None) -> ActorSett
 
 
 class ActorWorker(TrainedWorker):
-    """One device's share of the actor. Its `version` is the policy version."""
+    """The actor on one device. Its `version` is the policy version."""
 
     engine: PolicyEngine
 
-    def __init__(self, settings: ActorSettings) -> None:
+    def __init__(self, settings: ActorSettings, ranks: Ranks = Solo()) -> None:
         self.settings = settings
         model = load_causal_lm(
             settings.model_folder,
@@ -102,7 +105,7 @@ class ActorWorker(TrainedWorker):
             lora=settings.lora,
             trust_remote_code=settings.trust_remote_code,
         )
-        self.engine = PolicyEngine(model, role=settings.role, optimizer=settings.optimizer)
+        self.engine = PolicyEngine(model, role=settings.role, optimizer=settings.optimizer, ranks=ranks)
         self.rollout = build_rollout_engine(
             model,
             plan=settings.rollout,
@@ -115,7 +118,7 @@ class ActorWorker(TrainedWorker):
             listed = ", ".join(f"`{name}={value}`" for name, value in ignored.items())
             self.engine.notes.append(f"the model's generation_config is not used for sampling: {listed}")
 
-    @dispatch(split=("prompts", "groups"), merge="concat")
+    @dispatch(split=("prompts", "groups"))
     def generate(
         self,
         *,
@@ -145,13 +148,13 @@ class ActorWorker(TrainedWorker):
             for response in candidates
         ]
 
-    @dispatch(split=("batch",), merge="concat")
+    @dispatch(split=("batch",))
     def logprobs(self, *, batch: Batch) -> Tensor:
         """Log-probability of each response token under the current weights, [B, T]."""
         with self.engine.onloaded():
-            return self.engine.logprobs(batch, temperature=self.settings.temperature).logprobs
+            return self._current_logprobs(batch)
 
-    @dispatch(split=("batch",), merge="concat")
+    @dispatch(split=("batch",))
     def token_outputs(self, *, batch: Batch) -> dict[str, Tensor]:
         """`logprobs` and `sum_pi_squared` of each response token under the current weights, [B, T]."""
         with self.engine.onloaded():
@@ -159,16 +162,18 @@ class ActorWorker(TrainedWorker):
         assert outputs.sum_pi_squared is not None
         return {"logprobs": outputs.logprobs, "sum_pi_squared": outputs.sum_pi_squared}
 
-    @dispatch(split=("batch",), merge="concat")
+    @dispatch(split=("batch",))
     def reference_logprobs(self, *, batch: Batch) -> Tensor:
         """The same with the adapters switched off: the base model, which is the reference under LoRA."""
         with self.engine.onloaded(), adapter_disabled(self.engine.model):
-            return self.engine.logprobs(batch, temperature=self.settings.temperature).logprobs
+            return self._current_logprobs(batch)
 
+    @dispatch()
     def update(self, *, batch: Batch, seed: int) -> dict[str, float]:
-        """All epochs and mini-batches over the batch; the mean of their metrics.
+        """Train on all epochs and mini-batches of the batch. Returns the mean of their metrics.
 
-        A batch without `old_logprobs` can be learned from in one optimizer step only; ConfigError for more.
+        Every rank gets the whole batch and trains on its share of each mini-batch. Raises ConfigError for a batch
+        without `old_logprobs` that takes more than one optimizer step.
         """
         settings = self.settings
         if batch.old_logprobs is None and not self._takes_one_step(batch):
@@ -177,7 +182,7 @@ class ActorWorker(TrainedWorker):
                 hint="set them: `batch.with_(old_logprobs=actor.compute_logprobs(sequences).result())`",
             )
         loss = partial(policy_loss, settings=settings.loss)
-        pieces = self.mini_batches(
+        batches = self.mini_batches(
             batch,
             prompts_per_mini_batch=settings.mini_batch_size or len(batch),
             num_epochs=settings.num_epochs,
@@ -185,12 +190,12 @@ class ActorWorker(TrainedWorker):
         )
         steps = []
         with self.engine.onloaded():
-            for number, piece in enumerate(pieces):
+            for number, whole in enumerate(batches):
                 mini_batch, metrics = self._prepared(
-                    piece, seed=seeds.derive(seed, "selection", number), first=number == 0
+                    whole, seed=seeds.derive(seed, "selection", number), first=number == 0
                 )
                 metrics |= self.engine.update(
-                    mini_batch,
+                    own_share(mini_batch, self.engine.ranks),
                     loss=loss,
                     temperature=settings.temperature,
                     wanted=("entropy",) if settings.loss.algorithm.entropy_coef != 0.0 else (),
@@ -200,11 +205,11 @@ class ActorWorker(TrainedWorker):
         return mean_metrics(steps, prefix="actor/")
 
     def _prepared(self, mini_batch: Batch, *, seed: int, first: bool) -> tuple[Batch, dict[str, float]]:
-        """The mini-batch with what depends on all of it, so that its pieces add up to it; and metrics.
+        """A whole mini-batch with the fields that depend on all of it, and metrics.
 
-        That is the tokens which the loss selects, and under `off_policy.bypass` weights and rejection by the current
-        weights. Before their first change the old log-probabilities are the current ones, unless they are the
-        sampler's.
+        These are the tokens that the loss selects, and under `off_policy.bypass` importance weights and rejection by
+        the current weights. Before the first optimizer step the old log-probabilities are the current ones, unless
+        they are those of the sampler.
         """
         settings = self.settings
         select = POLICY_LOSSES[settings.loss.policy_loss].select
@@ -214,7 +219,7 @@ class ActorWorker(TrainedWorker):
             return mini_batch, {}
         logprobs = mini_batch.old_logprobs if first and not bypass else None
         if logprobs is None:
-            logprobs = self.engine.logprobs(mini_batch, temperature=settings.temperature).logprobs
+            logprobs = over_ranks(self._current_logprobs, mini_batch, self.engine.ranks)
         metrics: dict[str, float] = {}
         if corrected_here:
             corrected, metrics = correct(mini_batch.with_(old_logprobs=logprobs), settings.off_policy)
@@ -223,6 +228,9 @@ class ActorWorker(TrainedWorker):
             selection = select(policy_loss_inputs(mini_batch, logprobs, settings.loss), seed)
             mini_batch = mini_batch.with_(selection=selection)
         return mini_batch, metrics
+
+    def _current_logprobs(self, batch: Batch) -> Tensor:
+        return self.engine.logprobs(batch, temperature=self.settings.temperature).logprobs
 
     def _takes_one_step(self, batch: Batch) -> bool:
         num_groups = len(batch.groups.unique())
@@ -248,7 +256,7 @@ class ActorModel:
         self.chat = chat
         self.next_group = 0
         "number of the next prompt: those of a run are never given twice"
-        self.group: WorkerGroup = pool.start(partial(ActorWorker, settings))
+        self.group: WorkerGroup[ActorWorker] = pool.start(partial(ActorWorker, settings))
 
     @classmethod
     def from_pretrained(cls, path: str, *, pool: ResourcePool, **options: Any) -> ActorModel:
@@ -323,5 +331,4 @@ class ActorModel:
 
     def update(self, batch: Batch, *, seed: int = 0) -> dict[str, float]:
         """Learn from a batch with `advantages` and, for several steps, `old_logprobs`; returns the metrics."""
-        metrics: dict[str, float] = self.group.run(ActorWorker.update, batch=batch, seed=seed).result()
-        return metrics
+        return self.group.run(ActorWorker.update, batch=batch, seed=seed).result()

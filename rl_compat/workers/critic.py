@@ -1,4 +1,4 @@
-"""The critic: values of the states before each response token, learned from the returns."""
+"""The critic: the value of the state before each response token, learned from the returns."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from torch import Tensor
 
 from rl_compat.batch import Batch
 from rl_compat.distributed.dispatch import dispatch
-from rl_compat.distributed.pool import ResourcePool, WorkerGroup
+from rl_compat.distributed.group import WorkerGroup
+from rl_compat.distributed.pool import ResourcePool
+from rl_compat.distributed.ranks import Ranks, Solo
 from rl_compat.models.lora import LoraSettings
 from rl_compat.models.value_model import load_value_model
 from rl_compat.objectives.actor_critic import LossSettings, critic_loss
@@ -20,6 +22,7 @@ from rl_compat.planning.types import RoleName, RolePlan
 from rl_compat.training.engine import ValueEngine
 from rl_compat.training.optimizers import OptimizerSettings
 from rl_compat.workers.means import mean_metrics
+from rl_compat.workers.mini_batches import own_share
 from rl_compat.workers.role_options import RoleOptions
 from rl_compat.workers.sequences import Sequences
 from rl_compat.workers.setup import Setup, lora_settings, loss_settings, optimizer_settings
@@ -57,11 +60,11 @@ def critic_settings(setup: Setup, *, role: RoleName = "critic", num_batches: int
 
 
 class CriticWorker(TrainedWorker):
-    """One device's share of the critic."""
+    """The critic on one device."""
 
     engine: ValueEngine
 
-    def __init__(self, settings: CriticSettings) -> None:
+    def __init__(self, settings: CriticSettings, ranks: Ranks = Solo()) -> None:
         self.settings = settings
         model = load_value_model(
             settings.model_folder,
@@ -69,20 +72,24 @@ class CriticWorker(TrainedWorker):
             lora=settings.lora,
             trust_remote_code=settings.trust_remote_code,
         )
-        self.engine = ValueEngine(model, role=settings.role, optimizer=settings.optimizer)
+        self.engine = ValueEngine(model, role=settings.role, optimizer=settings.optimizer, ranks=ranks)
 
-    @dispatch(split=("batch",), merge="concat")
+    @dispatch(split=("batch",))
     def values(self, *, batch: Batch) -> Tensor:
         """[B, T]: column t is the value of the state before response token t."""
         with self.engine.onloaded():
             return self.engine.values(batch)
 
+    @dispatch()
     def update(self, *, batch: Batch, seed: int) -> dict[str, float]:
-        """All epochs and mini-batches over the batch; the mean of their metrics."""
+        """Train on all epochs and mini-batches of the batch. Returns the mean of their metrics.
+
+        Every rank gets the whole batch and trains on its share of each mini-batch.
+        """
         loss = partial(critic_loss, settings=self.settings.loss)
         with self.engine.onloaded():
             steps = [
-                self.engine.update(mini_batch, loss=loss)
+                self.engine.update(own_share(mini_batch, self.engine.ranks), loss=loss)
                 for mini_batch in self.mini_batches(
                     batch,
                     prompts_per_mini_batch=self.settings.mini_batch_size or len(batch),
@@ -94,11 +101,11 @@ class CriticWorker(TrainedWorker):
 
 
 class CriticModel:
-    """The critic of a run, wherever its workers are."""
+    """The critic as one object, on any number of workers."""
 
     def __init__(self, settings: CriticSettings, *, pool: ResourcePool) -> None:
         self.settings = settings
-        self.group: WorkerGroup = pool.start(partial(CriticWorker, settings))
+        self.group: WorkerGroup[CriticWorker] = pool.start(partial(CriticWorker, settings))
 
     @classmethod
     def from_pretrained(cls, path: str, *, pool: ResourcePool, **options: Any) -> CriticModel:
@@ -115,5 +122,4 @@ class CriticModel:
 
     def update(self, batch: Batch, *, seed: int = 0) -> dict[str, float]:
         """Learn from a batch with `values` and `returns`; returns the metrics."""
-        metrics: dict[str, float] = self.group.run(CriticWorker.update, batch=batch, seed=seed).result()
-        return metrics
+        return self.group.run(CriticWorker.update, batch=batch, seed=seed).result()

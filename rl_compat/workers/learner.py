@@ -12,7 +12,9 @@ from rl_compat.batch import Batch
 from rl_compat.config.types import RunConfig
 from rl_compat.data.encode.items import ItemBatch
 from rl_compat.distributed.dispatch import dispatch
-from rl_compat.distributed.pool import ResourcePool, WorkerGroup
+from rl_compat.distributed.group import WorkerGroup
+from rl_compat.distributed.pool import ResourcePool
+from rl_compat.distributed.ranks import Ranks, Solo
 from rl_compat.models.load import load_causal_lm
 from rl_compat.models.lora import LoraSettings, adapter_disabled
 from rl_compat.models.value_model import load_scoring_model
@@ -24,6 +26,7 @@ from rl_compat.training.engine import BatchTotals, PolicyEngine, TokenOutputs, V
 from rl_compat.training.layout import Layout
 from rl_compat.training.optimizers import OptimizerSettings
 from rl_compat.workers.means import mean_metrics
+from rl_compat.workers.mini_batches import over_ranks, own_share
 from rl_compat.workers.setup import Setup, lora_settings, optimizer_settings
 from rl_compat.workers.trained import TrainedWorker
 
@@ -76,35 +79,40 @@ def objective_of(config: RunConfig) -> Objective:
 
 
 class LearnerWorker(TrainedWorker):
-    """One device's share of the learner."""
+    """The learner on one device."""
 
     engine: PolicyEngine | ValueEngine
 
-    def __init__(self, settings: LearnerSettings) -> None:
+    def __init__(self, settings: LearnerSettings, ranks: Ranks = Solo()) -> None:
         self.settings = settings
         self.objective = settings.objective
-        self.engine = _engine(settings)
+        self.engine = _engine(settings, ranks)
 
-    @dispatch(split=("batch",), merge="concat")
+    @dispatch(split=("batch",))
     def values(self, *, batch: ItemBatch) -> Tensor:
         """[B, 1]: the log-probability of what is learned of each example, or its score."""
         with self.engine.onloaded():
             return self._values(batch)[:, None]
 
-    @dispatch(split=("batch",), merge="concat")
+    @dispatch(split=("batch",))
     def reference_values(self, *, batch: ItemBatch) -> Tensor:
         """The same without adapters. Of a model that trains all weights, called before the first of them changes."""
         with self.engine.onloaded(), adapter_disabled(self.engine.model):
             return self._values(batch)[:, None]
 
+    @dispatch()
     def update(self, *, batch: ItemBatch, mismatched: ItemBatch | None, seed: int) -> dict[str, float]:
-        """All mini-batches over the batch; the mean of their metrics.
+        """Train on all mini-batches of the batch. Returns the mean of their metrics.
 
-        `mismatched` has one example for each item of the batch, with the reference's log-probabilities.
+        Every rank gets the whole batch and trains on its share of each mini-batch. `mismatched` has one example for
+        each item of the batch, with the log-probabilities of the reference.
         """
-        pieces = self.mini_batches(batch, prompts_per_mini_batch=self.settings.mini_batch_size, num_epochs=1, seed=seed)
+        size = self.settings.mini_batch_size
         with self.engine.onloaded():
-            steps = [self._step(piece, mismatched) for piece in pieces]
+            steps = [
+                self._step(mini_batch, mismatched)
+                for mini_batch in self.mini_batches(batch, prompts_per_mini_batch=size, num_epochs=1, seed=seed)
+            ]
         return mean_metrics(steps, prefix="train/")
 
     def _step(self, batch: ItemBatch, mismatched: ItemBatch | None) -> dict[str, float]:
@@ -112,11 +120,13 @@ class LearnerWorker(TrainedWorker):
         if mismatched is not None:
             beside = mismatched.select(batch.groups.tolist())
             assert beside.reference is not None
-            log_ratios = (self._values(beside) - beside.reference).to(self.settings.role.device)
+            values = over_ranks(self._values, beside, self.engine.ranks)
+            log_ratios = (values - beside.reference).to(self.settings.role.device)
         loss = partial(_loss, objective=self.objective, counts=Counts.of(batch), mismatched=log_ratios)
+        share = own_share(batch, self.engine.ranks)
         if isinstance(self.engine, PolicyEngine):
-            return self.engine.update(batch, loss=loss, temperature=1.0)
-        return self.engine.update(batch, loss=loss)
+            return self.engine.update(share, loss=loss, temperature=1.0)
+        return self.engine.update(share, loss=loss)
 
     def _values(self, batch: ItemBatch) -> Tensor:
         """[B] on the CPU, without gradient."""
@@ -125,14 +135,14 @@ class LearnerWorker(TrainedWorker):
         return value_of_each(batch, self.engine.values(batch))
 
 
-def _engine(settings: LearnerSettings) -> PolicyEngine | ValueEngine:
+def _engine(settings: LearnerSettings, ranks: Ranks) -> PolicyEngine | ValueEngine:
     role, objective = settings.role, settings.objective
     layout = Layout(whole_groups=objective.compares, pack_tokens=settings.pack_tokens)
     load = load_scoring_model if objective.scores else load_causal_lm
     model = load(settings.model_folder, role=role, lora=settings.lora, trust_remote_code=settings.trust_remote_code)
     if objective.scores:
-        return ValueEngine(model, role=role, optimizer=settings.optimizer, layout=layout)
-    return PolicyEngine(model, role=role, optimizer=settings.optimizer, layout=layout)
+        return ValueEngine(model, role=role, optimizer=settings.optimizer, layout=layout, ranks=ranks)
+    return PolicyEngine(model, role=role, optimizer=settings.optimizer, layout=layout, ranks=ranks)
 
 
 def _loss(
@@ -152,28 +162,23 @@ def _loss(
 
 
 class LearnerModel:
-    """The learner of a run, wherever its workers are."""
+    """The learner as one object, on any number of workers."""
 
     def __init__(self, settings: LearnerSettings, *, pool: ResourcePool) -> None:
         self.settings = settings
-        self.group: WorkerGroup = pool.start(partial(LearnerWorker, settings))
+        self.group: WorkerGroup[LearnerWorker] = pool.start(partial(LearnerWorker, settings))
 
     def values(self, batch: ItemBatch) -> Tensor:
         """[B]: the log-probability of what is learned of each example, or its score."""
-        found: Tensor = self.group.run(LearnerWorker.values, batch=batch).result()
-        return found[:, 0]
+        return self.group.run(LearnerWorker.values, batch=batch).result()[:, 0]
 
     def reference_values(self, batch: ItemBatch) -> Tensor:
         """[B]: log-probabilities without adapters; of full weights, before the first change."""
-        found: Tensor = self.group.run(LearnerWorker.reference_values, batch=batch).result()
-        return found[:, 0]
+        return self.group.run(LearnerWorker.reference_values, batch=batch).result()[:, 0]
 
     def update(self, batch: ItemBatch, *, mismatched: ItemBatch | None = None, seed: int = 0) -> dict[str, float]:
         """Learn from a batch; returns the metrics."""
-        metrics: dict[str, float] = self.group.run(
-            LearnerWorker.update, batch=batch, mismatched=mismatched, seed=seed
-        ).result()
-        return metrics
+        return self.group.run(LearnerWorker.update, batch=batch, mismatched=mismatched, seed=seed).result()
 
     def judge(self, batch: ItemBatch, values: Tensor, *, mismatched: Tensor | None = None) -> dict[str, float]:
         """The metrics of examples whose values are known."""

@@ -1,14 +1,17 @@
-"""The order in which an update goes through a batch."""
+"""The order in which an update goes through a batch, and the share of each rank."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 import torch
+from torch import Tensor
 
 from rl_compat import seeds
 from rl_compat.batch import Batch
+from rl_compat.distributed.dispatch import balanced_shares
+from rl_compat.distributed.ranks import Ranks
 
 AnyBatch = TypeVar("AnyBatch", bound=Batch)
 
@@ -22,3 +25,21 @@ def mini_batches(batch: AnyBatch, *, prompts_per_mini_batch: int, num_epochs: in
         for chosen in order.split(prompts_per_mini_batch):
             rows = torch.isin(batch.groups, chosen).nonzero().flatten().tolist()
             yield batch.select(rows)
+
+
+def own_share(batch: AnyBatch, ranks: Ranks) -> AnyBatch:
+    """The rows of this rank: whole groups, balanced by tokens. The shares of all ranks make up the batch."""
+    return batch if ranks.size == 1 else batch.select(balanced_shares(batch, ranks.size)[ranks.rank])
+
+
+def over_ranks(compute: Callable[[AnyBatch], Tensor], batch: AnyBatch, ranks: Ranks) -> Tensor:
+    """What `compute` gives for the rows of a batch, `[B]` or `[B, T]`: computed share by share, whole on every rank."""
+    if ranks.size == 1:
+        return compute(batch)
+    rows = balanced_shares(batch, ranks.size)[ranks.rank]
+    part = compute(batch.select(rows))
+    if part.dim() == 2:
+        part = torch.nn.functional.pad(part, (0, batch.response_ids.shape[1] - part.shape[1]))
+    whole = torch.zeros(len(batch), *part.shape[1:])
+    whole[rows] = part
+    return ranks.sum(whole)

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from rl_compat.batch import Batch
 from rl_compat.distributed.dispatch import dispatch
-from rl_compat.distributed.pool import ResourcePool, WorkerGroup
+from rl_compat.distributed.pool import ResourcePool
+from rl_compat.distributed.ranks import Ranks, Solo
 from rl_compat.models.load import load_causal_lm
 from rl_compat.planning.types import RolePlan
 from rl_compat.training.engine import PolicyEngine
@@ -43,14 +44,14 @@ def reference_settings(setup: Setup) -> ReferenceSettings:
 
 
 class ReferenceWorker:
-    """One device's share of a frozen model."""
+    """A frozen model on one device."""
 
-    def __init__(self, settings: ReferenceSettings) -> None:
+    def __init__(self, settings: ReferenceSettings, ranks: Ranks = Solo()) -> None:
         self.settings = settings
         model = load_causal_lm(settings.model_folder, role=settings.role, trust_remote_code=settings.trust_remote_code)
-        self.engine = PolicyEngine(model, role=settings.role, optimizer=None)
+        self.engine = PolicyEngine(model, role=settings.role, optimizer=None, ranks=ranks)
 
-    @dispatch(split=("batch",), merge="concat")
+    @dispatch(split=("batch",))
     def logprobs(self, *, batch: Batch) -> Tensor:
         """Log-probability of each response token under the frozen weights, [B, T]."""
         with self.engine.onloaded():
@@ -60,20 +61,20 @@ class ReferenceWorker:
 class ReferenceModel:
     """The reference of a run: a frozen model of its own, or the actor with its adapters switched off."""
 
-    def __init__(self, group: WorkerGroup, method: Callable[..., Tensor]) -> None:
-        self.group = group
-        self._method = method
+    def __init__(self, logprobs: Callable[[Batch], Future[Tensor]]) -> None:
+        self._logprobs = logprobs
 
     @classmethod
     def start(cls, settings: ReferenceSettings, *, pool: ResourcePool) -> ReferenceModel:
         """A frozen model of its own."""
-        return cls(pool.start(partial(ReferenceWorker, settings)), ReferenceWorker.logprobs)
+        group = pool.start(partial(ReferenceWorker, settings))
+        return cls(lambda batch: group.run(ReferenceWorker.logprobs, batch=batch))
 
     @classmethod
     def of_adapter(cls, actor: ActorModel) -> ReferenceModel:
         """The base of an actor that trains adapters: no weights of its own."""
         assert actor.settings.lora is not None, "only an actor with adapters holds its own reference"
-        return cls(actor.group, ActorWorker.reference_logprobs)
+        return cls(lambda batch: actor.group.run(ActorWorker.reference_logprobs, batch=batch))
 
     @classmethod
     def from_pretrained(cls, path: str, *, pool: ResourcePool, **options: Any) -> ReferenceModel:
@@ -86,4 +87,4 @@ class ReferenceModel:
 
     def compute_logprobs(self, sequences: Sequences) -> Future[Tensor]:
         """Log-probability of each response token under the reference, [B, T]."""
-        return self.group.run(self._method, batch=sequences.batch)
+        return self._logprobs(sequences.batch)

@@ -1,4 +1,4 @@
-"""The reward: scores of responses from functions and a learned model, replaceable between steps."""
+"""The reward: scores of responses from functions and a reward model, replaceable between steps."""
 
 from __future__ import annotations
 
@@ -9,16 +9,27 @@ from functools import partial
 from typing import Any
 
 from rl_compat.config.types import RewardConfig
-from rl_compat.distributed.dispatch import dispatch
-from rl_compat.distributed.pool import ResourcePool, WorkerGroup
+from rl_compat.distributed.dispatch import Shares, dispatch
+from rl_compat.distributed.group import WorkerGroup
+from rl_compat.distributed.pool import ResourcePool, start_without_device
 from rl_compat.errors import ConfigError, nearest
+from rl_compat.rewards.rows import join_scores, pick_scores
 from rl_compat.rewards.score import Scorer, ScoreRequest, Scores, build_scorer
 from rl_compat.workers.reward_model import RewardModelScorer, RewardModelSettings, plan_reward_model
 from rl_compat.workers.sequences import Sequences
 
 
+def _in_order(results: Sequence[Scores], shares: Shares) -> Scores:
+    """The scores of several workers in the order of the requests."""
+    if len(results) == 1:
+        return results[0]
+    order = [row for rows in shares for row in rows]
+    joined = join_scores([scores for scores in results if scores.rewards])
+    return pick_scores(joined, sorted(range(len(order)), key=order.__getitem__))
+
+
 class RewardWorker:
-    """Scores responses in one place."""
+    """Scores responses."""
 
     def __init__(
         self,
@@ -32,25 +43,30 @@ class RewardWorker:
         self._learned = None if learned is None else RewardModelScorer(learned)
         self.scorer = self._build(config)
 
-    @dispatch(merge="first")
+    @dispatch(split=("requests",), merge=_in_order)
     def score(self, *, requests: Sequence[ScoreRequest]) -> Scores:
         """Rewards in the order of the requests."""
+        if not requests:
+            return Scores(rewards=(), components={}, correct=())
         scores = self.scorer.score(requests)
         notes = self._learned.take_notes() if self._learned is not None else []
         return dataclasses.replace(scores, notes=(*scores.notes, *notes))
 
+    @dispatch()
     def load(self) -> None:
-        """Load the learned model now instead of when it is first used."""
+        """Load the reward model now instead of when it is first used."""
         if self._learned is not None:
             self._learned.load()
 
+    @dispatch()
     def replace(self, *, config: RewardConfig) -> None:
-        """Other functions and weights; the learned model stays. When they cannot be used the present ones stay too."""
+        """Use other functions and weights with the same reward model. On an error the present ones stay."""
         replaced, self.scorer = self.scorer, self._build(config)
         replaced.close()
 
+    @dispatch(urgent=True)
     def close(self) -> None:
-        """End the processes of the functions, and give back the memory of a reward model."""
+        """End the processes of the functions, on which a running call fails, and free the memory of a reward model."""
         self.scorer.close()
         if self._learned is not None:
             self._learned.close()
@@ -79,7 +95,10 @@ class RewardModel:
         self.config = config
         self.uses_device = learned is not None
         "whether scoring takes turns with the other models of the device"
-        self.group: WorkerGroup = pool.start(partial(RewardWorker, config, data_sources, max_response_length, learned))
+        start = start_without_device if learned is None else pool.start
+        self.group: WorkerGroup[RewardWorker] = start(
+            partial(RewardWorker, config, data_sources, max_response_length, learned)
+        )
 
     @classmethod
     def from_functions(
@@ -155,7 +174,7 @@ class RewardModel:
         self.config = config
 
     def close(self) -> None:
-        """End the processes that functions run in, and give back the memory of a reward model."""
+        """End the processes that functions run in, and free the memory of a reward model."""
         self.group.run(RewardWorker.close).result()
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from rl_compat.batch import Batch
+from rl_compat.distributed.dispatch import dispatch, distinct
 from rl_compat.training.base import TrainEngine
 from rl_compat.training.state import TrainingState
 from rl_compat.workers.mini_batches import mini_batches
@@ -43,15 +44,20 @@ class TrainedWorker:
             yield piece
         self.version += 1
 
+    @dispatch()
     def save_state(self, *, folder: Path) -> None:
+        """Write the state to a folder; all ranks hold the same, and rank 0 writes it."""
         self.engine.save_state(folder)
-        (folder / WORKER_FILE).write_text(json.dumps({"version": self.version}))
+        if self.engine.ranks.rank == 0:
+            (folder / WORKER_FILE).write_text(json.dumps({"version": self.version}))
 
+    @dispatch()
     def load_state(self, *, folder: Path) -> None:
         """Continue from a saved state. Raises CheckpointError."""
         self.engine.load_state(folder)
         self._load_version(folder)
 
+    @dispatch()
     def load_weights(self, *, folder: Path) -> None:
         """Load only the weights of a saved state, for a worker that does not train. Raises CheckpointError."""
         self.engine.load_weights(folder)
@@ -61,10 +67,12 @@ class TrainedWorker:
         file = folder / WORKER_FILE
         self.version = json.loads(file.read_text())["version"] if file.exists() else 0
 
+    @dispatch()
     def keep_state(self) -> None:
         """Copy what training changes to host memory."""
         self._kept = self.version, self.engine.copy_state(None if self._kept is None else self._kept[1])
 
+    @dispatch()
     def put_back_state(self) -> None:
         """Return to the last `keep_state`."""
         assert self._kept is not None, "no state is kept"
@@ -72,6 +80,7 @@ class TrainedWorker:
         self.engine.put_back_state(state)
         self._kept = None
 
+    @dispatch(merge=distinct)
     def take_notes(self) -> list[str]:
         """What the user should know since the last call, such as a smaller micro-batch after running out of memory."""
         return self.engine.take_notes()

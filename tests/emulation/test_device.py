@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import gc
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 from torch.nn import functional
 
+from rl_compat.distributed.local import WorkerThread
 from rl_compat.emulation.device import emulate, lacking, refused, sdpa_backends, tf32
 from rl_compat.errors import HardwareError
 from rl_compat.planning.types import PoolPlan
@@ -123,3 +126,44 @@ def test_attention_of_an_emulated_p40_runs_without_flash_forward_and_backward() 
     with emulate(card):
         functional.scaled_dot_product_attention(query, query, query, is_causal=True).sum().backward()
     assert query.grad is not None
+
+
+def refuses_bfloat16(seen: list[bool]) -> None:
+    try:
+        torch.ones(2, 2, dtype=torch.bfloat16)
+    except HardwareError:
+        seen.append(True)
+    else:
+        seen.append(False)
+
+
+def test_every_thread_of_the_process_is_limited_to_the_card_until_the_context_closes() -> None:
+    """F11: a plain thread, one of a pool, one that was there before, and one that goes on afterwards."""
+    seen: list[bool] = []
+    closed = threading.Event()
+    older = WorkerThread("older")
+
+    def waits() -> None:
+        refuses_bfloat16(seen)
+        closed.wait(10)
+        refuses_bfloat16(seen)
+
+    with emulate(plan(emulated="Tesla P40", emulated_capability=(6, 1))):
+        plain = threading.Thread(target=refuses_bfloat16, args=(seen,))
+        plain.start()
+        plain.join()
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(refuses_bfloat16, seen).result()
+        older.submit(lambda: refuses_bfloat16(seen)).result()
+        newer = WorkerThread("newer")
+        newer.submit(lambda: refuses_bfloat16(seen)).result()
+        lasting = threading.Thread(target=waits)
+        lasting.start()
+        while len(seen) < 5:
+            closed.wait(0.01)
+    assert seen == [True] * 5
+    closed.set()
+    lasting.join()
+    for thread in (older, newer):
+        thread.submit(lambda: refuses_bfloat16(seen)).result()
+    assert seen[5:] == [False] * 3

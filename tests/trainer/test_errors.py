@@ -10,6 +10,7 @@ import pytest
 from fakes.runs import PPO, settings, steps, train
 from safetensors.torch import load_file
 
+from rl_compat.distributed.dispatch import dispatch
 from rl_compat.tracking.build import Trackers
 from rl_compat.trainer import loop
 from rl_compat.trainer import run as run_module
@@ -210,6 +211,7 @@ def test_the_last_validation_comes_after_the_last_save(injected: Any, llama_fold
 def test_an_error_before_the_first_finished_step_leaves_no_checkpoint(
     monkeypatch: pytest.MonkeyPatch, llama_folder: Path, tmp_path: Path
 ) -> None:
+    @dispatch()
     def update(self: object, **arguments: object) -> None:
         raise InjectedError
 

@@ -172,9 +172,9 @@ def test_an_option_that_does_not_exist_is_named_with_the_nearest(llama_folder: P
 
 
 def test_a_pool_has_only_gpus_that_are_there(llama_folder: Path) -> None:
-    with pytest.raises(HardwareError, match="this version trains on 1"):
+    with pytest.raises(HardwareError, match="2 GPUs"):
         ResourcePool(gpus=[0, 1])
-    with pytest.raises(HardwareError, match="GPU 0 was asked for and 0 are visible"):
+    with pytest.raises(HardwareError, match=r"GPU 0 .* 0 GPUs"):
         ActorModel.from_pretrained(str(llama_folder), pool=ResourcePool(gpus=[0], hardware=cpu()), **LENGTHS)
     machine = cpu()
     assert ResourcePool(hardware=replace(machine, devices=())).hardware.devices == ()
@@ -204,5 +204,5 @@ def test_responses_end_with_a_stop_string(llama_folder: Path, pool: ResourcePool
 def test_several_optimizer_steps_need_old_logprobs(llama_folder: Path, pool: ResourcePool) -> None:
     actor = ActorModel.from_pretrained(str(llama_folder), pool=pool, num_epochs=2, batch_size=4, **LENGTHS)
     batch = generate(actor).batch
-    with pytest.raises(ConfigError, match="more than one optimizer step"):
+    with pytest.raises(ConfigError, match="`old_logprobs`"):
         actor.update(batch.with_(advantages=torch.ones(batch.response_ids.shape)))

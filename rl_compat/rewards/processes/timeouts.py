@@ -81,7 +81,8 @@ class TimedFunction:
                 os.killpg(process.pid, signal.SIGKILL)
 
     def close(self) -> None:
-        """End the process and its child processes."""
+        """End the process and its child processes. A call that waits in another thread fails."""
+        self.abandon()
         with self._lock:
             self._kill()
 

@@ -10,13 +10,14 @@ from typing import Any
 
 from rl_compat import seeds
 from rl_compat.data.encode.items import Item, ItemBatch, item_batch, mismatched
-from rl_compat.distributed.pool import WorkerGroup
+from rl_compat.distributed.group import WorkerGroup
 from rl_compat.trainer.offline.held_out import HeldOut, HeldOutRows
 from rl_compat.trainer.offline.reference_values import ReferenceValues, identity_of
 from rl_compat.trainer.recipe import Instruments, Measure
 from rl_compat.trainer.run_folder import RunFolder
 from rl_compat.trainer.setup.offline import OfflinePrepared, load_learner, weight_files
 from rl_compat.workers.learner import LearnerModel, LearnerWorker, objective_of
+from rl_compat.workers.trained import TrainedWorker
 
 MARGIN = Measure(metric="rewards/margins", title="mean margin of the rewards", key="margins")
 LOSS = Measure(metric="train/loss", title="mean loss", key="losses")
@@ -150,7 +151,7 @@ class Offline:
             return self.held_out.measure(self.learner, on_progress=on_progress)
 
     @property
-    def trained(self) -> dict[str, WorkerGroup]:
+    def trained(self) -> dict[str, WorkerGroup[TrainedWorker]]:
         return {"actor": self.learner.group}
 
     def state_dict(self) -> dict[str, Any]:

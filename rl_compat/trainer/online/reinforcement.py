@@ -7,7 +7,7 @@ from typing import Any
 
 from rl_compat import seeds
 from rl_compat.data.encode.training_data import left_out
-from rl_compat.distributed.pool import WorkerGroup
+from rl_compat.distributed.group import WorkerGroup
 from rl_compat.trainer.loop import Collected, Roles, collect, learn
 from rl_compat.trainer.online.metrics import data_metrics, mismatch_metrics, timing_metrics
 from rl_compat.trainer.online.phases import Phases
@@ -170,8 +170,8 @@ class Reinforcement:
             )
 
     @property
-    def trained(self) -> dict[str, WorkerGroup]:
-        return {"actor": self.roles.actor.group} | {role: critic.group for role, critic in self.roles.critics.items()}
+    def trained(self) -> dict[str, WorkerGroup[TrainedWorker]]:
+        return {"actor": self.roles.actor.group, **{role: critic.group for role, critic in self.roles.critics.items()}}
 
     def state_dict(self) -> dict[str, Any]:
         price = {} if self.price is None else {"price": self.price.state_dict()}

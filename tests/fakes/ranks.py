@@ -1,0 +1,257 @@
+"""Training cases that run in one process or on several gloo ranks, with what each of them gives."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import Tensor
+
+from fakes.engines import random_batch, role_plan, token_mean_loss
+from fakes.losses import loss_settings
+from rl_compat.algorithms.advantages.group import grpo
+from rl_compat.batch import Batch
+from rl_compat.data.encode.conversations import Example
+from rl_compat.data.encode.items import Item, ItemBatch, item_batch
+from rl_compat.distributed.ranks import ProcessGroupRanks, Ranks
+from rl_compat.errors import RLCompatError
+from rl_compat.models.load import load_causal_lm
+from rl_compat.objectives.preference import DPOObjective, KTOObjective, RewardModelObjective
+from rl_compat.objectives.supervised import SFTObjective
+from rl_compat.planning.types import RolloutPlan
+from rl_compat.training.base import TrainEngine
+from rl_compat.training.engine import OptimizerSettings, PolicyEngine
+from rl_compat.workers.actor import ActorSettings, ActorWorker
+from rl_compat.workers.critic import CriticSettings, CriticWorker
+from rl_compat.workers.learner import LearnerSettings, LearnerWorker
+from rl_compat.workers.mini_batches import over_ranks, own_share
+
+OPTIMIZER = OptimizerSettings(lr=1e-3, eps=1e-6, schedule="cosine", warmup_steps=2, total_steps=12)
+ROLLOUT = RolloutPlan(engine="native", compute_dtype="fp32", max_num_seqs=4, max_prefill_tokens=64)
+RAGGED = ((3, 5), (3, 2), (3, 9), (4, 4), (4, 1), (6, 3), (6, 8), (6, 2), (6, 7), (2, 6))
+GROUPS = (0, 0, 0, 1, 1, 2, 2, 2, 2, 3)
+"of 3, 2, 4 and 1 rows"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a case gave on one rank."""
+
+    steps: list[dict[str, float]]
+    weights: dict[str, Tensor]
+    first_grads: dict[str, Tensor]
+    "of the first optimizer step, as the optimizer sees them"
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+def _run(engine: TrainEngine, update: Callable[[int], dict[str, float]], num_steps: int, **extra: Any) -> Found:
+    grads: dict[str, Tensor] = {}
+
+    def keep(*_: object) -> None:
+        if not grads:
+            grads.update({n: p.grad.clone() for n, p in engine.parameters.items() if p.grad is not None})
+
+    assert engine.step is not None
+    engine.step.optimizer.register_step_pre_hook(keep)
+    steps = [update(step) for step in range(num_steps)]
+    weights = {name: parameter.detach().clone() for name, parameter in engine.parameters.items()}
+    return Found(steps, weights, grads, extra | {"limits": engine.limits, "notes": engine.take_notes()})
+
+
+def ragged(num_rows: int = len(RAGGED), *, seed: int = 0) -> Batch:
+    """Ragged groups of ragged rows, with advantages by GRPO, values and returns."""
+    batch = random_batch(RAGGED[:num_rows], seed=seed).with_(groups=torch.tensor(GROUPS[:num_rows]))
+    generator = torch.Generator().manual_seed(seed + 100)
+    estimate = grpo(
+        rewards=torch.rand(num_rows, generator=generator),
+        groups=batch.groups,
+        response_mask=batch.response_mask,
+        normalize_by_std=True,
+    )
+    noise = torch.randn(2, *batch.response_ids.shape, generator=generator)
+    return batch.with_(advantages=estimate.advantages + 0.1 * noise[0], values=batch.returns + 0.2 * noise[1])
+
+
+def actor(
+    folder: Path, ranks: Ranks, *, batch: Batch | None = None, loss: str = "ppo_clip", num_steps: int = 10
+) -> Found:
+    """Two epochs of two mini-batches a step, so that old and current policy differ."""
+    plan = role_plan(micro_batch_size=3, max_tokens_per_micro_batch=30)
+    settings = ActorSettings(
+        model_folder=folder,
+        role=plan,
+        rollout=ROLLOUT,
+        pad_token_id=0,
+        num_valid_tokens=60,
+        optimizer=OPTIMIZER,
+        loss=loss_settings(policy_loss=loss, entropy_coef=0.01, kl_loss="k3"),
+        num_epochs=2,
+        mini_batch_size=2,
+    )
+    worker = ActorWorker(settings, ranks)
+    batch = ragged() if batch is None else batch
+
+    def update(step: int) -> dict[str, float]:
+        logprobs = over_ranks(lambda rows: worker.logprobs(batch=rows), batch, ranks)
+        return worker.update(batch=batch.with_(old_logprobs=logprobs, ref_logprobs=logprobs - 0.1), seed=step)
+
+    return _run(worker.engine, update, num_steps)
+
+
+def critic(folder: Path, ranks: Ranks) -> Found:
+    plan = role_plan("critic", micro_batch_size=3)
+    settings = CriticSettings(model_folder=folder, role=plan, optimizer=OPTIMIZER, num_epochs=2, mini_batch_size=2)
+    torch.manual_seed(0)
+    worker = CriticWorker(settings, ranks)
+
+    def update(step: int) -> dict[str, float]:
+        values = over_ranks(lambda rows: worker.values(batch=rows), ragged(), ranks)
+        return worker.update(batch=ragged().with_(values=values), seed=step)
+
+    return _run(worker.engine, update, 10)
+
+
+def items(kind: str) -> ItemBatch:
+    generator = torch.Generator().manual_seed(4)
+
+    def example(prompt: int, response: int) -> Example:
+        ids = torch.randint(6, 60, (prompt + response,), generator=generator).tolist()
+        learned = tuple(n != 1 for n in range(response))
+        return Example(prompt_ids=tuple(ids[:prompt]), response_ids=tuple(ids[prompt:]), learned=learned)
+
+    if kind == "pairs":
+        made = [Item(examples=(example(3, n), example(3, 11 - n)), preferred=(True, False), row=n) for n in range(2, 9)]
+    else:
+        made = [Item(examples=(example(2 + n % 3, 9 - n),), preferred=(n % 3 > 0,), row=n) for n in range(7)]
+    batch = item_batch(made)
+    return batch.with_(reference=-3.0 * batch.response_mask.sum(1).float())
+
+
+def learner(folder: Path, ranks: Ranks, *, objective: Any, kind: str, pack_tokens: int | None = None) -> Found:
+    settings = LearnerSettings(
+        model_folder=folder,
+        role=role_plan(micro_batch_size=4),
+        objective=objective,
+        mini_batch_size=3,
+        optimizer=OPTIMIZER,
+        pack_tokens=pack_tokens,
+    )
+    torch.manual_seed(0)
+    worker = LearnerWorker(settings, ranks)
+    batch = items(kind)
+    beside = items("labels") if objective.needs_mismatched else None
+    return _run(worker.engine, lambda step: worker.update(batch=batch, mismatched=beside, seed=step), 10)
+
+
+def engine(folder: Path, ranks: Ranks, **plan: Any) -> PolicyEngine:
+    role = role_plan(**plan)
+    return PolicyEngine(load_causal_lm(folder, role=role), role=role, optimizer=OPTIMIZER, ranks=ranks)
+
+
+def overflow(folder: Path, ranks: Ranks) -> Found:
+    """fp16: the gradient of one row overflows at the first loss scales, on the rank that has it."""
+    policy = engine(folder, ranks, compute_dtype="fp16", loss_scaling=True, micro_batch_size=1)
+    batch = ragged()
+    batch = batch.with_(advantages=torch.where(batch.groups[:, None] == 2, 3e4, 1.0) * batch.advantages)
+    share = own_share(batch, ranks)
+    return _run(
+        policy,
+        lambda step: policy.update(share, loss=token_mean_loss, temperature=1.0),
+        3,
+        overflowed=2 in share.groups.tolist(),
+    )
+
+
+def not_finite(folder: Path, ranks: Ranks) -> Found:
+    """fp32: the loss of one row is infinite in the first step."""
+    policy = engine(folder, ranks)
+    batch = ragged()
+    broken = batch.with_(advantages=torch.where(batch.groups[:, None] == 2, torch.inf, batch.advantages))
+
+    def update(step: int) -> dict[str, float]:
+        share = own_share(batch if step else broken, ranks)
+        return policy.update(share, loss=token_mean_loss, temperature=1.0)
+
+    return _run(policy, update, 3)
+
+
+def out_of_memory(folder: Path, ranks: Ranks, *, fits: int = 2) -> Found:
+    """The last rank cannot hold the activations of more than `fits` rows at once."""
+    policy = engine(folder, ranks, micro_batch_size=4)
+    lacks_memory = ranks.size > 1 and ranks.rank == ranks.size - 1
+
+    def allocate(module: Any, args: Any, kwargs: dict[str, Any]) -> None:
+        if lacks_memory and kwargs["input_ids"].shape[0] > fits:
+            raise torch.OutOfMemoryError("no room")
+
+    policy.model.base_model.register_forward_pre_hook(allocate, with_kwargs=True)
+    share = own_share(ragged(), ranks)
+    try:
+        return _run(policy, lambda step: policy.update(share, loss=token_mean_loss, temperature=1.0), 3)
+    except RLCompatError as error:
+        return Found([], {}, {}, {"error": str(error)})
+
+
+def nothing_to_learn(folder: Path, ranks: Ranks) -> Found:
+    """Every token of the first step is masked."""
+    policy = engine(folder, ranks)
+    batch = ragged()
+
+    def update(step: int) -> dict[str, float]:
+        masked = batch.with_(response_mask=batch.response_mask & (step > 0))
+        return policy.update(own_share(masked, ranks), loss=token_mean_loss, temperature=1.0)
+
+    return _run(policy, update, 2)
+
+
+def uneven(folder: Path, ranks: Ranks) -> Found:
+    """Rows of 5, 5, 5 and of 3, 3, 2 tokens, 8 in a micro-batch: two ranks need three and one or two."""
+    policy = engine(folder, ranks, max_tokens_per_micro_batch=8)
+    batch = random_batch([(2, 3), (2, 3), (2, 3), (1, 2), (1, 2), (1, 1)])
+    share = batch if ranks.size == 1 else batch.select([[0, 1, 2], [3, 4, 5]][ranks.rank])
+    return _run(policy, lambda step: policy.update(share, loss=token_mean_loss, temperature=1.0), 10)
+
+
+CASES: Mapping[str, Callable[[Path, Ranks], Found]] = {
+    "ppo actor, ragged groups": actor,
+    "ppo critic, ragged groups": critic,
+    "grpo, a rank without rows": lambda folder, ranks: actor(folder, ranks, batch=ragged(3)),
+    "tokens chosen from the whole mini-batch": lambda folder, ranks: actor(folder, ranks, loss="clip_cov", num_steps=3),
+    "dpo": lambda folder, ranks: learner(folder, ranks, objective=DPOObjective(), kind="pairs"),
+    "kto": lambda folder, ranks: learner(folder, ranks, objective=KTOObjective(), kind="labels"),
+    "sft, packed": lambda folder, ranks: learner(
+        folder, ranks, objective=SFTObjective(), kind="labels", pack_tokens=16
+    ),
+    "reward model": lambda folder, ranks: learner(folder, ranks, objective=RewardModelObjective(), kind="pairs"),
+    "fp16 overflow on one rank": overflow,
+    "infinite loss on one rank": not_finite,
+    "out of memory on one rank": out_of_memory,
+    "nothing fits on one rank": lambda folder, ranks: out_of_memory(folder, ranks, fits=0),
+    "nothing to learn": nothing_to_learn,
+    "uneven micro-batches": uneven,
+}
+
+
+def run_on_ranks(folder: Path, *, num_ranks: int) -> list[dict[str, Found]]:
+    """Every case on gloo ranks in processes of their own: what each rank found, by case."""
+    with tempfile.TemporaryDirectory() as scratch:
+        mp.spawn(_rank, args=(num_ranks, str(folder), scratch), nprocs=num_ranks)
+        return [torch.load(Path(scratch) / f"{rank}.pt", weights_only=False) for rank in range(num_ranks)]
+
+
+def _rank(rank: int, num_ranks: int, folder: str, scratch: str) -> None:
+    torch.set_num_threads(1)
+    store = f"file://{scratch}/store"
+    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=num_ranks, timeout=timedelta(seconds=60))
+    ranks = ProcessGroupRanks()
+    found = {name: case(Path(folder), ranks) for name, case in CASES.items()}
+    ranks.barrier()
+    torch.save(found, Path(scratch) / f"{rank}.pt")
+    dist.destroy_process_group()
