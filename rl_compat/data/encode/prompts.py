@@ -29,10 +29,6 @@ class PromptSet:
     prompts: tuple[Prompt, ...]
     notes: tuple[str, ...] = ()
     "about dropped and cut rows"
-    num_rows: int = 0
-    "before dropping"
-    num_dropped: int = 0
-    num_cut: int = 0
 
 
 def build_prompts(
@@ -54,14 +50,8 @@ def build_prompts(
         if prompt is not None:
             prompts.append(prompt)
     _check_lengths(too_long, num_rows=len(rows), limit=max_prompt_length, overlong=overlong)
-    num_dropped = len(rows) - len(prompts)
-    return PromptSet(
-        prompts=tuple(prompts),
-        notes=_notes(too_long, num_rows=len(rows), limit=max_prompt_length, overlong=overlong),
-        num_rows=len(rows),
-        num_dropped=num_dropped,
-        num_cut=len(too_long) - num_dropped,
-    )
+    notes = _notes(too_long, num_rows=len(rows), limit=max_prompt_length, overlong=overlong)
+    return PromptSet(prompts=tuple(prompts), notes=notes)
 
 
 def encode_row(

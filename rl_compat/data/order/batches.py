@@ -12,7 +12,7 @@ from rl_compat.errors import DataError
 Keep = Callable[[int], bool]
 
 
-class Order(Protocol):
+class Order(Iterator[list[int]], Protocol):
     """Endless batches of row indexes."""
 
     @property
@@ -21,12 +21,6 @@ class Order(Protocol):
     @property
     def position(self) -> tuple[int, int]:
         """The epoch, and the number of its rows that were drawn."""
-        ...
-
-    def __iter__(self) -> Iterator[list[int]]: ...
-
-    def __next__(self) -> list[int]:
-        """The indexes of the next batch."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
@@ -38,7 +32,7 @@ class Order(Protocol):
         ...
 
 
-class PromptOrder:
+class PromptOrder(Order):
     """Batches from one source. An incomplete last batch is dropped, and the next epoch begins."""
 
     def __init__(
@@ -69,9 +63,6 @@ class PromptOrder:
     @property
     def position(self) -> tuple[int, int]:
         return self._epoch, self._offset
-
-    def __iter__(self) -> Iterator[list[int]]:
-        return self
 
     def __next__(self) -> list[int]:
         """The indexes of the next batch. Raises DataError when a whole epoch does not fill one."""
@@ -111,7 +102,7 @@ class PromptOrder:
         self._epoch, self._offset = int(state["epoch"]), int(state["offset"])
 
 
-class MixtureOrder:
+class MixtureOrder(Order):
     """Batches from several sources in fixed shares. Each source has its own epochs.
 
     After any number of rows each source is within one row of its share. `datasets.interleave_datasets` draws the source
@@ -147,9 +138,6 @@ class MixtureOrder:
     @property
     def position(self) -> tuple[int, int]:
         return divmod(sum(self._given), self.steps_per_epoch * self._batch_size)
-
-    def __iter__(self) -> Iterator[list[int]]:
-        return self
 
     def __next__(self) -> list[int]:
         """The indexes of the next batch. Raises DataError when a source has no usable row."""

@@ -56,8 +56,6 @@ class SourceRows:
     "including the rows that cannot be used"
     forms: tuple[Form, ...] = ()
     "of its files"
-    bad: Mapping[str, list[int]] = field(default_factory=dict)
-    "reason to the numbers of the rows that were left out for it"
 
 
 def load_rows(
@@ -72,7 +70,7 @@ def load_rows(
 ) -> list[Any]:
     """The rows of all sources in their order, the first `max_samples` of them, in the dataclass of the task.
 
-    `announce` receives the form that each file was taken for. Raises DataError for a source that is missing, damaged
+    `announce` receives the detected form of each file. Raises DataError for a source that is missing, damaged
     or empty, columns of no known form, and rows that cannot be used, which `bad_rows="drop"` leaves out instead.
     """
     reading = Reading(task=task, split=split, columns=columns, bad_rows=bad_rows, announce=announce)
@@ -179,7 +177,6 @@ def name_rows(numbers: Sequence[int]) -> str:
 
 def _source_rows(source: str | Records, reading: Reading, limit: int | None, *, first_row: int) -> SourceRows:
     rows: list[Any] = []
-    bad: dict[str, list[int]] = {}
     forms: list[Form] = []
     num_read = 0
     for part in open_source(source, reading):
@@ -189,20 +186,18 @@ def _source_rows(source: str | Records, reading: Reading, limit: int | None, *, 
         form = form_of(records, reading, part)
         if not is_builtin(part):
             reading.announce(form.sentence(part.name))
-        more, worse = convert_all(records, form, task=reading.task, split=reading.split, first_row=first_row + num_read)
+        more, bad = convert_all(records, form, task=reading.task, split=reading.split, first_row=first_row + num_read)
         if reading.bad_rows == "error":
             column = form.columns.get("prompt", TITLES[reading.task])
-            check_usable(worse, num_rows=len(records), name=part.name, column=column)
-        elif worse:
-            count = f"{sum(map(len, worse.values()))} of {len(records)} rows"
-            reading.announce(f"{count} of `{part.name}` left out: {name_bad(worse)}")
+            check_usable(bad, num_rows=len(records), name=part.name, column=column)
+        elif bad:
+            count = f"{sum(map(len, bad.values()))} of {len(records)} rows"
+            reading.announce(f"{count} of `{part.name}` left out: {name_bad(bad)}")
         rows += more
-        for why, numbers in worse.items():
-            bad.setdefault(why, []).extend(numbers)
         forms.append(form)
         num_read += len(records)
     name = source if isinstance(source, str) else source.name
-    return SourceRows(name=name, rows=rows, first_row=first_row, num_read=num_read, forms=tuple(forms), bad=bad)
+    return SourceRows(name=name, rows=rows, first_row=first_row, num_read=num_read, forms=tuple(forms))
 
 
 def _builtin(name: str, task: Task) -> Callable[..., list[Record]]:

@@ -188,7 +188,7 @@ class StreamRecords:
         return found
 
     def read(self, piece: Piece) -> list[Record]:
-        """Continues the pass, or begins another one where the piece lies behind."""
+        """Continues the pass, or begins another one where the piece is behind it."""
         with reading_errors(self.name):
             if piece.index < self._position:
                 self._rows, self._position = _records(self._begin(), self.name), 0
