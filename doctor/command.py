@@ -7,15 +7,15 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from rl_compat.doctor.diagnosis import Diagnosis, diagnose, select_checks
-from rl_compat.doctor.findings import Check
-from rl_compat.doctor.fix import refuse_system_python, run_all, runnable, script
 from rl_compat.doctor.options import Options, parse, parse_explain
-from rl_compat.doctor.report.as_json import as_json
 from rl_compat.doctor.report.paper import Paper, paper_of
-from rl_compat.doctor.report.screen import render, render_checks
 from rl_compat.errors import RLCompatError
+
+if TYPE_CHECKING:
+    from rl_compat.doctor.diagnosis import Diagnosis
+    from rl_compat.doctor.findings import Check
 
 INTERRUPTED = 130
 PIPE_CLOSED = 141
@@ -51,14 +51,16 @@ def main(
 
 def run(arguments: Sequence[str], program: str, checks: Sequence[Check] | None = None) -> int:
     """Do what the arguments say and return the exit code. Raises RLCompatError."""
+    if arguments and arguments[0] == "explain":
+        return explain(arguments[1:], f"{program} explain", checks)
+    options = parse(arguments, program)
+    from rl_compat.doctor.diagnosis import diagnose, select_checks
     from rl_compat.doctor.table import CHECKS
 
-    known = CHECKS if checks is None else checks
-    if arguments and arguments[0] == "explain":
-        return explain(arguments[1:], f"{program} explain", known)
-    options = parse(arguments, program)
-    selected = select_checks(known, options.only)
+    selected = select_checks(CHECKS if checks is None else checks, options.only)
     if options.list_checks:
+        from rl_compat.doctor.report.screen import render_checks
+
         print("\n".join(render_checks(selected, paper_of(sys.stdout))))
         return 0
     if options.bundle is not None:
@@ -72,14 +74,15 @@ def run(arguments: Sequence[str], program: str, checks: Sequence[Check] | None =
     return diagnosis.exit_code
 
 
-def explain(arguments: Sequence[str], program: str, checks: Sequence[Check]) -> int:
+def explain(arguments: Sequence[str], program: str, checks: Sequence[Check] | None = None) -> int:
     """Print the root cause in a log. Raises RLCompatError."""
+    options = parse_explain(arguments, program)
     from rl_compat.doctor.explain.explanation import explain_log
     from rl_compat.doctor.explain.page import render as render_page
     from rl_compat.doctor.report.as_json import explanation_as_json
+    from rl_compat.doctor.table import CHECKS
 
-    options = parse_explain(arguments, program)
-    explanation = explain_log(options, program, checks)
+    explanation = explain_log(options, program, CHECKS if checks is None else checks)
     if options.as_json:
         print(json.dumps(explanation_as_json(explanation), indent=2))
     else:
@@ -89,6 +92,9 @@ def explain(arguments: Sequence[str], program: str, checks: Sequence[Check]) -> 
 
 def fix(options: Options, checks: Sequence[Check]) -> int:
     """Run the commands that fix this environment, then show what remains; also 1 if a command failed."""
+    from rl_compat.doctor.diagnosis import diagnose
+    from rl_compat.doctor.fix import refuse_system_python, run_all, runnable
+
     refuse_system_python()
     diagnosis = diagnose(options, checks)
     commands = runnable(diagnosis.fixes)
@@ -105,6 +111,10 @@ def fix(options: Options, checks: Sequence[Check]) -> int:
 
 def show(diagnosis: Diagnosis, options: Options) -> None:
     """Print JSON, the script or the report, and write the bundle. Raises UsageError if that cannot be written."""
+    from rl_compat.doctor.fix import script
+    from rl_compat.doctor.report.as_json import as_json
+    from rl_compat.doctor.report.screen import render
+
     if options.as_json:
         print(json.dumps(as_json(diagnosis), indent=2))
     elif options.fix:
@@ -115,12 +125,10 @@ def show(diagnosis: Diagnosis, options: Options) -> None:
         return
     from rl_compat.doctor.report.bundle import describe_bundle, write_bundle
 
-    write_bundle(
-        options.bundle,
-        hardware=diagnosis.hardware,
-        report_json=as_json(diagnosis),
-        report_text="\n".join([*render(diagnosis, Paper(), show_all=True), ""]),
-        run_folder=options.run_folder,
-    )
+    reports = {
+        "findings.json": as_json(diagnosis),
+        "report.txt": "\n".join([*render(diagnosis, Paper(), show_all=True), ""]),
+    }
+    write_bundle(options.bundle, hardware=diagnosis.hardware, reports=reports, run_folder=options.run_folder)
     lines = [f"wrote `{options.bundle}`:", *(f"  {line}" for line in describe_bundle(options.bundle))]
     print("\n".join(lines), file=sys.stderr)

@@ -35,14 +35,13 @@ def write_bundle(
     path: Path,
     *,
     hardware: Hardware,
-    report_json: Mapping[str, Any],
-    report_text: str,
+    reports: Mapping[str, Any],
     run_folder: Path | None = None,
     owner: Owner | None = None,
     versions: Mapping[str, str] | None = None,
     today: datetime | None = None,
 ) -> tuple[str, ...]:
-    """Write the bundle and return the names in it.
+    """Write the bundle and return the names in it. `reports` are texts and JSON by file name.
 
     `run_folder` defaults to the newest under `runs`. Raises UsageError, and leaves no file, if the file exists or
     cannot be written, or if the folder contains no run.
@@ -54,8 +53,10 @@ def write_bundle(
     run = newest_run() if run_folder is None else run_folder
     files = {
         "hardware.json": _json(redactor.value(to_json(hardware))),
-        "findings.json": _json(redactor.value(report_json)),
-        "report.txt": redactor.text(report_text),
+        **{
+            name: redactor.text(report) if isinstance(report, str) else _json(redactor.value(report))
+            for name, report in reports.items()
+        },
         "versions.txt": redactor.text("".join(f"{name} {version}\n" for name, version in sorted(installed.items()))),
         **(dict(_run_files(run, redactor)) if run else {}),
     }

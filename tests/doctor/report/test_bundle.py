@@ -61,8 +61,10 @@ def a_run(folder: Path, planted: str = PLANTED) -> Path:
 def write(path: Path, run: Path | None = None, **facts: Any) -> tuple[str, ...]:
     values: dict[str, Any] = {
         "hardware": RECORDINGS["p40"](),
-        "report_json": {"schema": "rlc.doctor/2", "findings": [{"what": PLANTED}]},
-        "report_text": f"failure: {PLANTED}\n",
+        "reports": {
+            "findings.json": {"schema": "rlc.doctor/2", "findings": [{"what": PLANTED}]},
+            "report.txt": f"failure: {PLANTED}\n",
+        },
         "run_folder": run,
         "owner": ADA,
         "versions": {"torch": "2.14.1+cu126", "nvidia-cudnn-cu12": "9.10.2.21"},
