@@ -12,17 +12,17 @@ PPO on GSM8K; without a GPU in a short run, after a minute of sums on a tiny mod
 Running it again resumes the run and installs nothing anew.' "$@"
 
 prepare_environment "[track]"
-"$venv/bin/rlc" models get smollm2-135m
+[[ ${1:-} == sums ]] || "$venv/bin/rlc" models get smollm2-135m  # sums trains the built-in tiny model
 if (($# == 0)); then
     if "$venv/bin/python" -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then
         set -- gsm8k
     else
-        echo "no GPU: first a minute of sums on the built-in tiny model, where learning can be seen; results in ${PWD%/}/runs/sums"
+        echo "no GPU: training on sums with the built-in tiny model first, which learns within a minute; results in ${PWD%/}/runs/sums"
         "$venv/bin/rlc" train sums
         set -- gsm8k-cpu
     fi
     echo "SmolLM2-135M on GSM8K with the shipped settings \`$1\`; results in ${PWD%/}/runs/$1"
 else
-    echo "training; the results are in the folder that \`trainer.output_dir\` names, by default ${PWD%/}/runs/default"
+    echo "training; results in \`trainer.output_dir\`, by default ${PWD%/}/runs/default"
 fi
 exec "$venv/bin/rlc" train "$@"

@@ -88,12 +88,14 @@ class RunFolder:
         return file
 
     def begin(self, config: RunConfig, plan: Plan, hardware: Hardware) -> None:
-        """Write what the run was asked for and what was decided."""
+        """Write the settings of the run, its plan and its hardware, each file whole or not at all."""
         self.path.mkdir(parents=True, exist_ok=True)
         with file_written_whole(self.settings) as aside:
             aside.write_text(to_toml(config), encoding="utf-8")
-        save_plan(plan, self.plan)
-        save_recording(hardware, self.hardware)
+        with file_written_whole(self.plan) as aside:
+            save_plan(plan, aside)
+        with file_written_whole(self.hardware) as aside:
+            save_recording(hardware, aside)
 
     def write_samples(self, step: int, samples: Sequence[Mapping[str, Any]]) -> None:
         """Append some rows of a step."""

@@ -127,6 +127,7 @@ class RewardModel:
         num_labels: int = 1,
         max_prompt_length: int = 512,
         max_response_length: int = 256,
+        trust_remote_code: bool = False,
         **settings: Any,
     ) -> RewardModel:
         """A sequence classification model `path` with one output, alone or beside `functions`, on the pool's device.
@@ -142,7 +143,7 @@ class RewardModel:
             data_sources=(),
             pool=pool,
             max_response_length=max_response_length,
-            learned=plan_reward_model(path, pool.hardware, **lengths),
+            learned=plan_reward_model(path, pool.hardware, trust_remote_code=trust_remote_code, **lengths),
         )
 
     def compute_rewards(self, sequences: Sequences) -> Future[Scores]:

@@ -47,7 +47,12 @@ def reward_model_settings(setup: Setup, role: RoleName = "reward") -> RewardMode
 
 
 def plan_reward_model(
-    path: str, hardware: Hardware, *, max_prompt_length: int, max_response_length: int
+    path: str,
+    hardware: Hardware,
+    *,
+    max_prompt_length: int,
+    max_response_length: int,
+    trust_remote_code: bool = False,
 ) -> RewardModelSettings:
     """A reward model on this hardware, next to a policy of its size.
 
@@ -60,8 +65,11 @@ def plan_reward_model(
         data=DataConfig(max_prompt_length=max_prompt_length, max_response_length=max_response_length),
         algorithm=AlgorithmConfig(group_size=2),
     )
-    role = make_plan(workload, hardware).roles["reward"]
-    return RewardModelSettings(model_folder=source.folder, role=role, trust_remote_code=False)
+    return RewardModelSettings(
+        model_folder=source.folder,
+        role=make_plan(workload, hardware).roles["reward"],
+        trust_remote_code=trust_remote_code,
+    )
 
 
 class RewardModelScorer:

@@ -7,6 +7,7 @@ import math
 import re
 import resource
 import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -275,7 +276,9 @@ def overflowing(model_folder: Path, to: Path, *, on_special_tokens_too: bool) ->
     return folder
 
 
-def test_wandb_without_the_package_or_a_key_warns_once_and_training_goes_on(
+@pytest.mark.parametrize("installed", [False, True])
+def test_wandb_without_the_package_or_without_a_key_warns_once_and_training_goes_on(
+    installed: bool,
     llama_folder: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -283,10 +286,14 @@ def test_wandb_without_the_package_or_a_key_warns_once_and_training_goes_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A-UX-01"""
+    if installed:
+        pytest.importorskip("wandb")
+    else:
+        monkeypatch.setitem(sys.modules, "wandb", None)
     for name in ("WANDB_API_KEY", "WANDB_MODE", "NETRC"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
-    arguments = settings(llama_folder, tmp_path / "run", QUICK, num_steps=1, loggers="wandb")
+    arguments = settings(llama_folder, tmp_path / "run", QUICK, num_steps=1, loggers="jsonl,wandb")
     assert main(["train", *on_one_core, *arguments]) == 0
 
     warnings = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning: ")]

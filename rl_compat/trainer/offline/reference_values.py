@@ -1,4 +1,4 @@
-"""What the model says of rows before it is trained: the reference of preferences, computed once and kept in a file."""
+"""The reference log-probabilities of preference data: computed once, before training, and cached in a file."""
 
 from __future__ import annotations
 
@@ -19,15 +19,14 @@ from rl_compat.trainer.checkpoints import file_written_whole
 
 Compute = Callable[[ItemBatch], Tensor]
 
-CHUNK_ITEMS = 64
 SAVE_EVERY_SECONDS = 30.0
 
 
 class ReferenceValues:
-    """By a name of the rows: `[N, K]` for N items of K examples, NaN where not known yet."""
+    """By name of a set of items: `[N, K]` for N items of K examples, NaN where a value is not computed yet."""
 
     def __init__(self, file: Path | None, *, identity: str) -> None:
-        """Read the file if there is one of the same `identity`: what its numbers depend on. None keeps no file."""
+        """Read the file if it has the same `identity`, a digest of what its values depend on. None keeps no file."""
         self._file = file
         self._identity = identity
         self._values: dict[str, Tensor] = {} if file is None else _read(file, identity)
@@ -37,31 +36,35 @@ class ReferenceValues:
         self,
         name: str,
         items: Sequence[Item],
-        rows: Sequence[int],
+        groups: Sequence[Sequence[int]],
         compute: Compute,
         *,
         on_progress: Callable[[int], None],
     ) -> None:
-        """Compute what is missing of these rows. An interrupt keeps what is there."""
-        values, missing = self._of(name, items), self.missing(name, items, rows)
+        """Compute the groups of rows with missing values. An interrupt keeps the groups that are finished.
+
+        The last digits of a value depend on the rows that it is computed with, so a group is always computed whole.
+        """
+        values, missing, done = self._of(name, items), self.missing(name, items, groups), 0
         try:
-            for first in range(0, len(missing), CHUNK_ITEMS):
-                chunk = missing[first : first + CHUNK_ITEMS]
-                values[chunk] = compute(item_batch([items[row] for row in chunk])).view(len(chunk), -1)
-                on_progress(min(len(missing), first + CHUNK_ITEMS))
+            for group in missing:
+                rows = list(group)
+                values[rows] = compute(item_batch([items[row] for row in rows])).view(len(rows), -1)
+                done += len(rows)
+                on_progress(done)
                 if time.monotonic() - self._saved > SAVE_EVERY_SECONDS:
                     self.save()
         finally:
             if missing:
                 self.save()
 
-    def missing(self, name: str, items: Sequence[Item], rows: Sequence[int]) -> list[int]:
-        """Those of the rows that are not known yet."""
+    def missing(self, name: str, items: Sequence[Item], groups: Sequence[Sequence[int]]) -> list[Sequence[int]]:
+        """The groups of rows in which a value is missing."""
         unknown = self._of(name, items).isnan().any(dim=1).tolist()
-        return [row for row in rows if unknown[row]]
+        return [group for group in groups if any(unknown[row] for row in group)]
 
     def attached(self, name: str, batch: ItemBatch, rows: Sequence[int]) -> ItemBatch:
-        """A batch made of these rows, with their values."""
+        """The batch of these rows with their reference values."""
         reference = self._values[name][list(rows)].flatten()
         assert not bool(reference.isnan().any()), "a row without its reference"
         return batch.with_(reference=reference)
@@ -80,8 +83,31 @@ class ReferenceValues:
         return self._values[name]
 
 
+def weights_digest(folder: Path, *, cache: Path) -> str:
+    """A digest of the contents of a model's weight files.
+
+    A file is read once: `cache` keeps its digest for as long as its path, size, time and inode stay the same.
+    """
+    known = json.loads(cache.read_text()) if cache.exists() else {}
+    digests = {}
+    for file in sorted(folder.glob("*.safetensors")):
+        stat = file.stat()
+        key = json.dumps([str(file.resolve()), stat.st_size, stat.st_mtime_ns, stat.st_ino])
+        digests[key] = known.get(key) or _digest(file)
+    if digests != known:
+        cache.parent.mkdir(parents=True, exist_ok=True)
+        with file_written_whole(cache) as aside:
+            aside.write_text(json.dumps(digests))
+    return hashlib.sha256("".join(digests.values()).encode()).hexdigest()
+
+
+def _digest(file: Path) -> str:
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
 def identity_of(*parts: object, items: Sequence[Sequence[Item]]) -> str:
-    """A digest of the tokens of the items and of what else the numbers depend on."""
+    """A digest of the tokens of the items and of `parts`, everything else that the values depend on."""
     digest = hashlib.sha256(json.dumps([str(part) for part in parts]).encode())
     for group in items:
         for item in group:

@@ -12,10 +12,10 @@ from rl_compat import seeds
 from rl_compat.data.encode.items import Item, ItemBatch, item_batch, mismatched
 from rl_compat.distributed.group import WorkerGroup
 from rl_compat.trainer.offline.held_out import HeldOut, HeldOutRows
-from rl_compat.trainer.offline.reference_values import ReferenceValues, identity_of
+from rl_compat.trainer.offline.reference_values import ReferenceValues, identity_of, weights_digest
 from rl_compat.trainer.recipe import Instruments, Measure
 from rl_compat.trainer.run_folder import RunFolder
-from rl_compat.trainer.setup.offline import OfflinePrepared, load_learner, weight_files
+from rl_compat.trainer.setup.offline import OfflinePrepared, load_learner
 from rl_compat.workers.learner import LearnerModel, LearnerWorker, objective_of
 from rl_compat.workers.trained import TrainedWorker
 
@@ -43,6 +43,7 @@ class Offline:
         items = prepared.training.items
         self.mismatched = mismatched(items) if self.objective.needs_mismatched else []
         self.held_out = HeldOutRows(prepared.setup, prepared.held_out.items)
+        self.order_from_start = copy.deepcopy(prepared.order)
         self.learner: LearnerModel
         self.reference: ReferenceValues
         self.instruments: Instruments
@@ -65,31 +66,45 @@ class Offline:
             self._measure_reference(step)
 
     def _measure_reference(self, step: int) -> None:
-        """Of the rows that the steps after this one need, and of those held out."""
+        """Compute the reference values of the rows of the steps after this one, and of the held-out rows."""
         items, others = self.prepared.training.items, self.mismatched
+        folder, setup = RunFolder(Path(self.config.trainer.output_dir)).path, self.prepared.setup
+        role = setup.plan.roles["actor"]
+        weights = weights_digest(setup.source.folder, cache=folder / "reference.weights.json")
         self.reference = ReferenceValues(
-            RunFolder(Path(self.config.trainer.output_dir)).path / "reference.safetensors",
-            identity=identity_of(*weight_files(self.prepared.setup.source.folder), items=[items, others]),
+            folder / "reference.safetensors",
+            identity=identity_of(
+                weights, role.storage_dtype, role.compute_dtype, role.quantization, items=[items, others]
+            ),
         )
-        rows = self._coming_rows(step)
+        groups = self._coming_groups(step)
         instruments = self.instruments
         with instruments.memory("ref"):
             for name, group in (("training", items), ("mismatched", others)):
                 if group:
-                    count = len(self.reference.missing(name, group, rows))
+                    count = sum(map(len, self.reference.missing(name, group, groups)))
                     with instruments.timer("ref", items=count) as on_progress:
                         self.reference.complete(
-                            name, group, rows, self.learner.reference_values, on_progress=on_progress
+                            name, group, groups, self.learner.reference_values, on_progress=on_progress
                         )
             with instruments.timer("ref", items=len(self.held_out.items)) as on_progress:
                 self.held_out.measure_reference(self.learner, on_progress=on_progress)
 
-    def _coming_rows(self, step: int) -> list[int]:
-        """Every row that is still to be trained on."""
-        order, num_steps = copy.deepcopy(self.prepared.order), self.prepared.total_steps - step
-        if num_steps >= order.steps_per_epoch:
-            return list(range(len(self.prepared.training.items)))
-        return sorted({row for _ in range(num_steps) for row in next(order)})
+    def _coming_groups(self, step: int) -> list[list[int]]:
+        """The rows of the steps after this one, in groups that do not depend on `step`: rows first used together."""
+        order, total = copy.deepcopy(self.order_from_start), self.prepared.total_steps
+        groups: list[list[int]] = []
+        seen: set[int] = set()
+        coming: set[int] = set()
+        for number in range(total):
+            rows = next(order)
+            groups.append([row for row in dict.fromkeys(rows) if row not in seen])
+            seen.update(rows)
+            if number >= step:
+                coming.update(rows)
+                if len(coming) == len(self.prepared.training.items):
+                    break
+        return [group for group in groups if not coming.isdisjoint(group)]
 
     def collect(self, rows: Sequence[int], *, step: int) -> Gathered:
         del step

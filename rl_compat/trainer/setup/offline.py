@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from rl_compat.algorithms.table import ALGORITHMS
 from rl_compat.config.types import RunConfig
@@ -54,11 +53,6 @@ def check_model(setup: Setup) -> None:
     """Raise ModelError for a model that cannot become what the algorithm trains."""
     if ALGORITHMS[setup.config.algorithm.name].scores:
         check_scoring_family(setup.source.folder)
-
-
-def weight_files(folder: Path) -> list[tuple[str, int]]:
-    """Name and size of the files that hold a model's weights."""
-    return [(file.name, file.stat().st_size) for file in sorted(folder.glob("*.safetensors"))]
 
 
 def load_learner(setup: Setup, *, num_batches: int | None = None, trains: bool = True) -> LearnerModel:
