@@ -1,1 +1,1 @@
-"""What the user asked for: TOML, key=value and verl's keys."""
+"""Settings: declarations, TOML, `key=value` arguments and rules."""

@@ -12,7 +12,7 @@ from rl_compat.errors import ConfigError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Argument:
-    """One argument, taken apart."""
+    """One parsed argument."""
 
     text: str
     "as it was typed"
@@ -24,7 +24,7 @@ class Argument:
     "why the value cannot be known"
     hint: str | None = None
     inherited: bool = False
-    "stands in a configuration file, where a default of verl's is nobody's wish"
+    "comes from a file that lists every key, where a default of verl was not chosen by anyone"
 
 
 def split_arguments(
@@ -44,7 +44,7 @@ def split_arguments(
 
 
 def split_argument(text: str) -> Argument:
-    """One argument taken apart, references as they are."""
+    """One argument, parsed; references are not resolved."""
     if text.startswith("~"):
         key, _, value = text[1:].partition("=")
         return Argument(text=text, key=_key(key, text), value=value, deletes=True)

@@ -1,4 +1,4 @@
-"""A configuration as TOML that reads back to the same configuration, each setting with its sentence."""
+"""A configuration as TOML, each setting below its sentence; it reads back to the same configuration."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """A setting whose value cannot be used, and what can be done."""
+    """A setting whose value cannot be used, and a hint."""
 
     key: str
     message: str

@@ -1,4 +1,4 @@
-"""What became of each key that was given: the record and its table."""
+"""The verdict on each given key, and its table."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Literal
 from rl_compat.errors import ConfigError
 
 Verdict = Literal["honoured", "translated", "without effect", "refused", "not given"]
-"`not given` is a default of verl's that differs from ours"
+"`not given` is a default of the dialect that differs from the native default"
 
 WORST_FIRST: tuple[Verdict, ...] = ("refused", "without effect", "translated", "honoured", "not given")
 COLUMNS = ("key", "value", "verdict", "becomes", "why")
@@ -17,7 +17,7 @@ COLUMNS = ("key", "value", "verdict", "becomes", "why")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyVerdict:
-    """One key, the value it was given, and what that did."""
+    """One key, its value, and what became of it."""
 
     key: str
     value: str
@@ -25,9 +25,9 @@ class KeyVerdict:
     native_key: str | None = None
     reason: str = ""
     warn: bool = False
-    "someone who reads only warnings should read this"
+    "whether to show it as a warning"
     fact: str = ""
-    "what an error says of a refused key, where the reason alone does not"
+    "the message of the error for a refused key, where it is not made from the reason"
     hint: str | None = None
     "what to do about a refusal"
 
@@ -45,12 +45,12 @@ def render_report(report: Iterable[KeyVerdict]) -> list[tuple[str, str, str, str
 
 
 def worst_first(report: Iterable[KeyVerdict]) -> list[KeyVerdict]:
-    """What was refused, then what has no effect, warnings before the rest."""
+    """Refused keys first, then those without effect; warnings before the rest."""
     return sorted(report, key=lambda line: (WORST_FIRST.index(line.verdict), not line.warn))
 
 
 def warnings_of(report: Iterable[KeyVerdict]) -> list[str]:
-    """The sentences that should be shown even when the table is not."""
+    """The sentences to show even without the table."""
     return [line.sentence for line in report if line.warn]
 
 
@@ -60,5 +60,5 @@ def refusal(report: Sequence[KeyVerdict]) -> ConfigError | None:
     if not refused:
         return None
     facts = [line.fact or f"`{line.key}={line.value}` cannot be honoured: {line.reason}" for line in refused]
-    usual = None if any(line.fact for line in refused) else "leave the key out, or give a value that works here"
+    usual = None if any(line.fact for line in refused) else "remove the key, or give a value that works here"
     return ConfigError("\n       ".join(facts), hint=next((line.hint for line in refused if line.hint), usual))

@@ -71,7 +71,7 @@ OTHER_NAMES = {
     "total_steps": ("trainer.num_steps",),
     "train_batch_size": ("trainer.batch_size",),
 }
-"what other programs call a setting, to the keys here"
+"names used by other programs, to the native keys"
 
 
 def suggestion(key: str) -> str:

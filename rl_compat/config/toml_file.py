@@ -76,7 +76,7 @@ def _missing_hint(path: Path) -> str:
 
 def _syntax_hint(path: Path) -> str:
     if path.suffix == ".json":
-        return "settings files are TOML: `[section]` on a line of its own, then `key = value`"
+        return "settings files are TOML: `[section]` on a separate line, then `key = value`"
     return 'text needs quotes, as in `path = "folder"`; lists are `[1, 2]`'
 
 

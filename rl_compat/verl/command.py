@@ -81,7 +81,7 @@ def _argument(word: str) -> Argument:
         return split_argument(word)
     except ConfigError as error:
         if re.match(r"[+~]*[\w/]+@[\w.]+=", word):
-            problem = "a group of verl's configuration has no other member here"
+            problem = "config groups of verl have no alternatives here"
             return Argument(
                 text=word, key=word.partition("=")[0].lstrip("+~"), value=word.partition("=")[2], problem=problem
             )
@@ -92,7 +92,7 @@ def _flag(name: str, value: str) -> Argument:
     argument = Argument(text=f"{name}={value}" if value else name, key=name, value=value)
     if name == "--config-name" and PurePath(value).name.removesuffix(".yaml") not in OWN_CONFIGS:
         hint = "give the file itself: `rlc translate FILE.yaml key=value …`"
-        return replace(argument, problem="there is no such configuration file here", hint=hint)
+        return replace(argument, problem="the configuration file does not exist here", hint=hint)
     return argument
 
 

@@ -54,7 +54,7 @@ def read_training(text: str, *, name: str, folder: Path, words: Sequence[str]) -
 
 
 def _read(text: str, name: str, folder: Path, words: Sequence[str]) -> tuple[ReadScript, list[Training]]:
-    """The script, with conditions that need running taken as false, and as true where it then trains nothing."""
+    """The script, with undecidable conditions counted as false, or as true if it would otherwise train nothing."""
     for doubtful in (False, True):
         script = read_script(text, name=name, arguments=words, environment=os.environ, folder=folder, doubtful=doubtful)
         found = [training for started in script.started if (training := _training(started)) is not None]

@@ -1,4 +1,4 @@
-"""A configuration that came from verl's keys as a settings file of ours: what differs from the defaults, and why."""
+"""The settings file of a configuration made from verl's keys: what differs from the defaults, and why."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person has of verl's: arguments, a whole command, a YAML file or a shell script, as arguments and notes."""
+"""Input written for verl, as arguments and notes: arguments, a whole command, a YAML file or a shell script."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def read_file(path: Path, words: Sequence[str] = ()) -> ForeignArguments:
 
 
 def is_file(path: Path) -> bool:
-    """Whether a file is read as one of verl's rather than as TOML: by its suffix, or as a script by its first line."""
+    """Whether a file is a verl file and not TOML, by its suffix or, for a script, its first line."""
     if path == STDIN or path.suffix.lower() in (*YAML_SUFFIXES, *SCRIPT_SUFFIXES):
         return True
     try:

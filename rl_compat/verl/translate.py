@@ -173,7 +173,7 @@ def _verdict(result: _Result, argument: Argument, given: Given, given_natively: 
 
 
 def _is_nobodys_wish(argument: Argument, given: Given) -> bool:
-    """Whether a file that lists every key merely repeats a default of verl's."""
+    """Whether a file that lists every key only repeats a default of verl."""
     values = (given.values.get(argument.key, UNREADABLE), argument.text.partition("=")[2])
     return argument.inherited and any(releases().is_default(argument.key, value) for value in values)
 

@@ -51,13 +51,13 @@ def _merged(path: Path, notes: list[str], *, depth: int) -> dict[str, str]:
 
 
 def _of_entry(entry: Any, path: Path, notes: list[str], depth: int) -> dict[str, str]:
-    """One line of a `defaults` list: a file beside this one, or a part of verl's own configuration."""
+    """One line of a `defaults` list: a file in the same folder, or a part of verl's own configuration."""
     if not isinstance(entry, str) or entry in OWN_GROUPS:
         return {}
     file = path.parent / f"{entry}.yaml"
     if depth < MOST_FILES and file.is_file():
         return _merged(file, notes, depth=depth + 1)
-    notes.append(f"`{path}` builds on `{entry}`, which is not beside it; only its own keys are read")
+    notes.append(f"`{path}` includes `{entry}`, which is not in the same folder; only the keys in this file are read")
     return {}
 
 

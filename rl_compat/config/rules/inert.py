@@ -1,4 +1,4 @@
-"""Settings that change nothing because of another setting."""
+"""Settings that have no effect because of another setting."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _unread_by_estimator(setting: str) -> Inert:
     return Inert(
         keys=(f"algorithm.{setting}",) if f"algorithm.{setting}" in settings() else _group(f"algorithm.{setting}"),
         while_=lambda config: setting not in ALGORITHMS[config.algorithm.name].reads,
-        because="the advantages of `algorithm.name={algorithm.name}` do not depend on it",
+        because="`algorithm.name={algorithm.name}` does not use it",
     )
 
 
@@ -47,7 +47,7 @@ def _unread_by_loss(setting: str) -> Inert:
     return Inert(
         keys=(f"algorithm.{setting}",),
         while_=lambda config: setting not in LOSS_READS[_loss(config)],
-        because=f"of the policy losses only {readers} read it",
+        because=f"only the policy losses {readers} use it",
     )
 
 
@@ -74,7 +74,7 @@ def _column(tasks: tuple[str, ...], *keys: str) -> Inert:
     return Inert(
         keys=tuple(f"data.{key}" for key in keys),
         while_=lambda config: ALGORITHMS[config.algorithm.name].learns_from not in tasks,
-        because="the rows of `algorithm.name={algorithm.name}` have no such column",
+        because="the rows of `algorithm.name={algorithm.name}` do not have this column",
     )
 
 
@@ -147,7 +147,7 @@ REINFORCEMENT: tuple[Inert, ...] = (
     Inert(
         keys=("off_policy.truncate", "off_policy.band", "off_policy.normalize"),
         while_=lambda config: config.off_policy.importance == "none",
-        because="`off_policy.importance` is `none`: there are no weights",
+        because="`off_policy.importance` is `none`: no importance weights are computed",
     ),
     Inert(
         keys=("off_policy.vtrace.enabled",),

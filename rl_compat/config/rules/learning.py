@@ -1,4 +1,4 @@
-"""What the settings of the algorithm and of off-policy correction allow each other."""
+"""Rules between the settings of the algorithm and of off-policy correction."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rl_compat.config.types import RunConfig
 
 
 def groups(config: RunConfig) -> Iterator[Problem]:
-    """What compares the responses of one prompt needs two."""
+    """Algorithms that compare the responses of one prompt need at least two."""
     algorithm = config.algorithm
     if algorithm.group_size > 1:
         return
@@ -27,7 +27,7 @@ def groups(config: RunConfig) -> Iterator[Problem]:
 
 
 def covariance_bounds(config: RunConfig) -> Iterator[Problem]:
-    """The bounds of `clip_cov` have room between them."""
+    """The bounds of `clip_cov` are in order."""
     low, high = config.algorithm.clip_cov.low, config.algorithm.clip_cov.high
     if low >= high:
         yield Problem(
@@ -37,18 +37,18 @@ def covariance_bounds(config: RunConfig) -> Iterator[Problem]:
 
 
 def importance_bounds(config: RunConfig) -> Iterator[Problem]:
-    """Weights are cut at a bound or held in a band."""
+    """Importance weights are truncated or limited to a band, not both."""
     band, truncate = config.off_policy.band, config.off_policy.truncate
     if band is not None and truncate is not None:
         yield Problem(
             key="off_policy.band",
-            message=f"`off_policy.band` is {band} and `off_policy.truncate` is {truncate}: only one of them can hold",
+            message=f"`off_policy.band` is {band} and `off_policy.truncate` is {truncate}: set only one of them",
             hint="set one of them to `none`",
         )
     if band is not None and band[0] >= band[1]:
         yield Problem(
             key="off_policy.band",
-            message=f"`off_policy.band` goes from {band[0]} to {band[1]}, which holds nothing",
+            message=f"`off_policy.band` goes from {band[0]} to {band[1]}, which is empty",
             hint="give the lower bound first, for example `off_policy.band=0.5,2`",
         )
 
@@ -62,7 +62,7 @@ def rejection_rules(config: RunConfig) -> Iterator[Problem]:
 
 
 def bypass(config: RunConfig) -> Iterator[Problem]:
-    """With the sampler's log-probabilities as the old ones a loss with a ratio corrects by itself."""
+    """Under bypass, the ratio of the loss already corrects for the sampler."""
     off_policy = config.off_policy
     loss = policy_loss_of(config.algorithm.name, config.algorithm.policy_loss)
     if not off_policy.bypass:
@@ -70,8 +70,8 @@ def bypass(config: RunConfig) -> Iterator[Problem]:
     if off_policy.importance != "none" and loss not in WITHOUT_RATIO:
         yield Problem(
             key="off_policy.importance",
-            message=f"under `off_policy.bypass` the ratio in `algorithm.policy_loss={loss}` is that to the sampler "
-            f"already, and `off_policy.importance={off_policy.importance}` would count it twice",
+            message=f"under `off_policy.bypass` the ratio in `algorithm.policy_loss={loss}` already compares with the "
+            f"sampler, and `off_policy.importance={off_policy.importance}` would apply it twice",
             hint="set `off_policy.importance=none`, or `algorithm.policy_loss=reinforce`",
         )
     if off_policy.vtrace.enabled:
@@ -84,12 +84,12 @@ def bypass(config: RunConfig) -> Iterator[Problem]:
 
 
 def vtrace(config: RunConfig) -> Iterator[Problem]:
-    """The advantages of V-trace are weighted already."""
+    """V-trace already weights the advantages."""
     off_policy = config.off_policy
     if off_policy.vtrace.enabled and off_policy.importance != "none":
         yield Problem(
             key="off_policy.importance",
-            message=f"the advantages of `off_policy.vtrace.enabled` hold the ratio already, and "
-            f"`off_policy.importance={off_policy.importance}` would count it twice",
+            message=f"the advantages of `off_policy.vtrace.enabled` already contain the ratio, and "
+            f"`off_policy.importance={off_policy.importance}` would apply it twice",
             hint="set `off_policy.importance=none`",
         )

@@ -1,4 +1,4 @@
-"""What the settings of rewards and costs allow each other."""
+"""Rules between the settings of rewards and costs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rl_compat.config.types import RunConfig
 
 
 def reward_by_parts(config: RunConfig) -> Iterator[Problem]:
-    """Parts that are compared one by one: one weight each, and no KL penalty, which is no part."""
+    """Parts that are normalized separately: one weight each, and no KL penalty in the reward."""
     algorithm = config.algorithm
     names, weights = algorithm.gdpo.parts, algorithm.gdpo.weights
     if weights and len(weights) != len(names):
@@ -23,8 +23,8 @@ def reward_by_parts(config: RunConfig) -> Iterator[Problem]:
     if ALGORITHMS[algorithm.name].needs_reward_parts and algorithm.kl_in_reward != "none":
         yield Problem(
             key="algorithm.kl_in_reward",
-            message=f"`algorithm.name={algorithm.name}` compares the parts of the reward one by one, and "
-            f"`algorithm.kl_in_reward={algorithm.kl_in_reward}` is none of them",
+            message=f"`algorithm.name={algorithm.name}` normalizes the parts of the reward separately, and "
+            f"`algorithm.kl_in_reward={algorithm.kl_in_reward}` is not one of them",
             hint=f"use `algorithm.kl_loss={algorithm.kl_in_reward}`",
         )
 
@@ -37,8 +37,8 @@ def cost(config: RunConfig) -> Iterator[Problem]:
     if not cost.functions and cost.model is None:
         yield Problem(
             key="cost.functions",
-            message=f"`algorithm.name={algorithm.name}` holds a cost below a limit, and `cost.functions` is empty",
-            hint="set `cost.functions=file.py:function`, or `cost.model` to a learned one",
+            message=f"`algorithm.name={algorithm.name}` limits a cost, and `cost.functions` is empty",
+            hint="set `cost.functions=file.py:function`, or `cost.model` to a cost model",
         )
     if len(cost.weights) not in (0, len(cost.functions)):
         yield Problem(
@@ -68,7 +68,7 @@ def reward_weights(config: RunConfig) -> Iterator[Problem]:
 
 
 def reward_parts(config: RunConfig) -> Iterator[Problem]:
-    """Something scores, and the overlong penalty lies inside the longest response."""
+    """There is a reward, and the overlong penalty fits into the longest response."""
     reward, longest = config.reward, config.data.max_response_length
     if not reward.functions and reward.model is None:
         yield Problem(key="reward.functions", message="`reward.functions` is empty", hint="set `reward.functions=auto`")
@@ -76,11 +76,11 @@ def reward_parts(config: RunConfig) -> Iterator[Problem]:
         yield Problem(
             key="reward.overlong_buffer",
             message=f"`reward.overlong_buffer` is {reward.overlong_buffer} tokens and a response has at most {longest}",
-            hint="it is the last part of `data.max_response_length`, in which the penalty grows",
+            hint="it is the last part of `data.max_response_length`, over which the penalty grows",
         )
     if reward.sources and "auto" not in reward.functions:
         yield Problem(
             key="reward.sources",
-            message="`reward.sources` says what `auto` takes, and `reward.functions` has no `auto`",
+            message="`reward.sources` configures `auto`, and `reward.functions` has no `auto`",
             hint="set `reward.functions=auto`, or leave `reward.sources` out",
         )

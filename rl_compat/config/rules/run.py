@@ -31,18 +31,18 @@ def _prompts(count: int, group_size: int) -> str:
 
 
 def mixture_weights(config: RunConfig) -> Iterator[Problem]:
-    """One weight per name in the training data, or none."""
+    """One weight per training source, or none."""
     num_files, num_weights = len(config.data.train_files), len(config.data.mixture_weights)
     if num_weights not in (0, num_files):
         yield Problem(
             key="data.mixture_weights",
             message=f"`data.mixture_weights` has {num_weights} numbers and `data.train_files` has {num_files} names",
-            hint="give one weight per name, where a folder or a pattern is one, or none for one dataset of all rows",
+            hint="give one weight per name (a folder or pattern is one name), or none to form one dataset",
         )
 
 
 def quantized_base(config: RunConfig) -> Iterator[Problem]:
-    """A 4-bit base cannot be trained itself."""
+    """A quantized base cannot be trained itself."""
     if config.plan.quantization != "none" and config.model.lora_rank == 0:
         yield Problem(
             key="plan.quantization",
@@ -66,7 +66,7 @@ def token_budget(config: RunConfig) -> Iterator[Problem]:
 
 
 def pairs(config: RunConfig) -> Iterator[Problem]:
-    """What is compared is computed together, and a loss that needs other rows has some."""
+    """Pairs share a micro-batch, and KTO has several rows per mini-batch."""
     name = config.algorithm.name
     if ALGORITHMS[name].learns_from == "preference" and config.plan.micro_batch_size == 1:
         yield Problem(

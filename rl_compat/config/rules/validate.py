@@ -1,4 +1,4 @@
-"""Which values of the settings make sense, alone and together, whatever the hardware."""
+"""Which values the settings allow, alone and in combination, on any hardware."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TOGETHER: tuple[Callable[[RunConfig], Iterator[Problem]], ...] = (
     run.token_budget,
     run.pairs,
 )
-"in the order in which they are reported"
+"in the order of the reports"
 
 
 def validate(config: RunConfig, origins: Mapping[str, str] | None = None) -> None:

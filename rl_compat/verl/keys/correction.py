@@ -79,7 +79,7 @@ def veto(key: str, value: Any, given: Given) -> Outcome:
 
 
 def bypass(key: str, value: Any, given: Given) -> Outcome:
-    """`bypass_mode`: the sampler's log-probabilities are the old ones, with a loss of its own."""
+    """`bypass_mode`: use the sampler's log-probabilities as the old ones, with a separate loss."""
     if not value:
         return translated({"off_policy.bypass": False}, "the trainer computes the old log-probabilities")
     loss = bypass_loss(given)

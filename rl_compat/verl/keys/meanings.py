@@ -70,13 +70,13 @@ def rollout_engine(key: str, value: Any, given: Given) -> Outcome:
         return translated({"rollout.engine": "transformers"}, "the `generate` of transformers")
     if value not in ("vllm", "sglang", "trtllm"):
         return refused("the engines are `auto`, `native`, `transformers` and `vllm`; set `rollout.engine`")
-    reason = "verl must name an engine; the planner picks the fastest it knows of here, `rollout.engine` insists on one"
+    reason = "verl must name an engine; here the planner chooses the fastest, and `rollout.engine` overrides it"
     return translated({"rollout.engine": "auto"}, reason, warn=value != "vllm")
 
 
 def disable_logprobs(key: str, value: Any, given: Given) -> Outcome:
     """A key of a widely copied command that no version of verl has had."""
-    reason = "never one of verl's keys; the log-probability of each sampled token is always recorded, at no cost"
+    reason = "not a key of verl; the log-probability of each sampled token is always recorded, at no cost"
     return no_effect(reason, warn=True)
 
 

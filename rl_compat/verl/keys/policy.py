@@ -1,4 +1,4 @@
-"""verl's advantage estimators, policy losses, KL terms and filters of groups, as algorithms and settings of ours."""
+"""verl's advantage estimators, policy losses, KL terms and group filters as native algorithms and settings."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def loss_aggregation(key: str, value: Any, given: Given) -> Outcome:
         return honoured("algorithm.loss_aggregation", value)
     if own == value:
         return honoured("algorithm.loss_aggregation", value, f"`{mode}` has it anyway")
-    reason = f"as in verl, `{mode}` is averaged over each response first; `algorithm.loss_aggregation` insists"
+    reason = f"as in verl, `{mode}` averages over each response first; `algorithm.loss_aggregation` overrides it"
     return no_effect(reason, warn=True)
 
 

@@ -1,4 +1,4 @@
-"""verl's rewards: a function of one's own, managers, the penalty for overlong responses, and reward models."""
+"""verl's rewards: custom functions, managers, the penalty for overlong responses, and reward models."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def custom_reward(section: str) -> Rule:
     def rule(key: str, value: Any, given: Given) -> Outcome:
         path, name = given.get(f"{section}.path"), given.get(f"{section}.name") or "compute_score"
         if path is None:
-            return no_effect("there is no `path`" if value is not None else "null keeps the built-in scorers")
+            return no_effect("`path` is not given" if value is not None else "null keeps the built-in scorers")
         return translated({"reward.functions": (f"{path}:{name}",)}, "file and function in one")
 
     return rule
@@ -97,7 +97,7 @@ def reward_model(section: str) -> Rule:
             return no_effect("no learned reward" if key.endswith("enable") else f"`{section}.enable` is not true")
         if any(given.get(f"{function}.path") for function in FUNCTIONS):
             hint = "set `reward.functions`, `reward.model` and their weights"
-            return refused("verl's function asks a reward server, and there is none", hint=hint)
+            return refused("verl's function calls a reward server, which does not exist here", hint=hint)
         if path is None:
             return refused("it has no model", hint=f"give `{section}.{MODELS[section]}`")
         return translated({"reward.model": path, "reward.functions": ()}, "the model scores alone, in this process")

@@ -35,7 +35,7 @@ SHARDING = inert("one device holds whole tensors")
 PACKED = inert("padding is trimmed from every micro-batch")
 CHUNKED = inert("log-probabilities and entropy are always computed in chunks")
 NOT_COMPILED = inert("nothing is compiled")
-PROFILER = inert("there is no such profiler; times and memory of each phase are in the metrics")
+PROFILER = inert("this profiler is not supported; the metrics contain time and memory of each phase")
 
 ENGINE: Mapping[str, Rule] = {
     "param_offload": offload("plan.offload_idle_models"),
@@ -57,9 +57,9 @@ ENGINE: Mapping[str, Rule] = {
     "pad_to_length_bucket": PACKED,
     "forward_only": inert("a role that is not trained has no gradients"),
     "seed": inert("`trainer.seed` seeds the run"),
-    "full_determinism": inert("`trainer.seed` seeds the run; the kernels stay as they are"),
-    "qat.enable": only((False,), "off", otherwise="there is no quantization-aware training"),
-    "qat.*": inert("there is no quantization-aware training"),
+    "full_determinism": inert("`trainer.seed` seeds the run; kernels are not changed"),
+    "qat.enable": only((False,), "off", otherwise="quantization-aware training is not supported"),
+    "qat.*": inert("quantization-aware training is not supported"),
     "turbo_config.*": inert("only the strategy `fsdp_turbo` reads it"),
     "wrap_policy.*": SHARDING,
     "reshard_after_forward": SHARDING,
@@ -129,12 +129,14 @@ MODEL: Mapping[str, Rule] = {
     "lora_adapter_path": only(
         (None,), "adapters start at zero", otherwise="adapters start at zero; merge the old ones first"
     ),
-    "tiled_mlp.enabled": only((False,), "off", otherwise="there is no tiled MLP; use `plan.gradient_checkpointing`"),
-    "tiled_mlp.num_shards": inert("there is no tiled MLP"),
+    "tiled_mlp.enabled": only(
+        (False,), "off", otherwise="tiled MLPs are not supported; use `plan.gradient_checkpointing`"
+    ),
+    "tiled_mlp.num_shards": inert("tiled MLPs are not supported"),
     "lora.merge": inert("the rollout shares the trained weights"),
     "lora.*": inert("only Megatron reads it"),
-    "mtp.enable*": only((False,), "off", otherwise="there is no multi-token prediction"),
-    "mtp.*": inert("there is no multi-token prediction"),
+    "mtp.enable*": only((False,), "off", otherwise="multi-token prediction is not supported"),
+    "mtp.*": inert("multi-token prediction is not supported"),
 }
 
 CHECKPOINT: Mapping[str, Rule] = {
@@ -197,7 +199,7 @@ LEARNER: Mapping[str, Rule] = {
 
 def never_existed(key: str, value: Any, given: Given) -> Outcome:
     """A key of a widely copied command that no version of verl has had."""
-    reason = "never one of verl's keys; taken as `actor.fsdp_config.param_offload`, which it stands for"
+    reason = "not a key of verl; treated as `actor.fsdp_config.param_offload`"
     return translated({"plan.offload_idle_models": value}, reason, warn=True)
 
 

@@ -1,4 +1,4 @@
-"""Rules for keys of verl's roles whose meaning depends on another key, or whose unit differs."""
+"""Rules for role keys of verl whose meaning depends on another key or whose unit differs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can become of one of verl's keys: a rule takes the key, its value and the other keys, and gives an outcome."""
+"""Rules of verl's keys: a rule takes the key, its value and the other keys, and returns an outcome."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ KL_NAMES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """Every key of verl's in the command, by name, and the configuration beneath them."""
+    """All verl keys of the command, by name, and the configuration that they change."""
 
     values: Mapping[str, Any]
     base: RunConfig
@@ -44,7 +44,7 @@ class Given:
     "the values as they were written"
 
     def get(self, key: str, native_key: str | None = None) -> Any:
-        """The value of one of verl's keys; when not given, of a native one."""
+        """The value of a verl key or, if it is not given, of a native key."""
         value = self.values.get(key)
         return value if value is not None or native_key is None else values_of(self.base)[native_key]
 

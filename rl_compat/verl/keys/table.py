@@ -1,4 +1,4 @@
-"""Every key of verl's that is known here, with its rule."""
+"""All known keys of verl, with their rules."""
 
 from __future__ import annotations
 
@@ -88,12 +88,12 @@ DATA: Mapping[str, Rule] = {
     "data.image_patch_size": TEXT_ONLY,
     "data.mm_processor_kwargs*": TEXT_ONLY,
     "data.custom_cls.*": only(
-        (None,), "no class of its own", otherwise="there is no dataset class; write parquet or JSON lines"
+        (None,), "no custom class", otherwise="custom dataset classes are not supported; write parquet or JSON lines"
     ),
     "data.sampler.*": only(
-        (None,), "no sampler of its own", otherwise="rows are drawn in order or shuffled by `data.seed`"
+        (None,), "no custom sampler", otherwise="rows are drawn in order or shuffled by `data.seed`"
     ),
-    "data.datagen.*": only((None,), "no data generation", otherwise="there is no data generation"),
+    "data.datagen.*": only((None,), "no data generation", otherwise="data generation is not supported"),
     "data.continuous_token.enable": only((False,), "off", otherwise="single turns have nothing to continue"),
     "data.continuous_token.*": inert("single turns have nothing to continue"),
     "data.tool_config_path": only((None,), "no tools", otherwise=NO_TOOLS),
@@ -147,7 +147,7 @@ REWARD: Mapping[str, Rule] = {
     "custom_reward_function.name": custom_reward("custom_reward_function"),
     "custom_reward_function.reward_kwargs": reward_argument,
     "custom_reward_function.reward_kwargs.*": reward_argument,
-    "reward.num_workers": inert("a built-in reward is fast; `reward.num_processes` is for functions of one's own"),
+    "reward.num_workers": inert("built-in rewards are fast; `reward.num_processes` applies to custom functions"),
     "reward.reward_manager.name": manager,
     "reward.reward_manager.source": only(
         ("register",), "built in", otherwise="use `reward.functions=file.py:function`"
@@ -216,7 +216,7 @@ TRAINER: Mapping[str, Rule] = {
 
 OTHERS: Mapping[str, Rule] = {
     "model_engine": other_than(("dp",), "one program for one device and many"),
-    "*@*": only((), "", otherwise="a group of verl's configuration has no other member here"),
+    "*@*": only((), "", otherwise="config groups of verl have no alternatives here"),
     "--config-name": config_name,
     "--config-*": inert("the file that `--config-name` names is looked for there"),
     "--multirun": only((), "", otherwise="one run at a time"),
@@ -225,11 +225,11 @@ OTHERS: Mapping[str, Rule] = {
     "ray_init.*": NO_RAY,
     "transfer_queue.*": NO_RAY,
     "global_profiler.*": PROFILER,
-    "distillation.enabled": only((False,), "off", otherwise="there is no distillation"),
-    "distillation.*": inert("there is no distillation"),
+    "distillation.enabled": only((False,), "off", otherwise="distillation is not supported"),
+    "distillation.*": inert("distillation is not supported"),
     "skip.*.enable": only((False,), "every step generates", otherwise="every step generates"),
     "skip.*": inert("every step generates"),
-    "hydra.*": inert("there is no Hydra; `trainer.output_dir` is where a run writes"),
+    "hydra.*": inert("Hydra is not used; a run writes to `trainer.output_dir`"),
     "actor_rollout_ref.profiler.*": PROFILER,
     "critic.profiler.*": PROFILER,
 }

@@ -1,4 +1,4 @@
-"""The commands of the shell itself, as far as they change what a script would start."""
+"""Builtin commands of the shell that change what a script would start."""
 
 from __future__ import annotations
 
@@ -6,14 +6,11 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from rl_compat.verl.shell.scope import unknown
-from rl_compat.verl.shell.syntax import Simple, parse_script
+from rl_compat.verl.shell.scope import Scope, unknown
+from rl_compat.verl.shell.syntax import Body, Simple, parse_script
 from rl_compat.verl.shell.tests import decide
-
-if TYPE_CHECKING:
-    from rl_compat.verl.shell.reader import Reader
 
 
 class Stop(Exception):  # noqa: N818
@@ -24,84 +21,114 @@ class Stop(Exception):  # noqa: N818
         self.kind = kind
 
 
-Builtin = Callable[["Reader", list[str], int], "bool | None"]
-"what it does to the reader, given its words and line, and its status; None when that cannot be known"
+class Shell(Protocol):
+    """What a builtin can read and change: the reader of a script."""
+
+    scope: Scope
+    cwd: Path
+    name: str
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether no program was started yet and no output is captured."""
+
+    def body(self, body: Body) -> bool | None:
+        """Follow commands; the status of the last one."""
+
+    def command(self, words: list[str], line: int, own: Mapping[str, str]) -> bool | None:
+        """Follow one command."""
+
+    def source(self, path: Path) -> None:
+        """Read another script in this scope."""
+
+    def find(self, text: str) -> Path | None:
+        """The file of that name."""
+
+    def print(self, text: str) -> None:
+        """Print into the captured output."""
+
+    def note(self, line: int, text: str) -> None:
+        """Note what a reader of the translation should know."""
 
 
-def _test(reader: Reader, words: list[str], line: int) -> bool | None:
+Builtin = Callable[[Shell, list[str], int], "bool | None"]
+"what it does to the shell, given its words and line, and its status; None when that cannot be known"
+
+
+def _test(shell: Shell, words: list[str], line: int) -> bool | None:
     return decide(words[:-1] if words[-1:] == ["]"] else words, patterns=False)
 
 
-def _change_folder(reader: Reader, words: list[str], line: int) -> bool | None:
+def _change_folder(shell: Shell, words: list[str], line: int) -> bool | None:
     target = next((word for word in words if word != "--"), str(Path.home()))
-    reader.cwd = reader.cwd / target
+    shell.cwd = shell.cwd / target
     return True
 
 
-def _print_folder(reader: Reader, words: list[str], line: int) -> bool | None:
-    reader.print(str(reader.cwd.resolve()))
+def _print_folder(shell: Shell, words: list[str], line: int) -> bool | None:
+    shell.print(str(shell.cwd.resolve()))
     return True
 
 
 def _stop(kind: str) -> Builtin:
-    def builtin(reader: Reader, words: list[str], line: int) -> bool | None:
-        if kind == "exit" and not reader.started and words not in ([], ["0"]) and reader.output is None:
-            reader.note(line, "the script stops here")
+    def builtin(shell: Shell, words: list[str], line: int) -> bool | None:
+        if kind == "exit" and shell.is_silent and words not in ([], ["0"]):
+            shell.note(line, "the script stops here")
         raise Stop(kind)
 
     return builtin
 
 
-def _shift(reader: Reader, words: list[str], line: int) -> bool | None:
+def _shift(shell: Shell, words: list[str], line: int) -> bool | None:
     number = int(words[0]) if words and words[0].isdigit() else 1
-    enough = number <= len(reader.scope.arguments)
+    enough = number <= len(shell.scope.arguments)
     if enough:
-        del reader.scope.arguments[:number]
+        del shell.scope.arguments[:number]
     return enough
 
 
-def _set(reader: Reader, words: list[str], line: int) -> bool | None:
+def _set(shell: Shell, words: list[str], line: int) -> bool | None:
     if "--" in words:
-        reader.scope.arguments = words[words.index("--") + 1 :]
+        shell.scope.arguments = words[words.index("--") + 1 :]
     return True
 
 
-def _unset(reader: Reader, words: list[str], line: int) -> bool | None:
+def _unset(shell: Shell, words: list[str], line: int) -> bool | None:
     for word in words:
-        reader.scope.variables.pop(word, None)
-        reader.scope.environment = {name: text for name, text in reader.scope.environment.items() if name != word}
+        shell.scope.variables.pop(word, None)
+        shell.scope.environment = {name: text for name, text in shell.scope.environment.items() if name != word}
     return True
 
 
-def _source(reader: Reader, words: list[str], line: int) -> bool | None:
-    path = reader.find(words[0]) if words else None
+def _source(shell: Shell, words: list[str], line: int) -> bool | None:
+    path = shell.find(words[0]) if words else None
     if path is None:
-        reader.note(line, f"`{' '.join(words)}` is not there and is left out")
+        shell.note(line, f"`{' '.join(words)}` is missing and is skipped")
     else:
-        reader.source(path)
+        shell.source(path)
     return True
 
 
-def _evaluate(reader: Reader, words: list[str], line: int) -> bool | None:
-    body = parse_script(" ".join(words), reader.name)
-    return reader.body([replace(node, line=line) if isinstance(node, Simple) else node for node in body])
+def _evaluate(shell: Shell, words: list[str], line: int) -> bool | None:
+    body = parse_script(" ".join(words), shell.name)
+    return shell.body([replace(node, line=line) if isinstance(node, Simple) else node for node in body])
 
 
-def _execute(reader: Reader, words: list[str], line: int) -> bool | None:
+def _execute(shell: Shell, words: list[str], line: int) -> bool | None:
     if not words:
         return True
-    reader.command(words, line, {})
+    shell.command(words, line, {})
     raise Stop("exit")
 
 
-def _read(reader: Reader, words: list[str], line: int) -> bool | None:
+def _read(shell: Shell, words: list[str], line: int) -> bool | None:
     for word in words:
         if re.fullmatch(r"[A-Za-z_]\w*", word):
-            reader.scope.variables[word] = unknown("`read` asks while the script runs")
+            shell.scope.variables[word] = unknown("`read` reads its value while the script runs")
     return None
 
 
-def _nothing(reader: Reader, words: list[str], line: int) -> bool | None:
+def _nothing(shell: Shell, words: list[str], line: int) -> bool | None:
     return True
 
 

@@ -83,6 +83,10 @@ class Reader:
         self.output: Output | None = None
         self.depth = 0
 
+    @property
+    def is_silent(self) -> bool:
+        return not self.started and self.output is None
+
     def run(self, text: str) -> None:
         """Follow a script to its end. Raises ConfigError."""
         try:
@@ -152,7 +156,7 @@ class Reader:
         status = self.body(condition)
         if status is None:
             taken = str(self.doubtful).lower()
-            self.note(line, f"the condition of {what} needs the script to run; it is taken as {taken}")
+            self.note(line, f"the condition of {what} can only be decided by running the script; it counts as {taken}")
         return self.doubtful if status is None else status
 
     def _case(self, node: Case) -> bool | None:
@@ -275,7 +279,7 @@ class Reader:
             self.depth -= 1
 
     def _follow(self, rest: list[str], line: int) -> bool:
-        """Read the script that `bash FILE` or `bash -c TEXT` runs, in a scope of its own; False when there is none."""
+        """Read the script that `bash FILE` or `bash -c TEXT` runs, in a new scope; False if there is none."""
         flags = [word for word in rest if re.fullmatch(r"-\w+", word)]
         others = rest[len(flags) :]
         if self.depth >= MOST_DEPTH or not others:

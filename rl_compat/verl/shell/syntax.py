@@ -94,7 +94,7 @@ SEPARATORS = (";", "&", "\n")
 
 
 def parse_script(text: str, name: str) -> Body:
-    """The commands of a script in their order. `name` is said in errors. Raises ConfigError."""
+    """The commands of a script in order. Errors mention `name`. Raises ConfigError."""
     parser = _Parser(tokenize(text, name), name)
     body = parser.body(())
     parser.expect_end()
