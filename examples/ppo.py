@@ -28,12 +28,12 @@ random.seed(0)
 for step in range(1, 41):
     sums = [(random.randrange(100), random.randrange(100)) for _ in range(64)]
     prompts = actor.encode([f"{a}+{b}=" for a, b in sums], ground_truths=[str(a + b) for a, b in sums])
-    sequences = actor.generate(prompts, max_new_tokens=4, seed=step)
+    sequences = actor.generate(prompts, max_new_tokens=4, seed=step).result()
     values, scores = critic.compute_values(sequences), reward.compute_rewards(sequences)
     old, ref = actor.compute_logprobs(sequences), reference.compute_logprobs(sequences)
     batch = sequences.batch.with_(values=values.result(), old_logprobs=old.result(), ref_logprobs=ref.result())
     experience = make_experience(batch, rewards=scores.result().rewards, settings=settings, kl_coef=0.01)
-    critic.update(experience.batch)
-    metrics = actor.update(experience.batch)
+    critic.update(experience.batch).result()
+    metrics = actor.update(experience.batch).result()
     score, clipped = float(experience.batch.rewards.mean()), metrics["actor/pg_clipfrac"]
     print(f"step {step:2d}  reward {score:.2f}  kl {experience.reward_kl:.3f}  clipped {clipped:.3f}")

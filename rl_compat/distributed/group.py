@@ -11,6 +11,7 @@ from rl_compat.distributed.dispatch import arguments_of, dispatch_of, split_argu
 Worker = TypeVar("Worker", covariant=True)
 Params = ParamSpec("Params")
 Result = TypeVar("Result")
+Made = TypeVar("Made")
 
 
 class PendingCall(Future[Result]):
@@ -89,3 +90,17 @@ def _merged(calls: Sequence[PendingCall[Any]], merge: Callable[[Sequence[Any]], 
     for call in calls:
         call.add_done_callback(check)
     return merged
+
+
+def then(call: Future[Result], make: Callable[[Result], Made]) -> Future[Made]:
+    """What `make` makes from the result of a call, computed where the call ends."""
+    made: PendingCall[Made] = PendingCall(call.interrupt if isinstance(call, PendingCall) else lambda: None)
+
+    def finish(call: Future[Result]) -> None:
+        try:
+            made.set_result(make(call.result()))
+        except BaseException as error:
+            made.set_exception(error)
+
+    call.add_done_callback(finish)
+    return made

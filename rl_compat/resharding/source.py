@@ -23,10 +23,15 @@ class Weight(NamedTuple):
 
 
 class WeightSource(Protocol):
-    """The weights of one policy version, one tensor at a time."""
+    """The weights of a policy, one tensor at a time."""
 
     @property
     def version(self) -> int: ...
+
+    @property
+    def revision(self) -> int:
+        """A number that differs whenever the weights do."""
+        ...
 
     def __iter__(self) -> Iterator[Weight]: ...
 
@@ -48,14 +53,15 @@ class SharedStorage:
         """`resident` brings the weights to the device and back where the plan offloads idle ones."""
         self.model = model
         self.resident = resident
-        self._version = version
+        self.version = version
+        self.revision = 0
 
-    @property
-    def version(self) -> int:
-        return self._version
+    def changed(self, *, version: int) -> None:
+        """Note that the weights are others than before."""
+        self.version, self.revision = version, self.revision + 1
 
     def __iter__(self) -> Iterator[Weight]:
-        return (Weight(name, parameter, self._version) for name, parameter in self.model.named_parameters())
+        return (Weight(name, parameter, self.version) for name, parameter in self.model.named_parameters())
 
 
 @torch.no_grad()

@@ -118,14 +118,14 @@ def learn(roles: Roles, experience: Experience, phases: Phases, *, update_actor:
     batch, seed = experience.batch, phases.seed
     if roles.critic is not None:
         with phases("update_critic"):
-            metrics |= roles.critic.update(batch, seed=seed)
+            metrics |= roles.critic.update(batch, seed=seed).result()
     if roles.cost_critic is not None:
         of_cost = batch.with_(values=batch.cost_values, returns=batch.cost_returns)
         with phases("update_cost_critic"):
-            metrics |= roles.cost_critic.update(of_cost, seed=seed)
+            metrics |= roles.cost_critic.update(of_cost, seed=seed).result()
     if update_actor:
         with phases("update_actor"):
-            metrics |= roles.actor.update(batch, seed=seed)
+            metrics |= roles.actor.update(batch, seed=seed).result()
     return metrics
 
 
@@ -137,7 +137,7 @@ def _greedy_rewards(
     with phases("gen_max", items=len(prompts)) as on_progress:
         greedy = roles.actor.generate(
             prompts, max_new_tokens=settings.max_new_tokens, temperature=0.0, on_progress=on_progress
-        )
+        ).result()
     with phases("reward"):
         return roles.reward.compute_rewards(greedy).result().rewards
 

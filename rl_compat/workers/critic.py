@@ -120,6 +120,6 @@ class CriticModel:
         """[B, T]: the value of the state before each response token."""
         return self.group.run(CriticWorker.values, batch=sequences.batch)
 
-    def update(self, batch: Batch, *, seed: int = 0) -> dict[str, float]:
+    def update(self, batch: Batch, *, seed: int = 0) -> Future[dict[str, float]]:
         """Learn from a batch with `values` and `returns`; returns the metrics."""
-        return self.group.run(CriticWorker.update, batch=batch, seed=seed).result()
+        return self.group.run(CriticWorker.update, batch=batch, seed=seed)

@@ -18,7 +18,8 @@ from rl_compat.distributed.ranks import Ranks, Solo
 from rl_compat.models.load import load_causal_lm
 from rl_compat.planning.types import RolePlan
 from rl_compat.training.engine import PolicyEngine
-from rl_compat.workers.actor import ActorModel, ActorWorker
+from rl_compat.workers.actor import ActorModel
+from rl_compat.workers.policy import PolicyWorker
 from rl_compat.workers.role_options import RoleOptions
 from rl_compat.workers.sequences import Sequences
 from rl_compat.workers.setup import Setup
@@ -73,8 +74,8 @@ class ReferenceModel:
     @classmethod
     def of_adapter(cls, actor: ActorModel) -> ReferenceModel:
         """The base of an actor that trains adapters: no weights of its own."""
-        assert actor.settings.lora is not None, "only an actor with adapters holds its own reference"
-        return cls(lambda batch: actor.group.run(ActorWorker.reference_logprobs, batch=batch))
+        assert actor.settings.policy.lora is not None, "only an actor with adapters holds its own reference"
+        return cls(lambda batch: actor.policy.run(PolicyWorker.reference_logprobs, batch=batch))
 
     @classmethod
     def from_pretrained(cls, path: str, *, pool: ResourcePool, **options: Any) -> ReferenceModel:

@@ -25,16 +25,14 @@ from rl_compat.errors import RLCompatError
 from rl_compat.models.load import load_causal_lm
 from rl_compat.objectives.preference import DPOObjective, KTOObjective, RewardModelObjective
 from rl_compat.objectives.supervised import SFTObjective
-from rl_compat.planning.types import RolloutPlan
 from rl_compat.training.base import TrainEngine
 from rl_compat.training.engine import OptimizerSettings, PolicyEngine
-from rl_compat.workers.actor import ActorSettings, ActorWorker
 from rl_compat.workers.critic import CriticSettings, CriticWorker
 from rl_compat.workers.learner import LearnerSettings, LearnerWorker
 from rl_compat.workers.mini_batches import over_ranks, own_share
+from rl_compat.workers.policy import PolicySettings, PolicyWorker
 
 OPTIMIZER = OptimizerSettings(lr=1e-3, eps=1e-6, schedule="cosine", warmup_steps=2, total_steps=12)
-ROLLOUT = RolloutPlan(engine="native", compute_dtype="fp32", max_num_seqs=4, max_prefill_tokens=64)
 RAGGED = ((3, 5), (3, 2), (3, 9), (4, 4), (4, 1), (6, 3), (6, 8), (6, 2), (6, 7), (2, 6))
 GROUPS = (0, 0, 0, 1, 1, 2, 2, 2, 2, 3)
 "of 3, 2, 4 and 1 rows"
@@ -84,18 +82,17 @@ def actor(
 ) -> Found:
     """Two epochs of two mini-batches a step, so that old and current policy differ."""
     plan = role_plan(micro_batch_size=3, max_tokens_per_micro_batch=30)
-    settings = ActorSettings(
+    settings = PolicySettings(
         model_folder=folder,
         role=plan,
-        rollout=ROLLOUT,
-        pad_token_id=0,
-        num_valid_tokens=60,
+        temperature=1.0,
+        trust_remote_code=False,
         optimizer=OPTIMIZER,
         loss=loss_settings(policy_loss=loss, entropy_coef=0.01, kl_loss="k3"),
         num_epochs=2,
         mini_batch_size=2,
     )
-    worker = ActorWorker(settings, ranks)
+    worker = PolicyWorker(settings, ranks)
     batch = ragged() if batch is None else batch
 
     def update(step: int) -> dict[str, float]:

@@ -22,11 +22,12 @@ from rl_compat.trainer.recipe import PreparedRun
 from rl_compat.trainer.reporter import SilentReporter
 from rl_compat.trainer.run_folder import RunFolder
 from rl_compat.training.engine import PolicyEngine, ValueEngine
-from rl_compat.workers.actor import ActorWorker
 from rl_compat.workers.critic import CriticWorker
 from rl_compat.workers.learner import LearnerWorker
+from rl_compat.workers.policy import PolicyWorker
 from rl_compat.workers.reference import ReferenceWorker
 from rl_compat.workers.reward import RewardModel
+from rl_compat.workers.rollout import RolloutWorker
 from rl_compat.workers.trained import TrainedWorker
 
 DPO = {"algorithm.name": "dpo", "optimizer.schedule": "cosine", "optimizer.warmup_steps": 2}
@@ -85,9 +86,9 @@ def inject(
 
 PHASES: dict[str, tuple[Any, str, int, dict[str, Any]]] = {
     "order of the data": (Reinforcement, "_prompts", 2, {}),
-    "generation": (ActorWorker, "generate", 2, {}),
+    "generation": (RolloutWorker, "generate", 2, {}),
     "reward": (RewardModel, "compute_rewards", 2, {}),
-    "log-probabilities": (ActorWorker, "logprobs", 2, {}),
+    "log-probabilities": (PolicyWorker, "logprobs", 2, {}),
     "reference": (ReferenceWorker, "logprobs", 2, {}),
     "values": (CriticWorker, "values", 2, {}),
     "advantages": (loop, "make_experience", 2, {}),
@@ -95,7 +96,7 @@ PHASES: dict[str, tuple[Any, str, int, dict[str, Any]]] = {
     "in the update of the critic": (ValueEngine, "update", 2, {"call": 3}),
     "after the update of the critic": (CriticWorker, "update", 2, {"after": True}),
     "in the update of the actor": (PolicyEngine, "update", 2, {"call": 2}),
-    "after the update of the actor": (ActorWorker, "update", 2, {"after": True}),
+    "after the update of the actor": (PolicyWorker, "update", 2, {"after": True}),
     "state of the recipe": (Reinforcement, "state_dict", 2, {}),
     "metrics": (Reinforcement, "describe", 3, {}),
     "samples": (RunFolder, "write_samples", 3, {}),
@@ -215,7 +216,7 @@ def test_an_error_before_the_first_finished_step_leaves_no_checkpoint(
     def update(self: object, **arguments: object) -> None:
         raise InjectedError
 
-    monkeypatch.setattr(ActorWorker, "update", update)
+    monkeypatch.setattr(PolicyWorker, "update", update)
     with pytest.raises(InjectedError):
         train(settings(llama_folder, tmp_path / "run", PPO, num_steps=2, save_every=0))
     assert find_newest(tmp_path / "run" / "checkpoints").path is None
@@ -227,7 +228,7 @@ def test_a_save_that_fails_too_is_noted_on_the_original_error(
     arguments = settings(llama_folder, tmp_path / "run", PPO, num_steps=4, save_every=0, validate_before="false")
     reporter = injected((TrainedWorker, "save_state", 0, {"always": True}))
     with pytest.raises(InjectedError) as stop, pytest.MonkeyPatch.context() as patch:
-        inject(patch, ActorWorker, "generate", reporter)
+        inject(patch, RolloutWorker, "generate", reporter)
         train(arguments, reporter=reporter)
     assert stop.value.args == ("generate",)
     assert "step 2" in stop.value.__notes__[0]

@@ -15,21 +15,16 @@ from torch import Tensor
 from rl_compat.algorithms.losses.policy import POLICY_LOSSES
 from rl_compat.batch import Batch
 from rl_compat.config.types import OffPolicyConfig
-from rl_compat.planning.types import RolloutPlan
 from rl_compat.training.optimizers import OptimizerSettings
-from rl_compat.workers.actor import ActorSettings, ActorWorker
+from rl_compat.workers.policy import PolicySettings, PolicyWorker
 
-ROLLOUT = RolloutPlan(engine="native", compute_dtype="fp32", max_num_seqs=4, max_prefill_tokens=64)
 NUMBERS = {"clip_cov__fraction": 0.3, "clip_cov__low": -5.0, "kl_cov__fraction": 0.3, "kl_cov__coef": 1.0}
 
 
-def worker(folder: Path, *, rows: int, loss: str, **changes: Any) -> ActorWorker:
-    settings = ActorSettings(
+def worker(folder: Path, *, rows: int, loss: str, **changes: Any) -> PolicyWorker:
+    settings = PolicySettings(
         model_folder=folder,
         role=role_plan(micro_batch_size=rows),
-        rollout=ROLLOUT,
-        pad_token_id=0,
-        num_valid_tokens=60,
         temperature=1.0,
         num_epochs=1,
         trust_remote_code=False,
@@ -41,10 +36,10 @@ def worker(folder: Path, *, rows: int, loss: str, **changes: Any) -> ActorWorker
             **NUMBERS,
         ),
     )
-    return ActorWorker(replace(settings, **changes))
+    return PolicyWorker(replace(settings, **changes))
 
 
-def sampled_by_another(actor: ActorWorker) -> Batch:
+def sampled_by_another(actor: PolicyWorker) -> Batch:
     """A batch whose sampler and whose old policy both differ from the actor."""
     batch = random_batch()
     torch.manual_seed(5)

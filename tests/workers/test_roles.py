@@ -22,7 +22,7 @@ from rl_compat import (
     make_experience,
 )
 from rl_compat.errors import ConfigError, HardwareError, ModelError
-from rl_compat.workers.actor import ActorWorker
+from rl_compat.workers.policy import PolicyWorker
 from rl_compat.workers.sequences import Sequences
 
 LENGTHS: dict[str, Any] = {"max_prompt_length": 16, "max_new_tokens": 8}
@@ -36,7 +36,7 @@ def pool() -> ResourcePool:
 
 def generate(actor: ActorModel, **options: Any) -> Sequences:
     prompts = actor.encode(SUMS, ground_truths=["3", "46", "10", "77"])
-    return actor.generate(prompts, max_new_tokens=8, **({"seed": 3} | options))
+    return actor.generate(prompts, max_new_tokens=8, **({"seed": 3} | options)).result()
 
 
 def gap(logprobs: torch.Tensor, others: torch.Tensor | None, sequences: Sequences) -> float:
@@ -65,7 +65,7 @@ def test_rollout_and_training_still_agree_after_an_update(
     actor = ActorModel.from_pretrained(str(llama_folder), pool=pool, lr=1e-2, **LENGTHS, **options)
     first = generate(actor)
     before = actor.compute_logprobs(first).result()
-    actor.update(learnable(first, before))
+    actor.update(learnable(first, before)).result()
 
     second = generate(actor)
     assert gap(actor.compute_logprobs(second).result(), second.batch.rollout_logprobs, second) < 1e-4
@@ -91,7 +91,7 @@ def test_the_reference_of_adapters_is_the_base_before_and_after_updates(llama_fo
     expected = base.compute_logprobs(sequences).result()
     assert gap(reference.compute_logprobs(sequences).result(), expected, sequences) < 1e-5
 
-    actor.update(learnable(sequences, actor.compute_logprobs(sequences).result()))
+    actor.update(learnable(sequences, actor.compute_logprobs(sequences).result())).result()
 
     assert gap(reference.compute_logprobs(sequences).result(), expected, sequences) < 1e-5
     assert gap(actor.compute_logprobs(sequences).result(), expected, sequences) > 1e-3
@@ -101,7 +101,7 @@ def test_an_update_raises_what_was_good_and_lowers_what_was_not(llama_folder: Pa
     actor = ActorModel.from_pretrained(str(llama_folder), pool=pool, lr=1e-3, **LENGTHS)
     sequences = generate(actor)
     before = actor.compute_logprobs(sequences).result()
-    metrics = actor.update(learnable(sequences, before))
+    metrics = actor.update(learnable(sequences, before)).result()
     change = ((actor.compute_logprobs(sequences).result() - before) * sequences.batch.response_mask).sum(1)
     assert change[:2].sum() > 0 > change[2:].sum()
     assert metrics["actor/lr"] == 1e-3
@@ -117,7 +117,7 @@ def test_the_critic_starts_at_zero_and_comes_nearer_to_the_returns(llama_folder:
     assert values.shape == sequences.batch.response_ids.shape
     assert values.abs().max() == 0.0
     batch = sequences.batch.with_(values=values, returns=sequences.batch.response_mask.float())
-    losses = [critic.update(batch)["critic/vf_loss"] for _ in range(5)]
+    losses = [critic.update(batch).result()["critic/vf_loss"] for _ in range(5)]
     assert losses[-1] < 0.5 * losses[0]
 
 
@@ -135,7 +135,7 @@ def test_two_steps_of_ppo_are_written_as_in_the_example(llama_folder: Path, pool
         old, ref = actor.compute_logprobs(sequences), reference.compute_logprobs(sequences)
         batch = sequences.batch.with_(values=values.result(), old_logprobs=old.result(), ref_logprobs=ref.result())
         experience = make_experience(batch, rewards=scores.result().rewards, settings=settings, kl_coef=0.01)
-        metrics = critic.update(experience.batch) | actor.update(experience.batch)
+        metrics = critic.update(experience.batch).result() | actor.update(experience.batch).result()
         kls.append(experience.reward_kl)
         assert {"actor/pg_loss", "critic/vf_loss"} < metrics.keys()
     reward.close()
@@ -146,9 +146,9 @@ def test_two_steps_of_ppo_are_written_as_in_the_example(llama_folder: Path, pool
 def test_a_group_is_several_responses_to_one_prompt(llama_folder: Path, pool: ResourcePool) -> None:
     """A-ALG-11: two prompts of the same text are two groups."""
     actor = ActorModel.from_pretrained(str(llama_folder), pool=pool, **LENGTHS)
-    sequences = actor.generate(["1+1=", "1+1="], max_new_tokens=4, group_size=3, seed=0)
+    sequences = actor.generate(["1+1=", "1+1="], max_new_tokens=4, group_size=3, seed=0).result()
     assert sequences.batch.groups.tolist() == [0, 0, 0, 1, 1, 1]
-    later = actor.generate(["1+1="], max_new_tokens=4, group_size=2, seed=0)
+    later = actor.generate(["1+1="], max_new_tokens=4, group_size=2, seed=0).result()
     assert later.batch.groups.tolist() == [2, 2]
     assert len(set(sequences.texts)) > 1
     assert sequences.texts[0] == actor.chat.decode(sequences.trajectories[0].response_ids)
@@ -187,9 +187,9 @@ def test_what_a_model_would_have_sampled_with_is_said_once(tmp_path: Path, pool:
         generation_config={"eos_token_id": 1, "do_sample": True, "repetition_penalty": 1.1, "top_k": 20},
     )
     actor = ActorModel.from_pretrained(str(folder), pool=pool, **LENGTHS)
-    said = actor.group.run(ActorWorker.take_notes).result()
+    said = actor.policy.run(PolicyWorker.take_notes).result()
     assert said == ["the model's generation_config is not used for sampling: `top_k=20`, `repetition_penalty=1.1`"]
-    assert actor.group.run(ActorWorker.take_notes).result() == []
+    assert actor.policy.run(PolicyWorker.take_notes).result() == []
 
 
 def test_responses_end_with_a_stop_string(llama_folder: Path, pool: ResourcePool) -> None:
@@ -205,4 +205,4 @@ def test_several_optimizer_steps_need_old_logprobs(llama_folder: Path, pool: Res
     actor = ActorModel.from_pretrained(str(llama_folder), pool=pool, num_epochs=2, batch_size=4, **LENGTHS)
     batch = generate(actor).batch
     with pytest.raises(ConfigError, match="`old_logprobs`"):
-        actor.update(batch.with_(advantages=torch.ones(batch.response_ids.shape)))
+        actor.update(batch.with_(advantages=torch.ones(batch.response_ids.shape))).result()

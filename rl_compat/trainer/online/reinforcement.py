@@ -171,7 +171,7 @@ class Reinforcement:
 
     @property
     def trained(self) -> dict[str, WorkerGroup[TrainedWorker]]:
-        return {"actor": self.roles.actor.group, **{role: critic.group for role, critic in self.roles.critics.items()}}
+        return {"actor": self.roles.actor.policy, **{role: critic.group for role, critic in self.roles.critics.items()}}
 
     def state_dict(self) -> dict[str, Any]:
         price = {} if self.price is None else {"price": self.price.state_dict()}

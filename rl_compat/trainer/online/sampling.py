@@ -76,7 +76,7 @@ def sample(
                 min_p=settings.rollout.min_p,
                 seed=seeds.derive(phases.seed, "round", number),
                 on_progress=on_progress,
-            )
+            ).result()
         return Sampled(sequences=sequences, scores=start_scoring(reward, sequences, phases, name="reward"))
 
     if settings.max_rounds is None:

@@ -89,7 +89,7 @@ def validate(
         temperature=temperature,
         seed=seeds.derive(seed, "validation"),
         on_progress=on_progress,
-    )
+    ).result()
     scores = reward.compute_rewards(sequences).result()
     costs = {} if cost is None else {COST: cost.compute_rewards(sequences).result().rewards}
     batch = sequences.batch

@@ -55,7 +55,7 @@ def load_actor(setup: Setup, reporter: Reporter, *, num_batches: int | None = No
     set_num_threads(setup)
     reporter.phase("loading the actor")
     settings = actor_settings(setup, num_batches=num_batches)
-    settings = settings if trains else replace(settings, optimizer=None)
+    settings = settings if trains else replace(settings, policy=replace(settings.policy, optimizer=None))
     return ActorModel(settings, pool=setup.pool_of("actor"), chat=setup.chat)
 
 

@@ -20,7 +20,8 @@ from rl_compat.trainer.reporter import Reporter, Timer
 from rl_compat.trainer.run_folder import RunFolder
 from rl_compat.trainer.setup.online import start_reward
 from rl_compat.trainer.setup.roles import load_actor
-from rl_compat.workers.actor import ActorModel, ActorWorker
+from rl_compat.workers.actor import ActorModel
+from rl_compat.workers.policy import PolicyWorker
 from rl_compat.workers.setup import prepare
 
 
@@ -52,7 +53,7 @@ def settings_of(run: RunFolder) -> RunConfig:
 
 def restore_actor(actor: ActorModel, checkpoint: Found) -> None:
     assert checkpoint.path is not None
-    actor.group.run(ActorWorker.load_weights, folder=checkpoint.path / "actor").result()
+    actor.policy.run(PolicyWorker.load_weights, folder=checkpoint.path / "actor").result()
 
 
 def evaluate(

@@ -33,7 +33,7 @@ class Actor:
         self.next_group = 0
         self.seeds: list[int] = []
 
-    def generate(self, prompts: Sequence[Prompt], *, group_size: int, seed: int, **options: Any) -> Sequences:
+    def generate(self, prompts: Sequence[Prompt], *, group_size: int, seed: int, **options: Any) -> Future[Sequences]:
         self.asked.append([prompt.row for prompt in prompts])
         self.seeds.append(seed)
         trajectories = [
@@ -48,7 +48,10 @@ class Actor:
             for number in range(group_size)
         ]
         self.next_group += len(prompts)
-        return Sequences.from_trajectories(trajectories, [str(item.response_ids) for item in trajectories])
+        sequences: Future[Sequences] = Future()
+        texts = [str(item.response_ids) for item in trajectories]
+        sequences.set_result(Sequences.from_trajectories(trajectories, texts))
+        return sequences
 
 
 class Reward:

@@ -1,0 +1,174 @@
+"""The policy that learns: log-probabilities of its tokens, and updates from their advantages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from torch import Tensor
+
+from rl_compat import seeds
+from rl_compat.algorithms.losses.policy import POLICY_LOSSES
+from rl_compat.batch import Batch
+from rl_compat.config.types import OffPolicyConfig
+from rl_compat.distributed.dispatch import dispatch
+from rl_compat.distributed.ranks import Ranks, Solo
+from rl_compat.errors import ConfigError
+from rl_compat.models.load import load_causal_lm
+from rl_compat.models.lora import LoraSettings, adapter_disabled
+from rl_compat.objectives.actor_critic import LossSettings, policy_loss, policy_loss_inputs
+from rl_compat.objectives.off_policy import correct, corrects
+from rl_compat.planning.types import RolePlan
+from rl_compat.resharding.source import SharedStorage, WeightSource
+from rl_compat.rollout.generation_config import ignored_generation_settings
+from rl_compat.training.engine import PolicyEngine
+from rl_compat.training.optimizers import OptimizerSettings
+from rl_compat.workers.means import mean_metrics
+from rl_compat.workers.mini_batches import over_ranks, own_share
+from rl_compat.workers.trained import TrainedWorker
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicySettings:
+    """What a policy worker is built from."""
+
+    model_folder: Path
+    role: RolePlan
+    optimizer: OptimizerSettings | None = None
+    "None for a policy that only generates"
+    lora: LoraSettings | None = None
+    loss: LossSettings = field(default_factory=LossSettings)
+    off_policy: OffPolicyConfig = field(default_factory=OffPolicyConfig)
+    temperature: float
+    "temperature of every log-probability"
+    num_epochs: int
+    mini_batch_size: int | None = None
+    "prompts per optimizer step; the whole batch when not set"
+    trust_remote_code: bool
+
+
+class PolicyWorker(TrainedWorker):
+    """The policy on one device. Its `version` is the policy version."""
+
+    engine: PolicyEngine
+
+    def __init__(self, settings: PolicySettings, ranks: Ranks = Solo()) -> None:
+        self.settings = settings
+        model = load_causal_lm(
+            settings.model_folder,
+            role=settings.role,
+            lora=settings.lora,
+            trust_remote_code=settings.trust_remote_code,
+        )
+        self.engine = PolicyEngine(model, role=settings.role, optimizer=settings.optimizer, ranks=ranks)
+        self._source = SharedStorage(model, version=self.version, resident=self.engine.onloaded)
+        ignored = ignored_generation_settings(model)
+        if ignored:
+            listed = ", ".join(f"`{name}={value}`" for name, value in ignored.items())
+            self.engine.notes.append(f"the model's generation_config is not used for sampling: {listed}")
+
+    @dispatch()
+    def weight_source(self) -> WeightSource:
+        """The weights, for engines that generate with them. The source follows every change."""
+        return self._source
+
+    @dispatch(split=("batch",))
+    def logprobs(self, *, batch: Batch) -> Tensor:
+        """Log-probability of each response token under the current weights, [B, T]."""
+        with self.engine.onloaded():
+            return self._current_logprobs(batch)
+
+    @dispatch(split=("batch",))
+    def token_outputs(self, *, batch: Batch) -> dict[str, Tensor]:
+        """`logprobs` and `sum_pi_squared` of each response token under the current weights, [B, T]."""
+        with self.engine.onloaded():
+            outputs = self.engine.logprobs(batch, temperature=self.settings.temperature, wanted=("sum_pi_squared",))
+        assert outputs.sum_pi_squared is not None
+        return {"logprobs": outputs.logprobs, "sum_pi_squared": outputs.sum_pi_squared}
+
+    @dispatch(split=("batch",))
+    def reference_logprobs(self, *, batch: Batch) -> Tensor:
+        """The same with the adapters switched off: the base model, which is the reference under LoRA."""
+        with self.engine.onloaded(), adapter_disabled(self.engine.model):
+            return self._current_logprobs(batch)
+
+    @dispatch()
+    def update(self, *, batch: Batch, seed: int) -> dict[str, float]:
+        """Train on all epochs and mini-batches of the batch. Returns the mean of their metrics.
+
+        Every rank gets the whole batch and trains on its share of each mini-batch. Raises ConfigError for a batch
+        without `old_logprobs` that takes more than one optimizer step.
+        """
+        settings = self.settings
+        if batch.old_logprobs is None and not self._takes_one_step(batch):
+            raise ConfigError(
+                "the batch has no `old_logprobs`, and the update takes more than one optimizer step",
+                hint="set them: `batch.with_(old_logprobs=actor.compute_logprobs(sequences).result())`",
+            )
+        loss = partial(policy_loss, settings=settings.loss)
+        batches = self.mini_batches(
+            batch,
+            prompts_per_mini_batch=settings.mini_batch_size or len(batch),
+            num_epochs=settings.num_epochs,
+            seed=seed,
+        )
+        steps = []
+        with self.engine.onloaded():
+            for number, whole in enumerate(batches):
+                mini_batch, metrics = self._prepared(
+                    whole, seed=seeds.derive(seed, "selection", number), first=number == 0
+                )
+                metrics |= self.engine.update(
+                    own_share(mini_batch, self.engine.ranks),
+                    loss=loss,
+                    temperature=settings.temperature,
+                    wanted=("entropy",) if settings.loss.algorithm.entropy_coef != 0.0 else (),
+                )
+                steps.append(metrics)
+        self._source.changed(version=self.version)
+        return mean_metrics(steps, prefix="actor/")
+
+    def _prepared(self, mini_batch: Batch, *, seed: int, first: bool) -> tuple[Batch, dict[str, float]]:
+        """A whole mini-batch with the fields that depend on all of it, and metrics.
+
+        These are the tokens that the loss selects, and under `off_policy.bypass` importance weights and rejection by
+        the current weights. Before the first optimizer step the old log-probabilities are the current ones, unless
+        they are those of the sampler.
+        """
+        settings = self.settings
+        select = POLICY_LOSSES[settings.loss.policy_loss].select
+        bypass = settings.off_policy.bypass
+        corrected_here = bypass and corrects(settings.off_policy)
+        if select is None and not corrected_here:
+            return mini_batch, {}
+        logprobs = mini_batch.old_logprobs if first and not bypass else None
+        if logprobs is None:
+            logprobs = over_ranks(self._current_logprobs, mini_batch, self.engine.ranks)
+        metrics: dict[str, float] = {}
+        if corrected_here:
+            corrected, metrics = correct(mini_batch.with_(old_logprobs=logprobs), settings.off_policy)
+            mini_batch = corrected.with_(old_logprobs=mini_batch.old_logprobs)
+        if select is not None:
+            selection = select(policy_loss_inputs(mini_batch, logprobs, settings.loss), seed)
+            mini_batch = mini_batch.with_(selection=selection)
+        return mini_batch, metrics
+
+    def _current_logprobs(self, batch: Batch) -> Tensor:
+        return self.engine.logprobs(batch, temperature=self.settings.temperature).logprobs
+
+    def _takes_one_step(self, batch: Batch) -> bool:
+        num_groups = len(batch.groups.unique())
+        return self.settings.num_epochs == 1 and num_groups <= (self.settings.mini_batch_size or num_groups)
+
+    def load_state(self, *, folder: Path) -> None:
+        super().load_state(folder=folder)
+        self._source.changed(version=self.version)
+
+    def load_weights(self, *, folder: Path) -> None:
+        super().load_weights(folder=folder)
+        self._source.changed(version=self.version)
+
+    def put_back_state(self) -> None:
+        super().put_back_state()
+        self._source.changed(version=self.version)

@@ -1,0 +1,98 @@
+"""The rollout: responses generated with the weights of a policy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rl_compat.distributed.dispatch import dispatch
+from rl_compat.models.load import load_causal_lm
+from rl_compat.models.lora import LoraSettings
+from rl_compat.planning.types import RolePlan, RolloutPlan
+from rl_compat.resharding.source import SharedStorage, WeightSource
+from rl_compat.rollout.build import build_rollout_engine
+from rl_compat.rollout.types import Decode, SamplingParams
+from rl_compat.trajectory import Prompt, Trajectory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutSettings:
+    """What a rollout worker is built from."""
+
+    model_folder: Path
+    role: RolePlan
+    "of the policy, whose weights the rollout has"
+    plan: RolloutPlan
+    pad_token_id: int
+    num_valid_tokens: int
+    "entries of the tokenizer; token ids from there on are never drawn"
+    decode: Decode | None = None
+    "token ids to their text, in which stop strings are searched"
+    lora: LoraSettings | None = None
+    trust_remote_code: bool
+
+
+class RolloutWorker:
+    """Generates on one device, over the storage of the policy where it is in the same process, else over its own."""
+
+    def __init__(self, settings: RolloutSettings, source: WeightSource) -> None:
+        self._settings = settings
+        self._source = source
+        if isinstance(source, SharedStorage):
+            model = source.model
+        else:
+            model = load_causal_lm(
+                settings.model_folder,
+                role=settings.role,
+                lora=settings.lora,
+                trust_remote_code=settings.trust_remote_code,
+            )
+        self.session = build_rollout_engine(
+            model,
+            plan=settings.plan,
+            pad_token_id=settings.pad_token_id,
+            num_valid_tokens=settings.num_valid_tokens,
+            decode=settings.decode,
+        )
+        self._revision = -1
+        if isinstance(source, SharedStorage):
+            self._revision, self.session.policy_version = source.revision, source.version
+
+    @dispatch(split=("prompts", "groups"))
+    def generate(
+        self,
+        *,
+        prompts: Sequence[Prompt],
+        groups: Sequence[int],
+        params: SamplingParams,
+        group_size: int,
+        on_progress: Callable[[int], None] | None = None,
+    ) -> list[Trajectory]:
+        """`group_size` trajectories for each prompt, group by group, from the newest weights of the policy."""
+        with self._source.resident():
+            if self._revision != self._source.revision:
+                self.session.load(self._source)
+                self._revision = self._source.revision
+            responses = self.session.generate(
+                [prompt.token_ids for prompt in prompts], params, group_size=group_size, on_progress=on_progress
+            )
+        if self._settings.plan.sleep_between:
+            self.session.sleep()
+        return [
+            Trajectory(
+                prompt=prompt,
+                group=group,
+                response_ids=response.token_ids,
+                rollout_logprobs=response.logprobs,
+                finish_reason=response.finish_reason,
+                policy_versions=response.policy_versions,
+            )
+            for prompt, group, candidates in zip(prompts, groups, responses, strict=True)
+            for response in candidates
+        ]
+
+    @dispatch(urgent=True)
+    def abort(self) -> None:
+        """End the call in progress: its unfinished responses come back as they are."""
+        self.session.abort()
