@@ -104,7 +104,14 @@ def actor(
 
 def critic(folder: Path, ranks: Ranks) -> Found:
     plan = role_plan("critic", micro_batch_size=3)
-    settings = CriticSettings(model_folder=folder, role=plan, optimizer=OPTIMIZER, num_epochs=2, mini_batch_size=2)
+    settings = CriticSettings(
+        model_folder=folder,
+        role=plan,
+        optimizer=OPTIMIZER,
+        num_epochs=2,
+        mini_batch_size=2,
+        trust_remote_code=False,
+    )
     torch.manual_seed(0)
     worker = CriticWorker(settings, ranks)
 
