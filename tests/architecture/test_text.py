@@ -46,6 +46,7 @@ PLAIN_AREAS = (
     "profiles/*",
     "rl_compat/algorithms/**/*",
     "rl_compat/cli/*",
+    "rl_compat/data/**/*",
     "rl_compat/errors.py",
     "rl_compat/models/**/*",
     "rl_compat/rewards/**/*",

@@ -18,7 +18,7 @@ def answer_in(solution: str) -> str | None:
 
 
 def row(problem: str, solution: str, *, answer: str | None = None, split: str, index: int) -> dict[str, Any] | None:
-    """One row of verl's schema, None without an answer, given or in the solution."""
+    """One row in verl's schema, None where neither `answer` nor the solution has one."""
     truth = answer or answer_in(solution)
     if truth is None:
         return None
