@@ -78,6 +78,8 @@ def suggestion(key: str) -> str:
     """A sentence with the nearest valid key and its section, or with the sections."""
     if normalize(key) in RENAMED:
         return f"it is now `{RENAMED[normalize(key)]}`"
+    if normalize(key) in sections():
+        return _names_in(normalize(key))
     section, _, name = normalize(key).rpartition(".")
     section = _spelled(section)
     if not section and name in sections():

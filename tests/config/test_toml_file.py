@@ -37,6 +37,10 @@ def error_of(folder: Path, text: str, name: str = "run.toml") -> ConfigError:
         ("[trainer]\nvalidate_before = 1", 2, "takes `true` or `false`, not `1`", None),
         ("[plan]\nattention = 'spda'", 2, "takes one of `auto`, `eager`, `sdpa`", "did you mean `sdpa`"),
         ("[model.path]\nx = 1", 1, "`model.path` takes text, not a section", None),
+        ("[algorithm.clip_cov]\nlow = 'a'", 2, "`algorithm.clip_cov.low`", None),
+        ("[algorithm]\nclip_cov.low = 'a'", 2, "`algorithm.clip_cov.low`", None),
+        ("[algorithm]\nclip_cov_low = 1", 2, "`algorithm.clip_cov_low`", "`algorithm.clip_cov.low`"),
+        ("[supervised]\npacking = true", 1, "[supervised]", "`algorithm.sft.packing`"),
         ("[trainer]\nbatch_size = 0", 2, "`trainer.batch_size` is 0 and must be at least 1", None),
     ],
 )
