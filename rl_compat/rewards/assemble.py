@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
 
 from rl_compat.config.types import RewardConfig
 from rl_compat.errors import ConfigError
@@ -14,7 +16,11 @@ from rl_compat.rewards.types import RewardOutcome, ScoreRequest
 
 
 def make_parts(
-    config: RewardConfig, *, data_sources: Iterable[str] = (), max_response_length: int | None = None
+    config: RewardConfig,
+    *,
+    data_sources: Iterable[str] = (),
+    max_response_length: int | None = None,
+    callables: Mapping[str, Callable[..., Any]] = MappingProxyType({}),
 ) -> list[Part]:
     """One term for each of `reward.functions`, and one for the overlong penalty.
 
@@ -26,7 +32,8 @@ def make_parts(
             if spec == AUTO:
                 parts.append(AutoPart(config, data_sources=data_sources, max_response_length=max_response_length))
             else:
-                parts.append(function_part(spec, name, config, max_response_length=max_response_length))
+                part = function_part(spec, name, config, max_response_length=max_response_length, callables=callables)
+                parts.append(part)
         if config.overlong_buffer:
             parts.append(_overlong(config, max_response_length))
         _check_arguments(config, parts)

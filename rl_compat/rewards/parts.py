@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from rl_compat.config.types import RewardConfig
 from rl_compat.errors import RewardError
 from rl_compat.rewards.builtin.length import overlong_penalty
 from rl_compat.rewards.builtin.table import Builtin, find_builtin
-from rl_compat.rewards.processes.custom import Call, split_spec
+from rl_compat.rewards.processes.custom import Call, bind_function, split_spec
 from rl_compat.rewards.processes.pool import FunctionProcesses
 from rl_compat.rewards.types import RewardOutcome, ScoreRequest
 
@@ -138,6 +139,26 @@ class CustomPart:
         self._processes.close()
 
 
+class CallablePart:
+    """A function given from Python, called in this process without a time limit."""
+
+    needs_correct = False
+
+    def __init__(self, name: str, function: Callable[..., Any], config: RewardConfig) -> None:
+        self.name = name
+        self._function = bind_function(function, name, config.function_arguments)
+        self.arguments = tuple(self._function.arguments)
+
+    def outcomes(self, requests: Sequence[ScoreRequest]) -> list[RewardOutcome]:
+        calls = [_call(request) for request in requests]
+        if self._function.batched:
+            return self._function.score_batch(calls)
+        return [self._function.score(call) for call in calls]
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+
 class OverlongPart:
     """The penalty on responses that come close to the maximum length."""
 
@@ -162,8 +183,20 @@ class OverlongPart:
         return overlong_penalty(length, max_length=self._max_response_length, buffer=self._buffer)
 
 
-def function_part(spec: str, name: str, config: RewardConfig, *, max_response_length: int | None) -> Part:
-    """The term for a built-in name or a `file.py:function`. Raises ConfigError if it cannot be used."""
+def function_part(
+    spec: str,
+    name: str,
+    config: RewardConfig,
+    *,
+    max_response_length: int | None,
+    callables: Mapping[str, Callable[..., Any]] = MappingProxyType({}),
+) -> Part:
+    """The term for a built-in name, a `file.py:function` or a function given from Python under the name `spec`.
+
+    Raises ConfigError if it cannot be used.
+    """
+    if spec in callables:
+        return CallablePart(name, callables[spec], config)
     if ".py" in spec:
         return CustomPart(name, spec, config)
     builtin = find_builtin(spec)

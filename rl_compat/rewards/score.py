@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, Literal
 
 from rl_compat.config.types import RewardConfig
@@ -22,9 +23,11 @@ def build_scorer(
     data_sources: Iterable[str],
     max_response_length: int | None = None,
     learned: Part | None = None,
+    callables: Mapping[str, Callable[..., Any]] = MappingProxyType({}),
 ) -> Scorer:
     """The scorer of a run. Functions that may hang are loaded in processes of their own.
 
+    `callables` are functions given from Python, by the name that `reward.functions` lists.
     `max_response_length` (tokens) is used by the overlong penalty and `cosine_length`. `learned` is the reward model of
     `reward.model`. Raises ConfigError if a name, file, function or weight cannot be used, and DataError if `auto` does
     not know a data source.
@@ -37,7 +40,7 @@ def build_scorer(
             "`reward.sources` is used by `auto`, and `reward.functions` does not contain `auto`",
             hint="set `reward.functions=auto`, or remove `reward.sources`",
         )
-    parts = make_parts(config, data_sources=sources, max_response_length=max_response_length)
+    parts = make_parts(config, data_sources=sources, max_response_length=max_response_length, callables=callables)
     weights += [config.overlong_penalty] * (len(parts) - len(weights))
     weights += [config.model_weight] if learned is not None else []
     return Scorer(parts, weights=weights, on_error=config.on_error, learned=learned)

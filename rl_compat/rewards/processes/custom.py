@@ -1,7 +1,8 @@
-"""A custom reward function: loaded from a file and called with the keywords that it accepts."""
+"""A custom reward function: loaded from a file or given from Python, and called with the keywords that it accepts."""
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import inspect
 import sys
@@ -49,7 +50,8 @@ class CustomFunction:
     """
 
     name: str
-    file: Path
+    file: Path | None
+    "None for a function that was given from Python"
     function: Callable[..., Any]
     arguments: Mapping[str, str]
     accepted: tuple[str, ...]
@@ -95,8 +97,31 @@ class CustomFunction:
 
     def crashed(self, error: BaseException, call: Call) -> RewardOutcome:
         """The outcome of a call that raised."""
-        where = line_in(error, self.file)
+        where = "" if self.file is None else line_in(error, self.file)
         return failed(f"`{self.name}` failed for row {call.row}: {type(error).__name__}: {error}{where}")
+
+    def score(self, call: Call) -> RewardOutcome:
+        """The outcome of one call; what the function raises becomes a failed outcome."""
+        try:
+            return self.outcome(awaited(self.call(call)), call)
+        except (Exception, SystemExit) as error:
+            return self.crashed(error, call)
+
+    def score_batch(self, calls: Sequence[Call]) -> list[RewardOutcome]:
+        """The outcomes of one call with all responses."""
+        try:
+            return self.outcomes(awaited(self.call_batch(calls)), calls)
+        except (Exception, SystemExit) as error:
+            return [self.crashed(error, call) for call in calls]
+
+
+def awaited(value: Any) -> Any:
+    """The value, or the result of an awaitable."""
+    return asyncio.run(_await(value)) if inspect.isawaitable(value) else value
+
+
+async def _await(value: Any) -> Any:
+    return await value
 
 
 def split_spec(spec: str) -> tuple[Path, str]:
@@ -127,11 +152,20 @@ def load_function(file: Path, name: str, arguments: Mapping[str, str]) -> Custom
         raise ConfigError(
             f"`{file}` has no function `{name}`", hint=f"did you mean `{close}`" if close else f"it defines {listed}"
         )
+    return bind_function(function, name, arguments, file=file)
+
+
+def bind_function(
+    function: Callable[..., Any], name: str, arguments: Mapping[str, str], *, file: Path | None = None
+) -> CustomFunction:
+    """A function with the keywords and arguments that it accepts. Raises ConfigError if it requires others."""
     by_columns = COMPLETIONS in inspect.signature(function).parameters
     batched = by_columns or name == BATCHED_FUNCTION or bool(getattr(function, "batched", False))
     given = (_named(function) if by_columns else BATCHED_KEYWORDS) if batched else KEYWORDS
     given = tuple(key for key in given if not by_columns or key not in arguments)
-    accepted, own = _bind(function, given=given, arguments=arguments, label=f"`{name}` of `{file}`")
+    accepted, own = _bind(
+        function, given=given, arguments=arguments, label=f"`{name}`" if file is None else f"`{name}` of `{file}`"
+    )
     return CustomFunction(
         name=name,
         file=file,

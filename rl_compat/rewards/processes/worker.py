@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import faulthandler
-import inspect
 import math
 import os
 import resource
@@ -17,7 +16,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
 
 from rl_compat.errors import ConfigError
 from rl_compat.rewards.builtin.table import find_builtin
@@ -133,7 +131,7 @@ def serve(connection: Connection, function: CustomFunction, timeout_seconds: flo
         work: Work = connection.recv()
         if function.batched:
             with _Deadline(timeout_seconds * len(work.calls)):
-                outcomes = _batch(function, work.calls)
+                outcomes = function.score_batch(work.calls)
             for position, outcome in enumerate(outcomes):
                 connection.send((position, outcome))
         elif function.concurrent and not work.one_by_one:
@@ -143,7 +141,7 @@ def serve(connection: Connection, function: CustomFunction, timeout_seconds: flo
         else:
             for position, call in enumerate(work.calls):
                 with _Deadline(timeout_seconds):
-                    outcome = _single(function, call)
+                    outcome = function.score(call)
                 connection.send((position, outcome))
 
 
@@ -167,28 +165,6 @@ class _Deadline:
     def __exit__(self, *exception: object) -> None:
         faulthandler.cancel_dump_traceback_later()
         self._sink.close()
-
-
-def _single(function: CustomFunction, call: Call) -> RewardOutcome:
-    try:
-        return function.outcome(_awaited(function.call(call)), call)
-    except (Exception, SystemExit) as error:
-        return function.crashed(error, call)
-
-
-def _batch(function: CustomFunction, calls: Sequence[Call]) -> list[RewardOutcome]:
-    try:
-        return function.outcomes(_awaited(function.call_batch(calls)), calls)
-    except (Exception, SystemExit) as error:
-        return [function.crashed(error, call) for call in calls]
-
-
-def _awaited(value: Any) -> Any:
-    return asyncio.run(_await(value)) if inspect.isawaitable(value) else value
-
-
-async def _await(value: Any) -> Any:
-    return await value
 
 
 async def _concurrent(
