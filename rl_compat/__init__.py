@@ -6,6 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rl_compat.api.train import TrainedRun, train
     from rl_compat.config.types import AlgorithmConfig, OffPolicyConfig
     from rl_compat.distributed.pool import ResourcePool
     from rl_compat.objectives.experience import ExperienceSettings, make_experience
@@ -25,8 +26,10 @@ __all__ = [
     "ReferenceModel",
     "ResourcePool",
     "RewardModel",
+    "TrainedRun",
     "__version__",
     "make_experience",
+    "train",
 ]
 
 _HOMES = {
@@ -38,6 +41,8 @@ _HOMES = {
     "ReferenceModel": "rl_compat.workers.reference",
     "ResourcePool": "rl_compat.distributed.pool",
     "RewardModel": "rl_compat.workers.reward",
+    "TrainedRun": "rl_compat.api.train",
+    "train": "rl_compat.api.train",
     "make_experience": "rl_compat.objectives.experience",
 }
 

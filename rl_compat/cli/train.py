@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -45,27 +44,21 @@ def train(
     loaded = read_settings(settings)
     machine = load_hardware(hardware, as_card)
     from rl_compat.cli.reporter import TerminalReporter
-    from rl_compat.emulation.device import emulate
-    from rl_compat.trainer.run import Run
-    from rl_compat.trainer.run_folder import RunFolder, choose_checkpoint
-    from rl_compat.trainer.setup.start import check_training
+    from rl_compat.trainer.training import Training
 
     config = _without_console(loaded.config) if as_json else loaded.config
-    folder = RunFolder(Path(config.trainer.output_dir))
-    found = choose_checkpoint(folder, config)
-    recipe = check_training(config, machine)
-    plan = recipe.prepared.setup.plan.pool_of("actor")
-    with closing(recipe):
-        for note in (*found.skipped, *recipe.prepared.notes):
+    training = Training(config, machine)
+    with closing(training):
+        for note in training.notes:
             print_note(f"note: {note}")
-        print_note(f"{recipe.summary()}; `rlc plan --explain` gives the reasons")
-        if not settings and plan.device == "cpu":
+        print_note(f"{training.recipe.summary()}; `rlc plan --explain` gives the reasons")
+        if not settings and training.recipe.prepared.setup.plan.pool_of("actor").device == "cpu":
             print_note("note: this run is sized for a GPU; `rlc train gsm8k-cpu` is a version sized for a CPU")
         if dry_run:
             return 0
-        with TerminalReporter() as reporter, emulate(plan):
-            outcome = Run(recipe, resumed=found, reporter=reporter).run()
-    _show(outcome, folder, as_json)
+        with TerminalReporter() as reporter:
+            outcome = training.run(reporter)
+    _show(outcome, training.folder, as_json)
     if outcome.interrupted is None:
         return 0
     print_warning(f"stopped by {outcome.interrupted} after step {outcome.step}; run the same command to resume")

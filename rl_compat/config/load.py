@@ -19,7 +19,8 @@ from rl_compat.config.settings import build, settings, settings_by_algorithm, va
 from rl_compat.config.suggest import RENAMED, means_ours, suggestion
 from rl_compat.config.toml_file import read_toml
 from rl_compat.config.types import RunConfig
-from rl_compat.config.values import NONE_WORDS, Mismatch, alternatives, parse_text, unquote
+from rl_compat.config.values import NONE_WORDS, Mismatch, alternatives, coerce, parse_text, unquote
+from rl_compat.errors import ConfigError
 
 Source = Literal["default", "file", "command line", "verl", "algorithm"]
 "`algorithm` is a value that `algorithm.name` sets"
@@ -95,6 +96,25 @@ def judge_config(
         keys = {line.key for line in wrong}
         loaded = replace(loaded, report=(*wrong, *(line for line in loaded.report if line.key not in keys)))
     return loaded
+
+
+def load_values(path: Path | None, values: Mapping[str, Any]) -> LoadedConfig:
+    """Defaults, then the file, then Python values by dotted key: the later wins. Raises ConfigError."""
+    given = _Given()
+    if path is not None:
+        for key, read in read_toml(path).items():
+            given.put(key, read.value, "file", read.origin)
+    for key, value in values.items():
+        if key not in settings():
+            raise ConfigError(f"there is no setting `{key}`", hint=suggestion(key))
+        try:
+            given.put(key, coerce(value, settings()[key].hint), "command line", f"`{key}`")
+        except Mismatch as error:
+            raise ConfigError(f"`{key}` takes {error.expected}, not `{value!r}`", hint=error.hint) from error
+    config = _complete(given)
+    validate(config, given.origins)
+    sources = {key: given.sources.get(key, "default") for key in settings()}
+    return LoadedConfig(config=config, report=inert_settings(config, list(values)), sources=sources)
 
 
 def config_of(values: Mapping[str, Any]) -> RunConfig:

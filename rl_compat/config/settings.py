@@ -17,6 +17,9 @@ from rl_compat.algorithms.table import ALGORITHMS, Share
 from rl_compat.config import types
 from rl_compat.config.values import limits_of
 
+GROUP_SIZE = 8
+"responses per prompt where an algorithm compares them and the settings do not say"
+
 Part = TypeVar("Part")
 "a section, a group or the whole configuration"
 
@@ -118,7 +121,8 @@ def settings_by_algorithm(values: Mapping[str, Any]) -> dict[str, Any]:
     row = ALGORITHMS.get(values.get("algorithm.name", ""))
     if row is None:
         return {}
-    return {key: _follow(value, values) for key, value in row.defaults.items() if key not in values}
+    defaults = {**({"algorithm.group_size": GROUP_SIZE} if row.needs_groups else {}), **row.defaults}
+    return {key: _follow(value, values) for key, value in defaults.items() if key not in values}
 
 
 def _follow(value: Any, values: Mapping[str, Any]) -> Any:

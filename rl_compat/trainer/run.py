@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any
 
 from rl_compat.errors import RLCompatError
 from rl_compat.tracking.build import Trackers, build_trackers
+from rl_compat.trainer.callbacks import Callback
 from rl_compat.trainer.checkpoints import Found, prune, write_checkpoint
 from rl_compat.trainer.interrupt import Interrupted, StopSignals
 from rl_compat.trainer.memory import PhaseMemory
@@ -43,7 +44,9 @@ class Outcome:
 class Run:
     """A run from its first or resumed step to its end, whatever its recipe trains."""
 
-    def __init__(self, recipe: Recipe[Any], *, resumed: Found, reporter: Reporter) -> None:
+    def __init__(
+        self, recipe: Recipe[Any], *, resumed: Found, reporter: Reporter, callbacks: Sequence[Callback] = ()
+    ) -> None:
         self.recipe = recipe
         self.prepared = recipe.prepared
         self.config = self.prepared.setup.config
@@ -51,6 +54,7 @@ class Run:
         self.folder = RunFolder(Path(self.config.trainer.output_dir))
         self.reporter = reporter
         self.resumed = resumed
+        self.callbacks = callbacks
         self.timer = Timer(reporter)
         self.memory = PhaseMemory.of_pool(self.prepared.setup.plan.pool_of("actor"))
         self.signals = StopSignals(reporter.say)
@@ -61,6 +65,8 @@ class Run:
         self.saved = resumed.path
         self.before: Measured | None = None
         self.after: Measured | None = None
+        self.stopped = False
+        "a callback has ended the run"
         self.updating = False
         "an update has begun to change the weights of the boundary"
         self.kept = False
@@ -150,7 +156,7 @@ class Run:
 
     def _train(self) -> None:
         trainer, total = self.config.trainer, self.prepared.total_steps
-        while self.boundary.step < total and not self._out_of_time():
+        while self.boundary.step < total and not self.stopped and not self._out_of_time():
             step = self.boundary.step + 1
             self._step(step)
             if trainer.save_every and step % trainer.save_every == 0:
@@ -202,6 +208,8 @@ class Run:
             self.folder.write_samples(step, self.recipe.samples(collected, self.config.trainer.num_sample_generations))
             self.trackers.log(step, metrics)
         self._say_notes()
+        for callback in self.callbacks:
+            self.stopped = callback.on_step(step, metrics) is False or self.stopped
 
     @contextmanager
     def _writing(self, what: str) -> Iterator[None]:
@@ -221,10 +229,13 @@ class Run:
             return None
         seconds = self.timer.take()["testing"]
         peaks = {name: value for name, value in self.memory.take_metrics().items() if name.startswith("memory_gb/")}
+        metrics = found.metrics() | peaks | {"timing_s/testing": seconds}
         for sentence in found.headline:
             self.reporter.say(f"step {step} {sentence}")
         with self._writing(f"the validation of step {step}"):
-            self.trackers.log(step, found.metrics() | peaks | {"timing_s/testing": seconds})
+            self.trackers.log(step, metrics)
+        for callback in self.callbacks:
+            callback.on_validation(step, metrics)
         return found
 
     def _load(self) -> None:
@@ -293,6 +304,8 @@ class Run:
         self.saved_step = step
         with self._writing("the removal of older checkpoints"):
             prune(self.folder.checkpoints, self.config.trainer.keep_checkpoints)
+        for callback in self.callbacks:
+            callback.on_checkpoint(step, self.saved)
 
     def _say_notes(self) -> None:
         """Pass on what the recipe noticed since the last time."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Any
@@ -37,8 +37,10 @@ class RewardWorker:
         data_sources: Sequence[str],
         max_response_length: int | None = None,
         learned: RewardModelSettings | None = None,
+        callables: Mapping[str, Callable[..., Any]] | None = None,
     ) -> None:
         self._data_sources = data_sources
+        self._callables = callables or {}
         self._max_response_length = max_response_length
         self._learned = None if learned is None else RewardModelScorer(learned)
         self.scorer = self._build(config)
@@ -77,6 +79,7 @@ class RewardWorker:
             data_sources=self._data_sources,
             max_response_length=self._max_response_length,
             learned=self._learned,
+            callables=self._callables,
         )
 
 
@@ -91,13 +94,15 @@ class RewardModel:
         pool: ResourcePool,
         max_response_length: int | None = None,
         learned: RewardModelSettings | None = None,
+        callables: Mapping[str, Callable[..., Any]] | None = None,
     ) -> None:
+        """`callables` are functions given from Python, by the name that `reward.functions` lists."""
         self.config = config
         self.uses_device = learned is not None
         "whether scoring takes turns with the other models of the device"
         start = start_without_device if learned is None else pool.start
         self.group: WorkerGroup[RewardWorker] = start(
-            partial(RewardWorker, config, data_sources, max_response_length, learned)
+            partial(RewardWorker, config, data_sources, max_response_length, learned, callables)
         )
 
     @classmethod

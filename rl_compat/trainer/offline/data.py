@@ -25,8 +25,10 @@ from rl_compat.data.encode.training_data import sample_limits
 from rl_compat.data.form.columns import Task
 from rl_compat.data.order.batches import MixtureOrder, Order, PromptOrder, WholeEpochs
 from rl_compat.data.read.reading import Reading, load_sources
+from rl_compat.data.read.records import Records
 from rl_compat.errors import DataError
 from rl_compat.trainer.setup.columns import data_columns
+from rl_compat.trainer.setup.objects import PythonObjects
 from rl_compat.workers.setup import Setup
 
 Encode = Callable[[Sequence[Any], Encoding], ItemSet]
@@ -53,19 +55,21 @@ class OfflineData:
         return MixtureOrder(epochs, data.mixture_weights, size, shuffle=data.shuffle, seed=data.seed)
 
 
-def training_items(setup: Setup) -> OfflineData:
+def training_items(setup: Setup, objects: PythonObjects = PythonObjects()) -> OfflineData:
     """The rows of `data.train_files`. Raises DataError, and ModelError for tokens without an embedding."""
     data = setup.config.data
     limits = sample_limits(data.max_train_samples, data.mixture_weights)
-    return _load(setup, data.train_files, _reading(setup.config, "train"), limits)
+    objects.check(data.train_files, key="data.train_files")
+    return _load(setup, objects.sources(data.train_files), _reading(setup.config, "train"), limits)
 
 
-def validation_items(setup: Setup) -> OfflineData:
+def validation_items(setup: Setup, objects: PythonObjects = PythonObjects()) -> OfflineData:
     """The rows of `data.val_files`, empty without any."""
     data = setup.config.data
     if not data.val_files:
         return OfflineData(items=())
-    return _load(setup, data.val_files, _reading(setup.config, "test"), data.max_val_samples)
+    objects.check(data.val_files, key="data.val_files")
+    return _load(setup, objects.sources(data.val_files), _reading(setup.config, "test"), data.max_val_samples)
 
 
 def _reading(config: RunConfig, split: Any) -> Reading:
@@ -74,7 +78,7 @@ def _reading(config: RunConfig, split: Any) -> Reading:
 
 
 def _load(
-    setup: Setup, files: Sequence[str], reading: Reading, limits: Sequence[int | None] | int | None
+    setup: Setup, files: Sequence[str | Records], reading: Reading, limits: Sequence[int | None] | int | None
 ) -> OfflineData:
     config = setup.config
     notes: list[str] = []

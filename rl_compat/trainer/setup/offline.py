@@ -12,6 +12,7 @@ from rl_compat.planning.memory.budget import checkpoint_bytes
 from rl_compat.trainer.checkpoints import check_disk
 from rl_compat.trainer.offline.data import OfflineData, training_items, validation_items
 from rl_compat.trainer.recipe import PreparedRun
+from rl_compat.trainer.setup.objects import PythonObjects
 from rl_compat.trainer.setup.roles import set_num_threads
 from rl_compat.workers.learner import LearnerModel, learner_settings
 from rl_compat.workers.setup import Setup, prepare
@@ -25,7 +26,7 @@ class OfflinePrepared(PreparedRun):
     held_out: OfflineData
 
 
-def check_offline(config: RunConfig, hardware: Hardware) -> OfflinePrepared:
+def check_offline(config: RunConfig, hardware: Hardware, objects: PythonObjects = PythonObjects()) -> OfflinePrepared:
     """Everything that can be wrong before weights are loaded.
 
     Raises ConfigError, DataError, ModelError, HardwareError or DoesNotFitError.
@@ -34,7 +35,7 @@ def check_offline(config: RunConfig, hardware: Hardware) -> OfflinePrepared:
     plan, trainer = setup.plan, config.trainer
     check_model(setup)
     size = checkpoint_bytes(setup.workload, plan)
-    training, held_out = training_items(setup), validation_items(setup)
+    training, held_out = training_items(setup, objects), validation_items(setup, objects)
     order = training.order(config)
     total_steps = trainer.num_steps or trainer.num_epochs * order.steps_per_epoch
     check_disk(trainer, size, total_steps=total_steps)

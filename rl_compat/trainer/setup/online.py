@@ -15,6 +15,7 @@ from rl_compat.rewards.builtin.table import check_rows
 from rl_compat.trainer.checkpoints import check_disk
 from rl_compat.trainer.online.prompt_data import load_training_data, load_validation_prompts
 from rl_compat.trainer.recipe import PreparedRun
+from rl_compat.trainer.setup.objects import PythonObjects
 from rl_compat.trajectory import Prompt
 from rl_compat.workers.reward import RewardModel
 from rl_compat.workers.reward_model import reward_model_settings
@@ -38,18 +39,19 @@ class Prepared(PreparedRun):
             self.cost.close()
 
 
-def check_run(config: RunConfig, hardware: Hardware) -> Prepared:
+def check_run(config: RunConfig, hardware: Hardware, objects: PythonObjects = PythonObjects()) -> Prepared:
     """Everything that can be wrong before weights are loaded.
 
     Raises ConfigError, DataError, ModelError, HardwareError or DoesNotFitError.
     """
+    objects.check(config.reward.functions, key="reward.functions")
     setup = prepare(config, hardware)
     plan = setup.plan
     if "critic" in plan.roles:
         check_critic_ids(setup)
     size = checkpoint_bytes(setup.workload, plan)
-    training, notes = load_training_data(setup)
-    validation, validation_notes = load_validation_prompts(setup)
+    training, notes = load_training_data(setup, objects)
+    validation, validation_notes = load_validation_prompts(setup, objects)
     prompts = [*training.sample(), *validation]
     order = training.order(config.trainer.batch_size, shuffle=config.data.shuffle, seed=config.data.seed)
     total_steps = config.trainer.num_steps or config.trainer.num_epochs * order.steps_per_epoch
@@ -59,24 +61,24 @@ def check_run(config: RunConfig, hardware: Hardware) -> Prepared:
         checkpoint_bytes=size,
         prompts=training.prompts,
         validation_prompts=validation,
-        reward=start_reward(setup, prompts),
-        cost=start_cost(setup, prompts),
+        reward=start_reward(setup, prompts, objects),
+        cost=start_cost(setup, prompts, objects),
         order=order,
         total_steps=total_steps,
         notes=(*setup.notes, *notes, *validation_notes, *plan.notes),
     )
 
 
-def start_reward(setup: Setup, prompts: Sequence[Prompt]) -> RewardModel:
+def start_reward(setup: Setup, prompts: Sequence[Prompt], objects: PythonObjects = PythonObjects()) -> RewardModel:
     """The reward of the settings, checked against the prompts. Raises DataError or ConfigError."""
-    return _start(setup, prompts, setup.config.reward, "reward")
+    return _start(setup, prompts, setup.config.reward, "reward", objects)
 
 
-def start_cost(setup: Setup, prompts: Sequence[Prompt]) -> RewardModel | None:
+def start_cost(setup: Setup, prompts: Sequence[Prompt], objects: PythonObjects = PythonObjects()) -> RewardModel | None:
     """The cost of the settings, where the algorithm has one. Raises DataError or ConfigError."""
     if not ALGORITHMS[setup.config.algorithm.name].needs_cost:
         return None
-    return _start(setup, prompts, cost_config(setup.config), "cost")
+    return _start(setup, prompts, cost_config(setup.config), "cost", objects)
 
 
 def cost_config(config: RunConfig) -> RewardConfig:
@@ -93,7 +95,9 @@ def cost_config(config: RunConfig) -> RewardConfig:
     )
 
 
-def _start(setup: Setup, prompts: Sequence[Prompt], config: RewardConfig, role: RoleName) -> RewardModel:
+def _start(
+    setup: Setup, prompts: Sequence[Prompt], config: RewardConfig, role: RoleName, objects: PythonObjects
+) -> RewardModel:
     check_rows(prompts, config.functions, config.sources)
     return RewardModel(
         config,
@@ -101,6 +105,7 @@ def _start(setup: Setup, prompts: Sequence[Prompt], config: RewardConfig, role: 
         pool=setup.pool_of(role),
         max_response_length=setup.config.data.max_response_length,
         learned=reward_model_settings(setup, role),
+        callables=objects.functions,
     )
 
 

@@ -1,0 +1,37 @@
+"""Objects that Python code gives a run next to its settings: reward functions and datasets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rl_compat.data.read.records import Records, as_source
+from rl_compat.errors import ConfigError
+
+PREFIX = "python:"
+"begins the name of an object in the settings"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PythonObjects:
+    """Reward functions and datasets by the names that the settings list, such as `python:my_reward`."""
+
+    functions: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    datasets: Mapping[str, Any] = field(default_factory=dict)
+
+    def sources(self, names: Sequence[str]) -> list[str | Records]:
+        """The names of `data.train_files` or `data.val_files`, those of objects replaced by their rows.
+
+        Raises ConfigError for the name of an object that was not given, DataError for one that holds no rows.
+        """
+        return [as_source(self.datasets[name], name=name) if name in self.datasets else name for name in names]
+
+    def check(self, names: Sequence[str], *, key: str) -> None:
+        """Raise ConfigError if a setting names an object that was not given."""
+        for name in names:
+            if name.startswith(PREFIX) and name not in self.functions and name not in self.datasets:
+                raise ConfigError(
+                    f"`{key}` names `{name}`, an object of a Python program",
+                    hint="continue this run with `rl_compat.train` and the same objects, or name a file",
+                )
