@@ -68,6 +68,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     - {"trainer"},
     "trainer": {
         *COMPUTE,
+        "emulation",
         "errors",
         "units",
         "seeds",
@@ -79,7 +80,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "cli": {*CONTROL, "bench", "data", "models", "trainer", "emulation", "tracking"},
     "__main__": {"cli"},
-    "__init__": {"config.types", "distributed", "objectives", "workers"},
+    "api": {*COMPUTE, "errors", "units", "config", "planning", "hardware"},
+    "__init__": {"api", "config.types", "distributed", "objectives", "workers"},
 }
 "area, to areas or single modules; an area may always import itself"
 

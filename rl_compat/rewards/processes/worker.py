@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 from rl_compat.errors import ConfigError
 from rl_compat.rewards.builtin.table import find_builtin
