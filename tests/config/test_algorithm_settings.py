@@ -42,10 +42,11 @@ def without_effect(*arguments: str) -> dict[str, str]:
 )
 def test_groups_of_one_are_refused_where_responses_are_compared(name: str) -> None:
     """A-ALG-01"""
-    error = error_of(f"algorithm.name={name}")
+    error = error_of(f"algorithm.name={name}", "algorithm.group_size=1")
 
     assert f"`algorithm.name={name}` compares the responses of one prompt and `algorithm.group_size` is 1" in str(error)
-    assert load_config(None, [f"algorithm.name={name}", "algorithm.group_size=2"]).config.algorithm.name == name
+    assert load_config(None, [f"algorithm.name={name}"]).config.algorithm.group_size == 8
+    assert load_config(None, [f"algorithm.name={name}", "algorithm.group_size=2"]).config.algorithm.group_size == 2
 
 
 @pytest.mark.parametrize("name", ["ppo", "reinforce_plus_plus", "remax"])
