@@ -1,4 +1,4 @@
-"""From a RolloutPlan to an engine, falling back to `transformers` with the reason said."""
+"""From a RolloutPlan to an engine, with `transformers` as the fallback and its reason logged."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def build_rollout_engine(
     num_valid_tokens: int | None = None,
     decode: Decode | None = None,
 ) -> RolloutSession:
-    """The engine that the plan names, around the trainer's model.
+    """The engine that the plan names, over `model`.
 
     Ids from `num_valid_tokens` on, which the tokenizer does not have, are never drawn. `decode` gives the text of
-    token ids, for stop strings. A model of a family that the native engine does not describe is run through its own
-    forward, and one that cannot be run so gets `transformers`; a warning says why.
+    token ids, for stop strings. A model of a family that the native engine does not describe runs its own forward; if
+    that fails, `transformers` is used. A warning gives the reason.
     """
     assert plan.engine in ("native", "transformers", "vllm"), f"no rollout engine `{plan.engine}`"
     if plan.engine == "vllm":

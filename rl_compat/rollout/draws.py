@@ -22,7 +22,7 @@ class Draw(Protocol):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Logits [B, V] and numbers [B] to tokens, log-probabilities, and those at temperature 1, each [B].
 
-        The last are only to be relied on when `params` ask for them.
+        The last are valid only when `params` request them.
         """
         ...
 
@@ -45,7 +45,7 @@ def plain_draw(
 
 
 class FusedDraw:
-    """With one kernel, unless the vocabulary has to be sorted."""
+    """With one kernel, unless top-k or top-p need a sorted vocabulary."""
 
     def __init__(self, kernels: Kernels) -> None:
         self._kernels = kernels

@@ -1,4 +1,4 @@
-"""Keeping a model's `generation_config` out of sampling, and saying what it would have changed."""
+"""Keeps a model's `generation_config` out of sampling and reports what it would have changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every engine does around a model: look inside adapters, check prompts, switch to generation and back."""
+"""What all engines do around a model: unwrap adapters, check prompts, switch to generation and back."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def is_quantized(model: nn.Module) -> bool:
 
 
 def check_prompts(prompts: Sequence[Sequence[int]], *, num_ids: int) -> None:
-    """DataError for a prompt without tokens or with an id that the model has no embedding for."""
+    """Raise DataError for a prompt without tokens or with an id beyond the embedding of the model."""
     for row, prompt in enumerate(prompts):
         if len(prompt) == 0:
             raise DataError(f"prompt {row} has no tokens", hint="generation needs at least one token to start from")
         if min(prompt) < 0 or max(prompt) >= num_ids:
             bad = next(i for i in prompt if not 0 <= i < num_ids)
             raise DataError(
-                f"prompt {row} holds token id {bad} and the model has {num_ids} embeddings",
+                f"prompt {row} has token id {bad} and the model has {num_ids} embeddings",
                 hint="use the tokenizer that belongs to the model",
             )
 
@@ -59,7 +59,7 @@ def check_range(responses: Sequence[Response], *, dtype: DType) -> None:
 
 @contextmanager
 def generating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode without gradients; each module's training flag is put back at the end."""
+    """Evaluation mode without gradients; the training flag of each module is restored at the end."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:
@@ -88,7 +88,7 @@ def attention_set_to(config: Any, name: str | None) -> Iterator[None]:
 
 @contextmanager
 def exact_products() -> Iterator[None]:
-    """No TF32 inside: its rounding would drown what a comparison looks for."""
+    """No TF32 inside: its rounding is larger than the differences that a comparison looks for."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     try:

@@ -54,7 +54,7 @@ def raw_logprobs(logits: Tensor, tokens: Tensor) -> Tensor:
 def keep_top(scaled: Tensor, *, top_k: int, top_p: float, min_p: float = 0.0) -> Tensor:
     """Logits [B, V] with everything outside of the filters at -inf.
 
-    `min_p` keeps tokens that are at least so likely compared with the most likely one; then come the top k, and of
+    `min_p` keeps tokens that are at least this likely relative to the most likely one; then come the top k, and of
     those the nucleus (Holtzman et al., 2020): the shortest prefix of the sorted tokens whose probabilities reach
     `top_p`. Ties with the last kept token are kept too. The most likely token always stays.
     """

@@ -8,11 +8,11 @@ from rl_compat.errors import ConfigError
 from rl_compat.rollout.types import Decode, SamplingParams
 
 _MARGIN = 8
-"tokens before the ones looked at: a character may be spread over several"
+"tokens decoded before the new ones: a character may span several tokens"
 
 
 class StopStrings:
-    """Looks for strings in the decoded tail of a response."""
+    """Searches the decoded tail of a response for strings."""
 
     def __init__(self, strings: Sequence[str], decode: Decode) -> None:
         assert strings and all(strings)
@@ -38,9 +38,9 @@ class StopStrings:
 
 
 def stop_strings(params: SamplingParams, decode: Decode | None) -> StopStrings | None:
-    """What looks for the stop strings of a call. Raises ConfigError when there is no tokenizer to decode with."""
+    """A search for the stop strings of a request, None without any. Raises ConfigError if there is no tokenizer."""
     if not params.stop_strings:
         return None
     if decode is None:
-        raise ConfigError("stop strings need a tokenizer to decode with", hint="give `decode` to the engine")
+        raise ConfigError("stop strings need a tokenizer to decode with", hint="pass `decode` to the engine")
     return StopStrings(params.stop_strings, decode)

@@ -1,4 +1,4 @@
-"""Which forward the native engine can run a model with: read from its configuration, then tried on a few tokens."""
+"""Which forward the native engine can run a model with: from its configuration, then checked on a few tokens."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PROBE_SIXTEENTHS = ((5, 3, 4, 6, 2), (2, 7))
 PROBE_STEPS = 3
 _EXACT_TOLERANCE = 0.01
 _ROUNDED_TOLERANCE = 0.3
-"of half precision, and of int8 products, which round an input by what else is in the batch"
+"for half precision, and for int8 products, whose rounding depends on the rest of the batch"
 _REFUSALS = (RuntimeError, ValueError, TypeError, KeyError, AttributeError, AssertionError)
 
 
@@ -46,7 +46,7 @@ def probe_prompts(model: nn.Module) -> list[list[int]]:
 
 
 def own_forward_reason(model: nn.Module) -> str | None:
-    """Why this project's own forward cannot stand for the model's, None when it can."""
+    """Why this project's own forward cannot replace the model's, None when it can."""
     inner = hugging_face_model(model)
     try:
         read_spec(inner)
@@ -71,11 +71,11 @@ def _reason_in_numbers(model: Any, *, own: bool) -> str | None:
     except torch.OutOfMemoryError:
         raise
     except _REFUSALS as error:
-        return f"its forward refuses the slot cache ({type(error).__name__}: {error})"
+        return f"its forward fails with the slot cache ({type(error).__name__}: {error})"
     gap = float((ours - plain).abs().max())
     exact = model.get_input_embeddings().weight.dtype == torch.float32 and not is_quantized(model)
     if not gap <= (_EXACT_TOLERANCE if exact else _ROUNDED_TOLERANCE):
-        return f"its log-probabilities over the slot cache are off by {gap:.2g}"
+        return f"its log-probabilities with the slot cache differ from the model's by {gap:.2g}"
     return None
 
 

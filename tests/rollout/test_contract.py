@@ -172,13 +172,16 @@ def test_no_prompts_give_no_responses(engine: RolloutSession) -> None:
 
 
 def test_an_empty_prompt_is_named(engine: RolloutSession) -> None:
-    with pytest.raises(DataError, match="prompt 1 has no tokens"):
+    with pytest.raises(DataError) as empty:
         engine.generate([[11], []], GREEDY)
+    assert "prompt 1" in str(empty.value)
 
 
 def test_an_id_without_an_embedding_is_named(engine: RolloutSession) -> None:
-    with pytest.raises(DataError, match="prompt 0 holds token id 5000"):
+    with pytest.raises(DataError) as unknown:
         engine.generate([[11, 5000]], GREEDY)
+    assert "prompt 0" in str(unknown.value)
+    assert "5000" in str(unknown.value)
 
 
 def test_changed_weights_are_seen_by_the_next_call(engine: RolloutSession, llama: nn.Module) -> None:

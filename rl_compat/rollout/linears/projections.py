@@ -27,7 +27,7 @@ def is_plain(module: nn.Module) -> bool:
 
 class Product(Protocol):
     def __call__(self, states: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
-        """`states @ weight.T + bias` in the dtype of the states; None where another should make it."""
+        """`states @ weight.T + bias` in the dtype of the states; None where PyTorch should compute it."""
         ...
 
 
@@ -39,8 +39,8 @@ class SharedProjection:
         self._weights: list[Tensor] = [module.weight for module in modules]  # type: ignore[misc]
         self._biases: list[Tensor | None] = [module.bias for module in modules]  # type: ignore[misc]
         self._dtype = compute_dtype
-        self.few_rows: Product | None = None
-        "takes the product where it is faster, set by whoever knows all layers of this shape"
+        self.small_batch: Product | None = None
+        "computes the product where it is faster; set by the owner of all layers of this shape"
 
     def whole_weight(self) -> Tensor | None:
         """One view over all weights, None where they do not lie side by side."""
@@ -52,7 +52,7 @@ class SharedProjection:
         biases = [bias for bias in self._biases if bias is not None]
         if whole is not None and len(biases) in (0, len(self._biases)):
             bias = self._whole_bias(biases)
-            output = None if self.few_rows is None else self.few_rows(states, whole, bias)
+            output = None if self.small_batch is None else self.small_batch(states, whole, bias)
             return linear_in_pieces(states, whole, bias) if output is None else output
         parts = [
             linear_in_pieces(states, weight, bias) for weight, bias in zip(self._weights, self._biases, strict=True)
@@ -67,10 +67,10 @@ class SharedProjection:
 
 
 class CalledProjection:
-    """Layers called one by one, as adapters and quantized weights need it."""
+    """Layers called one by one, for adapters and quantized weights."""
 
     def __init__(self, modules: Sequence[nn.Module], dtype: torch.dtype, *, autocast_dtype: torch.dtype | None) -> None:
-        """`dtype` is that of inputs and outputs, `autocast_dtype` what the layers are to multiply in."""
+        """`dtype` is that of inputs and outputs, `autocast_dtype` that of the matrix products."""
         self._modules = list(modules)
         self._dtype = dtype
         self._autocast_dtype = autocast_dtype
@@ -108,10 +108,10 @@ def side_by_side(parameters: Sequence[Tensor]) -> Tensor | None:
 
 @torch.no_grad()
 def lay_side_by_side(parameters: Sequence[nn.Parameter]) -> bool:
-    """Move parameters of equal width into one storage, in order; whether they lie so now.
+    """Move parameters of equal width into one storage, in order; returns whether they are in one now.
 
-    The parameters stay the objects that they are, so that an optimizer, its states and checkpoints do not notice;
-    only the addresses of their data change. For a moment both copies of these few parameters exist.
+    The parameter objects stay, so that optimizers and checkpoints are not affected; only the addresses of their data
+    change. Both copies of these parameters exist for a moment.
     """
     first = parameters[0]
     if side_by_side(parameters) is not None:
@@ -141,7 +141,7 @@ class PackedProjection:
     """fp32 layers on the CPU over a second copy of their weights, laid out for oneDNN as one matrix."""
 
     ROWS_HINT = 16
-    "rows of a typical decode step: the layout is tuned for it and right for any"
+    "rows of a typical decode step, for which the layout is tuned"
 
     def __init__(self, modules: Sequence[nn.Module]) -> None:
         assert all(is_plain(module) for module in modules)

@@ -1,4 +1,4 @@
-"""Linear layers over few rows: by kernels of this project where these take less time than the library's product."""
+"""Linear layers for small batches, by this project's kernels where they are faster than PyTorch."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from rl_compat.rollout.kernels.cuda_kernels import C_TYPES, KernelError, Kernels
 from rl_compat.rollout.kernels.timing import Seconds, captured_seconds
 
 MOST_ROWS = 128
-"beyond it the library's products were as fast on the card that was measured, an H200"
+"above it PyTorch was as fast on an H200"
 _THREADS = 128
 _PARTIAL_NUMBERS = 4 * 2**20
 "fp32 sums that blocks leave for each other, 16 MiB"
 _MOST_TILES = 65536
 _BLOCKS = (32, 2048)
-"of a kernel that is worth a trial, where the inputs are shared out: fewer leave a card idle, more only add up"
+"least and most blocks of a kernel that is tried with split inputs"
 _TOLERANCE = {torch.float32: 1e-4, torch.float16: 1e-2}
-"of the largest number in an output"
+"relative to the largest number in an output"
 _logger = logging.getLogger(__name__)
 
 
@@ -81,24 +81,24 @@ class LinearKernels:
 
 
 KernelsFor = Callable[[torch.dtype, torch.dtype], LinearKernels | None]
-"those for weights and states of these dtypes, None where there are none"
+"the kernels for weights and states of these dtypes, None if there are none"
 Decisions = dict[Hashable, Way | None]
 
 
-class FewRows:
-    """The products of layers of one shape, decided for each number of rows when it first comes up."""
+class SmallBatchLinear:
+    """The products of layers of one shape. The kernel for a number of rows is chosen at its first use."""
 
     def __init__(
         self, weights: Callable[[], list[Tensor]], *, kernels: KernelsFor, decisions: Decisions, seconds: Seconds
     ) -> None:
-        """`weights` gives those of all the layers: a step reads them one after the other, and so does a trial."""
+        """`weights` returns the weights of all the layers, which a trial reads in turn as a decode step does."""
         self._weights = weights
         self._kernels = kernels
         self._decisions = decisions
         self._seconds = seconds
 
     def __call__(self, states: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
-        """The product, or None where the library is to make it."""
+        """The product, or None where PyTorch should compute it."""
         rows = states.shape[0]
         if rows > MOST_ROWS or not fits(states, weight):
             return None
@@ -125,7 +125,7 @@ class FewRows:
         best = None
         for way in ways(rows, outputs, inputs):
             if not close(kernels.run(way, states, weight, None), plain):
-                _logger.warning("rollout does not use `%s`: it computes otherwise than PyTorch", way.tile.kernel)
+                _logger.warning("rollout does not use `%s`: its results differ from those of PyTorch", way.tile.kernel)
                 continue
             seconds = self._seconds(lambda way=way: kernels.run(way, states, next(turns), None))  # type: ignore[misc]
             if seconds < least:
@@ -136,14 +136,14 @@ class FewRows:
         return best
 
 
-def few_rows_on(
+def small_batch_linear_on(
     device: torch.device, weights: Callable[[], list[Tensor]], *, architecture: str | None
-) -> FewRows | None:
-    """For layers of one shape; None on a CPU. What was decided once holds for the process."""
+) -> SmallBatchLinear | None:
+    """The products of layers of one shape; None on a CPU. Choices are kept for the process."""
     if device.type != "cuda":
         return None
     kernels = partial(_kernels_on, device, architecture)
-    return FewRows(weights, kernels=kernels, decisions=_decisions, seconds=captured_seconds)
+    return SmallBatchLinear(weights, kernels=kernels, decisions=_decisions, seconds=captured_seconds)
 
 
 _decisions: Decisions = {}
@@ -153,20 +153,20 @@ _decisions: Decisions = {}
 def _kernels_on(
     device: torch.device, architecture: str | None, weight: torch.dtype, states: torch.dtype
 ) -> LinearKernels | None:
-    """None for bf16, whose products are left to the tensor cores that come with it, and where NVRTC fails."""
+    """None for bf16, which PyTorch multiplies on tensor cores, and where NVRTC fails."""
     if states not in _TOLERANCE or weight not in C_TYPES:
         return None
     macros = {"INPUT": C_TYPES[states], "WEIGHT": C_TYPES[weight], "OUTPUT": C_TYPES[states]}
     try:
         kernels = loaded_kernels("linear_kernels", macros, device=device, architecture=architecture)
     except KernelError as error:
-        _logger.warning("rollout multiplies without kernels of its own: %s", str(error).splitlines()[0])
+        _logger.warning("rollout multiplies without its own kernels: %s", str(error).splitlines()[0])
         return None
     return LinearKernels(kernels, device=device)
 
 
 def ways(rows: int, outputs: int, inputs: int) -> Iterator[Way]:
-    """What is worth a trial: tiles of about so many rows, the inputs in one piece or in as many as keep blocks busy."""
+    """Kernels worth a trial: tiles of about this many rows, the inputs whole or split to keep all blocks busy."""
     least, most = _BLOCKS
     for tile in TILES:
         if not (rows <= 4 * tile.rows and (tile.rows <= 8 or tile.rows < 2 * rows)):
@@ -185,7 +185,7 @@ def num_tiles(tile: Tile, rows: int, outputs: int) -> int:
 
 
 def fits(states: Tensor, weight: Tensor) -> bool:
-    """Whether the kernels can read them: sixteen bytes at a time."""
+    """Whether the kernels, which load sixteen bytes at a time, can read both."""
     ready = states.is_contiguous() and weight.is_contiguous() and states.shape[1] % 8 == 0
     return ready and states.data_ptr() % 16 == 0 and weight.data_ptr() % 16 == 0
 

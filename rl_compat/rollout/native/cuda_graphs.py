@@ -1,4 +1,4 @@
-"""CUDA graphs of one decode step: captured at the first use of a shape, replayed ever after."""
+"""CUDA graphs of one decode step: captured at the first use of a shape, replayed from then on."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _logger = logging.getLogger(__name__)
 
 
 class StepGraphs:
-    """Graphs by shape key, sharing one memory pool: they never run at the same time and keep no result of their own.
+    """Graphs by shape key. They share one memory pool, since they never run at the same time and keep no results.
 
-    A captured body may touch only tensors that stay where they are, and must not wait for the device. A model whose
-    forward does wait cannot be captured: a warning says so, and from then on bodies just run.
+    A captured body may use only tensors with fixed addresses and must not wait for the device. A model whose forward
+    waits cannot be captured: a warning is logged, and from then on bodies run without a graph.
     """
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class StepGraphs:
             tensor.copy_(value)
 
     def _refuse(self, reason: str) -> None:
-        _logger.warning("rollout goes on without CUDA graphs: %s", reason)
+        _logger.warning("rollout runs without CUDA graphs: %s", reason)
         self.refused = True
         self.drop()
 

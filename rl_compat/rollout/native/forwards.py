@@ -12,7 +12,7 @@ from rl_compat.rollout.draws import plain_draw
 from rl_compat.rollout.kernels.choice import chosen_ops, step_size
 from rl_compat.rollout.linears.adapted_projection import AdaptedProjection
 from rl_compat.rollout.linears.projections import Projection, SharedProjection
-from rl_compat.rollout.linears.small_batch_linear import few_rows_on
+from rl_compat.rollout.linears.small_batch_linear import small_batch_linear_on
 from rl_compat.rollout.native.cuda_graphs import StepGraphs
 from rl_compat.rollout.native.decoder import SlotDecoder
 from rl_compat.rollout.native.decoder_spec import read_spec
@@ -31,8 +31,7 @@ def decoder_over(
     graphs: StepGraphs | None = None,
     kernel_architecture: str | None = None,
 ) -> SlotDecoder:
-    """Over the slots of the memory. Raises UnknownDecoderError when `own` is asked for and the model is of no family
-    described here."""
+    """A decoder over the slots. Raises UnknownDecoderError with `own` for a model of an unknown family."""
     device = weights.model.get_input_embeddings().weight.device
     if not own:
         theirs = HuggingFaceForward(
@@ -50,7 +49,7 @@ def decoder_over(
 
 
 def _speed_up(projections: Sequence[Projection], device: torch.device, architecture: str | None) -> None:
-    """Give layers of one shape what is faster for few rows. It holds them weakly, so that sleep frees them."""
+    """Give layers of one shape the products for small batches, which hold them weakly, so that sleep frees them."""
     bases = [one.base if isinstance(one, AdaptedProjection) else one for one in projections]
     shared = [base for base in bases if isinstance(base, SharedProjection)]
     references = [ref(one) for one in shared]
@@ -59,6 +58,6 @@ def _speed_up(projections: Sequence[Projection], device: torch.device, architect
         alive = [one for one in (reference() for reference in references) if one is not None]
         return [weight for weight in (one.whole_weight() for one in alive) if weight is not None]
 
-    product = few_rows_on(device, weights, architecture=architecture)
+    product = small_batch_linear_on(device, weights, architecture=architecture)
     for one in shared:
-        one.few_rows = product
+        one.small_batch = product

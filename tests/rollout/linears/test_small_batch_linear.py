@@ -23,8 +23,8 @@ from rl_compat.rollout.linears.small_batch_linear import (
     MOST_ROWS,
     TILES,
     Decisions,
-    FewRows,
     LinearKernels,
+    SmallBatchLinear,
     Tile,
     Way,
     close,
@@ -105,12 +105,12 @@ def test_a_product_does_not_depend_on_the_other_rows(device: torch.device) -> No
 
 def decided(
     weights: list[Tensor], times: list[float], device: torch.device, *, dtype: torch.dtype = torch.float32
-) -> tuple[FewRows, dict[object, Way | None]]:
+) -> tuple[SmallBatchLinear, dict[object, Way | None]]:
     """The seconds of PyTorch, then of each way that is tried; the last stays for the rest."""
     kernels = kernels_on(device, torch.float32, dtype)
     waiting = list(times)
     decisions: Decisions = {}
-    product = FewRows(
+    product = SmallBatchLinear(
         lambda: weights,
         kernels=lambda weight, states: kernels,
         decisions=decisions,
@@ -166,7 +166,7 @@ def test_a_projection_takes_the_faster_product_of_its_merged_weights() -> None:
         seen.append(weight)
         return None if len(seen) == 1 else torch.full((len(states), 24), 7.0)
 
-    projection.few_rows = product
+    projection.small_batch = product
     states = torch.randn(2, 64)
     plain = torch.cat([first(states), second(states)], dim=1)
     torch.testing.assert_close(projection(states), plain)
@@ -207,7 +207,9 @@ def test_a_trial_on_a_gpu_decides_without_touching_its_random_numbers() -> None:
     weights = [torch.randn(896, 896, device=device) for _ in range(12)]
     kernels = kernels_on(device, torch.float32, torch.float32)
     decisions: Decisions = {}
-    product = FewRows(lambda: weights, kernels=lambda *dtypes: kernels, decisions=decisions, seconds=captured_seconds)
+    product = SmallBatchLinear(
+        lambda: weights, kernels=lambda *dtypes: kernels, decisions=decisions, seconds=captured_seconds
+    )
     before = torch.cuda.get_rng_state()
     states = torch.ones(8, 896, device=device)
     output = product(states, weights[0], None)

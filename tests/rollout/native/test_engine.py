@@ -140,8 +140,10 @@ def test_activations_beyond_the_range_of_fp16_are_an_error_and_harmless_in_fp32(
             layer.mlp.down_proj.weight.mul_(1e-4)
             layer.mlp.gate_proj.weight.mul_(1e3)
     build(name, llama).generate(PROMPTS, GREEDY)
-    with pytest.raises(RLCompatError, match=r"4 of 4 responses .* the range of fp16"):
+    with pytest.raises(RLCompatError) as overflow:
         build(name, llama, compute_dtype="fp16").generate(PROMPTS, GREEDY)
+    assert "4 of 4" in str(overflow.value)
+    assert "`plan.rollout_dtype=fp32`" in str(overflow.value.hint)
 
 
 def test_logprobs_of_a_bf16_copy_are_near_those_of_the_fp32_weights(llama: nn.Module) -> None:
@@ -253,7 +255,7 @@ def test_a_device_without_cuda_graphs_goes_on_without_them_and_says_so(
     engine = build("native", llama, max_num_seqs=5, cuda_graphs=True)
     groups = engine.generate(prompts, params)
     assert [g[0].token_ids for g in groups] == [g[0].token_ids for g in plain]
-    assert caplog.text.count("rollout goes on without CUDA graphs") == 1
+    assert caplog.text.count("CUDA graphs") == 1
 
 
 @pytest.mark.parametrize("stops", [(), tuple(range(0, 90, 9))])
