@@ -10,10 +10,9 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
-from rl_compat.algorithms.precision import at_least_float32
+from rl_compat.algorithms.precision import MAX_LOG_RATIO, at_least_float32
 from rl_compat.algorithms.table import KLKind
 
-MAX_LOG_RATIO = 20.0
 MAX_K3 = 10.0
 MAX_RELATIVE_ERROR = 0.2
 

@@ -1,4 +1,4 @@
-"""Out of memory, told apart and answered; and the peak of what a device held."""
+"""Detection of out-of-memory errors."""
 
 from __future__ import annotations
 
@@ -27,16 +27,3 @@ def unless_out_of_memory(work: Callable[[], Result]) -> Done[Result] | None:
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
     return None
-
-
-def reset_peak(device: str) -> None:
-    """Start a new measurement of `peak_bytes`."""
-    if torch.device(device).type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-
-
-def peak_bytes(device: str) -> int | None:
-    """Most bytes that tensors held on a CUDA device since `reset_peak`; None elsewhere."""
-    if torch.device(device).type != "cuda":
-        return None
-    return torch.cuda.max_memory_allocated(device)

@@ -15,7 +15,7 @@ import torch.multiprocessing as mp
 from torch import Tensor
 
 from fakes.engines import random_batch, role_plan, token_mean_loss
-from fakes.losses import loss_settings
+from fakes.part_settings import loss_settings
 from rl_compat.algorithms.advantages.group import grpo
 from rl_compat.batch import Batch
 from rl_compat.data.encode.conversations import Example
@@ -146,6 +146,7 @@ def learner(folder: Path, ranks: Ranks, *, objective: Any, kind: str, pack_token
         mini_batch_size=3,
         optimizer=OPTIMIZER,
         pack_tokens=pack_tokens,
+        trust_remote_code=False,
     )
     torch.manual_seed(0)
     worker = LearnerWorker(settings, ranks)

@@ -6,9 +6,7 @@ import torch
 from torch import Tensor
 
 from rl_compat.algorithms.advantages.gae import AdvantageEstimate
-from rl_compat.algorithms.precision import at_least_float32
-
-MAX_LOG_RATIO = 20.0
+from rl_compat.algorithms.precision import MAX_LOG_RATIO, at_least_float32
 
 
 def vtrace(

@@ -14,9 +14,8 @@ import torch
 from torch import Tensor
 
 from rl_compat.algorithms.masking import masked_mean, masked_sum
-from rl_compat.algorithms.precision import at_least_float32
+from rl_compat.algorithms.precision import MAX_LOG_RATIO, at_least_float32
 
-MAX_LOG_RATIO = 20.0
 PREFIX = "rollout_corr/"
 
 

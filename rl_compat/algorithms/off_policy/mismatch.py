@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from rl_compat.algorithms.masking import masked_mean, masked_sum
-from rl_compat.algorithms.off_policy.importance import MAX_LOG_RATIO, log_ratio_of, prefixed
+from rl_compat.algorithms.off_policy.importance import log_ratio_of, prefixed
+from rl_compat.algorithms.precision import MAX_LOG_RATIO
 
 
 def mismatch_metrics(*, old_logprobs: Tensor, rollout_logprobs: Tensor, response_mask: Tensor) -> dict[str, float]:
