@@ -53,7 +53,7 @@ def assert_same(run: Path, other: Path) -> None:
         mine, others = (load_file(checkpoint(path) / role / "weights.safetensors") for path in (run, other))
         assert all(mine[name].equal(others[name]) for name in others)
     carried = [json.loads((checkpoint(path) / "trainer.json").read_text()) for path in (run, other)]
-    for key in ("order", "method", "step"):
+    for key in ("order", "recipe", "step"):
         assert carried[0][key] == carried[1][key]
 
 
@@ -89,7 +89,7 @@ def test_the_compared_runs_do_what_they_are_there_for(llama_folder: Path, tmp_pa
     dapo = found["dapo"]
     assert max(step["training/num_gen_batches"] for step in dapo.values()) > 1
     states = (tmp_path / "dapo" / "checkpoints").glob("*/trainer.json")
-    assert any(len(json.loads(state.read_text())["method"]["left_over"]) > 0 for state in states)
+    assert any(len(json.loads(state.read_text())["recipe"]["left_over"]) > 0 for state in states)
     assert all(step["training/zero_spread_groups"] == 0 for step in dapo.values())
 
     prices = [step["cost/multiplier"] for step in found["ppo_lagrangian"].values()]
