@@ -161,14 +161,17 @@ class PolicyWorker(TrainedWorker):
         num_groups = len(batch.groups.unique())
         return self.settings.num_epochs == 1 and num_groups <= (self.settings.mini_batch_size or num_groups)
 
+    @dispatch()
     def load_state(self, *, folder: Path) -> None:
         super().load_state(folder=folder)
         self._source.changed(version=self.version)
 
+    @dispatch()
     def load_weights(self, *, folder: Path) -> None:
         super().load_weights(folder=folder)
         self._source.changed(version=self.version)
 
+    @dispatch()
     def put_back_state(self) -> None:
         super().put_back_state()
         self._source.changed(version=self.version)

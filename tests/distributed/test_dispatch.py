@@ -15,11 +15,15 @@ from fakes.engines import random_batch
 
 import rl_compat
 from rl_compat.batch import Batch
-from rl_compat.distributed.dispatch import balanced_shares, dispatch, distinct
+from rl_compat.distributed.dispatch import balanced_shares, dispatch, dispatch_of, distinct
 from rl_compat.distributed.group import PendingCall, WorkerGroup
 from rl_compat.distributed.local import LocalWorker, WorkerThread
 from rl_compat.distributed.pool import ResourcePool
 from rl_compat.errors import HardwareError
+from rl_compat.workers.critic import CriticWorker
+from rl_compat.workers.learner import LearnerWorker
+from rl_compat.workers.policy import PolicyWorker
+from rl_compat.workers.trained import TrainedWorker
 
 
 class Adder:
@@ -169,3 +173,11 @@ def test_mypy_sees_a_wrong_argument_of_a_worker_method(tmp_path: Path) -> None:
     assert found == {(17, "arg-type"), (18, "call-arg"), (19, "call-arg"), (20, "arg-type"), (21, "return-value")}, (
         checked.stdout
     )
+
+
+@pytest.mark.parametrize("worker", [PolicyWorker, CriticWorker, LearnerWorker])
+def test_an_overridden_worker_method_is_declared_as_the_one_it_overrides(worker: type[TrainedWorker]) -> None:
+    declared = {name: method for name, method in vars(TrainedWorker).items() if hasattr(method, "__dispatch__")}
+    assert {name: dispatch_of(getattr(worker, name)) for name in declared} == {
+        name: dispatch_of(method) for name, method in declared.items()
+    }
