@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from rl_compat.batch import Batch
 from rl_compat.distributed.ranks import Ranks, Solo
 from rl_compat.errors import RLCompatError
-from rl_compat.models.lora import merge_for_export, trainable_parameters
+from rl_compat.models.lora import trainable_parameters
 from rl_compat.planning.types import RolePlan
 from rl_compat.training import memory
 from rl_compat.training.layout import Layout
@@ -135,10 +135,6 @@ class TrainEngine:
         """Return to a copy. Gradients are dropped."""
         max_rows, max_tokens = self._trained().put_back_state(state)
         self.limits = MicroBatchLimits(max_rows=max_rows, max_tokens=max_tokens)
-
-    def export_state_dict(self) -> dict[str, Tensor]:
-        """The weights under plain Hugging Face names on the CPU, adapters merged, tied weights once."""
-        return merge_for_export(self.model)
 
     def _evaluate(
         self, batch: Batch, compute: Callable[[TokenMatrix], list[Tensor]], *, num_columns: int

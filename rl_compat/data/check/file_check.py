@@ -91,11 +91,12 @@ class FileCheck:
 
     def _look_at(self, record: Record, *, row: int, index: int) -> None:
         convert = CONVERTERS[self._reading.task]
-        found = convert(record, self._form, row=row, index=index, split=self._reading.split)
-        if isinstance(found, Unusable):
-            self._findings.add(row, "unusable", f"cannot be used: {found.why}", hint=_LEAVE_OUT)
-        else:
-            self._look_at_row(found if isinstance(found, list) else [found])
+        try:
+            found = convert(record, self._form, row=row, index=index, split=self._reading.split)
+        except Unusable as error:
+            self._findings.add(row, "unusable", f"cannot be used: {error}", hint=_LEAVE_OUT)
+            return
+        self._look_at_row(found if isinstance(found, list) else [found])
 
     def _look_at_row(self, rows: Sequence[AnyRow]) -> None:
         first = rows[0]

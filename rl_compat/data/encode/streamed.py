@@ -113,9 +113,10 @@ class StreamedPrompts(Sequence[Prompt]):
         file = self._files[piece.file]
         offset = number - piece.first_row
         record = self._records_of(piece)[offset]
-        row = to_row(record, file.form, row=number, index=piece.index + offset, split=file.split)
-        if isinstance(row, Unusable):
-            self._leave_out(number, row.why)
+        try:
+            row = to_row(record, file.form, row=number, index=piece.index + offset, split=file.split)
+        except Unusable as error:
+            self._leave_out(number, str(error))
             return None
         limit = self._max_prompt_length
         prompt, length = encode_row(row, chat=self._chat, max_prompt_length=limit, overlong=self._overlong)

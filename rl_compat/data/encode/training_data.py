@@ -43,10 +43,6 @@ class TrainingData:
     weights: tuple[float, ...] = ()
     notes: tuple[str, ...] = ()
 
-    @property
-    def streamed(self) -> bool:
-        return isinstance(self.prompts, StreamedPrompts)
-
     def sample(self) -> Sequence[Prompt]:
         """All prompts, or the first ones of each streamed source, to check before a run."""
         return self.prompts.sample() if isinstance(self.prompts, StreamedPrompts) else self.prompts

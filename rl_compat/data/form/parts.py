@@ -7,22 +7,22 @@ from typing import Any
 
 from rl_compat.data.form.columns import Record, lookup
 from rl_compat.data.form.rows import Text, prompt_messages
-from rl_compat.data.form.turns import Unusable, is_empty, split_at_response, text_or_turns
+from rl_compat.data.form.turns import Unusable, is_empty, part, split_at_response, text_or_turns
 
 NUM_NAMED_COLUMNS = 4
 
 
-def prompt_in(record: Record, columns: Mapping[str, str]) -> Text | Unusable:
-    """The prompt with the input appended, and the history and the system message prepended."""
+def prompt_in(record: Record, columns: Mapping[str, str]) -> Text:
+    """The prompt with the input appended, and the history and the system message prepended. Raises Unusable."""
     column = columns["prompt"]
+    if lookup(record, column) is None and column.partition(".")[0] not in record:
+        raise _of_another_form(record, column)
     prompt = text_or_turns(lookup(record, column))
-    if isinstance(prompt, Unusable):
-        return prompt if column.partition(".")[0] in record else _of_another_form(record, column)
     below = lookup(record, columns.get("input"))
     if isinstance(prompt, str) and isinstance(below, str) and below.strip():
         prompt = f"{prompt}\n\n{below}" if prompt.strip() else below
     if is_empty(prompt):
-        return Unusable("empty")
+        raise Unusable("empty")
     earlier = _history(lookup(record, columns.get("history")))
     system = lookup(record, columns.get("system"))
     if isinstance(system, str) and system.strip() and not (isinstance(prompt, list) and prompt[0]["role"] == "system"):
@@ -45,46 +45,36 @@ def _history(value: Any) -> list[dict[str, Any]]:
     return [{"role": role, "content": text} for pair in pairs for role, text in zip(roles, pair, strict=True)]
 
 
-def prompt_and_response(record: Record, columns: Mapping[str, str]) -> tuple[Text, Text] | Unusable:
-    """The prompt, empty where the form has none, and the response: text, or messages from the first assistant turn."""
+def prompt_and_response(record: Record, columns: Mapping[str, str]) -> tuple[Text, Text]:
+    """The prompt, empty where the form has none, and the response: text, or messages from the first assistant turn.
+
+    A response column may hold the whole conversation. Raises Unusable.
+    """
     prompt = prompt_in(record, columns) if "prompt" in columns else ""
-    response = text_or_turns(lookup(record, columns["response"]))
-    if isinstance(prompt, Unusable):
-        return prompt
-    if isinstance(response, Unusable):
-        return Unusable(f"response: {response.why}")
-    if isinstance(response, list) and response[0]["role"] != "assistant":
-        return _joined(prompt, response)
-    return prompt, response
+    with part("response"):
+        response = text_or_turns(lookup(record, columns["response"]))
+        if isinstance(response, str) or response[0]["role"] == "assistant":
+            return prompt, response
+        before, response = split_at_response(response)
+    return (before if len(before) >= len(prompt_messages(prompt)) else prompt), response
 
 
-def _joined(prompt: Text, response: list[dict[str, Any]]) -> tuple[Text, Text] | Unusable:
-    """Prompt and response from a response column with a whole conversation."""
-    parts = split_at_response(response)
-    if isinstance(parts, Unusable):
-        return Unusable(f"response: {parts.why}")
-    return (parts[0] if len(parts[0]) >= len(prompt_messages(prompt)) else prompt), parts[1]
-
-
-def whole_conversation(record: Record, columns: Mapping[str, str]) -> tuple[Text, Text] | Unusable:
+def whole_conversation(record: Record, columns: Mapping[str, str]) -> tuple[Text, Text]:
     messages = prompt_in(record, columns)
-    if isinstance(messages, Unusable):
-        return messages
-    return split_at_response(messages) if isinstance(messages, list) else Unusable("text instead of messages")
+    if isinstance(messages, str):
+        raise Unusable("text instead of messages")
+    return split_at_response(messages)
 
 
-def pair_in(record: Record, columns: Mapping[str, str]) -> tuple[Text, Text, Text] | Unusable:
-    """Prompt, chosen, rejected. The common beginning of two whole conversations is their prompt."""
-    chosen, rejected = (text_or_turns(lookup(record, columns[role])) for role in ("chosen", "rejected"))
-    for role, value in (("chosen", chosen), ("rejected", rejected)):
-        if isinstance(value, Unusable):
-            return Unusable(f"`{role}`: {value.why}")
-    assert not isinstance(chosen, Unusable) and not isinstance(rejected, Unusable)
+def pair_in(record: Record, columns: Mapping[str, str]) -> tuple[Text, Text, Text]:
+    """Prompt, chosen, rejected. The common beginning of two whole conversations is their prompt. Raises Unusable."""
+    with part("`chosen`"):
+        chosen = text_or_turns(lookup(record, columns["chosen"]))
+    with part("`rejected`"):
+        rejected = text_or_turns(lookup(record, columns["rejected"]))
     if isinstance(chosen, str) != isinstance(rejected, str):
-        return Unusable("one of `chosen` and `rejected` is text, the other messages")
-    prompt: Text | Unusable = prompt_in(record, columns) if columns.get("prompt") else ""
-    if isinstance(prompt, Unusable):
-        return prompt
+        raise Unusable("one of `chosen` and `rejected` is text, the other messages")
+    prompt = prompt_in(record, columns) if columns.get("prompt") else ""
     if isinstance(chosen, str) or isinstance(rejected, str):
         return prompt, chosen, rejected
     return _without_shared_beginning(_with_system(prompt, record, columns), chosen, rejected)
@@ -100,16 +90,18 @@ def _with_system(prompt: Text, record: Record, columns: Mapping[str, str]) -> Te
 
 def _without_shared_beginning(
     prompt: Text, chosen: list[dict[str, Any]], rejected: list[dict[str, Any]]
-) -> tuple[Text, Text, Text] | Unusable:
+) -> tuple[Text, Text, Text]:
     if chosen[0]["role"] == "assistant" or rejected[0]["role"] == "assistant":
-        return (prompt, chosen, rejected) if prompt else Unusable("no prompt")
+        if not prompt:
+            raise Unusable("no prompt")
+        return prompt, chosen, rejected
     shortest = min(len(chosen), len(rejected))
     shared = next((i for i in range(shortest) if chosen[i] != rejected[i]), shortest)
     start = min(shared, shortest - 1)
     while start > 0 and chosen[start]["role"] != "assistant":
         start -= 1
     if start == 0 or rejected[start]["role"] != "assistant":
-        return Unusable("`chosen` and `rejected` share no prompt")
+        raise Unusable("`chosen` and `rejected` share no prompt")
     beginning = chosen[:start]
     own = prompt_messages(prompt)
     if own and own[0]["role"] == "system" and beginning[0]["role"] != "system":

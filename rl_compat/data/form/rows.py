@@ -62,18 +62,10 @@ class PreferenceRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LabelledRow:
+class LabelledRow(SupervisedRow):
     """A prompt, a response, and whether the response is desirable."""
 
-    prompt: Text
-    response: Text
     label: bool
-    data_source: str = ""
-    row: int = 0
-
-    @property
-    def is_plain_text(self) -> bool:
-        return self.prompt == "" and isinstance(self.response, str)
 
 
 def prompt_messages(prompt: Text) -> ChatMessages:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from rl_compat.data.form.rows import ChatMessages, Text
@@ -25,38 +25,34 @@ ROLES: Mapping[str, str] = {
 "values of `from` in ShareGPT to roles"
 
 
-@dataclass(frozen=True, slots=True)
-class Unusable:
+class Unusable(Exception):  # noqa: N818
     """The reason why a row cannot be used."""
 
-    why: str
+
+@contextmanager
+def part(name: str) -> Iterator[None]:
+    """Put the name of a part of the record before the reason why the part cannot be used."""
+    try:
+        yield
+    except Unusable as error:
+        raise Unusable(f"{name}: {error}") from error
 
 
-def text_or_turns(value: Any) -> Text | Unusable:
-    """A prompt or response from the value of a column; an empty text is returned as it is."""
+def text_or_turns(value: Any) -> Text:
+    """A prompt or response from the value of a column; an empty text is returned as it is. Raises Unusable."""
     if value is None:
-        return Unusable("null")
+        raise Unusable("null")
     value = unpacked(value)
     if isinstance(value, str):
         return value
     if isinstance(value, dict) and ("role" in value or "from" in value):
         value = [value]
     if not isinstance(value, list):
-        return Unusable(f"neither text nor messages: {type(value).__name__}")
-    return turns(value) if value else Unusable("empty")
-
-
-def turns(value: list[Any]) -> ChatMessages | Unusable:
-    """Messages from dicts with `role` and `content`, or with `from` and `value`."""
-    found: ChatMessages = []
-    for item in value:
-        turn = _turn(item)
-        if isinstance(turn, Unusable):
-            return turn
-        found.append(turn)
-    if not any(turn.get("content") or turn.get("tool_calls") for turn in found):
-        return Unusable("empty")
-    return found
+        raise Unusable(f"neither text nor messages: {type(value).__name__}")
+    turns = [_turn(item) for item in value]
+    if not any(turn.get("content") or turn.get("tool_calls") for turn in turns):
+        raise Unusable("empty")
+    return turns
 
 
 def unpacked(value: Any) -> Any:
@@ -94,27 +90,26 @@ def before_response(messages: ChatMessages) -> ChatMessages:
     return messages[:end]
 
 
-def split_at_response(messages: ChatMessages) -> tuple[ChatMessages, ChatMessages] | Unusable:
-    """The turns before the first assistant turn, and those from it to the last assistant turn."""
+def split_at_response(messages: ChatMessages) -> tuple[ChatMessages, ChatMessages]:
+    """The turns before the first assistant turn, and those from it to the last assistant turn. Raises Unusable."""
     spoken = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
     if not spoken:
-        return Unusable("no assistant turn")
+        raise Unusable("no assistant turn")
     if spoken[0] == 0:
-        return Unusable("begins with an assistant turn")
+        raise Unusable("begins with an assistant turn")
     return messages[: spoken[0]], messages[spoken[0] : spoken[-1] + 1]
 
 
-def _turn(item: Any) -> dict[str, Any] | Unusable:
-    if not isinstance(item, dict):
-        return Unusable("a list without `role` and `content`")
-    if isinstance(item.get("role"), str):
+def _turn(item: Any) -> dict[str, Any]:
+    """A message from a dict with `role` and `content`, or with `from` and `value`."""
+    if isinstance(item, dict) and isinstance(item.get("role"), str):
         return _without_nulls(item)
-    if not isinstance(item.get("from"), str):
-        return Unusable("a list without `role` and `content`")
+    if not isinstance(item, dict) or not isinstance(item.get("from"), str):
+        raise Unusable("a list without `role` and `content`")
     role = ROLES.get(item["from"].lower())
-    return (
-        Unusable(f"unknown speaker `{item['from']}`") if role is None else {"role": role, "content": item.get("value")}
-    )
+    if role is None:
+        raise Unusable(f"unknown speaker `{item['from']}`")
+    return {"role": role, "content": item.get("value")}
 
 
 def _without_nulls(message: dict[str, Any]) -> dict[str, Any]:

@@ -137,17 +137,17 @@ def form_of(records: Sequence[Record], reading: Reading, source: Records) -> For
 
 
 def convert_all(
-    records: Sequence[Record], form: Form, *, task: Task, split: str, first_row: int = 0, first_index: int = 0
+    records: Sequence[Record], form: Form, *, task: Task, split: str, first_row: int = 0
 ) -> tuple[list[Any], dict[str, list[int]]]:
     """The usable rows, and the numbers of the others by reason."""
     rows: list[Any] = []
     bad: dict[str, list[int]] = {}
     for index, record in enumerate(records):
-        row = CONVERTERS[task](record, form, row=first_row + index, index=first_index + index, split=split)
-        if isinstance(row, Unusable):
-            bad.setdefault(row.why, []).append(first_row + index)
-        else:
+        try:
+            row = CONVERTERS[task](record, form, row=first_row + index, index=index, split=split)
             rows.extend(row if isinstance(row, list) else [row])
+        except Unusable as error:
+            bad.setdefault(str(error), []).append(first_row + index)
     return rows, bad
 
 

@@ -5,30 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rl_compat.verl.keys.correction import ratio_cap
-from rl_compat.verl.keys.policy import (
-    clip_ratio,
-    clip_ratio_low,
-    kl_loss_coef,
-    kl_loss_type,
-    loss_aggregation,
-    loss_mode,
-    use_kl_loss,
-)
-from rl_compat.verl.keys.role_meanings import (
-    attention,
-    compute_dtype,
-    dynamic_batches,
-    global_micro_batch_size,
-    grad_clip,
-    micro_batch_size,
-    offload,
-    storage_dtype,
-    targets,
-    token_budget,
-    warmup_ratio,
-    warmup_steps,
-)
+from rl_compat.verl.keys import correction, policy, role_meanings
 from rl_compat.verl.keys.rules import Given, Outcome, Rule, inert, only, other_than, renamed, same, translated
 
 SHARDING = inert("one device holds whole tensors")
@@ -38,13 +15,13 @@ NOT_COMPILED = inert("nothing is compiled")
 PROFILER = inert("this profiler is not supported; the metrics contain time and memory of each phase")
 
 ENGINE: Mapping[str, Rule] = {
-    "param_offload": offload("plan.offload_idle_models"),
-    "optimizer_offload": offload("plan.offload_optimizer"),
-    "offload_policy": offload("plan.offload_idle_models", "plan.offload_optimizer"),
+    "param_offload": role_meanings.offload("plan.offload_idle_models"),
+    "optimizer_offload": role_meanings.offload("plan.offload_optimizer"),
+    "offload_policy": role_meanings.offload("plan.offload_idle_models", "plan.offload_optimizer"),
     "grad_offload": inert("gradients live only inside an update"),
-    "model_dtype": storage_dtype,
-    "dtype": compute_dtype("verl's FSDP engine itself ignores it"),
-    "mixed_precision.param_dtype": compute_dtype("what training multiplies in"),
+    "model_dtype": role_meanings.storage_dtype,
+    "dtype": role_meanings.compute_dtype("verl's FSDP engine itself ignores it"),
+    "mixed_precision.param_dtype": role_meanings.compute_dtype("what training multiplies in"),
     "mixed_precision.reduce_dtype": inert("one device reduces nothing"),
     "mixed_precision.buffer_dtype": inert("buffers keep their own dtype"),
     "strategy": other_than(("fsdp", "fsdp2"), "one program for one device and many"),
@@ -69,8 +46,8 @@ ENGINE: Mapping[str, Rule] = {
 }
 
 OPTIM: Mapping[str, Rule] = {
-    "lr_warmup_steps": warmup_steps,
-    "lr_warmup_steps_ratio": warmup_ratio,
+    "lr_warmup_steps": role_meanings.warmup_steps,
+    "lr_warmup_steps_ratio": role_meanings.warmup_ratio,
     "weight_decay": same("optimizer.weight_decay"),
     "betas": same("optimizer.betas"),
     "clip_grad": same("optimizer.max_grad_norm"),
@@ -89,7 +66,7 @@ OPTIM: Mapping[str, Rule] = {
     ),
     "override_optimizer_config.eps": same("optimizer.eps"),
     "override_optimizer_config.betas": same("optimizer.betas"),
-    "override_optimizer_config.optimizer_cpu_offload": offload("plan.offload_optimizer"),
+    "override_optimizer_config.optimizer_cpu_offload": role_meanings.offload("plan.offload_optimizer"),
     "override_optimizer_config.*": other_than((False, None), "only `eps`, `betas` and offload are read"),
 }
 
@@ -102,7 +79,7 @@ MODEL: Mapping[str, Rule] = {
     ),
     "external_lib": only((None,), "nothing to import", otherwise="models are those of transformers"),
     "override_config": only(({}, None), "nothing to override", otherwise="give its entries as keys of their own"),
-    "override_config.attn_implementation": attention,
+    "override_config.attn_implementation": role_meanings.attention,
     "override_config.*dropout*": only(
         (0,), "dropout is off", otherwise="dropout changes the log-probabilities between rollout and update"
     ),
@@ -122,7 +99,7 @@ MODEL: Mapping[str, Rule] = {
     "lora.rank": same("model.lora_rank"),
     "lora.alpha": same("model.lora_alpha"),
     "lora.dropout": same("model.lora_dropout"),
-    "target_modules": targets,
+    "target_modules": role_meanings.targets,
     "exclude_modules": only(
         (None, []), "nothing to exclude", otherwise="name what gets an adapter in `model.lora_targets`"
     ),
@@ -149,29 +126,29 @@ CHECKPOINT: Mapping[str, Rule] = {
 }
 
 BATCHES: Mapping[str, Rule] = {
-    "ppo_micro_batch_size_per_gpu": micro_batch_size,
-    "ppo_micro_batch_size": global_micro_batch_size,
-    "log_prob_micro_batch_size_per_gpu": micro_batch_size,
-    "log_prob_micro_batch_size": global_micro_batch_size,
-    "forward_micro_batch_size_per_gpu": micro_batch_size,
-    "forward_micro_batch_size": global_micro_batch_size,
-    "ppo_max_token_len_per_gpu": token_budget,
-    "log_prob_max_token_len_per_gpu": token_budget,
-    "forward_max_token_len_per_gpu": token_budget,
-    "use_dynamic_bsz": dynamic_batches,
-    "log_prob_use_dynamic_bsz": dynamic_batches,
+    "ppo_micro_batch_size_per_gpu": role_meanings.micro_batch_size,
+    "ppo_micro_batch_size": role_meanings.global_micro_batch_size,
+    "log_prob_micro_batch_size_per_gpu": role_meanings.micro_batch_size,
+    "log_prob_micro_batch_size": role_meanings.global_micro_batch_size,
+    "forward_micro_batch_size_per_gpu": role_meanings.micro_batch_size,
+    "forward_micro_batch_size": role_meanings.global_micro_batch_size,
+    "ppo_max_token_len_per_gpu": role_meanings.token_budget,
+    "log_prob_max_token_len_per_gpu": role_meanings.token_budget,
+    "forward_max_token_len_per_gpu": role_meanings.token_budget,
+    "use_dynamic_bsz": role_meanings.dynamic_batches,
+    "log_prob_use_dynamic_bsz": role_meanings.dynamic_batches,
 }
 
 LEARNER: Mapping[str, Rule] = {
     **BATCHES,
     "ppo_mini_batch_size": same("trainer.mini_batch_size", reason="prompts"),
     "ppo_epochs": same("algorithm.num_epochs"),
-    "grad_clip": grad_clip,
+    "grad_clip": role_meanings.grad_clip,
     "strategy": ENGINE["strategy"],
     "rollout_n": same("algorithm.group_size"),
     "shuffle": inert("mini-batches are always drawn in a shuffled order"),
     "data_loader_seed": inert("`trainer.seed` seeds the order of mini-batches"),
-    "loss_agg_mode": loss_aggregation,
+    "loss_agg_mode": policy.loss_aggregation,
     "loss_scale_factor": only((None,), "the padded width", otherwise="the divisor is the padded width"),
     "ulysses_sequence_parallel_size": ENGINE["ulysses_sequence_parallel_size"],
     "use_torch_compile": NOT_COMPILED,
@@ -208,17 +185,17 @@ def _under(prefix: str, *tables: Mapping[str, Rule]) -> dict[str, Rule]:
 
 
 ACTOR_ONLY: Mapping[str, Rule] = {
-    "clip_ratio": clip_ratio,
-    "clip_ratio_low": clip_ratio_low,
+    "clip_ratio": policy.clip_ratio,
+    "clip_ratio_low": policy.clip_ratio_low,
     "clip_ratio_high": same("algorithm.clip_high"),
     "clip_ratio_c": same("algorithm.clip_dual"),
     "entropy_coeff": same("algorithm.entropy_coef"),
     "calculate_entropy": inert("entropy is always in the metrics"),
     "calculate_sum_pi_squared": inert("the estimators that need it ask for it"),
-    "use_kl_loss": use_kl_loss,
-    "kl_loss_type": kl_loss_type,
-    "kl_loss_coef": kl_loss_coef,
-    "policy_loss.loss_mode": loss_mode,
+    "use_kl_loss": policy.use_kl_loss,
+    "kl_loss_type": policy.kl_loss_type,
+    "kl_loss_coef": policy.kl_loss_coef,
+    "policy_loss.loss_mode": policy.loss_mode,
     "policy_loss.clip_cov_ratio": same("algorithm.clip_cov.fraction"),
     "policy_loss.clip_cov_lb": same("algorithm.clip_cov.low"),
     "policy_loss.clip_cov_ub": same("algorithm.clip_cov.high"),
@@ -229,7 +206,7 @@ ACTOR_ONLY: Mapping[str, Rule] = {
     "tau_pos": same("algorithm.sapo.tau_positive"),
     "tau_neg": same("algorithm.sapo.tau_negative"),
     "freeze_vision_tower": inert("models are text only"),
-    "tis_imp_ratio_cap": ratio_cap,
+    "tis_imp_ratio_cap": correction.ratio_cap,
 }
 
 ROLES: Mapping[str, Rule] = {

@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rl_compat.verl.keys.meanings import (
-    disable_logprobs,
-    rollout_engine,
-    top_k,
-    validation_sampling,
-    validation_temperature,
-)
+from rl_compat.verl.keys import meanings
 from rl_compat.verl.keys.role_keys import BATCHES, PROFILER
 from rl_compat.verl.keys.rules import DTYPES, Rule, inert, only, other_than, renamed, same
 
@@ -21,12 +15,12 @@ NO_TOOLS = "rollouts are single turns without tools"
 
 ROLLOUT: Mapping[str, Rule] = {
     **BATCHES,
-    "name": rollout_engine,
+    "name": meanings.rollout_engine,
     "mode": inert("generation takes turns with training"),
     "n": same("algorithm.group_size"),
     "temperature": same("rollout.temperature"),
     "top_p": same("rollout.top_p"),
-    "top_k": top_k,
+    "top_k": meanings.top_k,
     "do_sample": only((True,), "responses are always sampled", otherwise="training needs sampled responses"),
     "seed": same("rollout.seed"),
     "prompt_length": same("data.max_prompt_length"),
@@ -62,13 +56,13 @@ ROLLOUT: Mapping[str, Rule] = {
     "update_weights_bucket_megabytes": HANDED_OVER,
     "logprobs_mode": inert("log-probabilities are those after temperature, over all tokens, as training computes them"),
     "calculate_log_probs": inert("the log-probability of each sampled token is always recorded"),
-    "disable_logprobs": disable_logprobs,
+    "disable_logprobs": meanings.disable_logprobs,
     "over_sample_rate": inert("as many responses are generated as are used"),
     "use_fire_sampling": only((False,), "off", otherwise="this sampling is not supported"),
     "quantization": only((None,), "off", otherwise="rollout weights are not quantized"),
     "quantization_config_file": only((None,), "off", otherwise="rollout weights are not quantized"),
-    "val_kwargs.temperature": validation_temperature,
-    "val_kwargs.do_sample": validation_sampling,
+    "val_kwargs.temperature": meanings.validation_temperature,
+    "val_kwargs.do_sample": meanings.validation_sampling,
     "val_kwargs.n": other_than((1,), "validation takes one response per question"),
     "val_kwargs.top_k": other_than((-1, 0), "validation samples from all tokens"),
     "val_kwargs.top_p": other_than((1,), "validation samples from all tokens"),

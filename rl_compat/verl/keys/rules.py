@@ -103,12 +103,12 @@ def same(native_key: str, *, reason: str = "") -> Rule:
     return rule
 
 
-def renamed(native_key: str, names: Mapping[Any, Any], *, reason: str, known: str | None = None) -> Rule:
+def renamed(native_key: str, names: Mapping[Any, Any], *, reason: str) -> Rule:
     """The same setting with other names for its values; a value without a name here is refused."""
 
     def rule(key: str, value: Any, given: Given) -> Outcome:
         if value not in names:
-            words = known or ", ".join(f"`{name}`" for name in dict.fromkeys(names) if isinstance(name, str))
+            words = ", ".join(f"`{name}`" for name in dict.fromkeys(names) if isinstance(name, str))
             return refused(f"only {words} exist here")
         native = names[value]
         return honoured(native_key, native) if native == value else translated({native_key: native}, reason)
