@@ -50,6 +50,10 @@ class CheckpointError(RLCompatError):
     """A checkpoint that is incomplete, damaged or could not be written."""
 
 
+class DamagedCheckpointError(CheckpointError):
+    """A file of a checkpoint that is missing or does not hold what was written to it."""
+
+
 class RewardError(RLCompatError):
     """A reward function that failed or returned something unusable."""
 

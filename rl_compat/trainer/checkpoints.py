@@ -1,6 +1,6 @@
 """Checkpoints as folders that are complete or do not count.
 
-A checkpoint is written beside its final place, every file synced, a manifest with sizes and SHA-256 sums written
+A checkpoint is written beside its final place, every file flushed, a manifest with sizes and SHA-256 sums written
 last, and the folder then renamed. A crash at any moment leaves either the whole checkpoint or none.
 """
 
@@ -9,11 +9,11 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import math
 import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,10 +21,15 @@ from safetensors import SafetensorError
 
 from rl_compat.config.types import TrainerConfig
 from rl_compat.errors import CheckpointError, ConfigError, DoesNotFitError
+from rl_compat.models.files.atomic import flush, flush_tree
+from rl_compat.training.checked_files import read_sums
 from rl_compat.units import MIB, format_bytes
 
 CHECKPOINTS = "checkpoints"
 MANIFEST = "manifest.json"
+DAMAGED_MANIFEST = "manifest.damaged.json"
+WHEN_READ = "when read"
+"in the manifest: the file's reader verifies its checksum"
 _NAME = re.compile(r"step_(\d+)")
 _ASIDE = ".writing-"
 _OLD = ".old-"
@@ -68,7 +73,7 @@ def _put_in_place(aside: Path, final: Path) -> None:
     if final.exists():
         final.rename(old)
     aside.rename(final)
-    _sync_folder(final.parent)
+    flush(final.parent)
     shutil.rmtree(old, ignore_errors=True)
 
 
@@ -92,21 +97,26 @@ def _reason(error: Exception, free: int) -> str:
 
 
 def _seal(folder: Path, step: int) -> None:
-    """Sync every file, then write the manifest that makes the folder a checkpoint."""
+    """Flush every file, then write the manifest that makes the folder a checkpoint."""
     files = {}
-    for path in sorted(folder.rglob("*")):
-        if path.is_file():
-            files[path.relative_to(folder).as_posix()] = {"bytes": path.stat().st_size, "sha256": _digest(path)}
-            _sync_file(path)
+    for inside in (folder, *(path for path in folder.rglob("*") if path.is_dir())):
+        hashed = {name: sums | {"verified": WHEN_READ} for name, sums in read_sums(inside).items()}
+        for path in inside.iterdir():
+            if path.is_file():
+                name = path.relative_to(folder).as_posix()
+                files[name] = hashed.get(path.name) or {"bytes": path.stat().st_size, "sha256": _digest(path)}
+    flush_tree(folder)
     manifest = folder / MANIFEST
-    manifest.write_text(json.dumps({"schema": 1, "step": step, "files": files}, indent=1))
-    _sync_file(manifest)
-    for path in [folder, *(p for p in folder.rglob("*") if p.is_dir())]:
-        _sync_folder(path)
+    manifest.write_text(json.dumps({"schema": 1, "step": step, "files": dict(sorted(files.items()))}, indent=1))
+    flush(manifest)
+    flush(folder)
 
 
 def problems(folder: Path, *, checksums: bool) -> list[str]:
-    """Why a folder is not a complete checkpoint; empty when it is. Checksums read every byte."""
+    """Why a folder is not a complete checkpoint; empty when it is.
+
+    Checksums are those of files that their reader does not verify.
+    """
     try:
         files = json.loads((folder / MANIFEST).read_text())["files"]
     except FileNotFoundError:
@@ -120,16 +130,19 @@ def problems(folder: Path, *, checksums: bool) -> list[str]:
             found.append(f"`{name}` is missing")
         elif path.stat().st_size != expected["bytes"]:
             found.append(f"`{name}` has {path.stat().st_size} bytes, expected {expected['bytes']}")
-        elif checksums and _digest(path) != expected["sha256"]:
+        elif checksums and expected.get("verified") != WHEN_READ and _digest(path) != expected["sha256"]:
             found.append(f"`{name}` does not match its checksum")
     return found
 
 
-def find_newest(root: Path) -> Found:
-    """The complete checkpoint with the highest step; newer incomplete folders are left alone and named."""
+def find_newest(root: Path, *, before: float = math.inf) -> Found:
+    """The complete checkpoint with the highest step below `before`; newer incomplete folders are left alone and named.
+
+    A file may still turn out to be damaged when it is read.
+    """
     _restore_replaced(root)
     skipped: list[str] = []
-    for step, folder in sorted(_steps(root), reverse=True):
+    for step, folder in sorted(((step, folder) for step, folder in _steps(root) if step < before), reverse=True):
         reasons = problems(folder, checksums=True)
         if not reasons:
             return Found(path=folder, step=step, skipped=tuple(skipped))
@@ -146,6 +159,11 @@ def open_checkpoint(folder: Path) -> Found:
             hint="`trainer.resume=auto` takes the newest complete one of `trainer.output_dir`",
         )
     return Found(path=folder, step=int(json.loads((folder / MANIFEST).read_text())["step"]))
+
+
+def set_aside(folder: Path) -> None:
+    """Make a checkpoint with a damaged file an incomplete one, which is neither resumed from nor pruned."""
+    (folder / MANIFEST).rename(folder / DAMAGED_MANIFEST)
 
 
 def prune(root: Path, keep: int) -> list[Path]:
@@ -219,29 +237,3 @@ def _steps(root: Path) -> Iterator[tuple[int, Path]]:
 def _digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _sync_file(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-
-
-def _sync_folder(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-@contextmanager
-def file_written_whole(path: Path) -> Iterator[Path]:
-    """A temporary path beside `path` that replaces it, synced, when the block ends well."""
-    aside = path.with_name(f".{path.name}.writing")
-    try:
-        yield aside
-        _sync_file(aside)
-        aside.replace(path)
-        _sync_folder(path.parent)
-    finally:
-        aside.unlink(missing_ok=True)

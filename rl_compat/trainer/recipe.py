@@ -93,6 +93,10 @@ class Recipe(Protocol, Generic[Collected]):
         """Load the models as they are before the first step, for a run that is at `step`."""
         ...
 
+    def start_earlier(self, step: int) -> None:
+        """Be ready for the steps after `step`, which is before that of `load`; no step has been taken since."""
+        ...
+
     def collect(self, rows: Sequence[int], *, step: int) -> Collected:
         """Everything that a step on these rows needs before it changes weights."""
         ...

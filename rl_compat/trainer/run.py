@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rl_compat.errors import RLCompatError
+from rl_compat.errors import DamagedCheckpointError, RLCompatError
 from rl_compat.tracking.build import Trackers, build_trackers
 from rl_compat.trainer.callbacks import Callback
-from rl_compat.trainer.checkpoints import Found, prune, write_checkpoint
+from rl_compat.trainer.checkpoints import Found, find_newest, prune, set_aside, write_checkpoint
 from rl_compat.trainer.interrupt import Interrupted, StopSignals
 from rl_compat.trainer.memory import PhaseMemory
 from rl_compat.trainer.recipe import Instruments, Measure, Measured, Recipe
@@ -86,21 +86,14 @@ class Run:
             return self._run_alone()
 
     def _run_alone(self) -> Outcome:
-        trainer, setup = self.config.trainer, self.prepared.setup
+        setup = self.prepared.setup
         interrupted = None
         with ExitStack() as ending:
             ending.callback(self.recipe.close)
             with self._writing("the settings of the run"):
                 self.folder.begin(self.config, setup.plan, setup.hardware)
-            self.trackers = build_trackers(
-                trainer.loggers,
-                folder=self.folder.path,
-                project=trainer.project,
-                experiment=trainer.experiment or self.folder.path.name,
-                resume_step=self.resumed.step,
-                warn=lambda text: self.reporter.say(f"warning: {text}"),
-            )
-            ending.callback(self.trackers.close)
+            self.trackers = self._open_trackers()
+            ending.callback(lambda: self.trackers.close())
             try:
                 with self.signals.installed():
                     interrupted = self._run()
@@ -114,6 +107,17 @@ class Run:
             after=self.after,
             checkpoint=self.saved,
             interrupted=interrupted,
+        )
+
+    def _open_trackers(self) -> Trackers:
+        trainer = self.config.trainer
+        return build_trackers(
+            trainer.loggers,
+            folder=self.folder.path,
+            project=trainer.project,
+            experiment=trainer.experiment or self.folder.path.name,
+            resume_step=self.resumed.step,
+            warn=lambda text: self.reporter.say(f"warning: {text}"),
         )
 
     def _run(self) -> Interrupted | None:
@@ -240,13 +244,11 @@ class Run:
 
     def _load(self) -> None:
         """Load the models as they were at the start or at the resumed step."""
-        checkpoint = self.resumed.path
-        state = None if checkpoint is None else load_run_state(checkpoint)
-        if state is not None:
-            self.order.load_state_dict(state.order)
+        if self.resumed.path is not None:
+            self.order.load_state_dict(load_run_state(self.resumed.path).order)
         seed_everything(self.config.trainer.seed)
         instruments = Instruments(reporter=self.reporter, timer=self.timer, memory=self.memory)
-        self.recipe.load(instruments, step=0 if state is None else state.step)
+        self.recipe.load(instruments, step=self.resumed.step)
         self.timer.take()
         self._say_notes()
         if self.config.trainer.save_every != 1 and not self.prepared.can_keep_a_step:
@@ -255,15 +257,21 @@ class Run:
                 f"warning: host memory has no room for a copy of the {size} that an update changes: an error in an "
                 "update loses the steps since the last checkpoint; `trainer.save_every=1` loses none"
             )
-        if checkpoint is None or state is None:
+        if self.resumed.path is None:
             self.boundary = self._state(0)
         else:
-            self._resume(state, checkpoint)
+            self._resume(self.resumed.path)
 
-    def _resume(self, state: RunState, checkpoint: Path) -> None:
+    def _resume(self, checkpoint: Path) -> None:
+        """Continue from a checkpoint, or from the newest older one where a file of it is damaged."""
+        state = load_run_state(checkpoint)
         self.reporter.phase("loading the checkpoint")
-        for name, group in self.recipe.trained.items():
-            group.run(TrainedWorker.load_state, folder=checkpoint / name).result()
+        try:
+            for name, group in self.recipe.trained.items():
+                group.run(TrainedWorker.load_state, folder=checkpoint / name).result()
+        except DamagedCheckpointError as damage:
+            self._resume(self._go_back(checkpoint, damage))
+            return
         self.recipe.load_state_dict(state.recipe)
         state.rng.restore()
         self.elapsed_before = state.elapsed_seconds
@@ -276,6 +284,28 @@ class Run:
                 f"warning: the learning-rate schedule was made for {state.total_optimizer_steps} optimizer steps and "
                 f"now spans {total}: it continues at this step of the new schedule, without a new warm-up"
             )
+
+    def _go_back(self, checkpoint: Path, damage: DamagedCheckpointError) -> Path:
+        """The newest complete checkpoint before a damaged one; the run's record returns to its step.
+
+        Raises `damage` when there is none, and when the damaged one was asked for by name.
+        """
+        older = find_newest(checkpoint.parent, before=self.resumed.step)
+        if older.path is None:
+            raise damage
+        if Path(self.config.trainer.resume).expanduser().resolve() == checkpoint.resolve():
+            own = checkpoint.parent.resolve() == self.folder.checkpoints.resolve()
+            resume = "auto" if own else older.path
+            hint = f"`trainer.resume={resume}` continues from the checkpoint before it, step {older.step}"
+            raise DamagedCheckpointError(damage.message, hint=hint) from damage
+        self.reporter.say(f"warning: {damage.message}: `{older.path.name}` is used instead")
+        set_aside(checkpoint)
+        self.resumed, self.saved, self.saved_step = older, older.path, older.step
+        self.order.load_state_dict(load_run_state(older.path).order)
+        self.recipe.start_earlier(older.step)
+        self.trackers.close()
+        self.trackers = self._open_trackers()
+        return older.path
 
     def _state(self, step: int) -> RunState:
         return RunState(

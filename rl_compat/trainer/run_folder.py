@@ -12,12 +12,13 @@ from typing import Any, TextIO
 from rl_compat.config.dump import to_toml
 from rl_compat.config.load import load_config
 from rl_compat.config.types import RunConfig
-from rl_compat.errors import ConfigError, RLCompatError
+from rl_compat.errors import CheckpointError, ConfigError, RLCompatError
 from rl_compat.hardware.recording import save_recording
 from rl_compat.hardware.types import Hardware
+from rl_compat.models.files.atomic import file_written_whole
 from rl_compat.planning.serialize import save_plan
 from rl_compat.planning.types import Plan
-from rl_compat.trainer.checkpoints import CHECKPOINTS, Found, file_written_whole, find_newest, open_checkpoint
+from rl_compat.trainer.checkpoints import CHECKPOINTS, Found, find_newest, open_checkpoint
 from rl_compat.trainer.state import load_run_state
 
 _MAY_CHANGE = {
@@ -172,7 +173,13 @@ def _newest_of(folder: RunFolder, config: RunConfig) -> Found:
             f"`{folder.path}` holds another run: {listed}{more}",
             hint="set `trainer.output_dir` to a new folder, or give the settings of that run to continue it",
         )
-    return find_newest(folder.checkpoints)
+    found = find_newest(folder.checkpoints)
+    if found.path is None and found.skipped:
+        raise CheckpointError(
+            f"`{folder.checkpoints}` has no complete checkpoint: {found.skipped[0]}",
+            hint=f"set `trainer.output_dir` to a new folder, or remove `{folder.path}` to start again at step 1",
+        )
+    return found
 
 
 def differences(before: RunConfig, now: RunConfig) -> list[tuple[str, Any, Any]]:

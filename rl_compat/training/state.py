@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import copy
-import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from rl_compat.errors import CheckpointError
+from rl_compat.training.checked_files import Shapes, read_object, read_tensors, write_object, write_tensors
 
 WEIGHTS_FILE = "weights.safetensors"
 TRAINING_FILE = "training.pt"
@@ -30,10 +28,9 @@ def save_training_state(
 ) -> None:
     """Write the trained weights (tied weights once), the state of the optimizer and plain numbers."""
     folder.mkdir(parents=True, exist_ok=True)
-    weights = {name: parameter.detach().to("cpu").contiguous() for name, parameter in parameters.items()}
-    save_file(weights, folder / WEIGHTS_FILE)
+    write_tensors(folder / WEIGHTS_FILE, parameters)
     training = {"optimizer_name": optimizer_name, "optimizer": optimizer.state_dict(), "progress": progress}
-    torch.save(training, folder / TRAINING_FILE)
+    write_object(folder / TRAINING_FILE, training)
 
 
 def load_training_state(
@@ -111,12 +108,7 @@ def _host_copy(value: Any, into: Any = None) -> Any:
 
 def _read_training_file(folder: Path) -> dict[str, Any]:
     file = folder / TRAINING_FILE
-    try:
-        saved = torch.load(file, map_location="cpu", weights_only=True)
-    except FileNotFoundError as error:
-        raise CheckpointError(f"`{file}` is missing") from error
-    except (RuntimeError, EOFError, pickle.UnpicklingError, OSError) as error:
-        raise CheckpointError(f"`{file}` cannot be read: {error}") from error
+    saved = read_object(file)
     if not isinstance(saved, dict) or saved.keys() != {"optimizer_name", "optimizer", "progress"}:
         raise CheckpointError(f"`{file}` is not the state of a training engine")
     return saved
@@ -126,19 +118,18 @@ def _read_training_file(folder: Path) -> dict[str, Any]:
 def load_trained_weights(folder: Path, parameters: Mapping[str, nn.Parameter]) -> None:
     """Load only the weights of a saved state. Raises CheckpointError before anything changes."""
     file = folder / WEIGHTS_FILE
-    try:
-        with safe_open(file, framework="pt") as tensors:
-            _check_names(file, saved=set(tensors.keys()), wanted=set(parameters))
-            for name, parameter in parameters.items():
-                shape = tensors.get_slice(name).get_shape()
-                if shape != list(parameter.shape):
-                    raise CheckpointError(f"`{name}` is {shape} in `{file}` and {list(parameter.shape)} in the model")
-            for name, parameter in parameters.items():
-                parameter.copy_(tensors.get_tensor(name))
-    except FileNotFoundError as error:
-        raise CheckpointError(f"`{file}` is missing") from error
-    except (SafetensorError, OSError) as error:
-        raise CheckpointError(f"`{file}` cannot be read: {error}") from error
+
+    def check(shapes: Shapes) -> None:
+        _check_names(file, saved=set(shapes), wanted=set(parameters))
+        for name, parameter in parameters.items():
+            if shapes[name] != list(parameter.shape):
+                raise CheckpointError(
+                    f"`{name}` is {shapes[name]} in `{file}` and {list(parameter.shape)} in the model"
+                )
+
+    saved = read_tensors(file, check)
+    for name, parameter in parameters.items():
+        parameter.copy_(saved[name])
 
 
 def _check_names(file: Path, *, saved: set[str], wanted: set[str]) -> None:

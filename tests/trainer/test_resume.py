@@ -18,7 +18,7 @@ from fakes.runs import GRPO_LORA, PPO, records, settings, steps, train
 from safetensors.torch import load_file
 
 from rl_compat.cli.app import main
-from rl_compat.errors import ConfigError, DataError
+from rl_compat.errors import CheckpointError, ConfigError, DamagedCheckpointError, DataError
 from rl_compat.trainer.checkpoints import find_newest
 from rl_compat.trainer.run_folder import RunFolder
 
@@ -240,6 +240,81 @@ def test_an_incomplete_newest_checkpoint_is_passed_over_and_said(
     assert "note: `step_6` is not complete: `critic/training.pt` is missing" in shown
     assert "resumed at step 5" in shown
     assert steps(run) == steps(whole_ppo_run)
+
+
+def flip_a_byte(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+@pytest.mark.parametrize("file", ["critic/weights.safetensors", "actor/training.pt"])
+def test_a_checkpoint_that_turns_out_damaged_while_it_loads_is_replaced_by_the_one_before(
+    file: str, whole_ppo_run: Path, llama_folder: Path, tmp_path: Path
+) -> None:
+    run = copy_at_step(whole_ppo_run, tmp_path / "run", 6)
+    flip_a_byte(run / "checkpoints" / "step_6" / file)
+    assert find_newest(run / "checkpoints").step == 6, "sizes do not show the damage"
+    reporter = Signals(0, phase="", step=0)
+
+    outcome = train(settings(llama_folder, run, PPO, **STEPS, keep_checkpoints=6), reporter=reporter)
+
+    assert (outcome.step, len(outcome.curve)) == (6, 1)
+    assert len([line for line in reporter.lines if Path(file).name in line and "`step_5`" in line]) == 1
+    assert [record["step"] for record in records(run)] == [record["step"] for record in records(whole_ppo_run)]
+    assert steps(run) == steps(whole_ppo_run)
+    assert (run / "samples.jsonl").read_text() == (whole_ppo_run / "samples.jsonl").read_text()
+    assert_same_weights(run, whole_ppo_run, "actor")
+    assert_same_weights(run, whole_ppo_run, "critic")
+
+
+def test_a_damaged_checkpoint_neither_stays_newest_nor_displaces_another(
+    whole_ppo_run: Path, llama_folder: Path, tmp_path: Path
+) -> None:
+    """The run stops before it reaches the damaged step again."""
+    run = copy_at_step(whole_ppo_run, tmp_path / "run", 6)
+    shutil.rmtree(run / "checkpoints" / "step_5")
+    flip_a_byte(run / "checkpoints" / "step_6" / "actor" / "weights.safetensors")
+    reporter = Signals(signal.SIGINT, phase="gen", step=6)
+    stopped = train(settings(llama_folder, run, PPO, **STEPS, keep_checkpoints=1), reporter=reporter)
+    assert (stopped.step, find_newest(run / "checkpoints").step) == (5, 5)
+    assert (run / "checkpoints" / "step_6" / "actor" / "weights.safetensors").exists()
+
+
+def test_a_named_checkpoint_with_a_damaged_file_is_an_error_that_names_both_and_the_one_before(
+    whole_ppo_run: Path, llama_folder: Path, tmp_path: Path
+) -> None:
+    other = copy_at_step(whole_ppo_run, tmp_path / "other", 6)
+    damaged, before = (other / "checkpoints" / name for name in ("step_6", "step_5"))
+    flip_a_byte(damaged / "actor" / "weights.safetensors")
+    with pytest.raises(DamagedCheckpointError) as stop:
+        train(settings(llama_folder, tmp_path / "run", PPO, **STEPS, resume=damaged))
+    assert "weights.safetensors" in stop.value.message and str(damaged) in stop.value.message
+    assert f"trainer.resume={before}" in str(stop.value.hint)
+    assert find_newest(other / "checkpoints").path == damaged, "a folder of another run is not changed"
+
+
+def test_a_damaged_only_checkpoint_is_an_error_and_the_record_stays(
+    whole_ppo_run: Path, llama_folder: Path, tmp_path: Path
+) -> None:
+    run = copy_at_step(whole_ppo_run, tmp_path / "run", 1)
+    flip_a_byte(run / "checkpoints" / "step_1" / "actor" / "weights.safetensors")
+    with pytest.raises(DamagedCheckpointError):
+        train(settings(llama_folder, run, PPO, **STEPS))
+    assert list(steps(run)) == [1]
+
+
+def test_a_run_whose_every_checkpoint_is_incomplete_does_not_start_anew(
+    whole_ppo_run: Path, llama_folder: Path, tmp_path: Path
+) -> None:
+    run = copy_at_step(whole_ppo_run, tmp_path / "run", 2)
+    for step in (1, 2):
+        (run / "checkpoints" / f"step_{step}" / "actor" / "training.pt").unlink()
+    before = (run / "metrics.jsonl").read_bytes()
+    with pytest.raises(CheckpointError) as stop:
+        train(settings(llama_folder, run, PPO, **STEPS))
+    assert {"`step_2`", "`actor/training.pt`"} <= set(re.findall("`[^`]*`", stop.value.message))
+    assert (run / "metrics.jsonl").read_bytes() == before
 
 
 def test_a_folder_of_another_run_is_refused_with_both_values(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from fakes.engines import random_batch, role_plan, token_mean_loss, value_mean_l
 from fakes.part_settings import lora_of
 from safetensors.torch import load_file
 
-from rl_compat.errors import CheckpointError
+from rl_compat.errors import CheckpointError, DamagedCheckpointError
 from rl_compat.models.load import load_causal_lm
 from rl_compat.models.lora import LoraSettings
 from rl_compat.models.value_model import load_value_model
@@ -134,19 +135,34 @@ def test_a_missing_file_is_named(llama_folder: Path, tmp_path: Path, name: str) 
     engine = _policy(llama_folder)
     engine.save_state(tmp_path)
     (tmp_path / name).unlink()
-    with pytest.raises(CheckpointError, match=f"{name}` is missing"):
+    with pytest.raises(DamagedCheckpointError) as stop:
         engine.load_state(tmp_path)
+    assert str(tmp_path / name) in stop.value.message
+
+
+def cut(content: bytes) -> bytes:
+    return content[:100]
+
+
+def flip(content: bytes) -> bytes:
+    changed = bytearray(content)
+    changed[len(changed) // 2] ^= 1
+    return bytes(changed)
 
 
 @pytest.mark.parametrize("name", ["weights.safetensors", "training.pt"])
-def test_a_damaged_file_is_named_and_changes_nothing(llama_folder: Path, tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("damage", [cut, flip], ids=["cut", "one bit"])
+def test_a_damaged_file_is_named_and_changes_nothing(
+    llama_folder: Path, tmp_path: Path, name: str, damage: Callable[[bytes], bytes]
+) -> None:
     engine = _policy(llama_folder)
     engine.save_state(tmp_path)
     _steps(engine, range(1))
     before = engine.model.model.norm.weight.clone()
-    (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:100])
-    with pytest.raises(CheckpointError, match=f"{name}` cannot be read"):
+    (tmp_path / name).write_bytes(damage((tmp_path / name).read_bytes()))
+    with pytest.raises(DamagedCheckpointError) as stop:
         engine.load_state(tmp_path)
+    assert name in stop.value.message and str(tmp_path) in stop.value.message
     assert torch.equal(engine.model.model.norm.weight, before)
 
 
@@ -154,7 +170,7 @@ def test_a_state_that_runs_code_when_read_is_refused(llama_folder: Path, tmp_pat
     engine = _policy(llama_folder)
     engine.save_state(tmp_path)
     torch.save({"optimizer": print, "progress": {}}, tmp_path / "training.pt")
-    with pytest.raises(CheckpointError, match="cannot be read"):
+    with pytest.raises(DamagedCheckpointError):
         engine.load_state(tmp_path)
 
 

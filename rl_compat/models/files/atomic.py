@@ -1,11 +1,12 @@
-"""Write a folder atomically: it appears complete or not at all."""
+"""Write a file or a folder atomically: it appears complete or not at all."""
 
 from __future__ import annotations
 
 import errno
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -19,15 +20,34 @@ def fill_folder(target: Path, fill: Callable[[Path], None]) -> None:
     partial.mkdir(parents=True)
     try:
         fill(partial)
-        for path in (*sorted(partial.rglob("*")), partial):
-            _flush(path)
+        flush_tree(partial)
         partial.rename(target)
-        _flush(target.parent)
+        flush(target.parent)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def _flush(path: Path) -> None:
+@contextmanager
+def file_written_whole(path: Path) -> Iterator[Path]:
+    """A temporary path next to `path` that replaces it, flushed to disk, when the block ends without an error."""
+    partial = path.with_name(f".{path.name}.writing")
+    try:
+        yield partial
+        flush(partial)
+        partial.replace(path)
+        flush(path.parent)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def flush_tree(folder: Path) -> None:
+    """Flush a folder and everything below it to disk."""
+    for path in (*sorted(folder.rglob("*")), folder):
+        flush(path)
+
+
+def flush(path: Path) -> None:
+    """Flush a file, or the names in a folder, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from rl_compat.data.encode.items import Item, ItemBatch, item_batch
-from rl_compat.trainer.checkpoints import file_written_whole
+from rl_compat.models.files.atomic import file_written_whole
 
 Compute = Callable[[ItemBatch], Tensor]
 

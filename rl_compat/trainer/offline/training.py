@@ -62,6 +62,9 @@ class Offline:
         self.instruments = instruments
         instruments.reporter.phase("loading the model")
         self.learner = load_learner(self.prepared.setup, num_batches=self.prepared.total_steps)
+        self.start_earlier(step)
+
+    def start_earlier(self, step: int) -> None:
         if self.objective.needs_reference:
             self._measure_reference(step)
 

@@ -53,6 +53,9 @@ class Reinforcement:
         self.instruments = instruments
         self.roles = build_roles(self.prepared, instruments.reporter)
 
+    def start_earlier(self, step: int) -> None:
+        del step
+
     def collect(self, rows: Sequence[int], *, step: int) -> Collected:
         """A step on these rows, and on further ones of the order where prompts are replaced."""
         return collect(

@@ -187,6 +187,22 @@ def test_kill_9_and_the_same_command_again_give_the_uninterrupted_run(
     assert_same(run, runs["dpo"])
 
 
+def test_going_back_from_a_damaged_checkpoint_measures_the_reference_of_the_steps_done_again(
+    runs: dict[str, Path], llama_folder: Path, tmp_path: Path
+) -> None:
+    run = shutil.copytree(runs["dpo"], tmp_path / "run")
+    (run / "reference.safetensors").unlink()
+    for step in (1, 3, 4):
+        shutil.rmtree(run / "checkpoints" / f"step_{step}")
+    damaged = run / "checkpoints" / "step_5" / "actor" / "weights.safetensors"
+    content = bytearray(damaged.read_bytes())
+    content[len(content) // 2] ^= 1
+    damaged.write_bytes(content)
+    outcome = train(settings(llama_folder, run, "dpo"))
+    assert len(outcome.curve) == 3
+    assert_same(run, runs["dpo"])
+
+
 @pytest.mark.parametrize("damage", ["removed", "of another run", "no file of its kind"])
 def test_a_reference_file_that_is_no_use_is_made_again(
     damage: str, runs: dict[str, Path], llama_folder: Path, tmp_path: Path
