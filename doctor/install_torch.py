@@ -19,6 +19,7 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from rl_compat.capability.binaries import parse_version
 from rl_compat.doctor.checks.system.storage import TORCH_BYTES
 from rl_compat.doctor.checks.torch.build import CHECKS
 from rl_compat.doctor.findings import Finding, Severity, Step
@@ -27,7 +28,6 @@ from rl_compat.doctor.tables.cards import with_capability
 from rl_compat.doctor.tables.target import suitable_builds
 from rl_compat.doctor.tables.torch import BEYOND
 from rl_compat.doctor.tables.wheels import NoTorchBuildError, TorchInstall
-from rl_compat.hardware.gpu.binaries import parse_version
 from rl_compat.hardware.probe import probe
 from rl_compat.hardware.types import Hardware
 from rl_compat.units import format_bytes

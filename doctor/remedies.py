@@ -5,13 +5,13 @@ from __future__ import annotations
 import shlex
 from dataclasses import replace
 
+from rl_compat.capability.binaries import parse_version
 from rl_compat.doctor.findings import Certainty, Remedy, Step
 from rl_compat.doctor.tables.cards import all_cards
 from rl_compat.doctor.tables.drivers import install_driver, last_branch
 from rl_compat.doctor.tables.target import known_driver, newest_cuda, suitable_torch, target_of
 from rl_compat.doctor.tables.torch import OLDEST_PYTHON, companions, releases
 from rl_compat.doctor.tables.wheels import NoTorchBuildError, TorchInstall, pip_arguments
-from rl_compat.hardware.gpu.binaries import parse_version
 from rl_compat.hardware.types import Hardware
 
 NEW_ENVIRONMENT = ".venv"

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from rl_compat.capability.attention import EFFICIENT_MINIMUM, FLASH_MINIMUM, GROUPED_EFFICIENT_TORCH
+from rl_compat.capability.binaries import parse_version
 from rl_compat.capability.kernels import TRITON_MINIMUM
 from rl_compat.capability.precision import BF16_MINIMUM
 from rl_compat.doctor.tables.rows import satisfies, within
 from rl_compat.doctor.tables.torch import OLDEST, OLDEST_PYTHON, cuda_of, driver_runs
 from rl_compat.doctor.tables.wheels import choose_torch
-from rl_compat.hardware.gpu.binaries import parse_version
 from rl_compat.hardware.gpu.catalogue import capability_of
 
 Tables = Mapping[str, Mapping[str, Any]]

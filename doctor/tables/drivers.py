@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import date
 
+from rl_compat.capability.binaries import parse_version
 from rl_compat.doctor.findings import Certainty, Remedy, Step
 from rl_compat.doctor.tables.cards import Card
 from rl_compat.doctor.tables.rows import Capability, Row, within
-from rl_compat.hardware.gpu.binaries import parse_version
 from rl_compat.hardware.gpu.catalogue import read_table
 from rl_compat.hardware.types import Hardware
 

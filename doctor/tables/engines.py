@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rl_compat.capability.binaries import parse_version
 from rl_compat.doctor.tables.rows import Capability, Row, row_for, satisfies, serves
 from rl_compat.doctor.tables.target import known_driver, target_of
 from rl_compat.doctor.tables.torch import BEYOND, OLDEST, driver_runs
-from rl_compat.hardware.gpu.binaries import parse_version
 from rl_compat.hardware.gpu.catalogue import capability_of, read_table
 from rl_compat.hardware.types import Hardware
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rl_compat.capability.binaries import parse_version, wheel_supports
 from rl_compat.doctor.tables.rows import Capability, capability_text
 from rl_compat.doctor.tables.torch import (
     OLDEST,
@@ -14,7 +15,6 @@ from rl_compat.doctor.tables.torch import (
     releases,
     variants,
 )
-from rl_compat.hardware.gpu.binaries import parse_version, wheel_supports
 
 
 class NoTorchBuildError(LookupError):

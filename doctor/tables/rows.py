@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from rl_compat.hardware.gpu.binaries import Version, parse_version, wheel_supports
+from rl_compat.capability.binaries import Version, parse_version, wheel_supports
 from rl_compat.hardware.gpu.catalogue import capability_of, read_table
 
 CONFIDENCES = ("high", "medium-high", "medium", "medium-low", "low")

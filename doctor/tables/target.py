@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from rl_compat.capability.binaries import parse_version, wheel_supports
 from rl_compat.doctor.tables.cards import all_cards
 from rl_compat.doctor.tables.drivers import RESERVED_BY
 from rl_compat.doctor.tables.rows import Capability
@@ -17,7 +18,6 @@ from rl_compat.doctor.tables.wheels import (
     rank_torch,
     serving_pythons,
 )
-from rl_compat.hardware.gpu.binaries import parse_version, wheel_supports
 from rl_compat.hardware.gpu.nvml import cuda_version_text
 from rl_compat.hardware.types import Hardware
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from rl_compat.hardware.gpu.binaries import parse_version
+from rl_compat.capability.binaries import parse_version
 from rl_compat.hardware.gpu.catalogue import read_table
 
 OLDEST = (2, 6)

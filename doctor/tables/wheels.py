@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import Any
 
+from rl_compat.capability.binaries import Version, needs_ptx, parse_version, wheel_supports
 from rl_compat.doctor.tables.refusals import NoTorchBuildError, refused_libc, refused_python, why_none
 from rl_compat.doctor.tables.rows import Capability, capability_text
 from rl_compat.doctor.tables.torch import (
@@ -30,7 +31,6 @@ from rl_compat.doctor.tables.torch import (
     releases,
     variants,
 )
-from rl_compat.hardware.gpu.binaries import Version, needs_ptx, parse_version, wheel_supports
 from rl_compat.hardware.gpu.smi import Detected, detect
 from rl_compat.hardware.system.host import read_libc
 

@@ -9,9 +9,9 @@ cuDNN is not used: it builds a plan for every new shape, and shapes change with 
 
 from __future__ import annotations
 
+from rl_compat.capability.binaries import parse_version
 from rl_compat.capability.choice import Capability, capability
 from rl_compat.capability.devices import below, on_cpu, torch_version
-from rl_compat.hardware.gpu.binaries import parse_version
 from rl_compat.hardware.types import Hardware
 
 ATTENTIONS = ("flash_attention_2", "sdpa", "eager")

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from rl_compat.capability.binaries import parse_version, wheel_supports
 from rl_compat.capability.devices import below, capability_text, describe, on_cpu
-from rl_compat.hardware.gpu.binaries import parse_version, wheel_supports
 from rl_compat.hardware.gpu.catalogue import capability_of, read_table
 from rl_compat.hardware.types import Device, Hardware
 

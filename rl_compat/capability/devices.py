@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+from rl_compat.capability.binaries import wheel_supports
 from rl_compat.capability.choice import Capability, capability
 from rl_compat.errors import HardwareError
-from rl_compat.hardware.gpu.binaries import wheel_supports
 from rl_compat.hardware.types import Device, Hardware, TorchBuild
 
 _WITHOUT_TENSOR_CORES = re.compile(

@@ -9,9 +9,9 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+from rl_compat.capability.binaries import parse_version
 from rl_compat.capability.choice import Capability, capability
 from rl_compat.capability.devices import below, on_cpu, torch_version
-from rl_compat.hardware.gpu.binaries import parse_version
 from rl_compat.hardware.gpu.catalogue import read_table
 from rl_compat.hardware.types import Hardware
 

@@ -11,7 +11,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
 
-from rl_compat.hardware.cuda import read_torch
 from rl_compat.hardware.gpu.driver import read_driver
 from rl_compat.hardware.gpu.join import JoinedDevices, join
 from rl_compat.hardware.gpu.kernel_view import read_pci_gpus
@@ -22,6 +21,7 @@ from rl_compat.hardware.system.host import read_host
 from rl_compat.hardware.system.network import read_network
 from rl_compat.hardware.system.software import read_software, with_torch
 from rl_compat.hardware.system.timeouts import Background
+from rl_compat.hardware.torch_reader import read_torch
 from rl_compat.hardware.types import Driver, Endpoint, Hardware, Host, PciGpu, Software
 
 T = TypeVar("T")

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import permutations
 from typing import Any
 
-from rl_compat.hardware.gpu.binaries import parse_version
+from rl_compat.capability.binaries import parse_version
 from rl_compat.hardware.gpu.catalogue import find_gpu, read_table
 from rl_compat.hardware.gpu.readings import CudaDevice, NvmlDevice, NvmlLink, NvmlReading, TorchReading
 from rl_compat.hardware.probe import assemble

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from rl_compat.capability.attention import sdpa_backends
+from rl_compat.capability.binaries import wheel_supports
 from rl_compat.capability.kernels import triton
 from rl_compat.capability.precision import compute_dtype
 from rl_compat.doctor.checks.cards.visible_devices import DEVICE_ORDER
@@ -20,7 +21,6 @@ from rl_compat.doctor.tables.rows import capability_text, is_unknown, library_ro
 from rl_compat.doctor.tables.target import suitable_torch, target_of
 from rl_compat.doctor.tables.torch import cuda_of, releases, variants
 from rl_compat.doctor.tables.wheels import NoTorchBuildError, TorchInstall
-from rl_compat.hardware.gpu.binaries import wheel_supports
 from rl_compat.hardware.gpu.catalogue import find_gpu
 from rl_compat.hardware.types import Device, Hardware, Link
 from rl_compat.units import format_bytes

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import date
 
+from rl_compat.capability.binaries import wheel_supports
 from rl_compat.doctor.checks.driver import nvml
 from rl_compat.doctor.findings import Certainty, Check, Finding, Remedy, Severity, Step, ok
 from rl_compat.doctor.remedies import WSL_LIBRARY_PATH, shell
@@ -22,7 +23,6 @@ from rl_compat.doctor.tables.drivers import (
     why_unlisted,
 )
 from rl_compat.doctor.tables.rows import capability_text
-from rl_compat.hardware.gpu.binaries import wheel_supports
 from rl_compat.hardware.types import Hardware
 
 CUDA_13 = (13, 0)

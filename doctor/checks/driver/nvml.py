@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from rl_compat.capability.binaries import TEGRA
 from rl_compat.doctor.findings import Certainty, Check, Finding, Remedy, Severity, Step, ok
 from rl_compat.doctor.remedies import WSL_LIBRARY_PATH, pip_install, shell
 from rl_compat.doctor.tables.cards import all_cards, device_ids
-from rl_compat.hardware.gpu.binaries import TEGRA
 from rl_compat.hardware.types import Hardware
 
 INTEGRATED = TEGRA | {(11, 0)}

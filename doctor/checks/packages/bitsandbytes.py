@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from rl_compat.capability.binaries import parse_version
 from rl_compat.capability.bitsandbytes import OVERRIDE, find_library, library_file, missing_code, runs, wanted_cuda
 from rl_compat.capability.devices import torch_has_code
 from rl_compat.doctor.findings import Check, Finding, Remedy, Severity, ok
@@ -12,7 +13,6 @@ from rl_compat.doctor.remedies import pip_install, pip_uninstall, unset
 from rl_compat.doctor.tables.cards import device_ids, with_capability
 from rl_compat.doctor.tables.rows import is_unknown, required, row_for, satisfies
 from rl_compat.doctor.tables.target import target_of
-from rl_compat.hardware.gpu.binaries import parse_version
 from rl_compat.hardware.gpu.catalogue import read_table
 from rl_compat.hardware.types import Hardware
 from rl_compat.units import GIB, format_bytes

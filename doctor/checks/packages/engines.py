@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from rl_compat.capability.binaries import parse_version
 from rl_compat.capability.bitsandbytes import NOT_LISTED
 from rl_compat.capability.devices import torch_version
 from rl_compat.doctor.findings import Check, Finding, Remedy, Severity, ok
@@ -22,7 +23,6 @@ from rl_compat.doctor.tables.engines import (
 )
 from rl_compat.doctor.tables.rows import Row, has_kernels, is_unknown, kernel_row, satisfies
 from rl_compat.doctor.tables.target import target_of
-from rl_compat.hardware.gpu.binaries import parse_version
 from rl_compat.hardware.gpu.catalogue import read_table
 from rl_compat.hardware.types import Device, Hardware
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from rl_compat.capability.binaries import parse_version
 from rl_compat.doctor.findings import Check, Finding, Remedy, Severity, ok
 from rl_compat.doctor.remedies import pip_install, pip_uninstall
 from rl_compat.doctor.tables.cards import device_ids, with_capability
 from rl_compat.doctor.tables.rows import Row, has_kernels, is_unknown, kernel_row, satisfies
 from rl_compat.doctor.tables.torch import releases
-from rl_compat.hardware.gpu.binaries import parse_version
 from rl_compat.hardware.types import Device, Hardware
 
 PACKAGES = (

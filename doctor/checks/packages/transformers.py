@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rl_compat.capability.attention import EFFICIENT_MINIMUM
+from rl_compat.capability.binaries import parse_version
 from rl_compat.capability.devices import torch_has_code, torch_version
 from rl_compat.doctor.findings import Certainty, Check, Finding, Remedy, Severity, ok
 from rl_compat.doctor.remedies import pip_install, pip_uninstall, torch_remedies
@@ -13,7 +14,6 @@ from rl_compat.doctor.tables.rows import is_unknown, required, satisfies, transf
 from rl_compat.doctor.tables.target import suitable_torch, target_of
 from rl_compat.doctor.tables.torch import index_url, releases
 from rl_compat.doctor.tables.wheels import NoTorchBuildError
-from rl_compat.hardware.gpu.binaries import parse_version
 from rl_compat.hardware.gpu.catalogue import capability_of
 from rl_compat.hardware.types import Hardware
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import PurePosixPath
 
+from rl_compat.capability.binaries import parse_version, wheel_supports
 from rl_compat.doctor.findings import Check, Finding, Remedy, Severity, Step, ok
 from rl_compat.doctor.remedies import (
     new_environment,
@@ -20,7 +21,6 @@ from rl_compat.doctor.remedies import (
 from rl_compat.doctor.tables.target import Target, target_of
 from rl_compat.doctor.tables.torch import OLDEST_PYTHON, needed_glibc, releases
 from rl_compat.doctor.tables.wheels import MACHINES, NoTorchBuildError, TorchInstall, listed_pythons
-from rl_compat.hardware.gpu.binaries import parse_version, wheel_supports
 from rl_compat.hardware.types import Hardware
 
 KINDS = {"venv": "in a virtual environment", "conda": "in a conda environment", "system": "of the system"}

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from rl_compat.capability.binaries import parse_version
 from rl_compat.capability.devices import torch_version
 from rl_compat.capability.kernels import TF32_MINIMUM
 from rl_compat.doctor.findings import Check, Finding, Remedy, Severity, ok
 from rl_compat.doctor.remedies import shell, unset
-from rl_compat.hardware.gpu.binaries import parse_version
 from rl_compat.hardware.gpu.catalogue import read_table
 from rl_compat.hardware.types import Hardware
 

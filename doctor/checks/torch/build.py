@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from rl_compat.capability.binaries import needs_ptx, parse_version, wheel_supports
 from rl_compat.doctor.checks.torch.cuda import check_torch_driver
 from rl_compat.doctor.checks.torch.imports import import_error
 from rl_compat.doctor.findings import Check, Finding, Remedy, Severity, Step, ok
@@ -13,7 +14,6 @@ from rl_compat.doctor.tables.rows import satisfies, transformers_row
 from rl_compat.doctor.tables.target import has_a_build, known_driver, suitable_torch
 from rl_compat.doctor.tables.torch import BEYOND, OLDEST, needed_driver
 from rl_compat.doctor.tables.wheels import NoTorchBuildError
-from rl_compat.hardware.gpu.binaries import needs_ptx, parse_version, wheel_supports
 from rl_compat.hardware.types import Device, Hardware, TorchBuild
 
 SLOW_SECONDS = 20.0

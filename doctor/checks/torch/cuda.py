@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
+from rl_compat.capability.binaries import parse_version
 from rl_compat.doctor.checks.cards.device_nodes import UVM, start_with_gpus
 from rl_compat.doctor.checks.cards.gpu import keeps_out
 from rl_compat.doctor.findings import Certainty, Finding, Remedy, Severity, Step, ok
@@ -14,7 +15,6 @@ from rl_compat.doctor.tables.cards import device_ids
 from rl_compat.doctor.tables.target import known_driver, newest_cuda, suitable_torch
 from rl_compat.doctor.tables.torch import needed_driver
 from rl_compat.doctor.tables.wheels import NoTorchBuildError
-from rl_compat.hardware.gpu.binaries import parse_version
 from rl_compat.hardware.types import Hardware, TorchBuild
 
 COMPUTE = "NVIDIA_DRIVER_CAPABILITIES=compute,utility"

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
+from rl_compat.capability.binaries import TEGRA, parse_version
 from rl_compat.capability.devices import torch_has_code
 from rl_compat.doctor.checks.torch.cuda import classify_start_error, driver_fits
 from rl_compat.doctor.checks.torch.imports import reason_of
@@ -15,7 +16,6 @@ from rl_compat.doctor.findings import Check, Finding, Remedy, Severity, ok
 from rl_compat.doctor.remedies import pip_install, shell, unset
 from rl_compat.doctor.tables.cards import device_ids, with_capability
 from rl_compat.doctor.tables.rows import is_unknown, library_row, pinned_library, serves
-from rl_compat.hardware.gpu.binaries import TEGRA, parse_version
 from rl_compat.hardware.types import Hardware
 
 OF_CUDA = re.compile(

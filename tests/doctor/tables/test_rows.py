@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from fakes.machines import A100, P40, P100, T4, V100, machine
 
+from rl_compat.capability.binaries import wheel_supports
 from rl_compat.capability.bitsandbytes import find_library, minimum, missing
 from rl_compat.doctor.tables.engines import (
     attention_backends,
@@ -29,7 +30,6 @@ from rl_compat.doctor.tables.rows import (
     serves,
     transformers_row,
 )
-from rl_compat.hardware.gpu.binaries import wheel_supports
 from rl_compat.hardware.types import Driver, Hardware, TorchBuild
 
 

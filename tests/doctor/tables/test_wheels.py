@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from rl_compat.capability.binaries import parse_version
 from rl_compat.doctor.tables.torch import (
     cuda_of,
 )
@@ -21,7 +22,6 @@ from rl_compat.doctor.tables.wheels import (
     rank_torch,
     serving_pythons,
 )
-from rl_compat.hardware.gpu.binaries import parse_version
 from rl_compat.hardware.gpu.catalogue import read_table
 
 ROOT = Path(__file__).parents[3]

@@ -7,9 +7,9 @@ import os
 import sys
 from pathlib import Path
 
-from rl_compat.hardware.cuda import parse_child_output, read_torch
 from rl_compat.hardware.gpu.readings import TorchReading
 from rl_compat.hardware.torch_child import MARK, PATIENCE_SECONDS
+from rl_compat.hardware.torch_reader import parse_child_output, read_torch
 from rl_compat.hardware.types import TorchBuild
 
 DEVICE = {

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from rl_compat.capability.binaries import needs_ptx, parse_version, wheel_supports
 from rl_compat.doctor.tables import wheels
-from rl_compat.hardware.gpu.binaries import needs_ptx, parse_version, wheel_supports
 
 CU126 = ("sm_50", "sm_60", "sm_70", "sm_75", "sm_80", "sm_86", "sm_90")
 CU128 = ("sm_70", "sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120")
