@@ -24,10 +24,9 @@ from rl_compat.doctor.checks.system.storage import TORCH_BYTES
 from rl_compat.doctor.checks.torch.build import CHECKS
 from rl_compat.doctor.findings import Finding, Severity, Step
 from rl_compat.doctor.remedies import torch_remedies
-from rl_compat.doctor.tables.cards import with_capability
 from rl_compat.doctor.tables.target import suitable_builds
 from rl_compat.doctor.tables.torch import BEYOND
-from rl_compat.doctor.tables.wheels import NoTorchBuildError, TorchInstall
+from rl_compat.doctor.tables.wheels import NoTorchBuildError, TorchInstall, describe
 from rl_compat.hardware.probe import probe
 from rl_compat.hardware.types import Hardware
 from rl_compat.units import format_bytes
@@ -70,14 +69,6 @@ def main() -> int:
         return 1
     broken = hardware.software.torch_error is not None
     return install(["--force-reinstall", *arguments] if broken else arguments)
-
-
-def describe(hardware: Hardware) -> str:
-    """The cards and the driver."""
-    if not hardware.devices:
-        return "found no usable NVIDIA GPU"
-    version = hardware.driver.version or "of unknown version"
-    return f"found {with_capability(hardware.devices)}, driver {version}"
 
 
 def why_unusable(hardware: Hardware) -> list[str]:

@@ -16,7 +16,7 @@ from typing import Any, cast
 
 import torch
 import transformers
-from bench_trl_common import WorkCounter, Workload, report, set_threads, wait_for_device
+from bench_trl import BenchWorkload, WorkCounter, report, wait_for_device
 
 import rl_compat
 from rl_compat.config.types import (
@@ -42,10 +42,10 @@ from rl_compat.trainer.setup.online import Prepared, start_reward
 from rl_compat.trajectory import Prompt
 from rl_compat.workers.setup import prepare
 
-REWARD = f"{Path(__file__).with_name('bench_trl_common.py')}:digit_reward"
+REWARD = f"{Path(__file__).with_name('bench_trl.py')}:digit_reward"
 
 
-def run_config(workload: Workload, *, longest_prompt: int) -> RunConfig:
+def run_config(workload: BenchWorkload, *, longest_prompt: int) -> RunConfig:
     """The workload as settings. Whatever the peer cannot choose is set to the behaviour of the peer."""
     ppo = workload.algorithm == "ppo"
     with_kl_loss = not ppo and workload.kl_coef > 0
@@ -80,7 +80,7 @@ def run_config(workload: Workload, *, longest_prompt: int) -> RunConfig:
     )
 
 
-def plan_config(workload: Workload, *, longest_prompt: int) -> PlanConfig:
+def plan_config(workload: BenchWorkload, *, longest_prompt: int) -> PlanConfig:
     """On a GPU only the dtype is set, on a CPU also the micro-batches of the peer."""
     dtypes: Any = {"compute_dtype": workload.dtype, "rollout_dtype": workload.dtype}
     if workload.on_gpu:
@@ -97,7 +97,7 @@ def plan_config(workload: Workload, *, longest_prompt: int) -> PlanConfig:
     )
 
 
-def prepared_run(workload: Workload) -> Prepared:
+def prepared_run(workload: BenchWorkload) -> Prepared:
     """The preparation of `rlc train`, with the prompts of the workload instead of those of a data file."""
     tokenizer = load_tokenizer(Path(workload.model)).tokenizer
     prompts = tuple(
@@ -121,7 +121,7 @@ def prepared_run(workload: Workload) -> Prepared:
 class Steps:
     """Runs steps, one after the other."""
 
-    def __init__(self, workload: Workload) -> None:
+    def __init__(self, workload: BenchWorkload) -> None:
         self.method = Reinforcement(prepared_run(workload))
         reporter = SilentReporter()
         self.timer = Timer(reporter)
@@ -130,7 +130,7 @@ class Steps:
         self.method.load(Instruments(reporter=reporter, timer=self.timer, memory=self.memory), step=0)
         self.method.roles.actor.chat.stop_token_ids = ()
         self.counter = WorkCounter()
-        set_threads(workload.threads)
+        torch.set_num_threads(workload.threads)
 
     def step(self, number: int) -> dict[str, float]:
         """One step; returns its metrics."""
@@ -161,7 +161,7 @@ class Steps:
 
 
 def main(arguments: Sequence[str]) -> None:
-    workload = Workload.load(Path(arguments[0]))
+    workload = BenchWorkload.load(Path(arguments[0]))
     steps = Steps(workload)
     with emulate(steps.method.prepared.setup.plan.pool_of("actor")):
         seconds, rollout = steps.run()

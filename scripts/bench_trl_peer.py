@@ -24,7 +24,7 @@ os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
 import torch
 import transformers
 import trl  # type: ignore[import-not-found]
-from bench_trl_common import WorkCounter, Workload, digit_reward, report, set_threads, wait_for_device
+from bench_trl import BenchWorkload, WorkCounter, digit_reward, report, wait_for_device
 from datasets import Dataset
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
@@ -96,7 +96,7 @@ def load(auto: Any, folder: str, **options: Any) -> Any:
     return auto.from_pretrained(folder, dtype=torch.float32, attn_implementation="sdpa", **options)
 
 
-def shared_settings(workload: Workload) -> dict[str, Any]:
+def shared_settings(workload: BenchWorkload) -> dict[str, Any]:
     return {
         "output_dir": tempfile.mkdtemp(),
         "learning_rate": workload.learning_rate,
@@ -117,7 +117,7 @@ def shared_settings(workload: Workload) -> dict[str, Any]:
     }
 
 
-def ppo_trainer(workload: Workload, tokenizer: Any, watch: Watch) -> Any:
+def ppo_trainer(workload: BenchWorkload, tokenizer: Any, watch: Watch) -> Any:
     from trl.experimental.ppo import PPOConfig, PPOTrainer, ppo_trainer  # type: ignore[import-not-found]
 
     batch_size = workload.responses_per_step
@@ -168,7 +168,7 @@ def ppo_trainer(workload: Workload, tokenizer: Any, watch: Watch) -> Any:
     return trainer
 
 
-def grpo_rollout(workload: Workload, tokenizer: Any, rollout: str) -> dict[str, Any]:
+def grpo_rollout(workload: BenchWorkload, tokenizer: Any, rollout: str) -> dict[str, Any]:
     """TRL's generation settings: every response has its full length, since no end token is sampled or ends it.
 
     TRL has no setting for the dtype of vLLM, which is bf16 by itself wherever weights are fp32.
@@ -188,7 +188,7 @@ def grpo_rollout(workload: Workload, tokenizer: Any, rollout: str) -> dict[str, 
     }
 
 
-def grpo_trainer(workload: Workload, tokenizer: Any, watch: Watch, rollout: str) -> Any:
+def grpo_trainer(workload: BenchWorkload, tokenizer: Any, watch: Watch, rollout: str) -> Any:
     from trl import GRPOConfig, GRPOTrainer
 
     settings = GRPOConfig(
@@ -233,14 +233,14 @@ def versions(rollout: str) -> dict[str, str]:
 
 
 def main(arguments: Sequence[str]) -> None:
-    workload, rollout = Workload.load(Path(arguments[0])), arguments[1]
+    workload, rollout = BenchWorkload.load(Path(arguments[0])), arguments[1]
     ppo = workload.algorithm == "ppo"
     watch = Watch(1 if ppo else workload.epochs * workload.mini_batches)
     tokenizer = AutoTokenizer.from_pretrained(workload.model, padding_side="left")
     trainer = ppo_trainer(workload, tokenizer, watch) if ppo else grpo_trainer(workload, tokenizer, watch, rollout)
     models = [trainer.model, trainer.ref_model] if trainer.ref_model is not None else [trainer.model]
     assert {p.dtype for model in models for p in model.parameters()} == {torch.float32}
-    set_threads(workload.threads)
+    torch.set_num_threads(workload.threads)
     if workload.on_gpu:
         torch.cuda.reset_peak_memory_stats()
     watch.start()

@@ -43,7 +43,7 @@ COST_LIMIT = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recipe:
+class LearningRun:
     """A run: its settings in addition to TASK, and its number of steps."""
 
     settings: tuple[str, ...]
@@ -51,20 +51,20 @@ class Recipe:
     metric: str = "critic/score/mean"
 
 
-def _grouped(name: str, *more: str) -> Recipe:
-    return Recipe(settings=(f"algorithm.name={name}", *GROUPS, *more))
+def _grouped(name: str, *more: str) -> LearningRun:
+    return LearningRun(settings=(f"algorithm.name={name}", *GROUPS, *more))
 
 
-def _single(name: str, *more: str) -> Recipe:
-    return Recipe(settings=(f"algorithm.name={name}", *SINGLE, *more))
+def _single(name: str, *more: str) -> LearningRun:
+    return LearningRun(settings=(f"algorithm.name={name}", *SINGLE, *more))
 
 
-def _one_update(*settings: str) -> Recipe:
+def _one_update(*settings: str) -> LearningRun:
     """The settings for a loss without a ratio: one update per step, and more, smaller steps."""
-    return Recipe(settings=(*settings, *ONE_UPDATE), num_steps=160)
+    return LearningRun(settings=(*settings, *ONE_UPDATE), num_steps=160)
 
 
-ALGORITHMS: Mapping[str, Recipe] = {
+ALGORITHMS: Mapping[str, LearningRun] = {
     "ppo": _single("ppo"),
     "ppo, V-trace": _single("ppo", "off_policy.vtrace.enabled=true"),
     "ppo_lagrangian": _single(
@@ -77,7 +77,7 @@ ALGORITHMS: Mapping[str, Recipe] = {
     "remax": _single("remax"),
     "grpo": _grouped("grpo"),
     "dr_grpo": _grouped("dr_grpo"),
-    "dapo": Recipe(
+    "dapo": LearningRun(
         settings=("algorithm.name=dapo", *GROUPS, "algorithm.max_sampling_rounds=2"),
         metric="training/filter_groups/sampled_score/mean",
     ),
@@ -90,7 +90,7 @@ ALGORITHMS: Mapping[str, Recipe] = {
     "optimal_token_baseline": _grouped("optimal_token_baseline"),
     "tir_optimal_token_baseline": _grouped("tir_optimal_token_baseline"),
 }
-LOSSES: Mapping[str, Recipe] = {
+LOSSES: Mapping[str, LearningRun] = {
     **{
         f"grpo, {loss}": _grouped("grpo", f"algorithm.policy_loss={loss}")
         for loss in ("gspo", "cispo", "sapo", "clip_cov", "kl_cov", "geo_mean", "dro", "dppo_tv", "dppo_kl")
@@ -99,10 +99,10 @@ LOSSES: Mapping[str, Recipe] = {
     "grpo, token weights": _grouped("grpo", "off_policy.importance=token", "off_policy.truncate=2"),
     "grpo, bypass": _grouped("grpo", "off_policy.bypass=true"),
 }
-RECIPES: Mapping[str, Recipe] = {**ALGORITHMS, **LOSSES}
+RECIPES: Mapping[str, LearningRun] = {**ALGORITHMS, **LOSSES}
 
 
-def train(recipe: Recipe, *, seed: int, folder: Path, num_steps: int | None = None) -> list[dict[str, Any]]:
+def train(recipe: LearningRun, *, seed: int, folder: Path, num_steps: int | None = None) -> list[dict[str, Any]]:
     """The metrics of a run, one dict per step."""
     from rl_compat.cli.app import main
 
@@ -115,7 +115,7 @@ def train(recipe: Recipe, *, seed: int, folder: Path, num_steps: int | None = No
     return [record for record in map(json.loads, lines) if "training/global_step" in record]
 
 
-def outcome(recipe: Recipe, steps: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+def outcome(recipe: LearningRun, steps: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """The reward of the first step and the mean of the last steps; the same for the cost, if any."""
     rewards = [step[recipe.metric] for step in steps]
     found = {"first": rewards[0], "last": fmean(rewards[-LAST:])}

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 
 from rl_compat.doctor.diagnosis import excluded_by, read_machine, run_checks
 from rl_compat.doctor.explain.machine import Advice, advise, checks_of
-from rl_compat.doctor.explain.matching import Found, find_errors
-from rl_compat.doctor.explain.nearest import Candidate, nearest_errors
+from rl_compat.doctor.explain.matching import LogErrors, find_errors
+from rl_compat.doctor.explain.nearest import SimilarError, nearest_errors
 from rl_compat.doctor.explain.patterns import known_errors
 from rl_compat.doctor.explain.ranking import Cause, rank
 from rl_compat.doctor.explain.reading import Line, open_log, read_blocks
@@ -31,14 +31,14 @@ class Explained:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Explanation:
+class LogExplanation:
     """Everything that is shown."""
 
     source: str
     num_lines: int
     causes: tuple[Explained, ...]
     unrecognised: tuple[Line, ...] = ()
-    nearest: tuple[Candidate, ...] = ()
+    nearest: tuple[SimilarError, ...] = ()
     collect: tuple[str, ...] = ()
 
     @property
@@ -47,7 +47,7 @@ class Explanation:
         return int(any(explained.cause.severity == 0 for explained in self.causes))
 
 
-def explain_log(options: Options, program: str, checks: Sequence[Check]) -> Explanation:
+def explain_log(options: Options, program: str, checks: Sequence[Check]) -> LogExplanation:
     """The explanation of `options.log`, or of standard input. Raises RLCompatError."""
     recording = load_recording(options.hardware) if options.hardware is not None else None
     source = "the text" if options.log is None else str(options.log)
@@ -55,7 +55,7 @@ def explain_log(options: Options, program: str, checks: Sequence[Check]) -> Expl
         stream = sys.stdin.buffer if options.log is None else stack.enter_context(open_log(options.log))
         found = find_errors(read_blocks(stream, source if options.log is None else f"`{source}`"), known_errors())
     causes = _on_machine(rank(found.matches), recording, options, checks)
-    explanation = Explanation(source=source, num_lines=found.num_lines, causes=causes)
+    explanation = LogExplanation(source=source, num_lines=found.num_lines, causes=causes)
     return explanation if explanation.exit_code else _with_unrecognised(explanation, found, program)
 
 
@@ -83,7 +83,7 @@ def _on_machine(
     )
 
 
-def _with_unrecognised(explanation: Explanation, found: Found, program: str) -> Explanation:
+def _with_unrecognised(explanation: LogExplanation, found: LogErrors, program: str) -> LogExplanation:
     """With the last lines that look like an error, the known errors they resemble, and what to collect."""
     known = {number for match in found.matches for number in match.numbers}
     unknown = [line for line in found.suspects if line.number not in known]

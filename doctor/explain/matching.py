@@ -83,7 +83,7 @@ class Place:
 
 
 @dataclass(slots=True)
-class Match:
+class ErrorMatch:
     """An error in the log, and where it is."""
 
     error: KnownError
@@ -101,20 +101,20 @@ class Match:
 
 
 @dataclass(slots=True)
-class Found:
+class LogErrors:
     """The errors in a log."""
 
-    matches: list[Match] = field(default_factory=list)
+    matches: list[ErrorMatch] = field(default_factory=list)
     "in the order in which they first occur"
     num_lines: int = 0
     suspects: deque[Line] = field(default_factory=lambda: deque(maxlen=KEPT_SUSPECTS))
     "the last lines that look like an error, whether known or not"
 
 
-def find_errors(blocks: Iterable[Sequence[Line]], errors: Sequence[KnownError]) -> Found:
+def find_errors(blocks: Iterable[Sequence[Line]], errors: Sequence[KnownError]) -> LogErrors:
     """Every known error in the lines, which must be in order. Memory is bounded for a log of any size."""
-    found = Found()
-    matches: dict[str, Match] = {}
+    found = LogErrors()
+    matches: dict[str, ErrorMatch] = {}
     carried: list[Line] = []
     for block in blocks:
         text = _Text([*carried, *block], new_from=len(carried))
@@ -183,10 +183,10 @@ def _column(text: str, squeezed: int) -> int:
     return len(text) - len(bare) + (written[squeezed] if squeezed < len(written) else 0)
 
 
-def _search(text: _Text, error: KnownError, matches: dict[str, Match]) -> None:
+def _search(text: _Text, error: KnownError, matches: dict[str, ErrorMatch]) -> None:
     spans = sorted(span for pattern in error.patterns for span in _spans(text, pattern))
     for start, end in spans:
-        match = matches.setdefault(error.id, Match(error))
+        match = matches.setdefault(error.id, ErrorMatch(error))
         number = text.lines[text.line_at(start)].number
         if number == match.last:
             continue
@@ -204,7 +204,7 @@ def _spans(text: _Text, pattern: Pattern) -> list[tuple[int, int]]:
     return [found.span() for found in pattern.regex.finditer(text.text) if found.end() > text.old]
 
 
-def _without_general(matches: dict[str, Match]) -> list[Match]:
+def _without_general(matches: dict[str, ErrorMatch]) -> list[ErrorMatch]:
     """The matches except general ones on or next to the lines of a more specific error that covers them."""
     covered: dict[str, set[int]] = {}
     for match in matches.values():

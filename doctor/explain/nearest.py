@@ -30,7 +30,7 @@ _COMMON = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class SimilarError:
     """A known error that resembles a line."""
 
     error: KnownError
@@ -40,9 +40,9 @@ class Candidate:
     "common words, the rarest first"
 
 
-def nearest_errors(lines: Iterable[Line]) -> tuple[Candidate, ...]:
+def nearest_errors(lines: Iterable[Line]) -> tuple[SimilarError, ...]:
     """At most MOST known errors, each with the line that resembles it most, best first."""
-    best: dict[str, Candidate] = {}
+    best: dict[str, SimilarError] = {}
     for line in lines:
         words = words_of(without_prefix(line.text)[:2000])
         for error in known_errors():
@@ -58,16 +58,16 @@ def words_of(text: str) -> frozenset[str]:
     return frozenset(words - _COMMON)
 
 
-def _compare(error: KnownError, line: Line, words: frozenset[str]) -> Candidate | None:
+def _compare(error: KnownError, line: Line, words: frozenset[str]) -> SimilarError | None:
     weights = _weights()
-    best: Candidate | None = None
+    best: SimilarError | None = None
     for known in _texts(error):
         shared = words & known
         if len(shared) < LEAST_WORDS:
             continue
         score = sum(weights[word] for word in shared) / sum(weights[word] for word in known)
         if score >= THRESHOLD and (best is None or score > best.score):
-            best = Candidate(error, line, score, tuple(sorted(shared, key=lambda word: (-weights[word], word))))
+            best = SimilarError(error, line, score, tuple(sorted(shared, key=lambda word: (-weights[word], word))))
     return best
 
 

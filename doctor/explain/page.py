@@ -5,9 +5,9 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator
 
-from rl_compat.doctor.explain.explanation import Explained, Explanation
+from rl_compat.doctor.explain.explanation import Explained, LogExplanation
 from rl_compat.doctor.explain.machine import Advice
-from rl_compat.doctor.explain.matching import Match
+from rl_compat.doctor.explain.matching import ErrorMatch
 from rl_compat.doctor.explain.reading import Line
 from rl_compat.doctor.findings import Severity
 from rl_compat.doctor.fix import caution
@@ -23,7 +23,7 @@ ROWS = 3
 MARKS = {"fault": COLOURS[Severity.FAILURE], "warning": COLOURS[Severity.WARNING]}
 
 
-def render(explanation: Explanation, paper: Paper) -> list[str]:
+def render(explanation: LogExplanation, paper: Paper) -> list[str]:
     """All lines of the page."""
     blocks = [
         [paper.paint(_heading(explanation), BOLD)],
@@ -38,7 +38,7 @@ def render(explanation: Explanation, paper: Paper) -> list[str]:
     return [paper.spell(line) for block in filled for line in ("", *block)][1:]
 
 
-def _heading(explanation: Explanation) -> str:
+def _heading(explanation: LogExplanation) -> str:
     lines = f"{explanation.num_lines:,} line{'s' if explanation.num_lines != 1 else ''}"
     where = f"{explanation.source}, {lines}"
     causes = explanation.causes
@@ -68,7 +68,7 @@ def _explained(explained: Explained, paper: Paper) -> list[str]:
     ]
 
 
-def _excerpt(match: Match, paper: Paper) -> Iterator[str]:
+def _excerpt(match: ErrorMatch, paper: Paper) -> Iterator[str]:
     """The first place with its context, and the lines of the other places."""
     place = match.places[0]
     width = len(str(place.last + 1))
@@ -134,7 +134,7 @@ def _consequences(explained: Explained, paper: Paper) -> Iterator[str]:
         yield from paper.wrap(f"line {match.first}{_times(match)}: {match.error.title}", first="    ", rest="      ")
 
 
-def _further(explanation: Explanation, paper: Paper) -> list[str]:
+def _further(explanation: LogExplanation, paper: Paper) -> list[str]:
     rest = explanation.causes[FULL:]
     return [
         line
@@ -147,11 +147,11 @@ def _further(explanation: Explanation, paper: Paper) -> list[str]:
     ]
 
 
-def _times(match: Match) -> str:
+def _times(match: ErrorMatch) -> str:
     return f" ({match.count:,} times)" if match.count > 1 else ""
 
 
-def _unrecognised(explanation: Explanation, paper: Paper) -> list[str]:
+def _unrecognised(explanation: LogExplanation, paper: Paper) -> list[str]:
     lines = explanation.unrecognised
     if not lines:
         return []
@@ -162,7 +162,7 @@ def _unrecognised(explanation: Explanation, paper: Paper) -> list[str]:
     ]
 
 
-def _nearest(explanation: Explanation, paper: Paper) -> list[str]:
+def _nearest(explanation: LogExplanation, paper: Paper) -> list[str]:
     if not explanation.nearest:
         return []
     block = ["the nearest known errors, which may be unrelated:"]
@@ -173,7 +173,7 @@ def _nearest(explanation: Explanation, paper: Paper) -> list[str]:
     return block
 
 
-def _collect(explanation: Explanation, paper: Paper) -> list[str]:
+def _collect(explanation: LogExplanation, paper: Paper) -> list[str]:
     if not explanation.collect:
         return []
     return [
@@ -182,7 +182,7 @@ def _collect(explanation: Explanation, paper: Paper) -> list[str]:
     ]
 
 
-def _sources(explanation: Explanation, paper: Paper) -> list[str]:
+def _sources(explanation: LogExplanation, paper: Paper) -> list[str]:
     shown = explanation.causes[:FULL]
     return [
         paper.paint(line, DIM)

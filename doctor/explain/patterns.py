@@ -63,7 +63,7 @@ class Pattern:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layer:
+class FaultLayer:
     """How deep in the machine an error arises."""
 
     id: str
@@ -85,7 +85,7 @@ class KnownError:
     component: str
     applies_to: Capabilities
     severity: str
-    layer: Layer
+    layer: FaultLayer
     depth: int
     "position of the layer, the hardware first"
     follows_from: tuple[str, ...]
@@ -148,8 +148,8 @@ def _next_item(pattern: str, position: int) -> tuple[str, str, int]:
     return character, kind or ("any" if character in ".|^$" else "literal"), position + 1
 
 
-def _layer(row: Mapping[str, Any]) -> Layer:
-    return Layer(
+def _layer(row: Mapping[str, Any]) -> FaultLayer:
+    return FaultLayer(
         id=row["id"],
         what=row["what"],
         follows_from=tuple(row.get("follows_from", ())),
@@ -157,7 +157,7 @@ def _layer(row: Mapping[str, Any]) -> Layer:
     )
 
 
-def _known_error(row: Mapping[str, Any], layers: list[Layer], depth: Mapping[str, int]) -> KnownError:
+def _known_error(row: Mapping[str, Any], layers: list[FaultLayer], depth: Mapping[str, int]) -> KnownError:
     return KnownError(
         id=row["id"],
         title=row["title"],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rl_compat.doctor.explain.matching import Match
+from rl_compat.doctor.explain.matching import ErrorMatch
 from rl_compat.doctor.explain.patterns import SEVERITIES
 
 EPISODE_LINES = 15
@@ -18,8 +18,8 @@ RELATED_LINES = 5000
 class Cause:
     """A recognised error that no other explains, and its consequences."""
 
-    match: Match
-    consequences: tuple[Match, ...] = ()
+    match: ErrorMatch
+    consequences: tuple[ErrorMatch, ...] = ()
     "in the order of the log"
 
     @property
@@ -28,7 +28,7 @@ class Cause:
         return min(SEVERITIES.index(match.error.severity) for match in (self.match, *self.consequences))
 
 
-def rank(matches: Sequence[Match]) -> tuple[Cause, ...]:
+def rank(matches: Sequence[ErrorMatch]) -> tuple[Cause, ...]:
     """The causes, the likeliest first.
 
     Faults come before warnings, early errors before late ones. Within one event, a group of close lines, the deeper
@@ -41,7 +41,7 @@ def rank(matches: Sequence[Match]) -> tuple[Cause, ...]:
     return tuple(causes[i] for i in order)
 
 
-def explains(cause: Match, consequence: Match) -> bool:
+def explains(cause: ErrorMatch, consequence: ErrorMatch) -> bool:
     """Whether one error causes the other, according to the table entries of both and of their layers."""
     if cause.error.id == consequence.error.id:
         return False
@@ -56,7 +56,7 @@ def explains(cause: Match, consequence: Match) -> bool:
     return layer_of_cause in layer.always_follows_from or (soon and layer_of_cause in layer.follows_from)
 
 
-def _tree(matches: Sequence[Match]) -> list[Cause]:
+def _tree(matches: Sequence[ErrorMatch]) -> list[Cause]:
     """The root causes, each with the matches that it explains."""
     root = {match.error.id: _root(match, matches) for match in matches}
     return [
@@ -66,7 +66,7 @@ def _tree(matches: Sequence[Match]) -> list[Cause]:
     ]
 
 
-def _root(match: Match, matches: Sequence[Match]) -> Match:
+def _root(match: ErrorMatch, matches: Sequence[ErrorMatch]) -> ErrorMatch:
     """Follow the causes; of several, the deepest, then the earliest. A cycle ends where it was entered."""
     seen = {match.error.id}
     while True:

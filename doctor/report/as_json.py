@@ -48,8 +48,8 @@ from rl_compat.planning.shapes.known import KNOWN_SHAPES
 
 if TYPE_CHECKING:
     from rl_compat.doctor.diagnosis import Diagnosis
-    from rl_compat.doctor.explain.explanation import Explained, Explanation
-    from rl_compat.doctor.explain.matching import Match
+    from rl_compat.doctor.explain.explanation import Explained, LogExplanation
+    from rl_compat.doctor.explain.matching import ErrorMatch
     from rl_compat.doctor.verdict import LargestModel, Verdict
 
 SCHEMA = "rlc.doctor/2"
@@ -88,7 +88,7 @@ def as_json(diagnosis: Diagnosis) -> dict[str, Any]:
     }
 
 
-def explanation_as_json(explanation: Explanation) -> dict[str, Any]:
+def explanation_as_json(explanation: LogExplanation) -> dict[str, Any]:
     return {
         "schema": EXPLAIN_SCHEMA,
         "version": __version__,
@@ -186,7 +186,7 @@ def _cause(explained: Explained) -> dict[str, Any]:
     }
 
 
-def _match(match: Match) -> dict[str, Any]:
+def _match(match: ErrorMatch) -> dict[str, Any]:
     error = match.error
     return {
         "id": error.id,

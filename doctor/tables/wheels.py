@@ -19,6 +19,7 @@ from functools import cache
 from typing import Any
 
 from rl_compat.capability.binaries import Version, needs_ptx, parse_version, wheel_supports
+from rl_compat.doctor.tables.cards import with_capability
 from rl_compat.doctor.tables.refusals import NoTorchBuildError, refused_libc, refused_python, why_none
 from rl_compat.doctor.tables.rows import Capability, capability_text
 from rl_compat.doctor.tables.torch import (
@@ -31,8 +32,7 @@ from rl_compat.doctor.tables.torch import (
     releases,
     variants,
 )
-from rl_compat.hardware.gpu.smi import Detected, detect
-from rl_compat.hardware.system.host import read_libc
+from rl_compat.hardware.types import Hardware
 
 MACHINES = ("x86_64", "aarch64")
 "processors for which torch is published"
@@ -216,23 +216,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--python", default=platform.python_version(), help="Python version to install for (default: this one)"
     )
     options = parser.parse_args(arguments)
-    found = detect()
+    from rl_compat.doctor.tables.target import target_of
+    from rl_compat.hardware.probe import probe
+
+    hardware = probe(torch_timeout_seconds=None)
+    target, python = target_of(hardware), minor_of(options.python)
     try:
-        fitting = builds_for(found, python=options.python)
+        fitting = rank_torch(target.cards, target.driver, python, machine=target.machine, libc=target.libc)
     except NoTorchBuildError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    for line in (*describe(found), f"{fitting[0].requirement}: {fitting[0].reason}"):
-        print(line, file=sys.stderr)
-    print(json.dumps(_as_json(found, fitting), indent=1) if options.json else " ".join(pip_arguments(fitting[0])))
+    print(
+        describe(hardware),
+        *hardware.warnings,
+        f"{fitting[0].requirement}: {fitting[0].reason}",
+        sep="\n",
+        file=sys.stderr,
+    )
+    print(json.dumps(_as_json(hardware, fitting), indent=1) if options.json else " ".join(pip_arguments(fitting[0])))
     return 0
-
-
-def builds_for(found: Detected, *, python: str, machine: str | None = None) -> tuple[TorchInstall, ...]:
-    """Every build that fits the detected hardware, best first. Raises NoTorchBuildError if there is none."""
-    capabilities = [card.compute_capability for card in found.cards]
-    machine = processor(machine or platform.machine())
-    return rank_torch(capabilities, found.driver_version, minor_of(python), machine=machine, libc=read_libc())
 
 
 def processor(text: str) -> str:
@@ -245,16 +247,21 @@ def minor_of(python: str) -> str:
     return ".".join(python.split(".")[:2])
 
 
-def describe(found: Detected) -> list[str]:
-    """The cards and the driver, and notes about what was skipped."""
-    cards = [f"{card.name} (compute capability {capability_text(card.compute_capability)})" for card in found.cards]
-    line = f"found {', '.join(cards)}, driver {found.driver_version}" if cards else "found no usable NVIDIA GPU"
-    return [line, *(found.notes if found.source else ())]
+def describe(hardware: Hardware) -> str:
+    """The cards and the driver."""
+    if not hardware.devices:
+        return "found no usable NVIDIA GPU"
+    return f"found {with_capability(hardware.devices)}, driver {hardware.driver.version or 'of unknown version'}"
 
 
-def _as_json(found: Detected, fitting: Sequence[TorchInstall]) -> dict[str, Any]:
-    builds = [{**asdict(build), "requirement": build.requirement} for build in fitting]
-    return {"found": asdict(found), "builds": builds}
+def _as_json(hardware: Hardware, fitting: Sequence[TorchInstall]) -> dict[str, Any]:
+    """The cards and the driver under `found`, and the builds, best first."""
+    cards = [
+        {"name": card.name, "compute_capability": card.compute_capability, "uuid": card.uuid}
+        for card in hardware.devices
+    ]
+    found = {"cards": cards, "driver_version": hardware.driver.version, "notes": hardware.warnings}
+    return {"found": found, "builds": [{**asdict(build), "requirement": build.requirement} for build in fitting]}
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from rl_compat.errors import ConfigError, nearest
 from rl_compat.trainer.callbacks import Callback, StepCallback, StepFunction
 from rl_compat.trainer.offline.training import Offline
 from rl_compat.trainer.online.reinforcement import Reinforcement
-from rl_compat.trainer.run import Outcome
+from rl_compat.trainer.run import RunOutcome
 from rl_compat.trainer.setup.objects import PREFIX, PythonObjects
 from rl_compat.trainer.tools.export import export_run
 from rl_compat.trainer.training import Training
@@ -46,7 +46,7 @@ class TrainedRun:
     "metrics of each validation by step; 0 is the one before training"
     actor: ActorModel | LearnerModel
     "the trained model: an `ActorModel`, or a `LearnerModel` after training on given responses"
-    outcome: Outcome
+    outcome: RunOutcome
 
     @property
     def interrupted(self) -> bool:

@@ -42,7 +42,7 @@ SHAPES: dict[str, dict[str, int]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class BenchCase:
     name: str
     prompts: Sequence[Sequence[int]]
     params: SamplingParams
@@ -78,25 +78,25 @@ def folder_model(folder: Path, device: str) -> nn.Module:
     return moved
 
 
-def fixed_case(vocab_size: int, *, batch: int, prompt_length: int, new_tokens: int) -> Case:
+def fixed_case(vocab_size: int, *, batch: int, prompt_length: int, new_tokens: int) -> BenchCase:
     """Random prompts of one length, every response as long as the limit."""
     generator = torch.Generator().manual_seed(batch)
     prompts = torch.randint(3, vocab_size, (batch, prompt_length), generator=generator).tolist()
     params = SamplingParams(max_new_tokens=new_tokens, seed=0)
-    return Case(name=f"{prompt_length}+{new_tokens} x {batch}", prompts=prompts, params=params, batch=batch)
+    return BenchCase(name=f"{prompt_length}+{new_tokens} x {batch}", prompts=prompts, params=params, batch=batch)
 
 
-def ragged_case(vocab_size: int, *, count: int, batch: int, prompt_length: int, new_tokens: int) -> Case:
+def ragged_case(vocab_size: int, *, count: int, batch: int, prompt_length: int, new_tokens: int) -> BenchCase:
     """Prompts from half the length on; responses end at random, a third as long as the limit on average."""
     generator = torch.Generator().manual_seed(count)
     lengths = torch.randint(prompt_length // 2, prompt_length + 1, (count,), generator=generator).tolist()
     prompts = [torch.randint(3, vocab_size, (length,), generator=generator).tolist() for length in lengths]
     stops = torch.randperm(vocab_size, generator=generator)[: max(1, 3 * vocab_size // new_tokens)].tolist()
     params = SamplingParams(max_new_tokens=new_tokens, seed=0, stop_token_ids=tuple(stops))
-    return Case(name=f"ragged to {new_tokens} x {count}", prompts=prompts, params=params, batch=batch)
+    return BenchCase(name=f"ragged to {new_tokens} x {count}", prompts=prompts, params=params, batch=batch)
 
 
-def question_case(folder: Path, questions: Sequence[str], *, batch: int, new_tokens: int) -> Case:
+def question_case(folder: Path, questions: Sequence[str], *, batch: int, new_tokens: int) -> BenchCase:
     """Questions in the chat template of a model; responses end where the model ends them."""
     from transformers import AutoTokenizer
 
@@ -109,4 +109,4 @@ def question_case(folder: Path, questions: Sequence[str], *, batch: int, new_tok
     ]
     prompts = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
     params = SamplingParams(max_new_tokens=new_tokens, seed=0, stop_token_ids=(int(tokenizer.eos_token_id),))
-    return Case(name=f"questions to {new_tokens} x {len(texts)}", prompts=prompts, params=params, batch=batch)
+    return BenchCase(name=f"questions to {new_tokens} x {len(texts)}", prompts=prompts, params=params, batch=batch)

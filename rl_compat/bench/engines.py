@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from rl_compat.bench.cases import Case
+from rl_compat.bench.cases import BenchCase
 from rl_compat.bench.memory import peak_bytes, reset_peak
 from rl_compat.bench.options import ENGINES
 from rl_compat.bench.peers import PlainGenerate
@@ -92,7 +92,7 @@ def engine_for(
 def measure(
     name: str,
     engine: Generates,
-    case: Case,
+    case: BenchCase,
     source: WeightSource,
     *,
     device: str,

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from rl_compat.bench.cases import Case
+from rl_compat.bench.cases import BenchCase
 from rl_compat.models.load import TORCH_DTYPES
 from rl_compat.rollout.inference import hugging_face_model
 
@@ -37,7 +37,7 @@ def measured_speeds(device: str, dtype: str) -> Speeds:
     return Speeds(bytes_per_second=2 * size / copy_seconds, operations_per_second=2 * width**3 / product_seconds)
 
 
-def floor_seconds(model: nn.Module, case: Case, speeds: Speeds, dtype: str) -> float:
+def floor_seconds(model: nn.Module, case: BenchCase, speeds: Speeds, dtype: str) -> float:
     """Of a step at the mean length of the case: weights and cache read once, every product at full speed."""
     inner: Any = hugging_face_model(model)
     config = inner.config.get_text_config()

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from rl_compat.bench import cases as cases_of
-from rl_compat.bench.cases import Case
+from rl_compat.bench.cases import BenchCase
 from rl_compat.bench.engines import Row, engine_for, measure
 from rl_compat.bench.floor import floor_seconds, measured_speeds
 from rl_compat.bench.options import ENGINES, NOW, ROW, BenchOptions
@@ -56,7 +56,7 @@ def rows_of(
             yield replace(row, num_parameters=num_parameters, start_seconds=start_seconds, floor_fraction=floor)
 
 
-def workloads(options: BenchOptions, questions: Sequence[str]) -> Iterator[tuple[nn.Module, list[Case]]]:
+def workloads(options: BenchOptions, questions: Sequence[str]) -> Iterator[tuple[nn.Module, list[BenchCase]]]:
     """Models with their cases, one model at a time."""
     if options.shape is not None:
         yield cases_of.random_model(options.shape, options.device), _random_cases(options, options.shape)
@@ -74,7 +74,7 @@ def workloads(options: BenchOptions, questions: Sequence[str]) -> Iterator[tuple
         yield cases_of.folder_model(folder, options.device), cases
 
 
-def _random_cases(options: BenchOptions, shape: str) -> list[Case]:
+def _random_cases(options: BenchOptions, shape: str) -> list[BenchCase]:
     vocab = cases_of.SHAPES[shape]["vocab_size"]
     cases = [
         cases_of.fixed_case(vocab, batch=batch, prompt_length=options.prompt_length, new_tokens=options.new_tokens)

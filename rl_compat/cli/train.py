@@ -14,7 +14,7 @@ from rl_compat.cli.render import print_json, print_lines, print_note, print_warn
 
 if TYPE_CHECKING:
     from rl_compat.config.types import RunConfig
-    from rl_compat.trainer.run import Outcome
+    from rl_compat.trainer.run import RunOutcome
     from rl_compat.trainer.run_folder import RunFolder
 
 app = new_app()
@@ -71,7 +71,7 @@ def _without_console(config: RunConfig) -> RunConfig:
     return replace(config, trainer=replace(config.trainer, loggers=loggers))
 
 
-def _show(outcome: Outcome, folder: RunFolder, as_json: bool) -> None:
+def _show(outcome: RunOutcome, folder: RunFolder, as_json: bool) -> None:
     from rl_compat.tracking.curve import marks_for, render_curve
 
     if as_json:

@@ -9,14 +9,14 @@ from typing import Any, Literal
 from rl_compat.errors import RLCompatError
 from rl_compat.planning.decide import Decided, decide
 from rl_compat.planning.memory.budget import phase_budgets
-from rl_compat.planning.memory.ladder import Found
+from rl_compat.planning.memory.ladder import Solution
 from rl_compat.planning.memory.sizing import Shortage
 from rl_compat.planning.shapes.known import SMOLLM2_135M
 from rl_compat.planning.types import TRAINED_ROLES
 from rl_compat.planning.workload import Requests, Workload
 from rl_compat.units import format_bytes
 
-Search = Callable[[Decided], Found | Shortage]
+Search = Callable[[Decided], Solution | Shortage]
 Change = tuple[str, Workload, Requests]
 "its settings, and what they make of the workload and the requests"
 MOST_OFFERED = 3

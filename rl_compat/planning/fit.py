@@ -10,7 +10,7 @@ from rl_compat.errors import ConfigError, DoesNotFitError, HardwareError
 from rl_compat.hardware.types import Hardware
 from rl_compat.planning.alternatives import nearest_that_fits
 from rl_compat.planning.decide import Decided, decide
-from rl_compat.planning.memory.ladder import Found, search, shortage_text
+from rl_compat.planning.memory.ladder import Solution, search, shortage_text
 from rl_compat.planning.memory.sizing import Shortage
 from rl_compat.planning.resolve import pool_host_bytes, pool_plan, role_plans, rollout_plan
 from rl_compat.planning.speed.engines import with_fastest_engine
@@ -57,7 +57,7 @@ def plan_pools(
     """
     roles_by_pool = _roles_by_pool(workload, tuple(pools), placement or {})
     _check_apart(pools)
-    solved: dict[str, tuple[Decided, Found]] = {}
+    solved: dict[str, tuple[Decided, Solution]] = {}
     host_taken_bytes = 0
     for name, pool in pools.items():
         solved[name] = _solve(
@@ -75,10 +75,10 @@ def plan_if_it_fits(workload: Workload, hardware: Hardware, requests: Requests) 
     """The plan of one pool, or None where `make_plan` raises DoesNotFitError; without a search for alternatives."""
     decided = decide(workload, hardware, requests)
     outcome = _search(decided)
-    return _assembled(workload, {MAIN_POOL: (decided, outcome)}) if isinstance(outcome, Found) else None
+    return _assembled(workload, {MAIN_POOL: (decided, outcome)}) if isinstance(outcome, Solution) else None
 
 
-def _assembled(workload: Workload, solved: Mapping[str, tuple[Decided, Found]]) -> Plan:
+def _assembled(workload: Workload, solved: Mapping[str, tuple[Decided, Solution]]) -> Plan:
     roles: dict[RoleName, RolePlan] = {}
     for name, (decided, found) in solved.items():
         roles |= role_plans(decided, found, pool=name)
@@ -97,12 +97,12 @@ def _solve(
     *,
     measured: Sequence[Measurement],
     host_taken_bytes: int,
-) -> tuple[Decided, Found]:
+) -> tuple[Decided, Solution]:
     """The decisions, levers and sizes of one pool. Raises DoesNotFitError."""
     again = partial(decide, workload, hardware, requests, host_taken_bytes=host_taken_bytes)
     decided = again()
     outcome = _search(decided)
-    if isinstance(outcome, Found):
+    if isinstance(outcome, Solution):
         return with_fastest_engine(
             decided, outcome, own=measured, decide=lambda choice: again(engine=choice), search=_search
         )
@@ -149,7 +149,7 @@ def _devices_of(pool: PoolRequest, hardware: Hardware) -> Hardware:
     return replace(hardware, devices=tuple(visible[index] for index in pool.devices))
 
 
-def _search(decided: Decided) -> Found | Shortage:
+def _search(decided: Decided) -> Solution | Shortage:
     return search(
         decided.request, decided.levels, wanted=decided.wanted, limits=decided.profile.limits, room=decided.room
     )

@@ -11,7 +11,7 @@ from rl_compat.capability.optimizers import offload
 from rl_compat.capability.rollout_engines import vllm_attention
 from rl_compat.planning.decide import Decided
 from rl_compat.planning.memory.budget import host_bytes, phase_budgets
-from rl_compat.planning.memory.ladder import Found
+from rl_compat.planning.memory.ladder import Solution
 from rl_compat.planning.memory.share import device_bytes
 from rl_compat.planning.memory.vllm import cache_bytes, vllm_bytes
 from rl_compat.planning.types import TRAINED_ROLES, PoolPlan, RoleName, RolePlan, RolloutPlan
@@ -31,7 +31,7 @@ TRAINING_CONCERNS = ("loss_scaling", "optimizer", "gradient_checkpointing", "off
 THREADS_BESIDE_A_GPU = 8
 
 
-def pool_plan(decided: Decided, found: Found) -> PoolPlan:
+def pool_plan(decided: Decided, found: Solution) -> PoolPlan:
     """The plan of one pool, with a choice recorded for every lever."""
     hardware, workload = decided.hardware, decided.workload
     emulated = hardware.emulated is not None and not on_cpu(hardware)
@@ -56,7 +56,7 @@ def pool_plan(decided: Decided, found: Found) -> PoolPlan:
     )
 
 
-def pool_host_bytes(decided: Decided, found: Found) -> int:
+def pool_host_bytes(decided: Decided, found: Solution) -> int:
     """Host memory that a pool uses: by offload, or for everything if the CPU computes."""
     if not on_cpu(decided.hardware):
         return host_bytes(decided.request, found.levers)
@@ -69,12 +69,12 @@ def device_of(decided: Decided) -> str:
     return "cpu" if on_cpu(hardware) or emulated_on_cpu(hardware) else f"cuda:{hardware.devices[0].index}"
 
 
-def role_plans(decided: Decided, found: Found, *, pool: str) -> dict[RoleName, RolePlan]:
+def role_plans(decided: Decided, found: Solution, *, pool: str) -> dict[RoleName, RolePlan]:
     """The plans of the roles on one pool."""
     return {role: _role_plan(decided, found, role, pool) for role in decided.workload.models}
 
 
-def _role_plan(decided: Decided, found: Found, role: RoleName, pool: str) -> RolePlan:
+def _role_plan(decided: Decided, found: Solution, role: RoleName, pool: str) -> RolePlan:
     choices, request, wanted = decided.choices, decided.request, decided.wanted
     updates = request.workload.updates(role)
     kept_whole = role in TRAINED_ROLES and request.workload.lora_rank == 0
@@ -100,7 +100,7 @@ def _role_plan(decided: Decided, found: Found, role: RoleName, pool: str) -> Rol
     )
 
 
-def rollout_plan(decided: Decided, found: Found, *, pool: str) -> RolloutPlan:
+def rollout_plan(decided: Decided, found: Solution, *, pool: str) -> RolloutPlan:
     """How the actor on this pool generates."""
     request, choices = decided.request, decided.choices
     plan = RolloutPlan(
@@ -126,7 +126,7 @@ def _kernel_architecture(decided: Decided) -> str | None:
     return "sm_{}{}".format(*hardware.devices[0].compute_capability)
 
 
-def _for_vllm(plan: RolloutPlan, decided: Decided, found: Found) -> RolloutPlan:
+def _for_vllm(plan: RolloutPlan, decided: Decided, found: Solution) -> RolloutPlan:
     """With vLLM's sizes. vLLM fills the fraction of a GPU that the user set; on a CPU the plan sets the cache."""
     request, hardware = decided.request, decided.hardware
     cache = cache_bytes(request, found.sizes)
@@ -141,7 +141,7 @@ def _for_vllm(plan: RolloutPlan, decided: Decided, found: Found) -> RolloutPlan:
     )
 
 
-def _lever_choices(decided: Decided, found: Found) -> dict[str, Choice]:
+def _lever_choices(decided: Decided, found: Solution) -> dict[str, Choice]:
     recorded = {}
     away = offload(decided.hardware, num_bytes=0, fraction=1.0).reasons_against
     for lever, (concern, key) in LEVER_CHOICES.items():
@@ -162,7 +162,7 @@ def _lever_choices(decided: Decided, found: Found) -> dict[str, Choice]:
     return recorded
 
 
-def _num_threads(decided: Decided, found: Found) -> int | None:
+def _num_threads(decided: Decided, found: Solution) -> int | None:
     """All cores if the CPU computes or runs an optimizer; next to a GPU, no more than small CPU tensors can use."""
     if "OMP_NUM_THREADS" in decided.hardware.environment:
         return None

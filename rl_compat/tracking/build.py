@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -13,22 +10,10 @@ from rl_compat.errors import ConfigError, nearest
 from rl_compat.tracking.console import ConsoleTracker
 from rl_compat.tracking.jsonl import JsonlTracker
 from rl_compat.tracking.tensorboard import open_tensorboard
-from rl_compat.tracking.types import Tracker, Warn
+from rl_compat.tracking.types import Destination, Tracker, Warn
 from rl_compat.tracking.wandb import open_wandb
 
 METRICS_FILE = "metrics.jsonl"
-TENSORBOARD_FOLDER = "tensorboard"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Destination:
-    """What the trackers of one run have in common."""
-
-    folder: Path
-    project: str
-    experiment: str
-    resume_step: int
-    warn: Warn
 
 
 class Trackers:
@@ -67,24 +52,11 @@ class Trackers:
         self.close()
 
 
-def _print_warning(text: str) -> None:
-    print(f"warning: {text}", file=sys.stderr, flush=True)
+def build_trackers(names: Sequence[str], destination: Destination) -> Trackers:
+    """The named trackers; to be called before a model is loaded.
 
-
-def build_trackers(
-    names: Sequence[str],
-    *,
-    folder: Path,
-    project: str,
-    experiment: str,
-    resume_step: int,
-    warn: Warn = _print_warning,
-) -> Trackers:
-    """The named trackers, writing below the folder; to be called before a model is loaded.
-
-    resume_step is the last step that is done, 0 for a new run: what was written after it is dropped. A tracker that
-    cannot be used is left out with one warning, and when that is W&B the JSON lines are kept in its place.
-    Raises ConfigError for an unknown name.
+    A tracker that cannot be used is left out with one warning; if it is W&B, the JSON lines replace it. Raises
+    ConfigError for an unknown name.
     """
     for name in names:
         if name not in _OPENERS:
@@ -93,13 +65,11 @@ def build_trackers(
             raise ConfigError(
                 f"there is no tracker `{name}`", hint=f"did you mean `{close}`" if close else f"use some of {known}"
             )
-    folder.mkdir(parents=True, exist_ok=True)
-    destination = Destination(folder=folder, project=project, experiment=experiment, resume_step=resume_step, warn=warn)
-    wanted = dict.fromkeys(names)
-    opened = {name: _OPENERS[name](destination) for name in wanted}
+    destination.folder.mkdir(parents=True, exist_ok=True)
+    opened = {name: _OPENERS[name](destination) for name in dict.fromkeys(names)}
     if "wandb" in opened and opened["wandb"] is None and "jsonl" not in opened:
         opened["jsonl"] = _open_jsonl(destination)
-    return Trackers((tracker for tracker in opened.values() if tracker is not None), warn=warn)
+    return Trackers((tracker for tracker in opened.values() if tracker is not None), warn=destination.warn)
 
 
 def _open_console(destination: Destination) -> Tracker:
@@ -112,27 +82,11 @@ def _open_jsonl(destination: Destination) -> Tracker:
     return tracker
 
 
-def _open_tensorboard(destination: Destination) -> Tracker | None:
-    return open_tensorboard(
-        folder=destination.folder / TENSORBOARD_FOLDER, resume_step=destination.resume_step, warn=destination.warn
-    )
-
-
-def _open_wandb(destination: Destination) -> Tracker | None:
-    return open_wandb(
-        folder=destination.folder,
-        project=destination.project,
-        experiment=destination.experiment,
-        resume_step=destination.resume_step,
-        warn=destination.warn,
-    )
-
-
 _OPENERS: Mapping[str, Callable[[Destination], Tracker | None]] = {
     "console": _open_console,
     "jsonl": _open_jsonl,
-    "tensorboard": _open_tensorboard,
-    "wandb": _open_wandb,
+    "tensorboard": open_tensorboard,
+    "wandb": open_wandb,
 }
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from rl_compat.tracking.types import Tracker, Warn
+from rl_compat.tracking.types import Destination, Tracker
 
+FOLDER = "tensorboard"
 WRITER_MODULE = "torch.utils.tensorboard"
 
 
@@ -27,16 +27,15 @@ class TensorBoardTracker:
         self._writer.close()
 
 
-def open_tensorboard(
-    *, folder: Path, resume_step: int, warn: Warn, writer_module: str = WRITER_MODULE
-) -> Tracker | None:
-    """A tracker that writes to the folder and hides what was written there after the resumed step.
+def open_tensorboard(destination: Destination, *, writer_module: str = WRITER_MODULE) -> Tracker | None:
+    """A tracker that writes to a subfolder and hides what was written there after the resumed step.
 
     Without a usable package: one warning and None.
     """
     try:
         writer_class = importlib.import_module(writer_module).SummaryWriter
     except (ImportError, AttributeError, TypeError) as error:  # the last two: a protobuf that does not fit
-        warn(f"TensorBoard cannot be used and is left out ({error}); `pip install tensorboard` provides it")
+        destination.warn(f"TensorBoard cannot be used and is left out ({error}); `pip install tensorboard` provides it")
         return None
-    return TensorBoardTracker(writer_class(log_dir=str(folder), purge_step=resume_step + 1 if resume_step else 0))
+    folder, step = destination.folder / FOLDER, destination.resume_step
+    return TensorBoardTracker(writer_class(log_dir=str(folder), purge_step=step + 1 if step else 0))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from rl_compat.tracking.types import Tracker, Warn
+from rl_compat.tracking.types import Destination, Tracker
 from rl_compat.tracking.wandb_mode import can_connect, choose_mode
 
 INIT_SECONDS = 20.0
@@ -33,12 +33,8 @@ class WandbTracker:
 
 
 def open_wandb(
+    destination: Destination,
     *,
-    folder: Path,
-    project: str,
-    experiment: str,
-    resume_step: int,
-    warn: Warn,
     environ: Mapping[str, str] = os.environ,
     package: str = "wandb",
     connects: Callable[[str, int], bool] = can_connect,
@@ -47,6 +43,7 @@ def open_wandb(
 
     None, after the warning, when the package is missing, switched off or does not start.
     """
+    folder, warn = destination.folder, destination.warn
     try:
         wandb = importlib.import_module(package)
     except ImportError as error:
@@ -58,10 +55,10 @@ def open_wandb(
         return None
     try:
         run = wandb.init(
-            project=project,
-            name=experiment,
+            project=destination.project,
+            name=destination.experiment,
             dir=str(folder),
-            id=_run_id(folder, new=resume_step == 0),
+            id=_run_id(folder, new=destination.resume_step == 0),
             resume="allow",
             mode=mode.name,
             settings=_settings(wandb, silent=mode.name == "offline"),

@@ -36,7 +36,7 @@ _OLD = ".old-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class FoundCheckpoint:
     """The newest usable checkpoint and why newer folders were passed over."""
 
     path: Path | None
@@ -135,7 +135,7 @@ def problems(folder: Path, *, checksums: bool) -> list[str]:
     return found
 
 
-def find_newest(root: Path, *, before: float = math.inf) -> Found:
+def find_newest(root: Path, *, before: float = math.inf) -> FoundCheckpoint:
     """The complete checkpoint with the highest step below `before`; newer incomplete folders are left alone and named.
 
     A file may still turn out to be damaged when it is read.
@@ -145,12 +145,12 @@ def find_newest(root: Path, *, before: float = math.inf) -> Found:
     for step, folder in sorted(((step, folder) for step, folder in _steps(root) if step < before), reverse=True):
         reasons = problems(folder, checksums=True)
         if not reasons:
-            return Found(path=folder, step=step, skipped=tuple(skipped))
+            return FoundCheckpoint(path=folder, step=step, skipped=tuple(skipped))
         skipped.append(f"`{folder.name}` is not complete: {reasons[0]}")
-    return Found(path=None, step=0, skipped=tuple(skipped))
+    return FoundCheckpoint(path=None, step=0, skipped=tuple(skipped))
 
 
-def open_checkpoint(folder: Path) -> Found:
+def open_checkpoint(folder: Path) -> FoundCheckpoint:
     """A checkpoint asked for by name. Raises CheckpointError with what is missing."""
     reasons = problems(folder, checksums=True) if folder.is_dir() else ["the folder does not exist"]
     if reasons:
@@ -158,7 +158,7 @@ def open_checkpoint(folder: Path) -> Found:
             f"`{folder}` is not a usable checkpoint: {reasons[0]}",
             hint="`trainer.resume=auto` takes the newest complete one of `trainer.output_dir`",
         )
-    return Found(path=folder, step=int(json.loads((folder / MANIFEST).read_text())["step"]))
+    return FoundCheckpoint(path=folder, step=int(json.loads((folder / MANIFEST).read_text())["step"]))
 
 
 def set_aside(folder: Path) -> None:

@@ -12,8 +12,9 @@ from typing import Any
 
 from rl_compat.errors import DamagedCheckpointError, RLCompatError
 from rl_compat.tracking.build import Trackers, build_trackers
+from rl_compat.tracking.types import Destination
 from rl_compat.trainer.callbacks import Callback
-from rl_compat.trainer.checkpoints import Found, find_newest, prune, set_aside, write_checkpoint
+from rl_compat.trainer.checkpoints import FoundCheckpoint, find_newest, prune, set_aside, write_checkpoint
 from rl_compat.trainer.interrupt import Interrupted, StopSignals
 from rl_compat.trainer.memory import PhaseMemory
 from rl_compat.trainer.recipe import Instruments, Measure, Measured, Recipe
@@ -25,7 +26,7 @@ from rl_compat.workers.trained import TrainedWorker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class RunOutcome:
     """How a run ended."""
 
     step: int
@@ -45,7 +46,7 @@ class Run:
     """A run from its first or resumed step to its end, whatever its recipe trains."""
 
     def __init__(
-        self, recipe: Recipe[Any], *, resumed: Found, reporter: Reporter, callbacks: Sequence[Callback] = ()
+        self, recipe: Recipe[Any], *, resumed: FoundCheckpoint, reporter: Reporter, callbacks: Sequence[Callback] = ()
     ) -> None:
         self.recipe = recipe
         self.prepared = recipe.prepared
@@ -74,7 +75,7 @@ class Run:
         self.trackers: Trackers
         self.boundary: RunState
 
-    def run(self) -> Outcome:
+    def run(self) -> RunOutcome:
         """Train to the end or until a signal.
 
         The newest finished step is in a checkpoint afterwards, also when the run ends with an error. A second signal
@@ -85,7 +86,7 @@ class Run:
         with closing(lock):
             return self._run_alone()
 
-    def _run_alone(self) -> Outcome:
+    def _run_alone(self) -> RunOutcome:
         setup = self.prepared.setup
         interrupted = None
         with ExitStack() as ending:
@@ -99,7 +100,7 @@ class Run:
                     interrupted = self._run()
             except Interrupted as stop:
                 interrupted = stop
-        return Outcome(
+        return RunOutcome(
             step=self.saved_step,
             measure=self.recipe.measure,
             curve=tuple(self.curve),
@@ -111,14 +112,14 @@ class Run:
 
     def _open_trackers(self) -> Trackers:
         trainer = self.config.trainer
-        return build_trackers(
-            trainer.loggers,
+        destination = Destination(
             folder=self.folder.path,
             project=trainer.project,
             experiment=trainer.experiment or self.folder.path.name,
             resume_step=self.resumed.step,
             warn=lambda text: self.reporter.say(f"warning: {text}"),
         )
+        return build_trackers(trainer.loggers, destination)
 
     def _run(self) -> Interrupted | None:
         self._load()

@@ -18,7 +18,7 @@ from rl_compat.hardware.types import Hardware
 from rl_compat.models.files.atomic import file_written_whole
 from rl_compat.planning.serialize import save_plan
 from rl_compat.planning.types import Plan
-from rl_compat.trainer.checkpoints import CHECKPOINTS, Found, find_newest, open_checkpoint
+from rl_compat.trainer.checkpoints import CHECKPOINTS, FoundCheckpoint, find_newest, open_checkpoint
 from rl_compat.trainer.state import load_run_state
 
 _MAY_CHANGE = {
@@ -120,7 +120,7 @@ def _step_of(line: str) -> float:
         return float("inf")
 
 
-def choose_checkpoint(folder: RunFolder, config: RunConfig) -> Found:
+def choose_checkpoint(folder: RunFolder, config: RunConfig) -> FoundCheckpoint:
     """The checkpoint to continue from according to `trainer.resume`.
 
     A run may start from a checkpoint of another folder; once it has checkpoints of its own, it continues from those.
@@ -133,7 +133,7 @@ def choose_checkpoint(folder: RunFolder, config: RunConfig) -> Found:
     return found
 
 
-def _choose(folder: RunFolder, config: RunConfig) -> Found:
+def _choose(folder: RunFolder, config: RunConfig) -> FoundCheckpoint:
     resume = config.trainer.resume
     if folder.path.exists() and not folder.path.is_dir():
         raise ConfigError(f"`trainer.output_dir` is `{folder.path}`, which is a file", hint="name a folder")
@@ -152,14 +152,14 @@ def _choose(folder: RunFolder, config: RunConfig) -> Found:
     return named
 
 
-def _newest_of(folder: RunFolder, config: RunConfig) -> Found:
+def _newest_of(folder: RunFolder, config: RunConfig) -> FoundCheckpoint:
     if not folder.settings.exists():
         if folder.path.exists() and any(not path.name.startswith(".") for path in folder.path.iterdir()):
             raise ConfigError(
                 f"`{folder.path}` is not empty and holds no run",
                 hint="set `trainer.output_dir` to a new folder",
             )
-        return Found(path=None, step=0)
+        return FoundCheckpoint(path=None, step=0)
     if config.trainer.resume == "never":
         raise ConfigError(
             f"`{folder.path}` already holds a run and `trainer.resume` is `never`",

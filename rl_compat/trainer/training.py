@@ -4,16 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+from rl_compat.algorithms.table import is_offline
 from rl_compat.config.types import RunConfig
 from rl_compat.emulation.device import emulate
 from rl_compat.hardware.types import Hardware
 from rl_compat.trainer.callbacks import Callback
+from rl_compat.trainer.offline.training import Offline
+from rl_compat.trainer.online.reinforcement import Reinforcement
+from rl_compat.trainer.recipe import Recipe
 from rl_compat.trainer.reporter import Reporter
-from rl_compat.trainer.run import Outcome, Run
+from rl_compat.trainer.run import Run, RunOutcome
 from rl_compat.trainer.run_folder import RunFolder, choose_checkpoint
 from rl_compat.trainer.setup.objects import PythonObjects
-from rl_compat.trainer.setup.start import check_training
+from rl_compat.trainer.setup.offline import check_offline
+from rl_compat.trainer.setup.online import check_run
+
+
+def check_training(config: RunConfig, hardware: Hardware, objects: PythonObjects = PythonObjects()) -> Recipe[Any]:
+    """The recipe of the settings, with everything checked that can be before a model is loaded.
+
+    Raises ConfigError, DataError, ModelError, HardwareError or DoesNotFitError.
+    """
+    if is_offline(config.algorithm.name):
+        return Offline(check_offline(config, hardware, objects))
+    return Reinforcement(check_run(config, hardware, objects))
 
 
 class Training:
@@ -30,7 +46,7 @@ class Training:
         """What the checks found, for the user."""
         return (*self.resumed.skipped, *self.recipe.prepared.notes)
 
-    def run(self, reporter: Reporter, callbacks: Sequence[Callback] = ()) -> Outcome:
+    def run(self, reporter: Reporter, callbacks: Sequence[Callback] = ()) -> RunOutcome:
         """Train to the end, a signal or an error; the newest finished step is in a checkpoint afterwards."""
         with emulate(self.recipe.prepared.setup.plan.pool_of("actor")):
             return Run(self.recipe, resumed=self.resumed, reporter=reporter, callbacks=callbacks).run()

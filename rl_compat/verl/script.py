@@ -22,7 +22,7 @@ MOST_LISTED = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Training:
+class TrainingCommand:
     """A command that trains, with the words it was started by."""
 
     started: Started
@@ -53,7 +53,7 @@ def read_training(text: str, *, name: str, folder: Path, words: Sequence[str]) -
     ]
 
 
-def _read(text: str, name: str, folder: Path, words: Sequence[str]) -> tuple[ReadScript, list[Training]]:
+def _read(text: str, name: str, folder: Path, words: Sequence[str]) -> tuple[ReadScript, list[TrainingCommand]]:
     """The script, with undecidable conditions counted as false, or as true if it would otherwise train nothing."""
     for doubtful in (False, True):
         script = read_script(text, name=name, arguments=words, environment=os.environ, folder=folder, doubtful=doubtful)
@@ -63,7 +63,7 @@ def _read(text: str, name: str, folder: Path, words: Sequence[str]) -> tuple[Rea
     return script, found
 
 
-def _training(started: Started) -> Training | None:
+def _training(started: Started) -> TrainingCommand | None:
     program = split_program([without_unset(word) for word in started.words])
     module = program.module
     if module is None:
@@ -72,7 +72,7 @@ def _training(started: Started) -> Training | None:
     last = PurePath(module).stem if module.endswith(".py") else module.rpartition(".")[2]
     ours = sum(word.lstrip("+~").startswith(SECTIONS) for word in program.arguments)
     is_training = last in TRAINERS or (ours >= 2 and NOT_TRAINERS.search(last) is None)
-    return Training(started=started, program=program) if is_training else None
+    return TrainingCommand(started=started, program=program) if is_training else None
 
 
 def _nothing_found(name: str, started: Sequence[Started]) -> ConfigError:
@@ -88,7 +88,7 @@ def _nothing_found(name: str, started: Sequence[Started]) -> ConfigError:
     return ConfigError(f"`{name}` has no training command{what}", hint=hint)
 
 
-def _chosen(name: str, chosen: Training, found: Sequence[Training]) -> str:
+def _chosen(name: str, chosen: TrainingCommand, found: Sequence[TrainingCommand]) -> str:
     place = f"`{chosen.program.module}` in line {chosen.started.line} of `{chosen.started.script}`"
     if len(found) == 1:
         return f"the training command is {place}"
@@ -106,7 +106,7 @@ def _stray(started: Sequence[Started]) -> list[str]:
     ]
 
 
-def _environment(script: ReadScript, chosen: Training) -> list[str]:
+def _environment(script: ReadScript, chosen: TrainingCommand) -> list[str]:
     names = [*script.exported, *chosen.started.environment]
     return [f"the script sets {_quoted(dict.fromkeys(names))} for its program; nothing is set here"] if names else []
 

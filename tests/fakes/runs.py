@@ -11,9 +11,9 @@ from rl_compat.config.load import load_config
 from rl_compat.hardware.recording import load_recording
 from rl_compat.hardware.types import Hardware
 from rl_compat.trainer.reporter import Reporter, SilentReporter
-from rl_compat.trainer.run import Outcome, Run
+from rl_compat.trainer.run import RunOutcome, Run
 from rl_compat.trainer.run_folder import RunFolder, choose_checkpoint
-from rl_compat.trainer.setup.start import check_training
+from rl_compat.trainer.training import check_training
 
 RECORDINGS = Path(__file__).parents[1] / "recordings"
 REWARD = f"{Path(__file__).with_name('digit_reward.py')}:compute_scores"
@@ -69,7 +69,7 @@ def cpu() -> Hardware:
     return replace(laptop, host=replace(laptop.host, num_cores=1))
 
 
-def train(arguments: list[str], *, reporter: Reporter | None = None) -> Outcome:
+def train(arguments: list[str], *, reporter: Reporter | None = None) -> RunOutcome:
     """What `rlc train` does, with a reporter of the caller's."""
     config = load_config(None, arguments).config
     found = choose_checkpoint(RunFolder(Path(config.trainer.output_dir)), config)

@@ -25,7 +25,7 @@ from transformers import (
 
 from rl_compat.rollout.draws import FusedDraw, plain_draw
 from rl_compat.rollout.kernels import cuda_kernels
-from rl_compat.rollout.kernels.choice import Step, worth_using
+from rl_compat.rollout.kernels.choice import DecodeStep, worth_using
 from rl_compat.rollout.kernels.cuda_kernels import (
     CudaKernels,
     KernelError,
@@ -282,7 +282,7 @@ class Broken(EmulatedKernels):
 def test_kernels_are_used_that_agree_and_are_faster(one_spec: DecoderSpec, caplog: pytest.LogCaptureFixture) -> None:
     if COMPILER is None:
         pytest.skip("g++ runs the kernels on the CPU")
-    size = Step(
+    size = DecodeStep(
         rows=2,
         capacity=48,
         hidden_size=192,

@@ -21,16 +21,6 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return importlib.import_module("bench_trl")
 
 
-@pytest.fixture
-def model_of(bench: ModuleType) -> ModuleType:
-    return importlib.import_module("bench_trl_model")
-
-
-@pytest.fixture
-def results(bench: ModuleType) -> ModuleType:
-    return importlib.import_module("bench_trl_report")
-
-
 def options(*extra: str) -> list[str]:
     return ["--algorithm", "ppo", "--trl-python", sys.executable, *extra]
 
@@ -50,30 +40,30 @@ def side(steps: list[float], *, device_bytes: int | None = None, **work: int) ->
     }
 
 
-def test_the_ratio_is_the_peers_median_over_ours_and_above_one_when_we_are_faster(results: ModuleType) -> None:
+def test_the_ratio_is_the_peers_median_over_ours_and_above_one_when_we_are_faster(bench: ModuleType) -> None:
     rounds = [
         {"rl_compat": side([9.0, 1.0, 1.0, 3.0]), "trl": side([9.0, 2.0, 2.0, 8.0])},
         {"rl_compat": side([9.0, 2.0, 2.0, 2.0]), "trl": side([9.0, 3.0, 3.0, 3.0])},
         {"rl_compat": side([9.0, 1.0, 1.0, 1.0]), "trl": side([9.0, 3.0, 3.0, 3.0])},
     ]
 
-    found = results.ratio(rounds, "trl", "step_seconds")
+    found = bench.ratio(rounds, "trl", "step_seconds")
 
     assert found == {"median": 2.0, "lowest": 1.5, "highest": 3.0}
 
 
-def test_first_steps_of_every_round_are_no_part_of_the_times(results: ModuleType) -> None:
+def test_first_steps_of_every_round_are_no_part_of_the_times(bench: ModuleType) -> None:
     rounds = [{"rl_compat": side([100.0, 1.0, 2.0, 3.0]), "trl": side([100.0, 4.0, 5.0, 6.0])}] * 2
 
-    found = results.summary(rounds)
+    found = bench.summary(rounds)
 
     assert found["sides"]["rl_compat"]["step_seconds"] == {"median": 2.0, "low": 1.25, "high": 2.75}
     assert found["sides"]["trl"]["step_seconds"]["median"] == 5.0
     assert found["sides"]["trl"]["peak_rss_bytes"] == 115
 
 
-def test_one_timed_step_is_its_own_spread(results: ModuleType) -> None:
-    assert results.Spread.of([3.0]) == results.Spread(median=3.0, low=3.0, high=3.0)
+def test_one_timed_step_is_its_own_spread(bench: ModuleType) -> None:
+    assert bench.spread([3.0]) == {"median": 3.0, "low": 3.0, "high": 3.0}
 
 
 def test_a_sides_result_is_found_among_what_its_libraries_print(bench: ModuleType) -> None:
@@ -86,33 +76,33 @@ def test_a_sides_result_is_found_among_what_its_libraries_print(bench: ModuleTyp
     assert mark.strip() in str(error.value)
 
 
-def test_sides_that_generated_different_numbers_of_tokens_are_told_apart(results: ModuleType) -> None:
+def test_sides_that_generated_different_numbers_of_tokens_are_told_apart(bench: ModuleType) -> None:
     same = {"rl_compat": side([1.0])["work"], "trl": side([1.0], score_forwards=3)["work"]}
     other = {"rl_compat": side([1.0])["work"], "trl": side([1.0], response_tokens=4)["work"]}
 
-    assert results.different_work(same) == []
-    assert results.different_work(other) == ["response_tokens is 5 in rl_compat and 4 in trl"]
+    assert bench.different_work(same) == []
+    assert bench.different_work(other) == ["response_tokens is 5 in rl_compat and 4 in trl"]
 
 
-def test_every_peer_has_a_ratio_to_ours_whoever_ran_first(results: ModuleType) -> None:
+def test_every_peer_has_a_ratio_to_ours_whoever_ran_first(bench: ModuleType) -> None:
     first = {"rl_compat": side([9.0, 1.0]), "trl": side([9.0, 3.0]), "trl + vllm": side([9.0, 2.0])}
     second = dict(reversed(first.items()))
 
-    found = results.summary([second, first])
+    found = bench.summary([second, first])
 
     assert list(found["sides"]) == ["rl_compat", "trl + vllm", "trl"]
     assert {peer: spread["median"] for peer, spread in found["ratio_step"].items()} == {"trl": 3.0, "trl + vllm": 2.0}
     assert found["ratio_rollout"]["trl"]["median"] == 3.0
 
 
-def test_memory_is_the_gpus_where_there_is_one(results: ModuleType) -> None:
-    on_gpu = results.summary([{"rl_compat": side([9.0, 1.0], device_bytes=3 << 30), "trl": side([9.0, 2.0])}])
+def test_memory_is_the_gpus_where_there_is_one(bench: ModuleType) -> None:
+    on_gpu = bench.summary([{"rl_compat": side([9.0, 1.0], device_bytes=3 << 30), "trl": side([9.0, 2.0])}])
     on_gpu["sides"]["trl"]["peak_device_bytes"] = 5 << 30
-    on_cpu = results.summary([{"rl_compat": side([9.0, 1.0]), "trl": side([9.0, 2.0])}])
+    on_cpu = bench.summary([{"rl_compat": side([9.0, 1.0]), "trl": side([9.0, 2.0])}])
 
-    assert "peak on GPU" in results.as_text("", on_gpu)
-    assert "3,072 MiB" in results.as_text("", on_gpu) and "5,120 MiB" in results.as_text("", on_gpu)
-    assert "peak RSS" in results.as_text("", on_cpu)
+    assert "peak on GPU" in bench.as_text("", on_gpu)
+    assert "3,072 MiB" in bench.as_text("", on_gpu) and "5,120 MiB" in bench.as_text("", on_gpu)
+    assert "peak RSS" in bench.as_text("", on_cpu)
 
 
 def test_the_group_and_the_kl_coefficient_follow_the_algorithm(bench: ModuleType) -> None:
@@ -183,14 +173,12 @@ def test_somebody_must_say_where_the_peer_is(bench: ModuleType, capsys: pytest.C
     assert "--trl-python" in capsys.readouterr().err.splitlines()[-1]
 
 
-def test_every_id_of_the_model_has_a_text_and_prompts_stay_as_long_as_asked(
-    model_of: ModuleType, tmp_path: Path
-) -> None:
+def test_every_id_of_the_model_has_a_text_and_prompts_stay_as_long_as_asked(bench: ModuleType, tmp_path: Path) -> None:
     from transformers import AutoTokenizer
 
-    model_of.save_tokenizer(tmp_path, vocab_size=2048)
+    bench.save_tokenizer(tmp_path, vocab_size=2048)
     tokenizer = AutoTokenizer.from_pretrained(tmp_path)
-    prompts = model_of.make_prompts(str(tmp_path), steps=2, prompts=3, longest=20)
+    prompts = bench.make_prompts(str(tmp_path), steps=2, prompts=3, longest=20)
 
     assert len(tokenizer) == 2048
     assert all(tokenizer.decode([token_id]) for token_id in (300, 1500, 2047))
@@ -218,7 +206,7 @@ def test_our_side_learns_from_every_prompt_and_says_what_it_did(bench: ModuleTyp
 
 
 def test_a_workload_reads_back_as_it_was_written_and_knows_its_sizes(bench: ModuleType, tmp_path: Path) -> None:
-    workload = bench.Workload(
+    workload = bench.BenchWorkload(
         algorithm="grpo",
         model="folder",
         prompts=[["a", "b"], ["c", "d"]],
@@ -231,5 +219,5 @@ def test_a_workload_reads_back_as_it_was_written_and_knows_its_sizes(bench: Modu
     )
     workload.save(tmp_path / "workload.json")
 
-    assert bench.Workload.load(tmp_path / "workload.json") == workload
+    assert bench.BenchWorkload.load(tmp_path / "workload.json") == workload
     assert (workload.responses_per_step, workload.mini_batch_responses) == (8, 4)

@@ -9,6 +9,7 @@ import pytest
 from rl_compat.errors import ConfigError
 from rl_compat.tracking.build import Trackers, build_trackers
 from rl_compat.tracking.jsonl import JsonlTracker
+from rl_compat.tracking.types import Destination
 
 
 class MemoryTracker:
@@ -34,7 +35,9 @@ class FragileTracker(MemoryTracker):
 
 
 def build(names: list[str], folder: Path, *, resume_step: int = 0, warn=pytest.fail) -> Trackers:
-    return build_trackers(names, folder=folder, project="p", experiment="e", resume_step=resume_step, warn=warn)
+    return build_trackers(
+        names, Destination(folder=folder, project="p", experiment="e", resume_step=resume_step, warn=warn)
+    )
 
 
 def test_metrics_go_to_every_tracker_named(tmp_path, capsys):
@@ -92,7 +95,7 @@ def test_wandb_that_is_switched_off_leaves_local_files_and_one_warning(tmp_path,
 def test_warnings_go_to_stderr_unless_somebody_else_takes_them(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "disabled")
 
-    build_trackers(["wandb"], folder=tmp_path, project="p", experiment="e", resume_step=0).close()
+    build_trackers(["wandb"], Destination(folder=tmp_path, project="p", experiment="e", resume_step=0)).close()
 
     out, err = capsys.readouterr()
     assert out == ""

@@ -5,17 +5,22 @@ from pathlib import Path
 import pytest
 
 from rl_compat.tracking.tensorboard import open_tensorboard
+from rl_compat.tracking.types import Destination, Warn
+
+
+def destination(folder: Path, resume_step: int, *, warn: Warn) -> Destination:
+    return Destination(folder=folder, project="p", experiment="e", resume_step=resume_step, warn=warn)
 
 
 def scalars(folder: Path, name: str) -> list[tuple[int, float]]:
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    events = accumulator.EventAccumulator(str(folder))
+    events = accumulator.EventAccumulator(str(folder / "tensorboard"))
     events.Reload()
     return [(event.step, event.value) for event in events.Scalars(name)]
 
 
 def write(folder: Path, resume_step: int, steps: range, value: float) -> None:
-    tracker = open_tensorboard(folder=folder, resume_step=resume_step, warn=pytest.fail)
+    tracker = open_tensorboard(destination(folder, resume_step, warn=pytest.fail))
     assert tracker is not None
     for step in steps:
         tracker.log(step, {"critic/rewards/mean": value, "actor/lr": 1e-6})
@@ -44,9 +49,7 @@ def test_resuming_hides_the_steps_that_are_done_again(tmp_path):
 def test_without_the_package_there_is_one_warning_and_no_tracker(tmp_path):
     warnings: list[str] = []
 
-    tracker = open_tensorboard(
-        folder=tmp_path, resume_step=0, warn=warnings.append, writer_module="a_package_nobody_has"
-    )
+    tracker = open_tensorboard(destination(tmp_path, 0, warn=warnings.append), writer_module="a_package_nobody_has")
 
     assert tracker is None
     assert len(warnings) == 1

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from fakes import wandb_recorder
 
+from rl_compat.tracking.types import Destination
 from rl_compat.tracking.wandb import open_wandb
 from rl_compat.tracking.wandb_mode import WandbMode, can_connect, choose_mode
 
@@ -134,13 +135,15 @@ class TestMode:
 class TestTracker:
     def open(self, folder: Path, environ: dict[str, str], **changes):
         warnings: list[str] = []
-        arguments = {"project": "p", "experiment": "e", "resume_step": 0, "package": "fakes.wandb_recorder"} | changes
+        named = {"project": "p", "experiment": "e", "resume_step": 0}
+        destination = Destination(
+            folder=folder, warn=warnings.append, **{name: changes.get(name, value) for name, value in named.items()}
+        )
         tracker = open_wandb(
-            folder=folder,
+            destination,
             environ={"HOME": str(folder)} | environ,
-            connects=lambda host, port: True,
-            warn=warnings.append,
-            **arguments,
+            package=changes.get("package", "fakes.wandb_recorder"),
+            connects=changes.get("connects", lambda host, port: True),
         )
         return tracker, warnings
 

@@ -18,7 +18,7 @@ from rl_compat.planning.serialize import load_plan
 from rl_compat.trainer.reporter import SilentReporter
 from rl_compat.trainer.run import Run
 from rl_compat.trainer.run_folder import RunFolder, choose_checkpoint
-from rl_compat.trainer.setup.start import check_training
+from rl_compat.trainer.training import check_training
 
 pytestmark = pytest.mark.vllm
 

@@ -204,7 +204,7 @@ def _and(items: Sequence[str]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Library:
+class CudaLibrary:
     """A CUDA library, the packages that contain it, and what fails without it."""
 
     name: str
@@ -215,14 +215,14 @@ class Library:
 
 
 LIBRARIES = (
-    Library(
+    CudaLibrary(
         "cuDNN",
         {"12": "nvidia-cudnn-cu12", "13": "nvidia-cudnn-cu13"},
         Severity.WARNING,
         "convolutions and other cuDNN operations fail with `no kernel image` or CUDNN_STATUS_NOT_SUPPORTED; "
         "language models hardly use them",
     ),
-    Library(
+    CudaLibrary(
         "cuBLAS",
         {"12": "nvidia-cublas-cu12", "13": "nvidia-cublas"},
         Severity.FAILURE,
@@ -250,7 +250,7 @@ def check_cuda_libraries(hardware: Hardware) -> Iterator[Finding]:
         yield ok("cuda_libraries.fine", f"with code for the cards here: {', '.join(fine)}", "installed packages")
 
 
-def _wrong_library(hardware: Hardware, library: Library, package: str, version: str) -> Finding | None:
+def _wrong_library(hardware: Hardware, library: CudaLibrary, package: str, version: str) -> Finding | None:
     """A library without code for a card that torch has code for, or newer than the one torch was built with.
 
     Integrated devices have libraries of their own.

@@ -21,7 +21,7 @@ from rl_compat.config.types import RunConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Inert:
+class InertSettings:
     """Keys that nothing reads while a condition holds."""
 
     keys: tuple[str, ...]
@@ -34,17 +34,17 @@ def _without_critic(config: RunConfig) -> bool:
     return not ALGORITHMS[config.algorithm.name].needs_critic
 
 
-def _unread_by_estimator(setting: str) -> Inert:
-    return Inert(
+def _unread_by_estimator(setting: str) -> InertSettings:
+    return InertSettings(
         keys=(f"algorithm.{setting}",) if f"algorithm.{setting}" in settings() else _group(f"algorithm.{setting}"),
         while_=lambda config: setting not in ALGORITHMS[config.algorithm.name].reads,
         because="`algorithm.name={algorithm.name}` does not use it",
     )
 
 
-def _unread_by_loss(setting: str) -> Inert:
+def _unread_by_loss(setting: str) -> InertSettings:
     readers = " and ".join(f"`{name}`" for name, read in LOSS_READS.items() if setting in read)
-    return Inert(
+    return InertSettings(
         keys=(f"algorithm.{setting}",),
         while_=lambda config: setting not in LOSS_READS[_loss(config)],
         because=f"only the policy losses {readers} use it",
@@ -60,45 +60,45 @@ def _group(section: str) -> tuple[str, ...]:
     return tuple(key for key in settings() if key.startswith(f"{section}."))
 
 
-def _own(name: str) -> Inert:
+def _own(name: str) -> InertSettings:
     """The settings of an algorithm that learns from given responses."""
-    return Inert(
+    return InertSettings(
         keys=_group(f"algorithm.{name}"),
         while_=lambda config: config.algorithm.name != name,
         because=f"only `algorithm.name={name}` reads it",
     )
 
 
-def _column(tasks: tuple[str, ...], *keys: str) -> Inert:
+def _column(tasks: tuple[str, ...], *keys: str) -> InertSettings:
     """Columns that only some kinds of rows have."""
-    return Inert(
+    return InertSettings(
         keys=tuple(f"data.{key}" for key in keys),
         while_=lambda config: ALGORITHMS[config.algorithm.name].learns_from not in tasks,
         because="the rows of `algorithm.name={algorithm.name}` do not have this column",
     )
 
 
-SHARED: tuple[Inert, ...] = (
+SHARED: tuple[InertSettings, ...] = (
     _column(("prompts",), "answer_key"),
     _column(("supervised", "labelled"), "response_key"),
     _column(("preference", "labelled"), "chosen_key", "rejected_key"),
     _column(("labelled",), "label_key"),
-    Inert(
+    InertSettings(
         keys=("model.lora_alpha", "model.lora_dropout", "model.lora_targets"),
         while_=lambda config: config.model.lora_rank == 0,
         because="`model.lora_rank` is 0",
     ),
-    Inert(
+    InertSettings(
         keys=("optimizer.min_lr_fraction",),
         while_=lambda config: config.optimizer.schedule == "constant",
         because="`optimizer.schedule` is `constant`",
     ),
-    Inert(
+    InertSettings(
         keys=("trainer.num_epochs",),
         while_=lambda config: config.trainer.num_steps is not None,
         because="`trainer.num_steps` decides when to stop",
     ),
-    Inert(
+    InertSettings(
         keys=("trainer.validation_temperature", "trainer.validate_every", "data.max_val_samples"),
         while_=lambda config: not config.data.val_files,
         because="`data.val_files` is empty",
@@ -106,14 +106,14 @@ SHARED: tuple[Inert, ...] = (
 )
 "for every algorithm"
 
-OFFLINE: tuple[Inert, ...] = (
-    Inert(
+OFFLINE: tuple[InertSettings, ...] = (
+    InertSettings(
         keys=("data.streaming",),
         while_=lambda config: is_offline(config.algorithm.name),
         because="rows with responses are kept in memory",
     ),
     *(_own(row.name) for row in OFFLINE_ROWS),
-    Inert(
+    InertSettings(
         keys=("algorithm.dpo.label_smoothing",),
         while_=lambda config: config.algorithm.name == "dpo" and config.algorithm.dpo.loss != "sigmoid",
         because="only `algorithm.dpo.loss=sigmoid` reads it",
@@ -121,8 +121,8 @@ OFFLINE: tuple[Inert, ...] = (
 )
 "settings of algorithms that generate nothing"
 
-REINFORCEMENT: tuple[Inert, ...] = (
-    Inert(
+REINFORCEMENT: tuple[InertSettings, ...] = (
+    InertSettings(
         keys=(
             "model.critic_path",
             "optimizer.critic_lr",
@@ -134,42 +134,42 @@ REINFORCEMENT: tuple[Inert, ...] = (
     ),
     *(_unread_by_estimator(name) for name in sorted({name for row in ALGORITHMS.values() for name in row.reads})),
     *(_unread_by_loss(name) for name in dict.fromkeys(name for read in LOSS_READS.values() for name in read)),
-    Inert(
+    InertSettings(
         keys=_group("cost"),
         while_=lambda config: not ALGORITHMS[config.algorithm.name].needs_cost,
         because="`algorithm.name={algorithm.name}` has no cost; `ppo_lagrangian` has one",
     ),
-    Inert(
+    InertSettings(
         keys=("algorithm.max_sampling_rounds",),
         while_=lambda config: not config.algorithm.dynamic_sampling,
         because="`algorithm.dynamic_sampling` is false",
     ),
-    Inert(
+    InertSettings(
         keys=("off_policy.truncate", "off_policy.band", "off_policy.normalize"),
         while_=lambda config: config.off_policy.importance == "none",
         because="`off_policy.importance` is `none`: no importance weights are computed",
     ),
-    Inert(
+    InertSettings(
         keys=("off_policy.vtrace.enabled",),
         while_=_without_critic,
         because="`algorithm.name={algorithm.name}` has no critic",
     ),
-    Inert(
+    InertSettings(
         keys=("off_policy.vtrace.rho", "off_policy.vtrace.c"),
         while_=lambda config: not config.off_policy.vtrace.enabled or _without_critic(config),
         because="only `off_policy.vtrace.enabled` with a critic reads it",
     ),
-    Inert(
+    InertSettings(
         keys=("algorithm.kl_coef", "algorithm.kl_controller.type"),
         while_=lambda config: config.algorithm.kl_in_reward == "none",
         because="`algorithm.kl_in_reward` is `none`; set it to `k1` for a KL penalty in the reward",
     ),
-    Inert(
+    InertSettings(
         keys=("algorithm.kl_controller.target", "algorithm.kl_controller.horizon"),
         while_=lambda config: config.algorithm.kl_controller.type == "fixed" or config.algorithm.kl_in_reward == "none",
         because="only `algorithm.kl_controller.type=adaptive` with `algorithm.kl_in_reward` reads it",
     ),
-    Inert(
+    InertSettings(
         keys=("algorithm.kl_loss_coef",),
         while_=lambda config: config.algorithm.kl_loss == "none",
         because="`algorithm.kl_loss` is `none`; set it to `k3` for a KL term in the loss",
@@ -178,7 +178,7 @@ REINFORCEMENT: tuple[Inert, ...] = (
 
 
 @cache
-def _generation() -> Inert:
+def _generation() -> InertSettings:
     """What only generation and rewards read."""
     sections = ("algorithm", "off_policy", "off_policy.vtrace", "reward", "cost", "rollout")
     others = ("optimizer.critic_lr", "model.critic_path", "trainer.validation_temperature")
@@ -189,14 +189,14 @@ def _generation() -> Inert:
         if setting.section in sections
         or (setting.section.startswith("algorithm.") and setting.section.removeprefix("algorithm.") not in groups)
     )
-    return Inert(
+    return InertSettings(
         keys=(*(key for key in keys if key != "algorithm.name"), *others),
         while_=lambda config: True,
         because="`algorithm.name={algorithm.name}` learns from given responses and generates none",
     )
 
 
-def _rules(name: str) -> tuple[Inert, ...]:
+def _rules(name: str) -> tuple[InertSettings, ...]:
     own = (_generation(),) if is_offline(name) else REINFORCEMENT
     return (*own, *OFFLINE, *SHARED)
 

@@ -22,18 +22,23 @@ def read_nvml(library: Any | None = None, *, kernel_module_file: Path = KERNEL_M
 
     `library` is a module with the functions of `pynvml`; by default the installed one.
     """
-    module = kernel_module(kernel_module_file)
     nvml = library or _import_pynvml()
     if nvml is None:
-        return NvmlReading(driver=_known_driver(module, NOT_INSTALLED))
+        return unanswered(NOT_INSTALLED, kernel_module_file)
     try:
         nvml.nvmlInit()
     except nvml.NVMLError as error:
-        return NvmlReading(driver=_known_driver(module, str(error)))
+        return unanswered(str(error), kernel_module_file)
     try:
-        return _read_all(nvml, module)
+        return _read_all(nvml, kernel_module(kernel_module_file))
     finally:
         _ask(nvml, nvml.nvmlShutdown)
+
+
+def unanswered(error: str, kernel_module_file: Path = KERNEL_MODULE_FILE) -> NvmlReading:
+    """The reading of a driver that does not answer: the kernel module alone is known."""
+    version, flavour = kernel_module(kernel_module_file)
+    return NvmlReading(driver=Driver(version=version, kernel_module=flavour, module_version=version, nvml_error=error))
 
 
 def cuda_version_text(number: int) -> str:
@@ -56,11 +61,6 @@ def parse_kernel_module(text: str | None) -> tuple[str | None, str | None]:
         return None, None
     match = re.search(r"\s([0-9]{3,}(?:\.[0-9]+)+)\s", line + " ")
     return match.group(1) if match else None, "open" if "Open Kernel Module" in line else "proprietary"
-
-
-def _known_driver(module: tuple[str | None, str | None], error: str) -> Driver:
-    version, flavour = module
-    return Driver(version=version, kernel_module=flavour, module_version=version, nvml_error=error)
 
 
 def _import_pynvml() -> Any | None:

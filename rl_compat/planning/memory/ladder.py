@@ -28,7 +28,7 @@ class Levels:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class Solution:
     """The chosen levers and sizes, and for each pulled lever why the step before it was not enough."""
 
     levers: Levers
@@ -40,9 +40,11 @@ LEVERS = ("sleep_between", "gradient_checkpointing", "frozen_dtype", "offload_id
 "in the order of cost"
 
 
-def search(request: MemoryRequest, levels: Levels, *, wanted: Wanted, limits: Limits, room: Room) -> Found | Shortage:
+def search(
+    request: MemoryRequest, levels: Levels, *, wanted: Wanted, limits: Limits, room: Room
+) -> Solution | Shortage:
     """The first step of the ladder whose sizes are large enough, else the best that fits, else what is short."""
-    best: Found | None = None
+    best: Solution | None = None
     short: Shortage | None = None
     because: dict[str, str] = {}
     why = ""
@@ -56,7 +58,7 @@ def search(request: MemoryRequest, levels: Levels, *, wanted: Wanted, limits: Li
             short, why = outcome, shortage_text(outcome)
             continue
         if best is None or _better(outcome, best.sizes):
-            best = Found(levers=levers, sizes=outcome, because=because)
+            best = Solution(levers=levers, sizes=outcome, because=because)
         if is_enough(request, outcome, wanted, limits):
             break
         why = f"only {outcome.micro_batch_tokens} tokens fit in a micro-batch and {outcome.max_num_seqs} in a rollout"
@@ -67,8 +69,8 @@ def search(request: MemoryRequest, levels: Levels, *, wanted: Wanted, limits: Li
 
 
 def _released(
-    request: MemoryRequest, found: Found, levels: Levels, wanted: Wanted, limits: Limits, room: Room
-) -> Found:
+    request: MemoryRequest, found: Solution, levels: Levels, wanted: Wanted, limits: Limits, room: Room
+) -> Solution:
     """The same without the levers that later ones made unnecessary, the costliest first."""
     for name in reversed(LEVERS):
         first = getattr(levels, name)[0]
@@ -81,7 +83,7 @@ def _released(
         ):
             continue
         because = {key: why for key, why in found.because.items() if key != name}
-        found = Found(levers=levers, sizes=outcome, because=because)
+        found = Solution(levers=levers, sizes=outcome, because=because)
     return found
 
 

@@ -10,7 +10,7 @@ from rl_compat.capability.devices import on_cpu
 from rl_compat.capability.rollout_engines import ENGINES, rollout_engine
 from rl_compat.errors import RLCompatError
 from rl_compat.planning.decide import Decided
-from rl_compat.planning.memory.ladder import CHEAP, LEVERS, Found, shortage_text
+from rl_compat.planning.memory.ladder import CHEAP, LEVERS, Solution, shortage_text
 from rl_compat.planning.memory.request import Levers
 from rl_compat.planning.memory.sizing import Shortage
 from rl_compat.planning.speed.comparison import Comparison, compared
@@ -20,12 +20,12 @@ TIE = 0.05
 "a smaller lead does not decide: the preferred engine stays"
 
 Decide = Callable[[Choice], Decided]
-Search = Callable[[Decided], Found | Shortage]
+Search = Callable[[Decided], Solution | Shortage]
 
 
 def with_fastest_engine(
-    decided: Decided, found: Found, *, own: Iterable[Measurement], decide: Decide, search: Search
-) -> tuple[Decided, Found]:
+    decided: Decided, found: Solution, *, own: Iterable[Measurement], decide: Decide, search: Search
+) -> tuple[Decided, Solution]:
     """The decisions and sizes with the engine that was measured to be the fastest.
 
     `own` are measurements of this machine, which take precedence over the shipped ones. `decide` decides again with
@@ -84,14 +84,14 @@ def _comparison(decided: Decided, batch: int, own: Iterable[Measurement]) -> Com
     return None
 
 
-def _fitting(choice: Choice, found: Found, decide: Decide, search: Search) -> tuple[Decided, Found] | str:
+def _fitting(choice: Choice, found: Solution, decide: Decide, search: Search) -> tuple[Decided, Solution] | str:
     """The decisions with another engine, or why it is not used."""
     try:
         other = decide(choice)
         outcome = search(other)
     except RLCompatError as error:
         return error.message
-    if not isinstance(outcome, Found):
+    if not isinstance(outcome, Solution):
         return f"does not fit: {shortage_text(outcome)}"
     return "fits only with offload" if _moves_more(outcome.levers, found.levers) else (other, outcome)
 

@@ -24,7 +24,7 @@ _kernels: dict[tuple[object, ...], CudaKernels] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class DecodeStep:
     """The size of a decode step that is tried."""
 
     rows: int
@@ -46,7 +46,7 @@ class Trial:
     fused: Callable[[], Sequence[Tensor]]
 
 
-def chosen_ops(spec: DecoderSpec, step: Step, *, architecture: str | None) -> tuple[DecodeOps, Draw] | None:
+def chosen_ops(spec: DecoderSpec, step: DecodeStep, *, architecture: str | None) -> tuple[DecodeOps, Draw] | None:
     """The operations and the draw for a CUDA device; None where no kernel is of use. Decided once a process."""
     if step.device.type != "cuda" or step.stream not in C_TYPES or step.compute not in C_TYPES:
         return None
@@ -66,7 +66,7 @@ def chosen_ops(spec: DecoderSpec, step: Step, *, architecture: str | None) -> tu
     return FusedOps(spec, kernels, enabled), FusedDraw(kernels) if "draw" in enabled else plain_draw
 
 
-def worth_using(spec: DecoderSpec, step: Step, kernels: Kernels, *, seconds: Seconds) -> frozenset[str]:
+def worth_using(spec: DecoderSpec, step: DecodeStep, kernels: Kernels, *, seconds: Seconds) -> frozenset[str]:
     """Names of the operations whose kernel agrees with PyTorch and takes fewer seconds."""
     names = fitting(spec)
     enabled = set()
@@ -95,7 +95,7 @@ def agree(trial: Trial, dtype: torch.dtype) -> bool:
     )
 
 
-def trials(spec: DecoderSpec, step: Step, kernels: Kernels) -> Iterator[Trial]:
+def trials(spec: DecoderSpec, step: DecodeStep, kernels: Kernels) -> Iterator[Trial]:
     """Every operation over half-filled slots."""
     generator = torch.Generator(device=step.device).manual_seed(0)
 
@@ -140,11 +140,11 @@ def _trial(name: str, plain: PlainOps, fused: FusedOps, run: Callable[[PlainOps]
     return Trial(name=name, plain=lambda: run(plain), fused=lambda: run(fused))
 
 
-def step_size(spec: DecoderSpec, *, rows: int, capacity: int, compute: torch.dtype) -> Step:
+def step_size(spec: DecoderSpec, *, rows: int, capacity: int, compute: torch.dtype) -> DecodeStep:
     """Of a model whose residual stream has the dtype of its embedding's output."""
     device = spec.final_norm.weight.device
     first = spec.embedding(torch.zeros(1, dtype=torch.int64, device=device))
-    return Step(
+    return DecodeStep(
         rows=rows,
         capacity=capacity,
         hidden_size=first.shape[-1],

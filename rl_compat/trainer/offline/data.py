@@ -27,8 +27,7 @@ from rl_compat.data.order.batches import MixtureOrder, Order, PromptOrder, Whole
 from rl_compat.data.read.reading import Reading, load_sources
 from rl_compat.data.read.records import Records
 from rl_compat.errors import DataError
-from rl_compat.trainer.setup.columns import data_columns
-from rl_compat.trainer.setup.objects import PythonObjects
+from rl_compat.trainer.setup.objects import PythonObjects, data_columns
 from rl_compat.workers.setup import Setup
 
 Encode = Callable[[Sequence[Any], Encoding], ItemSet]

@@ -9,8 +9,7 @@ from rl_compat.data.encode.prompts import build_prompts, check_token_ids
 from rl_compat.data.encode.training_data import TrainingData, load_training, should_stream
 from rl_compat.data.read.reading import Reading, load_rows
 from rl_compat.data.read.records import Records
-from rl_compat.trainer.setup.columns import data_columns
-from rl_compat.trainer.setup.objects import PythonObjects
+from rl_compat.trainer.setup.objects import PythonObjects, data_columns
 from rl_compat.trajectory import Prompt
 from rl_compat.workers.setup import Setup
 

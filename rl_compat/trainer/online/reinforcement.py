@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rl_compat import seeds
@@ -15,10 +15,25 @@ from rl_compat.trainer.online.validate import Validation, validate
 from rl_compat.trainer.recipe import Instruments, Measure
 from rl_compat.trainer.setup.online import Prepared
 from rl_compat.trainer.setup.roles import build_roles
-from rl_compat.trainer.setup.rows import Rows
 from rl_compat.trainer.setup.step import kl_controller, lagrange_multiplier, step_settings
 from rl_compat.trajectory import Prompt
 from rl_compat.workers.trained import TrainedWorker
+
+
+class Rows:
+    """Takes batches of rows from an order and keeps the remaining rows for the next batch."""
+
+    def __init__(self, order: Iterator[list[int]], *, left_over: list[int] | None = None) -> None:
+        self.left_over = list(left_over or [])
+        "taken from the order and not yet returned; part of the state of a run"
+        self._order = order
+
+    def take(self, count: int) -> list[int]:
+        """The next `count` rows."""
+        while len(self.left_over) < count:
+            self.left_over += next(self._order)
+        taken, self.left_over = self.left_over[:count], self.left_over[count:]
+        return taken
 
 
 class Reinforcement:
@@ -154,7 +169,7 @@ class Reinforcement:
         ]
 
     def validate(self) -> Validation | None:
-        trainer, prompts = self.config.trainer, self.prepared.validation_prompts
+        prompts = self.prepared.validation_prompts
         if not prompts:
             return None
         with (
@@ -165,9 +180,7 @@ class Reinforcement:
                 self.roles.actor,
                 self.roles.reward,
                 prompts,
-                max_new_tokens=self.config.data.max_response_length,
-                temperature=trainer.validation_temperature,
-                seed=trainer.seed,
+                self.config,
                 cost=self.roles.cost,
                 on_progress=on_progress,
             )

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rl_compat import seeds
+from rl_compat.config.types import RunConfig
 from rl_compat.rewards.score import Scores
 from rl_compat.trainer.online.metrics import mean_interval
 from rl_compat.trajectory import Prompt
@@ -75,19 +76,17 @@ def validate(
     actor: ActorModel,
     reward: RewardModel,
     prompts: Sequence[Prompt],
+    config: RunConfig,
     *,
-    max_new_tokens: int,
-    temperature: float,
-    seed: int,
     cost: RewardModel | None = None,
     on_progress: Callable[[int], None] | None = None,
 ) -> Validation:
     """One response to each prompt, scored by every reward function and, as the measure `cost`, by the cost."""
     sequences = actor.generate(
         prompts,
-        max_new_tokens=max_new_tokens,
-        temperature=temperature,
-        seed=seeds.derive(seed, "validation"),
+        max_new_tokens=config.data.max_response_length,
+        temperature=config.trainer.validation_temperature,
+        seed=seeds.derive(config.trainer.seed, "validation"),
         on_progress=on_progress,
     ).result()
     scores = reward.compute_rewards(sequences).result()

@@ -1,4 +1,4 @@
-"""Objects that Python code gives a run next to its settings: reward functions and datasets."""
+"""What the settings name outside of them: the columns of the data, and objects of Python code."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from rl_compat.config.types import DataConfig
+from rl_compat.data.form.columns import Columns
 from rl_compat.data.read.records import Records, as_source
 from rl_compat.errors import ConfigError
 
@@ -35,3 +37,15 @@ class PythonObjects:
                     f"`{key}` names `{name}`, an object of a Python program",
                     hint="continue this run with `rl_compat.train` and the same objects, or name a file",
                 )
+
+
+def data_columns(data: DataConfig) -> Columns:
+    """The columns that the settings name."""
+    return Columns(
+        prompt=data.prompt_key,
+        response=data.response_key,
+        chosen=data.chosen_key,
+        rejected=data.rejected_key,
+        label=data.label_key,
+        answer=data.answer_key,
+    )

@@ -13,7 +13,7 @@ from rl_compat.models.chat import ChatEncoder
 from rl_compat.models.files.registry import resolve_model
 from rl_compat.models.tokenizer import TokenizerBundle, load_tokenizer
 from rl_compat.rewards.reference import reference_judge
-from rl_compat.trainer.setup.columns import data_columns
+from rl_compat.trainer.setup.objects import data_columns
 
 
 def open_checks(

@@ -13,7 +13,7 @@ from rl_compat.errors import CheckpointError, ConfigError
 from rl_compat.hardware.types import Hardware
 from rl_compat.planning.types import PoolPlan
 from rl_compat.planning.workload import evaluation_workload
-from rl_compat.trainer.checkpoints import Found, find_newest, open_checkpoint
+from rl_compat.trainer.checkpoints import FoundCheckpoint, find_newest, open_checkpoint
 from rl_compat.trainer.online.prompt_data import load_validation_prompts
 from rl_compat.trainer.online.validate import Validation, validate
 from rl_compat.trainer.reporter import Reporter, Timer
@@ -34,7 +34,7 @@ def run_of(path: str) -> RunFolder | None:
     return None
 
 
-def checkpoint_of(path: str, run: RunFolder) -> Found:
+def checkpoint_of(path: str, run: RunFolder) -> FoundCheckpoint:
     """The checkpoint named by `path`, or the newest complete one of the run. Raises CheckpointError."""
     folder = Path(path).expanduser()
     if folder != run.path:
@@ -51,7 +51,7 @@ def settings_of(run: RunFolder) -> RunConfig:
     return load_config(run.settings, []).config
 
 
-def restore_actor(actor: ActorModel, checkpoint: Found) -> None:
+def restore_actor(actor: ActorModel, checkpoint: FoundCheckpoint) -> None:
     assert checkpoint.path is not None
     actor.policy.run(PolicyWorker.load_weights, folder=checkpoint.path / "actor").result()
 
@@ -60,7 +60,7 @@ def evaluate(
     config: RunConfig,
     hardware: Hardware,
     *,
-    checkpoint: Found | None,
+    checkpoint: FoundCheckpoint | None,
     reporter: Reporter,
     around: Callable[[PoolPlan], AbstractContextManager[object]] = nullcontext,
 ) -> Validation:
@@ -86,8 +86,6 @@ def evaluate(
                 actor,
                 reward,
                 prompts,
-                max_new_tokens=config.data.max_response_length,
-                temperature=config.trainer.validation_temperature,
-                seed=config.trainer.seed,
+                config,
                 on_progress=on_progress,
             )

@@ -11,7 +11,7 @@ from rl_compat.errors import ConfigError
 from rl_compat.hardware.types import Hardware
 from rl_compat.planning.types import PoolPlan
 from rl_compat.planning.workload import evaluation_workload
-from rl_compat.trainer.checkpoints import Found
+from rl_compat.trainer.checkpoints import FoundCheckpoint
 from rl_compat.trainer.offline.data import validation_items
 from rl_compat.trainer.offline.held_out import HeldOut, HeldOutRows
 from rl_compat.trainer.reporter import Reporter, Timer
@@ -29,7 +29,7 @@ def evaluate_offline(
     config: RunConfig,
     hardware: Hardware,
     *,
-    checkpoint: Found | None,
+    checkpoint: FoundCheckpoint | None,
     reporter: Reporter,
     around: Callable[[PoolPlan], AbstractContextManager[object]] = nullcontext,
 ) -> HeldOut:

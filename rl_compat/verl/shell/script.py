@@ -18,7 +18,7 @@ from rl_compat.verl.shell.commands import OUTPUT, status_of
 from rl_compat.verl.shell.expansion import arithmetic, expand_text, expand_word
 from rl_compat.verl.shell.scope import Scope, mark_of, unknown, without_unset
 from rl_compat.verl.shell.syntax import (
-    Arithmetic,
+    ArithmeticCommand,
     Body,
     Case,
     Chain,
@@ -163,7 +163,7 @@ class Reader:
             case Negated():
                 status = self._node(node.node)
                 return None if status is None else not status
-            case Arithmetic():
+            case ArithmeticCommand():
                 return self._arithmetic(node)
             case Function():
                 self.functions[node.name] = node.body
@@ -248,7 +248,7 @@ class Reader:
         finally:
             self.scope.variables, self.cwd = variables, cwd
 
-    def _arithmetic(self, node: Arithmetic) -> bool | None:
+    def _arithmetic(self, node: ArithmeticCommand) -> bool | None:
         for name, sign in re.findall(r"([A-Za-z_]\w*)(\+\+|--)", node.text):
             self.scope.variables[name] = arithmetic(f"{name}{sign[0]}1", self.scope)
         if assigned := re.fullmatch(r"\s*([A-Za-z_]\w*)\s*([-+*/%]?)=(?!=)\s*(.*)", node.text, re.S):

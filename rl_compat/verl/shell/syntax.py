@@ -20,7 +20,7 @@ class Simple:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Arithmetic:
+class ArithmeticCommand:
     """`(( … ))`."""
 
     text: str
@@ -87,7 +87,7 @@ class Group:
     subshell: bool
 
 
-Node: TypeAlias = Simple | Arithmetic | Chain | Negated | If | Case | For | While | Function | Group
+Node: TypeAlias = Simple | ArithmeticCommand | Chain | Negated | If | Case | For | While | Function | Group
 Body: TypeAlias = Sequence[Node]
 
 SEPARATORS = (";", "&", "\n")
@@ -163,7 +163,7 @@ class _Parser:
         if token.text == "(":
             return Group(body=self._until(")"), subshell=True)
         if token.text.startswith("(("):
-            return Arithmetic(text=token.text[2:-2], line=token.line)
+            return ArithmeticCommand(text=token.text[2:-2], line=token.line)
         raise self._wrong(token, f"`{token.text}` stands where a command should")
 
     def _simple(self, token: Token) -> Node:

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from rl_compat.doctor.explain.matching import Found, find_errors
+from rl_compat.doctor.explain.matching import LogErrors, find_errors
 from rl_compat.doctor.explain.patterns import known_errors
 from rl_compat.doctor.explain.ranking import Cause, rank
 from rl_compat.doctor.explain.reading import read_blocks
 
-Recognise = Callable[[str | bytes], Found]
+Recognise = Callable[[str | bytes], LogErrors]
 Ranked = Callable[[str | bytes], tuple[Cause, ...]]
 
 
-def recognise_text(text: str | bytes) -> Found:
+def recognise_text(text: str | bytes) -> LogErrors:
     data = text.encode() if isinstance(text, str) else text
     return find_errors(read_blocks(io.BytesIO(data), "the text"), known_errors())
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from rl_compat.doctor.explain.matching import Found
+from rl_compat.doctor.explain.matching import LogErrors
 from rl_compat.doctor.explain.patterns import KnownError, known_errors
 from rl_compat.doctor.explain.ranking import Cause
 
-Recognise = Callable[[str | bytes], Found]
+Recognise = Callable[[str | bytes], LogErrors]
 Ranked = Callable[[str | bytes], tuple[Cause, ...]]
 
 HERE = "@@HERE@@"

@@ -11,9 +11,8 @@ import pytest
 from fakes.nvml import FakeNvml
 
 from rl_compat.hardware.gpu import driver_library
-from rl_compat.hardware.gpu.driver import read_driver
+from rl_compat.hardware.gpu.driver import read_driver, read_without_packages
 from rl_compat.hardware.gpu.readings import NvmlLink, NvmlReading
-from rl_compat.hardware.gpu.smi import read_without_packages
 from rl_compat.hardware.types import Process
 
 COMPILER = shutil.which("cc")

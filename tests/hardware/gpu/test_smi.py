@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from fakes.nvml import FakeNvml
 
-from rl_compat.hardware.gpu.driver import read_driver
+from rl_compat.hardware.gpu.driver import read_driver, read_without_packages
+from rl_compat.hardware.gpu.join import JoinedDevices, join
 from rl_compat.hardware.gpu.nvidia_smi import FIELDS, parse_smi
-from rl_compat.hardware.gpu.readings import NvmlReading
-from rl_compat.hardware.gpu.smi import Card, detect, only_visible, read_without_packages
+from rl_compat.hardware.gpu.readings import NvmlReading, TorchReading
 from rl_compat.units import MIB
 
 NOWHERE = Path("/nonexistent")
@@ -26,8 +26,12 @@ def parsed(text: str) -> NvmlReading:
     return parse_smi(text, kernel_module_file=NOWHERE)
 
 
+def seen(text: str, **environment: str) -> JoinedDevices:
+    return join(parsed(text), TorchReading(), environment)
+
+
 def names(text: str, **environment: str) -> list[str]:
-    return [card.name for card in only_visible(parsed(text), environment).cards]
+    return [device.name for device in seen(text, **environment).devices]
 
 
 def program(folder: Path, script: str) -> str:
@@ -62,13 +66,13 @@ def test_what_is_not_known_is_none() -> None:
 
 def test_a_driver_that_does_not_know_the_capability_is_helped_by_the_catalogue() -> None:
     text = OLD.format(name="Tesla P40", capability="") + OLD.format(name="Tesla K80", capability="[N/A]")
-    assert [card.compute_capability for card in only_visible(parsed(text), {}).cards] == [(6, 1), (3, 7)]
+    assert [device.compute_capability for device in seen(text).devices] == [(6, 1), (3, 7)]
 
 
 def test_an_unknown_card_of_an_old_driver_is_left_out_and_said() -> None:
-    found = only_visible(parsed(OLD.format(name="Mystery 9000", capability="")), {})
-    assert found.cards == ()
-    assert "`Mystery 9000` is not in the catalogue" in found.notes[0]
+    found = seen(OLD.format(name="Mystery 9000", capability=""))
+    assert found.devices == ()
+    assert "`Mystery 9000`" in found.warnings[0]
 
 
 def test_text_that_is_no_table_is_refused() -> None:
@@ -90,7 +94,7 @@ def test_a_lost_card_is_a_warning_beside_the_others(tmp_path: Path) -> None:
 
 def test_hidden_cards_do_not_count() -> None:
     """A-ENV-04."""
-    assert names(TWO) == ["NVIDIA T400 4GB", "NVIDIA GeForce RTX 4090"]
+    assert names(TWO) == ["NVIDIA GeForce RTX 4090", "NVIDIA T400 4GB"]
     assert names(TWO, CUDA_VISIBLE_DEVICES="GPU-3") == []
     assert names(TWO, CUDA_VISIBLE_DEVICES="GPU-2111") == ["NVIDIA GeForce RTX 4090"]
     assert names(TWO, CUDA_VISIBLE_DEVICES="0") == ["NVIDIA GeForce RTX 4090"]
@@ -98,10 +102,12 @@ def test_hidden_cards_do_not_count() -> None:
     assert names(TWO, CUDA_VISIBLE_DEVICES="") == []
 
 
-def test_a_mig_slice_counts_with_the_cards_it_may_be_of() -> None:
+def test_a_card_in_mig_mode_is_hidden_when_its_slices_are_not_listed() -> None:
     text = "0, NVIDIA H100 80GB HBM3, GPU-1, 580.95.05, 00000000:01:00.0, 81559, 81000, 9.0, Default, 16, 16, Enabled\n"
     assert parsed(text).devices[0].mig_enabled
-    assert names(text, CUDA_VISIBLE_DEVICES="MIG-1234") == ["NVIDIA H100 80GB HBM3"]
+    found = seen(text, CUDA_VISIBLE_DEVICES="MIG-1234")
+    assert found.devices == ()
+    assert [device.name for device in found.hidden] == ["NVIDIA H100 80GB HBM3"]
 
 
 OLD_SMI = """case "$1" in
@@ -119,9 +125,9 @@ def test_an_nvidia_smi_that_lacks_fields_is_asked_without_them(tmp_path: Path) -
 def test_the_program_on_the_path_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program(tmp_path, OLD_SMI)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    found = detect({})
-    assert found.cards == (Card(name="Tesla P40", compute_capability=(6, 1), uuid="GPU-1111-2222"),)
-    assert (found.driver_version, found.source) == ("440.33", "nvidia-smi")
+    reading = read_without_packages(libraries=[], kernel_module_file=NOWHERE)
+    assert [(device.name, device.uuid) for device in reading.devices] == [("Tesla P40", "GPU-1111-2222")]
+    assert (reading.driver.version, reading.source) == ("440.33", "nvidia-smi")
 
 
 def test_a_program_that_fails_says_why(tmp_path: Path) -> None:

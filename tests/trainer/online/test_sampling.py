@@ -13,9 +13,9 @@ from rl_compat.planning.types import PoolPlan
 from rl_compat.rewards.types import Scores
 from rl_compat.trainer.memory import PhaseMemory
 from rl_compat.trainer.online.phases import Phases
+from rl_compat.trainer.online.reinforcement import Rows
 from rl_compat.trainer.online.sampling import Sampled, SamplingSettings, prompts_of, sample
 from rl_compat.trainer.reporter import SilentReporter, Timer
-from rl_compat.trainer.setup.rows import Rows
 from rl_compat.trajectory import Prompt, Trajectory
 from rl_compat.workers.actor import ActorModel
 from rl_compat.workers.reward import RewardModel
