@@ -11,7 +11,7 @@ from rl_compat.config.load import load_config
 from rl_compat.hardware.recording import load_recording
 from rl_compat.hardware.types import Hardware
 from rl_compat.trainer.reporter import Reporter, SilentReporter
-from rl_compat.trainer.run import RunOutcome, Run
+from rl_compat.trainer.run import Run, RunOutcome
 from rl_compat.trainer.run_folder import RunFolder, choose_checkpoint
 from rl_compat.trainer.training import check_training
 
