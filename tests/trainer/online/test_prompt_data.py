@@ -85,7 +85,8 @@ def test_streaming_is_decided_by_the_memory_unless_it_is_set(tmp_path: Path) -> 
     names = ",".join(_files(tmp_path))
 
     def decided(*arguments: str, memory_bytes: int = 1000) -> bool:
-        return streams(load_config(None, [f"data.train_files={names}", *arguments]).config.data, memory_bytes)
+        data = load_config(None, [f"data.train_files={names}", *arguments]).config.data
+        return streams(data, data.train_files, memory_bytes)
 
     assert decided() and not decided(memory_bytes=10**9)
     assert not decided("data.max_train_samples=5")
