@@ -1,4 +1,4 @@
-"""How a worker method is called on a group: which arguments are split over the workers, and how results are merged."""
+"""How a worker method is called on a group: which arguments are split, and how the results are merged."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ class Dispatch:
     "arguments that are divided by rows, all in the same way; every worker gets the others whole"
     merge: Merge
     urgent: bool
-    "the call does not wait for the one that is running"
+    "the call does not wait for the running one"
 
 
 def dispatch(
     *, split: tuple[str, ...] = (), merge: Merge | None = None, urgent: bool = False
 ) -> Callable[[Method], Method]:
-    """Declare beside a worker method how a group calls it.
+    """Declare how a group calls a worker method.
 
-    By default the results of a method with split arguments are merged with `in_order`, those of another with `first`.
+    By default `in_order` merges the results of a method with split arguments, and `first` those of other methods.
     """
 
     def declare(method: Method) -> Method:
@@ -47,7 +47,7 @@ def dispatch(
 
 
 def dispatch_of(method: Callable[..., Any]) -> Dispatch:
-    """The declaration of a worker method, which every method that a group calls must have."""
+    """The declaration of a worker method. Every method that a group calls has one."""
     declaration = getattr(method, "__dispatch__", None)
     assert isinstance(declaration, Dispatch), f"`{method.__qualname__}` has no `@dispatch`"
     return declaration
@@ -74,7 +74,7 @@ def balanced_shares(rows: Any, num_shares: int) -> Shares:
     """A batch or sequence in shares with about the same number of tokens.
 
     The rows of a group stay together. The largest remaining group goes to the share with the fewest tokens, so the
-    result depends on nothing but the groups and lengths. A share is empty if there are fewer groups than shares.
+    result depends only on the groups and lengths. A share is empty if there are fewer groups than shares.
     """
     is_batch = isinstance(rows, Batch)
     groups = rows.groups.tolist() if is_batch else range(len(rows))
@@ -93,7 +93,7 @@ def balanced_shares(rows: Any, num_shares: int) -> Shares:
 
 
 def first(results: Sequence[Any], shares: Shares) -> Any:
-    """The result of the first worker, for methods whose workers all give the same."""
+    """The result of the first worker, for methods that return the same on all workers."""
     del shares
     return results[0]
 

@@ -17,8 +17,7 @@ Made = TypeVar("Made")
 class PendingCall(Future[Result]):
     """The result of a call that runs elsewhere.
 
-    If a signal interrupts the caller while it waits, the call is interrupted before the exception of the signal
-    continues.
+    If a signal interrupts the waiting caller, the call is interrupted before the signal's exception propagates.
     """
 
     def __init__(self, interrupt: Callable[[], None]) -> None:
@@ -43,7 +42,7 @@ class WorkerHandle(Protocol):
 
 
 class WorkerGroup(Generic[Worker]):
-    """The workers of one role. Each method that is called declares with `dispatch` what is split and merged."""
+    """The workers of one role. Each called method declares with `dispatch` what is split and merged."""
 
     def __init__(self, handles: Sequence[WorkerHandle]) -> None:
         assert handles, "a worker group has at least one worker"
@@ -93,7 +92,7 @@ def _merged(calls: Sequence[PendingCall[Any]], merge: Callable[[Sequence[Any]], 
 
 
 def then(call: Future[Result], make: Callable[[Result], Made]) -> Future[Made]:
-    """What `make` makes from the result of a call, computed where the call ends."""
+    """The result of `make` on the result of a call, computed in the thread that finishes the call."""
     made: PendingCall[Made] = PendingCall(call.interrupt if isinstance(call, PendingCall) else lambda: None)
 
     def finish(call: Future[Result]) -> None:

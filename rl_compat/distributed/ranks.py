@@ -1,4 +1,4 @@
-"""What the processes that train one model agree on: sums over all of them, and decisions that all of them take."""
+"""Communication between the processes that train one model: sums, and decisions that all of them share."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Ranks(Protocol):
         ...
 
     def gather(self, value: Value) -> Sequence[Value]:
-        """The small picklable value of every rank, in the order of the ranks."""
+        """The values of all ranks, which are small and picklable, in rank order."""
         ...
 
     def any(self, flag: bool) -> bool:
@@ -36,7 +36,7 @@ class Ranks(Protocol):
         ...
 
     def barrier(self) -> None:
-        """Wait until every rank is here."""
+        """Wait until every rank has made this call."""
         ...
 
 

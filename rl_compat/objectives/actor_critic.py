@@ -1,6 +1,6 @@
 """The losses of actor and critic over one micro-batch, divided by counts of the whole mini-batch.
 
-The engine hands batch and outputs over on one device.
+The batch and the outputs of the engine are on one device.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class LossSettings:
 
     algorithm: AlgorithmConfig = field(default_factory=AlgorithmConfig)
     width: int | None = None
-    "divisor of seq-mean-token-sum-norm: the longest response allowed"
+    "divisor of seq-mean-token-sum-norm: the maximum response length"
 
     @property
     def policy_loss(self) -> PolicyLossName:
@@ -43,7 +43,7 @@ class LossSettings:
         return PolicyLossNumbers(**{key.replace(".", "_"): attrgetter(key)(self.algorithm) for key in keys})
 
     def aggregation(self, own: Aggregation) -> Aggregation:
-        """How token losses are averaged; `own` is what `auto` stands for."""
+        """How token losses are averaged; `own` is the meaning of `auto`."""
         chosen = self.algorithm.loss_aggregation
         return own if chosen == "auto" else chosen
 
@@ -51,9 +51,9 @@ class LossSettings:
 def policy_loss(
     batch: Batch, outputs: TokenOutputs, totals: BatchTotals, settings: LossSettings
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """The surrogate of the settings, minus the entropy bonus, plus the KL to the reference. Scalar, and its parts.
+    """The surrogate loss, minus the entropy bonus, plus the KL to the reference: a scalar, and its parts.
 
-    A batch without `old_logprobs` is updated once: the policy that is differentiated is the old one.
+    A batch without `old_logprobs` is used for one optimizer step, in which the current policy is the old one.
     """
     mask = batch.response_mask
     inputs = policy_loss_inputs(batch, outputs.logprobs, settings)
@@ -95,8 +95,10 @@ def policy_loss(
 
 
 def _mismatch_shares(batch: Batch, logprobs: Tensor, totals: BatchTotals) -> dict[str, Tensor]:
-    """How far the sampler was in this micro-batch, and what it adds to those `mismatch_metrics` that are means over
-    tokens or over responses."""
+    """The mismatch with the rollout's log-probabilities in this micro-batch.
+
+    Its shares in those `mismatch_metrics` that are means over tokens or responses.
+    """
     assert batch.rollout_logprobs is not None
     mask = batch.response_mask
     found = mismatch_metrics(old_logprobs=logprobs, rollout_logprobs=batch.rollout_logprobs, response_mask=mask)
@@ -117,7 +119,7 @@ def _mismatch_shares(batch: Batch, logprobs: Tensor, totals: BatchTotals) -> dic
 
 
 def policy_loss_inputs(batch: Batch, logprobs: Tensor, settings: LossSettings) -> PolicyLossInputs:
-    """What the surrogate is made from, with `logprobs` [B, T] of the policy that learns."""
+    """The inputs of the surrogate, with `logprobs` [B, T] of the current policy."""
     assert batch.advantages is not None
     return PolicyLossInputs(
         logprobs=logprobs,
@@ -133,7 +135,7 @@ def policy_loss_inputs(batch: Batch, logprobs: Tensor, settings: LossSettings) -
 def critic_loss(
     batch: Batch, values: Tensor, totals: BatchTotals, settings: LossSettings
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """The clipped squared error of the values against the returns. Scalar, and its parts."""
+    """The clipped squared error of the values against the returns: a scalar, and its parts."""
     assert batch.values is not None
     assert batch.returns is not None
     mask = batch.response_mask

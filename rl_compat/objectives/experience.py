@@ -1,4 +1,4 @@
-"""From scored responses to what the updates learn from: token rewards, advantages and returns."""
+"""Token rewards, advantages and returns of scored responses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rl_compat.objectives.off_policy import Corrected, correct, corrects
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExperienceSettings:
-    """Which estimator turns rewards into advantages, the KL penalty inside the reward, and off-policy correction."""
+    """The settings of the advantage estimator, the KL penalty in the reward, and off-policy correction."""
 
     algorithm: AlgorithmConfig = field(default_factory=AlgorithmConfig)
     off_policy: OffPolicyConfig = field(default_factory=OffPolicyConfig)
@@ -28,7 +28,7 @@ class ExperienceSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewardParts:
-    """The rewards of a step by name, for an algorithm that weighs them itself."""
+    """The rewards of a step by name, for an algorithm that weights them itself."""
 
     values: Mapping[str, Sequence[float | None]]
     weights: Mapping[str, float]
@@ -38,7 +38,7 @@ class RewardParts:
 class Experience:
     batch: Batch
     scored: Tensor
-    "[B] bool: False on responses that had no reward"
+    "[B] bool: False on responses without a reward"
     reward_kl: float
     "mean KL per token between the policy and the reference, 0 without one in the reward"
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -58,11 +58,11 @@ def make_experience(
 ) -> Experience:
     """The batch with rewards, token rewards, advantages and returns.
 
-    `rewards` holds one outcome per response. A response without one (None) is left out: its mask is cleared, and no
-    group statistic counts it. `greedy_rewards` (ReMax) holds one for each group, in ascending order;
-    without one the group is left out. `costs` (PPO-Lagrangian) holds one per response, None leaves it out too, and
-    `multiplier` is their price. A KL in the reward needs `old_logprobs` and `ref_logprobs`, PPO needs `values`, a cost
-    `cost_values`.
+    `rewards` holds one outcome per response. A response whose outcome is None is excluded: its mask is cleared, and
+    no group statistic counts it. `greedy_rewards` (ReMax) holds one outcome per group, in ascending order; None
+    excludes the group. `costs` (PPO-Lagrangian) holds one cost per response, with None as for rewards, and
+    `multiplier` is their Lagrange multiplier. A KL in the reward needs `old_logprobs` and `ref_logprobs`, PPO needs
+    `values`, and a cost needs `cost_values`.
     """
     algorithm, vtrace = settings.algorithm, settings.off_policy.vtrace
     outcome, scored = _column(rewards)
@@ -107,12 +107,12 @@ def make_experience(
 
 
 def _corrected(batch: Batch, settings: OffPolicyConfig) -> Corrected:
-    """Weights and rejection, where they are not left to the update."""
+    """Importance weights and rejection, unless the update computes them."""
     return correct(batch, settings) if corrects(settings) and not settings.bypass else Corrected(batch, {})
 
 
 def _token_rewards(batch: Batch, algorithm: AlgorithmConfig, *, kl_coef: float) -> tuple[Tensor, float]:
-    """The outcome on the last token of the mask minus the KL penalty, [B, T], and the mean KL of a token."""
+    """The outcome on the last token of the mask minus the KL penalty, [B, T], and the mean KL per token."""
     assert batch.rewards is not None
     mask, reward_kl = batch.response_mask, 0.0
     token_rewards = outcome_token_rewards(
@@ -126,7 +126,7 @@ def _token_rewards(batch: Batch, algorithm: AlgorithmConfig, *, kl_coef: float) 
 
 
 def _of_cost(batch: Batch, inputs: AdvantageInputs) -> AdvantageEstimate:
-    """Advantages and returns of the cost, which stands on the last token as the reward does, without a KL."""
+    """Advantages and returns of the cost, which is placed on the last token like the reward, without a KL."""
     assert batch.costs is not None
     assert batch.cost_values is not None
     token_costs = outcome_token_rewards(
@@ -136,7 +136,7 @@ def _of_cost(batch: Batch, inputs: AdvantageInputs) -> AdvantageEstimate:
 
 
 def _column(values: Sequence[float | None]) -> tuple[Tensor, Tensor]:
-    """The values with 0 for None, float32, and which are known, bool."""
+    """The values in float32 with 0 in place of None, and a bool mask of the known ones."""
     numbers = torch.tensor([0.0 if value is None else float(value) for value in values])
     return numbers, torch.tensor([value is not None for value in values])
 

@@ -1,4 +1,4 @@
-"""Correcting a batch for what its sampler did differently: weights for its tokens, and a mask without the worst."""
+"""Off-policy correction of a batch: importance weights, and a mask without rejected tokens."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ class Corrected(NamedTuple):
 
 
 def corrects(config: OffPolicyConfig) -> bool:
-    """Whether a batch is corrected at all."""
+    """Whether the settings correct a batch."""
     return config.importance != "none" or bool(config.reject)
 
 
 def correct(batch: Batch, settings: OffPolicyConfig) -> Corrected:
-    """The batch with `weights` and a `response_mask` without what is rejected, by its `old_logprobs`.
+    """The batch with `weights` and a `response_mask` without rejected tokens, from its `old_logprobs`.
 
-    Weights are those of what is in the mask before the rejection, as in verl.
+    Weights are computed with the mask before rejection, as in verl.
     """
     assert batch.old_logprobs is not None
     assert batch.rollout_logprobs is not None

@@ -1,7 +1,8 @@
-"""What training on given responses minimizes, and how far it got: losses of one shape for imitation and preferences.
+"""The interface of objectives on offline data: a loss and metrics for SFT, preferences and reward models.
 
-A loss sees one number for each example of a micro-batch: the log-probability of what is learned of it, or the score of
-a reward model. It is divided by counts of the whole mini-batch, so that micro-batches add up to it.
+A loss gets one number for each example of a micro-batch: the log-probability of its learned tokens, or its score by a
+reward model. It is divided by counts of the whole mini-batch, so that micro-batches add up to the loss of the
+mini-batch.
 """
 
 from __future__ import annotations
@@ -15,15 +16,15 @@ from torch import Tensor
 from rl_compat.data.encode.items import ItemBatch
 
 Shares = Mapping[str, Tensor]
-"this micro-batch's part of each metric of the mini-batch: they are summed"
+"the share of this micro-batch in each metric of the mini-batch; shares are summed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """Denominators: of a mini-batch, or of all held-out data."""
+    """Denominators over a mini-batch or over all held-out data."""
 
     num_tokens: int
-    "that are learned"
+    "number of learned tokens"
     num_examples: int
     num_preferred: int
 
@@ -36,23 +37,23 @@ class Counts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """The loss of a micro-batch, a scalar, and its shares of the metrics, detached."""
+    """The loss of a micro-batch, a scalar, and its shares in the metrics, detached."""
 
     loss: Tensor
     shares: Shares
 
 
 class Objective(Protocol):
-    """One way of learning from given responses."""
+    """An objective of training on offline data."""
 
     @property
     def compares(self) -> bool:
-        """Both responses of a pair must be in one micro-batch."""
+        """Whether both responses of a pair must be in one micro-batch."""
         ...
 
     @property
     def scores(self) -> bool:
-        """The model gives a number for a conversation, not probabilities of tokens."""
+        """Whether the model outputs a score per conversation instead of token probabilities."""
         ...
 
     @property
@@ -60,7 +61,7 @@ class Objective(Protocol):
 
     @property
     def needs_mismatched(self) -> bool:
-        """Mismatched responses are needed beside each mini-batch."""
+        """Whether each mini-batch comes with mismatched responses."""
         ...
 
     def judge(self, batch: ItemBatch, values: Tensor, counts: Counts, *, mismatched: Tensor | None) -> Judged:
@@ -69,19 +70,19 @@ class Objective(Protocol):
 
 
 def value_of_each(batch: ItemBatch, per_token: Tensor) -> Tensor:
-    """[b, t] summed over the tokens that are learned, [b]."""
+    """The sum of [b, t] over learned tokens, [b]."""
     return (per_token * batch.response_mask).sum(1)
 
 
 def sides(batch: ItemBatch) -> tuple[Tensor, Tensor]:
-    """The rows of the better and of the worse response of each pair, in one order of pairs, [P] each."""
+    """The rows of the chosen and of the rejected response of each pair, in the same order, [P] each."""
     order = batch.groups.argsort(stable=True)
     preferred = batch.preferred[order]
     return order[preferred], order[~preferred]
 
 
 def margins_of(chosen: Tensor, rejected: Tensor, *, num_pairs: int) -> dict[str, Tensor]:
-    """Shares of the usual metrics of pairs, from the rewards [P] of both sides."""
+    """Shares in the usual metrics of pairs, from the rewards [P] of both sides."""
     chosen, rejected = chosen.detach(), rejected.detach()
     return {
         "rewards/chosen": chosen.sum() / num_pairs,

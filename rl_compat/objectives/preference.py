@@ -1,4 +1,4 @@
-"""Preferences: pairs of a better and a worse response, responses with a verdict, and scores for both."""
+"""Preference objectives: DPO and its variants, KTO, and reward models."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rl_compat.objectives.offline import Counts, Judged, margins_of, sides
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DPOObjective:
-    """DPO and its forms."""
+    """DPO and its variants."""
 
     config: DPOConfig = field(default_factory=DPOConfig)
     compares: bool = True
@@ -26,7 +26,7 @@ class DPOObjective:
         return not self.config.reference_free
 
     def judge(self, batch: ItemBatch, values: Tensor, counts: Counts, *, mismatched: Tensor | None = None) -> Judged:
-        """The mean over pairs; the rewards are beta times the log-ratios to the reference."""
+        """The mean over pairs. Rewards are beta times the log-ratios to the reference."""
         del mismatched
         chosen, rejected = sides(batch)
         reference, lengths = batch.reference, batch.response_mask.sum(1)
@@ -99,7 +99,7 @@ class RewardModelObjective:
     needs_mismatched: bool = False
 
     def judge(self, batch: ItemBatch, values: Tensor, counts: Counts, *, mismatched: Tensor | None = None) -> Judged:
-        """The mean over pairs; the better response should lead by the pair's margin."""
+        """The mean over pairs. The chosen response should lead by the margin of the pair."""
         del mismatched
         chosen, rejected = sides(batch)
         num_pairs = counts.num_preferred

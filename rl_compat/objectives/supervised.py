@@ -1,4 +1,4 @@
-"""SFTObjective: the log-probability of given responses."""
+"""SFTObjective: the negative log-likelihood of the responses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rl_compat.objectives.offline import Counts, Judged
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SFTObjective:
-    """Minus the mean log-probability of the tokens that are learned."""
+    """Minus the mean log-probability of the learned tokens."""
 
     compares: bool = False
     scores: bool = False
@@ -20,7 +20,7 @@ class SFTObjective:
     needs_mismatched: bool = False
 
     def judge(self, batch: ItemBatch, values: Tensor, counts: Counts, *, mismatched: Tensor | None = None) -> Judged:
-        """Each token of the mini-batch weighs the same, whichever response it is in."""
+        """Every token of the mini-batch has the same weight, whatever the length of its response."""
         del batch, mismatched
         loss = -values.sum() / counts.num_tokens
         return Judged(loss=loss, shares={"loss": loss.detach()})

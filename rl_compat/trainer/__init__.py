@@ -1,1 +1,1 @@
-"""The loop and what surrounds it."""
+"""The training loop, and the setup, validation, checkpoints and tools around it."""

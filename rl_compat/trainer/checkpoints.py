@@ -1,4 +1,4 @@
-"""Checkpoints as folders that are complete or do not count.
+"""Atomic checkpoints: a folder is either complete or ignored.
 
 A checkpoint is written beside its final place, every file flushed, a manifest with sizes and SHA-256 sums written
 last, and the folder then renamed. A crash at any moment leaves either the whole checkpoint or none.
@@ -45,9 +45,9 @@ class FoundCheckpoint:
 
 
 def write_checkpoint(root: Path, step: int, write: Callable[[Path], None]) -> Path:
-    """Let `write` fill a folder and make it `root/step_N`; an existing complete one is replaced only at the end.
+    """Call `write` on a temporary folder, then rename it to `root/step_N`, replacing an existing one.
 
-    Raises CheckpointError when it cannot be written; earlier checkpoints are then untouched.
+    Raises CheckpointError if it cannot be written; earlier checkpoints then remain untouched.
     """
     root.mkdir(parents=True, exist_ok=True)
     remove_leftovers(root)
@@ -68,7 +68,7 @@ def write_checkpoint(root: Path, step: int, write: Callable[[Path], None]) -> Pa
 
 
 def _put_in_place(aside: Path, final: Path) -> None:
-    """Rename, with what was there before kept under another name until then."""
+    """Rename; an existing folder of that name is kept under another name until the rename succeeds."""
     old = final.with_name(f"{_OLD}{final.name}")
     if final.exists():
         final.rename(old)
@@ -87,7 +87,7 @@ def _cannot_write(final: Path, error: Exception, *, written: int) -> CheckpointE
 
 
 def _reason(error: Exception, free: int) -> str:
-    """In words: safetensors gives the system's number only in its text, torch not at all."""
+    """The cause in words. safetensors gives the errno only in its text, torch not at all."""
     number = error.errno if isinstance(error, OSError) else None
     found = re.search(r"os error (\d+)", str(error))
     number = int(found.group(1)) if number is None and found else number
@@ -167,25 +167,25 @@ def set_aside(folder: Path) -> None:
 
 
 def prune(root: Path, keep: int) -> list[Path]:
-    """Remove all complete checkpoints but the newest `keep`; incomplete folders are left alone."""
+    """Remove all complete checkpoints except the newest `keep`; incomplete folders are kept."""
     complete = [folder for _, folder in sorted(_steps(root)) if not problems(folder, checksums=False)]
     old = complete[: max(0, len(complete) - max(1, keep))]
     for folder in old:
-        aside = folder.with_name(f"{_ASIDE}{folder.name}")  # so that a crash half way leaves a leftover
+        aside = folder.with_name(f"{_ASIDE}{folder.name}")  # a crash then leaves a leftover
         folder.rename(aside)
         shutil.rmtree(aside)
     return old
 
 
 def remove_leftovers(root: Path) -> None:
-    """Remove what a crash left half written or half removed."""
+    """Remove partly written and partly removed folders that a crash left behind."""
     _restore_replaced(root)
     for folder in [*root.glob(f"{_ASIDE}*"), *root.glob(f"{_OLD}*")]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def _restore_replaced(root: Path) -> None:
-    """Give a checkpoint its name back when a crash came between taking it away and putting the new one there."""
+    """Restore the name of a checkpoint if a crash came between renaming it and renaming its replacement."""
     for old in root.glob(f"{_OLD}*"):
         final = old.with_name(old.name.removeprefix(_OLD))
         if not final.exists():
@@ -193,7 +193,7 @@ def _restore_replaced(root: Path) -> None:
 
 
 def most_at_once(root: Path, *, total_steps: int, save_every: int, keep: int) -> int:
-    """Most checkpoints in `root` at any moment of a run to `total_steps`, the one being written included."""
+    """The maximum number of checkpoints in `root` during a run of `total_steps`, including the one being written."""
     existing = [step for step, _ in _steps(root)]
     first = max(existing, default=0)
     every = save_every or total_steps
@@ -202,16 +202,16 @@ def most_at_once(root: Path, *, total_steps: int, save_every: int, keep: int) ->
 
 
 def check_disk(trainer: TrainerConfig, checkpoint_bytes: int, *, total_steps: int) -> None:
-    """Check that all checkpoints that the run holds at once fit on the disk, in place of those already there.
+    """Check that the disk has space for all checkpoints that the run keeps; existing ones count as free space.
 
-    Raises DoesNotFitError, and ConfigError for a folder that cannot be made.
+    Raises DoesNotFitError, and ConfigError for a folder that cannot be created.
     """
     root = existing = Path(trainer.output_dir) / CHECKPOINTS
     while not existing.exists():
         existing = existing.parent
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
         why = "is not writable" if existing.is_dir() else "is a file"
-        raise ConfigError(f"`{root}` cannot be made: `{existing}` {why}", hint="set `trainer.output_dir`")
+        raise ConfigError(f"`{root}` cannot be created: `{existing}` {why}", hint="set `trainer.output_dir`")
     count = most_at_once(root, total_steps=total_steps, save_every=trainer.save_every, keep=trainer.keep_checkpoints)
     needed = checkpoint_bytes * count
     free = shutil.disk_usage(existing).free + _size_of(root)

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: stop at a moment that loses nothing."""
+"""Ctrl-C and SIGTERM: stop at a point where no finished work is lost."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from types import FrameType
 
 
 class Interrupted(BaseException):
-    """The user or the system asked the run to stop. `exit_code` is 128 plus the signal's number."""
+    """A signal stops the run. `exit_code` is 128 plus the number of the signal."""
 
     def __init__(self, signal_number: int) -> None:
         super().__init__(signal.Signals(signal_number).name)
@@ -17,9 +17,9 @@ class Interrupted(BaseException):
 
 
 class StopSignals:
-    """Turns the first SIGINT or SIGTERM into Interrupted, at once or when a protected section ends.
+    """Raises Interrupted on the first SIGINT or SIGTERM: immediately, or when a protected section ends.
 
-    A second signal raises at once, wherever the run is.
+    A second signal raises immediately, even in a protected section.
     """
 
     def __init__(self, say: Callable[[str], None]) -> None:
@@ -29,7 +29,7 @@ class StopSignals:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Handle the signals inside the block; restores the handlers that were there before."""
+        """Handle the signals inside the block; restores the previous handlers."""
         numbers = (signal.SIGINT, signal.SIGTERM)
         before = {number: signal.signal(number, self._handle) for number in numbers}
         try:
@@ -40,7 +40,7 @@ class StopSignals:
 
     @contextmanager
     def protected(self, what: str) -> Iterator[None]:
-        """Finish the block before the first signal takes effect; `what` is named to the user."""
+        """Finish the block before the first signal takes effect; the message names `what`."""
         self._protected, self._what = True, what
         try:
             yield
@@ -54,7 +54,7 @@ class StopSignals:
         first = self._pending is None
         self._pending = signal_number
         if first and self._protected:
-            with suppress(RuntimeError):  # the signal came in the middle of another print
-                self._say(f"stopping after {self._what}; the same signal again stops at once")
+            with suppress(RuntimeError):  # the signal interrupted another print
+                self._say(f"stopping after {self._what}; the same signal again stops immediately")
             return
         raise Interrupted(signal_number)

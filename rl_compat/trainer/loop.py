@@ -1,4 +1,4 @@
-"""One step of training: collect experience, then learn from it."""
+"""One training step: collect experience, then learn from it."""
 
 from __future__ import annotations
 
@@ -41,18 +41,18 @@ class StepSettings:
     experience: ExperienceSettings
     sampling: SamplingSettings
     one_update: bool = False
-    "a step is one optimizer step and needs no log-probabilities before it: those of the update are the old ones"
+    "a step is one optimizer step and needs no log-probabilities before it: the update computes the old ones"
     sum_pi_squared: bool = False
     greedy_response: bool = False
     "compare with the reward of the greedy response to each prompt"
     reward_parts: tuple[str, ...] | None = None
-    "the parts of the reward that the algorithm weighs itself, all functions when empty; None if it needs the sum"
+    "the reward parts that the algorithm weights itself, all functions if empty; None if it uses the sum"
     reward_part_weights: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collected:
-    """What a step collects before it changes any weights."""
+    """The data that a step collects before it changes any weights."""
 
     sequences: Sequences
     scores: Scores
@@ -74,8 +74,8 @@ def collect(
 ) -> Collected:
     """Generate, score, and compute advantages. Changes no weights.
 
-    Rewards of functions are computed while the models run. `more` gives further prompts, for settings that replace
-    some; `multiplier` is the Lagrange multiplier of the cost.
+    Reward functions run while the models compute. `more` returns further prompts, for settings that replace some;
+    `multiplier` is the Lagrange multiplier of the cost.
     """
     sampled = sample(roles.actor, roles.reward, prompts, settings.sampling, phases, more=more)
     sequences = sampled.sequences

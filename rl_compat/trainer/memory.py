@@ -26,17 +26,17 @@ PLANNED_PHASE = {
     "update_cost_critic": "cost_critic_update",
     "update_actor": "actor_update",
 }
-"timer phase to phase of the plan"
+"timer phase to plan phase"
 
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """Most bytes on a device at once."""
+    """Peak memory of a device."""
 
     allocated: int
-    "held by tensors"
+    "allocated by tensors"
     reserved: int
-    "taken from the device by torch's allocator"
+    "reserved by torch's allocator"
 
     def largest(self, other: Peak) -> Peak:
         return Peak(max(self.allocated, other.allocated), max(self.reserved, other.reserved))
@@ -64,13 +64,13 @@ class CudaGauge:
 
 
 class PhaseMemory:
-    """The largest peak of each phase since the last `take`. Without a gauge (on the CPU) it measures nothing.
+    """The largest peak of each phase since the last `take`. Without a gauge (on the CPU), nothing is measured.
 
-    Each worker that shares a device with others measures with one of its own; `peak_metrics` combines them.
+    Each worker on a shared device has its own instance; `peak_metrics` combines them.
     """
 
     def __init__(self, gauge: Gauge | None, *, planned: Mapping[str, int]) -> None:
-        """`planned` are bytes by phase of the plan."""
+        """`planned` maps plan phases to bytes."""
         self._gauge = gauge
         self._planned = planned
         self._peaks: dict[str, Peak] = {}
@@ -82,7 +82,7 @@ class PhaseMemory:
 
     @contextmanager
     def __call__(self, phase: str) -> Iterator[None]:
-        """Measure the block as `phase`, also when it raises."""
+        """Measure the block as `phase`, even if it raises."""
         if self._gauge is None:
             yield
             return
@@ -99,12 +99,12 @@ class PhaseMemory:
         return peaks
 
     def take_metrics(self) -> dict[str, float]:
-        """The same as metrics."""
+        """The peaks since the last call, as metrics."""
         return peak_metrics([self.take()], planned=self._planned)
 
 
 def peak_metrics(workers: Sequence[Mapping[str, Peak]], *, planned: Mapping[str, int]) -> dict[str, float]:
-    """GiB by phase: allocated and reserved by the worker with the most, and planned."""
+    """GiB by phase: allocated and reserved (the maximum over workers), and planned."""
     largest: dict[str, Peak] = {}
     for peaks in workers:
         for phase, peak in peaks.items():

@@ -18,7 +18,7 @@ Collected = TypeVar("Collected")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instruments:
-    """What a recipe reports and measures with."""
+    """The reporter, timer and memory gauges of a recipe."""
 
     reporter: Reporter
     timer: Timer
@@ -27,12 +27,12 @@ class Instruments:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measure:
-    """The number of a step that is drawn at the end of a run."""
+    """The metric whose curve is drawn at the end of a run."""
 
     metric: str
     title: str
     key: str
-    "the key of its values in the outcome as JSON"
+    "key of its values in the JSON outcome"
 
 
 class Measured(Protocol):
@@ -40,7 +40,7 @@ class Measured(Protocol):
 
     @property
     def headline(self) -> Sequence[object]:
-        """The lines to show of it, as text through `str`."""
+        """Its results, one printed line each."""
         ...
 
     def metrics(self) -> dict[str, float]: ...
@@ -48,16 +48,16 @@ class Measured(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class PreparedRun:
-    """A run whose settings, data, plan and disk are checked; no weights are loaded."""
+    """A run with checked settings, data, plan and disk space; no weights are loaded."""
 
     setup: Setup
     order: Order
-    "the order of the rows that steps are made of"
+    "order of the training rows"
     total_steps: int
     notes: tuple[str, ...]
-    "what the checks found, for the user"
+    "notes of the checks, for the user"
     checkpoint_bytes: int
-    "weights and optimizer states of everything that is trained: the size of a checkpoint"
+    "weights and optimizer states of all trained models: the size of a checkpoint"
 
     @property
     def total_optimizer_steps(self) -> int:
@@ -65,7 +65,7 @@ class PreparedRun:
 
     @property
     def can_keep_a_step(self) -> bool:
-        """Whether host memory holds a copy of everything that is trained, next to what the plan puts there."""
+        """Whether host memory has room for a copy of all trained state, in addition to what the plan puts there."""
         host, pools = self.setup.hardware.host, self.setup.plan.pools.values()
         available = host.ram_available_bytes * self.setup.config.plan.memory_fraction
         return self.checkpoint_bytes <= available - sum(pool.host_bytes for pool in pools)
@@ -86,11 +86,11 @@ class Recipe(Protocol, Generic[Collected]):
     def measure(self) -> Measure: ...
 
     def summary(self) -> str:
-        """The run in one line, before it starts."""
+        """One line about the run, printed before it starts."""
         ...
 
     def load(self, instruments: Instruments, *, step: int) -> None:
-        """Load the models as they are before the first step, for a run that is at `step`."""
+        """Load the initial models, for a run that is at `step`."""
         ...
 
     def start_earlier(self, step: int) -> None:
@@ -98,7 +98,7 @@ class Recipe(Protocol, Generic[Collected]):
         ...
 
     def collect(self, rows: Sequence[int], *, step: int) -> Collected:
-        """Everything that a step on these rows needs before it changes weights."""
+        """Collect what a step on these rows needs before it changes weights."""
         ...
 
     def learn(self, collected: Collected, *, step: int) -> dict[str, float]:
@@ -106,7 +106,7 @@ class Recipe(Protocol, Generic[Collected]):
         ...
 
     def describe(self, collected: Collected, seconds: Mapping[str, float]) -> dict[str, float]:
-        """The metrics of a step other than those of its update. `seconds` are its times by phase."""
+        """The metrics of a step except those of its update. `seconds` are its times by phase."""
         ...
 
     def samples(self, collected: Collected, count: int) -> list[dict[str, Any]]:
@@ -114,19 +114,19 @@ class Recipe(Protocol, Generic[Collected]):
         ...
 
     def validate(self) -> Measured | None:
-        """Measure on held-out data; None without such data."""
+        """Evaluate on held-out data; None without such data."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """What the recipe carries from step to step besides models, as plain values."""
+        """State between steps apart from the models, as plain values."""
         ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
     def take_notes(self) -> list[str]:
-        """What the user should know since the last call."""
+        """Notes for the user since the last call."""
         ...
 
     def close(self) -> None:
-        """Stop what the checks started."""
+        """Stop processes and free models that the checks started."""
         ...

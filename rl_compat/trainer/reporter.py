@@ -1,4 +1,4 @@
-"""Where a run says what it does: the command line's bars and lines, or nothing."""
+"""Reporters of a run's progress: bars and lines on the command line, or nothing."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Protocol
 
 
 class Reporter(Protocol):
-    """Receives what a person watching a run wants to know."""
+    """Receives the progress of a run for display."""
 
     def say(self, text: str) -> None:
-        """One line worth reading."""
+        """Show one line."""
         ...
 
     def phase(self, name: str, *, done: int = 0, total: int = 0) -> None:
-        """What the run is in now, and how far."""
+        """Show the current phase and its progress."""
         ...
 
 
@@ -32,9 +32,9 @@ class SilentReporter:
 
 
 class Timer:
-    """Seconds spent in each named phase of a step, with a line when one takes unusually long.
+    """Measures the seconds of each phase of a step, and reports a phase that takes unusually long.
 
-    A phase is unusual after `patience_seconds`, or three times its longest run so far where that is more.
+    A phase is reported after `patience_seconds`, or after three times its longest time so far if that is more.
     """
 
     def __init__(self, reporter: Reporter, *, patience_seconds: float = 120.0) -> None:
@@ -46,7 +46,7 @@ class Timer:
 
     @contextmanager
     def __call__(self, phase: str, *, items: int = 0) -> Iterator[Callable[[int], None]]:
-        """Time the block as `phase`; the block may report how many of its `items` are done."""
+        """Time the block as `phase`; the block may report progress over `items`."""
         patience = max(self._patience_seconds, 3 * self._longest.get(phase, 0.0))
         self._progress[phase] = (0, items)
         self._reporter.phase(phase, total=items)
@@ -77,7 +77,7 @@ class Timer:
 
 
 class _Watch:
-    """Calls a function every so many seconds until stopped."""
+    """Calls a function periodically until stopped."""
 
     def __init__(self, call: Callable[[], None], seconds: float) -> None:
         self._call = call

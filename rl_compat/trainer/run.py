@@ -1,4 +1,4 @@
-"""A whole run: steps, validation, checkpoints, and every way it can end."""
+"""A whole run: steps, validation, checkpoints, and how it ends."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class RunOutcome:
 
 
 class Run:
-    """A run from its first or resumed step to its end, whatever its recipe trains."""
+    """A run of any recipe, from its first or resumed step to its end."""
 
     def __init__(
         self, recipe: Recipe[Any], *, resumed: FoundCheckpoint, reporter: Reporter, callbacks: Sequence[Callback] = ()
@@ -67,19 +67,19 @@ class Run:
         self.before: Measured | None = None
         self.after: Measured | None = None
         self.stopped = False
-        "a callback has ended the run"
+        "a callback requested the end of the run"
         self.updating = False
-        "an update has begun to change the weights of the boundary"
+        "the update has begun to change weights"
         self.kept = False
-        "the workers hold a copy of the weights of the boundary"
+        "the workers hold a copy of the weights before the update"
         self.trackers: Trackers
         self.boundary: RunState
 
     def run(self) -> RunOutcome:
         """Train to the end or until a signal.
 
-        The newest finished step is in a checkpoint afterwards, also when the run ends with an error. A second signal
-        stops at once: the newest checkpoint is then an earlier one.
+        Afterwards the newest finished step is in a checkpoint, even if the run ends with an error. A second signal
+        stops immediately; the newest checkpoint is then an earlier one.
         """
         with self._writing("the settings of the run"):
             lock = self.folder.lock()
@@ -170,7 +170,7 @@ class Run:
                 self._validate(step)
 
     def _step(self, step: int) -> None:
-        """One step and its record. The first signal waits from the first changed weight to the end of the record."""
+        """Run and record one step. The first signal waits from the first changed weight until the step is recorded."""
         self.reporter.phase("step", done=step - 1, total=self.prepared.total_steps)
         started = time.perf_counter()
         collected = self.recipe.collect(next(self.order), step=step)
@@ -180,7 +180,7 @@ class Run:
             self._record(step, collected, metrics | self.recipe.describe(collected, seconds))
 
     def _learn(self, step: int, collected: object) -> dict[str, float]:
-        """Update the models and move the boundary."""
+        """Update the models and advance the boundary."""
         self._keep()
         self.updating = True
         metrics = self.recipe.learn(collected, step=step)
@@ -189,7 +189,7 @@ class Run:
         return metrics
 
     def _keep(self) -> None:
-        """Copy the boundary to host memory, unless it is in a checkpoint: an error in the update goes back to it."""
+        """Copy the boundary to host memory for errors in the update, unless a checkpoint has it."""
         self.kept = self.boundary.step != self.saved_step and self.prepared.can_keep_a_step
         if self.kept:
             with self.timer("keep"):
@@ -204,7 +204,7 @@ class Run:
         self.updating = False
 
     def _record(self, step: int, collected: object, metrics: dict[str, float]) -> None:
-        """Write the metrics and samples of the step, and pass on the recipe's notes."""
+        """Write the metrics and samples of the step, and report the recipe's notes."""
         metrics |= self.memory.take_metrics()
         metrics["training/global_step"] = float(step)
         metrics["training/epoch"] = float(self.order.position[0])
@@ -218,7 +218,7 @@ class Run:
 
     @contextmanager
     def _writing(self, what: str) -> Iterator[None]:
-        """Turn an OSError into an error that names the folder."""
+        """Convert an OSError into an error that names the folder."""
         try:
             yield
         except OSError as error:
@@ -228,7 +228,7 @@ class Run:
             ) from error
 
     def _validate(self, step: int) -> Measured | None:
-        """Measure on held-out data and log the result under the step's number; None without such data."""
+        """Evaluate on held-out data and log the result for the step; None without such data."""
         found = self.recipe.validate()
         if found is None:
             return None
@@ -339,7 +339,7 @@ class Run:
             callback.on_checkpoint(step, self.saved)
 
     def _say_notes(self) -> None:
-        """Pass on what the recipe noticed since the last time."""
+        """Report the recipe's notes since the last call."""
         for note in self.recipe.take_notes():
             self.reporter.say(f"warning: {note}")
 

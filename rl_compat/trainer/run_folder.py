@@ -1,4 +1,4 @@
-"""The folder of a run: its settings, plan, metrics, samples and checkpoints, and whether it may be continued."""
+"""The folder of a run: its settings, plan, metrics, samples and checkpoints, and whether the run can continue."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _MAY_CHANGE = {
     "rollout": {"engine", "max_num_seqs", "max_num_batched_tokens", "max_model_len", "gpu_memory_utilization"},
     "reward": {"timeout_seconds"},
 }
-"settings by section that a continued run may have changed, besides all of `plan`"
+"settings by section that may change when a run continues, in addition to all of `plan`"
 
 LOCK = ".lock"
 
@@ -75,7 +75,7 @@ class RunFolder:
         return self.path / "samples.jsonl"
 
     def lock(self) -> TextIO:
-        """Hold the folder until the returned file is closed. Raises ConfigError when another process has it."""
+        """Lock the folder until the returned file is closed. Raises ConfigError if another process holds the lock."""
         self.path.mkdir(parents=True, exist_ok=True)
         file = (self.path / LOCK).open("w")
         try:
@@ -89,7 +89,7 @@ class RunFolder:
         return file
 
     def begin(self, config: RunConfig, plan: Plan, hardware: Hardware) -> None:
-        """Write the settings of the run, its plan and its hardware, each file whole or not at all."""
+        """Write the settings, plan and hardware of the run, each file atomically."""
         self.path.mkdir(parents=True, exist_ok=True)
         with file_written_whole(self.settings) as aside:
             aside.write_text(to_toml(config), encoding="utf-8")
@@ -99,13 +99,13 @@ class RunFolder:
             save_recording(hardware, aside)
 
     def write_samples(self, step: int, samples: Sequence[Mapping[str, Any]]) -> None:
-        """Append some rows of a step."""
+        """Append samples of a step."""
         with self.samples.open("a", encoding="utf-8") as file:
             for sample in samples:
                 file.write(json.dumps({"step": step} | dict(sample), ensure_ascii=False, default=str) + "\n")
 
     def forget_samples_after(self, step: int) -> None:
-        """Drop the samples of steps that a resumed run does again."""
+        """Drop the samples of steps that a resumed run repeats."""
         if not self.samples.exists():
             return
         kept = [line for line in self.samples.read_text(encoding="utf-8").splitlines() if _step_of(line) <= step]
@@ -125,7 +125,7 @@ def choose_checkpoint(folder: RunFolder, config: RunConfig) -> FoundCheckpoint:
 
     A run may start from a checkpoint of another folder; once it has checkpoints of its own, it continues from those.
     Raises ConfigError for a folder that belongs to another run or holds newer checkpoints than the named one, and
-    CheckpointError for a checkpoint that cannot be used or has another format.
+    CheckpointError for an unusable checkpoint or one of another format.
     """
     found = _choose(folder, config)
     if found.path is not None:

@@ -21,20 +21,20 @@ FORMAT = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunState:
-    """Taken between two steps, so that a run that stops in the middle of the next step can still be saved."""
+    """State between two steps, with which a run that stops during the next step can be saved."""
 
     step: int
     elapsed_seconds: float
     total_optimizer_steps: int
     order: dict[str, Any]
     recipe: dict[str, Any]
-    "what the recipe carries from step to step besides models"
+    "the recipe's state between steps apart from the models"
     rng: RngState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RngState:
-    """The generators of Python, NumPy and torch, one per device."""
+    """The states of the generators of Python, NumPy and torch, one per device."""
 
     python: list[Any]
     numpy: list[Any]
@@ -52,7 +52,7 @@ class RngState:
         )
 
     def restore(self) -> None:
-        """Restore the generators; the state of a device that this machine does not have is ignored."""
+        """Restore the generators; states of devices that this machine lacks are ignored."""
         version, internal, gauss = self.python
         random.setstate((version, tuple(internal), gauss))
         name, keys, position, has_gauss, cached = self.numpy

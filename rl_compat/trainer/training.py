@@ -33,7 +33,7 @@ def check_training(config: RunConfig, hardware: Hardware, objects: PythonObjects
 
 
 class Training:
-    """A run whose settings, data, plan, rewards and disk are checked; no weights are loaded."""
+    """A run with checked settings, data, plan, rewards and disk space; no weights are loaded."""
 
     def __init__(self, config: RunConfig, hardware: Hardware, *, objects: PythonObjects = PythonObjects()) -> None:
         """Raises ConfigError, DataError, ModelError, HardwareError, DoesNotFitError or CheckpointError."""
@@ -43,7 +43,7 @@ class Training:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the checks found, for the user."""
+        """Notes of the checks, for the user."""
         return (*self.resumed.skipped, *self.recipe.prepared.notes)
 
     def run(self, reporter: Reporter, callbacks: Sequence[Callback] = ()) -> RunOutcome:
@@ -52,5 +52,5 @@ class Training:
             return Run(self.recipe, resumed=self.resumed, reporter=reporter, callbacks=callbacks).run()
 
     def close(self) -> None:
-        """Stop what the checks started."""
+        """Stop processes and free models that the checks started."""
         self.recipe.close()

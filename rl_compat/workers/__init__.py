@@ -1,1 +1,1 @@
-"""Roles: an engine and the calls the algorithm makes on it."""
+"""Workers of the roles: an engine and the calls that the algorithm makes on it."""

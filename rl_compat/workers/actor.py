@@ -25,12 +25,12 @@ from rl_compat.workers.setup import Setup, lora_settings, loss_settings, optimiz
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActorSettings:
-    """What the workers of an actor are built from."""
+    """The settings of an actor's workers."""
 
     policy: PolicySettings
     rollout: RolloutSettings
     stop_strings: tuple[str, ...] = ()
-    "a response ends with the token that completes any of them"
+    "a response ends with the token that completes one of them"
 
 
 def actor_settings(setup: Setup, *, num_batches: int | None = None) -> ActorSettings:
@@ -70,7 +70,7 @@ class ActorModel:
         self.settings = settings
         self.chat = chat
         self.next_group = 0
-        "group of the next prompt; a run never gives one twice"
+        "group id of the next prompt; ids are unique over a run"
         self.policy: WorkerGroup[PolicyWorker] = pool.start(partial(PolicyWorker, settings.policy))
         source = self.policy.run(PolicyWorker.weight_source).result()
         self.rollout: WorkerGroup[RolloutWorker] = pool.start(partial(RolloutWorker, settings.rollout, source))

@@ -31,7 +31,7 @@ from rl_compat.workers.trained import TrainedWorker
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CriticSettings:
-    """What a critic worker is built from."""
+    """The settings of a critic worker."""
 
     model_folder: Path
     role: RolePlan
@@ -40,12 +40,12 @@ class CriticSettings:
     loss: LossSettings = field(default_factory=LossSettings)
     num_epochs: int
     mini_batch_size: int | None = None
-    "prompts per optimizer step; the whole batch when not set"
+    "prompts per optimizer step; None is the whole batch"
     trust_remote_code: bool
 
 
 def critic_settings(setup: Setup, *, role: RoleName = "critic", num_batches: int | None = None) -> CriticSettings:
-    """Of the critic or, with `role="cost_critic"`, of the critic of the cost."""
+    """The settings of the critic or, with `role="cost_critic"`, of the cost critic."""
     config = setup.config
     return CriticSettings(
         model_folder=setup.sources.get("critic", setup.source).folder,

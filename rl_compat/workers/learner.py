@@ -1,4 +1,4 @@
-"""The learner: a model that is trained on given responses, by imitation, by preferences, or to score them."""
+"""The learner: a model that is trained on offline data, by SFT, on preferences, or as a reward model."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from rl_compat.workers.trained import TrainedWorker
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearnerSettings:
-    """What a learner is built from."""
+    """The settings of a learner."""
 
     model_folder: Path
     role: RolePlan
@@ -41,7 +41,7 @@ class LearnerSettings:
     mini_batch_size: int
     "items per optimizer step"
     optimizer: OptimizerSettings | None = None
-    "None for one that only measures"
+    "None for evaluation only"
     lora: LoraSettings | None = None
     pack_tokens: int | None = None
     "examples share packs of this many tokens; None pads each to the longest"
@@ -66,7 +66,7 @@ def learner_settings(setup: Setup, *, num_batches: int | None, trains: bool = Tr
 
 
 def objective_of(config: RunConfig) -> Objective:
-    """The objective that the algorithm minimizes."""
+    """The training objective of the algorithm."""
     algorithm, name = config.algorithm, config.algorithm.name
     if name == "sft":
         return SFTObjective()
@@ -90,13 +90,13 @@ class LearnerWorker(TrainedWorker):
 
     @dispatch(split=("batch",))
     def values(self, *, batch: ItemBatch) -> Tensor:
-        """[B, 1]: the log-probability of what is learned of each example, or its score."""
+        """The log-probability of the learned tokens of each example, or its score, [B, 1]."""
         with self.engine.onloaded():
             return self._values(batch)[:, None]
 
     @dispatch(split=("batch",))
     def reference_values(self, *, batch: ItemBatch) -> Tensor:
-        """The same without adapters. Of a model that trains all weights, called before the first of them changes."""
+        """The same without adapters. For a model without adapters, call it before its weights change."""
         with self.engine.onloaded(), adapter_disabled(self.engine.model):
             return self._values(batch)[:, None]
 
@@ -118,10 +118,10 @@ class LearnerWorker(TrainedWorker):
     def _step(self, batch: ItemBatch, mismatched: ItemBatch | None) -> dict[str, float]:
         log_ratios = None
         if mismatched is not None:
-            beside = mismatched.select(batch.groups.tolist())
-            assert beside.reference is not None
-            values = over_ranks(self._values, beside, self.engine.ranks)
-            log_ratios = (values - beside.reference).to(self.settings.role.device)
+            mismatched = mismatched.select(batch.groups.tolist())
+            assert mismatched.reference is not None
+            values = over_ranks(self._values, mismatched, self.engine.ranks)
+            log_ratios = (values - mismatched.reference).to(self.settings.role.device)
         loss = partial(_loss, objective=self.objective, counts=Counts.of(batch), mismatched=log_ratios)
         share = own_share(batch, self.engine.ranks)
         if isinstance(self.engine, PolicyEngine):
@@ -129,7 +129,7 @@ class LearnerWorker(TrainedWorker):
         return self.engine.update(share, loss=loss)
 
     def _values(self, batch: ItemBatch) -> Tensor:
-        """[B] on the CPU, without gradient."""
+        """Values [B] on the CPU, without gradient."""
         if isinstance(self.engine, PolicyEngine):
             return value_of_each(batch, self.engine.logprobs(batch, temperature=1.0).logprobs)
         return value_of_each(batch, self.engine.values(batch))
@@ -169,11 +169,11 @@ class LearnerModel:
         self.group: WorkerGroup[LearnerWorker] = pool.start(partial(LearnerWorker, settings))
 
     def values(self, batch: ItemBatch) -> Tensor:
-        """[B]: the log-probability of what is learned of each example, or its score."""
+        """The log-probability of the learned tokens of each example, or its score, [B]."""
         return self.group.run(LearnerWorker.values, batch=batch).result()[:, 0]
 
     def reference_values(self, batch: ItemBatch) -> Tensor:
-        """[B]: log-probabilities without adapters; of full weights, before the first change."""
+        """The same without adapters, [B]. For a model without adapters, call it before its weights change."""
         return self.group.run(LearnerWorker.reference_values, batch=batch).result()[:, 0]
 
     def update(self, batch: ItemBatch, *, mismatched: ItemBatch | None = None, seed: int = 0) -> dict[str, float]:
@@ -181,6 +181,6 @@ class LearnerModel:
         return self.group.run(LearnerWorker.update, batch=batch, mismatched=mismatched, seed=seed).result()
 
     def judge(self, batch: ItemBatch, values: Tensor, *, mismatched: Tensor | None = None) -> dict[str, float]:
-        """The metrics of examples whose values are known."""
+        """The metrics of examples with known values."""
         judged = self.settings.objective.judge(batch, values, Counts.of(batch), mismatched=mismatched)
         return {name: float(value) for name, value in judged.shares.items()}

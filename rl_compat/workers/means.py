@@ -1,4 +1,4 @@
-"""Metrics of several optimizer steps as one."""
+"""The mean metrics of several optimizer steps."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _LAST = ("lr",)
 
 
 def mean_metrics(steps: Sequence[dict[str, float]], *, prefix: str) -> dict[str, float]:
-    """Mean over the steps; skipped steps are counted and the last learning rate stands. Names get the prefix."""
+    """Means over the steps; skipped steps are counted and `lr` is the last one. Names get the prefix."""
     merged = {}
     for name in dict.fromkeys(name for step in steps for name in step):
         values = [step[name] for step in steps if name in step]

@@ -1,4 +1,4 @@
-"""The order in which an update goes through a batch, and the share of each rank."""
+"""The mini-batches of an update, and the share of each rank."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ AnyBatch = TypeVar("AnyBatch", bound=Batch)
 
 
 def mini_batches(batch: AnyBatch, *, prompts_per_mini_batch: int, num_epochs: int, seed: int) -> Iterator[AnyBatch]:
-    """Mini-batches of whole groups, every group once per epoch, in an order that depends on the seed alone."""
+    """Mini-batches of whole groups, each group once per epoch, in an order that depends only on the seed."""
     groups = batch.groups.unique(sorted=True)
     for epoch in range(num_epochs):
         generator = torch.Generator().manual_seed(seeds.derive(seed, "epoch", epoch))
@@ -33,7 +33,7 @@ def own_share(batch: AnyBatch, ranks: Ranks) -> AnyBatch:
 
 
 def over_ranks(compute: Callable[[AnyBatch], Tensor], batch: AnyBatch, ranks: Ranks) -> Tensor:
-    """What `compute` gives for the rows of a batch, `[B]` or `[B, T]`: computed share by share, whole on every rank."""
+    """The results of `compute` for a batch, `[B]` or `[B, T]`. Ranks compute their shares and all get the whole."""
     if ranks.size == 1:
         return compute(batch)
     rows = balanced_shares(batch, ranks.size)[ranks.rank]

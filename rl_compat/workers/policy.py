@@ -31,7 +31,7 @@ from rl_compat.workers.trained import TrainedWorker
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicySettings:
-    """What a policy worker is built from."""
+    """The settings of a policy worker."""
 
     model_folder: Path
     role: RolePlan
@@ -44,7 +44,7 @@ class PolicySettings:
     "temperature of every log-probability"
     num_epochs: int
     mini_batch_size: int | None = None
-    "prompts per optimizer step; the whole batch when not set"
+    "prompts per optimizer step; None is the whole batch"
     trust_remote_code: bool
 
 
@@ -70,7 +70,7 @@ class PolicyWorker(TrainedWorker):
 
     @dispatch()
     def weight_source(self) -> WeightSource:
-        """The weights, for engines that generate with them. The source follows every change."""
+        """The weights for rollout engines. The source follows every change."""
         return self._source
 
     @dispatch(split=("batch",))
@@ -89,7 +89,7 @@ class PolicyWorker(TrainedWorker):
 
     @dispatch(split=("batch",))
     def reference_logprobs(self, *, batch: Batch) -> Tensor:
-        """The same with the adapters switched off: the base model, which is the reference under LoRA."""
+        """The same with the adapters disabled: the base model, which is the reference with LoRA."""
         with self.engine.onloaded(), adapter_disabled(self.engine.model):
             return self._current_logprobs(batch)
 
@@ -132,9 +132,9 @@ class PolicyWorker(TrainedWorker):
     def _prepared(self, mini_batch: Batch, *, seed: int, first: bool) -> tuple[Batch, dict[str, float]]:
         """A whole mini-batch with the fields that depend on all of it, and metrics.
 
-        These are the tokens that the loss selects, and under `off_policy.bypass` importance weights and rejection by
-        the current weights. Before the first optimizer step the old log-probabilities are the current ones, unless
-        they are those of the sampler.
+        The fields are the tokens that the loss selects and, with `off_policy.bypass`, importance weights and
+        rejection under the current weights. Before the first optimizer step the old log-probabilities are the current
+        ones, unless they come from the rollout.
         """
         settings = self.settings
         select = POLICY_LOSSES[settings.loss.policy_loss].select

@@ -1,4 +1,4 @@
-"""The reference: the policy that the actor is kept near."""
+"""The reference: the policy that the actor stays close to."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from rl_compat.workers.setup import Setup
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReferenceSettings:
-    """What a reference worker is built from."""
+    """The settings of a reference worker."""
 
     model_folder: Path
     role: RolePlan
@@ -60,20 +60,20 @@ class ReferenceWorker:
 
 
 class ReferenceModel:
-    """The reference of a run: a frozen model of its own, or the actor with its adapters switched off."""
+    """The reference of a run: a separate frozen model, or the actor with its adapters disabled."""
 
     def __init__(self, logprobs: Callable[[Batch], Future[Tensor]]) -> None:
         self._logprobs = logprobs
 
     @classmethod
     def start(cls, settings: ReferenceSettings, *, pool: ResourcePool) -> ReferenceModel:
-        """A frozen model of its own."""
+        """A separate frozen model."""
         group = pool.start(partial(ReferenceWorker, settings))
         return cls(lambda batch: group.run(ReferenceWorker.logprobs, batch=batch))
 
     @classmethod
     def of_adapter(cls, actor: ActorModel) -> ReferenceModel:
-        """The base of an actor that trains adapters: no weights of its own."""
+        """The base model of an actor that trains adapters; it needs no further weights."""
         assert actor.settings.policy.lora is not None, "only an actor with adapters holds its own reference"
         return cls(lambda batch: actor.policy.run(PolicyWorker.reference_logprobs, batch=batch))
 

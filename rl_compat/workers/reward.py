@@ -47,7 +47,7 @@ class RewardWorker:
 
     @dispatch(split=("requests",), merge=_in_order)
     def score(self, *, requests: Sequence[ScoreRequest]) -> Scores:
-        """Rewards in the order of the requests."""
+        """The rewards in the order of the requests."""
         if not requests:
             return Scores(rewards=(), components={}, correct=())
         scores = self.scorer.score(requests)
@@ -56,19 +56,19 @@ class RewardWorker:
 
     @dispatch()
     def load(self) -> None:
-        """Load the reward model now instead of when it is first used."""
+        """Load the reward model now instead of on first use."""
         if self._learned is not None:
             self._learned.load()
 
     @dispatch()
     def replace(self, *, config: RewardConfig) -> None:
-        """Use other functions and weights with the same reward model. On an error the present ones stay."""
+        """Replace functions and weights and keep the reward model. On an error nothing changes."""
         replaced, self.scorer = self.scorer, self._build(config)
         replaced.close()
 
     @dispatch(urgent=True)
     def close(self) -> None:
-        """End the processes of the functions, on which a running call fails, and free the memory of a reward model."""
+        """End the processes of the functions, so that a running call fails, and free the reward model's memory."""
         self.scorer.close()
         if self._learned is not None:
             self._learned.close()
@@ -84,7 +84,7 @@ class RewardWorker:
 
 
 class RewardModel:
-    """The reward of a run: functions, a learned model, or both with weights."""
+    """The reward of a run: functions, a reward model, or a weighted sum of both."""
 
     def __init__(
         self,
@@ -96,10 +96,10 @@ class RewardModel:
         learned: RewardModelSettings | None = None,
         callables: Mapping[str, Callable[..., Any]] | None = None,
     ) -> None:
-        """`callables` are functions given from Python, by the name that `reward.functions` lists."""
+        """`callables` are Python functions by their names in `reward.functions`."""
         self.config = config
         self.uses_device = learned is not None
-        "whether scoring takes turns with the other models of the device"
+        "whether scoring shares a device with other models, and so waits for them"
         start = start_without_device if learned is None else pool.start
         self.group: WorkerGroup[RewardWorker] = start(
             partial(RewardWorker, config, data_sources, max_response_length, learned, callables)
@@ -114,7 +114,7 @@ class RewardModel:
         max_response_length: int | None = None,
         **settings: Any,
     ) -> RewardModel:
-        """The weighted sum of built-in functions and `file.py:function`s; `settings` are others of `[reward]`.
+        """The weighted sum of built-in and `file.py:function` rewards; `settings` are further ones of `[reward]`.
 
         Raises DataError or ConfigError.
         """
@@ -135,10 +135,10 @@ class RewardModel:
         trust_remote_code: bool = False,
         **settings: Any,
     ) -> RewardModel:
-        """A sequence classification model `path` with one output, alone or beside `functions`, on the pool's device.
+        """A sequence classification model `path` with one output, alone or with `functions`, on the pool's device.
 
-        `settings` are others of `[reward]`: `weights`, `model_weight` …; it is planned for prompts and responses of
-        the given lengths. Raises ModelError, ConfigError, HardwareError or DoesNotFitError.
+        `settings` are further ones of `[reward]`, such as `weights` and `model_weight`. The lengths are those that
+        the memory plan assumes. Raises ModelError, ConfigError, HardwareError or DoesNotFitError.
         """
         if num_labels != 1:
             raise ConfigError(f"`num_labels` is {num_labels} and a reward is 1 number")
@@ -152,7 +152,7 @@ class RewardModel:
         )
 
     def compute_rewards(self, sequences: Sequences) -> Future[Scores]:
-        """One reward for each response; None for a response left out by `on_error=skip`."""
+        """One reward per response; None for a response that `on_error=skip` excludes."""
         requests = [
             ScoreRequest(response_text=text, prompt=trajectory.prompt, response_ids=trajectory.response_ids)
             for text, trajectory in zip(sequences.texts, sequences.trajectories, strict=True)
@@ -160,14 +160,14 @@ class RewardModel:
         return self.group.run(RewardWorker.score, requests=requests)
 
     def load(self) -> None:
-        """Load the learned model now, if there is one, instead of when it is first used. Raises ModelError."""
+        """Load the reward model, if there is one, now instead of on first use. Raises ModelError."""
         self.group.run(RewardWorker.load).result()
 
     def replace(self, **settings: Any) -> None:
-        """Other settings of `[reward]` from the next call on, such as `functions` and `weights`.
+        """Change settings of `[reward]`, such as `functions` and `weights`, from the next call on.
 
-        New functions are loaded before the old ones end, so an error (ConfigError, DataError) leaves the reward as it
-        is. Weights start anew with other functions. The learned model stays; another one is another `RewardModel`.
+        New functions are loaded before the old ones end, so an error (ConfigError, DataError) changes nothing. Other
+        functions reset the weights. The reward model cannot be replaced; build another `RewardModel` for that.
         """
         if "functions" in settings:
             settings = {"weights": (), "function_arguments": {}, **settings}
@@ -180,7 +180,7 @@ class RewardModel:
         self.config = config
 
     def close(self) -> None:
-        """End the processes that functions run in, and free the memory of a reward model."""
+        """End the processes of the functions, and free the memory of a reward model."""
         self.group.run(RewardWorker.close).result()
 
 

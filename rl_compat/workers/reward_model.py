@@ -1,4 +1,4 @@
-"""The learned summand of a reward: a model with a tokenizer and a chat template of its own."""
+"""The reward model: a sequence classifier with its own tokenizer and chat template."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LEARNED = "model"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewardModelSettings:
-    """What a reward model is built from."""
+    """The settings of a reward model."""
 
     model_folder: Path
     role: RolePlan
@@ -36,7 +36,7 @@ class RewardModelSettings:
 
 
 def reward_model_settings(setup: Setup, role: RoleName = "reward") -> RewardModelSettings | None:
-    """Of the reward model or, with `role="cost"`, of the cost model; None without one."""
+    """The settings of the reward model or, with `role="cost"`, of the cost model; None without one."""
     if role not in setup.sources:
         return None
     return RewardModelSettings(
@@ -73,21 +73,21 @@ def plan_reward_model(
 
 
 class RewardModelScorer:
-    """Scores conversations. Responses are written anew with the model's own template and tokenizer."""
+    """Scores conversations, which are formatted and tokenized with the reward model's template and tokenizer."""
 
     name = LEARNED
     needs_correct = False
     arguments: tuple[str, ...] = ()
 
     def __init__(self, settings: RewardModelSettings) -> None:
-        """Load the tokenizer; the model follows with `load`, or when it is first used. Raises ModelError."""
+        """Load the tokenizer; the model is loaded by `load` or on first use. Raises ModelError."""
         self.settings = settings
         self._chat = ChatEncoder(load_tokenizer(settings.model_folder, trust_remote_code=settings.trust_remote_code))
         self._engine: RewardEngine | None = None
         self._notes = [f"reward model: {note}" for note in self._chat.notes]
 
     def load(self) -> RewardEngine:
-        """The engine, with the model loaded the first time. Raises ModelError."""
+        """The engine; the first call loads the model. Raises ModelError."""
         if self._engine is None:
             settings = self.settings
             model = load_reward_model(
@@ -99,7 +99,7 @@ class RewardModelScorer:
         return self._engine
 
     def outcomes(self, requests: Sequence[ScoreRequest]) -> list[RewardOutcome]:
-        """The model's number for each response; one that it cannot read is a failure of its row."""
+        """The reward of each response. One that the model cannot process is a failure of its row."""
         engine = self.load()
         encoded = [self._encode(request, max_length=engine.model.max_length) for request in requests]
         readable = [ids for ids in encoded if not isinstance(ids, RewardOutcome)]
@@ -111,12 +111,12 @@ class RewardModelScorer:
         ]
 
     def take_notes(self) -> list[str]:
-        """What is to be said since the last call: about its template at first, later about memory."""
+        """Notes for the user since the last call, about the template and about memory."""
         taken, self._notes = self._notes, []
         return taken + (self._engine.take_notes() if self._engine is not None else [])
 
     def close(self) -> None:
-        """Give the device's memory back."""
+        """Free the device memory."""
         self._engine = None
 
     def _encode(self, request: ScoreRequest, *, max_length: int | None) -> list[int] | RewardOutcome:
@@ -129,7 +129,7 @@ class RewardModelScorer:
             except ModelError as error:
                 return _failed(f"row {prompt.row}: {error.message}")
         if not ids:
-            return _failed(f"row {prompt.row} gives the reward model no tokens")
+            return _failed(f"row {prompt.row} has no tokens for the reward model")
         if max_length is not None and len(ids) > max_length:
             return _failed(
                 f"row {prompt.row} has {len(ids)} tokens for the reward model, which was made for {max_length}"

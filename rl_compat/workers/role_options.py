@@ -1,4 +1,4 @@
-"""Options of `from_pretrained`: the settings that they stand for, checked and planned for one pool."""
+"""Options of `from_pretrained` as settings, checked and planned for one pool."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class RoleOptions:
         self._options = options
 
     def on(self, pool: ResourcePool) -> Setup:
-        """Check the options and plan them for the pool's device, leaving room for the other roles of PPO."""
+        """Check the options and plan them for the pool's device, with room for the other roles of PPO."""
         sections: dict[str, dict[str, Any]] = {"model": {"path": self._path}}
         for name, value in self._options.items():
             section, key = _OPTIONS[name]

@@ -1,4 +1,4 @@
-"""The rollout: responses generated with the weights of a policy."""
+"""The rollout worker: generates responses with the weights of a policy."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from rl_compat.trajectory import Prompt, Trajectory
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutSettings:
-    """What a rollout worker is built from."""
+    """The settings of a rollout worker."""
 
     model_folder: Path
     role: RolePlan
-    "of the policy, whose weights the rollout has"
+    "role of the policy whose weights the rollout uses"
     plan: RolloutPlan
     pad_token_id: int
     num_valid_tokens: int
-    "entries of the tokenizer; token ids from there on are never drawn"
+    "number of tokenizer entries; larger token ids are never drawn"
     decode: Decode | None = None
-    "token ids to their text, in which stop strings are searched"
+    "decodes token ids to the text in which stop strings are searched"
     lora: LoraSettings | None = None
     trust_remote_code: bool
 
 
 class RolloutWorker:
-    """Generates on one device, over the storage of the policy where it is in the same process, else over its own."""
+    """Generates on one device, with the policy's storage if it is in the same process, else with its own."""
 
     def __init__(self, settings: RolloutSettings, source: WeightSource) -> None:
         self._settings = settings
@@ -69,7 +69,7 @@ class RolloutWorker:
         group_size: int,
         on_progress: Callable[[int], None] | None = None,
     ) -> list[Trajectory]:
-        """`group_size` trajectories for each prompt, group by group, from the newest weights of the policy."""
+        """Generate `group_size` trajectories per prompt, group by group, with the newest weights of the policy."""
         with self._source.resident():
             if self._revision != self._source.revision:
                 self.session.load(self._source)
@@ -94,5 +94,5 @@ class RolloutWorker:
 
     @dispatch(urgent=True)
     def abort(self) -> None:
-        """End the call in progress: its unfinished responses come back as they are."""
+        """End the call in progress, which then returns its unfinished responses."""
         self.session.abort()

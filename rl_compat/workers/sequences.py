@@ -1,4 +1,4 @@
-"""What a rollout hands to the other roles: the trajectories, their texts and their tensors."""
+"""The output of a rollout for the other roles: trajectories, texts and tensors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rl_compat.trajectory import Trajectory
 class Sequences:
     trajectories: tuple[Trajectory, ...]
     texts: tuple[str, ...]
-    "each response as text, special tokens left out"
+    "each response as text, without special tokens"
     batch: Batch
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Checks settings against files and hardware, plans them, and gives the workers the sections that they need."""
+"""Settings checked against files and hardware, their plan, and the settings of each worker."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ WITHOUT_TOKENIZER: tuple[Part, ...] = ("config", "weights")
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """Settings that were checked against files and hardware, and their plan. No weights are loaded."""
+    """Settings checked against files and hardware, and their plan. No weights are loaded."""
 
     config: RunConfig
     hardware: Hardware
     sources: Mapping[RoleName, ModelSource]
-    "of the actor, and of the critic, reward model and cost model that are models of their own"
+    "of the actor, and of the critic, reward model and cost model if they are separate models"
     tokenizer: TokenizerBundle
     chat: ChatEncoder
     workload: Workload
     plan: Plan
     pools: Mapping[str, ResourcePool]
-    "by the names of the plan"
+    "by their names in the plan"
 
     def pool_of(self, role: RoleName) -> ResourcePool:
-        """Where a role works; a role without weights works with the actor."""
+        """The device of a role; a role without weights uses the actor's."""
         return self.pools[self.plan.roles.get(role, self.plan.roles["actor"]).pool]
 
     @property
@@ -71,7 +71,7 @@ def prepare(
     *,
     describe: Callable[[RunConfig, Mapping[RoleName, ModelShape]], Workload] = run_workload,
 ) -> Setup:
-    """Find the models and the tokenizer, and plan what `describe` makes of them.
+    """Find the models and the tokenizer, and plan the workload that `describe` makes from them.
 
     Raises ModelError, HardwareError, ConfigError or DoesNotFitError.
     """
@@ -103,7 +103,7 @@ def _resource_pool(pool: PoolPlan, hardware: Hardware) -> ResourcePool:
 
 
 def _find_sources(config: RunConfig) -> dict[RoleName, ModelSource]:
-    """The models of the settings, by the role that has its own model. Raises ModelError."""
+    """The models of the settings, by role. Raises ModelError."""
     model, row = config.model, ALGORITHMS[config.algorithm.name]
     sources: dict[RoleName, ModelSource] = {}
     sources["actor"] = resolve_model(model.path, needs=WITHOUT_TOKENIZER if model.tokenizer else ALL_PARTS)
@@ -126,7 +126,7 @@ def loss_settings(config: RunConfig) -> LossSettings:
 
 
 def optimizer_settings(run: RunConfig, lr: float, num_batches: int | None) -> OptimizerSettings:
-    """Of a role that learns from `num_batches` batches; None for a constant rate."""
+    """The optimizer settings of a role that learns from `num_batches` batches; None is a constant rate."""
     steps_per_batch = optimizer_steps_per_batch(run)
     return OptimizerSettings(
         **{field.name: getattr(run.optimizer, field.name) for field in fields(StepConfig)},

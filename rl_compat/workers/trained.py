@@ -1,4 +1,4 @@
-"""What the workers of trained models share: mini-batches, the schedule, and saved state."""
+"""The base of workers that train a model: mini-batches, the schedule, and saved state."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class TrainedWorker:
 
     engine: TrainEngine
     version: int = 0
-    "batches that the weights have learned from"
+    "number of batches that the weights have learned from"
     _kept: tuple[int, TrainingState] | None = None
 
     def mini_batches(
         self, batch: AnyBatch, *, prompts_per_mini_batch: int, num_epochs: int, seed: int
     ) -> Iterator[AnyBatch]:
-        """The mini-batches of one update, for which `version` increases at the end.
+        """The mini-batches of one update; afterwards `version` increases.
 
         The learning-rate schedule follows the batches of the run: it advances by the same amount over each of them,
         however many mini-batches it has.
@@ -82,5 +82,5 @@ class TrainedWorker:
 
     @dispatch(merge=distinct)
     def take_notes(self) -> list[str]:
-        """What the user should know since the last call, such as a smaller micro-batch after running out of memory."""
+        """Notes for the user since the last call, such as smaller micro-batches after running out of memory."""
         return self.engine.take_notes()

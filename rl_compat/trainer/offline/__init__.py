@@ -1,1 +1,1 @@
-"""Training on given responses."""
+"""Training on offline data."""

@@ -42,7 +42,7 @@ class OfflineData:
     notes: tuple[str, ...] = ()
 
     def order(self, config: RunConfig) -> Order:
-        """Batches of indexes over all sources or a mixture. Raises DataError when there are too few rows."""
+        """Batches of indices over all sources or a mixture. Raises DataError if there are too few rows."""
         data, size = config.data, config.trainer.batch_size
         if not data.mixture_weights:
             return PromptOrder(len(self.items), size, shuffle=data.shuffle, seed=data.seed)

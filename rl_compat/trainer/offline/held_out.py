@@ -21,15 +21,15 @@ MARGIN = "rewards/margins"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldOut:
-    """What a learner makes of the rows."""
+    """The metrics of a learner on the rows."""
 
     values: dict[str, float]
-    "loss, and for preferences margins and accuracy, as in training"
+    "the loss, and for preferences also margins and accuracy, as in training"
     num_rows: int
     num_tokens: int
-    "that would be learned"
+    "that training would learn"
     is_text: bool
-    "the loss is that of tokens"
+    "whether the loss is a mean over tokens"
 
     @property
     def headline(self) -> tuple[str, ...]:
@@ -40,7 +40,7 @@ class HeldOut:
         return f"{self.num_tokens} tokens in {self.num_rows} rows" if self.is_text else f"{self.num_rows} rows"
 
     def rows(self) -> list[tuple[str, str, str]]:
-        """Measure, number, 95 % interval where there is one."""
+        """Name, value, and 95 % interval if there is one."""
         loss = self.values["loss"]
         rows = [("loss", f"{loss:.4f}", "")]
         if self.is_text:
@@ -56,7 +56,7 @@ class HeldOut:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """95 %, of the accuracy."""
+        """The 95 % interval of the accuracy."""
         return proportion_interval(self.values[ACCURACY] * self.num_rows, self.num_rows)
 
     def metrics(self) -> dict[str, float]:
@@ -69,7 +69,7 @@ class HeldOut:
 
 
 class HeldOutRows:
-    """Rows to measure a learner on, and what its reference says of them."""
+    """Held-out rows, with their reference log-probabilities."""
 
     def __init__(self, setup: Setup, items: Sequence[Item]) -> None:
         objective = objective_of(setup.config)
@@ -82,14 +82,14 @@ class HeldOutRows:
         self._mismatched_reference: Tensor | None = None
 
     def measure_reference(self, learner: LearnerModel, *, on_progress: Callable[[int], None]) -> None:
-        """Before the first weight of the learner changes."""
+        """Compute the reference values. Call it before the learner's weights change."""
         if self._needs_reference and self.items:
             self._reference = values_of(learner.reference_values, self.items, on_progress=on_progress)
         if self._mismatched:
             self._mismatched_reference = values_of(learner.reference_values, self._mismatched)
 
     def measure(self, learner: LearnerModel, *, on_progress: Callable[[int], None]) -> HeldOut:
-        """All rows, as in training but without changing a weight."""
+        """Evaluate all rows as in training, without changing a weight."""
         values = values_of(learner.values, self.items, on_progress=on_progress)
         batch = item_batch(self.items, default_margin=self._default_margin).with_(reference=self._reference)
         log_ratios = None
@@ -106,7 +106,7 @@ class HeldOutRows:
 def values_of(
     compute: Callable[[ItemBatch], Tensor], items: Sequence[Item], *, on_progress: Callable[[int], None] | None = None
 ) -> Tensor:
-    """[examples]: what `compute` says of each example of each item."""
+    """The values of `compute` for each example of each item, [examples]."""
     found = []
     for first in range(0, len(items), CHUNK_ITEMS):
         found.append(compute(item_batch(items[first : first + CHUNK_ITEMS])))

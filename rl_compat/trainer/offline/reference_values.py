@@ -23,10 +23,10 @@ SAVE_EVERY_SECONDS = 30.0
 
 
 class ReferenceValues:
-    """By name of a set of items: `[N, K]` for N items of K examples, NaN where a value is not computed yet."""
+    """Values by name of a set of items: `[N, K]` for N items of K examples, NaN until computed."""
 
     def __init__(self, file: Path | None, *, identity: str) -> None:
-        """Read the file if it has the same `identity`, a digest of what its values depend on. None keeps no file."""
+        """Read `file` if its identity, a digest of what the values depend on, matches; None stores nothing."""
         self._file = file
         self._identity = identity
         self._values: dict[str, Tensor] = {} if file is None else _read(file, identity)
@@ -41,9 +41,9 @@ class ReferenceValues:
         *,
         on_progress: Callable[[int], None],
     ) -> None:
-        """Compute the groups of rows with missing values. An interrupt keeps the groups that are finished.
+        """Compute the groups of rows with missing values. After an interrupt the finished groups are kept.
 
-        The last digits of a value depend on the rows that it is computed with, so a group is always computed whole.
+        The last digits of a value depend on the rows that share its batch, so a group is always computed as a whole.
         """
         values, missing, done = self._of(name, items), self.missing(name, items, groups), 0
         try:
@@ -59,7 +59,7 @@ class ReferenceValues:
                 self.save()
 
     def missing(self, name: str, items: Sequence[Item], groups: Sequence[Sequence[int]]) -> list[Sequence[int]]:
-        """The groups of rows in which a value is missing."""
+        """The groups of rows with missing values."""
         unknown = self._of(name, items).isnan().any(dim=1).tolist()
         return [group for group in groups if any(unknown[row] for row in group)]
 

@@ -1,4 +1,4 @@
-"""Training on responses that are there, as a run sees it: imitation, preferences and reward models."""
+"""The recipe of training on offline data: SFT, preferences and reward models."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LOSS = Measure(metric="train/loss", title="mean loss", key="losses")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gathered:
-    """A step's items as tensors, with what the loss compares them with."""
+    """The items of a step as tensors, with the mismatched items that the loss compares them with."""
 
     items: tuple[Item, ...]
     batch: ItemBatch
@@ -33,7 +33,7 @@ class Gathered:
 
 
 class Offline:
-    """A model that learns from given responses."""
+    """A model that learns from offline data."""
 
     def __init__(self, prepared: OfflinePrepared) -> None:
         self.prepared = prepared
@@ -58,7 +58,7 @@ class Offline:
         )
 
     def load(self, instruments: Instruments, *, step: int) -> None:
-        """The model, and what it says as its own reference before it has changed."""
+        """The model, and its initial weights as its own reference."""
         self.instruments = instruments
         instruments.reporter.phase("loading the model")
         self.learner = load_learner(self.prepared.setup, num_batches=self.prepared.total_steps)
@@ -94,7 +94,7 @@ class Offline:
                 self.held_out.measure_reference(self.learner, on_progress=on_progress)
 
     def _coming_groups(self, step: int) -> list[list[int]]:
-        """The rows of the steps after this one, in groups that do not depend on `step`: rows first used together."""
+        """The rows of the steps after `step`, grouped by the step of the run that first uses them."""
         order, total = copy.deepcopy(self.order_from_start), self.prepared.total_steps
         groups: list[list[int]] = []
         seen: set[int] = set()
@@ -113,12 +113,12 @@ class Offline:
         del step
         items = [self.prepared.training.items[row] for row in rows]
         batch = item_batch(items, default_margin=self.config.algorithm.reward_model.margin)
-        beside = None
+        mismatched = None
         if self.objective.needs_reference:
             batch = self.reference.attached("training", batch, rows)
         if self.mismatched:
-            beside = self.reference.attached("mismatched", item_batch([self.mismatched[row] for row in rows]), rows)
-        return Gathered(items=tuple(items), batch=batch, mismatched=beside)
+            mismatched = self.reference.attached("mismatched", item_batch([self.mismatched[row] for row in rows]), rows)
+        return Gathered(items=tuple(items), batch=batch, mismatched=mismatched)
 
     def learn(self, collected: Gathered, *, step: int) -> dict[str, float]:
         with self.instruments.memory("update_actor"), self.instruments.timer("update_actor"):
@@ -141,7 +141,7 @@ class Offline:
         }
 
     def samples(self, collected: Gathered, count: int) -> list[dict[str, Any]]:
-        """The rows as the model sees them; of a response what is learned."""
+        """The rows as text: the prompt, and the learned tokens of the response."""
         return [self._sample(item) for item in collected.items[:count]]
 
     def _sample(self, item: Item) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The numbers of a step under the names that people's scripts read."""
+"""The metrics of a step, under verl's names."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rl_compat.batch import Batch
 
 
 def data_metrics(batch: Batch, *, scored: Tensor) -> dict[str, float]:
-    """Rewards, advantages, values and lengths of a step's experience. `scored` [B] is False on rows left out."""
+    """Rewards, advantages, values and lengths of a step. `scored` [B] is False on rows without a reward."""
     assert batch.rewards is not None
     assert batch.token_rewards is not None
     assert batch.advantages is not None
@@ -48,9 +48,9 @@ def data_metrics(batch: Batch, *, scored: Tensor) -> dict[str, float]:
 
 
 def mismatch_metrics(batch: Batch) -> dict[str, float]:
-    """How far the sampler's log-probabilities are from the trainer's; the update says it where it computes them.
+    """The difference of the rollout's log-probabilities from the trainer's, if the step computed the latter.
 
-    Nothing is known where the sampler's are taken for the old ones.
+    Empty if the rollout's log-probabilities serve as the old ones.
     """
     assert batch.rollout_logprobs is not None
     mask = batch.response_mask
@@ -71,7 +71,7 @@ def mismatch_metrics(batch: Batch) -> dict[str, float]:
 
 
 def timing_metrics(seconds: Mapping[str, float], batch: Batch) -> dict[str, float]:
-    """Seconds by phase, and tokens per second of the whole step and of generation."""
+    """Seconds by phase, and tokens per second of the step and of generation."""
     num_tokens = sum(batch.sequence_lengths())
     num_response_tokens = int(batch.response_lengths.sum())
     metrics = {f"timing_s/{phase}": spent for phase, spent in seconds.items()}

@@ -1,4 +1,4 @@
-"""The measuring of one step: seconds and peak memory by phase."""
+"""Seconds and peak memory by phase of a step."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rl_compat.trainer.reporter import Timer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Phases:
-    """What the phases of a step are measured with, and the seed of the step."""
+    """The timer and memory gauge of a step's phases, and the seed of the step."""
 
     seed: int
     timer: Timer
@@ -20,11 +20,10 @@ class Phases:
 
     @contextmanager
     def __call__(self, name: str, *, items: int = 0) -> Iterator[Callable[[int], None]]:
-        """Measure the block as phase `name`; the block may report how many of its `items` are done.
+        """Measure the block as phase `name`; the block may report progress over `items`.
 
-        Phases that wait for a call measure that call. Scoring is started in `reward` and awaited in `reward` after the
-        other models have run: its seconds are those that the step spends on scoring alone, not those that scoring
-        takes while other phases run.
+        A phase that waits for a call measures that call. Scoring starts in `reward` and is awaited in `reward` after
+        the other models have run, so its seconds are those that the step spends on scoring alone.
         """
         with self.memory(name), self.timer(name, items=items) as on_progress:
             yield on_progress

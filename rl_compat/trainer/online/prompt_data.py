@@ -37,7 +37,7 @@ def load_training_data(setup: Setup, objects: PythonObjects = PythonObjects()) -
 
 
 def streams(data: DataConfig, sources: Sequence[str | Records], memory_bytes: int) -> bool:
-    """Whether training data is streamed: as set, or where its rows would take too much memory."""
+    """Whether training data is streamed: by the setting, or because its rows would need too much memory."""
     if data.streaming != "auto":
         return data.streaming
     return data.max_train_samples is None and should_stream(sources, memory_bytes=memory_bytes)

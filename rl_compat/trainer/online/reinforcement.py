@@ -1,4 +1,4 @@
-"""Reinforcement learning as a run sees it: generate, score, learn."""
+"""The recipe of reinforcement learning: generate, score, learn."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Rows:
 
 
 class Reinforcement:
-    """The models of a prepared run, and the controller that goes with them."""
+    """The models of a prepared run, with the KL controller and the Lagrange multiplier."""
 
     measure = Measure(metric="critic/score/mean", title="mean reward", key="rewards")
 
@@ -45,10 +45,10 @@ class Reinforcement:
         self.prepared = prepared
         self.config = prepared.setup.config
         self.kl = kl_controller(self.config.algorithm)
-        self.price = lagrange_multiplier(self.config.algorithm)
+        self.multiplier = lagrange_multiplier(self.config.algorithm)
         self.more = Rows(prepared.order)
         self._notes: list[str] = []
-        self._said_no_spread = False
+        self._warned_no_spread = False
         self.roles: Roles
         self.instruments: Instruments
 
@@ -72,7 +72,7 @@ class Reinforcement:
         del step
 
     def collect(self, rows: Sequence[int], *, step: int) -> Collected:
-        """A step on these rows, and on further ones of the order where prompts are replaced."""
+        """Collect the experience of a step on these rows, and on further rows where prompts are replaced."""
         return collect(
             self.roles,
             self._prompts(rows),
@@ -80,7 +80,7 @@ class Reinforcement:
             self._phases(seeds.derive(self.config.rollout.seed, "rollout", step)),
             more=lambda count: self._prompts(self.more.take(count)),
             kl_coef=self.kl.coef,
-            multiplier=0.0 if self.price is None else self.price.value,
+            multiplier=0.0 if self.multiplier is None else self.multiplier.value,
         )
 
     def _phases(self, seed: int) -> Phases:
@@ -90,7 +90,7 @@ class Reinforcement:
         return [self.prepared.prompts[row] for row in rows]
 
     def learn(self, collected: Collected, *, step: int) -> dict[str, float]:
-        """Update the models, then the KL controller and the price of the cost."""
+        """Update the models, then the KL controller and the Lagrange multiplier."""
         update_actor = step > self.config.algorithm.critic_warmup_steps
         metrics = learn(
             self.roles,
@@ -102,21 +102,21 @@ class Reinforcement:
         return metrics | self._kl_metrics(collected) | self._cost_metrics(collected, moves=update_actor)
 
     def _spread_notes(self, collected: Collected) -> list[str]:
-        """Said once in a run: a step of dynamic sampling that found nothing to learn from."""
+        """A warning, once per run, about a step of dynamic sampling without any reward differences."""
         found = collected.metrics
-        if self._said_no_spread or found.get("training/filter_groups/kept_prompts", 1.0) > 0:
+        if self._warned_no_spread or found.get("training/filter_groups/kept_prompts", 1.0) > 0:
             return []
-        self._said_no_spread = True
+        self._warned_no_spread = True
         prompts, rounds = (
             int(found[f"training/{name}"]) for name in ("filter_groups/sampled_prompts", "num_gen_batches")
         )
         return [
-            f"no prompt had two different rewards, of {prompts} prompts in {rounds} rounds: such a step teaches "
-            "nothing; easier or harder prompts, a finer reward or a larger `algorithm.group_size` may"
+            f"no prompt had two different rewards, of {prompts} prompts in {rounds} rounds: such a step learns "
+            "nothing; try easier or harder prompts, a finer reward or a larger `algorithm.group_size`"
         ]
 
     def _kl_metrics(self, collected: Collected) -> dict[str, float]:
-        """Move the KL controller and say where it and the coefficient of the loss stood."""
+        """Update the KL controller; returns the KL coefficients that the step used."""
         algorithm = self.config.algorithm
         of_loss = {} if algorithm.kl_loss == "none" else {"actor/kl_coef": algorithm.kl_loss_coef}
         if algorithm.kl_in_reward == "none":
@@ -126,16 +126,16 @@ class Reinforcement:
         return of_loss | {"actor/reward_kl_penalty": kl, "actor/reward_kl_penalty_coeff": coef}
 
     def _cost_metrics(self, collected: Collected, *, moves: bool) -> dict[str, float]:
-        """Say where the price of the cost stood, and move it unless the actor waits for its critics."""
-        if self.price is None or collected.costs is None:
+        """Return the multiplier that the step used, and update it unless the actor waits for its critics."""
+        if self.multiplier is None or collected.costs is None:
             return {}
-        price = self.price.value
+        used = self.multiplier.value
         costs = [cost for cost in collected.costs.rewards if cost is not None]
         if moves and costs:
-            self.price.update(sum(costs) / len(costs))
+            self.multiplier.update(sum(costs) / len(costs))
         self._notes += collected.costs.notes
         of_functions = {f"cost/{name.removeprefix('reward/')}": n for name, n in collected.costs.metrics.items()}
-        return of_functions | {"cost/multiplier": price, "cost/limit": self.price.limit}
+        return of_functions | {"cost/multiplier": used, "cost/limit": self.multiplier.limit}
 
     def describe(self, collected: Collected, seconds: Mapping[str, float]) -> dict[str, float]:
         batch = collected.experience.batch
@@ -190,19 +190,19 @@ class Reinforcement:
         return {"actor": self.roles.actor.policy, **{role: critic.group for role, critic in self.roles.critics.items()}}
 
     def state_dict(self) -> dict[str, Any]:
-        price = {} if self.price is None else {"price": self.price.state_dict()}
+        multiplier = {} if self.multiplier is None else {"multiplier": self.multiplier.state_dict()}
         counters = {"left_over": list(self.more.left_over), "next_group": self.roles.actor.next_group}
-        return {"kl": dict(self.kl.state_dict())} | counters | price
+        return {"kl": dict(self.kl.state_dict())} | counters | multiplier
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.kl.load_state_dict(state["kl"])
-        if self.price is not None:
-            self.price.load_state_dict(state["price"])
+        if self.multiplier is not None:
+            self.multiplier.load_state_dict(state["multiplier"])
         self.more = Rows(self.prepared.order, left_over=state.get("left_over"))
         self.roles.actor.next_group = state.get("next_group", 0)
 
     def take_notes(self) -> list[str]:
-        """What the rewards noticed and streaming left out, then the models."""
+        """Notes of the rewards, of streaming and of the models."""
         notes, self._notes = [*self._notes, *left_out(self.prepared.prompts)], []
         for group in self.trained.values():
             notes += group.run(TrainedWorker.take_notes).result()

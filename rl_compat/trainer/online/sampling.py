@@ -1,4 +1,4 @@
-"""The responses that a step learns from, with their rewards; prompts without a spread of rewards can be replaced."""
+"""The responses of a step with their rewards, and dynamic sampling."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rl_compat.workers.reward import RewardModel
 from rl_compat.workers.sequences import Sequences
 
 Draw = Callable[[int], Sequence[Prompt]]
-"the next prompts of the run's order, as many as asked for"
+"returns the given number of next prompts in the order of the run"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,12 +30,12 @@ class SamplingSettings:
     group_size: int
     max_new_tokens: int
     max_rounds: int | None = None
-    "most rounds of sampling in which prompts whose rewards are all equal are replaced; None keeps them"
+    "maximum rounds of sampling that replace prompts whose rewards are all equal; None keeps such prompts"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampled:
-    """Responses in groups, and their rewards, which may still be computed."""
+    """Responses in groups, and the future of their rewards."""
 
     sequences: Sequences
     scores: Future[Scores]
@@ -58,17 +58,17 @@ def sample(
     *,
     more: Draw | None = None,
 ) -> Sampled:
-    """Responses to the prompts, handed to the reward.
+    """Generate responses to the prompts and start scoring them.
 
-    With `max_rounds` the prompts whose rewards are all equal are replaced with `more` (Yu et al. 2025, "DAPO", dynamic
-    sampling), round after round, until there are as many as before or the rounds are used up. Then there are fewer,
-    or those of the last round if no round had any.
+    With `max_rounds`, prompts whose rewards are all equal are replaced with prompts from `more` (dynamic sampling; Yu
+    et al. 2025, "DAPO", arXiv 2503.14476) until none is missing or the rounds are used up. The step then has fewer
+    prompts, or those of the last round if every round was without differences.
     """
 
-    def one_round(number: int, asked: Sequence[Prompt]) -> Sampled:
-        with phases("gen", items=len(asked) * settings.group_size) as on_progress:
+    def one_round(number: int, requested: Sequence[Prompt]) -> Sampled:
+        with phases("gen", items=len(requested) * settings.group_size) as on_progress:
             sequences = actor.generate(
-                asked,
+                requested,
                 max_new_tokens=settings.max_new_tokens,
                 group_size=settings.group_size,
                 top_p=settings.rollout.top_p,
@@ -84,14 +84,14 @@ def sample(
     assert more is not None, "prompts are replaced by further ones"
     rounds: list[Scored] = []
     kept: list[Scored] = []
-    asked = prompts
-    while asked and len(rounds) < settings.max_rounds:
-        sampled = one_round(len(rounds), asked)
+    requested = prompts
+    while requested and len(rounds) < settings.max_rounds:
+        sampled = one_round(len(rounds), requested)
         with phases("reward"):
             rounds.append(Scored(sampled.sequences, sampled.scores.result()))
         kept += _only_with_spread(rounds[-1])
         missing = len(prompts) - sum(map(_num_groups, kept))
-        asked = more(missing) if missing and len(rounds) < settings.max_rounds else ()
+        requested = more(missing) if missing and len(rounds) < settings.max_rounds else ()
     return _joined(rounds, kept)
 
 
@@ -105,7 +105,7 @@ def start_scoring(reward: RewardModel, sequences: Sequences, phases: Phases, *, 
 
 
 def _joined(rounds: Sequence[Scored], kept: Sequence[Scored]) -> Sampled:
-    """What was kept, or the last round where nothing was, with the metrics of all rounds."""
+    """The kept responses, or those of the last round if none were kept, with the metrics of all rounds."""
     joined, every = join(kept or rounds[-1:]), join(rounds)
     rewards = torch.tensor([reward for reward in every.scores.rewards if reward is not None])
     metrics = {
@@ -122,7 +122,7 @@ def _joined(rounds: Sequence[Scored], kept: Sequence[Scored]) -> Sampled:
 
 
 def join(parts: Sequence[Scored]) -> Scored:
-    """One after the other."""
+    """The responses of several rounds as one."""
     trajectories = [item for part in parts for item in part.sequences.trajectories]
     texts = [text for part in parts for text in part.sequences.texts]
     return Scored(Sequences.from_trajectories(trajectories, texts), join_scores([part.scores for part in parts]))
@@ -152,7 +152,7 @@ def _zero_spread(scored: Scored) -> float:
 
 
 def _columns(scored: Scored) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Rewards with 0 for None, groups, and which rewards are known, each [B]."""
+    """Rewards with 0 in place of None, group ids, and which rewards are known, each [B]."""
     rewards = scored.scores.rewards
     values = torch.tensor([0.0 if reward is None else reward for reward in rewards], dtype=torch.float64)
     return values, scored.sequences.batch.groups, torch.tensor([reward is not None for reward in rewards])

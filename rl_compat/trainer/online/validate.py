@@ -21,7 +21,7 @@ COST = "cost"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accuracy:
-    """The share of right answers (`accuracy`), or the mean of a reward function or of a number that it named."""
+    """The fraction of correct answers (`accuracy`), or the mean of a reward function or of one of its metrics."""
 
     source: str
     measure: str
@@ -41,7 +41,7 @@ class Accuracy:
         return f"{self.shown(self.low)} to {self.shown(self.high)}"
 
     def shown(self, value: float) -> str:
-        """Accuracy in percent; a reward, which may lie anywhere, as it is."""
+        """Accuracy in percent; a reward as a plain number."""
         return f"{100 * value:.1f} %" if self.measure == ACCURACY else f"{value:.3f}"
 
 
@@ -53,12 +53,12 @@ class Validation:
 
     @property
     def headline(self) -> tuple[Accuracy, ...]:
-        """Accuracy and cost by source, and the reward functions where no function judges correctness."""
+        """Accuracy and cost by source, and the means of reward functions if none of them judges correctness."""
         judged = {accuracy.source for accuracy in self.accuracies if accuracy.measure == ACCURACY}
         return tuple(a for a in self.accuracies if a.measure in (ACCURACY, COST) or a.source not in judged)
 
     def metrics(self) -> dict[str, float]:
-        """Under the usual names: accuracy is `val-core/<source>/acc`, reward functions are `val-aux`."""
+        """Metrics under verl's names: accuracy is `val-core/<source>/acc`, reward functions are `val-aux`."""
         metrics = {
             "val-aux/response_length/mean": self.mean_response_length,
             "val-aux/response_length/clip_ratio": self.truncated_fraction,
@@ -81,7 +81,7 @@ def validate(
     cost: RewardModel | None = None,
     on_progress: Callable[[int], None] | None = None,
 ) -> Validation:
-    """One response to each prompt, scored by every reward function and, as the measure `cost`, by the cost."""
+    """Generate one response per prompt and score it with every reward function and, as `cost`, with the cost."""
     sequences = actor.generate(
         prompts,
         max_new_tokens=config.data.max_response_length,
@@ -105,7 +105,7 @@ def validate(
 def _by_source(
     sequences: Sequences, scores: Scores, costs: Mapping[str, Sequence[float | None]]
 ) -> dict[tuple[str, str], list[float]]:
-    """Values that are known, by data source and measure."""
+    """Known values, by data source and measure."""
     extras = {name: values for name, values in scores.numbers().items() if name != "acc"}
     measures: dict[str, Sequence[float | bool | None]] = {
         ACCURACY: scores.correct,

@@ -12,25 +12,25 @@ from rl_compat.data.read.records import Records, as_source
 from rl_compat.errors import ConfigError
 
 PREFIX = "python:"
-"begins the name of an object in the settings"
+"prefix of the name of an object in the settings"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PythonObjects:
-    """Reward functions and datasets by the names that the settings list, such as `python:my_reward`."""
+    """Reward functions and datasets by their names in the settings, such as `python:my_reward`."""
 
     functions: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     datasets: Mapping[str, Any] = field(default_factory=dict)
 
     def sources(self, names: Sequence[str]) -> list[str | Records]:
-        """The names of `data.train_files` or `data.val_files`, those of objects replaced by their rows.
+        """The names in `data.train_files` or `data.val_files`, with the rows of objects in place of their names.
 
-        Raises ConfigError for the name of an object that was not given, DataError for one that holds no rows.
+        Raises ConfigError for the name of a missing object and DataError for an object without rows.
         """
         return [as_source(self.datasets[name], name=name) if name in self.datasets else name for name in names]
 
     def check(self, names: Sequence[str], *, key: str) -> None:
-        """Raise ConfigError if a setting names an object that was not given."""
+        """Raise ConfigError if a setting names a missing object."""
         for name in names:
             if name.startswith(PREFIX) and name not in self.functions and name not in self.datasets:
                 raise ConfigError(

@@ -20,14 +20,14 @@ from rl_compat.workers.setup import Setup, prepare
 
 @dataclass(frozen=True, kw_only=True)
 class OfflinePrepared(PreparedRun):
-    """Prepared training on given responses."""
+    """Prepared training on offline data."""
 
     training: OfflineData
     held_out: OfflineData
 
 
 def check_offline(config: RunConfig, hardware: Hardware, objects: PythonObjects = PythonObjects()) -> OfflinePrepared:
-    """Everything that can be wrong before weights are loaded.
+    """Check everything that can be checked before weights are loaded.
 
     Raises ConfigError, DataError, ModelError, HardwareError or DoesNotFitError.
     """
@@ -51,13 +51,13 @@ def check_offline(config: RunConfig, hardware: Hardware, objects: PythonObjects 
 
 
 def check_model(setup: Setup) -> None:
-    """Raise ModelError for a model that cannot become what the algorithm trains."""
+    """Raise ModelError for a model that the algorithm cannot train."""
     if ALGORITHMS[setup.config.algorithm.name].scores:
         check_scoring_family(setup.source.folder)
 
 
 def load_learner(setup: Setup, *, num_batches: int | None = None, trains: bool = True) -> LearnerModel:
-    """The model of the settings, with torch's threads as planned; without an optimizer when it is only measured."""
+    """The model of the settings, with the planned number of CPU threads; without an optimizer for evaluation."""
     set_num_threads(setup)
     settings = learner_settings(setup, num_batches=num_batches, trains=trains)
     return LearnerModel(settings, pool=setup.pool_of("actor"))

@@ -1,4 +1,4 @@
-"""Checks of reinforcement learning: everything that can be wrong before weights are loaded."""
+"""Checks of reinforcement learning before weights are loaded."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Prepared(PreparedRun):
     validation_prompts: tuple[Prompt, ...]
     reward: RewardModel
     cost: RewardModel | None
-    "of algorithms with a cost constraint"
+    "for algorithms with a cost constraint"
 
     def close(self) -> None:
         """End the processes of reward functions and free the memory of reward models."""
@@ -40,7 +40,7 @@ class Prepared(PreparedRun):
 
 
 def check_run(config: RunConfig, hardware: Hardware, objects: PythonObjects = PythonObjects()) -> Prepared:
-    """Everything that can be wrong before weights are loaded.
+    """Check everything that can be checked before weights are loaded.
 
     Raises ConfigError, DataError, ModelError, HardwareError or DoesNotFitError.
     """
@@ -82,7 +82,7 @@ def start_cost(setup: Setup, prompts: Sequence[Prompt], objects: PythonObjects =
 
 
 def cost_config(config: RunConfig) -> RewardConfig:
-    """The cost as a reward of its own; settings that `[cost]` does not have come from `[reward]`."""
+    """The cost as a reward; settings that `[cost]` lacks come from `[reward]`."""
     cost = config.cost
     return replace(
         config.reward,

@@ -51,7 +51,7 @@ def build_roles(prepared: Prepared, reporter: Reporter) -> Roles:
 
 
 def load_actor(setup: Setup, reporter: Reporter, *, num_batches: int | None = None, trains: bool = True) -> ActorModel:
-    """The actor alone, with torch's threads as planned; without an optimizer when it only generates."""
+    """The actor alone, with the planned number of CPU threads; without an optimizer if it only generates."""
     set_num_threads(setup)
     reporter.phase("loading the actor")
     settings = actor_settings(setup, num_batches=num_batches)
@@ -60,7 +60,7 @@ def load_actor(setup: Setup, reporter: Reporter, *, num_batches: int | None = No
 
 
 def set_num_threads(setup: Setup) -> None:
-    """Give torch the planned number of CPU threads."""
+    """Set the planned number of CPU threads of torch."""
     num_threads = setup.plan.pool_of("actor").num_threads
     if num_threads is not None:
         torch.set_num_threads(num_threads)

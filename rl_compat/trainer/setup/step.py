@@ -1,4 +1,4 @@
-"""What a step of reinforcement learning reads from the settings."""
+"""The settings of a reinforcement learning step."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def step_settings(config: RunConfig) -> StepSettings:
 
 
 def one_update(config: RunConfig) -> bool:
-    """Whether the weights that the update starts from are those of every log-probability that a step needs.
+    """Whether every log-probability of a step comes from the weights that the update starts from.
 
-    A KL in the reward and off-policy correction need log-probabilities before the update, and so does a loss that
-    chooses tokens from a whole mini-batch. Under bypass the sampler's are the old ones.
+    A KL in the reward, off-policy correction, and a loss that selects tokens from a whole mini-batch need
+    log-probabilities before the update. With `off_policy.bypass` the rollout's serve as the old ones.
     """
     algorithm, off_policy = config.algorithm, config.off_policy
     return (

@@ -26,7 +26,7 @@ from rl_compat.workers.setup import prepare
 
 
 def run_of(path: str) -> RunFolder | None:
-    """The run folder that `path` names, itself or by one of its checkpoints; None when it names a model."""
+    """The run folder of `path`, which may be one of its checkpoints; None if `path` is a model."""
     folder = Path(path).expanduser()
     for candidate in (folder, folder.parent.parent):
         if (candidate / "run.toml").is_file():
@@ -47,7 +47,7 @@ def checkpoint_of(path: str, run: RunFolder) -> FoundCheckpoint:
 
 
 def settings_of(run: RunFolder) -> RunConfig:
-    """The settings a run was started with."""
+    """The settings with which a run was started."""
     return load_config(run.settings, []).config
 
 
@@ -64,7 +64,7 @@ def evaluate(
     reporter: Reporter,
     around: Callable[[PoolPlan], AbstractContextManager[object]] = nullcontext,
 ) -> Validation:
-    """One response to each validation prompt of the settings, scored. Models exist inside `around(pool)`.
+    """Generate and score one response per validation prompt. Models exist inside `around(pool)`.
 
     Raises ConfigError, DataError, ModelError, HardwareError or DoesNotFitError before weights are loaded.
     """

@@ -1,4 +1,4 @@
-"""A run's trained model as an ordinary Hugging Face folder."""
+"""Export of a run's trained model as a Hugging Face folder."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from rl_compat.workers.setup import lora_settings, tokenizer_folder
 
 
 def export_run(run: str, output: Path) -> tuple[Path, int]:
-    """Write the actor of a run, or of one of its checkpoints, adapters merged; the new folder and the step.
+    """Write the actor of a run or checkpoint with adapters merged; returns the new folder and the step.
 
-    Works on the CPU, independent of the run's plan. Raises ConfigError if `run` is neither, CheckpointError if it has
+    Runs on the CPU, independently of the run's plan. Raises ConfigError if `run` is neither, CheckpointError if it has
     no complete checkpoint, ModelError if its model no longer exists or `output` is not empty.
     """
     folder = run_of(run)
@@ -55,7 +55,7 @@ def export_run(run: str, output: Path) -> tuple[Path, int]:
 def _trained(
     config: RunConfig, folder: Path, role: RolePlan, state: Path
 ) -> tuple[dict[str, Tensor] | nn.Module, dict[str, Any]]:
-    """The weights of a saved state, as a model or by name, and the changes of their model's config."""
+    """The weights of a saved state, as a model or by name, and changes to the model config."""
     model = config.model
     options: dict[str, Any] = {"lora": lora_settings(model), "trust_remote_code": model.trust_remote_code}
     if not ALGORITHMS[config.algorithm.name].scores:
@@ -69,7 +69,7 @@ def _trained(
 
 
 def role_on_cpu(run: RunFolder) -> RolePlan:
-    """How the run kept its actor's weights, on this machine's CPU."""
+    """The run's plan for the actor's weights, on the CPU of this machine."""
     role = load_plan(run.plan).roles["actor"]
     return replace(
         role, device="cpu", compute_dtype="fp32", attention="eager", repeat_kv=False, gradient_checkpointing=False

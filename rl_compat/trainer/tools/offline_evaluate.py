@@ -21,7 +21,7 @@ from rl_compat.workers.setup import prepare
 
 
 def has_given_responses(config: RunConfig) -> bool:
-    """Whether the algorithm is evaluated on offline data, not on responses of its model."""
+    """Whether the algorithm is evaluated on offline data instead of generated responses."""
     return is_offline(config.algorithm.name)
 
 
@@ -33,7 +33,7 @@ def evaluate_offline(
     reporter: Reporter,
     around: Callable[[PoolPlan], AbstractContextManager[object]] = nullcontext,
 ) -> HeldOut:
-    """The held-out rows of the settings. The reference is the model that training began with.
+    """Evaluate on the held-out rows of the settings. The reference is the initial model of the run.
 
     Raises ConfigError, DataError, ModelError, HardwareError or DoesNotFitError before weights are loaded.
     """
