@@ -48,7 +48,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public class when it is first used, so that `import rl_compat` stays free of torch."""
+    """Import a public class on first use, so that `import rl_compat` does not import torch."""
     if name not in _HOMES:
         raise AttributeError(f"module `rl_compat` has no attribute `{name}`")
     return getattr(importlib.import_module(_HOMES[name]), name)

@@ -1,4 +1,4 @@
-"""One step's responses as tensors, and the field-by-field record of what was computed about them."""
+"""The responses of a step as tensors, with fields for everything that is computed from them."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ class Batch:
     """B responses. Tensors are on the CPU; prompts are ragged, per-token fields are `[B, T]`.
 
     T is the longest response; a field's column t belongs to response token t. The mask excludes the columns past the
-    length of a response, and tokens that the policy did not write. What stands there counts nowhere.
+    length of a response, and tokens that the policy did not write. Excluded columns have no effect.
     """
 
     prompt_ids: tuple[tuple[int, ...], ...]
     response_ids: Tensor
     "[B, T] int64, 0 in the padding"
     response_mask: Tensor
-    "[B, T] bool: True on tokens that the policy wrote and that are trained on"
+    "[B, T] bool: True on trained tokens, which the policy wrote"
     response_lengths: Tensor
-    "[B] int64: all tokens, those that the policy did not write too"
+    "[B] int64: all tokens, including those that the policy did not write"
     groups: Tensor
     "[B] int64: equal for the responses to one prompt occurrence, unique over a run"
     truncated: Tensor
@@ -108,11 +108,11 @@ class Batch:
         )
 
     def with_(self, **changes: Any) -> Self:
-        """The same batch with some fields set."""
+        """A copy of the batch with some fields set."""
         return replace(self, **changes)
 
     def select(self, rows: Sequence[int]) -> Self:
-        """The batch of the given rows, in that order, trimmed to their longest response."""
+        """A batch of the given rows, in that order, trimmed to their longest response."""
         index = torch.as_tensor(list(rows), dtype=torch.int64)
         width = max([1, *self.response_lengths[index].tolist()])
         changes: dict[str, Any] = {"prompt_ids": tuple(self.prompt_ids[i] for i in rows)}

@@ -23,18 +23,18 @@ class Prompt:
     row: int = 0
     "position in the dataset"
     messages: str | Sequence[Mapping[str, Any]] | None = None
-    "what the row holds before any template, for a model with a template of its own; None where only `text` is known"
+    "the conversation before the template, for models with another template; None if only `text` is known"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trajectory:
-    """One response with what the sampler knew when it drew it. All tuples but the prompt have one entry per token."""
+    """One response and its record from the sampler. All tuples except the prompt have one entry per response token."""
 
     prompt: Prompt
     group: int
-    "number of the prompt occurrence in the run: the same for all responses to it, and for no others"
+    "number of the prompt occurrence in the run, shared by all responses to it and no others"
     response_ids: tuple[int, ...]
-    "the end token included when the model produced one"
+    "including the end token if the model produced one"
     rollout_logprobs: tuple[float, ...]
     "log-probability of each response token under the sampling temperature, before top-k and top-p"
     finish_reason: FinishReason
@@ -51,5 +51,5 @@ class Trajectory:
 
     @property
     def num_policy_tokens(self) -> int:
-        """Response tokens that the policy wrote."""
+        """The number of response tokens that the policy wrote."""
         return sum(self.response_mask) if self.response_mask else len(self.response_ids)

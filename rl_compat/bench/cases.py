@@ -1,4 +1,4 @@
-"""What rollout engines are measured on: a model, prompts, and when responses end."""
+"""Benchmark cases: a model, prompts, and the lengths of responses."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SHAPES: dict[str, dict[str, int]] = {
         "vocab_size": 8192,
     },
 }
-"Qwen2 models by name, to be filled with random weights"
+"shapes of Qwen2 models with random weights, by name"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,11 +47,11 @@ class BenchCase:
     prompts: Sequence[Sequence[int]]
     params: SamplingParams
     batch: int
-    "responses generated at once"
+    "concurrent sequences"
 
 
 def random_model(shape: str, device: str) -> nn.Module:
-    """An fp32 model of a shape above with random weights, made on the device."""
+    """An fp32 model of one of the shapes, with random weights, created on the device."""
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
     config = Qwen2Config(
@@ -70,7 +70,7 @@ def random_model(shape: str, device: str) -> nn.Module:
 
 
 def folder_model(folder: Path, device: str) -> nn.Module:
-    """A Hugging Face folder in fp32."""
+    """The model of a Hugging Face folder, in fp32."""
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="sdpa")

@@ -1,4 +1,4 @@
-"""The engines that are measured, by name, and the measuring."""
+"""The benchmarked engines by name, and the measurement."""
 
 from __future__ import annotations
 
@@ -32,33 +32,33 @@ class Generates(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One engine on one case: the best of its calls."""
+    """The result of one engine on one case: the best of its calls."""
 
     engine: str
     dtype: str
     case: str
     batch: int
-    "responses generated at once"
+    "concurrent sequences"
     prompt_tokens: int
-    "of a prompt, on average"
+    "mean tokens of a prompt"
     new_tokens: int
-    "of a response, at most"
+    "maximum tokens of a response"
     tokens: int
-    "of all responses"
+    "tokens of all responses"
     seconds: float
     first_seconds: float
-    "of the first call, which compiles, captures and allocates"
+    "seconds of the first call, which compiles, captures and allocates"
     tokens_per_second: float
     step_seconds: float | None
-    "between two tokens of a response, prefill left out; None where responses end at different lengths"
+    "seconds per decode step, without prefill; None if responses have different lengths"
     peak_bytes: int
-    "most memory held meanwhile: allocated on a GPU, on a CPU resident in the process"
+    "peak memory: allocated by torch on a GPU, resident in the process on a CPU"
     num_parameters: int | None = None
-    "of the model"
+    "bytes of the model's weights"
     start_seconds: float = 0.0
-    "until the engine was built; vLLM loads, compiles and captures then"
+    "seconds to build the engine, in which vLLM loads, compiles and captures"
     floor_fraction: float | None = None
-    "the least time that weights, cache and arithmetic take on this device, as a fraction of a step"
+    "the minimum time for weights, cache and arithmetic on this device, as a fraction of a step"
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -67,7 +67,7 @@ class Row:
 def engine_for(
     name: str, model: nn.Module, *, batch: int, max_length: int, architecture: str | None = None
 ) -> Generates:
-    """The engine of a name in `ENGINES`. `generate` in half precision changes the model's dtype."""
+    """The engine of a name in `ENGINES`. `generate` in half precision changes the dtype of the model."""
     kind, dtype = ENGINES[name]
     on_gpu = next(model.parameters()).is_cuda
     if kind == "generate":
@@ -99,7 +99,7 @@ def measure(
     repeats: int,
     prefill_too: bool = True,
 ) -> Row:
-    """The best of a first call and `repeats` more; and one call for a single token, to know the prefill."""
+    """The best of a first call and `repeats` further ones, and a call for one token that measures the prefill."""
     on_gpu = device.startswith("cuda")
     if on_gpu:
         torch.cuda.synchronize()
@@ -130,7 +130,7 @@ def measure(
 def _timed(
     engine: Generates, prompts: Sequence[Sequence[int]], params: SamplingParams, source: WeightSource, *, on_gpu: bool
 ) -> tuple[float, int]:
-    """Seconds and tokens of a call after new weights, so that no engine has the prompts of an earlier call cached."""
+    """Seconds and tokens of a call after a weight update, which empties prefix caches."""
     engine.load(source)
     if on_gpu:
         torch.cuda.synchronize()

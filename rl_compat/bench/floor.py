@@ -1,4 +1,4 @@
-"""The least time that a decode step can take on a device: measured bandwidth and arithmetic, and what must move."""
+"""The minimum time of a decode step on a device, from its measured bandwidth and arithmetic throughput."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from rl_compat.rollout.inference import hugging_face_model
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speeds:
-    """Of one device, as large simple operations reach them."""
+    """Rates of a device, measured with large simple operations."""
 
     bytes_per_second: float
     operations_per_second: float
-    "multiplications and additions of matrix products in the dtype"
+    "multiplications and additions per second of matrix products in the dtype"
 
 
 def measured_speeds(device: str, dtype: str) -> Speeds:
-    """A copy that fits no cache, and a square product."""
+    """Measure a copy that exceeds all caches, and a square matrix product."""
     on_gpu = device.startswith("cuda")
     size = 2**28 if on_gpu else 2**25
     source = torch.zeros(size, dtype=torch.uint8, device=device)

@@ -1,4 +1,4 @@
-"""The most memory that a benchmark held: what torch allocated on a GPU, on a CPU what the process had resident."""
+"""Peak memory of a benchmark: allocated by torch on a GPU, resident in the process on a CPU."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 import torch
 
 RESET_PEAK = "5"
-"written to `clear_refs` it makes the resident memory of now the highest so far (proc_pid_clear_refs(5))"
+"written to `clear_refs`, resets the peak resident memory to the current one (proc_pid_clear_refs(5))"
 PROCESS = Path("/proc/self")
 
 
 def reset_peak(*, on_gpu: bool) -> None:
-    """Forget what was held before; where the system cannot, the peak is that of the whole process."""
+    """Reset the peak; on systems that cannot, the peak is that of the whole process."""
     if on_gpu:
         torch.cuda.reset_peak_memory_stats()
         return
@@ -23,7 +23,7 @@ def reset_peak(*, on_gpu: bool) -> None:
 
 
 def peak_bytes(*, on_gpu: bool) -> int:
-    """Since the last reset."""
+    """Peak bytes since the last reset."""
     if on_gpu:
         return torch.cuda.max_memory_allocated()
     with suppress(OSError):

@@ -1,4 +1,4 @@
-"""What a benchmark of rollout engines measures, as plain data that a process can be given."""
+"""The options of a rollout benchmark, as plain data that can be passed to a process."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ ENGINES: dict[str, tuple[str, DType]] = {
     "vllm-alone-fp16": ("vllm-alone", "fp16"),
     "vllm-alone-bf16": ("vllm-alone", "bf16"),
 }
-"""Engine and dtype of the matrix products by name. `generate` is transformers' own, without log-probabilities;
-`vllm-alone` is vLLM with its own sampler and log-probabilities, where `vllm` draws as every engine here does."""
+"""Engine and dtype of the matrix products, by name. `generate` is that of transformers, without log-probabilities;
+`vllm-alone` is vLLM with its own sampler and log-probabilities, while `vllm` samples like every engine here."""
 ROW = "ROW "
-"before a row on the stdout of the process that measures"
+"prefix of a row on the stdout of the benchmark process"
 NOW = "NOW "
-"before what it is doing"
+"prefix of its current activity"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,24 +35,24 @@ class BenchOptions:
     device: str
     "`cpu` or `cuda`"
     architecture: str | None = None
-    "of the device, such as `sm_61`, to compile kernels for; None compiles for any"
+    "architecture of the device to compile kernels for, such as `sm_61`; None compiles for any"
     shape: str | None = "qwen2.5-0.5b"
-    "of a model with random weights; None measures none"
+    "shape of a model with random weights; None skips it"
     batches: tuple[int, ...] = (8, 64, 256)
-    "prompts of the cases whose responses all have the same length"
+    "number of prompts of each case with responses of equal length"
     prompt_length: int = 128
     new_tokens: int = 128
     ragged: int = 256
-    "prompts of the case whose responses end at random; 0 leaves it out"
+    "number of prompts of the case whose responses end at random; 0 skips it"
     ragged_batch: int = 64
     ragged_tokens: int = 384
     model: str | None = None
-    "a Hugging Face folder, measured on questions of GSM8K"
+    "Hugging Face folder of a model to measure on questions of GSM8K"
     questions: tuple[int, ...] = (256,)
     question_batch: int = 64
     question_tokens: int = 256
     slots: int = 256
-    "responses at once, but for the static batches of `generate`"
+    "concurrent sequences, except in the static batches of `generate`"
     repeats: int = 2
 
     @property
@@ -62,7 +62,7 @@ class BenchOptions:
         return random + (0 if self.model is None else len(self.questions))
 
     def apart(self) -> tuple[BenchOptions, ...]:
-        """The same cases, one model at a time: a process that has had one vLLM is not the place to measure another."""
+        """The same cases, one model at a time, since a process that has run vLLM cannot measure a second one fairly."""
         parts = (replace(self, model=None), replace(self, shape=None))
         return tuple(part for part in parts if part.num_cases)
 

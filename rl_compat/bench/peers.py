@@ -1,4 +1,4 @@
-"""What this project's engines are measured against: `generate` of transformers in static batches."""
+"""The baseline of the benchmark: `generate` of transformers in static batches."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rl_compat.rollout.types import Response, SamplingParams
 
 
 class PlainGenerate:
-    """`model.generate` with sampling, in batches of fixed size in the order of the prompts."""
+    """`model.generate` with sampling, in batches of fixed size and in the order of the prompts."""
 
     def __init__(self, model: nn.Module, *, batch: int) -> None:
         self._model = hugging_face_model(model)
@@ -47,7 +47,7 @@ class PlainGenerate:
         return responses
 
     def load(self, source: WeightSource) -> None:
-        """Do nothing: the weights are the model's own."""
+        """Do nothing, since the engine uses the model's weights."""
         del source
 
 

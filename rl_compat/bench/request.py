@@ -1,4 +1,4 @@
-"""What `rlc bench rollout` measures: the engines that run on a machine, and cases that suit it."""
+"""The engines and cases of `rlc bench rollout` on a machine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CPU_SHAPE = "small"
 
 
 def measured_machine(machine: Hardware, *, cpu: bool) -> Hardware:
-    """The machine with its first device, or without any. Raises HardwareError for a GPU that torch cannot use."""
+    """The machine with only its first GPU, or without GPUs. Raises HardwareError for a GPU that torch cannot use."""
     from rl_compat.config.types import PlanConfig
     from rl_compat.planning.decide import selected_hardware
     from rl_compat.planning.workload import Requests
@@ -23,15 +23,15 @@ def measured_machine(machine: Hardware, *, cpu: bool) -> Hardware:
     try:
         return selected_hardware(Requests(plan=PlanConfig(device="cpu" if cpu else "auto")), machine)
     except HardwareError as error:
-        hint = "`rlc doctor` says which torch to install; `--cpu` measures the processor"
+        hint = "`rlc doctor` shows which torch to install; `--cpu` benchmarks the CPU"
         raise HardwareError(error.message, hint=hint) from error
 
 
 def engines_here(machine: Hardware, asked: str) -> list[str]:
-    """Those asked for, or else all whose dtype and engine this machine has; the first is what others are compared with.
+    """The requested engines, by default all that this machine supports. The first one is the baseline.
 
-    A name without a dtype stands for every dtype that the machine has. Raises UsageError for a name that there is
-    not and for an engine that does not run here.
+    A name without a dtype stands for every dtype that the machine supports. Raises UsageError for an unknown name and
+    for an engine that does not run here.
     """
     from rl_compat.bench.options import ENGINES
 
@@ -68,7 +68,7 @@ def _usual_dtypes(machine: Hardware) -> tuple[str, ...]:
 
 
 def check_names(asked: str) -> None:
-    """Raise UsageError for a name that is neither an engine nor a kind of engines."""
+    """Raise UsageError for a name that is neither an engine nor a group of engines."""
     from rl_compat.bench.options import ENGINES
 
     known = [*ENGINES, *dict.fromkeys(kind for kind, _ in ENGINES.values())]
@@ -84,7 +84,7 @@ def _parts(asked: str) -> list[str]:
 
 
 def _meant(name: str, usable: list[str]) -> list[str]:
-    """An engine, or those of a kind: the usable ones, or all so that it can be said why none is."""
+    """The engines of a name: the usable ones, or all if none is usable."""
     from rl_compat.bench.options import ENGINES
 
     of_kind = [engine for engine, (kind, _) in ENGINES.items() if name in (engine, kind)]
@@ -92,9 +92,9 @@ def _meant(name: str, usable: list[str]) -> list[str]:
 
 
 def options_for(machine: Hardware, *, folder: str | None, batches: str, new_tokens: int | None) -> BenchOptions:
-    """Cases that a CPU finishes in a few minutes, and larger ones for a GPU.
+    """Cases that a CPU finishes within minutes, or larger ones for a GPU.
 
-    Raises UsageError for batches that are no numbers.
+    Raises UsageError for batches that are not numbers.
     """
     from rl_compat.bench.options import BenchOptions
     from rl_compat.capability.devices import on_cpu
@@ -132,9 +132,9 @@ def options_for(machine: Hardware, *, folder: str | None, batches: str, new_toke
 
 
 def questions_for(options: BenchOptions) -> list[str]:
-    """As many of GSM8K's test questions as the largest case needs, none for random weights.
+    """The first test questions of GSM8K, as many as the largest case needs; none for random weights.
 
-    Raises UsageError when there are not so many.
+    Raises UsageError if GSM8K has fewer.
     """
     from rl_compat.data.builtin.gsm8k import raw_records
 
@@ -144,8 +144,8 @@ def questions_for(options: BenchOptions) -> list[str]:
     found = [record["question"] for record in raw_records("test", limit=wanted)]
     if len(found) < wanted:
         raise UsageError(
-            f"`--batches` asks for {wanted} questions and GSM8K has {len(found)} for testing",
-            hint=f"ask for at most {len(found)}",
+            f"`--batches` needs {wanted} questions and GSM8K has {len(found)} test questions",
+            hint=f"use at most {len(found)}",
         )
     return found
 

@@ -1,4 +1,4 @@
-"""Engines measured one after the other, each with each model in a process that may fail without ending the rest."""
+"""Runs the benchmark: engines one after the other, each with each model in its own process, which may fail."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def measured(
     say: Say,
     show: Show = lambda finished, doing: None,
 ) -> Rows:
-    """The rows of all engines; one that fails gives a row with its last words in `error`.
+    """The rows of all engines. An engine that fails has a row with its last message in `error`.
 
-    `say` hears of results and failures, `show` how many more cases are finished and what is being done. An engine with
-    a model may take its share of the time, and what those before it have left of theirs.
+    `say` receives results and failures; `show` receives the number of newly finished cases and the current activity.
+    Each engine may use its share of the time plus what earlier engines left of theirs.
     """
     rows: Rows = []
     ends = time.monotonic() + total_seconds
@@ -101,7 +101,7 @@ def _lines(process: subprocess.Popen[str]) -> Iterator[str]:
 
 
 def table(rows: Rows, *, baseline: str) -> list[tuple[str, ...]]:
-    """Cells by `COLUMNS`, case by case. The ratio is to the baseline, the floor what of a step nobody can save."""
+    """Cells by `COLUMNS`, case by case. The ratio is to the baseline; the floor is the minimum fraction of a step."""
     found = [row for row in rows if "case" in row]
     base = {row["case"]: row["tokens_per_second"] for row in found if row["engine"] == baseline}
     places = {case: place for place, case in enumerate(dict.fromkeys(row["case"] for row in found))}

@@ -1,4 +1,4 @@
-"""vLLM with its own sampler: a peer of the benchmark, used as its own documents say."""
+"""vLLM with its own sampler, used as documented, for comparison."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rl_compat.rollout.vllm.start import config_folder, engine_arguments, keep_l
 from rl_compat.rollout.vllm.weights import hand_over
 
 TRITON_AS_IT_COMES = ("TRITON_F32_DEFAULT", "tf32")
-"in fp32 vLLM attends in TF32 unless it is told otherwise, as this project's engine tells it"
+"by default vLLM computes fp32 attention in TF32; this project's engine sets the same variable"
 
 
 class VllmAlone:
@@ -60,12 +60,12 @@ class VllmAlone:
         return [[found[row]] for row in range(len(prompts))]
 
     def load(self, source: WeightSource) -> None:
-        """Drop cached prompts, as loading new weights would."""
+        """Drop cached prompts, as loading new weights does."""
         del source
         assert self._engine.reset_prefix_cache()
 
     def stop(self) -> None:
-        """End vLLM, of which there is one to a process."""
+        """Stop vLLM; a process can run only one."""
         self._engine = None
         stop(self._held)
 

@@ -1,4 +1,4 @@
-"""One engine on every case, in a process of its own: `python -m rl_compat.bench.worker ENGINE OPTIONS`."""
+"""One engine on every case, in its own process: `python -m rl_compat.bench.worker ENGINE OPTIONS`."""
 
 from __future__ import annotations
 
@@ -24,11 +24,10 @@ from rl_compat.resharding.source import SharedStorage
 def rows_of(
     engine_name: str, options: BenchOptions, questions: Sequence[str], *, now: Callable[[str], None]
 ) -> Iterator[Row]:
-    """The engine on each case. In fp32 there is no TF32 and no flash attention, as on the oldest cards.
+    """The results of the engine on each case. In fp32, TF32 and flash attention are disabled, as on old cards.
 
-    In half precision the output layer, which stays fp32, may use TF32, as a plan for such a card has it.
-
-    `now` hears what is being done.
+    In half precision the output layer, which stays in fp32, may use TF32, as in plans for such cards. `now` receives
+    the current activity.
     """
     dtype = ENGINES[engine_name][1]
     torch.set_float32_matmul_precision("highest" if dtype == "fp32" else "high")
@@ -93,7 +92,7 @@ def _random_cases(options: BenchOptions, shape: str) -> list[BenchCase]:
 
 
 def main() -> None:
-    """Print what is being done, and a row for each case; questions come on stdin, as JSON."""
+    """Print the current activity and a row for each case; questions are read from stdin as JSON."""
     engine_name, text = sys.argv[1:]
     logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s", stream=sys.stdout)
     logging.getLogger("rl_compat").setLevel(logging.INFO)

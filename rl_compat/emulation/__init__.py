@@ -1,1 +1,1 @@
-"""Run on this device as if it were another card."""
+"""Emulation of another card on this device."""

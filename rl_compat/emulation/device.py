@@ -1,4 +1,4 @@
-"""Run on this device as if it were another card: with its memory, kernels and number formats."""
+"""Emulation of another card on this device: its memory, kernels and number formats."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rl_compat.errors import HardwareError
 from rl_compat.planning.types import PoolPlan
 
 TRITON_MINIMUM = (7, 0)
-"below it torch.compile refuses (GPUTooOldForTriton) and Triton's code does not assemble"
+"below it torch.compile raises GPUTooOldForTriton and Triton's code does not assemble"
 
 SDPA_SWITCHES: dict[str, tuple[Callable[[], bool], Callable[[bool], None]]] = {
     "flash": (torch.backends.cuda.flash_sdp_enabled, torch.backends.cuda.enable_flash_sdp),
@@ -24,7 +24,7 @@ SDPA_SWITCHES: dict[str, tuple[Callable[[], bool], Callable[[bool], None]]] = {
     "cudnn": (torch.backends.cuda.cudnn_sdp_enabled, torch.backends.cuda.enable_cudnn_sdp),
     "math": (torch.backends.cuda.math_sdp_enabled, torch.backends.cuda.enable_math_sdp),
 }
-"name in a plan: read and set"
+"name in a plan: getter and setter"
 
 
 @contextmanager
@@ -41,14 +41,14 @@ def emulate(plan: PoolPlan) -> Iterator[None]:
             stack.enter_context(tf32(plan.tf32))
             stack.enter_context(sdpa_backends(plan.sdpa_backends))
         if plan.emulated is not None:
-            assert plan.emulated_capability is not None, "a plan that emulates a card says its capability"
+            assert plan.emulated_capability is not None, "a plan that emulates a card has its capability"
             stack.enter_context(lacking(name=plan.emulated, capability=plan.emulated_capability))
         yield
 
 
 @contextmanager
 def lacking(*, name: str, capability: tuple[int, int]) -> Iterator[None]:
-    """Refuse what a card of that compute capability lacks, in this thread and in all that start inside the context."""
+    """Reject what a card of that capability lacks, in this thread and those that start inside the context."""
     with ExitStack() as stack:
         if capability < TRITON_MINIMUM:
             for owner, attribute in _triton_entries():
@@ -60,7 +60,7 @@ def lacking(*, name: str, capability: tuple[int, int]) -> Iterator[None]:
 
 @contextmanager
 def _in_new_threads(*, name: str, capability: tuple[int, int]) -> Iterator[None]:
-    """Forbid operations in the threads that start inside the context, until it closes: a mode is per thread."""
+    """Forbid operations in threads that start inside the context, since a dispatch mode is per thread."""
     start = threading.Thread.start
     modes: list[ForbiddenOperations] = []
 
@@ -86,7 +86,7 @@ def _in_new_threads(*, name: str, capability: tuple[int, int]) -> Iterator[None]
 
 @contextmanager
 def memory_cap(device: str, cap_bytes: int | None) -> Iterator[None]:
-    """Limit the allocator of torch on the CUDA device to `cap_bytes`; None is no limit."""
+    """Limit torch's allocator on the CUDA device to `cap_bytes`; None means unlimited."""
     if cap_bytes is None:
         yield
         return
@@ -126,7 +126,7 @@ def sdpa_backends(names: Sequence[str]) -> Iterator[None]:
 
 @contextmanager
 def refused(owner: Any, attribute: str, *, name: str, capability: tuple[int, int]) -> Iterator[None]:
-    """Make calls of `owner.attribute` raise HardwareError."""
+    """Make calls to `owner.attribute` raise HardwareError."""
     original = getattr(owner, attribute)
 
     def refuse(*_: object, **__: object) -> NoReturn:
@@ -143,7 +143,7 @@ def refused(owner: Any, attribute: str, *, name: str, capability: tuple[int, int
 
 
 def _triton_entries() -> list[tuple[Any, str]]:
-    """Where compiled kernels start: torch.compile, and the launcher of Triton if it is installed."""
+    """Entry points of compiled kernels: torch.compile, and Triton's launcher if Triton is installed."""
     entries: list[tuple[Any, str]] = [(torch, "compile")]
     if importlib.util.find_spec("triton") is not None:
         entries.append((importlib.import_module("triton.runtime.jit").JITFunction, "run"))

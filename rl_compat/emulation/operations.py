@@ -16,7 +16,7 @@ DTYPE_MINIMUM: dict[torch.dtype, tuple[int, int]] = {
     torch.float8_e4m3fn: (8, 9),
     torch.float8_e5m2: (8, 9),
 }
-"least compute capability that computes in the format"
+"minimum compute capability that computes in the format"
 
 OPERATION_MINIMUM: tuple[tuple[str, tuple[int, int]], ...] = (
     ("aten::_scaled_dot_product_flash_attention_for_cpu", (0, 0)),
@@ -29,7 +29,7 @@ OPERATION_MINIMUM: tuple[tuple[str, tuple[int, int]], ...] = (
     ("aten::_int_mm", (7, 5)),
     ("aten::_scaled_mm", (8, 9)),
 )
-"prefix of the name of an operation, least compute capability; the first match counts"
+"prefix of an operation's name and its minimum compute capability; the first match counts"
 
 KEEPING = frozenset(
     {
@@ -59,10 +59,10 @@ KEEPING = frozenset(
         "aten::_reshape_alias",
     }
 )
-"operations that do not compute; a weights file may hold any format as long as it is cast before use"
+"operations that do not compute; weights may have any format as long as they are cast before use"
 
 CASTING = frozenset({"aten::_to_copy", "aten::copy_"})
-"operations whose input may have a format that the card lacks, but not their output"
+"operations whose input, but not output, may have a format that the card lacks"
 
 
 class ForbiddenOperations(TorchDispatchMode):
@@ -76,7 +76,7 @@ class ForbiddenOperations(TorchDispatchMode):
         self.name = name
         self.capability = capability
         self.active = True
-        "a mode that a thread cannot leave is switched off"
+        "disables a mode that a thread cannot leave"
         self.lacking = {dtype: least for dtype, least in DTYPE_MINIMUM.items() if least > capability}
 
     def __eq__(self, other: object) -> bool:
@@ -101,7 +101,7 @@ class ForbiddenOperations(TorchDispatchMode):
         return result
 
     def least_for(self, operation: str) -> tuple[int, int] | None:
-        """The capability that an operation needs if it is above that of this card, else None."""
+        """The compute capability that an operation needs, if this card's is lower, else None."""
         for beginning, least in OPERATION_MINIMUM:
             if operation.startswith(beginning):
                 return least if least > self.capability else None

@@ -1,1 +1,1 @@
-"""Weights on their way from the engine that trains to the engine that generates."""
+"""Resharding: the transfer of weights from the trainer to the rollout engine."""

@@ -1,4 +1,4 @@
-"""What a trainer offers to the engines that generate: its weights by name, with the version of the policy."""
+"""The interface between trainer and rollout engine: weights by name, with the policy version."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class Weight(NamedTuple):
     """One tensor of a policy."""
 
     name: str
-    "of the parameter in the trainer's model"
+    "name of the parameter in the trainer's model"
     tensor: Tensor
     version: int
-    "optimizer updates of the policy that the tensor belongs to"
+    "version of the policy that the tensor belongs to"
 
 
 class WeightSource(Protocol):
@@ -30,18 +30,18 @@ class WeightSource(Protocol):
 
     @property
     def revision(self) -> int:
-        """A number that differs whenever the weights do."""
+        """A number that changes whenever the weights change."""
         ...
 
     def __iter__(self) -> Iterator[Weight]: ...
 
     def resident(self) -> AbstractContextManager[None]:
-        """Inside, the tensors are on the device that generates."""
+        """Inside the context, the tensors are on the device that generates."""
         ...
 
 
 class SharedStorage:
-    """The trainer's own tensors, for an engine in the same process: nothing is copied."""
+    """The trainer's own tensors, for an engine in the same process, without a copy."""
 
     def __init__(
         self,
@@ -50,14 +50,14 @@ class SharedStorage:
         version: int,
         resident: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
-        """`resident` brings the weights to the device and back where the plan offloads idle ones."""
+        """`resident` is a context that moves weights to the device if the plan offloads idle ones."""
         self.model = model
         self.resident = resident
         self.version = version
         self.revision = 0
 
     def changed(self, *, version: int) -> None:
-        """Note that the weights are others than before."""
+        """Record that the weights have changed."""
         self.version, self.revision = version, self.revision + 1
 
     def __iter__(self) -> Iterator[Weight]:
@@ -66,10 +66,10 @@ class SharedStorage:
 
 @torch.no_grad()
 def receive(model: nn.Module, source: WeightSource) -> int:
-    """Bring a model's parameters up to date with a source; returns the bytes copied, 0 where both share storage.
+    """Update a model's parameters from a source; returns the bytes copied, 0 if both share storage.
 
-    Raises ModelError when the source lacks a parameter of the model or holds one of another name or shape; weights
-    that came before it have then been copied.
+    Raises ModelError if the source lacks a parameter of the model, or has one of another name or shape; earlier
+    weights have then already been copied.
     """
     own = dict(model.named_parameters())
     copied = 0

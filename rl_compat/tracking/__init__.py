@@ -1,1 +1,1 @@
-"""Where the metrics of a run go: the terminal, JSON lines, TensorBoard, W&B."""
+"""Trackers of the metrics of a run: terminal, JSON lines, TensorBoard, W&B."""

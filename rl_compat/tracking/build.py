@@ -1,4 +1,4 @@
-"""The trackers of a run, from their names."""
+"""Build the trackers of a run from their names."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ METRICS_FILE = "metrics.jsonl"
 
 
 class Trackers:
-    """Several trackers as one. One that fails is left out of the rest of the run, except the JSON lines."""
+    """Several trackers as one. A tracker that fails is dropped for the rest of the run, except the JSON lines."""
 
     def __init__(self, trackers: Iterable[Tracker], *, warn: Warn) -> None:
         self.trackers = list(trackers)
         self._warn = warn
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Write the metrics of a step everywhere. Raises OSError when the JSON lines cannot be written."""
+        """Log the metrics of a step to all trackers. Raises OSError if the JSON lines cannot be written."""
         for tracker in tuple(self.trackers):
             try:
                 tracker.log(step, metrics)
@@ -32,10 +32,10 @@ class Trackers:
                 if isinstance(tracker, JsonlTracker):
                     raise
                 self.trackers.remove(tracker)
-                self._warn(f"{_name(tracker)} failed at step {step} and is left out from here on: {error!r}")
+                self._warn(f"{_name(tracker)} failed at step {step} and is not used from here on: {error!r}")
 
     def close(self) -> None:
-        """Close all of them, whatever one of them says."""
+        """Close all trackers, even if closing one fails."""
         trackers, self.trackers = self.trackers, []
         for tracker in trackers:
             try:

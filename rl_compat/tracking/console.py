@@ -1,4 +1,4 @@
-"""Metrics as one line per step on stdout, in the form that scripts made for verl read."""
+"""Metrics as one line per step on stdout, in verl's format."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ class ConsoleTracker:
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream
-        "looked up at each line when not given, so that a progress bar can stand below the lines"
+        "`sys.stdout` at the time of each line if None, so that a progress bar can stay below the lines"
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         print(format_line(step, metrics), file=self._stream or sys.stdout, flush=True)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to close."""
 
 
 def format_line(step: int, metrics: Mapping[str, float]) -> str:

@@ -1,4 +1,4 @@
-"""A curve drawn with characters, for the end of a run on a terminal."""
+"""A curve drawn with characters, printed at the end of a run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _AXIS_LINES = 2
 
 
 def marks_for(encoding: str | None) -> str:
-    """Eighths of a block where the encoding has them, else ASCII."""
+    """Eighths of a block if the encoding has them, else ASCII."""
     try:
         BLOCKS.encode(encoding or "ascii")
     except (UnicodeEncodeError, LookupError):
@@ -25,10 +25,10 @@ def marks_for(encoding: str | None) -> str:
 def render_curve(
     values: Sequence[float], width: int, height: int, *, first_step: int = 1, marks: str = BLOCKS
 ) -> list[str]:
-    """Lines that draw the values over their steps, at most width characters and exactly height lines.
+    """Draw the values over their steps, in at most `width` columns and exactly `height` lines.
 
-    The scale runs from the lowest to the highest value shown and both are written at the side. More values than columns
-    are averaged; NaN and infinities leave a gap. Without any finite value there is one line that says so.
+    The scale is from the lowest to the highest value shown, with both written at the side. If there are more values
+    than columns, neighbours are averaged; NaN and infinities leave a gap. Without finite values, one line says so.
     """
     columns = _columns(values, max(1, width - LABEL_WIDTH - 2))
     shown = [value for value in columns if not math.isnan(value)]
@@ -46,7 +46,7 @@ def render_curve(
 
 
 def _columns(values: Sequence[float], num_columns: int) -> list[float]:
-    """One value per column: each repeated to fill the width, or neighbours averaged; NaN where there is none."""
+    """One value per column: repeated to fill the width, or averaged over neighbours; NaN without a finite value."""
     if not values:
         return []
     if len(values) <= num_columns:
@@ -63,7 +63,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _level(value: float, low: float, high: float, num_levels: int) -> int:
-    """How many marks high a column is: 1 for the lowest value, all for the highest, half where all are equal."""
+    """The height of a column in marks: 1 for the lowest value, all for the highest, half if all are equal."""
     if math.isnan(value):
         return 0
     if high == low:

@@ -1,4 +1,4 @@
-"""Metrics as JSON lines: the record of a run that everything else can be made from."""
+"""Metrics as JSON lines, the complete record of a run."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class JsonlTracker:
         self._file.flush()
 
     def resume_at(self, step: int) -> None:
-        """Drop what was written after the step, half a line included: it will be written again.
+        """Drop lines after the step, including an incomplete one, since they are written again.
 
-        A run that begins at step 0 writes that step again too, so nothing is kept.
+        A run that begins at step 0 also writes that step again, so nothing is kept.
         """
         self._file.close()
         aside = self.path.with_name(self.path.name + ".tmp")

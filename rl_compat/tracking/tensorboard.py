@@ -30,7 +30,7 @@ class TensorBoardTracker:
 def open_tensorboard(destination: Destination, *, writer_module: str = WRITER_MODULE) -> Tracker | None:
     """A tracker that writes to a subfolder and hides what was written there after the resumed step.
 
-    Without a usable package: one warning and None.
+    Returns None after a warning if the package cannot be used.
     """
     try:
         writer_class = importlib.import_module(writer_module).SummaryWriter

@@ -1,4 +1,4 @@
-"""What every tracker can do."""
+"""The interface of trackers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 Warn = Callable[[str], None]
-"says one sentence to the user, without `warning:` before it"
+"shows one sentence to the user; the argument does not begin with `warning:`"
 
 
 def _print_warning(text: str) -> None:
@@ -29,10 +29,10 @@ class Destination:
 
 
 class Tracker(Protocol):
-    """A place that metrics are written to, one step at a time."""
+    """A destination of metrics."""
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Keep the metrics of a step. A step may be logged more than once, with other names."""
+        """Log metrics of a step. A step may be logged more than once, with different names."""
 
     def close(self) -> None:
-        """Write what is still held and let go of files and connections. Closing twice is harmless."""
+        """Flush, and close files and connections. May be called twice."""

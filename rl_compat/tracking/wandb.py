@@ -1,4 +1,4 @@
-"""Metrics for W&B, or files that `wandb sync` can upload later."""
+"""Metrics for W&B, online or as files for `wandb sync`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RUN_ID_FILE = "wandb_run_id.txt"
 
 
 class WandbTracker:
-    """Writes to a W&B run. Steps that the run already has from before a resume are left as they are there."""
+    """Writes to a W&B run. Steps that the run has from before a resume are not changed."""
 
     def __init__(self, run: Any) -> None:
         self._run = run
@@ -39,19 +39,19 @@ def open_wandb(
     package: str = "wandb",
     connects: Callable[[str, int], bool] = can_connect,
 ) -> Tracker | None:
-    """A tracker of the W&B run of this folder: online if possible, else in files below the folder, with one warning.
+    """A tracker of the W&B run of this folder: online if possible, else in files in the folder, with a warning.
 
-    None, after the warning, when the package is missing, switched off or does not start.
+    Returns None after a warning if the package is missing, disabled or does not start.
     """
     folder, warn = destination.folder, destination.warn
     try:
         wandb = importlib.import_module(package)
     except ImportError as error:
-        warn(f"W&B is left out because its package cannot be imported ({error}); `pip install wandb` provides it")
+        warn(f"W&B is skipped because its package cannot be imported ({error}); `pip install wandb` provides it")
         return None
     mode = choose_mode(environ, default_url=wandb.Settings().base_url, working_folder=Path.cwd(), connects=connects)
     if mode.name == "disabled":
-        warn(f"W&B is left out because {mode.reason}")
+        warn(f"W&B is skipped because {mode.reason}")
         return None
     try:
         run = wandb.init(
@@ -64,10 +64,10 @@ def open_wandb(
             settings=_settings(wandb, silent=mode.name == "offline"),
         )
     except (wandb.errors.Error, ValueError, OSError) as error:
-        warn(f"W&B is left out because it did not start: {str(error).strip().splitlines()[0]}")
+        warn(f"W&B is skipped because it did not start: {str(error).strip().splitlines()[0]}")
         return None
     if mode.name == "offline":
-        warn(f"W&B keeps this run in `{folder / 'wandb'}` because {mode.reason}; `wandb sync` uploads it later")
+        warn(f"W&B logs this run to `{folder / 'wandb'}` because {mode.reason}; `wandb sync` uploads it later")
     return WandbTracker(run)
 
 
@@ -80,7 +80,7 @@ def _run_id(folder: Path, *, new: bool) -> str:
 
 
 def _settings(wandb: Any, *, silent: bool) -> Any:
-    """Short waits, as far as this version of the package knows them. A prompt that should not come ends by itself."""
+    """Settings with short timeouts that this version of the package has, so that no prompt blocks the run."""
     waits = {
         "init_timeout": INIT_SECONDS,
         "login_timeout": PROMPT_SECONDS,

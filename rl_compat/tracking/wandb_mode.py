@@ -1,4 +1,4 @@
-"""Whether W&B can be used, decided without asking the user and without waiting for a network."""
+"""Whether W&B can be used, decided without prompting the user or waiting for a network."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _MODES = {"dryrun": "offline", "offline": "offline", "disabled": "disabled"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WandbMode:
-    """What W&B may do in this run."""
+    """The mode of W&B in this run."""
 
     name: Literal["online", "offline", "disabled"]
     reason: str = ""
-    "why not online"
+    "why it is not online"
 
 
 def can_connect(
@@ -34,7 +34,7 @@ def can_connect(
     seconds: float = CONNECT_SECONDS,
     connect: Callable[..., socket.socket] = socket.create_connection,
 ) -> bool:
-    """Whether a TCP connection opens in that time, the look-up of the name included."""
+    """Whether a TCP connection opens within that time, including name resolution."""
     opened = threading.Event()
 
     def attempt() -> None:
@@ -57,16 +57,16 @@ def choose_mode(
     working_folder: Path,
     connects: Callable[[str, int], bool] = can_connect,
 ) -> WandbMode:
-    """Online when it is not switched off, a key is there and the server (or the proxy before it) can be reached.
+    """Online if W&B is enabled, an API key exists, and the server (or the proxy in front of it) can be reached.
 
-    Looks where the wandb package looks: `WANDB_*` variables, its settings files and the netrc file.
+    Reads what the wandb package reads: `WANDB_*` variables, its settings files and the netrc file.
     """
     settings = _settings(environ, working_folder)
     asked = _MODES.get(settings.get("mode", ""))
     if asked == "disabled" or settings.get("disabled", "").lower() in ("true", "1"):
-        return WandbMode(name="disabled", reason="it is switched off by `WANDB_MODE` or `wandb disabled`")
+        return WandbMode(name="disabled", reason="it is disabled by `WANDB_MODE` or `wandb disabled`")
     if asked == "offline":
-        return WandbMode(name="offline", reason="it is set to offline by `WANDB_MODE` or `wandb offline`")
+        return WandbMode(name="offline", reason="it is set offline by `WANDB_MODE` or `wandb offline`")
     url = urlsplit(settings.get("base_url") or default_url)
     names = {url.netloc} if settings.get("base_url") else {url.netloc, API_HOST}
     if not (settings.get("api_key") or settings.get("identity_token_file") or _in_netrc(environ, names)):
@@ -78,7 +78,7 @@ def choose_mode(
 
 
 def _first_hop(environ: Mapping[str, str], url: SplitResult) -> tuple[str, int]:
-    """Host and port that a request to the server connects to first."""
+    """The host and port to which a request to the server connects first."""
     proxy = environ.get("HTTPS_PROXY") or environ.get("https_proxy")
     if proxy:
         url = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
@@ -86,7 +86,7 @@ def _first_hop(environ: Mapping[str, str], url: SplitResult) -> tuple[str, int]:
 
 
 def _settings(environ: Mapping[str, str], working_folder: Path) -> dict[str, str]:
-    """The package's settings by name; variables beat the working folder's file, which beats the user's file."""
+    """The package's settings by name. Variables override the working folder's file, which overrides the user's file."""
     config = Path(environ.get("WANDB_CONFIG_DIR") or _home(environ) / ".config" / "wandb")
     settings: dict[str, str] = {}
     for path in (config / "settings", working_folder / "wandb" / "settings"):

@@ -1,4 +1,4 @@
-"""What all engines that learn share: micro-batches that add up to a batch, one optimizer step, and its state."""
+"""The base of the training engines: micro-batches that add up to a batch, optimizer steps, and saved state."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Metrics = Mapping[str, float | Tensor]
 
 @dataclass(frozen=True, slots=True)
 class _Pass:
-    """All micro-batches of this rank, forward and backward."""
+    """The results of a forward and backward over all micro-batches of this rank."""
 
     metrics: dict[str, float]
     "of this rank"
@@ -53,8 +53,8 @@ class _Pass:
 class TrainEngine:
     """One model on one device, with the optimizer of its trainable weights unless it is frozen.
 
-    The plan chooses the optimizer, the settings its hyperparameters. Batches are the share of this rank; they arrive
-    and results leave on the CPU. All ranks make the same calls: what one of them decides, all of them do.
+    The plan chooses the optimizer, the settings its hyperparameters. Batches are the share of this rank; batches and
+    results are on the CPU. All ranks make the same calls and share all decisions.
     """
 
     def __init__(
@@ -79,11 +79,11 @@ class TrainEngine:
 
     @property
     def parameters(self) -> dict[str, nn.Parameter]:
-        """The weights that learn, by name: tied weights once, none of a frozen model."""
+        """The trained weights by name: tied weights once, empty for a frozen model."""
         return {} if self.step is None else self.step.parameters
 
     def offload(self) -> None:
-        """Move the weights to host memory where the plan says so."""
+        """Move the weights to host memory if the plan offloads them."""
         if self._host_weights is not None:
             self._host_weights.offload()
 
@@ -94,7 +94,7 @@ class TrainEngine:
 
     @contextmanager
     def onloaded(self) -> Iterator[None]:
-        """The weights are on the device inside the block, and where the plan keeps idle weights after it."""
+        """Inside the block the weights are on the device; afterwards they are where the plan keeps idle weights."""
         self.onload()
         try:
             yield
@@ -102,7 +102,7 @@ class TrainEngine:
             self.offload()
 
     def take_notes(self) -> list[str]:
-        """What the user should know since the last call."""
+        """Notes for the user since the last call."""
         taken, self.notes = self.notes, []
         return taken
 
@@ -128,11 +128,11 @@ class TrainEngine:
         load_trained_weights(folder, trainable_parameters(self.model))
 
     def copy_state(self, into: TrainingState | None = None) -> TrainingState:
-        """What `save_state` writes, as a copy in host memory; the tensors of an earlier copy `into` are reused."""
+        """A copy in host memory of what `save_state` writes; reuses the tensors of an earlier copy `into`."""
         return self._trained().copy_state(into, limits=(self.limits.max_rows, self.limits.max_tokens))
 
     def put_back_state(self, state: TrainingState) -> None:
-        """Return to a copy. Gradients are dropped."""
+        """Restore a copy. Gradients are dropped."""
         max_rows, max_tokens = self._trained().put_back_state(state)
         self.limits = MicroBatchLimits(max_rows=max_rows, max_tokens=max_tokens)
 
@@ -156,7 +156,7 @@ class TrainEngine:
     def _update(
         self, batch: Batch, *, loss: LossFunction[Outputs], compute: Callable[[TokenMatrix], Outputs]
     ) -> dict[str, float]:
-        """One optimizer step over the mini-batch that the shares of all ranks make up.
+        """One optimizer step over a mini-batch, which is the shares of all ranks together.
 
         Returns the summed metrics of the loss and those of the step, the same on every rank. A gradient that overflows
         in fp16 is computed again, with the same random numbers, at lower and lower loss scales.
@@ -252,7 +252,7 @@ class TrainEngine:
             restore_random_state()
 
     def _shrink(self, lengths: Sequence[int] | None) -> None:
-        """On all ranks, half of a micro-batch that did not fit, whose rows had these lengths, from now on."""
+        """From now on, limit all ranks to half of a micro-batch that did not fit, whose rows had these lengths."""
         if self.step is not None:
             self.step.zero_grad()
         limits = self.limits
@@ -267,7 +267,7 @@ class TrainEngine:
             )
 
     def _stop_if_stuck(self, lengths: Sequence[int] | None) -> None:
-        """Raise on all ranks where one cannot compute rows of these lengths in smaller micro-batches."""
+        """Raise on all ranks if one rank cannot compute rows of these lengths in smaller micro-batches."""
         for rank, stuck in enumerate(self.ranks.gather(lengths)):
             if stuck is not None:
                 where = f"`{self.role.device}`" + (f" of rank {rank}" if self.ranks.size > 1 else "")
@@ -287,7 +287,7 @@ class TrainEngine:
 
 
 def random_state(device: str) -> Callable[[], None]:
-    """Remember torch's generators of the CPU and of `device`; the function returned puts them back."""
+    """Save torch's generators of the CPU and of `device`; returns a function that restores them."""
     on_gpu = torch.device(device).type == "cuda"
     cpu = torch.get_rng_state()
     gpu = torch.cuda.get_rng_state(device) if on_gpu else None
@@ -301,7 +301,7 @@ def random_state(device: str) -> Callable[[], None]:
 
 
 def _merged(parts: Sequence[Metrics]) -> dict[str, float]:
-    """The metrics of micro-batches or ranks: sums, and the largest of those whose name ends in `_max`."""
+    """The metrics of micro-batches or ranks: sums, or the maximum if the name ends in `_max`."""
     merged: dict[str, float | Tensor] = {}
     for part in parts:
         for name, value in part.items():

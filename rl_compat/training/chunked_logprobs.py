@@ -16,7 +16,7 @@ from torch import Tensor
 from rl_compat.training.precision import multiply_dtype
 
 Statistic = Literal["entropy", "sum_pi_squared"]
-"what a caller may want about a token besides its log-probability"
+"optional statistics of a token in addition to its log-probability"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,12 +25,12 @@ class LogitRule:
 
     temperature: float = 1.0
     scale: float = 1.0
-    "factor on the head's output (Granite, Cohere)"
+    "factor of the head's output (Granite, Cohere)"
     softcap: float | None = None
     "logits are `softcap * tanh(logits / softcap)` (Gemma)"
 
     def apply(self, output: Tensor) -> Tensor:
-        """The head's output [n, V] as tempered logits in fp32; float64 stays."""
+        """The head's output [n, V] as tempered logits in fp32, or float64 for float64."""
         logits = output if output.dtype == torch.float64 else output.float()
         if self.scale != 1.0:
             logits = logits * self.scale
@@ -39,7 +39,7 @@ class LogitRule:
         return logits if self.temperature == 1.0 else logits / self.temperature
 
     def backward(self, grad: Tensor, logits: Tensor) -> Tensor:
-        """Gradient of the head's output from that of the tempered logits, in place."""
+        """The gradient of the head's output from that of the tempered logits, in place."""
         grad.div_(self.temperature)
         if self.softcap is not None:
             grad.mul_(1 - (logits * (self.temperature / self.softcap)).square_())
@@ -47,7 +47,7 @@ class LogitRule:
 
 
 class TokenStatistics(NamedTuple):
-    """Of N tokens, [N] each; None for a statistic that the caller does not want."""
+    """Statistics of N tokens, [N] each; None for those that the caller does not request."""
 
     logprobs: Tensor
     entropy: Tensor | None = None
@@ -57,7 +57,7 @@ class TokenStatistics(NamedTuple):
 
     @classmethod
     def of(cls, columns: tuple[Tensor, Tensor, Tensor], wanted: tuple[Statistic, ...]) -> TokenStatistics:
-        """The three fields, None in place of those that are not wanted."""
+        """The three fields, with None for those that are not requested."""
         logprobs, entropy, squares = columns
         return cls(logprobs, entropy if "entropy" in wanted else None, squares if "sum_pi_squared" in wanted else None)
 
@@ -79,7 +79,7 @@ def chunked_logprobs(
     chunk_tokens: int,
     wanted: tuple[Statistic, ...] = (),
 ) -> TokenStatistics:
-    """Hidden [N, H], head weight [V, H] and bias [V], token ids [N] to log-probabilities and wanted statistics, fp32.
+    """Hidden [N, H], head weight [V, H] and bias [V], token ids [N] to log-probabilities and requested statistics.
 
     Products are in the dtype of autocast (fp32 under bf16) or of `hidden`; softmax statistics are fp32, or float64 for
     float64.
@@ -93,7 +93,7 @@ def chunked_logprobs(
 def token_statistics(
     logits: Tensor, token_ids: Tensor, wanted: tuple[Statistic, ...] = ()
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Tempered logits [n, V] and token ids [n] to the fields of TokenStatistics, zeros for what is not wanted."""
+    """Tempered logits [n, V] and token ids [n] to the fields of TokenStatistics, zeros if not requested."""
     log_normalizer = torch.logsumexp(logits, dim=-1)
     logprobs = logits.gather(-1, token_ids[:, None]).squeeze(-1) - log_normalizer
     entropy = squares = torch.zeros_like(logprobs)
@@ -117,7 +117,7 @@ class _ChunkedLogprobs(torch.autograd.Function):
         logprobs, entropy, squares = torch.empty(3, len(token_ids), dtype=statistics_dtype, device=hidden.device)
         logits = None
         for part in _chunks(len(token_ids), chunk_tokens):
-            logits = None  # free it before the next exists
+            logits = None  # free it before the next one is allocated
             logits = rule.apply(head.output(hidden[part]))
             logprobs[part], entropy[part], squares[part] = token_statistics(logits, token_ids[part], wanted)
         ctx.last_logits = logits
@@ -159,7 +159,7 @@ class _ChunkedLogprobs(torch.autograd.Function):
 
 
 class _Head:
-    """The output matrix in the dtype of the products."""
+    """The output matrix in the dtype of the matrix products."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> None:
         self.weight = weight.to(dtype)
@@ -174,7 +174,7 @@ def _chunks(num_tokens: int, chunk_tokens: int) -> list[slice]:
 
 
 def _grad_logits(logits: Tensor, token_ids: Tensor, grad_logprobs: Tensor, grad_entropy: Tensor | None) -> Tensor:
-    """Gradient [n, V] of the tempered logits: g * (onehot - p) - h * p * (z - sum(p * z))."""
+    """The gradient [n, V] of the tempered logits: g * (onehot - p) - h * p * (z - sum(p * z))."""
     probabilities = torch.softmax(logits, dim=-1)
     if grad_entropy is None:
         grad = probabilities.mul_(-grad_logprobs[:, None])

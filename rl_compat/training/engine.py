@@ -1,4 +1,4 @@
-"""The engines of the roles: a policy gives log-probabilities, a critic gives values, and both learn."""
+"""The training engines of the roles: a policy computes log-probabilities, a critic computes values."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class PolicyEngine(TrainEngine):
                 )
 
     def logprobs(self, batch: Batch, *, temperature: float, wanted: tuple[Statistic, ...] = ()) -> TokenOutputs:
-        """Log-probability of each response token and the wanted statistics, [B, T] on the CPU, without gradient.
+        """Log-probability of each response token and the requested statistics, [B, T] on the CPU, without gradient.
 
         They are those of the tempered softmax; a temperature of 0 (greedy) counts as 1.
         """

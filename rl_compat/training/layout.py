@@ -1,4 +1,4 @@
-"""Which rows of a batch are computed together: in one micro-batch, and in one pack of its token matrix."""
+"""Layouts: which rows of a batch share a micro-batch, and which share a row of its token matrix (packing)."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from rl_compat.training.micro_batches import MicroBatches, MicroBatchLimits, has
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """By default each row is a pack of its own and may share a micro-batch with any other row."""
+    """By default each row is its own pack and may share a micro-batch with any other row."""
 
     whole_groups: bool = False
-    "all rows of a group are in one micro-batch, even where they exceed its limits"
+    "all rows of a group are in one micro-batch, even if they exceed its limits"
     pack_tokens: int | None = None
-    "short rows share packs of this many tokens, each without attention to the others; a longer row has a longer pack"
+    "short rows share packs of this many tokens without attending to each other; a longer row has a longer pack"
 
     def split(self, lengths: Sequence[int], limits: MicroBatchLimits, *, groups: Sequence[int]) -> MicroBatches:
         """The row numbers of each micro-batch. Every row is in exactly one."""
@@ -81,7 +81,7 @@ def _split_packs(lengths: Sequence[int], limits: MicroBatchLimits, width: int) -
 
 
 def _split_groups(lengths: Sequence[int], limits: MicroBatchLimits, groups: Sequence[int]) -> MicroBatches:
-    """Whole groups, those with the longest row first. A group over the limits has a micro-batch of its own."""
+    """Whole groups, those with the longest row first. A group over the limits has its own micro-batch."""
     members: dict[int, list[int]] = {}
     for row, group in enumerate(groups):
         members.setdefault(group, []).append(row)

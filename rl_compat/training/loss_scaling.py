@@ -1,4 +1,4 @@
-"""Loss scaling for fp16: gradients are computed times a factor that keeps small ones above fp16's smallest number."""
+"""Loss scaling for fp16: a factor on the loss that keeps small gradients above fp16's smallest number."""
 
 from __future__ import annotations
 

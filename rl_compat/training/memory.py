@@ -18,7 +18,7 @@ class Done(Generic[Result]):
 
 
 def unless_out_of_memory(work: Callable[[], Result]) -> Done[Result] | None:
-    """What `work` returns, or None when the device's memory did not suffice; everything it held is then free."""
+    """The result of `work`, or None if the device ran out of memory; everything that it allocated is then free."""
     try:
         return Done(work())
     except torch.OutOfMemoryError:

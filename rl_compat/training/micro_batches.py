@@ -1,4 +1,4 @@
-"""Micro-batches: which rows of a mini-batch are computed together, and their token matrix."""
+"""Micro-batches: the rows of a mini-batch that are computed together, and their token matrix."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from rl_compat.algorithms.masking import length_mask
 from rl_compat.batch import Batch
 
 MicroBatches = list[list[int]]
-"the row numbers of each"
+"the row numbers of each micro-batch"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MicroBatchLimits:
     max_rows: int
     max_tokens: int | None = None
-    "padding included; None is no limit"
+    "including padding; None means unlimited"
 
     def halved(self, rows: int, tokens: int) -> MicroBatchLimits:
-        """Limits of half a micro-batch of `rows` rows and `tokens` tokens that did not fit."""
+        """Half of a micro-batch of `rows` rows and `tokens` tokens, which did not fit."""
         return MicroBatchLimits(
             max_rows=max(1, min(self.max_rows, rows // 2)), max_tokens=min(self.max_tokens or tokens, tokens // 2)
         )
 
 
 def lowest(limits: Sequence[MicroBatchLimits]) -> MicroBatchLimits:
-    """The limits that keep all of these."""
+    """The strictest of several limits."""
     tokens = [limit.max_tokens for limit in limits if limit.max_tokens is not None]
     return MicroBatchLimits(
         max_rows=min(limit.max_rows for limit in limits), max_tokens=min(tokens) if tokens else None
@@ -65,21 +65,21 @@ class TokenMatrix:
     input_ids: Tensor
     "[B, L] int64"
     predictors: Tensor
-    "[N] positions in the flattened [B * L] whose next token is a response token"
+    "[N] positions in the flattened [B * L] before each response token"
     targets: Tensor
-    "[N] that response token's id"
+    "[N] ids of the response tokens"
     slots: Tensor
-    "[N] its position in the flattened [B * T]"
+    "[N] positions of the response tokens in the flattened [B * T]"
     shape: tuple[int, int]
     "(B, T)"
     position_ids: Tensor | None = None
-    "[packs, L] where rows share packs: counted from 0 in each row, so that attention tells them apart"
+    "[packs, L] where rows share packs: counted from 0 in each row, which separates the rows in attention"
 
     @classmethod
     def from_batch(cls, batch: Batch, *, device: str, places: Sequence[tuple[int, int]] | None = None) -> TokenMatrix:
-        """Built on the CPU, then moved to `device`. Every row needs a prompt, whose last token predicts the response.
+        """Built on the CPU, then moved to `device`. No prompt may be empty.
 
-        `places` are the pack and first column of each row; without them each row is a pack of its own.
+        `places` are the pack and first column of each row; by default each row is its own pack.
         """
         num_prompt = torch.tensor([len(prompt) for prompt in batch.prompt_ids])
         assert bool((num_prompt > 0).all()), "a prompt is empty"
@@ -107,11 +107,11 @@ class TokenMatrix:
         )
 
     def at_predictors(self, per_position: Tensor) -> Tensor:
-        """[B, L, ...] at the positions that predict response tokens, [N, ...]."""
+        """The entries of [B, L, ...] that predict response tokens, [N, ...]."""
         return per_position.flatten(0, 1).index_select(0, self.predictors)
 
     def to_columns(self, per_token: Tensor) -> Tensor:
-        """[N] as [B, T], 0 in the padding."""
+        """Values [N] of the response tokens as [B, T], 0 in the padding."""
         empty = per_token.new_zeros(self.shape[0] * self.shape[1])
         return empty.index_copy(0, self.slots, per_token).view(self.shape)
 
@@ -123,7 +123,7 @@ def _counted(lengths: Tensor) -> Tensor:
 
 
 def _from_zero(pack: Tensor, start: Tensor, lengths: Tensor, width: int) -> Tensor:
-    """[packs, width]: the position of each token in its row; padding counts as another row."""
+    """The position of each token in its row, [packs, width]; padding counts as another row."""
     num_packs = int(pack.max()) + 1
     filled = torch.zeros(num_packs, dtype=torch.int64).scatter_reduce(0, pack, start + lengths, "amax")
     positions = torch.arange(width) - filled[:, None]
@@ -143,7 +143,7 @@ def on_device(batch: Batch, device: str) -> Batch:
 
 
 def filler() -> Batch:
-    """One row of one prompt and one response token with an empty mask, for a rank that has no rows left."""
+    """A row of one prompt token and one response token with an empty mask, for a rank without rows."""
     return Batch(
         prompt_ids=((0,),),
         response_ids=torch.zeros(1, 1, dtype=torch.int64),

@@ -1,4 +1,4 @@
-"""Host memory for what the device need not hold: optimizer states, and the weights of models that wait."""
+"""Offload to host memory: optimizer states, and the weights of idle models."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ BUCKET_BYTES = 256 * 1024**2
 
 
 def _host_copy(tensor: Tensor) -> Tensor:
-    """An uninitialized tensor of the same shape on the host, pinned where a GPU will copy to it."""
+    """An uninitialized tensor of the same shape on the host, pinned if a GPU copies to it."""
     pin = tensor.device.type == "cuda"
     return torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=pin)
 
 
 class OffloadedOptimizer:
-    """An optimizer whose states and fp32 parameters live on the host and are updated there.
+    """An optimizer whose states and fp32 parameters are kept and updated on the host.
 
-    Host memory is what the inner optimizer keeps, one copy of the parameters, and the gradients of one bucket.
+    Host memory holds the inner optimizer's state, a copy of the parameters, and the gradients of one bucket.
     `build` makes the inner optimizer from the host parameters.
     """
 
@@ -42,7 +42,7 @@ class OffloadedOptimizer:
 
     @torch.no_grad()
     def read_parameters(self) -> None:
-        """Copy the device's parameters to the host, after they were loaded from a file."""
+        """Copy the device's parameters to the host after loading them from a file."""
         for parameter, host in self._pairs:
             host.copy_(parameter)
 
@@ -81,7 +81,7 @@ class OffloadedOptimizer:
 
 
 class HostWeights:
-    """A model's weights, moved to the host while it waits and back before it works.
+    """The weights of a model, moved to the host while it is idle.
 
     Parameters keep their identity: only their data moves, so optimizers, tied weights and a rollout engine that
     shares the tensors see them again afterwards. Weights that do not change are copied to the host once.
@@ -94,7 +94,7 @@ class HostWeights:
         self.away = False
 
     def offload(self) -> None:
-        """Free the device's copy. Gradients must be gone."""
+        """Free the device's copy. There must be no gradients."""
         if self.away:
             return
         for name, tensor in self._tensors():
@@ -106,7 +106,7 @@ class HostWeights:
         self.away = True
 
     def onload(self) -> None:
-        """Bring the weights back to the device."""
+        """Move the weights back to the device."""
         if not self.away:
             return
         for _, tensor in self._tensors():

@@ -1,4 +1,4 @@
-"""Optimizers by name: AdamW and its 8-bit form."""
+"""Optimizers by name: AdamW, and AdamW with 8-bit states."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ NAMES = ("adamw", "adamw8bit")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizerSettings(StepConfig):
-    """How one role takes optimizer steps, with its own learning rate."""
+    """The optimizer settings of one role."""
 
     lr: float
     total_steps: int | None = None
     "optimizer steps of the whole run, required by `linear` and `cosine`"
     steps_per_batch: int | None = None
-    "optimizer steps per batch: the schedule advances by so many for each batch; None counts the steps taken"
+    "optimizer steps by which the schedule advances per batch; None counts the actual steps"
 
     def lr_at(self, step: float) -> float:
         """The learning rate at optimizer step `step`, counted from 0."""
@@ -71,7 +71,7 @@ def set_learning_rate(optimizer: HasGroups, rate: float) -> None:
 
 
 def _kernel(parameters: Iterable[nn.Parameter]) -> dict[str, Literal[True]] | dict[str, bool]:
-    """The fused kernel where torch has one: fp32 parameters on the CPU or on CUDA."""
+    """Whether torch has a fused kernel: for fp32 parameters on the CPU or on CUDA."""
     fused = all(p.dtype == torch.float32 and p.device.type in ("cpu", "cuda") for p in parameters)
     return {"fused": True} if fused else {"foreach": False}
 

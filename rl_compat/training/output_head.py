@@ -1,4 +1,4 @@
-"""A language model in two parts: the trunk that ends in hidden states, and the head that scores the vocabulary."""
+"""A language model in two parts: the trunk, which outputs hidden states, and the head, which outputs logits."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _PLAIN_HEADS = (nn.Linear, StoredLinear, ExactHead)
 class SplitModel(nn.Module):
     """Trunk and head of a transformers causal language model under one root, whose forward gives token statistics.
 
-    Raises ModelError for a model whose own forward does something else to the logits.
+    Raises ModelError for a model whose own forward computes other logits.
     """
 
     def __init__(self, model: Any) -> None:
@@ -45,7 +45,7 @@ class SplitModel(nn.Module):
         return self.logprobs(hidden, matrix.targets, temperature=temperature, chunk_tokens=chunk_tokens, wanted=wanted)
 
     def hidden(self, input_ids: Tensor, *, position_ids: Tensor | None = None) -> Tensor:
-        """Token ids [B, L], padded on the right where causal attention never sees it, to hidden states [B, L, H].
+        """Token ids [B, L], padded on the right, to hidden states [B, L, H]; causal attention never reads padding.
 
         With `position_ids` [B, L] a pack holds several rows, each counted from 0: no row attends to another.
         """
@@ -62,7 +62,7 @@ class SplitModel(nn.Module):
         chunk_tokens: int,
         wanted: tuple[Statistic, ...] = (),
     ) -> TokenStatistics:
-        """Hidden states [N, H] and the tokens after them [N] to the wanted statistics of these tokens, fp32."""
+        """Hidden states [N, H] and the tokens after them [N] to the requested statistics of these tokens, fp32."""
         rule = replace(self.rule, temperature=temperature)
         if type(self.head) not in _PLAIN_HEADS:
             return _module_logprobs(self.head, hidden, token_ids, rule=rule, chunk_tokens=chunk_tokens, wanted=wanted)
@@ -98,7 +98,7 @@ class SplitModel(nn.Module):
 
     @torch.no_grad()
     def keeps_packed_rows_apart(self, device: str) -> bool:
-        """Whether rows that share packs have the hidden states that they have alone."""
+        """Whether rows that share a pack have the same hidden states as alone."""
         packs = ([[1, 2, 3], [2, 1]], [[2, 3], [1, 1, 2]])
         alone = torch.cat([self.hidden(torch.tensor([row], device=device))[0] for pack in packs for row in pack])
         ids = torch.tensor([[token for row in pack for token in row] for pack in packs], device=device)
@@ -118,7 +118,7 @@ def _module_logprobs(
     chunk_tokens: int,
     wanted: tuple[Statistic, ...],
 ) -> TokenStatistics:
-    """The same for a head that is more than one matrix (adapters, quantized): each chunk is a checkpoint."""
+    """The same for a head that is more than one matrix (adapters, quantized), with a checkpoint per chunk."""
 
     def chunk(part_hidden: Tensor, part_ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return token_statistics(rule.apply(head(part_hidden)), part_ids, wanted)

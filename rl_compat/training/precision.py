@@ -1,4 +1,4 @@
-"""The dtypes in which a role multiplies."""
+"""The compute dtypes of a role."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rl_compat.planning.types import RolePlan
 
 
 def autocast_for(role: RolePlan) -> torch.autocast:
-    """Autocast to the role's compute dtype on its device; switched off for fp32."""
+    """Autocast to the role's compute dtype on its device; disabled for fp32."""
     device_type = torch.device(role.device).type
     if role.compute_dtype == "fp32":
         return torch.autocast(device_type, enabled=False)
@@ -18,7 +18,7 @@ def autocast_for(role: RolePlan) -> torch.autocast:
 
 
 def multiply_dtype(hidden: torch.Tensor) -> torch.dtype:
-    """The dtype of the product that gives logits: that of autocast or of `hidden`, never bf16, which is too coarse."""
+    """The dtype of the output layer's product: that of autocast or of `hidden`, but never bf16, which is too coarse."""
     device_type = hidden.device.type
     if rounds_logits(device_type):
         return torch.float32

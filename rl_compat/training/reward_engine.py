@@ -1,4 +1,4 @@
-"""The engine of a reward model: sequences of token ids to one number each."""
+"""The engine of a reward model: one number per sequence of token ids."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class RewardEngine(TrainEngine):
         self._pad_token_id = pad_token_id
 
     def rewards(self, sequences: Sequence[Sequence[int]]) -> list[float]:
-        """The reward of each sequence, in order. No sequence is empty."""
+        """The reward of each sequence, in order. Sequences must not be empty."""
 
         def attempt(micro_batches: MicroBatches) -> list[float]:
             rewards: dict[int, float] = {}

@@ -19,8 +19,7 @@ def learning_rate(
     """The learning rate at optimizer step `step`, counted from 0.
 
     It rises linearly over `warmup_steps`, is `lr` at step `warmup_steps`, and falls to `lr * min_lr_fraction` at
-    step `total_steps`. A resumed run with another total continues on the new curve: a step past the warm-up never
-    warms up again.
+    step `total_steps`. A resumed run with another total continues on the new curve, without a second warm-up.
     """
     if step < warmup_steps:
         return lr * (step + 1) / (warmup_steps + 1)

@@ -1,4 +1,4 @@
-"""The state that a training engine continues from: two files in a folder, or a copy in host memory."""
+"""The saved state of a training engine: two files in a folder, or a copy in host memory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def save_training_state(
     optimizer: Any,
     progress: dict[str, Any],
 ) -> None:
-    """Write the trained weights (tied weights once), the state of the optimizer and plain numbers."""
+    """Write the trained weights (tied weights once), the optimizer state and plain numbers."""
     folder.mkdir(parents=True, exist_ok=True)
     write_tensors(folder / WEIGHTS_FILE, parameters)
     training = {"optimizer_name": optimizer_name, "optimizer": optimizer.state_dict(), "progress": progress}
@@ -63,7 +63,7 @@ def _load_optimizer(optimizer: Any, state: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class TrainingState:
-    """A copy in host memory of what training changes."""
+    """A copy in host memory of everything that training changes."""
 
     weights: dict[str, Tensor]
     optimizer: Any
@@ -87,7 +87,7 @@ def copy_training_state(
 def put_back_training_state(
     state: TrainingState, parameters: Mapping[str, nn.Parameter], optimizer: Any
 ) -> dict[str, Any]:
-    """Return weights and optimizer to a copy; returns the plain numbers."""
+    """Restore weights and optimizer from a copy; returns the plain numbers."""
     for name, parameter in parameters.items():
         parameter.copy_(state.weights[name])
     _load_optimizer(optimizer, state.optimizer)
@@ -95,7 +95,7 @@ def put_back_training_state(
 
 
 def _host_copy(value: Any, into: Any = None) -> Any:
-    """A value with its tensors copied to the host, into those of the same shape and dtype of an earlier copy."""
+    """A value with its tensors copied to the host, into tensors of equal shape and dtype of an earlier copy."""
     if isinstance(value, Tensor):
         if isinstance(into, Tensor) and (into.shape, into.dtype) == (value.shape, value.dtype):
             return into.copy_(value)
@@ -139,5 +139,5 @@ def _check_names(file: Path, *, saved: set[str], wanted: set[str]) -> None:
     raise CheckpointError(
         f"`{file}` holds {len(saved)} trained weights and the model trains {len(wanted)}, "
         f"`{differing[0]}` is in only one of them",
-        hint="resume with the model and the adapter settings that the checkpoint was saved with",
+        hint="resume with the model and adapter settings of the checkpoint",
     )

@@ -1,4 +1,4 @@
-"""From gradients to new weights: summing over ranks, unscaling, clipping, the schedule, and steps that are skipped."""
+"""Optimizer steps: sum over ranks, unscaling, clipping, the schedule, and skipped steps."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from rl_compat.training.state import (
 
 MAX_SKIPS_IN_A_ROW = 5
 Limits = tuple[int, int | None]
-"sequences and tokens of a micro-batch"
+"sequences and tokens per micro-batch"
 
 
 class OptimizerStep:
-    """The optimizer of a model's trainable weights. The plan names it, the settings configure it."""
+    """The optimizer of a model's trainable weights. The plan selects it, the settings configure it."""
 
     def __init__(self, model: nn.Module, *, role: RolePlan, settings: OptimizerSettings, ranks: Ranks) -> None:
         self.role = role
@@ -58,15 +58,15 @@ class OptimizerStep:
             parameter.grad = None
 
     def skip(self) -> dict[str, float]:
-        """The metrics of a mini-batch that changes no weight. The learning-rate schedule does not advance."""
+        """The metrics of a mini-batch without a step. The learning-rate schedule does not advance."""
         return {"lr": self.settings.lr_at(self.num_updates), "skipped_steps": 1.0}
 
     def step(self, *, loss_is_finite: bool = True) -> dict[str, float] | None:
-        """Change the weights by their gradients, which are freed; returns the metrics of the step.
+        """Update the weights and free the gradients; returns the metrics of the step.
 
-        A gradient that is not finite on any rank changes nothing on all of them. None asks for the same mini-batch
-        again: its gradient overflowed, and the loss scale is now half of what it was. No scale helps a loss that is not
-        finite itself: that step is skipped. Raises RLCompatError when the gradient overflows at the lowest loss scale,
+        If a gradient is not finite on one rank, nothing changes on any rank. The result None means that the gradient
+        overflowed and the loss scale was halved: compute the same mini-batch again. A step whose loss is not finite
+        is skipped, since no scale helps. Raises RLCompatError when the gradient overflows at the lowest loss scale,
         after MAX_SKIPS_IN_A_ROW skipped steps, and when the optimizer states do not fit.
         """
         scale = self.scaler.scale
@@ -90,7 +90,7 @@ class OptimizerStep:
 
     @torch.no_grad()
     def _sum_over_ranks(self) -> None:
-        """Replace each gradient by its sum over the ranks. A weight that no rank has a gradient of keeps none."""
+        """Replace each gradient by its sum over the ranks. A weight without a gradient on every rank keeps none."""
         if self.ranks.size == 1:
             return
         parameters = list(self.parameters.values())
@@ -131,7 +131,7 @@ class OptimizerStep:
         )
 
     def save(self, folder: Path, *, limits: Limits) -> None:
-        """Write weights, optimizer, counters, and the micro-batch limits that were found to fit."""
+        """Write weights, optimizer, counters, and the micro-batch limits that fit."""
         save_training_state(
             folder,
             parameters=self.parameters,
@@ -150,11 +150,11 @@ class OptimizerStep:
         }
 
     def copy_state(self, into: TrainingState | None, *, limits: Limits) -> TrainingState:
-        """What `save` writes, as a copy in host memory."""
+        """A copy in host memory of what `save` writes."""
         return copy_training_state(self.parameters, self.optimizer, self._progress(limits), into)
 
     def put_back_state(self, state: TrainingState) -> Limits:
-        """Return to a copy; returns its micro-batch limits."""
+        """Restore a copy; returns its micro-batch limits."""
         self.zero_grad()
         return self._continue(put_back_training_state(state, self.parameters, self.optimizer))
 

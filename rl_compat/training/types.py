@@ -1,4 +1,4 @@
-"""The values that engines and losses exchange."""
+"""Types that engines and losses exchange."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rl_compat.batch import Batch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenOutputs:
-    """Statistics of each response token under a policy, [B, T], 0 in the padding; None where not wanted."""
+    """Statistics of each response token under a policy, [B, T], 0 in the padding; None if not requested."""
 
     logprobs: Tensor
     entropy: Tensor | None = None
@@ -24,7 +24,7 @@ class TokenOutputs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchTotals:
-    """Counts over the mini-batch on all ranks: with these denominators micro-batches and ranks add up to it."""
+    """Counts over the mini-batch on all ranks, the denominators with which micro-batches and ranks add up to it."""
 
     num_tokens: int
     "True entries of response_mask"
@@ -36,10 +36,10 @@ Outputs = TypeVar("Outputs", contravariant=True)
 
 
 class LossFunction(Protocol, Generic[Outputs]):
-    """The share of a micro-batch in the loss of its mini-batch, and in its metrics. Shares are summed, divided by the
-    totals; of metrics whose name ends in `_max` the largest counts.
+    """The share of a micro-batch in the loss and the metrics of its mini-batch.
 
-    The tensors of the micro-batch and the outputs are on the device of the engine.
+    Shares are divided by the totals and summed; of metrics whose name ends in `_max` the largest counts. The
+    tensors of the micro-batch and the outputs are on the device of the engine.
     """
 
     def __call__(
