@@ -22,7 +22,9 @@ ENGINES: dict[str, tuple[str, DType]] = {
     "vllm-alone-fp16": ("vllm-alone", "fp16"),
     "vllm-alone-bf16": ("vllm-alone", "bf16"),
 }
-"""Engine and dtype of the matrix products, by name. `generate` is that of transformers, without log-probabilities;
+"""Engine and dtype of the matrix products, by name.
+
+`generate` is that of transformers, without log-probabilities;
 `vllm-alone` is vLLM with its own sampler and log-probabilities, while `vllm` samples like every engine here."""
 ROW = "ROW "
 "prefix of a row on the stdout of the benchmark process"

@@ -15,24 +15,25 @@ class Argument:
     """One parsed argument."""
 
     text: str
-    "as it was typed"
+    "the original text"
     key: str
     value: str
     "empty for a deletion"
     deletes: bool = False
     problem: str = ""
-    "why the value cannot be known"
+    "why the value is unknown"
     hint: str | None = None
     inherited: bool = False
-    "comes from a file that lists every key, where a default of verl was not chosen by anyone"
+    "whether it comes from a file that lists every key, so that a default of verl in it was not chosen by a user"
 
 
 def split_arguments(
     texts: Iterable[str | Argument], *, default: Callable[[str], str | None] = lambda key: None
 ) -> list[Argument]:
-    """Arguments with references to each other filled in; `default` gives the value of a key that is not among them.
+    """Arguments with references to each other resolved; `default` returns the value of any other key.
 
-    A reference that leads nowhere is the argument's `problem`. Raises ConfigError for what is not `key=value`.
+    A reference that cannot be resolved becomes the argument's `problem`. Raises ConfigError for other text than
+    `key=value`.
     """
     arguments = [text if isinstance(text, Argument) else split_argument(text) for text in texts]
     given = {argument.key: argument.value for argument in arguments if not argument.deletes}
@@ -44,7 +45,7 @@ def split_arguments(
 
 
 def split_argument(text: str) -> Argument:
-    """One argument, parsed; references are not resolved."""
+    """Parse one argument; references are not resolved."""
     if text.startswith("~"):
         key, _, value = text[1:].partition("=")
         return Argument(text=text, key=_key(key, text), value=value, deletes=True)
@@ -55,7 +56,7 @@ def split_argument(text: str) -> Argument:
 
 
 def last_of_each(arguments: Sequence[Argument]) -> tuple[list[Argument], list[tuple[Argument, Argument]]]:
-    """The last argument for each key, and every earlier one with the one that replaced it."""
+    """The last argument for each key, and each earlier one with its replacement."""
     last = {argument.key: argument for argument in arguments}
     kept = [argument for argument in arguments if last[argument.key] is argument]
     return kept, [(argument, last[argument.key]) for argument in arguments if last[argument.key] is not argument]

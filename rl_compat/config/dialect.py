@@ -1,4 +1,4 @@
-"""The seam through which `load_config` reads the files and keys of another program."""
+"""The interface with which `load_config` reads the files and keys of another program."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rl_compat.config.types import RunConfig
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForeignArguments:
-    """Arguments in their order, and what a reader should know of how they were found."""
+    """Arguments in order, and notes on how they were read."""
 
     arguments: Sequence[Argument]
     notes: Sequence[str] = ()
@@ -22,7 +22,7 @@ class ForeignArguments:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Translation:
-    """Native values by dotted key, the argument that each came from, and a verdict on every key."""
+    """Native values by dotted key, the argument behind each, and a verdict on every key."""
 
     values: Mapping[str, Any]
     origins: Mapping[str, str]
@@ -33,10 +33,10 @@ class Dialect(Protocol):
     """The files and keys of another program. The package `rl_compat.verl` is one."""
 
     def is_file(self, path: Path) -> bool:
-        """Whether a file is one of that program rather than TOML."""
+        """Whether a file belongs to that program and is not TOML."""
 
     def read_file(self, path: Path, words: Sequence[str]) -> ForeignArguments:
-        """The arguments in a file, with those of the command line. Raises ConfigError."""
+        """The arguments of a file, followed by those of the command line. Raises ConfigError."""
 
     def is_key(self, key: str) -> bool:
         """Whether a key is known."""
@@ -45,15 +45,15 @@ class Dialect(Protocol):
         """The known key closest to a misspelled one."""
 
     def default_text(self, key: str) -> str | None:
-        """The default of a key as text of a command."""
+        """The default of a key as command-line text."""
 
     def expand(self, arguments: Sequence[Argument]) -> list[Argument]:
-        """Arguments with groups of keys written as one argument per key."""
+        """The arguments, with one argument per key in place of groups of keys."""
 
     def translate(
         self, arguments: Sequence[Argument], *, base: RunConfig, given_natively: Collection[str] = ()
     ) -> Translation:
-        """Arguments with known keys, over a configuration."""
+        """Translate arguments with known keys, on top of a configuration."""
 
     def defaults_that_differ(self, config: RunConfig, given: Collection[str]) -> list[KeyVerdict]:
-        """Defaults that differ from the configuration and were not given."""
+        """Defaults of the program that differ from the configuration and were not set."""

@@ -1,4 +1,4 @@
-"""A configuration as TOML, each setting below its sentence; it reads back to the same configuration."""
+"""A configuration as TOML, each setting below its description."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def to_toml(config: RunConfig) -> str:
 
 
 def format_value(value: Any) -> str:
-    """A value as TOML writes it; None, which TOML lacks, as the text `none`."""
+    """A value in TOML syntax; None, which TOML lacks, as the text `none`."""
     if value is None:
         return '"none"'
     if isinstance(value, bool):

@@ -13,7 +13,7 @@ from rl_compat.config.toml_file import flat
 from rl_compat.config.types import RunConfig
 
 DEFAULT = "gsm8k"
-"the run of `rlc train` without arguments"
+"settings of `rlc train` without arguments"
 
 
 def embedded_runs() -> dict[str, Path]:
@@ -23,7 +23,7 @@ def embedded_runs() -> dict[str, Path]:
 
 
 def embedded_config(name: str, values: Mapping[str, Any]) -> RunConfig:
-    """A shipped run with some values, by dotted key, changed. Nothing is checked: the standard library is enough."""
+    """The settings of a shipped file, with `values` by dotted key on top; unchecked, with the standard library."""
     tables = tomllib.loads(embedded_runs()[name].read_text(encoding="utf-8"))
     own = {key: value for section, table in tables.items() for key, value in flat(section, table)}
     lists_as_tuples = {key: tuple(value) if isinstance(value, list) else value for key, value in own.items()}

@@ -1,4 +1,4 @@
-"""What a setting is, for `rlc settings` and docs/settings.md."""
+"""Descriptions of settings, for `rlc settings` and docs/settings.md."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from rl_compat.config.values import choices_of, describe
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """One setting in words."""
+    """The description of a setting."""
 
     setting: Setting
     algorithms: tuple[str, ...]
     "names of the algorithms that read it"
     policy_losses: tuple[str, ...]
-    "names of the policy losses that read it; empty where it belongs to none"
+    "names of the policy losses that read it; empty if it does not depend on the policy loss"
 
     @property
     def default(self) -> str:
-        """The default as TOML writes it, `none` for no value."""
+        """The default in TOML syntax, `none` for no value."""
         return "none" if self.setting.default is None else format_value(self.setting.default)
 
     @property
@@ -36,7 +36,7 @@ class Explanation:
 
     @property
     def read_by(self) -> str:
-        """Who reads it, in a few words."""
+        """A short description of its readers."""
         losses = f"policy loss {', '.join(self.policy_losses)}" if self.policy_losses else ""
         online = [name for name in ALGORITHMS if not is_offline(name)]
         names = f"algorithm {', '.join(self.algorithms)}"
@@ -65,7 +65,7 @@ def explain(key: str) -> Explanation:
 
 
 def summary_of(section: str) -> str:
-    """The sentence of a section or group."""
+    """The description of a section or group."""
     return " ".join((sections()[section].__doc__ or "").split())
 
 
@@ -75,7 +75,7 @@ def keys_in(section: str) -> list[str]:
 
 
 def search(words: Iterable[str]) -> list[str]:
-    """The settings with all these words in their key or sentence."""
+    """The settings with all these words in their key or description."""
     wanted = [word.lower() for word in words]
     return [key for key, s in settings().items() if all(word in f"{key} {s.sentence}".lower() for word in wanted)]
 

@@ -1,4 +1,4 @@
-"""Limits of a setting's value, written as metadata of its type: `Annotated[int, Range(ge=1)]`."""
+"""Limits of a setting's value, as metadata of its type: `Annotated[int, Range(ge=1)]`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ WORDS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Range:
-    """Bounds of a number. pydantic checks them; `words` says them."""
+    """Bounds of a number, checked by pydantic and described by `words`."""
 
     ge: float | None = None
     gt: float | None = None

@@ -1,4 +1,4 @@
-"""A run's configuration from a TOML file, `key=value` arguments and another program's keys, with a verdict on each."""
+"""Load a configuration from a TOML file, `key=value` arguments and another program's keys, with a verdict on each."""
 
 from __future__ import annotations
 
@@ -36,24 +36,24 @@ PATHS = (
     "trainer.output_dir",
     "trainer.resume",
 )
-"in these a leading `~` is the home folder"
+"paths in which a leading `~` is the home folder"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedConfig:
-    """A checked configuration, what became of each key, and where each value came from."""
+    """A checked configuration, the verdict on each key, and the source of each value."""
 
     config: RunConfig
     report: tuple[KeyVerdict, ...] = ()
     sources: Mapping[str, Source] = field(default_factory=dict)
-    "dotted native key to its source; every key is there"
+    "dotted native key to its source, for every key"
     notes: tuple[str, ...] = ()
-    "how a script or a YAML file was read"
+    "notes on how a script or YAML file was read"
 
 
 @dataclass(slots=True)
 class _Given:
-    """Values collected so far, each with its source and its place, and what became of each argument."""
+    """Values collected so far, each with its source and place, and the verdict on each argument."""
 
     dialect: Dialect | None = None
     values: dict[str, Any] = field(default_factory=dict)
@@ -74,7 +74,7 @@ class _Given:
 def load_config(
     path: Path | None = None, overrides: Sequence[str | Argument] = (), *, dialect: Dialect | None = None
 ) -> LoadedConfig:
-    """Defaults, then the file, then keys of the dialect, then native arguments: the later wins. Raises ConfigError."""
+    """Load defaults, the file, keys of the dialect and native arguments; later ones override. Raises ConfigError."""
     loaded, given = _judge(path, overrides, dialect)
     error = refusal(loaded.report)
     if error is not None:
@@ -86,9 +86,9 @@ def load_config(
 def judge_config(
     path: Path | None = None, overrides: Sequence[str | Argument] = (), *, dialect: Dialect | None = None
 ) -> LoadedConfig:
-    """As `load_config`, but what cannot be honoured is a verdict; the configuration is that of the other keys.
+    """Like `load_config`, but a key that cannot be honoured is a verdict, and the other keys make the configuration.
 
-    Raises ConfigError for a file that cannot be read and an argument that is not `key=value`.
+    Raises ConfigError for an unreadable file and for an argument that is not `key=value`.
     """
     loaded, given = _judge(path, overrides, dialect)
     if refusal(loaded.report) is None:
@@ -99,7 +99,7 @@ def judge_config(
 
 
 def load_values(path: Path | None, values: Mapping[str, Any]) -> LoadedConfig:
-    """Defaults, then the file, then Python values by dotted key: the later wins. Raises ConfigError."""
+    """Load defaults, the file and Python values by dotted key; later ones override. Raises ConfigError."""
     given = _Given()
     if path is not None:
         for key, read in read_toml(path).items():
@@ -118,9 +118,9 @@ def load_values(path: Path | None, values: Mapping[str, Any]) -> LoadedConfig:
 
 
 def config_of(values: Mapping[str, Any]) -> RunConfig:
-    """The configuration that a file with these values by dotted key gives, including what follows from them.
+    """The configuration of a file with these values by dotted key, including derived values.
 
-    The values are not checked, so this needs the standard library alone.
+    The values are not checked, so the standard library suffices.
     """
     given = _Given()
     for key, value in values.items():
@@ -153,7 +153,7 @@ def _judge(
 
 
 def _finished(given: _Given, config: RunConfig, chosen: Collection[str]) -> list[KeyVerdict]:
-    """The report, with settings that another one makes idle and, after keys of the dialect, its differing defaults."""
+    """The report, with settings that have no effect and, if the dialect's keys were used, its differing defaults."""
     verl = [key for key, source in given.sources.items() if source == "verl"]
     own = [key for key, source in given.sources.items() if source in ("file", "command line")]
     reasons = {line.native_key: line.reason for line in inert_settings(config, verl)}
@@ -176,7 +176,7 @@ def _in_full(arguments: Sequence[Argument]) -> list[Argument]:
 
 
 def _apply(given: _Given, arguments: Sequence[Argument]) -> None:
-    """Native arguments, then those of the dialect."""
+    """Split arguments into native ones and those of the dialect."""
     foreign = [argument for argument in arguments if given.dialect and _is_foreign(given.dialect, argument)]
     for argument in arguments:
         if argument not in foreign:
@@ -186,14 +186,14 @@ def _apply(given: _Given, arguments: Sequence[Argument]) -> None:
 
 
 def _complete(given: _Given) -> RunConfig:
-    """The configuration, with what follows from the algorithm's name and the batch size."""
+    """The configuration, with the values that follow from the algorithm's name and the batch size."""
     _follow_algorithm(given)
     _follow_batch_size(given)
     return build(given.values)
 
 
 def _is_foreign(dialect: Dialect, argument: Argument) -> bool:
-    """Whether a key is only the dialect's. One that both have means the same, but there `null` may be a value."""
+    """Whether only the dialect has a key. Keys of both mean the same, but `null` may be a value of the dialect."""
     if argument.key not in settings():
         return dialect.is_key(argument.key)
     nothing = argument.value in NONE_WORDS and NoneType not in alternatives(settings()[argument.key].hint)
@@ -201,7 +201,7 @@ def _is_foreign(dialect: Dialect, argument: Argument) -> bool:
 
 
 def _apply_native(given: _Given, argument: Argument, *, with_verdict: bool) -> None:
-    """Put one native argument into the values, with a verdict where the other arguments have one."""
+    """Add one native argument to the values, with a verdict if the other arguments have one."""
     key, entry = _setting_and_entry(argument.key)
     if argument.problem:
         given.report.append(_refused(argument, argument.problem, argument.hint))
@@ -226,7 +226,7 @@ def _apply_native(given: _Given, argument: Argument, *, with_verdict: bool) -> N
 
 
 def _setting_and_entry(key: str) -> tuple[str | None, str]:
-    """The setting that a key names, and the entry of its dict, such as `reward.sources` and `my/data`."""
+    """The setting of a key, and the entry of its dict, such as `reward.sources` and `my/data`."""
     if key in settings():
         return key, ""
     dicts = [name for name, setting in settings().items() if isinstance(setting.default, dict)]
@@ -251,7 +251,7 @@ def _unknown_key(dialect: Dialect | None, argument: Argument) -> KeyVerdict:
 
 
 def _is_closer(key: str, close: str, others: Iterable[str]) -> bool:
-    """Whether `close` is nearly the key, and nearer than any other."""
+    """Whether `close` is similar to the key, and more similar than any other."""
     nearly = get_close_matches(key, [close], cutoff=0.9)
     return bool(nearly) and get_close_matches(key, [close, *others], n=1) == nearly
 
@@ -264,7 +264,7 @@ def _refused(argument: Argument, reason: str, hint: str | None) -> KeyVerdict:
 
 
 def _unusable(problem: Problem, given: _Given) -> KeyVerdict:
-    """A value that validation refuses, under the key that gave it."""
+    """A value that validation rejects, under the key that set it."""
     origin = given.origins.get(problem.key, "")
     line = next((line for line in given.report if f"{line.key}={line.value}`" in origin), None)
     return KeyVerdict(
@@ -278,20 +278,20 @@ def _unusable(problem: Problem, given: _Given) -> KeyVerdict:
 
 
 def _replaced(earlier: Argument, later: Argument) -> KeyVerdict:
-    reason = f"given again later as `{later.text}`"
+    reason = f"overridden later by `{later.text}`"
     return KeyVerdict(
         key=earlier.key, value=earlier.value, verdict="without effect", reason=reason, warn=earlier.value != later.value
     )
 
 
 def _follow_algorithm(given: _Given) -> None:
-    """What the algorithm's name sets, where nothing else does."""
+    """Set the defaults of the algorithm, where nothing else sets a value."""
     for key, value in settings_by_algorithm(given.values).items():
         given.put(key, value, "algorithm", f"from `algorithm.name={given.values['algorithm.name']}`")
 
 
 def _follow_batch_size(given: _Given) -> None:
-    """One optimizer step a batch, unless a mini-batch size is given."""
+    """Set one optimizer step per batch, unless a mini-batch size is given."""
     batch, mini = "trainer.batch_size", "trainer.mini_batch_size"
     if batch in given.values and mini not in given.values:
         given.put(mini, given.values[batch], "default", given.origins[batch])

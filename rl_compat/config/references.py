@@ -1,4 +1,4 @@
-"""References in values as OmegaConf writes them: `${a.b}`, `${.b}`, `${oc.select:a.b,default}`, `${oc.env:NAME}`."""
+"""References in values, in OmegaConf's syntax: `${a.b}`, `${.b}`, `${oc.select:a.b,default}`, `${oc.env:NAME}`."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from collections.abc import Callable
 REFERENCE = re.compile(r"\$\{([^{}]*)\}")
 
 Known = Callable[[str], str | None]
-"the text of a key, or None when nothing gives it one"
+"returns the text of a key, or None if it has no value"
 
 
 class Unresolved(Exception):  # noqa: N818
-    """A reference that leads nowhere; says why and what to do."""
+    """A reference that cannot be resolved, with the reason and a hint."""
 
     def __init__(self, reason: str, hint: str | None = None) -> None:
         super().__init__(reason)
@@ -23,7 +23,7 @@ class Unresolved(Exception):  # noqa: N818
 
 
 def fill_references(value: str, known: Known, *, path: tuple[str, ...]) -> str:
-    """The value with each reference replaced, the innermost first; `path` is the keys that led here.
+    """The value with each reference replaced, the innermost first; `path` holds the keys that led here.
 
     Raises Unresolved.
     """
@@ -43,11 +43,11 @@ def _resolved(body: str, known: Known, path: tuple[str, ...]) -> str:
         return _of_key(_absolute(first, path[-1]), known, path, default=default if has_default else "null")
     if name == "now":
         return time.strftime(rest)
-    raise Unresolved(f"`${{{body}}}` is not known here", hint="let the shell fill it in")
+    raise Unresolved(f"`${{{body}}}` is not supported", hint="let the shell expand it")
 
 
 def _absolute(name: str, key: str) -> str:
-    """A key from one relative to the key that refers to it: one dot is the same group, each further one its parent."""
+    """An absolute key from a relative one: one dot is the group of the referring key, each further dot its parent."""
     dots = len(name) - len(name.lstrip("."))
     groups = key.split(".")[:-dots] if dots else []
     return ".".join([*groups, name.lstrip(".")])

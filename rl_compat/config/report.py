@@ -17,7 +17,7 @@ COLUMNS = ("key", "value", "verdict", "becomes", "why")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyVerdict:
-    """One key, its value, and what became of it."""
+    """One key, its value, and the verdict on it."""
 
     key: str
     value: str
@@ -25,9 +25,9 @@ class KeyVerdict:
     native_key: str | None = None
     reason: str = ""
     warn: bool = False
-    "whether to show it as a warning"
+    "whether it is shown as a warning"
     fact: str = ""
-    "the message of the error for a refused key, where it is not made from the reason"
+    "the error message for a refused key; made from the reason if empty"
     hint: str | None = None
     "what to do about a refusal"
 
@@ -50,12 +50,12 @@ def worst_first(report: Iterable[KeyVerdict]) -> list[KeyVerdict]:
 
 
 def warnings_of(report: Iterable[KeyVerdict]) -> list[str]:
-    """The sentences to show even without the table."""
+    """The sentences that are shown even without the table."""
     return [line.sentence for line in report if line.warn]
 
 
 def refusal(report: Sequence[KeyVerdict]) -> ConfigError | None:
-    """One error that names every refused key; None when there is none."""
+    """One error that names every refused key; None without any."""
     refused = [line for line in report if line.verdict == "refused"]
     if not refused:
         return None

@@ -1,4 +1,4 @@
-"""Every setting by its dotted key: type, limits, default and sentence, read from the dataclasses in types.py."""
+"""Every setting by its dotted key: type, limits, default and description, read from the dataclasses in types.py."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rl_compat.config import types
 from rl_compat.config.values import limits_of
 
 GROUP_SIZE = 8
-"responses per prompt where an algorithm compares them and the settings do not say"
+"default responses per prompt of algorithms that compare them"
 
 Part = TypeVar("Part")
 "a section, a group or the whole configuration"
@@ -26,7 +26,7 @@ Part = TypeVar("Part")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """One field of one section or group."""
+    """A setting: one field of one section or group."""
 
     section: str
     "the section, or section and group, such as `algorithm.clip_cov`"
@@ -44,7 +44,7 @@ class Setting:
 
     @property
     def limits(self) -> str:
-        """The limits in words; empty where there are none."""
+        """The limits in words; empty without limits."""
         return " and ".join(dict.fromkeys(limit.words for limit in limits_of(self.annotation)))
 
 
@@ -83,7 +83,7 @@ def _groups(prefix: str, kind: type) -> Iterator[tuple[str, type]]:
 
 
 def _sentences() -> dict[tuple[str, str], str]:
-    """Class and field to the sentence below the field."""
+    """Class and field to the docstring below the field."""
     classes = [node for node in ast.parse(inspect.getsource(types)).body if isinstance(node, ast.ClassDef)]
     return {
         (node.name, statement.target.id): str(below.value.value)
@@ -95,7 +95,7 @@ def _sentences() -> dict[tuple[str, str], str]:
 
 
 def values_of(config: types.RunConfig) -> dict[str, Any]:
-    """A configuration as dotted keys and values."""
+    """The values of a configuration by dotted key."""
     return {key: attrgetter(key)(config) for key in settings()}
 
 
@@ -117,7 +117,7 @@ def replace(config: Part, values: Mapping[str, Any]) -> Part:
 
 
 def settings_by_algorithm(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Dotted key to value that the algorithm's name sets where these values do not."""
+    """Dotted key to value for what the algorithm's name sets and `values` do not."""
     row = ALGORITHMS.get(values.get("algorithm.name", ""))
     if row is None:
         return {}

@@ -75,7 +75,7 @@ OTHER_NAMES = {
 
 
 def suggestion(key: str) -> str:
-    """A sentence with the nearest valid key and its section, or with the sections."""
+    """A sentence that names the nearest valid key and its section, or the sections."""
     if normalize(key) in RENAMED:
         return f"it is now `{RENAMED[normalize(key)]}`"
     if normalize(key) in sections():
@@ -97,7 +97,7 @@ def suggestion(key: str) -> str:
 
 
 def means_ours(key: str) -> bool:
-    """Whether an unknown key is nearer to a native setting than to a key of a dialect."""
+    """Whether an unknown key is more similar to a native setting than to a key of a dialect."""
     section, _, name = normalize(key).rpartition(".")
     ours = {setting.name for setting in settings().values()}
     section = _spelled(section)
@@ -107,7 +107,7 @@ def means_ours(key: str) -> bool:
 
 
 def _spelled(section: str) -> str:
-    """A misspelled section with its right spelling; any other unchanged."""
+    """A misspelled section with its correct spelling; any other unchanged."""
     return next(iter(get_close_matches(section, list(sections()), n=1, cutoff=0.8)), section)
 
 

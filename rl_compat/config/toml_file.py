@@ -19,7 +19,7 @@ VERL_SECTIONS = ("actor_rollout_ref", "critic", "reward_model", "custom_reward_f
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileValue:
-    """A value and where it was written."""
+    """A value and its place in the file."""
 
     value: Any
     origin: str
@@ -42,7 +42,7 @@ def read_toml(path: Path) -> dict[str, FileValue]:
 
 
 def key_lines(text: str) -> dict[str, int]:
-    """Dotted key, or section, to the line it is written on, counted from 1."""
+    """Dotted key, or section, to its line number, counted from 1."""
     found: dict[str, int] = {}
     section = ""
     for number, line in enumerate(text.splitlines(), start=1):
@@ -61,7 +61,7 @@ def _read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
-        raise ConfigError(f"there is no settings file `{path}`", hint=_missing_hint(path)) from error
+        raise ConfigError(f"the settings file `{path}` does not exist", hint=_missing_hint(path)) from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"`{path}` is not text in UTF-8", hint="settings files are TOML") from error
     except OSError as error:
@@ -71,7 +71,7 @@ def _read_text(path: Path) -> str:
 def _missing_hint(path: Path) -> str:
     folder = path.parent
     close = nearest(path.name, [file.name for file in folder.glob("*.toml")]) if folder.is_dir() else None
-    return f"did you mean `{folder / close}`" if close else "leave the file out to run with the defaults"
+    return f"did you mean `{folder / close}`" if close else "omit the file to run with the defaults"
 
 
 def _syntax_hint(path: Path) -> str:
@@ -91,7 +91,7 @@ def _flatten(path: Path, lines: Mapping[str, int], data: Mapping[str, Any]) -> I
 
 
 def flat(section: str, table: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The dotted keys and values of a section's table, those of its groups included."""
+    """The dotted keys and values of a section's table, including its groups."""
     for name, value in table.items():
         key = f"{section}.{name}"
         if key in sections() and isinstance(value, Mapping):
@@ -103,7 +103,7 @@ def flat(section: str, table: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 def _unknown_section(path: Path, lines: Mapping[str, int], section: str, table: Any) -> ConfigError:
     place = _place(path, lines, section)
     if not isinstance(table, Mapping):
-        return ConfigError(f"{place}: `{section}` stands outside of a section", hint=suggestion(section))
+        return ConfigError(f"{place}: `{section}` is outside of a section", hint=suggestion(section))
     if section in VERL_SECTIONS:
         hint = "pass verl's keys on the command line: `rlc train actor_rollout_ref.model.path=…`"
         return ConfigError(f"{place}: there is no section [{section}]", hint=hint)
@@ -122,7 +122,7 @@ def _typed(path: Path, lines: Mapping[str, int], key: str, value: Any) -> Any:
 
 
 def toml_words(value: Any) -> str:
-    """A value of a TOML file as a reader would name it."""
+    """A value of a TOML file for an error message."""
     if isinstance(value, bool):
         return f"`{str(value).lower()}`"
     if isinstance(value, str):

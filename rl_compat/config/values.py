@@ -15,7 +15,7 @@ NONE_WORDS = ("none", "null", "None")
 
 
 class Mismatch(Exception):  # noqa: N818
-    """A value that is not of its setting's type; says what was expected."""
+    """A value that is not of its setting's type, with the expected type."""
 
     def __init__(self, expected: str, hint: str | None = None) -> None:
         super().__init__(expected)
@@ -24,7 +24,7 @@ class Mismatch(Exception):  # noqa: N818
 
 
 def parse_text(text: str, hint: Any) -> Any:
-    """A value written on the command line. Raises Mismatch."""
+    """Parse a command-line value. Raises Mismatch."""
     text = text.strip()
     kinds = _kinds(hint)
     if text in NONE_WORDS and types.NoneType in kinds:
@@ -42,7 +42,7 @@ def parse_text(text: str, hint: Any) -> Any:
 
 
 def coerce(value: Any, hint: Any) -> Any:
-    """A value that already has a type, as TOML or a literal gives it. Raises Mismatch."""
+    """Check a value that already has a type, such as one from TOML. Raises Mismatch."""
     kinds = _kinds(hint)
     if types.NoneType in kinds and (value is None or value in NONE_WORDS):
         return None
@@ -54,7 +54,7 @@ def coerce(value: Any, hint: Any) -> Any:
 
 
 def violations(value: Any, annotation: Any) -> list[str]:
-    """Which limits of an annotated type a value breaks, such as `is 0 and must be at least 1`."""
+    """The limits of an annotated type that a value violates, such as `is 0 and must be at least 1`."""
     from pydantic import ValidationError
 
     try:
@@ -66,7 +66,7 @@ def violations(value: Any, annotation: Any) -> list[str]:
 
 
 def _most_specific(error: Any) -> list[Any]:
-    """The broken limits; where none is broken the value is of the wrong type."""
+    """The violated limits; if none is violated, the value has the wrong type."""
     found = error.errors(include_url=False)
     return [item for item in found if not item["type"].endswith(("_type", "_parsing", "literal_error"))] or found[:1]
 
@@ -96,7 +96,7 @@ def limits_of(annotation: Any) -> Iterator[Any]:
 
 
 def choices_of(hint: Any) -> tuple[str, ...]:
-    """The words that a value, or an item of a list, can be."""
+    """The choices of a value, or of an item of a list."""
     if typing.get_origin(hint) is Literal:
         return typing.get_args(hint)
     return tuple(word for argument in typing.get_args(hint) for word in choices_of(argument))
@@ -116,7 +116,7 @@ def describe(hint: Any) -> str:
 
 
 def _kinds(hint: Any) -> dict[Any, Any]:
-    """Plain type, such as `tuple`, to the member of the union that has it."""
+    """Plain type, such as `tuple`, to the union member of that type."""
     return {typing.get_origin(kind) or kind: kind for kind in alternatives(hint)}
 
 

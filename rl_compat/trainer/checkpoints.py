@@ -1,7 +1,7 @@
 """Atomic checkpoints: a folder is either complete or ignored.
 
-A checkpoint is written beside its final place, every file flushed, a manifest with sizes and SHA-256 sums written
-last, and the folder then renamed. A crash at any moment leaves either the whole checkpoint or none.
+A checkpoint is written to a temporary folder and every file is flushed. A manifest with sizes and SHA-256 sums is
+written last, and the folder is then renamed. A crash at any moment leaves either the whole checkpoint or none.
 """
 
 from __future__ import annotations
@@ -113,9 +113,9 @@ def _seal(folder: Path, step: int) -> None:
 
 
 def problems(folder: Path, *, checksums: bool) -> list[str]:
-    """Why a folder is not a complete checkpoint; empty when it is.
+    """Why a folder is not a complete checkpoint; empty if it is.
 
-    Checksums are those of files that their reader does not verify.
+    `checksums` verifies those files that are not verified when they are read.
     """
     try:
         files = json.loads((folder / MANIFEST).read_text())["files"]
@@ -162,7 +162,7 @@ def open_checkpoint(folder: Path) -> FoundCheckpoint:
 
 
 def set_aside(folder: Path) -> None:
-    """Make a checkpoint with a damaged file an incomplete one, which is neither resumed from nor pruned."""
+    """Mark a checkpoint with a damaged file as incomplete, so that it is neither resumed from nor pruned."""
     (folder / MANIFEST).rename(folder / DAMAGED_MANIFEST)
 
 

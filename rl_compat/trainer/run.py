@@ -244,7 +244,7 @@ class Run:
         return found
 
     def _load(self) -> None:
-        """Load the models as they were at the start or at the resumed step."""
+        """Load the models of the first or resumed step."""
         if self.resumed.path is not None:
             self.order.load_state_dict(load_run_state(self.resumed.path).order)
         seed_everything(self.config.trainer.seed)

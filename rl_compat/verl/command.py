@@ -1,4 +1,4 @@
-"""The words of one command: where verl's arguments begin, and Hydra's own flags among them."""
+"""Parsing of one command: where verl's arguments begin, and Hydra's flags."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ FLAGS_WITH_VALUE = {
 }
 FLAGS = {"--multirun": "--multirun", "-m": "--multirun", "--resolve": "--resolve", "--run": "--run", "-r": "--run"}
 OWN_CONFIGS = ("ppo_trainer", "ppo_megatron_trainer")
-"configurations that verl ships and that need no file here"
+"configurations that ship with verl and need no file here"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """What a command starts and what it gives it."""
+    """The program that a command starts, and its arguments."""
 
     module: str | None
-    "dotted name after `-m` or path of the script; None when the words are arguments alone"
+    "dotted name after `-m` or path of the script; None if there are only arguments"
     arguments: Sequence[str]
 
 
 def split_program(words: Sequence[str]) -> Program:
-    """The module or script that a command runs, behind any launcher, and the words after it."""
+    """The module or script that a command runs, after any launcher, and the words that follow it."""
     for position, word in enumerate(words):
         if word == "-m" and position + 1 < len(words) and _is_python(words[:position]):
             return Program(module=words[position + 1], arguments=words[position + 2 :])
@@ -48,9 +48,9 @@ def split_program(words: Sequence[str]) -> Program:
 
 
 def read_arguments(words: Sequence[str], *, folders: Sequence[Path] = ()) -> tuple[list[Argument], list[str]]:
-    """The arguments in the words after the program, those of a configuration file that they name first, and notes.
+    """The arguments after the program, preceded by those of the configuration file that they name, and notes.
 
-    `folders` is where `--config-path` starts from.
+    `--config-path` is relative to `folders`.
     """
     flags: dict[str, str] = {}
     arguments = list(_taken_apart(words, flags))
@@ -81,7 +81,7 @@ def _argument(word: str) -> Argument:
         return split_argument(word)
     except ConfigError as error:
         if re.match(r"[+~]*[\w/]+@[\w.]+=", word):
-            problem = "config groups of verl have no alternatives here"
+            problem = "verl's config groups have no alternatives here"
             return Argument(
                 text=word, key=word.partition("=")[0].lstrip("+~"), value=word.partition("=")[2], problem=problem
             )

@@ -41,7 +41,7 @@ def read_training(text: str, *, name: str, folder: Path, words: Sequence[str]) -
     given, told = [*chosen.program.arguments], [*script.notes]
     if words and not script.reads_arguments:
         given += words
-        told.append(f"`{name}` does not pass its arguments on; {_quoted(words)} added to its command")
+        told.append(f"`{name}` does not pass on its arguments; {_quoted(words)} added to its command")
     arguments, notes = read_arguments([_without_marks(word) for word in given], folders=[folder, Path.cwd()])
     problems = {_without_marks(word): word for word in given if mark_of(word)}
     return [_with_problem(argument, problems.get(argument.text)) for argument in arguments], [
@@ -97,10 +97,10 @@ def _chosen(name: str, chosen: TrainingCommand, found: Sequence[TrainingCommand]
 
 
 def _stray(started: Sequence[Started]) -> list[str]:
-    """Arguments on lines of their own, which bash does not give to the command above them."""
+    """Notes on arguments on separate lines, which bash does not pass to the command above them."""
     return [
         f"line {command.line}: `{_without_marks(command.words[0])}` is outside of the command, which a comment or a "
-        "line without `\\` ended; it is left out, as bash does"
+        "line without `\\` ended; it is ignored, as in bash"
         for command in started
         if STRAY.match(command.words[0])
     ]
@@ -125,7 +125,7 @@ def _with_problem(argument: Argument, word: str | None) -> Argument:
 
 
 def _without_marks(word: str) -> str:
-    """A word with what is not known shown as the reader of the script wrote it."""
+    """A word with unknown values shown as in the script."""
     while mark := mark_of(word):
         shown = f"${mark[2]}" if mark[1] == "u" else (re.search("`(.*)`", mark[2]) or ["", "?"])[1]
         word = word[: mark.start()] + shown + word[mark.end() :]

@@ -1,4 +1,4 @@
-"""The settings file of a configuration made from verl's keys: what differs from the defaults, and why."""
+"""The settings file of a configuration from verl's keys: values that differ from the defaults, and their origins."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rl_compat.errors import ConfigError
 
 
 def translated_toml(loaded: LoadedConfig) -> str:
-    """TOML that loads to the same configuration; over each setting the keys that gave it, at the end what lacks."""
+    """TOML of the configuration; comments name the verl keys above each setting, and untranslated keys at the end."""
     wanted = values_of(loaded.config)
     comments = _comments(loaded.report)
     lines: list[str] = []
@@ -31,7 +31,7 @@ def translated_toml(loaded: LoadedConfig) -> str:
 
 
 def write_toml(path: Path, text: str) -> None:
-    """Write a settings file, with the folders above it. Raises ConfigError."""
+    """Write a settings file and create its folder. Raises ConfigError."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
@@ -40,7 +40,7 @@ def write_toml(path: Path, text: str) -> None:
 
 
 def _needed(loaded: LoadedConfig, wanted: Mapping[str, Any]) -> list[str]:
-    """The settings that a file must have to load to these values, in the order of the settings."""
+    """The settings that a file needs to load to these values, in the order of the settings."""
     given = {key for key, source in loaded.sources.items() if source not in ("default", "algorithm")}
     keys = {key for key in given if wanted[key] != settings()[key].default}
     read_back = values_of(config_of({key: wanted[key] for key in keys}))

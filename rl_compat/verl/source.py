@@ -1,4 +1,4 @@
-"""Input written for verl, as arguments and notes: arguments, a whole command, a YAML file or a shell script."""
+"""Sources of verl's arguments: arguments, a whole command, a YAML file or a shell script."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ STDIN = Path("-")
 
 
 def read_words(words: Sequence[str]) -> ForeignArguments:
-    """Arguments alone, or a whole command such as `python3 -m verl.trainer.main_ppo data.train_batch_size=8`."""
+    """Only arguments, or a whole command such as `python3 -m verl.trainer.main_ppo data.train_batch_size=8`."""
     arguments, notes = read_arguments(split_program(words).arguments, folders=[Path.cwd()])
     return ForeignArguments(arguments=arguments, notes=notes)
 
 
 def read_file(path: Path, words: Sequence[str] = ()) -> ForeignArguments:
-    """A YAML file with arguments after it, or a shell script with its own arguments; `-` is a script on stdin.
+    """A YAML file followed by arguments, or a shell script with its own arguments; `-` is a script on stdin.
 
     Raises ConfigError.
     """

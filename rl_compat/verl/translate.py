@@ -1,4 +1,4 @@
-"""verl's command line understood: each key honoured, translated, without effect for a reason, or refused."""
+"""Translation of verl's command line: each key is honoured, translated, without effect, or refused."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ COMBINE: Mapping[str, Callable[..., Any]] = {
     "plan.gradient_checkpointing": max,
     "trainer.keep_checkpoints": max,
 }
-"what becomes of different values that verl has for each role and we have once; other settings must agree"
+"combines values that verl has per role and we have once; other settings must agree"
 
 CONSTANTS: Mapping[str, Any] = {"null": None, "none": None, "true": True, "false": False}
 
@@ -38,7 +38,7 @@ UNREADABLE: Any = object()
 "a value that is not in Hydra's grammar"
 
 GROUPS = ("actor_rollout_ref.model.override_config", "critic.model.override_config")
-"known keys of which `key={a: b}` is the same as `key.a=b`; so it is for every key that is not known itself"
+"known keys for which `key={a: b}` means `key.a=b`, as it does for every unknown key"
 
 
 @dataclass(slots=True)
@@ -48,12 +48,12 @@ class _Result:
 
 
 def is_key(key: str) -> bool:
-    """Whether a key, or a pattern that it fits, is known."""
+    """Whether a key, or a pattern that matches it, is known."""
     return find_rule(key) is not None
 
 
 def find_rule(key: str) -> Rule | None:
-    """The rule of a key: its own, or that of the longest pattern it fits."""
+    """The rule of a key: its own, or that of the longest matching pattern."""
     if key in KEYS and "*" not in key:
         return KEYS[key]
     fitting = [pattern for pattern in KEYS if "*" in pattern and fnmatchcase(key, pattern)]
@@ -61,7 +61,7 @@ def find_rule(key: str) -> Rule | None:
 
 
 def nearest_key(key: str) -> str | None:
-    """The known key closest to a misspelled one: the same last part elsewhere, or a similar whole."""
+    """The known key closest to a misspelled one: with the same last part, or similar as a whole."""
     known = [name for name in KEYS if "*" not in name]
     section, _, name = key.rpartition(".")
     same_name = [other for other in known if other.rpartition(".")[2] == name]
@@ -69,7 +69,7 @@ def nearest_key(key: str) -> str | None:
 
 
 def translate(arguments: Sequence[Argument], *, base: RunConfig, given_natively: Collection[str] = ()) -> Translation:
-    """Arguments with known keys, over a configuration. Native keys that are given themselves win."""
+    """Translate arguments with known keys, on top of a configuration. Given native keys have precedence."""
     literals = {argument.key: _literal(argument) for argument in arguments if not argument.deletes}
     given = Given(
         values={key: value for key, value in literals.items() if value is not UNREADABLE},
@@ -82,7 +82,7 @@ def translate(arguments: Sequence[Argument], *, base: RunConfig, given_natively:
 
 
 def defaults_that_differ(config: RunConfig, given: Collection[str]) -> list[KeyVerdict]:
-    """verl's defaults that would be others than the configuration has; `given` is the native keys that were set."""
+    """verl's defaults that differ from the configuration; `given` is the native keys that were set."""
     values = values_of(config)
     lines = []
     for key, (default, native_key) in DEFAULTS_THAT_DIFFER.items():
@@ -95,7 +95,7 @@ def defaults_that_differ(config: RunConfig, given: Collection[str]) -> list[KeyV
 
 
 def default_text(key: str) -> str | None:
-    """What verl's newest release that has a key gives it, as text of a command; None for a key it never had."""
+    """The default of the newest release that has the key, as command-line text; None for an unknown key."""
     if not releases().having(key):
         return None
     value = releases().newest_default(key)
@@ -103,7 +103,7 @@ def default_text(key: str) -> str | None:
 
 
 def expand(arguments: Sequence[Argument]) -> list[Argument]:
-    """Arguments with `group={a: b}` written as `group.a=b`."""
+    """The arguments with `group={a: b}` as `group.a=b`."""
     expanded = []
     for argument in arguments:
         group = argument.key in GROUPS or (argument.key not in settings() and not is_key(argument.key))
@@ -123,7 +123,7 @@ def _text_of(value: Any) -> str:
 
 
 def parse_literal(text: str) -> Any:
-    """A value as Hydra reads it: null, booleans, numbers, lists, dicts, quoted or bare text. Raises Mismatch.
+    """A value in Hydra's grammar: null, booleans, numbers, lists, dicts, quoted or bare text. Raises Mismatch.
 
     `a,b` without brackets, a sweep in Hydra, is a list.
     """
@@ -152,7 +152,7 @@ def _literal(argument: Argument) -> Any:
 
 
 def _verdict(result: _Result, argument: Argument, given: Given, given_natively: Collection[str]) -> KeyVerdict:
-    """Judge one key and put its native values into the result."""
+    """Apply the rule of one key and add its native values to the result."""
     outcome = _outcome(argument, given)
     try:
         native = {key: coerce(value, settings()[key].hint) for key, value in outcome.native.items()}
@@ -173,7 +173,7 @@ def _verdict(result: _Result, argument: Argument, given: Given, given_natively: 
 
 
 def _is_nobodys_wish(argument: Argument, given: Given) -> bool:
-    """Whether a file that lists every key only repeats a default of verl."""
+    """Whether an argument from a file that lists every key only repeats a default of verl."""
     values = (given.values.get(argument.key, UNREADABLE), argument.text.partition("=")[2])
     return argument.inherited and any(releases().is_default(argument.key, value) for value in values)
 
@@ -186,7 +186,7 @@ def _outcome(argument: Argument, given: Given) -> Outcome:
     if argument.problem:
         return refused(argument.problem, hint=argument.hint)
     if argument.deletes:
-        return Outcome(verdict="without effect", reason="our default stays")
+        return Outcome(verdict="without effect", reason="our default is kept")
     if argument.key not in given.values:
         return refused("the value needs matching brackets and quotes")
     if argument.key.startswith("critic.") and not _has_critic(given):
@@ -194,7 +194,7 @@ def _outcome(argument: Argument, given: Given) -> Outcome:
     try:
         return rule(argument.key, given.values[argument.key], given)
     except (TypeError, ValueError, AttributeError, ArithmeticError):
-        return refused("the value is of the wrong kind")
+        return refused("the value has the wrong type")
 
 
 def _has_critic(given: Given) -> bool:
@@ -204,10 +204,10 @@ def _has_critic(given: Given) -> bool:
 
 
 def _merge(result: _Result, argument: Argument, outcome: Outcome, given_natively: Collection[str]) -> Outcome:
-    """Put native values into the result; the outcome says so where another value has their place."""
+    """Add native values to the result; the outcome tells if another value overrides them."""
     for key, value in outcome.native.items():
         if key in given_natively:
-            outcome = replace(outcome, verdict="without effect", reason=f"`{key}` is given too", warn=True)
+            outcome = replace(outcome, verdict="without effect", reason=f"`{key}` is also given", warn=True)
         elif key not in result.values or result.values[key] == value:
             result.values[key] = value
             result.origins.setdefault(key, argument.text)
@@ -216,6 +216,6 @@ def _merge(result: _Result, argument: Argument, outcome: Outcome, given_natively
         elif isinstance(value, dict):
             result.values[key] = {**result.values[key], **value}
         else:
-            reason = f"`{result.origins[key]}` sets `{key}` too, and it has one value"
+            reason = f"`{result.origins[key]}` also sets `{key}`, which has one value"
             outcome = replace(outcome, verdict="refused", reason=reason)
     return outcome

@@ -1,4 +1,4 @@
-"""A YAML file of Hydra's or OmegaConf's as arguments: nested groups are dotted keys."""
+"""A YAML file of Hydra or OmegaConf as arguments: nested groups become dotted keys."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST_FILES = 20
 
 
 def read_yaml(path: Path) -> tuple[list[Argument], list[str]]:
-    """The file's keys as arguments, those of the files in its `defaults` list first, and notes. Raises ConfigError."""
+    """The keys of a file as arguments, after those of files in its `defaults`, and notes. Raises ConfigError."""
     notes: list[str] = []
     arguments = [
         Argument(text=f"{key}={value}", key=key, value=value, inherited=True)
@@ -27,7 +27,7 @@ def read_yaml(path: Path) -> tuple[list[Argument], list[str]]:
 
 
 def find_yaml(flags: Mapping[str, str], folders: Sequence[Path]) -> Path | None:
-    """The file that `--config-name` names, in `--config-dir` or `--config-path`, if it is there."""
+    """The file of `--config-name` in `--config-dir` or `--config-path`, if it exists."""
     name = flags.get("--config-name")
     if not name:
         return None
@@ -51,7 +51,7 @@ def _merged(path: Path, notes: list[str], *, depth: int) -> dict[str, str]:
 
 
 def _of_entry(entry: Any, path: Path, notes: list[str], depth: int) -> dict[str, str]:
-    """One line of a `defaults` list: a file in the same folder, or a part of verl's own configuration."""
+    """One entry of a `defaults` list: a file in the same folder, or a part of verl's configuration."""
     if not isinstance(entry, str) or entry in OWN_GROUPS:
         return {}
     file = path.parent / f"{entry}.yaml"
@@ -90,7 +90,7 @@ def _flat(tree: Mapping[Any, Any], prefix: str) -> Iterator[tuple[str, str]]:
 
 
 def _as_text(value: Any) -> str:
-    """A value as the command line would have it."""
+    """A value in command-line syntax."""
     if not isinstance(value, str):
         return json.dumps(value, default=str)
     quoted = any(character in value for character in ",[]{}\"'") and "${" not in value

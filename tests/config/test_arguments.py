@@ -57,18 +57,20 @@ def test_the_environment_is_filled_in(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("texts", "problem"),
     [
-        (["a.b=${a.c}"], "it refers to `a.c`, which is not given"),
-        (["a.b=${HOMEDIR}/x"], "it refers to `HOMEDIR`, which is not given"),
-        (["a.b=${a.c}", "a.c=${a.b}"], "`a.b` refers to itself through `a.b`"),
-        (["a.b=${oc.env:RLC_NOT_SET}"], "the environment has no `RLC_NOT_SET`"),
-        (["a.b=${my.resolver:1}"], "`${my.resolver:1}` is not known here"),
+        (["a.b=${a.c}"], "`a.c`"),
+        (["a.b=${HOMEDIR}/x"], "`HOMEDIR`"),
+        (["a.b=${a.c}", "a.c=${a.b}"], "`a.b`"),
+        (["a.b=${oc.env:RLC_NOT_SET}"], "`RLC_NOT_SET`"),
+        (["a.b=${my.resolver:1}"], "`${my.resolver:1}`"),
     ],
 )
 def test_a_reference_that_leads_nowhere_is_the_problem_of_its_argument(texts: list[str], problem: str) -> None:
     argument = split_arguments(texts)[0]
 
-    assert (argument.problem, argument.text) == (problem, texts[0])
-    assert argument.hint or "itself" in problem
+    assert argument.problem is not None
+    assert problem in argument.problem
+    assert argument.text == texts[0]
+    assert argument.hint or texts == ["a.b=${a.c}", "a.c=${a.b}"]
 
 
 @pytest.mark.parametrize(

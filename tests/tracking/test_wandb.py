@@ -182,7 +182,7 @@ class TestTracker:
         ("environ", "changes", "reason"),
         [
             (KEY, {"package": "a_package_nobody_has"}, "pip install wandb"),
-            ({"WANDB_MODE": "disabled"}, {}, "switched off"),
+            ({"WANDB_MODE": "disabled"}, {}, "`WANDB_MODE`"),
             (KEY, {"project": "refused"}, "no such project"),
         ],
         ids=["missing", "disabled", "refused"],

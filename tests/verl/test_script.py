@@ -89,7 +89,7 @@ def test_arguments_that_a_script_does_not_pass_on_are_added(tmp_path: Path) -> N
     loaded = load_config(path, ["data.train_batch_size=4"])
 
     assert loaded.config.trainer.batch_size == 4
-    assert "does not pass its arguments on" in loaded.notes[1]
+    assert "`run.sh`" in loaded.notes[1]
 
 
 def test_a_variable_that_nothing_sets_refuses_its_key_alone(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,8 +240,7 @@ def test_two_spellings_of_one_setting_that_differ_are_said() -> None:
 
     line = line_of(judge_config(None, [old, new]), "reward.custom_reward_function.path")
 
-    assert (line.verdict, line.reason) == (
-        "refused",
-        "`custom_reward_function.path=a.py` sets `reward.functions` too, and it has one value",
-    )
+    assert line.verdict == "refused"
+    assert "`custom_reward_function.path=a.py`" in line.reason
+    assert "`reward.functions`" in line.reason
     assert load_config(None, [old, new.replace("b.py", "a.py")]).config.reward.functions == ("a.py:compute_score",)

@@ -137,7 +137,8 @@ def test_a_native_key_wins_over_one_of_verls() -> None:
 
     assert loaded.config.trainer.batch_size == 4
     line = next(line for line in loaded.report if line.key == "data.train_batch_size")
-    assert (line.verdict, line.reason, line.warn) == ("without effect", "`trainer.batch_size` is given too", True)
+    assert (line.verdict, line.warn) == ("without effect", True)
+    assert "`trainer.batch_size`" in line.reason
 
 
 def test_keys_of_a_critic_have_no_effect_under_grpo() -> None:

@@ -1,4 +1,4 @@
-"""The table of docs/verl_keys.md: for every public key of verl's, a plausible value and what becomes of it."""
+"""The table of docs/verl_keys.md: for every public key of verl, a plausible value and its translation."""
 
 from __future__ import annotations
 
@@ -197,17 +197,17 @@ BESIDE: Mapping[str, Sequence[str]] = {
 ANOTHER = ("trainer.use_v1=true", "trainer.balance_batch=true")
 "keys that only verl has and that change nothing, so that a command is read as one of its"
 VERDICTS = ("honoured", "translated", "without effect", "refused")
-COLUMNS = ("key", "releases", "tried", "beside", "verdict", "becomes", "why")
+COLUMNS = ("key", "releases", "tried", "companions", "verdict", "becomes", "why")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One key: the releases that have it, what was tried, and what became of it."""
+    """One key: the releases that have it, the value that was tried, and its translation."""
 
     key: str
     releases: str
     tried: str
-    beside: str
+    companions: str
     verdict: str
     becomes: str
     why: str
@@ -224,10 +224,10 @@ def rows() -> tuple[Row, ...]:
 
 
 def row_of(key: str) -> Row:
-    tried, beside = plausible(key), beside_of(key)
-    before = values_of(judge_config(None, beside, dialect=verl).config)
+    tried, companions = plausible(key), companions_of(key)
+    before = values_of(judge_config(None, companions, dialect=verl).config)
     another = next(text for text in ANOTHER if not text.startswith(f"{key}="))
-    loaded = judge_config(None, [another, *beside, f"{key}={tried}"], dialect=verl)
+    loaded = judge_config(None, [another, *companions, f"{key}={tried}"], dialect=verl)
     after = values_of(loaded.config)
     line = next(line for line in loaded.report if line.key == key)
     natives = (line.native_key or "").split(", ") if line.verdict in ("honoured", "translated") else []
@@ -240,7 +240,7 @@ def row_of(key: str) -> Row:
         key=f"`{key}`",
         releases=having[0] if len(having) == 1 else f"{having[0]} to {having[-1]}",
         tried=f"`{tried}`",
-        beside=" ".join(f"`{text}`" for text in beside),
+        companions=" ".join(f"`{text}`" for text in companions),
         verdict=line.verdict,
         becomes=", ".join(becomes),
         why=line.reason,
@@ -267,7 +267,7 @@ def _default(key: str) -> Any:
     return known[-1] if known else None
 
 
-def beside_of(key: str) -> list[str]:
+def companions_of(key: str) -> list[str]:
     fitting = [start for start in BESIDE if key.startswith(start)]
     return [text for text in BESIDE[max(fitting, key=len)] if text.partition("=")[0] != key] if fitting else []
 
@@ -283,13 +283,13 @@ def page() -> str:
     made = rows()
     counts = ", ".join(f"{sum(row.verdict == verdict for row in made)} {verdict}" for verdict in VERDICTS)
     lines = [
-        "# Every public key of verl's",
+        "# The public keys of verl",
         "",
-        f"The {len(made)} keys of verl {releases().names[0]} to {releases().names[-1]}, each with a value that someone",
-        f"would give it and what becomes of it: {counts}. Another",
-        "value of a key may have another verdict; `rlc translate` says it.",
+        f"The {len(made)} keys of verl {releases().names[0]} to {releases().names[-1]}, each tried with a plausible",
+        f"value, together with its companions: {counts}. Another",
+        "value may have another verdict; `rlc translate` shows it.",
         "",
-        "Written by `python tests/verl/verl_table.py`; a test keeps it true.",
+        "Written by `python tests/verl/verl_table.py`; a test keeps it current.",
         "",
         "| " + " | ".join(COLUMNS) + " |",
         "|" + " --- |" * len(COLUMNS),

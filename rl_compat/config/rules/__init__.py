@@ -1,1 +1,1 @@
-"""Rules that settings obey: ranges, conflicts, settings without effect."""
+"""Rules of settings: ranges, conflicts, settings without effect."""

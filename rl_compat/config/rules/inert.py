@@ -27,7 +27,7 @@ class InertSettings:
     keys: tuple[str, ...]
     while_: Callable[[RunConfig], bool]
     because: str
-    "may name settings in braces: their values are put in"
+    "settings in braces are replaced by their values"
 
 
 def _without_critic(config: RunConfig) -> bool:
@@ -56,7 +56,7 @@ def _loss(config: RunConfig) -> PolicyLossName:
 
 
 def _group(section: str) -> tuple[str, ...]:
-    """The settings of a section or group, those of the groups in it included."""
+    """The settings of a section or group, including those of its groups."""
     return tuple(key for key in settings() if key.startswith(f"{section}."))
 
 
@@ -119,7 +119,7 @@ OFFLINE: tuple[InertSettings, ...] = (
         because="only `algorithm.dpo.loss=sigmoid` reads it",
     ),
 )
-"settings of algorithms that generate nothing"
+"settings of algorithms without generation"
 
 REINFORCEMENT: tuple[InertSettings, ...] = (
     InertSettings(
@@ -192,7 +192,7 @@ def _generation() -> InertSettings:
     return InertSettings(
         keys=(*(key for key in keys if key != "algorithm.name"), *others),
         while_=lambda config: True,
-        because="`algorithm.name={algorithm.name}` learns from given responses and generates none",
+        because="`algorithm.name={algorithm.name}` learns from offline data and generates nothing",
     )
 
 
@@ -211,11 +211,11 @@ EVERYTHING_ON: Mapping[str, Any] = {
     "off_policy.importance": "token",
     "off_policy.vtrace.enabled": True,
 }
-"settings under which every optional part of an algorithm is in use"
+"settings with which every optional part of an algorithm is in use"
 
 
 def readers(key: str) -> tuple[str, ...]:
-    """The algorithms in which a setting can change something."""
+    """The algorithms in which a setting can have an effect."""
     losses = losses_reading(key)
     on = build({**EVERYTHING_ON, "algorithm.policy_loss": losses[0] if losses else "auto"})
     configs = {name: replace(on, {"algorithm.name": name}) for name in ALGORITHMS}
@@ -227,12 +227,12 @@ def readers(key: str) -> tuple[str, ...]:
 
 
 def losses_reading(key: str) -> tuple[PolicyLossName, ...]:
-    """The policy losses that read a setting, where only some do."""
+    """The policy losses that read a setting, if only some do."""
     return tuple(name for name, read in LOSS_READS.items() if key.removeprefix("algorithm.") in read)
 
 
 def inert_settings(config: RunConfig, given: Iterable[str]) -> tuple[KeyVerdict, ...]:
-    """A verdict for every given key that differs from its default and changes nothing."""
+    """A verdict for every given key that differs from its default and has no effect."""
     values, wanted = values_of(config), set(given)
     return tuple(
         _verdict(key, values[key], rule.because.format(algorithm=config.algorithm))

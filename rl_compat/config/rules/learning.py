@@ -27,7 +27,7 @@ def groups(config: RunConfig) -> Iterator[Problem]:
 
 
 def covariance_bounds(config: RunConfig) -> Iterator[Problem]:
-    """The bounds of `clip_cov` are in order."""
+    """The bounds of `clip_cov` are ordered."""
     low, high = config.algorithm.clip_cov.low, config.algorithm.clip_cov.high
     if low >= high:
         yield Problem(
@@ -54,7 +54,7 @@ def importance_bounds(config: RunConfig) -> Iterator[Problem]:
 
 
 def rejection_rules(config: RunConfig) -> Iterator[Problem]:
-    """Rules that exist, each once."""
+    """Rejection rules exist, and each is given once."""
     try:
         parse_rejection_rules(config.off_policy.reject)
     except ValueError as error:
@@ -62,7 +62,7 @@ def rejection_rules(config: RunConfig) -> Iterator[Problem]:
 
 
 def bypass(config: RunConfig) -> Iterator[Problem]:
-    """Under bypass, the ratio of the loss already corrects for the sampler."""
+    """With bypass, the ratio of the loss already corrects for the rollout policy."""
     off_policy = config.off_policy
     loss = policy_loss_of(config.algorithm.name, config.algorithm.policy_loss)
     if not off_policy.bypass:
@@ -70,15 +70,15 @@ def bypass(config: RunConfig) -> Iterator[Problem]:
     if off_policy.importance != "none" and loss not in WITHOUT_RATIO:
         yield Problem(
             key="off_policy.importance",
-            message=f"under `off_policy.bypass` the ratio in `algorithm.policy_loss={loss}` already compares with the "
-            f"sampler, and `off_policy.importance={off_policy.importance}` would apply it twice",
+            message=f"with `off_policy.bypass` the ratio in `algorithm.policy_loss={loss}` already compares with the "
+            f"rollout policy, and `off_policy.importance={off_policy.importance}` would apply it twice",
             hint="set `off_policy.importance=none`, or `algorithm.policy_loss=reinforce`",
         )
     if off_policy.vtrace.enabled:
         yield Problem(
             key="off_policy.vtrace.enabled",
-            message="`off_policy.vtrace.enabled` compares the trainer's log-probabilities with the sampler's, and "
-            "`off_policy.bypass` computes only the sampler's",
+            message="`off_policy.vtrace.enabled` needs the trainer's log-probabilities, and `off_policy.bypass` "
+            "does not compute them",
             hint="set one of them to `false`",
         )
 

@@ -10,7 +10,7 @@ from rl_compat.config.types import RunConfig
 
 
 def reward_by_parts(config: RunConfig) -> Iterator[Problem]:
-    """Parts that are normalized separately: one weight each, and no KL penalty in the reward."""
+    """Parts that are normalized separately have one weight each, without a KL penalty in the reward."""
     algorithm = config.algorithm
     names, weights = algorithm.gdpo.parts, algorithm.gdpo.weights
     if weights and len(weights) != len(names):
@@ -30,7 +30,7 @@ def reward_by_parts(config: RunConfig) -> Iterator[Problem]:
 
 
 def cost(config: RunConfig) -> Iterator[Problem]:
-    """A cost where the algorithm limits one, one weight per function or none, and a multiplier within its bounds."""
+    """A constrained algorithm has a cost, one weight per function or none, and a multiplier within bounds."""
     cost, algorithm = config.cost, config.algorithm
     if not ALGORITHMS[algorithm.name].needs_cost:
         return
@@ -68,7 +68,7 @@ def reward_weights(config: RunConfig) -> Iterator[Problem]:
 
 
 def reward_parts(config: RunConfig) -> Iterator[Problem]:
-    """There is a reward, and the overlong penalty fits into the longest response."""
+    """There is a reward, and the overlong penalty fits into the maximum response length."""
     reward, longest = config.reward, config.data.max_response_length
     if not reward.functions and reward.model is None:
         yield Problem(key="reward.functions", message="`reward.functions` is empty", hint="set `reward.functions=auto`")
@@ -82,5 +82,5 @@ def reward_parts(config: RunConfig) -> Iterator[Problem]:
         yield Problem(
             key="reward.sources",
             message="`reward.sources` configures `auto`, and `reward.functions` has no `auto`",
-            hint="set `reward.functions=auto`, or leave `reward.sources` out",
+            hint="set `reward.functions=auto`, or remove `reward.sources`",
         )

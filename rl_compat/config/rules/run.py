@@ -10,7 +10,7 @@ from rl_compat.config.types import RunConfig
 
 
 def batch_sizes(config: RunConfig) -> Iterator[Problem]:
-    """Mini-batches divide the batch; both count prompts."""
+    """The mini-batch size divides the batch size; both count prompts."""
     batch, mini, group = config.trainer.batch_size, config.trainer.mini_batch_size, config.algorithm.group_size
     if batch < 1 or mini < 1 or batch % mini == 0:
         return
@@ -42,7 +42,7 @@ def mixture_weights(config: RunConfig) -> Iterator[Problem]:
 
 
 def quantized_base(config: RunConfig) -> Iterator[Problem]:
-    """A quantized base cannot be trained itself."""
+    """A quantized base needs adapters."""
     if config.plan.quantization != "none" and config.model.lora_rank == 0:
         yield Problem(
             key="plan.quantization",
@@ -52,7 +52,7 @@ def quantized_base(config: RunConfig) -> Iterator[Problem]:
 
 
 def token_budget(config: RunConfig) -> Iterator[Problem]:
-    """The longest sequence, or the two of a pair, fit into one micro-batch."""
+    """The longest sequence, or pair, fits into one micro-batch."""
     pairs = ALGORITHMS[config.algorithm.name].learns_from == "preference"
     longest = (config.data.max_prompt_length + config.data.max_response_length) * (2 if pairs else 1)
     budget = config.plan.max_tokens_per_micro_batch
@@ -66,13 +66,13 @@ def token_budget(config: RunConfig) -> Iterator[Problem]:
 
 
 def pairs(config: RunConfig) -> Iterator[Problem]:
-    """Pairs share a micro-batch, and KTO has several rows per mini-batch."""
+    """A micro-batch holds a pair, and a mini-batch of KTO has several rows."""
     name = config.algorithm.name
     if ALGORITHMS[name].learns_from == "preference" and config.plan.micro_batch_size == 1:
         yield Problem(
             key="plan.micro_batch_size",
             message=f"`plan.micro_batch_size` is 1 and `algorithm.name={name}` compares two sequences",
-            hint="set `plan.micro_batch_size=2`, or leave it out",
+            hint="set `plan.micro_batch_size=2`, or remove it",
         )
     if name == "kto" and config.trainer.mini_batch_size == 1:
         yield Problem(

@@ -1,4 +1,4 @@
-"""Which values the settings allow, alone and in combination, on any hardware."""
+"""Validation of settings, alone and in combination, independent of the hardware."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ TOGETHER: tuple[Callable[[RunConfig], Iterator[Problem]], ...] = (
     run.token_budget,
     run.pairs,
 )
-"in the order of the reports"
+"in the order of reporting"
 
 
 def validate(config: RunConfig, origins: Mapping[str, str] | None = None) -> None:
-    """Raise ConfigError for the first setting that cannot be used. `origins` says where a key was set."""
+    """Raise ConfigError for the first invalid setting. `origins` maps keys to the places that set them."""
     for problem in problems(config):
         origin = (origins or {}).get(problem.key)
         message = f"{origin}: {problem.message}" if origin else problem.message
@@ -40,7 +40,7 @@ def validate(config: RunConfig, origins: Mapping[str, str] | None = None) -> Non
 
 
 def problems(config: RunConfig) -> Iterator[Problem]:
-    """Everything wrong with a configuration, in the order of the settings."""
+    """All problems of a configuration, in the order of the settings."""
     for key, value in values_of(config).items():
         for words in violations(value, settings()[key].annotation):
             yield Problem(key=key, message=f"`{key}` {words}")

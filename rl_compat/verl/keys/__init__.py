@@ -1,1 +1,1 @@
-"""The keys of verl and what each becomes."""
+"""The keys of verl and their translation."""

@@ -1,4 +1,4 @@
-"""verl's correction for samples of another policy: weights, rejection, and the bypass of the old policy."""
+"""verl's keys of rollout correction: importance weights, rejection, and bypass mode."""
 
 from __future__ import annotations
 
@@ -9,36 +9,36 @@ from rl_compat.verl.keys.rules import Given, Outcome, no_effect, refused, transl
 CORRECTION = "algorithm.rollout_correction"
 LEVELS = ("token", "sequence")
 OLD_REJECTIONS = {"token": "token_k1", "sequence": "seq_sum_k1", "geometric": "seq_mean_k1"}
-"names until verl 0.7.0, whose bounds are on the ratio itself"
+"names until verl 0.7.0, with bounds on the ratio itself"
 LOSS_TYPES = {"ppo_clip": "ppo_clip", "reinforce": "reinforce"}
 NOT_GIVEN = "`rollout_is` is not given"
 
 
 def importance(key: str, value: Any, given: Given) -> Outcome:
-    """`rollout_is`: weights by token or by response."""
+    """`rollout_is`: importance weights per token or per response."""
     if value is None:
         return translated({"off_policy.importance": "none"}, "no weights")
     if value not in LEVELS:
         return refused("the weights are `token` or `sequence`")
     if is_bypassing(given) and bypass_loss(given) == "ppo_clip":
-        return no_effect("as in verl, under `bypass_mode` the clipped ratio is that to the sampler already")
+        return no_effect("as in verl, the clipped ratio under `bypass_mode` is already relative to the rollout policy")
     if given.get(f"{CORRECTION}.rollout_is_threshold") is not None:
         return translated({"off_policy.importance": value}, "bounded by `rollout_is_threshold`")
     return translated({"off_policy.importance": value, "off_policy.truncate": 2.0}, "at most 2, verl's default")
 
 
 def importance_bound(key: str, value: Any, given: Given) -> Outcome:
-    """`rollout_is_threshold`: a largest weight, or `low_high` outside of which weights are 0."""
+    """`rollout_is_threshold`: an upper bound, or `low_high`, outside of which weights are 0."""
     if not _has_weights(given):
         return no_effect(NOT_GIVEN)
     if value is None:
-        return translated({"off_policy.truncate": None}, "weights of any size")
+        return translated({"off_policy.truncate": None}, "weights are not bounded")
     numbers = _numbers(given.texts[key])
     if len(numbers) == 2:
         misread = not isinstance(value, str)
         reason = f"weights outside are 0; without quotes Hydra reads {value}" if misread else "weights outside are 0"
         return translated({"off_policy.band": tuple(numbers)}, reason, warn=misread)
-    return translated({"off_policy.truncate": numbers[0]}, "no weight above it")
+    return translated({"off_policy.truncate": numbers[0]}, "weights are truncated to it")
 
 
 def normalize(key: str, value: Any, given: Given) -> Outcome:
@@ -60,7 +60,7 @@ def rejection(key: str, value: Any, given: Given) -> Outcome:
         bounds = bounds * len(names)
     rules = tuple(_rule(name, bound, given) for name, bound in zip(names, bounds, strict=True))
     old = any(name in OLD_REJECTIONS for name in names)
-    reason = "its older names had bounds on the ratio, which are turned over" if old else "with their thresholds"
+    reason = "its older names had bounds on the ratio, which is inverted here" if old else "with their thresholds"
     return translated({"off_policy.reject": rules}, reason)
 
 
@@ -75,18 +75,20 @@ def veto(key: str, value: Any, given: Given) -> Outcome:
     """`rollout_token_veto_threshold` of older releases."""
     if value is None:
         return no_effect("off")
-    return refused("no response is left out for one token's ratio", hint="use `rollout_rs=seq_max_k2` with a bound")
+    return refused(
+        "no response is excluded because of one token's ratio", hint="use `rollout_rs=seq_max_k2` with a bound"
+    )
 
 
 def bypass(key: str, value: Any, given: Given) -> Outcome:
-    """`bypass_mode`: use the sampler's log-probabilities as the old ones, with a separate loss."""
+    """`bypass_mode`: use the rollout's log-probabilities as the old ones, with a separate loss."""
     if not value:
         return translated({"off_policy.bypass": False}, "the trainer computes the old log-probabilities")
     loss = bypass_loss(given)
     if loss not in LOSS_TYPES:
-        return refused(f"its `loss_type` is `{loss}`; there are `ppo_clip` and `reinforce`")
+        return refused(f"its `loss_type` is `{loss}`, and only `ppo_clip` and `reinforce` exist")
     native = {"off_policy.bypass": True, "algorithm.policy_loss": loss}
-    return translated(native, "the sampler's log-probabilities are the old ones")
+    return translated(native, "the rollout's log-probabilities serve as the old ones")
 
 
 def loss_type(key: str, value: Any, given: Given) -> Outcome:
@@ -95,20 +97,20 @@ def loss_type(key: str, value: Any, given: Given) -> Outcome:
 
 
 def ratio_cap(key: str, value: Any, given: Given) -> Outcome:
-    """`actor.tis_imp_ratio_cap` of 2025: truncated weights by token."""
+    """`actor.tis_imp_ratio_cap` of 2025: truncated weights per token."""
     if value is None or value <= 0:
         return no_effect("off")
-    return translated({"off_policy.importance": "token", "off_policy.truncate": value}, "no weight above it")
+    return translated({"off_policy.importance": "token", "off_policy.truncate": value}, "weights are truncated to it")
 
 
 def is_bypassing(given: Given) -> bool:
-    """Whether the sampler's log-probabilities are the old ones."""
+    """Whether the rollout's log-probabilities serve as the old ones."""
     named = given.get("actor_rollout_ref.actor.policy_loss.loss_mode") == "bypass_mode"
     return named or bool(given.get(f"{CORRECTION}.bypass_mode"))
 
 
 def bypass_loss(given: Given) -> str:
-    """The loss that `bypass_mode` takes."""
+    """The loss under `bypass_mode`."""
     if given.get(f"{CORRECTION}.use_policy_gradient"):
         return "reinforce"
     return str(given.get(f"{CORRECTION}.loss_type") or "ppo_clip")
@@ -120,7 +122,7 @@ def _has_weights(given: Given) -> bool:
 
 
 def _rejection_bounds(given: Given) -> list[str]:
-    """One text of bounds per rule, or one for all."""
+    """The bounds as text, one per rule or one for all."""
     value = given.get(f"{CORRECTION}.rollout_rs_threshold")
     if value is None:
         old = given.get(f"{CORRECTION}.rollout_rs") in OLD_REJECTIONS

@@ -1,4 +1,4 @@
-"""Rules for verl's keys of data, rollout, algorithm, reward and trainer that mean more than another name."""
+"""Rules for verl's keys of data, rollout, algorithm, reward and trainer that are more than renamed."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from rl_compat.verl.keys.rules import (
 
 
 def config_name(key: str, value: Any, given: Given) -> Outcome:
-    """A configuration that verl ships."""
+    """A configuration that ships with verl."""
     own = PurePath(str(value)).name.removesuffix(".yaml")
     return no_effect("verl's own configuration; its defaults that differ are listed", warn=own != "ppo_trainer")
 
 
 def filter_overlong(key: str, value: Any, given: Given) -> Outcome:
-    """Dropping long prompts; otherwise `truncation` says what happens to them."""
+    """Whether long prompts are dropped; otherwise `truncation` applies."""
     if value:
         return translated({"data.overlong_prompts": "filter"}, "longer prompts are dropped")
     kind = given.get("data.truncation") or "error"
-    return translated({"data.overlong_prompts": kind}, "`truncation` says what happens to longer prompts")
+    return translated({"data.overlong_prompts": kind}, "`truncation` decides about longer prompts")
 
 
 def truncation(key: str, value: Any, given: Given) -> Outcome:
-    """What happens to long prompts that are not dropped."""
+    """The treatment of long prompts that are not dropped."""
     if given.get("data.filter_overlong_prompts"):
         return no_effect("`filter_overlong_prompts` drops longer prompts first")
-    return honoured("data.overlong_prompts", value, "verl itself documents it and ignores it")
+    return honoured("data.overlong_prompts", value, "verl documents it but ignores it")
 
 
 def sample_limit(native_key: str) -> Rule:
-    """At most so many rows; a negative number is all."""
+    """A maximum number of rows; negative means all."""
 
     def rule(key: str, value: Any, given: Given) -> Outcome:
         if value is None or value < 0:
@@ -49,7 +49,7 @@ def sample_limit(native_key: str) -> Rule:
 
 
 def interval(native_key: str) -> Rule:
-    """Every so many steps; verl's -1 is our 0."""
+    """A number of steps between events; verl's -1 is our 0."""
 
     def rule(key: str, value: Any, given: Given) -> Outcome:
         if value is None or value < 0:
@@ -60,12 +60,12 @@ def interval(native_key: str) -> Rule:
 
 
 def top_k(key: str, value: Any, given: Given) -> Outcome:
-    """verl's -1 is our 0: all tokens."""
+    """`top_k`: verl's -1, all tokens, is our 0."""
     return translated({"rollout.top_k": 0}, "all tokens") if value == -1 else honoured("rollout.top_k", value)
 
 
 def rollout_engine(key: str, value: Any, given: Given) -> Outcome:
-    """verl must be given an engine; here the planner picks one that the card can run."""
+    """The engine, which verl requires; here the planner picks one that the card can run."""
     if value == "hf":
         return translated({"rollout.engine": "transformers"}, "the `generate` of transformers")
     if value not in ("vllm", "sglang", "trtllm"):
@@ -75,13 +75,13 @@ def rollout_engine(key: str, value: Any, given: Given) -> Outcome:
 
 
 def disable_logprobs(key: str, value: Any, given: Given) -> Outcome:
-    """A key of a widely copied command that no version of verl has had."""
+    """A key of a widely copied command that no release of verl has."""
     reason = "not a key of verl; the log-probability of each sampled token is always recorded, at no cost"
     return no_effect(reason, warn=True)
 
 
 def validation_temperature(key: str, value: Any, given: Given) -> Outcome:
-    """Of validation, unless it is greedy."""
+    """A sampling setting of validation, unless validation is greedy."""
     if given.get("actor_rollout_ref.rollout.val_kwargs.do_sample") is False:
         return no_effect("`val_kwargs.do_sample=false` is greedy")
     return honoured("trainer.validation_temperature", value)
@@ -92,25 +92,25 @@ def validation_sampling(key: str, value: Any, given: Given) -> Outcome:
     if not value:
         return translated({"trainer.validation_temperature": 0.0}, "greedy")
     if given.get("actor_rollout_ref.rollout.val_kwargs.temperature") is not None:
-        return no_effect("`val_kwargs.temperature` says how")
+        return no_effect("`val_kwargs.temperature` sets it")
     return no_effect("without `val_kwargs.temperature` validation stays greedy", warn=True)
 
 
 def num_devices(key: str, value: Any, given: Given) -> Outcome:
-    """Devices of all machines together."""
+    """The number of devices of all machines."""
     per_node, nodes = int(given.get("trainer.n_gpus_per_node") or 1), int(given.get("trainer.nnodes") or 1)
     reason = f"{per_node} in each of {nodes}" if nodes > 1 else "devices of the run"
     return translated({"plan.num_devices": per_node * nodes}, reason)
 
 
 def critic_warmup(key: str, value: Any, given: Given) -> Outcome:
-    """verl lets the actor learn in the step that the number names; here it is the steps without the actor."""
+    """In verl the first step in which the actor learns; here the number of steps before it."""
     steps = max(value - 1, 0)
     return translated({"algorithm.critic_warmup_steps": steps}, f"verl's actor learns from step {max(value, 1)} on")
 
 
 def resume_mode(key: str, value: Any, given: Given) -> Outcome:
-    """Whether to continue a run, and from where."""
+    """Whether a run continues, and from which checkpoint."""
     if value == "resume_path":
         path = given.get("trainer.resume_from_path")
         return (
@@ -126,14 +126,14 @@ def resume_mode(key: str, value: Any, given: Given) -> Outcome:
 
 
 def resume_path(key: str, value: Any, given: Given) -> Outcome:
-    """Read by `resume_mode=resume_path` only."""
+    """A key that only `resume_mode=resume_path` reads."""
     if value is not None and given.get("trainer.resume_mode") == "resume_path":
         return honoured("trainer.resume", value)
     return no_effect("only `trainer.resume_mode=resume_path` reads it", warn=value is not None)
 
 
 def loggers(key: str, value: Any, given: Given) -> Outcome:
-    """Trackers, `file` being JSON lines."""
+    """Trackers; verl's `file` is JSON lines."""
     names = [value] if isinstance(value, str) else list(value or [])
     native = tuple("jsonl" if name == "file" else name for name in names)
     if native == tuple(names):

@@ -1,4 +1,4 @@
-"""Which keys of verl set a native setting, found by running the rules."""
+"""The keys of verl that set a native setting, found by running the rules."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ SWITCHES: Mapping[str, Any] = {
     f"{ACTOR}.use_dynamic_bsz": True,
     f"{ACTOR}.use_kl_loss": True,
 }
-"keys under which others are read"
+"keys that enable others"
 VALUES = (True, False, 2, 0.5, "0.5_2.0", "token", "token_k1", "file", "error", "fp32", "sdpa", "vllm", "gae", "gspo")
-"tried on each key next to the default that verl gives it"
+"values tried for each key in addition to verl's default"
 
 
 @cache

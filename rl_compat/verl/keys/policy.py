@@ -1,4 +1,4 @@
-"""verl's advantage estimators, policy losses, KL terms and group filters as native algorithms and settings."""
+"""verl's keys of advantage estimators, policy losses, KL terms and group filters."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ LOSSES = {
     "cispo": "cispo",
 }
 OWN_AGGREGATION = {"sapo": "seq-mean-token-mean", "geo_mean": "seq-mean-token-mean"}
-"losses that verl averages their own way, whatever `loss_agg_mode` says"
+"losses that verl averages in their own way, independently of `loss_agg_mode`"
 WHOLE_REWARD = (None, "reward", "score", "seq_reward", "seq_final_reward")
 
 
 def estimator(key: str, value: Any, given: Given) -> Outcome:
-    """The advantage estimator, which names the algorithm here."""
+    """The advantage estimator, which is the algorithm here."""
     if value not in ESTIMATORS:
         return refused(f"the advantage estimators are {', '.join(f'`{name}`' for name in ESTIMATORS)}")
     name = ESTIMATORS[value]
     if name == "gpg" and not given.get(LOSS_MODE):
         native = {"algorithm.name": name, "algorithm.policy_loss": "ppo_clip"}
-        return translated(native, "verl keeps the clipped loss unless `policy_loss.loss_mode=gpg`", warn=True)
+        return translated(native, "verl uses the clipped loss unless `policy_loss.loss_mode=gpg`", warn=True)
     if name == value:
         return honoured("algorithm.name", value)
     reason = "PPO is the algorithm with this estimator and a critic" if value == "gae" else "the same numbers"
@@ -65,7 +65,7 @@ def loss_mode(key: str, value: Any, given: Given) -> Outcome:
     if value not in LOSSES:
         return refused(f"the policy losses are {', '.join(f'`{name}`' for name in (*LOSSES, 'bypass_mode'))}")
     if is_bypassing(given):
-        return no_effect("as in verl, `rollout_correction.bypass_mode` takes its `loss_type`", warn=value != "vanilla")
+        return no_effect("as in verl, `rollout_correction.bypass_mode` uses its `loss_type`", warn=value != "vanilla")
     if value == "dro" and given.get(f"{ACTOR}.policy_loss.dro_beta") is None:
         return refused("verl's `dro` needs a number above 0", hint=f"give `{ACTOR}.policy_loss.dro_beta=0.1`")
     if LOSSES[value] == value:
@@ -74,7 +74,7 @@ def loss_mode(key: str, value: Any, given: Given) -> Outcome:
 
 
 def loss_aggregation(key: str, value: Any, given: Given) -> Outcome:
-    """How token losses become one, unless the policy loss has its own way."""
+    """The aggregation of token losses, unless the policy loss has its own."""
     mode = given.get(LOSS_MODE)
     own = None if is_bypassing(given) else OWN_AGGREGATION.get(str(mode))
     if mode == "gspo":
@@ -82,13 +82,13 @@ def loss_aggregation(key: str, value: Any, given: Given) -> Outcome:
     if own is None:
         return honoured("algorithm.loss_aggregation", value)
     if own == value:
-        return honoured("algorithm.loss_aggregation", value, f"`{mode}` has it anyway")
+        return honoured("algorithm.loss_aggregation", value, f"`{mode}` always uses it")
     reason = f"as in verl, `{mode}` averages over each response first; `algorithm.loss_aggregation` overrides it"
     return no_effect(reason, warn=True)
 
 
 def use_kl_in_reward(key: str, value: Any, given: Given) -> Outcome:
-    """A KL penalty in the reward, with the estimator of `kl_penalty`; a reward has no gradient, so `+` adds nothing."""
+    """A KL penalty in the reward, with the estimator of `kl_penalty`, without `+`, since a reward has no gradient."""
     kind = str(given.get("algorithm.kl_penalty") or "kl").removesuffix("+")
     return kl_term("algorithm.kl_in_reward", kind if value else "none")
 
@@ -101,7 +101,7 @@ def kl_penalty(key: str, value: Any, given: Given) -> Outcome:
 
 
 def kl_control(native_key: str) -> Rule:
-    """A number of the KL controller, which only a penalty in the reward reads."""
+    """A number of the KL controller, which only a KL penalty in the reward uses."""
 
     def rule(key: str, value: Any, given: Given) -> Outcome:
         return honoured(native_key, value) if given.get("algorithm.use_kl_in_reward") else _no_kl_in_reward()
@@ -147,21 +147,23 @@ def clip_ratio(key: str, value: Any, given: Given) -> Outcome:
 
 
 def clip_ratio_low(key: str, value: Any, given: Given) -> Outcome:
-    """How far below 1 a ratio may pay off; a bound beyond 1, as CISPO is given, is none."""
+    """The lower clip range of the ratio; above 1, as some commands for CISPO have it, there is no bound."""
     if value is None:
-        return no_effect("null leaves our default")
+        return no_effect("null keeps our default")
     if value > 1 and given.get(LOSS_MODE) not in ("geo_mean", "dppo_kl"):
-        return translated({"algorithm.clip_low": 1.0}, "a ratio is never below 0, and 1 allows as much")
+        return translated({"algorithm.clip_low": 1.0}, "a ratio is never below 0, so 1 has the same effect")
     return honoured("algorithm.clip_low", value)
 
 
 def filter_groups(key: str, value: Any, given: Given) -> Outcome:
     """DAPO's dynamic sampling."""
-    return translated({"algorithm.dynamic_sampling": value}, "prompts whose responses score alike are replaced")
+    return translated(
+        {"algorithm.dynamic_sampling": value}, "prompts whose responses all have the same reward are replaced"
+    )
 
 
 def filter_metric(key: str, value: Any, given: Given) -> Outcome:
-    """What must differ in a group; here it is the reward."""
+    """The metric that must differ in a group; here it is the reward."""
     if not _filters(given):
         return no_effect("`filter_groups.enable` is not true")
     other = value not in WHOLE_REWARD
@@ -169,11 +171,11 @@ def filter_metric(key: str, value: Any, given: Given) -> Outcome:
 
 
 def filter_rounds(key: str, value: Any, given: Given) -> Outcome:
-    """How often a step may draw further prompts; verl stops the run after them, here the step takes what it has."""
+    """Maximum sampling rounds of a step; verl then stops the run, and here the step uses the prompts it has."""
     if not _filters(given):
         return no_effect("`filter_groups.enable` is not true")
     if value <= 0:
-        return translated({"algorithm.max_sampling_rounds": UNLIMITED_ROUNDS}, "as good as no limit")
+        return translated({"algorithm.max_sampling_rounds": UNLIMITED_ROUNDS}, "practically unlimited")
     return translated({"algorithm.max_sampling_rounds": value}, "then a step learns from the prompts that it has")
 
 

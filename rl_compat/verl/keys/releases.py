@@ -10,7 +10,7 @@ from importlib.resources import files
 from typing import Any
 
 ABSENT = "-"
-"in the table: this release has no such key"
+"marks a release without the key"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,16 +21,16 @@ class Releases:
     defaults: Mapping[str, Sequence[Any]]
 
     def having(self, key: str) -> tuple[str, ...]:
-        """The releases that have a key, none for one that verl never had."""
+        """The releases that have a key; empty for a key that verl never had."""
         given = self.defaults.get(key, ())
         return tuple(name for name, default in zip(self.names, given, strict=False) if default != ABSENT)
 
     def newest_default(self, key: str) -> Any:
-        """The default in the newest release that has the key. Raises KeyError when none has."""
+        """The default in the newest release that has the key. Raises KeyError if none has it."""
         return next(default for default in reversed(self.defaults[key]) if default != ABSENT)
 
     def is_default(self, key: str, value: Any) -> bool:
-        """Whether a value is the key's default in some release."""
+        """Whether a value is the key's default in any release."""
         return any(default == value and default != ABSENT for default in self.defaults.get(key, ()))
 
 

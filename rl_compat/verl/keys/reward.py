@@ -1,4 +1,4 @@
-"""verl's rewards: custom functions, managers, the penalty for overlong responses, and reward models."""
+"""verl's keys of rewards: custom functions, managers, the penalty for overlong responses, and reward models."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OVERLONG = (
     "reward_model.overlong_buffer",
 )
 MODELS = {"reward.reward_model": "model_path", "reward_model": "model.path"}
-"where a learned reward is switched on, and where its path is"
+"the switch of a reward model, and its path"
 PLAIN_MANAGERS = {
     "naive": "every response is scored",
     "dapo": "every response is scored; `overlong_buffer` has the penalty",
@@ -29,7 +29,7 @@ def custom_reward(section: str) -> Rule:
     def rule(key: str, value: Any, given: Given) -> Outcome:
         path, name = given.get(f"{section}.path"), given.get(f"{section}.name") or "compute_score"
         if path is None:
-            return no_effect("`path` is not given" if value is not None else "null keeps the built-in scorers")
+            return no_effect("`path` is not given" if value is not None else "null keeps the built-in functions")
         return translated({"reward.functions": (f"{path}:{name}",)}, "file and function in one")
 
     return rule
@@ -50,7 +50,7 @@ def _as_text(value: Any) -> str:
 
 
 def manager(key: str, value: Any, given: Given) -> Outcome:
-    """Who scores a batch."""
+    """The reward manager."""
     if value is None:
         return no_effect("every response is scored")
     if value not in PLAIN_MANAGERS:
@@ -74,14 +74,14 @@ def overlong(key: str, value: Any, given: Given) -> Outcome:
     if name == "log":
         return no_effect("the penalty is in the metrics")
     if name == "penalty_factor":
-        return translated({"reward.overlong_penalty": value}, "the largest penalty")
+        return translated({"reward.overlong_penalty": value}, "the maximum penalty")
     if length is None:
         return refused("the buffer has no length", hint=f"give `{section}.len`")
-    return translated({"reward.overlong_buffer": length}, "tokens in which the penalty grows")
+    return translated({"reward.overlong_buffer": length}, "tokens over which the penalty grows")
 
 
 def longest_response(key: str, value: Any, given: Given) -> Outcome:
-    """`max_resp_len`, where the penalty ends; here it is the longest response."""
+    """`max_resp_len`, where the penalty ends; here it is the maximum response length."""
     longest = given.get("data.max_response_length", "data.max_response_length")
     if value in (None, longest):
         return no_effect("the penalty ends at `data.max_response_length`")
@@ -89,17 +89,19 @@ def longest_response(key: str, value: Any, given: Given) -> Outcome:
 
 
 def reward_model(section: str) -> Rule:
-    """The switch or the path of a learned reward, which then scores alone."""
+    """The switch or the path of a reward model, which is then the only reward."""
 
     def rule(key: str, value: Any, given: Given) -> Outcome:
         path = given.get(f"{section}.{MODELS[section]}")
         if not given.get(f"{section}.enable"):
-            return no_effect("no learned reward" if key.endswith("enable") else f"`{section}.enable` is not true")
+            return no_effect("no reward model" if key.endswith("enable") else f"`{section}.enable` is not true")
         if any(given.get(f"{function}.path") for function in FUNCTIONS):
             hint = "set `reward.functions`, `reward.model` and their weights"
             return refused("verl's function calls a reward server, which does not exist here", hint=hint)
         if path is None:
-            return refused("it has no model", hint=f"give `{section}.{MODELS[section]}`")
-        return translated({"reward.model": path, "reward.functions": ()}, "the model scores alone, in this process")
+            return refused("the model has no path", hint=f"give `{section}.{MODELS[section]}`")
+        return translated(
+            {"reward.model": path, "reward.functions": ()}, "the model is the only reward and runs in this process"
+        )
 
     return rule

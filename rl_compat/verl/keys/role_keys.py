@@ -12,7 +12,7 @@ SHARDING = inert("one device holds whole tensors")
 PACKED = inert("padding is trimmed from every micro-batch")
 CHUNKED = inert("log-probabilities and entropy are always computed in chunks")
 NOT_COMPILED = inert("nothing is compiled")
-PROFILER = inert("this profiler is not supported; the metrics contain time and memory of each phase")
+PROFILER = inert("this profiler is not supported; the metrics contain the time and memory of each phase")
 
 ENGINE: Mapping[str, Rule] = {
     "param_offload": role_meanings.offload("plan.offload_idle_models"),
@@ -24,7 +24,7 @@ ENGINE: Mapping[str, Rule] = {
     "mixed_precision.param_dtype": role_meanings.compute_dtype("what training multiplies in"),
     "mixed_precision.reduce_dtype": inert("one device reduces nothing"),
     "mixed_precision.buffer_dtype": inert("buffers keep their own dtype"),
-    "strategy": other_than(("fsdp", "fsdp2"), "one program for one device and many"),
+    "strategy": other_than(("fsdp", "fsdp2"), "one engine serves any number of devices"),
     "ulysses_sequence_parallel_size": other_than((1,), "a sequence is never split over devices"),
     "use_torch_compile": NOT_COMPILED,
     "entropy_from_logits_with_chunking": CHUNKED,
@@ -54,12 +54,12 @@ OPTIM: Mapping[str, Rule] = {
     "lr_scheduler_type": same("optimizer.schedule"),
     "warmup_style": same("optimizer.schedule"),
     "min_lr_ratio": same("optimizer.min_lr_fraction"),
-    "num_cycles": only((0.5,), "a cosine falls once", otherwise="a cosine falls once, which is 0.5 cycles"),
+    "num_cycles": only((0.5,), "the cosine schedule is half a cycle", otherwise="the cosine schedule is half a cycle"),
     "optimizer": renamed(
         "optimizer.name", {"AdamW": "adamw", "AdamW8bit": "adamw8bit"}, reason="the name here is in lower case"
     ),
-    "optimizer_impl": inert("`optimizer.name` says which implementation"),
-    "total_training_steps": inert("the schedule follows the run's own length"),
+    "optimizer_impl": inert("`optimizer.name` selects the implementation"),
+    "total_training_steps": inert("the schedule follows the length of the run"),
     "zero_indexed_step": inert("the schedule counts from zero"),
     "override_optimizer_config": only(
         (None, {}), "nothing to override", otherwise="set `optimizer.betas` and `optimizer.eps`"
@@ -101,7 +101,7 @@ MODEL: Mapping[str, Rule] = {
     "lora.dropout": same("model.lora_dropout"),
     "target_modules": role_meanings.targets,
     "exclude_modules": only(
-        (None, []), "nothing to exclude", otherwise="name what gets an adapter in `model.lora_targets`"
+        (None, []), "nothing to exclude", otherwise="list the modules with adapters in `model.lora_targets`"
     ),
     "lora_adapter_path": only(
         (None,), "adapters start at zero", otherwise="adapters start at zero; merge the old ones first"
@@ -154,7 +154,7 @@ LEARNER: Mapping[str, Rule] = {
     "use_torch_compile": NOT_COMPILED,
     "use_remove_padding": PACKED,
     "use_fused_kernels": MODEL["use_fused_kernels"],
-    "use_prefix_grouper": inert("each sequence has its own forward"),
+    "use_prefix_grouper": inert("each sequence has its own forward pass"),
     "pad_to_length": PACKED,
     "entropy_from_logits_with_chunking": CHUNKED,
     "entropy_from_logits_chunk_size": CHUNKED,
@@ -166,10 +166,12 @@ LEARNER: Mapping[str, Rule] = {
     "router_replay.*": inert("expert routing is not replayed"),
     "megatron.param_offload": ENGINE["param_offload"],
     "megatron.optimizer_offload": ENGINE["optimizer_offload"],
-    "megatron.*": inert("it says how Megatron splits, fuses or saves; one program for one device and many"),
-    "engine.*": inert("it says how an engine splits or fuses; one program for one device and many"),
-    "veomni.*": inert("it says how VeOmni splits or fuses; one program for one device and many"),
-    "torchtitan.*": inert("it says how TorchTitan splits or fuses; one program for one device and many"),
+    "megatron.*": inert(
+        "it configures how Megatron splits, fuses or saves; the training engine here has no such options"
+    ),
+    "engine.*": inert("it configures how an engine splits or fuses; the training engine here has no such options"),
+    "veomni.*": inert("it configures how VeOmni splits or fuses; the training engine here has no such options"),
+    "torchtitan.*": inert("it configures how TorchTitan splits or fuses; the training engine here has no such options"),
     "profiler.*": PROFILER,
 }
 

@@ -1,4 +1,4 @@
-"""verl's keys of the rollout: sampling, the engine, and what it has for tools, experts and profiles."""
+"""verl's keys of the rollout: sampling, the engine, tools, experts and profiling."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from rl_compat.verl.keys import meanings
 from rl_compat.verl.keys.role_keys import BATCHES, PROFILER
 from rl_compat.verl.keys.rules import DTYPES, Rule, inert, only, other_than, renamed, same
 
-GRAPHS = inert("decode steps are replayed as CUDA graphs wherever the device has them")
-HANDED_OVER = inert("the rollout shares the trained weights, or vLLM is given them in this process")
-ONE_DEVICE = "every tensor is whole on one device"
+GRAPHS = inert("decode steps are replayed as CUDA graphs where the device supports them")
+HANDED_OVER = inert("the rollout shares the trained weights, or passes them to vLLM in this process")
+ONE_DEVICE = "tensors are not split over devices"
 NO_TOOLS = "rollouts are single turns without tools"
 
 ROLLOUT: Mapping[str, Rule] = {
@@ -35,26 +35,26 @@ ROLLOUT: Mapping[str, Rule] = {
     "data_parallel_size": other_than((1,), ONE_DEVICE),
     "expert_parallel_size": other_than((1,), ONE_DEVICE),
     "pipeline_model_parallel_size": other_than((1,), ONE_DEVICE),
-    "nnodes": only((0,), "generation is where training is", otherwise="generation is where training is"),
-    "n_gpus_per_node": inert("generation is where training is"),
+    "nnodes": only(
+        (0,), "generation and training use the same devices", otherwise="generation and training use the same devices"
+    ),
+    "n_gpus_per_node": inert("generation and training use the same devices"),
     "enforce_eager": GRAPHS,
     "cudagraph_capture_sizes": GRAPHS,
-    "free_cache_engine": inert(
-        "the plan gives the engine's memory back between rollouts when an update needs the room"
-    ),
+    "free_cache_engine": inert("the plan frees the engine's memory between rollouts if an update needs it"),
     "enable_chunked_prefill": inert(
-        "vLLM may read a prompt in pieces, the native engine reads it whole; `max_num_batched_tokens` bounds both"
+        "vLLM may prefill a prompt in chunks, the native engine as a whole; `max_num_batched_tokens` limits both"
     ),
-    "enable_prefix_caching": inert("what prompts share is computed once, by `native` and by `vllm`"),
+    "enable_prefix_caching": inert("`native` and `vllm` compute shared prefixes once"),
     "scheduling_policy": inert("a response does not depend on the order in which they are generated"),
     "skip_tokenizer_init": inert("engines are given token ids"),
-    "multi_stage_wake_up": inert("vLLM always takes its weights first and its cache after them"),
-    "engine_kwargs*": other_than((None, {}, False), "vLLM is started with what the plan says"),
+    "multi_stage_wake_up": inert("vLLM always loads its weights before it allocates its cache"),
+    "engine_kwargs*": other_than((None, {}, False), "the plan sets vLLM's options"),
     "load_format": inert("the rollout has the trained weights from the start"),
     "layered_summon": inert("the rollout has the trained weights from the start"),
     "checkpoint_engine.*": HANDED_OVER,
     "update_weights_bucket_megabytes": HANDED_OVER,
-    "logprobs_mode": inert("log-probabilities are those after temperature, over all tokens, as training computes them"),
+    "logprobs_mode": inert("log-probabilities are after temperature and over all tokens, as in training"),
     "calculate_log_probs": inert("the log-probability of each sampled token is always recorded"),
     "disable_logprobs": meanings.disable_logprobs,
     "over_sample_rate": inert("as many responses are generated as are used"),
@@ -71,7 +71,7 @@ ROLLOUT: Mapping[str, Rule] = {
     "mtp*": inert("multi-token prediction is not supported"),
     "qat*": inert("quantization-aware training is not supported"),
     "enable_rollout_routing_replay": only((False,), "off", otherwise="expert routing is not replayed"),
-    "moe_load_balance_metrics_interval": inert("experts are not measured"),
+    "moe_load_balance_metrics_interval": inert("expert metrics are not supported"),
     "disaggregation.enabled": only((False,), "off", otherwise="prefill and decoding share the device"),
     "disaggregation.*": inert("prefill and decoding share the device"),
     "multi_turn.enable": only((False,), "single turns", otherwise=NO_TOOLS),

@@ -1,4 +1,4 @@
-"""Rules of verl's keys: a rule takes the key, its value and the other keys, and returns an outcome."""
+"""Rules for keys of verl: functions of a key, its value and the other keys that return an outcome."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ KL_NAMES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """All verl keys of the command, by name, and the configuration that they change."""
+    """All verl keys of a command by name, and the configuration that they change."""
 
     values: Mapping[str, Any]
     base: RunConfig
     texts: Mapping[str, str] = field(default_factory=dict)
-    "the values as they were written"
+    "the values as written"
 
     def get(self, key: str, native_key: str | None = None) -> Any:
         """The value of a verl key or, if it is not given, of a native key."""
@@ -80,7 +80,7 @@ def refused(reason: str, *, hint: str | None = None) -> Outcome:
 
 
 def kl_term(native_key: str, kind: str) -> Outcome:
-    """A KL term with verl's name of its estimator, a `+` kept, or `none`."""
+    """The native name of a KL estimator of verl, with its `+`, or `none`."""
     if kind == "none":
         return translated({native_key: "none"}, "no KL term")
     name, plus = kind.removesuffix("+"), "+" if kind.endswith("+") else ""
@@ -118,7 +118,7 @@ def renamed(native_key: str, names: Mapping[Any, Any], *, reason: str) -> Rule:
 
 @dataclass(frozen=True, slots=True)
 class Inert:
-    """The rule of a key that has nothing to act on here, whatever its value."""
+    """A rule for a key that has no effect here, whatever its value."""
 
     reason: str
 
@@ -127,12 +127,12 @@ class Inert:
 
 
 def inert(reason: str) -> Rule:
-    """A key that has nothing to act on here."""
+    """The outcome of a key that has no effect here."""
     return Inert(reason)
 
 
 def only(allowed: tuple[Any, ...], reason: str, *, otherwise: str) -> Rule:
-    """Values that describe what happens anyway; every other is refused."""
+    """A rule for a key whose given values describe what always happens; other values are refused."""
 
     def rule(key: str, value: Any, given: Given) -> Outcome:
         return no_effect(reason) if any(_equal(value, item) for item in allowed) else refused(otherwise)
@@ -141,7 +141,7 @@ def only(allowed: tuple[Any, ...], reason: str, *, otherwise: str) -> Rule:
 
 
 def other_than(usual: tuple[Any, ...], reason: str) -> Rule:
-    """A key that changes nothing here; a value other than the usual ones is worth a warning."""
+    """A rule for a key without effect here; a value other than the usual ones is a warning."""
     return lambda key, value, given: no_effect(reason, warn=not any(_equal(value, item) for item in usual))
 
 

@@ -11,8 +11,8 @@ from rl_compat.verl.keys.rules import Rule, inert, only, other_than, renamed, sa
 
 TEXT_ONLY = inert("models are text only")
 NO_RAY = inert("one device runs in this process, without Ray")
-NO_REWARD_SERVER = inert("a reward model runs in this process, read by its own template; no server is started")
-NO_SANDBOX = "no code sandbox is called; score with `reward.functions`"
+NO_REWARD_SERVER = inert("a reward model runs in this process with its own template; no server is started")
+NO_SANDBOX = "code sandboxes are not supported; use `reward.functions`"
 
 DATA: Mapping[str, Rule] = {
     "data.train_files": same("data.train_files"),
@@ -43,7 +43,7 @@ DATA: Mapping[str, Rule] = {
     "data.return_multi_modal_inputs": TEXT_ONLY,
     "data.dataloader_num_workers": inert("rows are in memory"),
     "data.use_shm": inert("rows are in memory"),
-    "data.validation_shuffle": inert("the order does not change the accuracy"),
+    "data.validation_shuffle": inert("the order does not affect the accuracy"),
     "data.image_key": TEXT_ONLY,
     "data.video_key": TEXT_ONLY,
     "data.audio_key": TEXT_ONLY,
@@ -56,8 +56,8 @@ DATA: Mapping[str, Rule] = {
         (None,), "no custom sampler", otherwise="rows are drawn in order or shuffled by `data.seed`"
     ),
     "data.datagen.*": only((None,), "no data generation", otherwise="data generation is not supported"),
-    "data.continuous_token.enable": only((False,), "off", otherwise="single turns have nothing to continue"),
-    "data.continuous_token.*": inert("single turns have nothing to continue"),
+    "data.continuous_token.enable": only((False,), "off", otherwise="conversations have a single turn"),
+    "data.continuous_token.*": inert("conversations have a single turn"),
     "data.tool_config_path": only((None,), "no tools", otherwise=NO_TOOLS),
     "data.function_tool_path": only((None,), "no tools", otherwise=NO_TOOLS),
     "data.apply_chat_template_kwargs": only(
@@ -159,7 +159,7 @@ TRAINER: Mapping[str, Rule] = {
     "trainer.resume_from_path": meanings.resume_path,
     "trainer.max_actor_ckpt_to_keep": same("trainer.keep_checkpoints"),
     "trainer.max_critic_ckpt_to_keep": same("trainer.keep_checkpoints"),
-    "trainer.del_local_ckpt_after_load": only((False,), "off", otherwise="a checkpoint that was loaded is kept"),
+    "trainer.del_local_ckpt_after_load": only((False,), "off", otherwise="a loaded checkpoint is kept"),
     "trainer.device": renamed("plan.device", {"cuda": "cuda", "cpu": "cpu"}, reason=""),
     "trainer.balance_batch": inert("one device has nothing to balance"),
     "trainer.esi_redundant_time": inert("`trainer.max_seconds` ends a run in time"),
@@ -170,19 +170,19 @@ TRAINER: Mapping[str, Rule] = {
     "trainer.v1.trainer_mode": only(
         ("sync",), "generation takes turns with training", otherwise="only `sync` exists here"
     ),
-    "trainer.v1.*": inert("only other trainer modes than `sync` read it"),
+    "trainer.v1.*": inert("only trainer modes other than `sync` read it"),
     "trainer.profile_steps": PROFILER,
     "trainer.*nsight_options.*": PROFILER,
     "trainer.npu_profile.*": PROFILER,
 }
 
 OTHERS: Mapping[str, Rule] = {
-    "model_engine": other_than(("dp",), "one program for one device and many"),
+    "model_engine": other_than(("dp",), "one engine serves any number of devices"),
     "*@*": only((), "", otherwise="config groups of verl have no alternatives here"),
     "--config-name": meanings.config_name,
     "--config-*": inert("the file that `--config-name` names is looked for there"),
     "--multirun": only((), "", otherwise="one run at a time"),
-    **dict.fromkeys(("--cfg", "--package", "--resolve", "--run"), inert("it is about how Hydra prints")),
+    **dict.fromkeys(("--cfg", "--package", "--resolve", "--run"), inert("it configures how Hydra prints")),
     "ray_kwargs.*": NO_RAY,
     "ray_init.*": NO_RAY,
     "transfer_queue.*": NO_RAY,
@@ -205,7 +205,7 @@ KEYS: Mapping[str, Rule] = {
     **TRAINER,
     **OTHERS,
 }
-"full key, or pattern with `*`, to rule; an exact key goes before a pattern"
+"full key, or pattern with `*`, to rule; an exact key has precedence"
 
 DEFAULTS_THAT_DIFFER: Mapping[str, tuple[str, str]] = {
     "data.train_batch_size": ("1024", "trainer.batch_size"),
@@ -217,4 +217,4 @@ DEFAULTS_THAT_DIFFER: Mapping[str, tuple[str, str]] = {
     "trainer.n_gpus_per_node": ("8", "plan.num_devices"),
     "actor_rollout_ref.actor.ppo_mini_batch_size": ("256", "trainer.mini_batch_size"),
 }
-"verl's default and the native key, where ours is another and it changes the run"
+"verl's default and the native key, where our default differs and affects the run"

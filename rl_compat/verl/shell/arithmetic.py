@@ -1,4 +1,4 @@
-"""Integer arithmetic as `$((…))` and `((…))` have it."""
+"""Integer arithmetic of `$((…))` and `((…))`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LARGEST_POWER = 10_000
 
 
 def evaluate(text: str, value_of: Callable[[str], str]) -> int:
-    """The value of an expression whose variables `value_of` gives as text. Raises ValueError."""
+    """The value of an expression; `value_of` returns the text of a variable. Raises ValueError."""
     python = re.sub(r"\$?\{?([A-Za-z_]\w*)\}?", r"\1", text.strip())
     python = python.replace("&&", " and ").replace("||", " or ")
     python = re.sub(r"!(?!=)", " not ", python)
@@ -41,7 +41,7 @@ def evaluate(text: str, value_of: Callable[[str], str]) -> int:
             tree = ast.parse(python.strip() or "0", mode="eval")
         return _value(tree.body, value_of)
     except (SyntaxError, ZeroDivisionError, OverflowError, RecursionError) as error:
-        raise ValueError(f"`{text.strip()}` is not whole-number arithmetic") from error
+        raise ValueError(f"`{text.strip()}` is not integer arithmetic") from error
 
 
 def _value(node: ast.expr, value_of: Callable[[str], str]) -> int:
@@ -67,7 +67,7 @@ def _value(node: ast.expr, value_of: Callable[[str], str]) -> int:
             return int(_value(left, value_of) ** min(max(exponent, 0), LARGEST_POWER))
         case ast.BinOp(left=left, op=kind, right=right) if type(kind) in BINARY:
             return int(BINARY[type(kind)](_value(left, value_of), _value(right, value_of)))
-    raise ValueError("not whole-number arithmetic")
+    raise ValueError("not integer arithmetic")
 
 
 def _no_variable(name: str) -> str:

@@ -13,7 +13,7 @@ DECLARATIONS = ("export", "declare", "typeset", "local", "readonly")
 
 
 def assign(scope: Scope, word: str) -> None:
-    """Carry out one assignment."""
+    """Execute one assignment."""
     match = ASSIGNMENT.fullmatch(word)
     assert match is not None
     name, item, adds, raw = match[1], match[2], match[3], match[4]
@@ -29,7 +29,7 @@ def assign(scope: Scope, word: str) -> None:
 
 
 def declare(scope: Scope, words: Sequence[str]) -> dict[str, str]:
-    """Carry out `export`, `local` and the like; what `export` names, with its value."""
+    """Execute `export`, `local` and similar commands; returns the exported variables and values."""
     exported = {}
     for word in words[1:]:
         if ASSIGNMENT.fullmatch(word):
@@ -41,7 +41,7 @@ def declare(scope: Scope, words: Sequence[str]) -> dict[str, str]:
 
 
 def own_environment(scope: Scope, words: Sequence[str]) -> dict[str, str]:
-    """The variables that stand before a command, for it alone."""
+    """The variables that are assigned in front of a command and apply only to it."""
     pairs = [match for word in words if (match := ASSIGNMENT.fullmatch(word))]
     return {match[1]: expand_text(match[4], scope) for match in pairs}
 

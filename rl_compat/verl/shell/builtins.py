@@ -1,4 +1,4 @@
-"""Builtin commands of the shell that change what a script would start."""
+"""Shell builtins that affect which programs a script starts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Stop(Exception):  # noqa: N818
-    """The script, a function or a loop ends here."""
+    """Ends the script, a function or a loop."""
 
     def __init__(self, kind: str) -> None:
         super().__init__(kind)
@@ -97,7 +97,7 @@ def _execute(shell: Reader, words: list[str], line: int) -> bool | None:
 def _read(shell: Reader, words: list[str], line: int) -> bool | None:
     for word in words:
         if re.fullmatch(r"[A-Za-z_]\w*", word):
-            shell.scope.variables[word] = unknown("`read` reads its value while the script runs")
+            shell.scope.variables[word] = unknown("`read` gets its value when the script runs")
     return None
 
 

@@ -1,4 +1,4 @@
-"""The output of the harmless commands that scripts put in `$(…)`: paths, dates, texts. Nothing is started."""
+"""The output of harmless commands in `$(…)`: paths, dates, texts. No process is started."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ OUTPUT: Mapping[str, Callable[[Sequence[str]], str]] = {
 
 
 def status_of(words: Sequence[str]) -> bool | None:
-    """Whether a command would succeed, for questions that this process can answer; None for any other."""
+    """Whether a command would succeed, for commands that this process can evaluate; None for any other."""
     match list(words):
         case ["true" | ":", *_]:
             return True

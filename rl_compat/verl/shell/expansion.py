@@ -1,4 +1,4 @@
-"""Words of a shell script into the texts that a command gets: quotes, variables, `$(…)`, `$((…))`, arrays."""
+"""Expansion of words of a shell script: quotes, variables, `$(…)`, `$((…))`, arrays."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ESCAPES = {"n": "\n", "t": "\t", "\\": "\\", "'": "'", '"': '"'}
 
 
 def expand_word(raw: str, scope: Scope) -> list[str]:
-    """The texts that one word becomes: several for `"${list[@]}"`, none for an empty `$variable`."""
+    """The texts of one word: several for `"${list[@]}"`, none for an empty `$variable`."""
     fields = _Fields()
     _expand(raw, scope, fields, quoted=False)
     return fields.done()
@@ -39,7 +39,7 @@ def array_items(raw: str, scope: Scope) -> list[str]:
 
 
 class _Fields:
-    """Texts being put together: what is quoted stays whole, the rest is split at blanks."""
+    """Texts under construction: quoted parts stay whole, the rest is split at blanks."""
 
     def __init__(self, *, splits: bool = True) -> None:
         self._splits = splits
@@ -72,14 +72,14 @@ class _Fields:
         return self._fields
 
     def _end(self) -> None:
-        """Finish a text; an argument of nothing but variables that are not set is none."""
+        """Finish a text; an argument that consists only of unset variables is dropped."""
         current, self._current = self._current, None
         if current is not None and not (self._splits and current and not without_unset(current)):
             self._fields.append(current)
 
 
 def _expand(raw: str, scope: Scope, fields: _Fields, *, quoted: bool) -> None:
-    """Add what `raw` becomes; `quoted` is inside of double quotes."""
+    """Add the expansion of `raw`; `quoted` means inside double quotes."""
     position = 0
     while position < len(raw):
         character = raw[position]
@@ -113,7 +113,7 @@ def _quoted(inner: str, scope: Scope, fields: _Fields) -> None:
 
 
 def _dollar(raw: str, position: int, scope: Scope, fields: _Fields, *, quoted: bool) -> int:
-    """Add what stands at a `$`; the position after it."""
+    """Add the expansion at a `$`; returns the position after it."""
     following = raw[position + 1 : position + 2]
     if following == "(":
         end = closing(raw, position + 1)
@@ -142,7 +142,7 @@ def _of_brackets(inner: str, scope: Scope) -> str:
 
 
 def arithmetic(text: str, scope: Scope) -> str:
-    """The value of an expression as text, or a mark."""
+    """The value of an arithmetic expression as text, or a mark."""
     filled = expand_text(re.sub(r"[\"']", "", text), scope)
     marks = [mark_of(filled), *(mark_of(scope.get(name) or "") for name in re.findall(r"[A-Za-z_]\w*", filled))]
     mark = next((mark for mark in marks if mark), None)
@@ -162,10 +162,10 @@ def _put(fields: _Fields, text: str, *, quoted: bool) -> None:
 
 
 def _parameter(body: str, scope: Scope, fields: _Fields, *, quoted: bool) -> None:
-    """Add what `${body}` becomes."""
+    """Add the expansion of `${body}`."""
     match = PARAMETER.fullmatch(body)
     if match is None:
-        _put(fields, unknown(f"`${{{body}}}` is not read"), quoted=quoted)
+        _put(fields, unknown(f"`${{{body}}}` is not supported"), quoted=quoted)
         return
     name, item, rest = match["name"], match["item"], match["rest"]
     if match["indirect"] and not rest:
@@ -218,7 +218,7 @@ def _item(name: str, item: str | None, scope: Scope) -> str | None:
 
 
 def _changed(name: str, value: str | None, rest: str, scope: Scope, *, quoted: bool) -> tuple[str, bool]:
-    """A variable's value after the operator in `rest`, and whether it stays one word."""
+    """The value of a variable after the operator in `rest`, and whether it stays one word."""
     operation = re.match(r":?[-=+?]", rest)
     if operation:
         return _alternative(name, value, operation[0], rest[operation.end() :], scope, quoted=quoted)
@@ -246,7 +246,7 @@ def _alternative(
 
 
 def _cut(value: str, rest: str, scope: Scope) -> str:
-    """Case, prefix, suffix, replacement or part of a text."""
+    """A text after an operator for case, prefix, suffix, replacement or substring."""
     if rest in (",,", "^^"):
         return value.lower() if rest == ",," else value.upper()
     if rest[0] in "%#":
@@ -259,7 +259,7 @@ def _cut(value: str, rest: str, scope: Scope) -> str:
         return re.sub(expression, lambda match: filled, value, count=0 if rest.startswith("//") else 1)
     part = re.fullmatch(r":(?!-)\s*(-?\d+)(?::(-?\d+))?", rest)
     if part is None:
-        return unknown(f"`{rest}` after a variable is not read")
+        return unknown(f"`{rest}` after a variable is not supported")
     start = int(part[1])
     return value[start:] if part[2] is None else value[start:][: int(part[2])]
 

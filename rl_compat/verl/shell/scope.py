@@ -1,4 +1,4 @@
-"""What a shell script knows while it is read: variables, arguments, and marks for what only running it would give."""
+"""The state of a shell script: variables, arguments, and marks for values that only a run can determine."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ Value = str | list[str]
 
 
 def unknown(reason: str) -> str:
-    """A text that stands for a value that only running the script would give."""
+    """A mark for a value that only a run of the script can determine."""
     return f"\0k{reason}\0"
 
 
 def unset(name: str) -> str:
-    """A text that stands for a variable that nothing sets."""
+    """A mark for an unset variable."""
     return f"\0u{name}\0"
 
 
@@ -26,13 +26,13 @@ def mark_of(text: str) -> re.Match[str] | None:
 
 
 def without_unset(text: str) -> str:
-    """The text as bash has it: what is not set is empty."""
+    """The text as in bash, where unset variables are empty."""
     return re.sub("\0u[^\0]*\0", "", text)
 
 
 @dataclass(slots=True)
 class Scope:
-    """Variables by name, the script's arguments, and how a command in `$(…)` is answered."""
+    """Variables by name, the script's arguments, and a function for commands in `$(…)`."""
 
     environment: Mapping[str, str]
     substitute: Callable[[str], str]
@@ -41,10 +41,10 @@ class Scope:
     variables: dict[str, Value] = field(default_factory=dict)
     arguments: list[str] = field(default_factory=list)
     reads_arguments: bool = False
-    "whether anything has looked at the arguments"
+    "whether the script has read its arguments"
 
     def get(self, name: str) -> str | None:
-        """A variable's text, of an array the first item; None when it is not set."""
+        """The text of a variable, or the first item of an array; None if it is not set."""
         if name.isdigit():
             return self._argument(int(name))
         value = self.variables.get(name, self.environment.get(name))
@@ -53,7 +53,7 @@ class Scope:
         return value
 
     def items(self, name: str) -> list[str] | None:
-        """All items of an array, or of the arguments under `@` and `*`; None when it is not set."""
+        """All items of an array, or of the arguments for `@` and `*`; None if it is not set."""
         if name in ("@", "*"):
             self.reads_arguments = True
             return list(self.arguments)

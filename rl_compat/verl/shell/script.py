@@ -54,7 +54,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadScript:
-    """What reading a script gave."""
+    """The result of reading a script."""
 
     started: Sequence[Started]
     exported: Mapping[str, str]
@@ -71,9 +71,9 @@ def read_script(
     folder: Path,
     doubtful: bool = False,
 ) -> ReadScript:
-    """Follow a script with these arguments and environment. `folder` is where other scripts are looked for.
+    """Follow a script with these arguments and environment; other scripts are searched in `folder`.
 
-    A condition that only running would decide counts as `doubtful`. Raises ConfigError for what is not a shell script.
+    A condition that only a run can decide counts as `doubtful`. Raises ConfigError if the text is not a shell script.
     """
     reader = Reader(name=name, folder=folder, environment=environment, arguments=arguments, doubtful=doubtful)
     reader.run(text)

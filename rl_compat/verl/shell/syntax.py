@@ -1,4 +1,4 @@
-"""The grammar of shell scripts: text into commands whose words are still as they were written."""
+"""The grammar of shell scripts: parses text into commands with unexpanded words."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Negated:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class If:
     branches: Sequence[tuple[Body, Body]]
-    "conditions and what they guard; `else` has an empty condition"
+    "conditions and their branches; `else` has an empty condition"
     line: int
 
 
@@ -60,7 +60,7 @@ class Case:
 class For:
     name: str
     words: Sequence[str] | None
-    "None is the script's arguments"
+    "None means the script's arguments"
     body: Body
     line: int
 
@@ -94,7 +94,7 @@ SEPARATORS = (";", "&", "\n")
 
 
 def parse_script(text: str, name: str) -> Body:
-    """The commands of a script in order. Errors mention `name`. Raises ConfigError."""
+    """The commands of a script in order. Raises ConfigError, which mentions `name`."""
     parser = _Parser(tokenize(text, name), name)
     body = parser.body(())
     parser.expect_end()
@@ -102,7 +102,7 @@ def parse_script(text: str, name: str) -> Body:
 
 
 class _Parser:
-    """Recursive descent over tokens; `body` reads until one of some closing words."""
+    """A recursive-descent parser; `body` reads up to one of some closing words."""
 
     def __init__(self, tokens: Sequence[Token], name: str) -> None:
         self._tokens = tokens
@@ -121,7 +121,7 @@ class _Parser:
     def expect_end(self) -> None:
         token = self._peek()
         if token is not None:
-            raise self._wrong(token, f"`{token.text}` has nothing to close")
+            raise self._wrong(token, f"`{token.text}` closes nothing")
 
     def _chain(self) -> Node:
         first = self._command()
@@ -222,13 +222,13 @@ class _Parser:
         while (token := self._next("`)`")).text == "|":
             patterns.append(self._next("a pattern").text)
         if token.text != ")":
-            raise self._wrong(token, f"`{token.text}` stands where `)` should")
+            raise self._wrong(token, f"`{token.text}` is in the place of `)`")
         return patterns
 
     def _for(self, token: Token) -> Node:
         name = self._next("a name")
         if name.is_operator:
-            raise self._wrong(token, "a loop `for ((…))` is not read")
+            raise self._wrong(token, "loops with `for ((…))` are not supported")
         words: list[str] | None = None
         self._skip_newlines()
         if self._peek_text() == "in":
@@ -259,14 +259,14 @@ class _Parser:
     def _next(self, wanted: str) -> Token:
         token = self._peek()
         if token is None:
-            raise ConfigError(f"`{self._name}` ends where {wanted} should stand", hint="is the script whole?")
+            raise ConfigError(f"`{self._name}` ends before {wanted}", hint="is the script whole?")
         self._position += 1
         return token
 
     def _take(self, text: str) -> None:
         token = self._next(f"`{text}`")
         if token.text != text:
-            raise self._wrong(token, f"`{token.text.strip()}` stands where `{text}` should")
+            raise self._wrong(token, f"`{token.text.strip()}` is in the place of `{text}`")
 
     def _skip(self, *texts: str) -> None:
         for text in texts:

@@ -1,4 +1,4 @@
-"""Conditions of a shell script: `[ … ]`, `test` and `[[ … ]]`, decided where that needs no running."""
+"""Conditions of a shell script: `[ … ]`, `test` and `[[ … ]]`, decided where possible without running it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NUMBERS: Mapping[str, Callable[[int, int], bool]] = {
 
 
 def decide(words: Sequence[str], *, patterns: bool) -> bool | None:
-    """Whether a condition holds, brackets taken off; None when it cannot be known. `patterns` is for `[[ … ]]`."""
+    """Whether a condition without its brackets holds; None if unknown. `patterns` is for `[[ … ]]`."""
     for joint in (("-o", "||"), ("-a", "&&")):
         position = _outside(words, joint)
         if position is not None:
@@ -85,7 +85,7 @@ def _whole(text: str) -> bool:
 
 
 def _outside(words: Sequence[str], joints: Sequence[str]) -> int | None:
-    """The place of a joint outside of brackets, between two conditions."""
+    """The position of an operator between two conditions, outside of brackets."""
     depth = 0
     for position, word in enumerate(words):
         depth += (word == "(") - (word == ")")

@@ -1,4 +1,4 @@
-"""The words and operators of a shell script, each with its line; quotes and expansions stay as they were written."""
+"""The tokens of a shell script with their lines; quotes and expansions are kept."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ARRAY = re.compile(r"[A-Za-z_]\w*\+?=$")
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A word, or an operator, a whole `((…))` being one."""
+    """A word or an operator; a whole `((…))` is one token."""
 
     text: str
     line: int
@@ -23,7 +23,7 @@ class Token:
 
 
 def tokenize(text: str, name: str) -> Sequence[Token]:
-    """The tokens of a script; comments, redirections and here-documents are left out. Raises ConfigError."""
+    """The tokens of a script without comments, redirections and here-documents. Raises ConfigError."""
     return _Reader(text.replace("\r\n", "\n"), name).tokens()
 
 
@@ -120,7 +120,7 @@ class _Reader:
             self._documents.append((re.sub(r"[\"'\\]", "", word), redirection.group(2) == "<<-"))
 
     def _skip_documents(self) -> None:
-        """Go past the here-documents that the finished line opened."""
+        """Skip the here-documents that the finished line opened."""
         for end, dedented in self._documents:
             while self._position < len(self._text):
                 stop = self._text.find("\n", self._position)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from fakes.verl_settings import judge_config, load_config
-from verl.verl_table import PAGE, VERDICTS, beside_of, plausible, rows
+from verl.verl_table import PAGE, VERDICTS, companions_of, plausible, rows
 
 from rl_compat.config.settings import settings, values_of
 from rl_compat.errors import ConfigError
@@ -49,7 +49,7 @@ def test_a_verdict_says_what_is_set_or_why_not() -> None:
 def test_the_settings_file_of_a_key_loads_to_what_the_key_itself_gives(
     key: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    arguments = [*beside_of(key), f"{key}={plausible(key)}"]
+    arguments = [*companions_of(key), f"{key}={plausible(key)}"]
     path = tmp_path_factory.mktemp("run") / "run.toml"
     path.write_text(translated_toml(judge_config(None, arguments)), encoding="utf-8")
 
@@ -62,7 +62,7 @@ def test_a_refused_key_stops_a_run_and_is_named() -> None:
     for row in refused:
         key = row.key.strip("`")
         with pytest.raises(ConfigError) as caught:
-            load_config(None, [*beside_of(key), f"{key}={plausible(key)}"])
+            load_config(None, [*companions_of(key), f"{key}={plausible(key)}"])
         assert caught.value.exit_code == 2
         assert row.why.splitlines()[0] in caught.value.message.replace("|", "\\|")
 
@@ -80,7 +80,7 @@ def test_the_defaults_of_every_release_are_understood_one_by_one() -> None:
 
 
 def test_a_key_without_effect_leaves_every_setting_alone() -> None:
-    idle = [row.key.strip("`") for row in rows() if row.verdict == "without effect" and not row.beside]
+    idle = [row.key.strip("`") for row in rows() if row.verdict == "without effect" and not row.companions]
     config = judge_config(None, [f"{key}={plausible(key)}" for key in idle]).config
 
     assert values_of(config) == values_of(load_config().config)

@@ -236,11 +236,11 @@ def test_nothing_is_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "fact"),
     [
-        ("if true; then run", "ends where"),
+        ("if true; then run", "`fi`"),
         ("run 'a", "line 1: `'` is not closed"),
         ("a=1\nrun $(x", "line 2"),
-        ("run a )", "has nothing to close"),
-        ("f() { f; }\nf", "in a circle"),
+        ("run a )", "`)`"),
+        ("f() { f; }\nf", "`f`"),
         ("a=1\nrun ${a:-'}", "line 2"),
         ("while true; do while true; do A=1; done; done", "runs more than 100000 commands"),
     ],

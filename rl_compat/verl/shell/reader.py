@@ -1,0 +1,355 @@
+"""Reads a shell script: decides conditions, follows loops and functions, and records programs."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rl_compat.errors import ConfigError
+from rl_compat.verl.shell.assignments import ASSIGNMENT, DECLARATIONS, assign, declare
+from rl_compat.verl.shell.builtins import BUILTINS, Stop
+from rl_compat.verl.shell.commands import OUTPUT, status_of
+from rl_compat.verl.shell.expansion import arithmetic, expand_text, expand_word
+from rl_compat.verl.shell.scope import Scope, mark_of, unknown, without_unset
+from rl_compat.verl.shell.syntax import (
+    Arithmetic,
+    Body,
+    Case,
+    Chain,
+    For,
+    Function,
+    Group,
+    If,
+    Negated,
+    Node,
+    Simple,
+    While,
+    parse_script,
+)
+from rl_compat.verl.shell.tests import decide
+
+SHELLS = ("bash", "sh", "zsh")
+MOST_ROUNDS = 1000
+MOST_DEPTH = 20
+MOST_COMMANDS = 100_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started:
+    """A program that a script would start."""
+
+    words: Sequence[str]
+    "arguments that only a run can determine contain a mark"
+    line: int
+    script: str
+    environment: Mapping[str, str]
+    "variables set only for this program"
+
+
+@dataclass(slots=True)
+class Output:
+    """The output of a script in `$(…)`, and why it is unknown."""
+
+    texts: list[str] = field(default_factory=list)
+    unknown: str | None = None
+
+
+class Reader:
+    def __init__(
+        self,
+        *,
+        name: str,
+        folder: Path,
+        environment: Mapping[str, str],
+        arguments: Sequence[str],
+        doubtful: bool,
+    ) -> None:
+        self.scope = Scope(environment=environment, substitute=self._substitute, script=name, arguments=list(arguments))
+        self.scope.variables["BASH_SOURCE"] = [str(folder / name)]
+        self.scope.variables["RANDOM"] = unknown("`$RANDOM` is different each time")
+        self.started: list[Started] = []
+        self.exported: dict[str, str] = {}
+        self.notes: list[str] = []
+        self.num_commands = 0
+        self.line = 1
+        self.name = name
+        self.doubtful = doubtful
+        self.folder = folder
+        self.cwd = Path.cwd()
+        self.functions: dict[str, Body] = {}
+        self.output: Output | None = None
+        self.depth = 0
+
+    @property
+    def is_silent(self) -> bool:
+        return not self.started and self.output is None
+
+    def run(self, text: str) -> None:
+        """Follow a script to its end. Raises ConfigError."""
+        try:
+            self.body(parse_script(text, self.name))
+        except Stop:
+            return
+        except (ValueError, RecursionError) as error:
+            fact = f"`{self.name}` cannot be read at line {self.line}: {error}"
+            raise ConfigError(fact, hint="only what `bash -n` accepts is read") from error
+
+    def body(self, body: Body) -> bool | None:
+        status: bool | None = True
+        for node in body:
+            status = self._node(node)
+        return status
+
+    def _node(self, node: Node) -> bool | None:
+        self.num_commands += 1
+        if self.num_commands > MOST_COMMANDS:
+            raise ConfigError(
+                f"`{self.name}` runs more than {MOST_COMMANDS} commands", hint="does it have an infinite loop?"
+            )
+        match node:
+            case Simple():
+                return self._simple(node)
+            case Chain():
+                return self._chain(node)
+            case If():
+                return self._if(node)
+            case Case():
+                return self._case(node)
+            case For():
+                return self._for(node)
+            case While():
+                return self._while(node)
+            case Group():
+                return self._group(node)
+            case Negated():
+                status = self._node(node.node)
+                return None if status is None else not status
+            case Arithmetic():
+                return self._arithmetic(node)
+            case Function():
+                self.functions[node.name] = node.body
+        return True
+
+    def _chain(self, node: Chain) -> bool | None:
+        status = self._node(node.first)
+        for joint, following in node.rest:
+            if joint == "|":
+                self._spoil("a pipe")
+                status = self._node(following)
+            elif status is None and self.output is not None:
+                self._spoil("a command that is not executed")
+            elif (joint == "&&" and status is not False) or (joint == "||" and status is False):
+                status = self._node(following)
+        return status
+
+    def _if(self, node: If) -> bool | None:
+        for condition, body in node.branches:
+            if not condition or self._holds(condition, node.line, "`if`"):
+                return self.body(body)
+        return True
+
+    def _holds(self, condition: Body, line: int, what: str) -> bool:
+        """Whether a condition holds; an undecidable one is noted."""
+        status = self.body(condition)
+        if status is None:
+            taken = str(self.doubtful).lower()
+            self.note(line, f"the condition of {what} can only be decided by running the script; it counts as {taken}")
+        return self.doubtful if status is None else status
+
+    def _case(self, node: Case) -> bool | None:
+        word = without_unset(expand_text(node.word, self.scope))
+        if mark := mark_of(word):
+            self.note(node.line, f"`case {node.word}` counts as matching nothing: {mark[2]}")
+            return True
+        for patterns, body in node.arms:
+            if any(fnmatch.fnmatchcase(word, expand_text(pattern, self.scope)) for pattern in patterns):
+                return self.body(body)
+        return True
+
+    def _for(self, node: For) -> bool | None:
+        words = ['"$@"'] if node.words is None else node.words
+        values = [value for word in words for value in expand_word(word, self.scope)]
+        for value in values[:MOST_ROUNDS]:
+            self.scope.variables[node.name] = value
+            if not self._round(node.body):
+                break
+        return True
+
+    def _while(self, node: While) -> bool | None:
+        for _ in range(MOST_ROUNDS):
+            status = self.body(node.condition)
+            if status is None:
+                self.note(
+                    node.line,
+                    "the condition of the loop can only be decided by running the script; the loop is skipped",
+                )
+            if status is None or status == node.until or not self._round(node.body):
+                break
+        return True
+
+    def _round(self, body: Body) -> bool:
+        """Follow one iteration of a loop; False if it breaks."""
+        try:
+            self.body(body)
+        except Stop as stop:
+            if stop.kind == "break":
+                return False
+            if stop.kind != "continue":
+                raise
+        return True
+
+    def _group(self, node: Group) -> bool | None:
+        if not node.subshell:
+            return self.body(node.body)
+        variables, cwd = self.scope.variables, self.cwd
+        self.scope.variables = dict(variables)
+        try:
+            return self.body(node.body)
+        except Stop as stop:
+            if stop.kind != "exit":
+                raise
+            return None
+        finally:
+            self.scope.variables, self.cwd = variables, cwd
+
+    def _arithmetic(self, node: Arithmetic) -> bool | None:
+        for name, sign in re.findall(r"([A-Za-z_]\w*)(\+\+|--)", node.text):
+            self.scope.variables[name] = arithmetic(f"{name}{sign[0]}1", self.scope)
+        if assigned := re.fullmatch(r"\s*([A-Za-z_]\w*)\s*([-+*/%]?)=(?!=)\s*(.*)", node.text, re.S):
+            name, operation, rest = assigned.groups()
+            value = arithmetic(f"{name}{operation}({rest})" if operation else rest, self.scope)
+            self.scope.variables[name] = value
+            return True
+        value = arithmetic(re.sub(r"\+\+|--", "", node.text), self.scope)
+        return None if mark_of(value) else value != "0"
+
+    def _simple(self, node: Simple) -> bool | None:
+        self.line = node.line
+        if node.words[0] == "[[":
+            return decide([expand_text(word, self.scope) for word in node.words[1:-1]], patterns=True)
+        raw = list(node.words)
+        assigned: list[str] = []
+        while raw and ASSIGNMENT.fullmatch(raw[0]):
+            assigned.append(raw.pop(0))
+        if not raw:
+            for word in assigned:
+                assign(self.scope, word)
+            return True
+        if raw[0] in DECLARATIONS:
+            self.exported |= declare(self.scope, raw)
+            return True
+        words = [text for word in raw for text in expand_word(word, self.scope)]
+        own = {
+            match[1]: expand_text(match[4], self.scope) for word in assigned if (match := ASSIGNMENT.fullmatch(word))
+        }
+        return self.command(words, node.line, own) if words else True
+
+    def command(self, words: list[str], line: int, own: Mapping[str, str]) -> bool | None:
+        name, *rest = words
+        builtin = BUILTINS.get(name)
+        if builtin is not None:
+            return builtin(self, rest, line)
+        if name in self.functions:
+            return self._call(name, rest)
+        if name in OUTPUT:
+            self.print(OUTPUT[name](rest) if rest or name == "date" else "")
+            return True
+        status = status_of(words)
+        if status is not None:
+            return status
+        if Path(name).name in SHELLS and rest and self._follow(rest, line):
+            return None
+        self._spoil(f"`{' '.join(words)[:60]}`")
+        self.started.append(Started(words=words, line=line, script=self.name, environment=dict(own)))
+        return None
+
+    def _call(self, name: str, arguments: list[str]) -> bool | None:
+        if self.depth >= MOST_DEPTH:
+            raise ConfigError(f"`{self.name}` calls `{name}` recursively")
+        before, self.scope.arguments = self.scope.arguments, arguments
+        self.depth += 1
+        try:
+            return self.body(self.functions[name])
+        except Stop as stop:
+            if stop.kind != "return":
+                raise
+            return True
+        finally:
+            self.scope.arguments = before
+            self.depth -= 1
+
+    def _follow(self, rest: list[str], line: int) -> bool:
+        """Read the script that `bash FILE` or `bash -c TEXT` runs, in a new scope; False if there is none."""
+        flags = [word for word in rest if re.fullmatch(r"-\w+", word)]
+        others = rest[len(flags) :]
+        if self.depth >= MOST_DEPTH or not others:
+            return False
+        if any(flag.endswith("c") for flag in flags):
+            text, name, arguments = others[0], self.name, others[2:]
+        else:
+            path = self.find(others[0])
+            if path is None:
+                return False
+            text, name, arguments = path.read_text(encoding="utf-8", errors="replace"), path.name, others[1:]
+        inner = Reader(
+            name=name,
+            folder=self.folder,
+            environment={**self.scope.environment, **self.exported},
+            arguments=arguments,
+            doubtful=self.doubtful,
+        )
+        inner.depth = self.depth + 1
+        inner.run(text)
+        self.started += inner.started
+        self.notes += inner.notes
+        return True
+
+    def source(self, path: Path) -> None:
+        """Read another script in this scope."""
+        if self.depth >= MOST_DEPTH:
+            raise ConfigError(f"`{path}` includes itself")
+        self.depth += 1
+        try:
+            self.body(parse_script(path.read_text(encoding="utf-8", errors="replace"), path.name))
+        except Stop as stop:
+            if stop.kind != "return":
+                raise
+        finally:
+            self.depth -= 1
+
+    def find(self, text: str) -> Path | None:
+        for candidate in (Path(text), self.folder / text, self.cwd / text):
+            if not mark_of(text) and candidate.is_file():
+                return candidate
+        return None
+
+    def _substitute(self, text: str) -> str:
+        """The output of a script in `$(…)`, or a mark."""
+        before, self.output = self.output, Output()
+        started, variables, cwd = len(self.started), self.scope.variables, self.cwd
+        self.scope.variables = dict(variables)
+        try:
+            self.body(parse_script(text, self.name))
+        except Stop:
+            pass
+        finally:
+            output, self.output = self.output, before
+            self.scope.variables, self.cwd = variables, cwd
+            del self.started[started:]
+        if output.unknown is not None:
+            return unknown(f"`$({' '.join(text.split())[:60]})` is not executed")
+        return "\n".join(output.texts).rstrip("\n")
+
+    def print(self, text: str) -> None:
+        if self.output is not None:
+            self.output.texts.append(text)
+
+    def _spoil(self, why: str) -> None:
+        if self.output is not None and self.output.unknown is None:
+            self.output.unknown = why
+
+    def note(self, line: int, text: str) -> None:
+        self.notes.append(f"`{self.name}` line {line}: {text}")
