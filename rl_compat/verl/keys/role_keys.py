@@ -21,8 +21,8 @@ ENGINE: Mapping[str, Rule] = {
     "grad_offload": inert("gradients live only inside an update"),
     "model_dtype": role_meanings.storage_dtype,
     "dtype": role_meanings.compute_dtype("verl's FSDP engine itself ignores it"),
-    "mixed_precision.param_dtype": role_meanings.compute_dtype("what training multiplies in"),
-    "mixed_precision.reduce_dtype": inert("one device reduces nothing"),
+    "mixed_precision.param_dtype": role_meanings.compute_dtype("the compute dtype of training"),
+    "mixed_precision.reduce_dtype": inert("one device has nothing to reduce"),
     "mixed_precision.buffer_dtype": inert("buffers keep their own dtype"),
     "strategy": other_than(("fsdp", "fsdp2"), "one engine serves any number of devices"),
     "ulysses_sequence_parallel_size": other_than((1,), "a sequence is never split over devices"),
@@ -78,7 +78,7 @@ MODEL: Mapping[str, Rule] = {
         (None,), "the tokenizer's own", otherwise="put the template in a file and set `model.chat_template=FILE`"
     ),
     "external_lib": only((None,), "nothing to import", otherwise="models are those of transformers"),
-    "override_config": only(({}, None), "nothing to override", otherwise="give its entries as keys of their own"),
+    "override_config": only(({}, None), "nothing to override", otherwise="give its entries as separate keys"),
     "override_config.attn_implementation": role_meanings.attention,
     "override_config.*dropout*": only(
         (0,), "dropout is off", otherwise="dropout changes the log-probabilities between rollout and update"
@@ -154,7 +154,7 @@ LEARNER: Mapping[str, Rule] = {
     "use_torch_compile": NOT_COMPILED,
     "use_remove_padding": PACKED,
     "use_fused_kernels": MODEL["use_fused_kernels"],
-    "use_prefix_grouper": inert("each sequence has its own forward pass"),
+    "use_prefix_grouper": inert("each sequence has its own forward pass pass"),
     "pad_to_length": PACKED,
     "entropy_from_logits_with_chunking": CHUNKED,
     "entropy_from_logits_chunk_size": CHUNKED,

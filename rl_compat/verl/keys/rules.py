@@ -104,7 +104,7 @@ def same(native_key: str, *, reason: str = "") -> Rule:
 
 
 def renamed(native_key: str, names: Mapping[Any, Any], *, reason: str) -> Rule:
-    """The same setting with other names for its values; a value without a name here is refused."""
+    """The same setting with other names for its values; other values are refused."""
 
     def rule(key: str, value: Any, given: Given) -> Outcome:
         if value not in names:

@@ -25,7 +25,7 @@ class Stop(Exception):  # noqa: N818
 
 
 Builtin: TypeAlias = "Callable[[Reader, list[str], int], bool | None]"
-"what it does to the shell, given its words and line, and its status; None when that cannot be known"
+"executes a builtin, given its words and line, and returns its status; None if unknown"
 
 
 def _test(shell: Reader, words: list[str], line: int) -> bool | None:

@@ -1,4 +1,4 @@
-"""A shell script read without running it: which programs it would start, with which arguments and environment.
+"""A shell script read without running it: the programs that it would start, with arguments and environment.
 
 Conditions are decided, loops and functions are followed, and programs are recorded.
 """
@@ -45,11 +45,11 @@ class Started:
     """A program that a script would start."""
 
     words: Sequence[str]
-    "arguments that nothing but running would give hold a mark"
+    "arguments that only a run can determine contain a mark"
     line: int
     script: str
     environment: Mapping[str, str]
-    "variables set for this program alone"
+    "variables set only for this program"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +87,7 @@ def read_script(
 
 @dataclass(slots=True)
 class Output:
-    """What a script in `$(…)` printed, and why that cannot be known."""
+    """The output of a script in `$(…)`, and why it is unknown."""
 
     texts: list[str] = field(default_factory=list)
     unknown: str | None = None
@@ -105,7 +105,7 @@ class Reader:
     ) -> None:
         self.scope = Scope(environment=environment, substitute=self._substitute, script=name, arguments=list(arguments))
         self.scope.variables["BASH_SOURCE"] = [str(folder / name)]
-        self.scope.variables["RANDOM"] = unknown("`$RANDOM` is another number each time")
+        self.scope.variables["RANDOM"] = unknown("`$RANDOM` is different each time")
         self.started: list[Started] = []
         self.exported: dict[str, str] = {}
         self.notes: list[str] = []
@@ -143,7 +143,7 @@ class Reader:
         self.num_commands += 1
         if self.num_commands > MOST_COMMANDS:
             raise ConfigError(
-                f"`{self.name}` runs more than {MOST_COMMANDS} commands", hint="is there a loop without end?"
+                f"`{self.name}` runs more than {MOST_COMMANDS} commands", hint="does it have an infinite loop?"
             )
         match node:
             case Simple():
@@ -176,7 +176,7 @@ class Reader:
                 self._spoil("a pipe")
                 status = self._node(following)
             elif status is None and self.output is not None:
-                self._spoil("a command that is not run")
+                self._spoil("a command that is not executed")
             elif (joint == "&&" and status is not False) or (joint == "||" and status is False):
                 status = self._node(following)
         return status
@@ -188,7 +188,7 @@ class Reader:
         return True
 
     def _holds(self, condition: Body, line: int, what: str) -> bool:
-        """Whether a condition holds; what cannot be known is noted."""
+        """Whether a condition holds; an undecidable one is noted."""
         status = self.body(condition)
         if status is None:
             taken = str(self.doubtful).lower()
@@ -198,7 +198,7 @@ class Reader:
     def _case(self, node: Case) -> bool | None:
         word = without_unset(expand_text(node.word, self.scope))
         if mark := mark_of(word):
-            self.note(node.line, f"`case {node.word}` is taken to fit nothing: {mark[2]}")
+            self.note(node.line, f"`case {node.word}` counts as matching nothing: {mark[2]}")
             return True
         for patterns, body in node.arms:
             if any(fnmatch.fnmatchcase(word, expand_text(pattern, self.scope)) for pattern in patterns):
@@ -218,13 +218,16 @@ class Reader:
         for _ in range(MOST_ROUNDS):
             status = self.body(node.condition)
             if status is None:
-                self.note(node.line, "the loop's condition needs the script to run; the loop is left out")
+                self.note(
+                    node.line,
+                    "the condition of the loop can only be decided by running the script; the loop is skipped",
+                )
             if status is None or status == node.until or not self._round(node.body):
                 break
         return True
 
     def _round(self, body: Body) -> bool:
-        """One round of a loop; False when it breaks."""
+        """Follow one iteration of a loop; False if it breaks."""
         try:
             self.body(body)
         except Stop as stop:
@@ -299,7 +302,7 @@ class Reader:
 
     def _call(self, name: str, arguments: list[str]) -> bool | None:
         if self.depth >= MOST_DEPTH:
-            raise ConfigError(f"`{self.name}` calls `{name}` in a circle")
+            raise ConfigError(f"`{self.name}` calls `{name}` recursively")
         before, self.scope.arguments = self.scope.arguments, arguments
         self.depth += 1
         try:
@@ -341,7 +344,7 @@ class Reader:
     def source(self, path: Path) -> None:
         """Read another script in this scope."""
         if self.depth >= MOST_DEPTH:
-            raise ConfigError(f"`{path}` is read in a circle")
+            raise ConfigError(f"`{path}` includes itself")
         self.depth += 1
         try:
             self.body(parse_script(path.read_text(encoding="utf-8", errors="replace"), path.name))
@@ -371,7 +374,7 @@ class Reader:
             self.scope.variables, self.cwd = variables, cwd
             del self.started[started:]
         if output.unknown is not None:
-            return unknown(f"`$({' '.join(text.split())[:60]})` is not run")
+            return unknown(f"`$({' '.join(text.split())[:60]})` is not executed")
         return "\n".join(output.texts).rstrip("\n")
 
     def print(self, text: str) -> None:
