@@ -81,7 +81,7 @@ def test_a_mini_batch_of_eight_prompts_times_eight_responses_is_fine() -> None:
 
 
 def test_grpo_needs_groups() -> None:
-    error = error_of("algorithm.name=grpo")
+    error = error_of("algorithm.name=grpo", "algorithm.group_size=1")
 
     assert "`algorithm.group_size` is 1" in error.message
     assert "algorithm.group_size=8" in str(error.hint)
