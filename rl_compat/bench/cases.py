@@ -79,7 +79,7 @@ def folder_model(folder: Path, device: str) -> nn.Module:
 
 
 def fixed_case(vocab_size: int, *, batch: int, prompt_length: int, new_tokens: int) -> BenchCase:
-    """Random prompts of one length, every response as long as the limit."""
+    """Random prompts of one length; every response has the maximum length."""
     generator = torch.Generator().manual_seed(batch)
     prompts = torch.randint(3, vocab_size, (batch, prompt_length), generator=generator).tolist()
     params = SamplingParams(max_new_tokens=new_tokens, seed=0)
@@ -87,7 +87,7 @@ def fixed_case(vocab_size: int, *, batch: int, prompt_length: int, new_tokens: i
 
 
 def ragged_case(vocab_size: int, *, count: int, batch: int, prompt_length: int, new_tokens: int) -> BenchCase:
-    """Prompts from half the length on; responses end at random, a third as long as the limit on average."""
+    """Prompts of half to full length; responses end at random, on average after a third of the limit."""
     generator = torch.Generator().manual_seed(count)
     lengths = torch.randint(prompt_length // 2, prompt_length + 1, (count,), generator=generator).tolist()
     prompts = [torch.randint(3, vocab_size, (length,), generator=generator).tolist() for length in lengths]

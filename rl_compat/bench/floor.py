@@ -38,7 +38,7 @@ def measured_speeds(device: str, dtype: str) -> Speeds:
 
 
 def floor_seconds(model: nn.Module, case: BenchCase, speeds: Speeds, dtype: str) -> float:
-    """Of a step at the mean length of the case: weights and cache read once, every product at full speed."""
+    """The minimum seconds of a step at the mean length: weights and cache are read once, products run at full speed."""
     inner: Any = hugging_face_model(model)
     config = inner.config.get_text_config()
     width = torch.empty(0, dtype=TORCH_DTYPES[dtype]).element_size()

@@ -34,8 +34,8 @@ def open_tensorboard(destination: Destination, *, writer_module: str = WRITER_MO
     """
     try:
         writer_class = importlib.import_module(writer_module).SummaryWriter
-    except (ImportError, AttributeError, TypeError) as error:  # the last two: a protobuf that does not fit
-        destination.warn(f"TensorBoard cannot be used and is left out ({error}); `pip install tensorboard` provides it")
+    except (ImportError, AttributeError, TypeError) as error:  # the last two: an incompatible protobuf
+        destination.warn(f"TensorBoard cannot be used and is skipped ({error}); `pip install tensorboard` provides it")
         return None
     folder, step = destination.folder / FOLDER, destination.resume_step
     return TensorBoardTracker(writer_class(log_dir=str(folder), purge_step=step + 1 if step else 0))

@@ -18,7 +18,7 @@ def _print_warning(text: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Destination:
-    """What the trackers of one run have in common."""
+    """Information about a run that its trackers share."""
 
     folder: Path
     project: str

@@ -37,7 +37,7 @@ _OLD = ".old-"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundCheckpoint:
-    """The newest usable checkpoint and why newer folders were passed over."""
+    """The newest usable checkpoint, and why newer folders were skipped."""
 
     path: Path | None
     step: int
@@ -136,7 +136,7 @@ def problems(folder: Path, *, checksums: bool) -> list[str]:
 
 
 def find_newest(root: Path, *, before: float = math.inf) -> FoundCheckpoint:
-    """The complete checkpoint with the highest step below `before`; newer incomplete folders are left alone and named.
+    """The complete checkpoint with the highest step below `before`. Newer incomplete folders are kept and named.
 
     A file may still turn out to be damaged when it is read.
     """
@@ -151,7 +151,7 @@ def find_newest(root: Path, *, before: float = math.inf) -> FoundCheckpoint:
 
 
 def open_checkpoint(folder: Path) -> FoundCheckpoint:
-    """A checkpoint asked for by name. Raises CheckpointError with what is missing."""
+    """A checkpoint given by its path. Raises CheckpointError, which names what is missing."""
     reasons = problems(folder, checksums=True) if folder.is_dir() else ["the folder does not exist"]
     if reasons:
         raise CheckpointError(

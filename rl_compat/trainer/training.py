@@ -23,7 +23,7 @@ from rl_compat.trainer.setup.online import check_run
 
 
 def check_training(config: RunConfig, hardware: Hardware, objects: PythonObjects = PythonObjects()) -> Recipe[Any]:
-    """The recipe of the settings, with everything checked that can be before a model is loaded.
+    """The recipe of the settings, checked before a model is loaded.
 
     Raises ConfigError, DataError, ModelError, HardwareError or DoesNotFitError.
     """
@@ -47,7 +47,7 @@ class Training:
         return (*self.resumed.skipped, *self.recipe.prepared.notes)
 
     def run(self, reporter: Reporter, callbacks: Sequence[Callback] = ()) -> RunOutcome:
-        """Train to the end, a signal or an error; the newest finished step is in a checkpoint afterwards."""
+        """Train until the end, a signal or an error. Afterwards the newest finished step is in a checkpoint."""
         with emulate(self.recipe.prepared.setup.plan.pool_of("actor")):
             return Run(self.recipe, resumed=self.resumed, reporter=reporter, callbacks=callbacks).run()
 

@@ -23,7 +23,7 @@ MOST_LISTED = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingCommand:
-    """A command that trains, with the words it was started by."""
+    """A training command, with its launcher."""
 
     started: Started
     program: Program
@@ -54,7 +54,7 @@ def read_training(text: str, *, name: str, folder: Path, words: Sequence[str]) -
 
 
 def _read(text: str, name: str, folder: Path, words: Sequence[str]) -> tuple[ReadScript, list[TrainingCommand]]:
-    """The script, with undecidable conditions counted as false, or as true if it would otherwise train nothing."""
+    """The script read with undecidable conditions as false, or as true if it would otherwise train nothing."""
     for doubtful in (False, True):
         script = read_script(text, name=name, arguments=words, environment=os.environ, folder=folder, doubtful=doubtful)
         found = [training for started in script.started if (training := _training(started)) is not None]

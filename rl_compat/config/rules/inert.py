@@ -61,7 +61,7 @@ def _group(section: str) -> tuple[str, ...]:
 
 
 def _own(name: str) -> InertSettings:
-    """The settings of an algorithm that learns from given responses."""
+    """The settings of an algorithm that learns from offline data."""
     return InertSettings(
         keys=_group(f"algorithm.{name}"),
         while_=lambda config: config.algorithm.name != name,
@@ -70,7 +70,7 @@ def _own(name: str) -> InertSettings:
 
 
 def _column(tasks: tuple[str, ...], *keys: str) -> InertSettings:
-    """Columns that only some kinds of rows have."""
+    """Settings of columns that only some forms of rows have."""
     return InertSettings(
         keys=tuple(f"data.{key}" for key in keys),
         while_=lambda config: ALGORITHMS[config.algorithm.name].learns_from not in tasks,
@@ -179,7 +179,7 @@ REINFORCEMENT: tuple[InertSettings, ...] = (
 
 @cache
 def _generation() -> InertSettings:
-    """What only generation and rewards read."""
+    """Settings that only generation and rewards read."""
     sections = ("algorithm", "off_policy", "off_policy.vtrace", "reward", "cost", "rollout")
     others = ("optimizer.critic_lr", "model.critic_path", "trainer.validation_temperature")
     groups = {row.name for row in OFFLINE_ROWS}

@@ -25,7 +25,7 @@ class Rows:
 
     def __init__(self, order: Iterator[list[int]], *, left_over: list[int] | None = None) -> None:
         self.left_over = list(left_over or [])
-        "taken from the order and not yet returned; part of the state of a run"
+        "rows read from the order and not yet returned; part of the run's state"
         self._order = order
 
     def take(self, count: int) -> list[int]:

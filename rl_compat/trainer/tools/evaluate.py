@@ -35,7 +35,7 @@ def run_of(path: str) -> RunFolder | None:
 
 
 def checkpoint_of(path: str, run: RunFolder) -> FoundCheckpoint:
-    """The checkpoint named by `path`, or the newest complete one of the run. Raises CheckpointError."""
+    """The checkpoint at `path`, or the newest complete one of the run. Raises CheckpointError."""
     folder = Path(path).expanduser()
     if folder != run.path:
         return open_checkpoint(folder)

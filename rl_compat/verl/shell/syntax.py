@@ -164,7 +164,7 @@ class _Parser:
             return Group(body=self._until(")"), subshell=True)
         if token.text.startswith("(("):
             return ArithmeticCommand(text=token.text[2:-2], line=token.line)
-        raise self._wrong(token, f"`{token.text}` stands where a command should")
+        raise self._wrong(token, f"`{token.text}` is in the place of a command")
 
     def _simple(self, token: Token) -> Node:
         words = [token.text]
