@@ -14,7 +14,7 @@ from rl_compat.doctor.findings import Check, CheckResult, Finding, Severity
 from rl_compat.doctor.fix import Fix, plan_fixes, replaces_torch
 from rl_compat.doctor.options import Options
 from rl_compat.doctor.verdict import Verdict, judge, judge_fixed
-from rl_compat.errors import UsageError, nearest
+from rl_compat.errors import UsageError, did_you_mean
 from rl_compat.hardware.types import Hardware
 
 
@@ -123,9 +123,7 @@ def select_checks(checks: Sequence[Check], ids: Sequence[str]) -> tuple[Check, .
     known = [check.id for check in checks]
     for wanted in ids:
         if wanted not in known:
-            close = nearest(wanted, known)
-            hint = f"did you mean `{close}`" if close else "`--list` shows them"
-            raise UsageError(f"unknown check `{wanted}`", hint=hint)
+            raise UsageError(f"unknown check `{wanted}`", hint=did_you_mean(wanted, known, "`--list` shows them"))
     return tuple(check for check in checks if not ids or check.id in ids)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from rl_compat.doctor.report.paper import USUAL
-from rl_compat.errors import UsageError, nearest
+from rl_compat.errors import UsageError, did_you_mean
 
 TORCH_SECONDS = 60.0
 NETWORK_SECONDS = 5.0
@@ -178,8 +178,7 @@ def _unknown(text: str, parser: Parser) -> UsageError:
     name = text.partition("=")[0]
     if not name.startswith("-"):
         return UsageError(f"unexpected argument `{text}`", hint=f"did you mean `{parser.prog} explain {text}`")
-    close = nearest(name, parser._option_string_actions)
-    hint = f"did you mean `{close}`" if close else f"`{parser.prog} --help` lists the options"
+    hint = did_you_mean(name, parser._option_string_actions, f"`{parser.prog} --help` lists the options")
     return UsageError(f"unknown option `{name}`", hint=hint)
 
 

@@ -62,3 +62,14 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     """The known name closest to `name`, or None if none is similar."""
     matches = get_close_matches(name, list(known), n=1, cutoff=0.6)
     return matches[0] if matches else None
+
+
+def did_you_mean(name: str, known: Iterable[str], otherwise: str | None = None) -> str | None:
+    """A hint that names the known name closest to `name`, or `otherwise` if none is similar."""
+    close = nearest(name, known)
+    return f"did you mean `{close}`" if close else otherwise
+
+
+def quoted(names: Iterable[object]) -> str:
+    """Names in backticks, separated by commas."""
+    return ", ".join(f"`{name}`" for name in names)

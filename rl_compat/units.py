@@ -1,4 +1,4 @@
-"""Parse and format sizes in bytes."""
+"""Parse and format sizes in bytes, and format counts."""
 
 from __future__ import annotations
 
@@ -51,3 +51,8 @@ def format_bytes(num_bytes: float) -> str:
             return f"{sign}{size:.0f} {unit}" if unit == "B" else f"{sign}{size:.1f} {unit}"
         size /= 1024
     raise AssertionError("unreachable")
+
+
+def counted(number: int, noun: str) -> str:
+    """A number with its noun: `1 row`, `2 rows`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rl_compat.errors import HardwareError, UsageError, nearest
+from rl_compat.errors import HardwareError, UsageError, did_you_mean
 
 if TYPE_CHECKING:
     from rl_compat.bench.options import BenchOptions
@@ -74,8 +74,7 @@ def check_names(asked: str) -> None:
     known = [*ENGINES, *dict.fromkeys(kind for kind, _ in ENGINES.values())]
     for name in _parts(asked):
         if name not in known:
-            guess = nearest(name, known)
-            hint = f"did you mean `{guess}`?" if guess else f"engines: {', '.join(ENGINES)}"
+            hint = did_you_mean(name, known, f"engines: {', '.join(ENGINES)}")
             raise UsageError(f"there is no engine `{name}`", hint=hint)
 
 

@@ -10,6 +10,8 @@ import typer
 
 from rl_compat.cli.common import AsJson, new_app, show_report
 from rl_compat.cli.render import print_json, print_lines, print_note, print_warning, progress
+from rl_compat.errors import did_you_mean
+from rl_compat.units import counted
 
 if TYPE_CHECKING:
     from rl_compat.config.load import LoadedConfig
@@ -98,7 +100,7 @@ def _show(reports: list[FileReport], shared: list[DataProblem]) -> None:
         print_lines([*_summary(report), *(line for problem in report.problems for line in _lines(problem)), ""])
     print_lines(line for problem in shared for line in _lines(problem))
     spoilt = sum(problem.spoils for report in reports for problem in report.problems) + len(shared)
-    print_lines([f"{spoilt} {'problem' if spoilt == 1 else 'problems'} found" if spoilt else "no problems found"])
+    print_lines([f"{counted(spoilt, 'problem')} found" if spoilt else "no problems found"])
 
 
 def _summary(report: FileReport) -> list[str]:
@@ -123,7 +125,7 @@ def _lines(problem: DataProblem) -> list[str]:
         named = ", ".join(map(str, problem.rows))
     left = problem.num_rows - len(problem.rows)
     rows = f"{'row' if problem.num_rows == 1 else 'rows'} {named}{f' and {left} more' if left else ''}"
-    lines = [f"  {kind}: {problem.what}: {problem.num_rows} {'row' if problem.num_rows == 1 else 'rows'} ({rows})"]
+    lines = [f"  {kind}: {problem.what}: {counted(problem.num_rows, 'row')} ({rows})"]
     return [*lines, f"    hint: {problem.hint}"] if problem.hint else lines
 
 
@@ -205,13 +207,11 @@ def build(
 
 
 def _one_of(option: str, value: str, allowed: tuple[str, ...]) -> None:
-    from rl_compat.errors import ConfigError, nearest
+    from rl_compat.errors import ConfigError
 
     if value not in allowed:
-        close = nearest(value, allowed)
         names = " or ".join(f"`{name}`" for name in allowed)
-        hint = f"did you mean `{close}`" if close else None
-        raise ConfigError(f"`{option}` must be {names}, not `{value}`", hint=hint)
+        raise ConfigError(f"`{option}` must be {names}, not `{value}`", hint=did_you_mean(value, allowed))
 
 
 def _show_written(written: list[Written], *, as_json: bool) -> None:

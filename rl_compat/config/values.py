@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any, Literal
 
 from rl_compat.config.limits import Range
-from rl_compat.errors import nearest
+from rl_compat.errors import did_you_mean, quoted
 
 NONE_WORDS = ("none", "null", "None")
 
@@ -111,7 +111,7 @@ def describe(hint: Any) -> str:
         plural = _PLURALS.get(item) or describe(item).removeprefix("one of ")
         words.append(f"{len(rest) + 1} {plural}" if Ellipsis not in rest else f"a list of {plural}")
     elif choices := choices_of(hint):
-        words.append(("one of " if len(choices) > 1 else "") + ", ".join(f"`{word}`" for word in choices))
+        words.append(("one of " if len(choices) > 1 else "") + quoted(choices))
     return " or ".join([*words, *(["`none`"] if types.NoneType in kinds else [])])
 
 
@@ -157,8 +157,7 @@ def _validated(value: Any, hint: Any, *, strict: bool) -> Any:
     except ValidationError as error:
         words = value if isinstance(value, tuple) else (value,)
         misspelled = (word for word in words if isinstance(word, str) and word not in choices_of(hint))
-        close = nearest(next(misspelled, ""), choices_of(hint))
-        raise Mismatch(describe(hint), f"did you mean `{close}`" if close else None) from error
+        raise Mismatch(describe(hint), did_you_mean(next(misspelled, ""), choices_of(hint))) from error
 
 
 @cache

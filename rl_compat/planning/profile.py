@@ -6,7 +6,7 @@ from functools import cache
 from importlib.resources import files
 
 from rl_compat.capability.devices import has_tensor_cores
-from rl_compat.errors import ConfigError, HardwareError, nearest
+from rl_compat.errors import ConfigError, HardwareError, did_you_mean
 from rl_compat.hardware.types import Device, Hardware
 from rl_compat.planning.profile_file import CONCERNS, Limits, Match, Preference, Profile, parse_profile
 
@@ -26,11 +26,8 @@ def find_profile(name: str) -> Profile:
     profiles = {profile.name: profile for profile in load_profiles()}
     if name in profiles:
         return profiles[name]
-    close = nearest(name, profiles)
-    raise ConfigError(
-        f"there is no profile `{name}`",
-        hint=f"did you mean `{close}`" if close else f"the profiles are {', '.join(profiles)}",
-    )
+    hint = did_you_mean(name, profiles, f"the profiles are {', '.join(profiles)}")
+    raise ConfigError(f"there is no profile `{name}`", hint=hint)
 
 
 def match_profile(hardware: Hardware, asked: str = "auto") -> tuple[Profile, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 
-from rl_compat.errors import DataError, nearest
+from rl_compat.errors import DataError, nearest, quoted
 
 BUILTIN_BY_SOURCE: Mapping[str, str] = {
     "openai/gsm8k": "gsm8k",
@@ -48,12 +48,12 @@ def unknown_source(
 ) -> DataError:
     """The error for data sources without a reward."""
     distinct = list(dict.fromkeys(sources_found))
-    names = ", ".join(f"`{source}`" for source in distinct[:NUM_NAMED_ROWS])
+    names = quoted(distinct[:NUM_NAMED_ROWS])
     known = [*(sources or {}), *BUILTIN_BY_SOURCE]
     shown = ", ".join(map(str, rows[:NUM_NAMED_ROWS])) + (" …" if len(rows) > NUM_NAMED_ROWS else "")
     where = f" ({len(rows)} rows, counted from 0: {shown})" if rows else ""
     return DataError(
-        f"no reward belongs to the data source {names}{where}; known are {', '.join(f'`{item}`' for item in known)}",
+        f"no reward belongs to the data source {names}{where}; known are {quoted(known)}",
         hint=_remedy(distinct, known),
     )
 

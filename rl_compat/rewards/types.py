@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from rl_compat.errors import RewardError, nearest
+from rl_compat.errors import RewardError, did_you_mean, quoted
 from rl_compat.trajectory import Prompt
 
 
@@ -76,11 +76,8 @@ class Scores:
         known = {**self.numbers(), **self.components}
         for name in names:
             if name not in known:
-                close = nearest(name, known)
-                raise RewardError(
-                    f"unknown reward `{name}`; known are {', '.join(f'`{key}`' for key in known)}",
-                    hint=f"did you mean `{close}`" if close else "a function can return more numbers in its dict",
-                )
+                hint = did_you_mean(name, known, "a function can return more numbers in its dict")
+                raise RewardError(f"unknown reward `{name}`; known are {quoted(known)}", hint=hint)
         kept = [reward is not None for reward in self.rewards]
         return {
             name: tuple(value if keep else None for value, keep in zip(known[name], kept, strict=True))

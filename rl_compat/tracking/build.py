@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
-from rl_compat.errors import ConfigError, nearest
+from rl_compat.errors import ConfigError, did_you_mean, quoted
 from rl_compat.tracking.console import ConsoleTracker
 from rl_compat.tracking.jsonl import JsonlTracker
 from rl_compat.tracking.tensorboard import open_tensorboard
@@ -60,11 +60,8 @@ def build_trackers(names: Sequence[str], destination: Destination) -> Trackers:
     """
     for name in names:
         if name not in _OPENERS:
-            close = nearest(name, _OPENERS)
-            known = ", ".join(f"`{other}`" for other in _OPENERS)
-            raise ConfigError(
-                f"there is no tracker `{name}`", hint=f"did you mean `{close}`" if close else f"use some of {known}"
-            )
+            hint = did_you_mean(name, _OPENERS, f"use some of {quoted(_OPENERS)}")
+            raise ConfigError(f"there is no tracker `{name}`", hint=hint)
     destination.folder.mkdir(parents=True, exist_ok=True)
     opened = {name: _OPENERS[name](destination) for name in dict.fromkeys(names)}
     if "wandb" in opened and opened["wandb"] is None and "jsonl" not in opened:

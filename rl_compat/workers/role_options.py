@@ -19,7 +19,7 @@ from rl_compat.config.types import (
     TrainerConfig,
 )
 from rl_compat.distributed.pool import ResourcePool
-from rl_compat.errors import ConfigError, nearest
+from rl_compat.errors import ConfigError, did_you_mean
 from rl_compat.planning.shapes.shape import ModelShape
 from rl_compat.planning.types import CRITIC_ROLES, RoleName
 from rl_compat.planning.workload import Workload, shared_workload
@@ -59,11 +59,8 @@ class RoleOptions:
     def __init__(self, *, path: str, **options: Any) -> None:
         for name in options:
             if name not in _OPTIONS:
-                guess = nearest(name, _OPTIONS)
-                raise ConfigError(
-                    f"`{name}` is not an option of `from_pretrained`",
-                    hint=f"did you mean `{guess}`?" if guess else f"options: {', '.join(_OPTIONS)}",
-                )
+                hint = did_you_mean(name, _OPTIONS, f"options: {', '.join(_OPTIONS)}")
+                raise ConfigError(f"`{name}` is not an option of `from_pretrained`", hint=hint)
         self._path = path
         self._options = options
 

@@ -16,7 +16,7 @@ from rl_compat.data.read.hub import HubName, load_from_hub
 from rl_compat.data.read.names import SPLIT_WORDS, Split, files_of_split, split_of
 from rl_compat.data.read.reading import check_usable
 from rl_compat.data.read.records import Records, TableRecords
-from rl_compat.errors import DataError, nearest
+from rl_compat.errors import DataError, did_you_mean, quoted
 
 AnswerIn = Literal["column", "hash", "boxed"]
 
@@ -110,7 +110,7 @@ def _math_files(source: str) -> dict[Split, list[Records]]:
     if path.is_dir():
         found = {split: [open_file(file, name=str(file)) for file in files_of_split(path, split)] for split in splits}
         if not any(found.values()):
-            words = ", ".join(f"`{word}`" for names in SPLIT_WORDS.values() for word in names)
+            words = quoted(word for names in SPLIT_WORDS.values() for word in names)
             raise DataError(f"no file name in `{source}` contains one of {words}", hint="name the files themselves")
         return {split: files for split, files in found.items() if files}
     hub = HubName.parse(source)
@@ -125,10 +125,8 @@ def _check_columns(records: Sequence[Record], wanted: Sequence[str], *, name: st
     present = columns_of(records)
     for column in wanted:
         if not has_column(column, present, records):
-            close = nearest(column, present)
-            listed = ", ".join(f"`{item}`" for item in present)
-            hint = f"did you mean `{close}`" if close else "name the columns with `--question` and `--answer`"
-            raise DataError(f"`{name}` has no column `{column}`, only {listed}", hint=hint)
+            hint = did_you_mean(column, present, "name the columns with `--question` and `--answer`")
+            raise DataError(f"`{name}` has no column `{column}`, only {quoted(present)}", hint=hint)
 
 
 def _write(rows: Sequence[Mapping[str, Any]], output: Path, *, name: str) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from rl_compat.data.form.rows import ChatMessages, Text, prompt_messages, response_messages
 from rl_compat.errors import DataError, RLCompatError
+from rl_compat.units import counted
 
 REWRITES = "template_rewrites"
 APART = "tokens_across"
@@ -91,7 +92,7 @@ class Conversations:
 
     def notes(self) -> list[str]:
         """Notes about unusual conversations."""
-        return [NOTES[kind].format(rows=_rows(count)) for kind, count in self.counts.items()]
+        return [NOTES[kind].format(rows=counted(count, "row")) for kind, count in self.counts.items()]
 
     def _spans(self, before: ChatMessages, turns: ChatMessages) -> list[tuple[str, str]] | None:
         """The text before each assistant turn, and its own; None where they are not parts of the whole text."""
@@ -198,7 +199,3 @@ def _says_something(ids: Sequence[int], chat: ConversationEncoder) -> bool:
 
 def _end(chat: ConversationEncoder) -> list[int]:
     return [] if chat.end_token_id is None else [chat.end_token_id]
-
-
-def _rows(count: int) -> str:
-    return f"{count} row" if count == 1 else f"{count} rows"

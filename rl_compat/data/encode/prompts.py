@@ -10,6 +10,7 @@ from rl_compat.data.form.rows import PromptRow
 from rl_compat.data.read.reading import name_rows
 from rl_compat.errors import DataError, ModelError, RLCompatError
 from rl_compat.trajectory import Prompt
+from rl_compat.units import counted
 
 Overlong = Literal["filter", "error", "left", "right", "middle"]
 
@@ -87,7 +88,7 @@ def check_batch_size(num_rows: int, batch_size: int) -> None:
     if num_rows == 0:
         raise DataError("the training data has no rows", hint="name a dataset with `data.train_files`")
     raise DataError(
-        f"the training data has {_count(num_rows)}, and a batch needs {batch_size}",
+        f"the training data has {counted(num_rows, 'row')}, and a batch needs {batch_size}",
         hint=f"set `trainer.batch_size={num_rows}` or less, or add rows",
     )
 
@@ -134,14 +135,14 @@ def _check_lengths(too_long: Sequence[tuple[int, int]], *, num_rows: int, limit:
     if overlong == "filter" and len(too_long) == num_rows:
         shortest = min(length for _, length in too_long)
         raise DataError(
-            f"all {_count(num_rows)} are too long: the shortest has {shortest} tokens, and the limit is {limit}",
+            f"all {num_rows} rows are too long: the shortest has {shortest} tokens, and the limit is {limit}",
             hint=f"set `data.max_prompt_length={longest}` to keep all, or `data.overlong_prompts=left` to cut them",
         )
 
 
 def too_long_error(row: int, length: int, *, limit: int, num_more: int = 0, longest: int = 0) -> DataError:
     """The error for a row that is too long under `data.overlong_prompts=error`."""
-    more = f", and {_count(num_more)} more" if num_more else ""
+    more = f", and {counted(num_more, 'row')} more" if num_more else ""
     enough = max(length, longest)
     return DataError(
         f"the prompt of row {row} has {length} tokens, and the limit is {limit}{more}",
@@ -156,7 +157,3 @@ def _notes(too_long: Sequence[tuple[int, int]], *, num_rows: int, limit: int, ov
     rows = name_rows([row for row, _ in too_long])
     done = "dropped" if overlong == "filter" else f"cut ({overlong})"
     return (f"{len(too_long)} of {num_rows} rows {done}: over {limit} tokens, the longest has {longest} ({rows})",)
-
-
-def _count(rows: int) -> str:
-    return f"{rows} row" if rows == 1 else f"{rows} rows"

@@ -26,6 +26,7 @@ from rl_compat.data.read.reading import (
 from rl_compat.data.read.records import Records
 from rl_compat.errors import DataError
 from rl_compat.trajectory import Prompt
+from rl_compat.units import counted
 
 MEMORY_PER_BYTE = 12
 "bytes of a row in memory, as text and as token ids, for each byte in its file"
@@ -157,8 +158,7 @@ def _open_one(file: Records, reading: Reading, *, number: int, first_row: int, l
     if not is_builtin(file):
         if not file.reads_pieces:
             reading.announce(f"`{file.name}` cannot be read in pieces and is held in memory")
-        pieces_text = f"{len(pieces)} {'piece' if len(pieces) == 1 else 'pieces'}"
-        reading.announce(f"{form.sentence(file.name)}; streamed in {pieces_text}")
+        reading.announce(f"{form.sentence(file.name)}; streamed in {counted(len(pieces), 'piece')}")
     if reading.bad_rows == "error":
         _, bad = convert_all(records, form, task="prompts", split=reading.split, first_row=first_row)
         check_usable(bad, num_rows=len(records), name=file.name, column=form.columns.get("prompt", "prompts"))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from rl_compat.data.form.columns import Columns, Record, Task, columns_of, has_column
 from rl_compat.data.form.patterns import PATTERNS, Form, FormPattern
-from rl_compat.errors import DataError, nearest
+from rl_compat.errors import DataError, nearest, quoted
 
 NUM_LOOKED_AT = 100
 "first rows of a file that decide its form"
@@ -72,7 +72,7 @@ def _check_named(named: Mapping[str, str], present: Sequence[str], records: Sequ
             continue
         close = nearest(column, present)
         raise DataError(
-            f"`{name}` has no column `{column}`, only {_quoted(present)}",
+            f"`{name}` has no column `{column}`, only {quoted(present) or 'none'}",
             hint=f"set `data.{role}_key={close}`" if close else f"name the column with `data.{role}_key`",
         )
 
@@ -84,7 +84,7 @@ def _no_form(present: Sequence[str], *, task: Task, columns: Columns, name: str)
     )
     what = f"column `{columns.prompt}`" if task == "prompts" else f"columns of {TITLES[task]}"
     hint = f"set `data.prompt_key={close}`" if close else f"name the columns with {KEYS[task]}, or use one of: {forms}"
-    return DataError(f"`{name}` has no {what}, only {_quoted(present)}", hint=hint)
+    return DataError(f"`{name}` has no {what}, only {quoted(present) or 'none'}", hint=hint)
 
 
 def _needed(pattern: FormPattern) -> str:
@@ -92,7 +92,7 @@ def _needed(pattern: FormPattern) -> str:
 
 
 def _ambiguous(forms: Sequence[Form], *, task: Task, name: str) -> DataError:
-    kinds = "; ".join(f"{form.title} ({_quoted(form.columns.values())})" for form in forms)
+    kinds = "; ".join(f"{form.title} ({quoted(form.columns.values())})" for form in forms)
     prompt = forms[0].columns.get("prompt") or forms[0].columns["question"]
     response = forms[0].columns.get("response") or forms[0].columns.get("solution")
     more = f" and `data.response_key={response}`" if task == "supervised" and response else ""
@@ -100,7 +100,3 @@ def _ambiguous(forms: Sequence[Form], *, task: Task, name: str) -> DataError:
         f"`{name}` matches {len(forms)} forms of {TITLES[task]}: {kinds}",
         hint=f"name the columns, such as `data.prompt_key={prompt}`{more}",
     )
-
-
-def _quoted(columns: Iterable[str]) -> str:
-    return ", ".join(f"`{column}`" for column in columns) or "none"

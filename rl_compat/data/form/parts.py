@@ -8,6 +8,7 @@ from typing import Any
 from rl_compat.data.form.columns import Record, lookup
 from rl_compat.data.form.rows import Text, prompt_messages
 from rl_compat.data.form.turns import Unusable, is_empty, part, split_at_response, text_or_turns
+from rl_compat.errors import quoted
 
 NUM_NAMED_COLUMNS = 4
 
@@ -32,8 +33,8 @@ def prompt_in(record: Record, columns: Mapping[str, str]) -> Text:
 
 def _of_another_form(record: Record, column: str) -> Unusable:
     """The reason for a row whose columns differ from those of the form."""
-    others = [f"`{name}`" for name in record][:NUM_NAMED_COLUMNS]
-    return Unusable(f"no `{column}`, only {', '.join(others)}" if others else f"no `{column}`")
+    others = quoted(list(record)[:NUM_NAMED_COLUMNS])
+    return Unusable(f"no `{column}`, only {others}" if others else f"no `{column}`")
 
 
 def _history(value: Any) -> list[dict[str, Any]]:

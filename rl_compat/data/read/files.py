@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rl_compat.data.form.columns import Record
-from rl_compat.errors import DataError
+from rl_compat.errors import DataError, quoted
 
 COMPRESSIONS = (".gz", ".bz2", ".xz", ".zst")
 LARGEST_CSV_FIELD = 2**27
@@ -72,7 +72,7 @@ def files_inside(folder: Path) -> str:
     if not found:
         return f"`{folder}` has no file with one of {SUFFIXES}"
     more = f" and {len(found) - SHOWN_NAMES} more" if len(found) > SHOWN_NAMES else ""
-    return f"`{folder}` contains {', '.join(f'`{name}`' for name in found[:SHOWN_NAMES])}{more}"
+    return f"`{folder}` contains {quoted(found[:SHOWN_NAMES])}{more}"
 
 
 def object_in(text: str, *, where: str) -> Record:

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Literal
 
 from rl_compat.data.read.files import SHOWN_NAMES, SUFFIXES, files_inside, is_data_file, suffix_of
-from rl_compat.errors import DataError
+from rl_compat.errors import DataError, quoted
+from rl_compat.units import counted
 
 Split = Literal["train", "test"]
 
@@ -58,7 +59,7 @@ def pick_split(splits: list[str], split: Split, *, name: str) -> str:
     found = next((word for word in SPLIT_WORDS[split] if word in splits), None)
     if found is None:
         raise DataError(
-            f"`{name}` has no split `{split}`: it has {', '.join(f'`{item}`' for item in splits)}",
+            f"`{name}` has no split `{split}`: it has {quoted(splits)}",
             hint=f"name one, such as `{name}@{splits[0]}` on the hub or `{name}/{splits[0]}` on disk"
             if splits
             else None,
@@ -101,6 +102,6 @@ def _matching(pattern: str, *, announce: Callable[[str], None]) -> list[Path]:
 
 
 def _listed(paths: list[Path]) -> str:
-    shown = ", ".join(f"`{path.name}`" for path in paths[:SHOWN_NAMES])
+    shown = quoted(path.name for path in paths[:SHOWN_NAMES])
     more = f" and {len(paths) - SHOWN_NAMES} more" if len(paths) > SHOWN_NAMES else ""
-    return f"{len(paths)} {'file' if len(paths) == 1 else 'files'}: {shown}{more}"
+    return f"{counted(len(paths), 'file')}: {shown}{more}"

@@ -19,7 +19,7 @@ from rl_compat.data.read.files import SUFFIXES, reading_errors
 from rl_compat.data.read.hub import HubName, load_from_hub
 from rl_compat.data.read.names import Split, local_files, saved_split
 from rl_compat.data.read.records import Records, StreamRecords, TableRecords, WholeRecords
-from rl_compat.errors import DataError, nearest
+from rl_compat.errors import DataError, did_you_mean, quoted
 
 BadRows = Literal["error", "drop"]
 Announce = Callable[[str], None]
@@ -210,7 +210,5 @@ def _builtin(name: str, task: Task) -> Callable[..., list[Record]]:
 
 
 def _unknown(name: str) -> DataError:
-    close = nearest(name, BUILTIN_DATASETS)
-    known = ", ".join(f"`{builtin}`" for builtin in BUILTIN_DATASETS)
-    hint = f"did you mean `{close}`" if close else f"use {known}, a hub id `owner/name`, or a path ending in {SUFFIXES}"
-    return DataError(f"there is no dataset or file `{name}`", hint=hint)
+    otherwise = f"use {quoted(BUILTIN_DATASETS)}, a hub id `owner/name`, or a path ending in {SUFFIXES}"
+    return DataError(f"there is no dataset or file `{name}`", hint=did_you_mean(name, BUILTIN_DATASETS, otherwise))

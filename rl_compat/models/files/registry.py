@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from rl_compat.errors import ModelError, nearest
+from rl_compat.errors import ModelError, did_you_mean
 from rl_compat.models.files.cache import build_once, models_folder
 from rl_compat.models.files.folder import ALL_PARTS, Part, check_model_folder
 from rl_compat.models.files.gguf import CONVERSION_VERSION, cache_name, convert_gguf, quantization_note
@@ -153,10 +153,5 @@ def _unknown(path: str) -> ModelError:
             f"there is no file or folder `{path}`", hint="run `rlc models` for the models with a short name"
         )
     names = [model.name for model in (*BUILTIN, *PACKAGED)]
-    close = nearest(path, names)
-    hint = (
-        f"did you mean `{close}`"
-        if close
-        else "give a name from `rlc models`, an existing folder or a hub id `owner/name`"
-    )
-    return ModelError(f"unknown model `{path}`", hint=hint)
+    otherwise = "give a name from `rlc models`, an existing folder or a hub id `owner/name`"
+    return ModelError(f"unknown model `{path}`", hint=did_you_mean(path, names, otherwise))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from rl_compat.errors import ConfigError, DataError, nearest
+from rl_compat.errors import ConfigError, DataError, did_you_mean, quoted
 from rl_compat.rewards.builtin.arithmetic import arithmetic
 from rl_compat.rewards.builtin.choice import multiple_choice, truth_letter
 from rl_compat.rewards.builtin.form import format_tags
@@ -121,11 +121,8 @@ def find_builtin(name: str) -> Builtin:
     """The built-in reward `name`. Raises ConfigError if it is unknown or its package is not installed."""
     if name not in BUILTINS:
         known = (AUTO, *BUILTINS)
-        close = nearest(name, known)
-        raise ConfigError(
-            f"unknown reward `{name}`; known are {', '.join(f'`{item}`' for item in known)}",
-            hint=f"did you mean `{close}`" if close else "a custom function has the form `file.py:function`",
-        )
+        hint = did_you_mean(name, known, "a custom function has the form `file.py:function`")
+        raise ConfigError(f"unknown reward `{name}`; known are {quoted(known)}", hint=hint)
     builtin = BUILTINS[name]
     if builtin.package is not None and importlib.util.find_spec(builtin.package) is None:
         package = builtin.package.replace("_", "-")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rl_compat.errors import ConfigError, nearest
+from rl_compat.errors import ConfigError, did_you_mean, quoted
 from rl_compat.rewards.processes.interpret import failed, outcome_of, shown
 from rl_compat.rewards.types import RewardOutcome
 
@@ -147,11 +147,8 @@ def load_function(file: Path, name: str, arguments: Mapping[str, str]) -> Custom
     function = getattr(module, name, None)
     if not callable(function):
         defined = [key for key, value in vars(module).items() if inspect.isfunction(value)]
-        close = nearest(name, defined)
-        listed = ", ".join(f"`{key}`" for key in defined) or "no functions"
-        raise ConfigError(
-            f"`{file}` has no function `{name}`", hint=f"did you mean `{close}`" if close else f"it defines {listed}"
-        )
+        hint = did_you_mean(name, defined, f"it defines {quoted(defined) or 'no functions'}")
+        raise ConfigError(f"`{file}` has no function `{name}`", hint=hint)
     return bind_function(function, name, arguments, file=file)
 
 
@@ -247,9 +244,8 @@ def _bind(
     ]
     missing = [name for name in required if name not in named or name not in {*given, *arguments}]
     if missing:
-        names = ", ".join(f"`{name}`" for name in missing)
         raise ConfigError(
-            f"{label} requires {names}, which the run does not pass",
+            f"{label} requires {quoted(missing)}, which the run does not pass",
             hint=f"functions are called with the keywords {', '.join(given)} and with `reward.function_arguments`",
         )
     accepted = tuple(name for name in given if takes_all or name in named)

@@ -8,6 +8,7 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
+from rl_compat.errors import quoted
 from rl_compat.rewards.types import Failure, RewardOutcome
 
 SHOWN_CHARACTERS = 200
@@ -22,7 +23,7 @@ def outcome_of(value: Any, *, function: str, row: int) -> RewardOutcome:
     score = value
     if isinstance(value, Mapping):
         if "score" not in value:
-            keys = ", ".join(f"`{key}`" for key in value) or "no keys"
+            keys = quoted(value) or "no keys"
             return failed(f"`{function}` returned a dict with {keys} for row {row}, expected `score`", kind="misuse")
         score = value["score"]
         extras = {str(key): plain(item) for key, item in value.items() if key != "score"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from rl_compat.errors import quoted
 from rl_compat.verl.keys.correction import bypass, is_bypassing
 from rl_compat.verl.keys.rules import Given, Outcome, Rule, honoured, kl_term, no_effect, refused, translated
 
@@ -47,7 +48,7 @@ WHOLE_REWARD = (None, "reward", "score", "seq_reward", "seq_final_reward")
 def estimator(key: str, value: Any, given: Given) -> Outcome:
     """The advantage estimator, which is the algorithm here."""
     if value not in ESTIMATORS:
-        return refused(f"the advantage estimators are {', '.join(f'`{name}`' for name in ESTIMATORS)}")
+        return refused(f"the advantage estimators are {quoted(ESTIMATORS)}")
     name = ESTIMATORS[value]
     if name == "gpg" and not given.get(LOSS_MODE):
         native = {"algorithm.name": name, "algorithm.policy_loss": "ppo_clip"}
@@ -63,7 +64,7 @@ def loss_mode(key: str, value: Any, given: Given) -> Outcome:
     if value == "bypass_mode":
         return bypass(key, True, given)
     if value not in LOSSES:
-        return refused(f"the policy losses are {', '.join(f'`{name}`' for name in (*LOSSES, 'bypass_mode'))}")
+        return refused(f"the policy losses are {quoted((*LOSSES, 'bypass_mode'))}")
     if is_bypassing(given):
         return no_effect("as in verl, `rollout_correction.bypass_mode` uses its `loss_type`", warn=value != "vanilla")
     if value == "dro" and given.get(f"{ACTOR}.policy_loss.dro_beta") is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from rl_compat.errors import quoted
 from rl_compat.verl.keys.rules import Given, Outcome, Rule, no_effect, refused, translated
 
 FUNCTIONS = ("reward.custom_reward_function", "custom_reward_function")
@@ -54,8 +55,7 @@ def manager(key: str, value: Any, given: Given) -> Outcome:
     if value is None:
         return no_effect("every response is scored")
     if value not in PLAIN_MANAGERS:
-        known = ", ".join(f"`{name}`" for name in PLAIN_MANAGERS)
-        return refused(f"the managers are {known}", hint="use `reward.functions=file.py:function`")
+        return refused(f"the managers are {quoted(PLAIN_MANAGERS)}", hint="use `reward.functions=file.py:function`")
     return no_effect(PLAIN_MANAGERS[value])
 
 

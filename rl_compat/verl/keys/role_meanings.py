@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from rl_compat.errors import quoted
 from rl_compat.verl.keys.rules import (
     DTYPES,
     Given,
@@ -112,7 +113,7 @@ def offload(*native_keys: str) -> Rule:
 def attention(key: str, value: Any, given: Given) -> Outcome:
     known = ("eager", "sdpa", "flash_attention_2")
     if value not in known:
-        return refused(f"only {', '.join(f'`{name}`' for name in known)} exist here")
+        return refused(f"only {quoted(known)} exist here")
     return honoured("plan.attention", value)
 
 

@@ -11,6 +11,7 @@ from rl_compat.config.report import Verdict
 from rl_compat.config.settings import settings, values_of
 from rl_compat.config.types import RunConfig
 from rl_compat.config.values import alternatives
+from rl_compat.errors import quoted
 
 DTYPES = {
     "fp32": "fp32",
@@ -108,7 +109,7 @@ def renamed(native_key: str, names: Mapping[Any, Any], *, reason: str) -> Rule:
 
     def rule(key: str, value: Any, given: Given) -> Outcome:
         if value not in names:
-            words = ", ".join(f"`{name}`" for name in dict.fromkeys(names) if isinstance(name, str))
+            words = quoted(name for name in names if isinstance(name, str))
             return refused(f"only {words} exist here")
         native = names[value]
         return honoured(native_key, native) if native == value else translated({native_key: native}, reason)
