@@ -90,21 +90,16 @@ def is_file_argument(text: str) -> bool:
 
 def load_hardware(file: Path | None = None, as_card: str | None = None) -> Hardware:
     """This machine or the one recorded in `file`, with the facts of `as_card` in place of its own card's if given."""
-    hardware = _probe() if file is None else _recording(file)
+    if file is None:
+        from rl_compat.hardware.probe import probe
+
+        hardware = probe(packages=False)
+    else:
+        from rl_compat.hardware.recording import load_recording
+
+        hardware = load_recording(file)
     if as_card is None:
         return hardware
     from rl_compat.hardware.gpu.catalogue import emulated_hardware
 
     return emulated_hardware(as_card, hardware)
-
-
-def _probe() -> Hardware:
-    from rl_compat.hardware.probe import probe
-
-    return probe(packages=False)
-
-
-def _recording(file: Path) -> Hardware:
-    from rl_compat.hardware.recording import load_recording
-
-    return load_recording(file)

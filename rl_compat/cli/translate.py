@@ -67,8 +67,8 @@ def translate(
 def _judged(words: list[str]) -> LoadedConfig:
     from rl_compat import verl
     from rl_compat.config.load import judge_config
+    from rl_compat.verl import read_words
     from rl_compat.verl.command import split_program
-    from rl_compat.verl.source import read_words
 
     first, *rest = words
     if first == "-" or ("=" not in first and Path(first).is_file()):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -12,7 +13,7 @@ from rl_compat.errors import RewardError
 from rl_compat.rewards.builtin.length import overlong_penalty
 from rl_compat.rewards.builtin.table import Builtin, find_builtin
 from rl_compat.rewards.processes.custom import Call, bind_function, split_spec
-from rl_compat.rewards.processes.pool import FunctionProcesses
+from rl_compat.rewards.processes.timeouts import FunctionProcesses
 from rl_compat.rewards.types import RewardOutcome, ScoreRequest
 
 BUILTIN_SECONDS = 5.0
@@ -85,23 +86,19 @@ _WITHOUT = {
 }
 
 
-class TimedBuiltinPart:
-    """A built-in reward with a time limit: a response over the limit scores as wrong and is counted."""
+class ProcessPart:
+    """A function in processes that can be killed: a custom function, or a built-in reward that may hang."""
 
     needs_correct = False
 
-    def __init__(self, name: str, builtin: Builtin, config: RewardConfig) -> None:
+    def __init__(
+        self, name: str, processes: FunctionProcesses, *, arguments: tuple[str, ...], wrong: float | None = None
+    ) -> None:
+        """A response over the time limit gets the reward `wrong` and is counted; it is a failure if that is None."""
         self.name = name
-        self.arguments = builtin.arguments
-        self._wrong = builtin.wrong
-        builtin.bind(name, config.function_arguments)
-        self._processes = FunctionProcesses(
-            None,
-            name,
-            arguments=config.function_arguments,
-            timeout_seconds=min(config.timeout_seconds, BUILTIN_SECONDS),
-            num_processes=config.num_processes,
-        )
+        self.arguments = arguments
+        self._processes = processes
+        self._wrong = wrong
 
     def outcomes(self, requests: Sequence[ScoreRequest]) -> list[RewardOutcome]:
         return [self._scored(outcome) for outcome in self._processes.outcomes([_call(item) for item in requests])]
@@ -110,33 +107,8 @@ class TimedBuiltinPart:
         self._processes.close()
 
     def _scored(self, outcome: RewardOutcome) -> RewardOutcome:
-        failure = outcome.failure
-        stopped = failure is not None and failure.kind in ("timeout", "died")
-        return replace(outcome, reward=self._wrong, correct=False) if stopped else outcome
-
-
-class CustomPart:
-    """A custom function."""
-
-    needs_correct = False
-
-    def __init__(self, name: str, spec: str, config: RewardConfig) -> None:
-        file, function = split_spec(spec)
-        self.name = name
-        self._processes = FunctionProcesses(
-            file,
-            function,
-            arguments=config.function_arguments,
-            timeout_seconds=config.timeout_seconds,
-            num_processes=config.num_processes,
-        )
-        self.arguments = self._processes.arguments
-
-    def outcomes(self, requests: Sequence[ScoreRequest]) -> list[RewardOutcome]:
-        return self._processes.outcomes([_call(request) for request in requests])
-
-    def close(self) -> None:
-        self._processes.close()
+        stopped = outcome.failure is not None and outcome.failure.kind in ("timeout", "died")
+        return replace(outcome, reward=self._wrong, correct=False) if stopped and self._wrong is not None else outcome
 
 
 class CallablePart:
@@ -197,11 +169,16 @@ def function_part(
     """
     if spec in callables:
         return CallablePart(name, callables[spec], config)
+    start = partial(FunctionProcesses, arguments=config.function_arguments, num_processes=config.num_processes)
     if ".py" in spec:
-        return CustomPart(name, spec, config)
+        file, function = split_spec(spec)
+        processes = start(file, function, timeout_seconds=config.timeout_seconds)
+        return ProcessPart(name, processes, arguments=processes.arguments)
     builtin = find_builtin(spec)
     if builtin.timed:
-        return TimedBuiltinPart(spec, builtin, config)
+        builtin.bind(spec, config.function_arguments)
+        processes = start(None, spec, timeout_seconds=min(config.timeout_seconds, BUILTIN_SECONDS))
+        return ProcessPart(spec, processes, arguments=builtin.arguments, wrong=builtin.wrong)
     return BuiltinPart(spec, builtin, arguments=config.function_arguments, max_response_length=max_response_length)
 
 

@@ -46,6 +46,13 @@ class RewardOutcome:
     failure: Failure | None = None
 
 
+def judged(correct: bool, answer: str | None) -> RewardOutcome:
+    """1 for a correct answer, else 0. `answer` is the text that was found, or None."""
+    return RewardOutcome(
+        reward=float(correct), correct=correct, answer_found=answer is not None, extras={"answer": answer}
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scores:
     """The rewards of a step, in the order of its requests."""

@@ -12,7 +12,7 @@ import pytest
 from fakes.verl_settings import load_config
 
 from rl_compat.cli.app import main
-from rl_compat.verl.source import read_words
+from rl_compat.verl import read_words
 
 COMMANDS = {
     "p40": Path(__file__).parents[1] / "verl" / "p40_command.txt",

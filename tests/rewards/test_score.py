@@ -16,7 +16,7 @@ from rl_compat.trajectory import Prompt
 
 Build = Callable[..., Scorer]
 
-SOURCE = """
+SOURCE = """import time
 
 def one(solution_str): return 1.0
 def info(solution_str): return {"score": 0.5, "acc": 0, "length": len(solution_str)}

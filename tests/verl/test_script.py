@@ -10,7 +10,7 @@ from fakes.verl_settings import judge_config, load_config
 from rl_compat.config.load import LoadedConfig
 from rl_compat.config.report import KeyVerdict
 from rl_compat.errors import ConfigError
-from rl_compat.verl.source import read_words
+from rl_compat.verl import read_words
 
 SCRIPT = """#!/usr/bin/env bash
 set -x

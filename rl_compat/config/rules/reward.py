@@ -1,25 +1,28 @@
-"""Rules between the settings of rewards and costs."""
+"""Rules between the settings of rewards and costs, and for lists of weights."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from operator import attrgetter
 
 from rl_compat.algorithms.table import ALGORITHMS
 from rl_compat.config.problem import Problem
 from rl_compat.config.types import RunConfig
 
+ONE_PER_FUNCTION = "give one weight per function, or none for equal weights"
+ONE_PER_FILE = "give one weight per name (a folder or pattern is one name), or none to form one dataset"
+WEIGHTS = {
+    "algorithm.gdpo.weights": ("algorithm.gdpo.parts", "names", "name each part, and give one weight for each"),
+    "cost.weights": ("cost.functions", "functions", ONE_PER_FUNCTION),
+    "reward.weights": ("reward.functions", "functions", ONE_PER_FUNCTION),
+    "data.mixture_weights": ("data.train_files", "names", ONE_PER_FILE),
+}
+"lists of weights to what they weight, a noun for it, and a hint"
+
 
 def reward_by_parts(config: RunConfig) -> Iterator[Problem]:
-    """Parts that are normalized separately have one weight each, without a KL penalty in the reward."""
+    """Parts that are normalized separately exclude a KL penalty in the reward."""
     algorithm = config.algorithm
-    names, weights = algorithm.gdpo.parts, algorithm.gdpo.weights
-    if weights and len(weights) != len(names):
-        yield Problem(
-            key="algorithm.gdpo.weights",
-            message=f"`algorithm.gdpo.weights` has {len(weights)} numbers and `algorithm.gdpo.parts` has "
-            f"{len(names)} names",
-            hint="name each part, and give one weight for each",
-        )
     if ALGORITHMS[algorithm.name].needs_reward_parts and algorithm.kl_in_reward != "none":
         yield Problem(
             key="algorithm.kl_in_reward",
@@ -30,7 +33,7 @@ def reward_by_parts(config: RunConfig) -> Iterator[Problem]:
 
 
 def cost(config: RunConfig) -> Iterator[Problem]:
-    """A constrained algorithm has a cost, one weight per function or none, and a multiplier within bounds."""
+    """A constrained algorithm has a cost, and a multiplier within bounds."""
     cost, algorithm = config.cost, config.algorithm
     if not ALGORITHMS[algorithm.name].needs_cost:
         return
@@ -39,13 +42,6 @@ def cost(config: RunConfig) -> Iterator[Problem]:
             key="cost.functions",
             message=f"`algorithm.name={algorithm.name}` limits a cost, and `cost.functions` is empty",
             hint="set `cost.functions=file.py:function`, or `cost.model` to a cost model",
-        )
-    if len(cost.weights) not in (0, len(cost.functions)):
-        yield Problem(
-            key="cost.weights",
-            message=f"`cost.weights` has {len(cost.weights)} numbers and `cost.functions` has {len(cost.functions)} "
-            "functions",
-            hint="give one weight per function, or none for equal weights",
         )
     if algorithm.lagrangian.init > algorithm.lagrangian.max:
         yield Problem(
@@ -56,15 +52,14 @@ def cost(config: RunConfig) -> Iterator[Problem]:
         )
 
 
-def reward_weights(config: RunConfig) -> Iterator[Problem]:
-    """One weight per reward function, or none."""
-    num_functions, num_weights = len(config.reward.functions), len(config.reward.weights)
-    if num_weights not in (0, num_functions):
-        yield Problem(
-            key="reward.weights",
-            message=f"`reward.weights` has {num_weights} numbers and `reward.functions` has {num_functions} functions",
-            hint="give one weight per function, or none for equal weights",
-        )
+def weights(config: RunConfig) -> Iterator[Problem]:
+    """One weight per name, or none."""
+    for key, (names, noun, hint) in WEIGHTS.items():
+        num_weights, num_names = len(attrgetter(key)(config)), len(attrgetter(names)(config))
+        is_read = key != "cost.weights" or ALGORITHMS[config.algorithm.name].needs_cost
+        if is_read and num_weights not in (0, num_names):
+            message = f"`{key}` has {num_weights} numbers and `{names}` has {num_names} {noun}"
+            yield Problem(key=key, message=message, hint=hint)
 
 
 def reward_parts(config: RunConfig) -> Iterator[Problem]:

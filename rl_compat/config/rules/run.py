@@ -30,17 +30,6 @@ def _prompts(count: int, group_size: int) -> str:
     return f"{count} prompts" + (f" ({count * group_size} responses)" if group_size > 1 else "")
 
 
-def mixture_weights(config: RunConfig) -> Iterator[Problem]:
-    """One weight per training source, or none."""
-    num_files, num_weights = len(config.data.train_files), len(config.data.mixture_weights)
-    if num_weights not in (0, num_files):
-        yield Problem(
-            key="data.mixture_weights",
-            message=f"`data.mixture_weights` has {num_weights} numbers and `data.train_files` has {num_files} names",
-            hint="give one weight per name (a folder or pattern is one name), or none to form one dataset",
-        )
-
-
 def quantized_base(config: RunConfig) -> Iterator[Problem]:
     """A quantized base needs adapters."""
     if config.plan.quantization != "none" and config.model.lora_rank == 0:

@@ -116,7 +116,7 @@ class Conversations:
         ids, learned = self._tokens(spans)
         start = learned.index(True) if True in learned else len(learned)
         last = len(learned) - learned[::-1].index(True) if True in learned else start
-        if start == last or not _says_something(ids[start:last], self.chat):
+        if start == last or all(token in self.chat.stop_token_ids for token in ids[start:last]):
             raise DataError("the response is empty", hint="remove the row: it has no token to learn")
         return Example(
             prompt_ids=tuple(ids[:start]), response_ids=tuple(ids[start:last]), learned=tuple(learned[start:last])
@@ -191,10 +191,6 @@ def _to_last_of_assistant(turns: ChatMessages) -> ChatMessages:
     if not spoken:
         raise DataError("the response has no assistant turn", hint="remove the row, or fix its roles")
     return turns[: spoken[-1] + 1]
-
-
-def _says_something(ids: Sequence[int], chat: ConversationEncoder) -> bool:
-    return any(token not in chat.stop_token_ids for token in ids)
 
 
 def _end(chat: ConversationEncoder) -> list[int]:

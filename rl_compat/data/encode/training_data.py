@@ -51,7 +51,7 @@ class TrainingData:
     def order(self, batch_size: int, *, shuffle: bool, seed: int) -> Order:
         """Batches of indexes into the prompts. Raises DataError when there are too few rows."""
         check_batch_size(len(self.prompts), batch_size)
-        keep: Keep = self.prompts.usable if isinstance(self.prompts, StreamedPrompts) else _keep_all
+        keep: Keep = self.prompts.usable if isinstance(self.prompts, StreamedPrompts) else lambda row: True
         if self.weights:
             epochs = [
                 self._epochs(place, shuffle, seeds.derive(seed, "source", index))
@@ -138,7 +138,7 @@ def _open(
     start = 0
     for index, source in enumerate(sources):
         first = start
-        limit = limits - start if isinstance(limits, int) else _limit_of(limits, index)
+        limit = limits - start if isinstance(limits, int) else limits[index] if limits else None
         for file in open_source(source, reading, streaming=True):
             left = None if limit is None else limit - (start - first)
             if left is not None and left <= 0:
@@ -163,11 +163,3 @@ def _open_one(file: Records, reading: Reading, *, number: int, first_row: int, l
         _, bad = convert_all(records, form, task="prompts", split=reading.split, first_row=first_row)
         check_usable(bad, num_rows=len(records), name=file.name, column=form.columns.get("prompt", "prompts"))
     return StreamedFile(file=file, form=form, pieces=pieces, split=reading.split)
-
-
-def _limit_of(limits: Sequence[int | None] | None, index: int) -> int | None:
-    return limits[index] if limits else None
-
-
-def _keep_all(row: int) -> bool:
-    return True

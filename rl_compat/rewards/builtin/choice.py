@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from rl_compat.rewards.builtin.answers import last_announced, last_boxed, last_tagged
-from rl_compat.rewards.types import RewardOutcome
+from rl_compat.rewards.types import RewardOutcome, judged
 
 _LETTER = r"[A-Z]"
 _WRAPPED = re.compile(rf"[(\[]\s*({_LETTER})\s*[)\]]")
@@ -23,10 +23,7 @@ def multiple_choice(response: str, ground_truth: Any) -> RewardOutcome:
     article or a pronoun in a sentence (`A cat`, `I think`) is not an answer.
     """
     letter = find_letter(response)
-    correct = letter is not None and letter == truth_letter(ground_truth)
-    return RewardOutcome(
-        reward=float(correct), correct=correct, answer_found=letter is not None, extras={"answer": letter}
-    )
+    return judged(letter is not None and letter == truth_letter(ground_truth), letter)
 
 
 def find_letter(response: str) -> str | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from rl_compat.errors import RewardError
 from rl_compat.rewards.builtin.numbers import Number, last_number, numbers, parse_number
-from rl_compat.rewards.types import RewardOutcome
+from rl_compat.rewards.types import RewardOutcome, judged
 
 MARKER = "####"
 STRICT_WINDOW = 300
@@ -32,13 +32,7 @@ def gsm8k(response: str, ground_truth: Any) -> RewardOutcome:
     if expected is None:
         raise RewardError(f"the ground truth `{ground_truth}` is not a number", hint="fix the ground truth in the data")
     answer = find_answer(response)
-    correct = answer is not None and answer.value == expected
-    return RewardOutcome(
-        reward=float(correct),
-        correct=correct,
-        answer_found=answer is not None,
-        extras={"answer": None if answer is None else answer.text},
-    )
+    return judged(False, None) if answer is None else judged(answer.value == expected, answer.text)
 
 
 def find_answer(response: str) -> Number | None:
@@ -56,10 +50,7 @@ def gsm8k_strict(response: str, ground_truth: Any) -> RewardOutcome:
     """verl's rule: the last `#### <number>` in the last 300 characters, without commas, equals the truth as text."""
     found = _STRICT_ANSWER.findall(response[-STRICT_WINDOW:])
     answer = found[-1].replace(",", "").replace("$", "") if found else None
-    correct = answer is not None and answer == ground_truth
-    return RewardOutcome(
-        reward=float(correct), correct=correct, answer_found=answer is not None, extras={"answer": answer}
-    )
+    return judged(answer is not None and answer == ground_truth, answer)
 
 
 def gsm8k_format(response: str, ground_truth: Any = None) -> RewardOutcome:

@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any
 
 from rl_compat.rewards.builtin.answers import last_tagged
-from rl_compat.rewards.types import RewardOutcome
+from rl_compat.rewards.types import RewardOutcome, judged
 
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -39,9 +39,9 @@ def qa_exact_match(response: str, ground_truth: Any) -> RewardOutcome:
     """
     answer = last_tagged(response, "answer")
     if answer is None:
-        return RewardOutcome(reward=0.0, correct=False, answer_found=False, extras={"answer": None})
+        return judged(False, None)
     correct = squad_form(answer) in {squad_form(truth) for truth in truths(ground_truth)}
-    return RewardOutcome(reward=float(correct), correct=correct, answer_found=True, extras={"answer": answer[:200]})
+    return judged(correct, answer[:200])
 
 
 def regex(response: str, ground_truth: Any, *, pattern: str, group: str = "") -> RewardOutcome:
@@ -58,12 +58,7 @@ def regex(response: str, ground_truth: Any, *, pattern: str, group: str = "") ->
     answer = matches[-1][int(group) if group.isdigit() else group] if matches else None
     answer = None if answer is None else answer.strip()
     correct = answer in {str(truth).strip() for truth in truths(ground_truth)}
-    return RewardOutcome(
-        reward=float(correct),
-        correct=correct,
-        answer_found=answer is not None,
-        extras={"answer": answer and answer[:200]},
-    )
+    return judged(correct, answer and answer[:200])
 
 
 @cache

@@ -83,7 +83,7 @@ MODEL: Mapping[str, Rule] = {
     "override_config.*dropout*": only(
         (0,), "dropout is off", otherwise="dropout changes the log-probabilities between rollout and update"
     ),
-    "override_config.*": only((), "", otherwise="the model keeps its own configuration"),
+    "override_config.*": only((), "the model keeps its own configuration"),
     "override_config.*pdrop": only(
         (0,), "dropout is off", otherwise="dropout changes the log-probabilities between rollout and update"
     ),
@@ -214,9 +214,7 @@ ACTOR_ONLY: Mapping[str, Rule] = {
 ROLES: Mapping[str, Rule] = {
     "actor_rollout_ref.fsdp_config.cpu_offload": never_existed,
     "actor_rollout_ref.fsdp_config.offload_params": never_existed,
-    "actor_rollout_ref.hybrid_engine": only(
-        (True,), "actor and rollout share the device", otherwise="actor and rollout share the device"
-    ),
+    "actor_rollout_ref.hybrid_engine": only((True,), "actor and rollout share the device"),
     "actor_rollout_ref.nccl_timeout": inert("one device has no collectives"),
     **_under("actor_rollout_ref.model", MODEL),
     **_under("actor_rollout_ref.actor", LEARNER, ACTOR_ONLY),

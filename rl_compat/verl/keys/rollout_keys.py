@@ -30,14 +30,12 @@ ROLLOUT: Mapping[str, Rule] = {
     "max_num_batched_tokens": same("rollout.max_num_batched_tokens"),
     "max_num_seqs": same("rollout.max_num_seqs"),
     "max_model_len": same("rollout.max_model_len"),
-    "ignore_eos": only((False,), "responses end at the end token", otherwise="responses end at the end token"),
+    "ignore_eos": only((False,), "responses end at the end token"),
     "tensor_model_parallel_size": other_than((1,), ONE_DEVICE),
     "data_parallel_size": other_than((1,), ONE_DEVICE),
     "expert_parallel_size": other_than((1,), ONE_DEVICE),
     "pipeline_model_parallel_size": other_than((1,), ONE_DEVICE),
-    "nnodes": only(
-        (0,), "generation and training use the same devices", otherwise="generation and training use the same devices"
-    ),
+    "nnodes": only((0,), "generation and training use the same devices"),
     "n_gpus_per_node": inert("generation and training use the same devices"),
     "enforce_eager": GRAPHS,
     "cudagraph_capture_sizes": GRAPHS,
@@ -79,8 +77,8 @@ ROLLOUT: Mapping[str, Rule] = {
     "agent.*": inert(NO_TOOLS),
     "trace.*": inert("samples.jsonl has the responses"),
     "prometheus.*": inert("metrics go to `trainer.loggers`"),
-    "skip.enable": only((False,), "every step generates", otherwise="every step generates"),
-    "skip_rollout": only((False,), "every step generates", otherwise="every step generates"),
+    "skip.enable": only((False,), "every step generates"),
+    "skip_rollout": only((False,), "every step generates"),
     "skip*": inert("every step generates"),
     "profiler.*": PROFILER,
 }

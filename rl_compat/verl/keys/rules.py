@@ -132,11 +132,14 @@ def inert(reason: str) -> Rule:
     return Inert(reason)
 
 
-def only(allowed: tuple[Any, ...], reason: str, *, otherwise: str) -> Rule:
-    """A rule for a key whose given values describe what always happens; other values are refused."""
+def only(allowed: tuple[Any, ...], reason: str, *, otherwise: str = "") -> Rule:
+    """A rule for a key whose given values describe what always happens; other values are refused.
+
+    `otherwise` is the reason of the refusal, by default the same.
+    """
 
     def rule(key: str, value: Any, given: Given) -> Outcome:
-        return no_effect(reason) if any(_equal(value, item) for item in allowed) else refused(otherwise)
+        return no_effect(reason) if any(_equal(value, item) for item in allowed) else refused(otherwise or reason)
 
     return rule
 

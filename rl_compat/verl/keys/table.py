@@ -28,11 +28,7 @@ DATA: Mapping[str, Rule] = {
     "data.val_batch_size": inert("validation uses the rollout engine, which forms its own batches"),
     "data.train_max_samples": meanings.sample_limit("data.max_train_samples"),
     "data.val_max_samples": meanings.sample_limit("data.max_val_samples"),
-    "data.reward_fn_key": only(
-        ("data_source", None),
-        "the scorer is picked by `data_source`",
-        otherwise="the scorer is picked by `data_source`",
-    ),
+    "data.reward_fn_key": only(("data_source", None), "the scorer is picked by `data_source`"),
     "data.filter_overlong_prompts": meanings.filter_overlong,
     "data.filter_overlong_prompts_workers": inert("one process filters"),
     "data.truncation": meanings.truncation,
@@ -63,9 +59,7 @@ DATA: Mapping[str, Rule] = {
     "data.apply_chat_template_kwargs": only(
         ({}, None), "none given", otherwise="put the template in a file and set `model.chat_template=FILE`"
     ),
-    "data.apply_chat_template_kwargs.*": only(
-        (), "", otherwise="put the template in a file and set `model.chat_template=FILE`"
-    ),
+    "data.apply_chat_template_kwargs.*": only((), "put the template in a file and set `model.chat_template=FILE`"),
 }
 
 ALGORITHM: Mapping[str, Rule] = {
@@ -180,10 +174,10 @@ TRAINER: Mapping[str, Rule] = {
 
 OTHERS: Mapping[str, Rule] = {
     "model_engine": other_than(("dp",), "one engine serves any number of devices"),
-    "*@*": only((), "", otherwise="config groups of verl have no alternatives here"),
+    "*@*": only((), "config groups of verl have no alternatives here"),
     "--config-name": meanings.config_name,
     "--config-*": inert("the file of `--config-name` is searched there"),
-    "--multirun": only((), "", otherwise="one run at a time"),
+    "--multirun": only((), "one run at a time"),
     **dict.fromkeys(("--cfg", "--package", "--resolve", "--run"), inert("it configures how Hydra prints")),
     "ray_kwargs.*": NO_RAY,
     "ray_init.*": NO_RAY,
@@ -191,7 +185,7 @@ OTHERS: Mapping[str, Rule] = {
     "global_profiler.*": PROFILER,
     "distillation.enabled": only((False,), "off", otherwise="distillation is not supported"),
     "distillation.*": inert("distillation is not supported"),
-    "skip.*.enable": only((False,), "every step generates", otherwise="every step generates"),
+    "skip.*.enable": only((False,), "every step generates"),
     "skip.*": inert("every step generates"),
     "hydra.*": inert("Hydra is not used; a run writes to `trainer.output_dir`"),
     "actor_rollout_ref.profiler.*": PROFILER,

@@ -18,11 +18,7 @@ UNARY: Mapping[str, Callable[[str], bool]] = {
     "-r": lambda text: Path(text).exists(),
     "-s": lambda text: Path(text).is_file() and Path(text).stat().st_size > 0,
 }
-TEXTS: Mapping[str, Callable[[str, str], bool]] = {
-    "=": lambda left, right: left == right,
-    "==": lambda left, right: left == right,
-    "!=": lambda left, right: left != right,
-}
+TEXTS = ("=", "==", "!=")
 NUMBERS: Mapping[str, Callable[[int, int], bool]] = {
     "-eq": lambda left, right: left == right,
     "-ne": lambda left, right: left != right,
@@ -61,16 +57,13 @@ def _simple(words: Sequence[str], *, patterns: bool) -> bool | None:
         case [operation, text] if operation in UNARY:
             return UNARY[operation](text)
         case [left, operation, right] if operation in TEXTS:
-            return _same(left, operation, right) if patterns else TEXTS[operation](left, right)
+            fits = fnmatch.fnmatchcase(left, right) if patterns else left == right
+            return fits == (operation != "!=")
         case [left, "=~", right]:
             return _matches(left, right)
         case [left, operation, right] if operation in NUMBERS:
             return NUMBERS[operation](int(left), int(right)) if _whole(left) and _whole(right) else None
     return None
-
-
-def _same(left: str, operation: str, pattern: str) -> bool:
-    return fnmatch.fnmatchcase(left, pattern) == (operation != "!=")
 
 
 def _matches(text: str, expression: str) -> bool | None:
