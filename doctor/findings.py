@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cache
+from typing import Any
 
+from rl_compat.hardware.gpu.catalogue import read_table
 from rl_compat.hardware.types import Hardware
 
 
@@ -110,6 +113,33 @@ class CheckResult:
     @property
     def severity(self) -> Severity:
         return max((finding.severity for finding in self.findings), default=Severity.OK)
+
+
+def finding(
+    id: str,
+    what: str,
+    *remedies: Remedy,
+    severity: Severity | None = None,
+    why: str | None = None,
+    where: tuple[str, ...] | None = None,
+    affects: tuple[str, ...] | None = None,
+) -> Finding:
+    """A finding of `knowledge/findings.json`, which has the fields that are not given."""
+    row = _rows()[id]
+    return Finding(
+        id,
+        Severity[row["severity"].upper()] if severity is None else severity,
+        what,
+        row.get("why", "") if why is None else why,
+        tuple(row.get("where", ())) if where is None else where,
+        tuple(row.get("affects", ())) if affects is None else affects,
+        remedies,
+    )
+
+
+@cache
+def _rows() -> Mapping[str, Mapping[str, Any]]:
+    return {row["id"]: row for row in read_table("findings")["findings"]}
 
 
 def ok(id: str, what: str, *where: str, why: str = "", affects: tuple[str, ...] = ()) -> Finding:

@@ -10,7 +10,8 @@ import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,126 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
 import knowledge_rules  # noqa: E402
-from knowledge_schema import INHERITED, TABLES, Section, month  # noqa: E402
 
 from rl_compat.doctor.tables.rows import CONFIDENCES, provenance, sections_of  # noqa: E402
 
 Tables = Mapping[str, Mapping[str, Any]]
+Form = Callable[[Any], bool]
+INHERITED = ("source", "date", "confidence")
+"fields that any row may have; they default to those of its section or table"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """The rows of one part of a table."""
+
+    key: tuple[str, ...]
+    "fields that together identify a row"
+    fields: Mapping[str, Form]
+    optional: Mapping[str, Form]
+
+
+def matches(pattern: str) -> Form:
+    return lambda value: isinstance(value, str) and re.fullmatch(pattern, value) is not None
+
+
+def maybe(form: Form) -> Form:
+    return lambda value: value is None or form(value)
+
+
+def some(form: Form) -> Form:
+    return lambda value: isinstance(value, list) and bool(value) and all(map(form, value))
+
+
+def any_of(form: Form) -> Form:
+    return lambda value: isinstance(value, list) and all(map(form, value))
+
+
+def one_of(*values: str) -> Form:
+    return lambda value: value in values
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+
+
+def is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def is_flag(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+def is_text(value: Any) -> bool:
+    return isinstance(value, str) and bool(value.strip())
+
+
+def is_pattern(value: Any) -> bool:
+    """A regular expression; the empty one matches everything."""
+    try:
+        return isinstance(value, str) and bool(re.compile(value))
+    except re.error:
+        return False
+
+
+def by_variant(form: Form) -> Form:
+    return lambda value: (
+        isinstance(value, dict) and all(map(FORMS["variant"], value)) and all(map(form, value.values()))
+    )
+
+
+def is_library(value: Any) -> bool:
+    """One native library of a bitsandbytes wheel."""
+    forms = {"cuda_min": FORMS["minor"], "cuda_max": FORMS["minor"], "archs": some(is_whole), "ptx": maybe(is_whole)}
+    return isinstance(value, dict) and value.keys() == forms.keys() and all(forms[name](value[name]) for name in forms)
+
+
+BOUND = r"(?:==|!=|>=|<=|<|>)[0-9]+(?:\.[0-9]+)*(?:\.\*|\.?(?:post|rc)[0-9]+)?"
+month = matches(r"20[0-9][0-9]-(0[1-9]|1[0-2])(-(0[1-9]|[12][0-9]|3[01]))?")
+FORMS: Mapping[str, Form] = {
+    "text": is_text,
+    "number": is_number,
+    "whole": is_whole,
+    "flag": is_flag,
+    "library": is_library,
+    "pattern": is_pattern,
+    "month": month,
+    "version": matches(r"[0-9]+(\.[0-9]+)*(\.?(post|rc|a|b)[0-9]+)?"),
+    "minor": matches(r"[0-9]+\.[0-9]+"),
+    "bounds": matches(rf"{BOUND}(,{BOUND})*"),
+    "variant": matches(r"cu1[0-9][0-9]"),
+    "wheel_arch": matches(r"[0-9]+\.[0-9](\+PTX)?"),
+    "pci_id": matches(r"[0-9a-f]{4}"),
+}
+WRAPPERS: Mapping[str, Callable[[Form], Form]] = {
+    "maybe": maybe,
+    "some": some,
+    "any": any_of,
+    "by_variant": by_variant,
+}
+
+
+def form_of(text: str) -> Form:
+    """`some minor`, `maybe text`, `/a regular expression/`, or values: `open|proprietary`."""
+    first, _, rest = text.partition(" ")
+    if first in WRAPPERS:
+        return WRAPPERS[first](form_of(rest))
+    return matches(text.strip("/")) if text.startswith("/") else FORMS.get(text) or one_of(*text.split("|"))
+
+
+def read_schema(path: Path = Path(__file__).with_name("knowledge_schema.json")) -> dict[str, dict[str, Section]]:
+    """The sections of each table: the key of a row, its fields and the form of each."""
+
+    def section(key: list[str], fields: dict[str, str], optional: dict[str, str] | None = None) -> Section:
+        forms = [{name: form_of(text) for name, text in part.items()} for part in (fields, optional or {})]
+        return Section(key=tuple(key), fields=forms[0], optional=forms[1])
+
+    tables = json.loads(path.read_text(encoding="utf-8"))["tables"]
+    return {name: {part: section(**values) for part, values in parts.items()} for name, parts in tables.items()}
+
+
+TABLES = read_schema()
 
 
 def read_tables(folder: Path = ROOT / "doctor" / "knowledge") -> dict[str, dict[str, Any]]:

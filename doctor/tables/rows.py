@@ -143,6 +143,12 @@ def transformers_row(version: str) -> Row | None:
     return row_for(read_table("libs")["transformers"], version)
 
 
+def first_match(section: str, error: str) -> Row:
+    """The known error of torch's start or imports (`start`, `imports`) that a message contains."""
+    rows: list[Row] = read_table("torch_errors")[section]
+    return next(row for row in rows if re.search(row["pattern"], error, re.IGNORECASE))
+
+
 def trap(name: str) -> Row:
     """A known trap of attention kernels: the compute capability and the torch below which it occurs."""
     return next(row for row in read_table("sdpa")["traps"] if row["id"] == name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import copy
 import json
 import re
@@ -77,16 +78,27 @@ def test_no_fact_comes_from_a_place_that_a_reader_cannot_go_to() -> None:
 
 
 def test_every_field_is_read_or_meant_for_a_reader(script: ModuleType) -> None:
-    from knowledge_schema import DESCRIPTIVE, TABLES
-
+    descriptive = set(json.loads((ROOT / "scripts/knowledge_schema.json").read_text())["descriptive"])
     files = [*(ROOT / "doctor").rglob("*.py"), *(ROOT / "rl_compat").rglob("*.py"), ROOT / "scripts/knowledge_rules.py"]
     code = "".join(path.read_text() for path in files)
-    fields = {name for table in TABLES.values() for part in table.values() for name in (*part.fields, *part.optional)}
+    fields = {
+        name for table in script.TABLES.values() for part in table.values() for name in (*part.fields, *part.optional)
+    }
 
     unread = {name for name in fields if f'"{name}"' not in code and f"'{name}'" not in code}
 
-    assert unread <= DESCRIPTIVE
-    assert fields >= DESCRIPTIVE
+    assert unread <= descriptive
+    assert fields >= descriptive
+
+
+def test_every_finding_of_the_table_is_made_by_a_check_and_only_those() -> None:
+    made = set()
+    for path in (ROOT / "doctor/checks").rglob("*.py"):
+        for call in ast.walk(ast.parse(path.read_text())):
+            if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "finding":
+                made |= {node.value for node in ast.walk(call.args[0]) if isinstance(node, ast.Constant)}
+
+    assert {row["id"] for row in read("findings")["findings"]} == made & {id for id in made if "." in id}
 
 
 def change(tables: dict[str, dict[str, Any]], table: str, part: str, row: int, **values: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from rl_compat.doctor.findings import Certainty, Finding, Remedy, Severity, Step
+from rl_compat.doctor.findings import Certainty, Finding, Remedy, Severity, Step, finding
 from rl_compat.doctor.tables.cards import all_cards, names
 from rl_compat.doctor.tables.drivers import why_unlisted
 from rl_compat.hardware.types import Hardware
@@ -35,14 +35,10 @@ def check_device_nodes(hardware: Hardware) -> Iterator[Finding]:
         yield _not_in_container(hardware)
     elif _not_created(hardware):
         create = "let NVIDIA's helper load the module and create the files"
-        yield Finding(
+        yield finding(
             "gpu.no_nodes",
-            Severity.FAILURE,
             "the driver is loaded but the device file `/dev/nvidia0` does not exist",
-            "programs reach the card through that file",
-            where=("/dev",),
-            affects=("training",),
-            remedies=(Remedy(create, Step.SYSTEM, ("sudo nvidia-modprobe -c 0 -u",)),),
+            Remedy(create, Step.SYSTEM, ("sudo nvidia-modprobe -c 0 -u",)),
         )
 
 
@@ -59,14 +55,10 @@ def _closed(hardware: Hardware, closed: list[str]) -> Finding:
         ("podman run --group-add keep-groups --security-opt label=disable --device nvidia.com/gpu=all IMAGE",),
         Certainty.PLACEHOLDER,
     )
-    return Finding(
+    return finding(
         "gpu.nodes_closed",
-        Severity.FAILURE,
         f"this process has no permission to open {', '.join(closed)}",
-        "CUDA finds no device. In a job of a scheduler it means that the job requested no GPU",
-        where=("/dev",),
-        affects=("training",),
-        remedies=(keep, group) if hardware.host.container else (group,),
+        *((keep, group) if hardware.host.container else (group,)),
     )
 
 
@@ -85,15 +77,12 @@ def _not_in_container(hardware: Hardware) -> Finding:
     on_purpose = requested in NO_GPUS
     version = hardware.driver.module_version or hardware.driver.version
     host = f"the host has {names(all_cards(hardware)) or f'NVIDIA driver {version}'}"
-    return Finding(
+    return finding(
         "gpu.not_given" if on_purpose else "gpu.not_in_container",
-        Severity.WARNING if on_purpose else Severity.FAILURE,
         f"{host}, but this container ({hardware.host.container}) has no device file for it"
         + (f": NVIDIA_VISIBLE_DEVICES=`{requested}`" if requested is not None else ""),
-        "the container was started without GPUs, so training runs on the CPU",
-        where=("/dev", "/proc/driver/nvidia"),
-        affects=("training", "rollout"),
-        remedies=(start_with_gpus(hardware.host.container),),
+        start_with_gpus(hardware.host.container),
+        severity=Severity.WARNING if on_purpose else Severity.FAILURE,
     )
 
 

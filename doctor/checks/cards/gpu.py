@@ -9,7 +9,7 @@ from itertools import chain
 from rl_compat.doctor.checks.cards import visible_devices
 from rl_compat.doctor.checks.cards.device_nodes import check_device_nodes
 from rl_compat.doctor.checks.driver import driver, nvml
-from rl_compat.doctor.findings import Check, Finding, Remedy, Severity, Step, ok
+from rl_compat.doctor.findings import Check, Finding, Remedy, Severity, Step, finding, ok
 from rl_compat.doctor.remedies import shell, unset
 from rl_compat.doctor.tables.cards import Card, all_cards, computing, device_ids, names
 from rl_compat.doctor.tables.drivers import install_driver, why_unlisted
@@ -66,15 +66,7 @@ def _hidden(hardware: Hardware) -> Iterator[Finding]:
         without = "" if hardware.devices else "; no torch supports them"
         yield ok("gpu.hidden", what + without, "nvml", VISIBLE)
         return
-    yield Finding(
-        "gpu.all_hidden",
-        Severity.WARNING,
-        what,
-        "training runs on the CPU, many times slower",
-        where=("nvml", VISIBLE),
-        affects=("training", "rollout"),
-        remedies=(unset(VISIBLE),),
-    )
+    yield finding("gpu.all_hidden", what, unset(VISIBLE))
 
 
 def _unshown(hardware: Hardware) -> Iterator[Finding]:
@@ -87,17 +79,11 @@ def _unshown(hardware: Hardware) -> Iterator[Finding]:
         elif device.mig_slices is None and VISIBLE not in hardware.environment:
             unexplained.append(device)
     if unexplained and not any(device.mig_profile for device in hardware.devices):
-        yield Finding(
+        yield finding(
             "gpu.not_shown",
-            severity,
             f"NVML lists {names(unexplained)}, but CUDA does not show it although {VISIBLE} is not set",
-            "CUDA skips a card that it cannot start: it fell off the bus, needs another driver branch, or a scheduler "
-            "withholds it from this process",
-            where=("nvml", "cuda"),
-            affects=("training",),
-            remedies=(
-                shell("see what the driver logged about it", "sudo dmesg | grep -iE 'nvrm|xid'", "nvidia-smi -L"),
-            ),
+            shell("see what the driver logged about it", "sudo dmesg | grep -iE 'nvrm|xid'", "nvidia-smi -L"),
+            severity=severity,
         )
 
 
@@ -111,25 +97,15 @@ def check_compute_mode(hardware: Hardware) -> Iterator[Finding]:
             yield _prohibited(hardware, device, id, Severity.FAILURE)
         elif device.compute_mode in EXCLUSIVE and others:
             look = shell("see who owns the process", f"ps -o pid,user,etime,args -p {','.join(others)}")
-            yield Finding(
+            yield finding(
                 "gpu.taken",
-                Severity.FAILURE,
                 f"{what}, and process {', '.join(others)} uses it",
-                "CUDA refuses the next program with `CUDA-capable device(s) is/are busy or unavailable`",
-                where=("nvml",),
+                _set_mode(hardware, device),
+                look,
                 affects=(id, "training"),
-                remedies=(_set_mode(hardware, device), look),
             )
         elif device.compute_mode in EXCLUSIVE:
-            yield Finding(
-                "gpu.exclusive",
-                Severity.NOTE,
-                what,
-                "training works; a rollout engine or reward model in a second process cannot share the card",
-                where=("nvml",),
-                affects=(id, "rollout"),
-                remedies=(_set_mode(hardware, device),),
-            )
+            yield finding("gpu.exclusive", what, _set_mode(hardware, device), affects=(id, "rollout"))
 
 
 def keeps_out(device: Device) -> bool:
@@ -138,14 +114,11 @@ def keeps_out(device: Device) -> bool:
 
 
 def _prohibited(hardware: Hardware, device: Device, where: str, severity: Severity) -> Finding:
-    return Finding(
+    return finding(
         "gpu.prohibited",
-        severity,
         f"{where} `{device.name}` is in compute mode `prohibited`",
-        "the driver allows no CUDA program on the card",
-        where=("nvml",),
-        affects=("training",),
-        remedies=(_set_mode(hardware, device),),
+        _set_mode(hardware, device),
+        severity=severity,
     )
 
 
@@ -175,14 +148,11 @@ def check_pci_cards(hardware: Hardware) -> Iterator[Finding]:
 
 
 def _nouveau(hardware: Hardware, cards: list[Card]) -> Finding:
-    return Finding(
+    return finding(
         "gpu.nouveau",
-        Severity.WARNING if hardware.devices else Severity.FAILURE,
         f"{names(cards)} at {_places(cards)} uses the kernel's own driver `{cards[0].kernel_driver}`",
-        "that driver draws a desktop but does not support CUDA, so training does not see the card",
-        where=("PCI bus",),
-        affects=("training",),
-        remedies=(install_driver(hardware, cards),),
+        install_driver(hardware, cards),
+        severity=Severity.WARNING if hardware.devices else Severity.FAILURE,
     )
 
 
@@ -192,14 +162,11 @@ def _reserved(hardware: Hardware, cards: list[Card]) -> Finding:
         Step.DRIVER,
         ("grep -rn vfio /etc/modprobe.d /proc/cmdline",),
     )
-    return Finding(
+    return finding(
         "gpu.reserved",
-        Severity.OK if hardware.devices else Severity.WARNING,
         f"{names(cards)} at {_places(cards)} is reserved for a virtual machine (`{cards[0].kernel_driver}`)",
-        "the card belongs to a guest, so this system cannot train on it",
-        where=("PCI bus",),
-        affects=("training",),
-        remedies=() if hardware.devices else (remedy,),
+        *(() if hardware.devices else (remedy,)),
+        severity=Severity.OK if hardware.devices else Severity.WARNING,
     )
 
 
@@ -213,14 +180,11 @@ def _refused(hardware: Hardware, cards: list[Card]) -> Finding:
         "a data-centre card needs 16 to 64 GiB of address space",
         Step.SYSTEM,
     )
-    return Finding(
+    return finding(
         "gpu.refused",
-        Severity.WARNING if hardware.devices else Severity.FAILURE,
         f"driver {version} is loaded but does not list {names(cards)} at {_places(cards)}",
-        "the driver could not start the card: too little address space, or a loose riser or power cable",
-        where=("PCI bus", "nvml"),
-        affects=("training",),
-        remedies=(look, space) if any(card.large_bar for card in cards) else (look,),
+        *((look, space) if any(card.large_bar for card in cards) else (look,)),
+        severity=Severity.WARNING if hardware.devices else Severity.FAILURE,
     )
 
 
@@ -235,25 +199,20 @@ def check_card_health(hardware: Hardware) -> Iterator[Finding]:
     hung = next((text for text in errors if text and HUNG.search(text)), None)
     log = shell("read the error number (Xid) that the driver logged", "sudo dmesg | grep -iE 'xid|nvrm'")
     if lost is not None:
-        yield Finding(
+        yield finding(
             "gpu.lost",
-            severity,
             f"the driver lost a card: {lost}",
-            "the usual cause is power or heat: Tesla P40, P100 and V100 have no fan and need an 8-pin CPU power cable; "
-            "the next is a bad riser. The card returns only after a restart",
-            where=("nvml",),
-            affects=("training",),
-            remedies=(log, Remedy("check cable, airflow and riser, then restart the machine", Step.SYSTEM)),
+            log,
+            Remedy("check cable, airflow and riser, then restart the machine", Step.SYSTEM),
+            severity=severity,
         )
     elif hung is not None:
-        yield Finding(
+        yield finding(
             "gpu.hung",
-            severity,
             f"the driver does not answer: {hung}",
-            "a hanging card, or a program stuck in the driver, blocks every program that uses CUDA",
-            where=("nvml", "cuda"),
-            affects=("training",),
-            remedies=(log, Remedy("restart the machine; until then `nvidia-smi` hangs too", Step.SYSTEM)),
+            log,
+            Remedy("restart the machine; until then `nvidia-smi` hangs too", Step.SYSTEM),
+            severity=severity,
         )
 
 
@@ -276,28 +235,23 @@ def _none(hardware: Hardware) -> Finding:
         "`wsl --shutdown` there; `wsl --list --verbose` must show version 2 for this distribution",
         Step.DRIVER,
     )
-    return Finding(
+    return finding(
         "gpu.none",
-        Severity.OK if causes else Severity.NOTE,
         what,
-        "models of up to a few hundred million parameters train on the CPU, enough to try things out",
+        *((wsl,) if hardware.host.wsl and not causes else ()),
+        severity=Severity.OK if causes else Severity.NOTE,
         where=("nvml", "PCI bus") if hardware.pci_gpus is not None else ("nvml",),
-        affects=("training", "rollout"),
-        remedies=(wsl,) if hardware.host.wsl and not causes else (),
     )
 
 
 def _unreachable(hardware: Hardware, cards: tuple[Card, ...]) -> Finding:
     what = f"{names(cards)} cannot be reached" if cards else f"driver {hardware.driver.version} lists no card"
     error = hardware.driver.nvml_error
-    return Finding(
+    return finding(
         "gpu.unreachable",
-        Severity.FAILURE if cards else Severity.WARNING,
         f"{what}{f': {error}' if error else ''}",
-        "training runs on the CPU until the driver answers",
-        where=("PCI bus", "nvml"),
-        affects=("training", "rollout"),
-        remedies=(shell("see the driver's own message", "nvidia-smi", "sudo dmesg | grep -iE 'nvrm|xid'"),),
+        shell("see the driver's own message", "nvidia-smi", "sudo dmesg | grep -iE 'nvrm|xid'"),
+        severity=Severity.FAILURE if cards else Severity.WARNING,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from rl_compat.doctor.findings import Certainty, Check, Finding, Remedy, Severity, Step, ok
+from rl_compat.doctor.findings import Certainty, Check, Finding, Remedy, Severity, Step, finding, ok
 from rl_compat.doctor.remedies import shell
 from rl_compat.doctor.tables.cards import computing
 from rl_compat.doctor.tables.rows import Row
@@ -56,27 +56,21 @@ def _small(hardware: Hardware, device: Device) -> Iterator[Finding]:
 
 def _unknown(device: Device) -> Iterator[Finding]:
     if device.sources.get("memory_free_bytes") == "rule":
-        yield Finding(
+        yield finding(
             "device_memory.free_unknown",
-            Severity.NOTE,
             f"the free memory of cuda:{device.index} is unknown, of {format_bytes(device.memory_total_bytes)} in total",
-            "plans assume that all of it is free; a run goes out of memory if other programs use a part",
-            where=("nvml", "cuda"),
+            shell("check it yourself", "nvidia-smi"),
             affects=(f"cuda:{device.index}",),
-            remedies=(shell("check it yourself", "nvidia-smi"),),
         )
 
 
 def _disagreeing(device: Device) -> Iterator[Finding]:
     other = device.nvml_memory_total_bytes
     if other is not None:
-        yield Finding(
+        yield finding(
             "device_memory.disagreement",
-            Severity.NOTE,
             f"cuda:{device.index} `{device.name}` has {format_bytes(device.memory_total_bytes)} according to CUDA and "
             f"{format_bytes(other)} according to NVML",
-            "plans use CUDA's figure; the other may be that of the whole board or of another card",
-            where=("cuda", "nvml"),
             affects=(f"cuda:{device.index}",),
         )
 
@@ -138,15 +132,12 @@ def _lanes(hardware: Hardware, device: Device) -> Iterator[Finding]:
     if not width or not full or width * 2 >= full:
         return
     several = len(hardware.devices) > 1
-    yield Finding(
+    yield finding(
         "device_memory.pcie_lanes",
-        Severity.WARNING if several else Severity.NOTE,
         f"cuda:{device.index} `{device.name}` uses {width} of {full} PCIe lanes",
-        "gradients between cards, and weights or optimizer states offloaded to host memory, take that many times "
-        "longer to transfer; what stays on the card is not slower",
-        where=("nvml",),
+        Remedy("move the card to a slot with all lanes, without a one-lane riser", Step.SYSTEM),
+        severity=Severity.WARNING if several else Severity.NOTE,
         affects=(f"cuda:{device.index}", "offload", *(("several GPUs",) if several else ())),
-        remedies=(Remedy("move the card to a slot with all lanes, without a one-lane riser", Step.SYSTEM),),
     )
 
 
@@ -159,15 +150,12 @@ def _window(hardware: Hardware, device: Device) -> Iterator[Finding]:
     firmware = (
         "enable `Above 4G decoding` and `Resizable BAR` in the firmware setup, and disable its compatibility mode (CSM)"
     )
-    yield Finding(
+    yield finding(
         "device_memory.bar1",
-        Severity.NOTE,
         f"cuda:{device.index} `{device.name}` exposes {format_bytes(window)} of its "
         f"{format_bytes(device.memory_total_bytes)} on the PCIe bus (BAR1)",
-        "other cards reach only that part directly; the rest goes through host memory",
-        where=("nvml",),
+        Remedy(firmware, Step.SYSTEM),
         affects=(f"cuda:{device.index}", "several GPUs"),
-        remedies=(Remedy(firmware, Step.SYSTEM),),
     )
 
 
@@ -232,14 +220,11 @@ def _without_slices(hardware: Hardware, device: Device) -> Finding:
     )
     if hardware.host.container:
         remedies = tuple(Remedy(f"on the host: {remedy.what}", remedy.step) for remedy in remedies)
-    return Finding(
+    return finding(
         "mig.no_slices",
-        Severity.WARNING if hardware.devices else Severity.FAILURE,
         f"GPU {device.index} `{device.name}` is in MIG mode and has no slice",
-        "in that mode CUDA uses slices only, so this GPU cannot be used at all",
-        where=("nvml",),
-        affects=("training",),
-        remedies=remedies,
+        *remedies,
+        severity=Severity.WARNING if hardware.devices else Severity.FAILURE,
     )
 
 

@@ -9,7 +9,7 @@ from rl_compat.capability.attention import sdpa_backends
 from rl_compat.capability.devices import has_tensor_cores
 from rl_compat.capability.kernels import TF32_MINIMUM, TRITON_MINIMUM, torch_compile, triton
 from rl_compat.capability.precision import compute_dtype
-from rl_compat.doctor.findings import Check, Finding, Severity, ok
+from rl_compat.doctor.findings import Check, Finding, Severity, finding, ok
 from rl_compat.doctor.tables.cards import device_ids, with_capability
 from rl_compat.doctor.tables.target import has_a_build
 from rl_compat.hardware.gpu.catalogue import capability_of, find_gpu, read_table, shared_memory_optin_bytes
@@ -94,12 +94,9 @@ def check_attention(hardware: Hardware) -> Iterator[Finding]:
     backends, weakest = sdpa_backends(hardware), _weakest(hardware)
     card = with_capability([weakest])
     if backends == ("math",):
-        yield Finding(
+        yield finding(
             "attention.math_only",
-            Severity.NOTE,
             f"{card} has no fused attention kernel: every step uses the math kernel",
-            "its memory grows with the square of the sequence length: keep prompts and responses short",
-            where=(CAPABILITY,),
             affects=device_ids([weakest]),
         )
         return
@@ -124,12 +121,9 @@ def check_kernels(hardware: Hardware) -> Iterator[Finding]:
         return
     minimum = ".".join(map(str, TRITON_MINIMUM))
     old = [device for device in hardware.devices if device.compute_capability < TRITON_MINIMUM]
-    yield Finding(
+    yield finding(
         "kernels.off",
-        Severity.NOTE,
         f"Triton kernels and torch.compile are off: {with_capability(old)} is below {minimum}; CUDA graphs work{room}",
-        "nothing to fix: the engines of this project need neither; packages that do (Liger, unsloth, vLLM) do not run",
-        where=(CAPABILITY,),
         affects=device_ids(old),
     )
 

@@ -14,7 +14,7 @@ from rl_compat.capability.binaries import wheel_supports
 from rl_compat.capability.kernels import triton
 from rl_compat.capability.precision import compute_dtype
 from rl_compat.doctor.checks.cards.visible_devices import DEVICE_ORDER
-from rl_compat.doctor.findings import Certainty, Check, Finding, Remedy, Severity, Step, ok
+from rl_compat.doctor.findings import Certainty, Check, Finding, Remedy, Severity, Step, finding, ok
 from rl_compat.doctor.remedies import shell, unset
 from rl_compat.doctor.tables.cards import device_ids, names, with_capability
 from rl_compat.doctor.tables.rows import capability_text, is_unknown, library_row, serves
@@ -65,14 +65,12 @@ def _capabilities(hardware: Hardware) -> Finding:
     lost = [name for name in _features(replace(hardware, devices=strong)) if name not in _features(hardware)]
     without = f"without {', '.join(lost)}" if lost else "with the choices of the weakest"
     listed = ", ".join(f"cuda:{gpu.index} {gpu.name} ({capability_text(gpu.compute_capability)})" for gpu in devices)
-    return Finding(
+    return finding(
         "mixed_devices.capabilities",
-        Severity.NOTE,
         f"different cards: {listed}",
-        f"a run on one card uses cuda:0; a run across them works {without}, because {names(weak)} decides",
-        where=("cuda", "nvml"),
+        *_choose(strong, f"use only {names(strong)}"),
+        why=f"a run on one card uses cuda:0; a run across them works {without}, because {names(weak)} decides",
         affects=device_ids(devices),
-        remedies=_choose(strong, f"use only {names(strong)}"),
     )
 
 
@@ -97,14 +95,11 @@ def _one_build(hardware: Hardware) -> Iterator[Finding]:
     if not left_out:
         yield ok("mixed_devices.one_build", f"{label} has code for every card", "tables of torch builds")
         return
-    yield Finding(
+    yield finding(
         "mixed_devices.no_common_build",
-        Severity.WARNING,
         f"no torch for this driver and Python has code for all cards: {label} lacks code for {names(left_out)}",
-        "those cards need an environment of their own",
-        where=("tables of torch builds",),
+        *_choose(served, f"hide {names(left_out)} from this environment"),
         affects=device_ids(left_out),
-        remedies=_choose(served, f"hide {names(left_out)} from this environment"),
     )
 
 
@@ -126,15 +121,11 @@ def _weaker_first(devices: Sequence[Device]) -> Iterator[Finding]:
     if not better:
         return
     best = max(better, key=lambda device: (device.compute_capability, device.memory_total_bytes))
-    yield Finding(
+    yield finding(
         "mixed_devices.weaker_first",
-        Severity.WARNING,
         f"cuda:0 is `{first.name}` ({format_bytes(first.memory_total_bytes)}), cuda:{best.index} is `{best.name}` "
         f"({format_bytes(best.memory_total_bytes)})",
-        "a run on one card uses cuda:0, which is the weaker one",
-        where=("cuda", "nvml"),
-        affects=("cuda:0", "training"),
-        remedies=_choose([best], f"train on {best.name}"),
+        *_choose([best], f"train on {best.name}"),
     )
 
 
@@ -187,15 +178,13 @@ def _without_peers(hardware: Hardware) -> Iterator[Finding]:
         "the firmware setup; in a virtual machine, do so on the host",
         Step.SYSTEM,
     )
-    yield Finding(
+    yield finding(
         "links.no_peer_access",
-        Severity.NOTE if expected else Severity.OK,
         f"cuda:{first.index} `{first.name}` and cuda:{second.index} `{second.name}` cannot access each other's memory"
         + more,
-        f"NCCL goes through host memory between them, which is slower; {ONE_DEVICE}",
-        where=("cuda",),
-        affects=("several GPUs",),
-        remedies=(access_control,) if expected else (),
+        *((access_control,) if expected else ()),
+        severity=Severity.NOTE if expected else Severity.OK,
+        why=f"NCCL goes through host memory between them, which is slower; {ONE_DEVICE}",
     )
 
 
@@ -207,14 +196,11 @@ def _doubtful(hardware: Hardware) -> Iterator[Finding]:
     cards = [first for first, second in pairs if _is_late_geforce(first) and _is_late_geforce(second)]
     if cards:
         disable = "make NCCL go through host memory"
-        yield Finding(
+        yield finding(
             "links.doubtful_peer_access",
-            Severity.WARNING,
             f"CUDA reports peer access between `{cards[0].name}` cards, which do not support it",
-            f"NCCL then hangs or computes wrong sums, unless the driver was modified to allow it; {ONE_DEVICE}",
-            where=("cuda",),
-            affects=("several GPUs",),
-            remedies=(shell(disable, "export NCCL_P2P_DISABLE=1", certainty=Certainty.UNCERTAIN),),
+            shell(disable, "export NCCL_P2P_DISABLE=1", certainty=Certainty.UNCERTAIN),
+            why=f"NCCL then hangs or computes wrong sums, unless the driver was modified to allow it; {ONE_DEVICE}",
         )
 
 
@@ -225,14 +211,12 @@ def _disabled(hardware: Hardware) -> Iterator[Finding]:
     direct = "NCCL_P2P_DISABLE" in off and peers and not any(_is_late_geforce(gpu) for gpu in hardware.devices)
     sockets = " and uses network sockets" if "NCCL_SHM_DISABLE" in off else ""
     if sockets or direct:
-        yield Finding(
+        yield finding(
             "links.switched_off",
-            Severity.NOTE,
             " and ".join(f"{name}=`{environment[name]}`" for name in off),
-            f"NCCL does not use a faster connection between the cards{sockets}; {ONE_DEVICE}",
+            unset(*off),
+            why=f"NCCL does not use a faster connection between the cards{sockets}; {ONE_DEVICE}",
             where=tuple(off),
-            affects=("several GPUs",),
-            remedies=(unset(*off),),
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from rl_compat.doctor.findings import Check, Finding, Remedy, Severity, ok
+from rl_compat.doctor.findings import Check, Finding, Remedy, Severity, finding, ok
 from rl_compat.doctor.remedies import shell, unset
 from rl_compat.doctor.tables.cards import device_ids, names
 from rl_compat.hardware.gpu.matching import cuda_order
@@ -25,13 +25,8 @@ def check_visible_devices(hardware: Hardware) -> Iterator[Finding]:
         return
     value, order, torch = hardware.environment.get(VISIBLE), hardware.environment.get(ORDER), hardware.software.torch
     if order is not None and order not in ORDERS:
-        yield Finding(
-            "visible_devices.unknown_order",
-            Severity.WARNING,
-            f"{ORDER}=`{order}` is neither `PCI_BUS_ID` nor `FASTEST_FIRST`",
-            "CUDA ignores it and numbers the fastest card first",
-            where=(ORDER,),
-            remedies=(_by_bus(),),
+        yield finding(
+            "visible_devices.unknown_order", f"{ORDER}=`{order}` is neither `PCI_BUS_ID` nor `FASTEST_FIRST`", _by_bus()
         )
     wants_cuda = torch is not None and torch.cuda is not None
     if value is None or not (hardware.devices or hardware.hidden_devices or wants_cuda):
@@ -39,7 +34,7 @@ def check_visible_devices(hardware: Hardware) -> Iterator[Finding]:
     entries = [entry.strip() for entry in value.split(",")]
     if means_no_gpu(value):
         what, why = f"{VISIBLE}=`{value}` means no GPU", "training runs on the CPU"
-        yield Finding("visible_devices.none", Severity.OK, what, why, where=(VISIBLE,), remedies=(unset(VISIBLE),))
+        yield finding("visible_devices.none", what, unset(VISIBLE), why=why)
     elif hardware.driver.nvml_error is None and (hardware.devices or hardware.hidden_devices):
         found = list(_entries(hardware, value, entries))
         yield from found or [_understood(hardware, value)]
@@ -51,13 +46,10 @@ def check_visible_devices(hardware: Hardware) -> Iterator[Finding]:
     else:
         yield _understood(hardware, value)
     if _is_ambiguous(hardware, entries):
-        yield Finding(
+        yield finding(
             "visible_devices.order_open",
-            Severity.NOTE,
             f"{VISIBLE}=`{value}` numbers different cards by speed, because {ORDER} is not set",
-            "nvidia-smi numbers them by PCI bus id, so the same number can mean another card there",
-            where=(VISIBLE, ORDER),
-            remedies=(_by_bus(),),
+            _by_bus(),
         )
 
 
@@ -182,14 +174,11 @@ def check_device_order(hardware: Hardware) -> Iterator[Finding]:
         yield _another_card(value or "", *other)
     elif value is None and indexes != sorted(indexes):
         pairs = ", ".join(f"cuda:{gpu.index} `{gpu.name}` is {gpu.nvml_index} there" for gpu in devices)
-        yield Finding(
+        yield finding(
             "device_order.differs",
-            Severity.WARNING,
             f"nvidia-smi and CUDA number the cards differently: {pairs}",
-            "a number taken from nvidia-smi selects another card in CUDA; a run on one card uses cuda:0",
-            where=("cuda", "nvml"),
+            _by_bus(f"export {VISIBLE}={','.join(map(str, indexes))}"),
             affects=device_ids(devices),
-            remedies=(_by_bus(f"export {VISIBLE}={','.join(map(str, indexes))}"),),
         )
     else:
         pairs = ", ".join(f"cuda:{device.index} is {device.nvml_index} there" for device in devices)
@@ -207,15 +196,11 @@ def _misnumbered(devices: tuple[Device, ...], value: str) -> tuple[int, Device] 
 
 def _another_card(value: str, number: int, device: Device) -> Finding:
     by_name = shell("select the card by UUID, which does not depend on the order", f"export {VISIBLE}={device.uuid}")
-    return Finding(
+    return finding(
         "device_order.another_card",
-        Severity.WARNING,
         f"{VISIBLE}=`{value}`: {number} is `{device.name}` in CUDA, which nvidia-smi numbers {device.nvml_index}",
-        "CUDA numbers the fastest card first, nvidia-smi numbers by PCI bus id: training may run on another card than "
-        "intended",
-        where=(VISIBLE, "cuda", "nvml"),
+        *((_by_bus(), by_name) if device.uuid else (_by_bus(),)),
         affects=(f"cuda:{device.index}", "training"),
-        remedies=(_by_bus(), by_name) if device.uuid else (_by_bus(),),
     )
 
 

@@ -8,7 +8,7 @@ from datetime import date
 
 from rl_compat.capability.binaries import wheel_supports
 from rl_compat.doctor.checks.driver import nvml
-from rl_compat.doctor.findings import Certainty, Check, Finding, Remedy, Severity, Step, ok
+from rl_compat.doctor.findings import Certainty, Check, Finding, Remedy, Severity, Step, finding, ok
 from rl_compat.doctor.remedies import WSL_LIBRARY_PATH, shell
 from rl_compat.doctor.tables.cards import Card, all_cards, names
 from rl_compat.doctor.tables.drivers import (
@@ -59,14 +59,11 @@ def _under_wsl(hardware: Hardware) -> Finding:
         ("sudo apt-get purge 'libnvidia-compute-*' 'nvidia-driver-*'",),
         Certainty.UNCERTAIN,
     )
-    return Finding(
+    return finding(
         "driver.linux_in_wsl",
-        Severity.WARNING,
         f"`libcuda.so.1` comes from `{library}`, not from `{WSL_LIBRARIES}lib`",
-        "a Linux driver is installed inside WSL and hides the Windows driver, the only one that works there",
-        where=("libcuda.so.1",),
-        affects=("training",),
-        remedies=(shell("put the Windows library first", WSL_LIBRARY_PATH), remove),
+        shell("put the Windows library first", WSL_LIBRARY_PATH),
+        remove,
     )
 
 
@@ -90,15 +87,11 @@ def _mismatch(hardware: Hardware) -> Iterator[Finding]:
         "if `nvidia-smi` fails on the host too, restart the host",
         Step.CONTAINER,
     )
-    yield Finding(
+    yield finding(
         "driver.mismatch",
-        Severity.FAILURE,
         f"the kernel module of the driver is {module}, its libraries are {library or 'of another version'}"
         + (f": {driver.nvml_error}" if reported else ""),
-        "the driver was updated while the old module stayed loaded: nvidia-smi and CUDA fail until both match",
-        where=("nvml", VERSION_FILE),
-        affects=("training",),
-        remedies=(restart_container,) if hardware.host.container else (restart, reload_module),
+        *((restart_container,) if hardware.host.container else (restart, reload_module)),
     )
 
 
@@ -107,14 +100,11 @@ def _missing(hardware: Hardware, cards: tuple[Card, ...]) -> Iterator[Finding]:
     if not without:
         return
     look = ("sudo modprobe nvidia", "sudo dmesg | tail", "dkms status")
-    yield Finding(
+    yield finding(
         "driver.missing",
-        Severity.FAILURE,
         f"{names(without)} is installed ({', '.join(card.where for card in without)}) but no NVIDIA driver is loaded",
-        "without it training runs on the CPU. If it is installed, Secure Boot or a new kernel kept it from loading",
-        where=("PCI bus", VERSION_FILE),
-        affects=("training", "rollout"),
-        remedies=(install_driver(hardware, without), shell("if it is installed, see why it is not loaded", *look)),
+        install_driver(hardware, without),
+        shell("if it is installed, see why it is not loaded", *look),
     )
 
 
@@ -127,26 +117,20 @@ def _unfit(hardware: Hardware, cards: tuple[Card, ...]) -> Iterator[Finding]:
     every = [card for card in cards if card.capability is not None]
     if past or "legacy" in (hardware.driver.nvml_error or "").lower():
         lasts = [last_branch(card.capability) or 0 for card in past if card.capability]
-        yield Finding(
+        yield finding(
             "driver.legacy",
-            severity,
             f"driver {version or 'of unknown version'} no longer supports {names(past) or 'this card'}: "
             f"R{min(lasts, default=recommended_branch(()))} is the last branch that does",
-            "the driver ignores the card and reports it only in the kernel log (`legacy`)",
-            where=("PCI bus", "nvml"),
-            affects=("training",),
-            remedies=(_install_and_hold(hardware, past or every),),
+            _install_and_hold(hardware, past or every),
+            severity=severity,
         )
     if early:
         needs = max((first_driver(card.capability) or "" for card in early if card.capability), default="")
-        yield Finding(
+        yield finding(
             "driver.too_old_for_card",
-            severity,
             f"driver {version} does not support {names(early)} yet, which needs {needs} or newer",
-            "the driver skips the card, and training does not see it",
-            where=("PCI bus", "nvml"),
-            affects=("training",),
-            remedies=(install_driver(hardware, every),),
+            install_driver(hardware, every),
+            severity=severity,
         )
 
 
@@ -190,14 +174,11 @@ def _misleading_cuda(hardware: Hardware, cards: tuple[Card, ...]) -> Iterator[Fi
         wheel_supports(torch.arch_list, card.capability, cuda=torch.cuda) for card in old if card.capability
     )
     capabilities = ", ".join(sorted({capability_text(card.capability) for card in old if card.capability}))
-    yield Finding(
+    yield finding(
         "driver.cuda_version_misleads",
-        Severity.OK if has_code else Severity.NOTE,
         f"nvidia-smi shows CUDA {shown}, but no CUDA 13 build has code for {names(old)} "
         f"(compute capability {capabilities})",
-        "that version is what the driver accepts, not what the card supports: choose torch by compute capability",
-        where=("nvml",),
-        affects=("installation",),
+        severity=Severity.OK if has_code else Severity.NOTE,
     )
 
 
@@ -248,17 +229,12 @@ def _no_common_module(hardware: Hardware, old: list[Card], new: list[Card]) -> F
     module = hardware.driver.kernel_module
     left_out = new if module == "proprietary" else old
     loaded = f"; the {module} one is loaded, without support for {names(left_out)}" if module else ""
-    return Finding(
+    return finding(
         "kernel_module.no_common",
-        Severity.WARNING if hardware.devices else Severity.FAILURE,
         f"{names(old)} needs the proprietary kernel module and {names(new)} needs the open one{loaded}",
-        "a system loads only one of the two, so these cards cannot train together in it",
-        where=("PCI bus", VERSION_FILE),
-        affects=("training", "several GPUs"),
-        remedies=(
-            Remedy(f"move {names(left_out)} to a second machine", Step.DRIVER),
-            Remedy(f"pass {names(left_out)} to a virtual machine with its own driver (vfio)", Step.DRIVER),
-        ),
+        Remedy(f"move {names(left_out)} to a second machine", Step.DRIVER),
+        Remedy(f"pass {names(left_out)} to a virtual machine with its own driver (vfio)", Step.DRIVER),
+        severity=Severity.WARNING if hardware.devices else Severity.FAILURE,
     )
 
 

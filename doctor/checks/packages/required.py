@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from rl_compat.doctor.findings import Check, Finding, Remedy, Severity, Step, ok
+from rl_compat.doctor.findings import Check, Finding, Remedy, Severity, Step, finding, ok
 from rl_compat.doctor.remedies import PROJECT, pip_install
 from rl_compat.doctor.tables.rows import required, satisfies
-from rl_compat.hardware.system.software import PACKAGES
+from rl_compat.hardware.system.software import recorded_packages
 from rl_compat.hardware.types import Hardware
 
 REPLACEABLE = ("nvidia-ml-py",)
@@ -27,7 +27,7 @@ def check_required_packages(hardware: Hardware) -> Iterator[Finding]:
     """Nothing about missing packages if the recording does not name its Python: it may list only a part of them."""
     packages = hardware.software.packages
     if hardware.software.executable is not None:
-        needs = [row for row in required() if row["package"] in PACKAGES and row["package"] != "torch"]
+        needs = [row for row in required() if row["package"] in recorded_packages() and row["package"] != "torch"]
         absent = [row["package"] + row["versions"] for row in needs if row["package"] not in packages]
         old = [
             f"{row['package']} {version} ({row['versions']})"
@@ -39,14 +39,10 @@ def check_required_packages(hardware: Hardware) -> Iterator[Finding]:
         if absent:
             yield _missing(hardware, absent)
         if old:
-            yield Finding(
+            yield finding(
                 "required_packages.too_old",
-                Severity.WARNING,
                 f"other releases than this project requires: {', '.join(old)}",
-                "they may lack features that it uses",
-                where=(INSTALLED,),
-                affects=("installation",),
-                remedies=_install_all(hardware),
+                *_install_all(hardware),
             )
         if not absent and not old:
             what = f"the {len(needs)} packages that this project needs in addition to torch are installed"
@@ -56,16 +52,14 @@ def check_required_packages(hardware: Hardware) -> Iterator[Finding]:
 
 def _missing(hardware: Hardware, absent: list[str]) -> Finding:
     replaceable = all(re.split("[<>=~!]", requirement)[0] in REPLACEABLE for requirement in absent)
-    return Finding(
+    return finding(
         "required_packages.missing",
-        Severity.WARNING if replaceable else Severity.FAILURE,
         f"not installed in {hardware.software.executable}: {', '.join(absent)}",
-        "nvidia-smi is used instead, which is slower and reports less about other processes and slices"
+        *_install_all(hardware),
+        severity=Severity.WARNING if replaceable else Severity.FAILURE,
+        why="nvidia-smi is used instead, which is slower and reports less about other processes and slices"
         if replaceable
         else "`rlc train` stops at the first missing one; a bare checkout has none of them",
-        where=(INSTALLED,),
-        affects=("installation",),
-        remedies=_install_all(hardware),
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from rl_compat.capability.attention import EFFICIENT_MINIMUM
 from rl_compat.capability.binaries import parse_version
 from rl_compat.capability.devices import torch_has_code, torch_version
-from rl_compat.doctor.findings import Certainty, Check, Finding, Remedy, Severity, ok
+from rl_compat.doctor.findings import Certainty, Check, Finding, Remedy, Severity, finding, ok
 from rl_compat.doctor.remedies import pip_install, pip_uninstall, torch_remedies
 from rl_compat.doctor.tables.cards import with_capability
 from rl_compat.doctor.tables.rows import is_unknown, required, satisfies, transformers_row, trap
@@ -45,14 +45,10 @@ def check_transformers(hardware: Hardware) -> Iterator[Finding]:
 def _does_not_import(hardware: Hardware, version: str, error: str) -> Finding:
     what = "reinstall it; if the message names another package, that package is the cause"
     arguments = ("--force-reinstall", "--no-deps", _requirement(NAME))
-    return Finding(
+    return finding(
         "transformers.does_not_import",
-        Severity.FAILURE,
         f"transformers {version} does not import: {error}",
-        "every model is loaded through it",
-        where=(NAME,),
-        affects=("training", "rollout"),
-        remedies=(pip_install(hardware, what, *arguments, certainty=Certainty.UNCERTAIN),),
+        pip_install(hardware, what, *arguments, certainty=Certainty.UNCERTAIN),
     )
 
 
@@ -60,14 +56,10 @@ def _too_old(hardware: Hardware, version: str) -> Finding | None:
     floor = _requirement(NAME).removeprefix(NAME)
     if satisfies(version, floor):
         return None
-    return Finding(
+    return finding(
         "transformers.too_old",
-        Severity.FAILURE,
         f"transformers {version} is older than what rl_compat requires, {floor}",
-        "it lacks the cache and attention interfaces that generation uses",
-        where=(INSTALLED,),
-        affects=("training", "rollout"),
-        remedies=(pip_install(hardware, "install a supported release", _requirement(NAME)),),
+        pip_install(hardware, "install a supported release", _requirement(NAME)),
     )
 
 
@@ -83,14 +75,10 @@ def _python_too_old(hardware: Hardware, version: str) -> Finding | None:
     row, python = transformers_row(version), hardware.software.python
     if row is None or is_unknown(NAME, version) or satisfies(target_of(hardware).python, f">={row['python_min']}"):
         return None
-    return Finding(
+    return finding(
         "transformers.python_too_old",
-        Severity.WARNING,
         f"transformers {version} needs Python {row['python_min']} or newer, this is {python}",
-        "it was installed without pip's own check and may fail anywhere",
-        where=(INSTALLED,),
-        affects=("training", "rollout"),
-        remedies=(pip_install(hardware, "let pip select a release for this Python", _requirement(NAME)),),
+        pip_install(hardware, "let pip select a release for this Python", _requirement(NAME)),
     )
 
 
@@ -105,16 +93,12 @@ def _grouped_attention(hardware: Hardware, version: str) -> Finding | None:
         return None
     if satisfies(torch.version, f">={row['torch_below']}") or satisfies(version, f">{row['checked_with']}"):
         return None
-    return Finding(
+    return finding(
         "transformers.grouped_query_math",
-        Severity.NOTE,
         f"transformers {version} with torch {torch.version} computes grouped-query attention in the math kernel on "
         f"{with_capability([weakest])}",
-        "its memory grows with the square of the sequence length; the engines of this project repeat the keys and are "
-        "not affected, but other Hugging Face programs in this environment are",
-        where=("torch", INSTALLED),
+        *_newer_torch(hardware, row["torch_below"]),
         affects=(f"cuda:{weakest.index}", "other programs"),
-        remedies=_newer_torch(hardware, row["torch_below"]),
     )
 
 

