@@ -68,9 +68,9 @@ class FaultLayer:
 
     id: str
     what: str
-    follows_from: tuple[str, ...]
+    follows_from: tuple[str, ...] = ()
     "layers whose faults explain a later one of this layer"
-    always_follows_from: tuple[str, ...]
+    always_follows_from: tuple[str, ...] = ()
     "the same, in any order in the log"
 
 
@@ -88,11 +88,11 @@ class KnownError:
     layer: FaultLayer
     depth: int
     "position of the layer, the hardware first"
-    follows_from: tuple[str, ...]
+    follows_from: tuple[str, ...] = ()
     "ids of errors that explain this one if they come earlier in the log"
-    always_follows_from: tuple[str, ...]
+    always_follows_from: tuple[str, ...] = ()
     "the same, in any order in the log"
-    covers: tuple[str, ...]
+    covers: tuple[str, ...] = ()
     "ids of more general errors to ignore on the lines of this one"
     cause: str
     remedies: tuple[KnownRemedy, ...]
@@ -107,7 +107,7 @@ class KnownError:
 def known_errors() -> tuple[KnownError, ...]:
     """Every row, in the order of the table."""
     table = read_table("errors")
-    layers = [_layer(row) for row in table["layers"]]
+    layers = [FaultLayer(**_with_tuples(row)) for row in table["layers"]]
     depth = {layer.id: index for index, layer in enumerate(layers)}
     return tuple(_known_error(row, layers, depth) for row in table["errors"])
 
@@ -148,49 +148,24 @@ def _next_item(pattern: str, position: int) -> tuple[str, str, int]:
     return character, kind or ("any" if character in ".|^$" else "literal"), position + 1
 
 
-def _layer(row: Mapping[str, Any]) -> FaultLayer:
-    return FaultLayer(
-        id=row["id"],
-        what=row["what"],
-        follows_from=tuple(row.get("follows_from", ())),
-        always_follows_from=tuple(row.get("always_follows_from", ())),
-    )
-
-
 def _known_error(row: Mapping[str, Any], layers: list[FaultLayer], depth: Mapping[str, int]) -> KnownError:
-    return KnownError(
-        id=row["id"],
-        title=row["title"],
-        patterns=tuple(compile_pattern(text) for text in row["patterns"]),
-        sample=row["sample"],
-        component=row["component"],
-        applies_to=_capabilities(row["applies_to"]),
-        severity=row["severity"],
-        layer=layers[depth[row["layer"]]],
-        depth=depth[row["layer"]],
-        follows_from=tuple(row.get("follows_from", ())),
-        always_follows_from=tuple(row.get("always_follows_from", ())),
-        covers=tuple(row.get("covers", ())),
-        cause=row["cause"],
-        remedies=tuple(_remedy(remedy) for remedy in row["remedies"]),
-        checks=tuple(row["checks"]),
-        sources=tuple(row["sources"]),
-        date=row["date"],
-        confidence=row["confidence"],
-    )
+    converted = {
+        "patterns": tuple(compile_pattern(text) for text in row["patterns"]),
+        "applies_to": _capabilities(row["applies_to"]),
+        "layer": layers[depth[row["layer"]]],
+        "remedies": tuple(_remedy(remedy) for remedy in row["remedies"]),
+    }
+    return KnownError(depth=depth[row["layer"]], **_with_tuples({**row, **converted}))
 
 
 def _remedy(row: Mapping[str, Any]) -> KnownRemedy:
-    return KnownRemedy(
-        what=row["what"],
-        step=row["step"],
-        capabilities=_capabilities({"capability": row.get("capability")}),
-        commands=tuple(row.get("commands", ())),
-        pip_install=tuple(row.get("pip_install", ())),
-        pip_uninstall=tuple(row.get("pip_uninstall", ())),
-        install_torch=row.get("install_torch", False),
-        certainty=row.get("certainty", "ready"),
-    )
+    capability = _capabilities({"capability": row.get("capability")})
+    given = {name: value for name, value in row.items() if name != "capability"}
+    return KnownRemedy(capabilities=capability, **_with_tuples(given))
+
+
+def _with_tuples(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in row.items()}
 
 
 def _capabilities(row: Mapping[str, Any]) -> Capabilities:
