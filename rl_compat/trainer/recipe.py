@@ -61,7 +61,11 @@ class PreparedRun:
 
     @property
     def total_optimizer_steps(self) -> int:
-        return self.total_steps * optimizer_steps_per_batch(self.setup.config)
+        return self.total_steps * self.optimizer_steps_per_step
+
+    @property
+    def optimizer_steps_per_step(self) -> int:
+        return optimizer_steps_per_batch(self.setup.config)
 
     @property
     def can_keep_a_step(self) -> bool:

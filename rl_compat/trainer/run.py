@@ -70,8 +70,6 @@ class Run:
         "a callback requested the end of the run"
         self.updating = False
         "the update has begun to change weights"
-        self.kept = False
-        "the workers hold a copy of the weights before the update"
         self.trackers: Trackers
         self.boundary: RunState
 
@@ -181,24 +179,27 @@ class Run:
 
     def _learn(self, step: int, collected: object) -> dict[str, float]:
         """Update the models and advance the boundary."""
-        self._keep()
+        self._mark()
         self.updating = True
         metrics = self.recipe.learn(collected, step=step)
         self.boundary = self._state(step)
         self.updating = False
         return metrics
 
-    def _keep(self) -> None:
-        """Copy the boundary to host memory for errors in the update, unless a checkpoint has it."""
-        self.kept = self.boundary.step != self.saved_step and self.prepared.can_keep_a_step
-        if self.kept:
-            with self.timer("keep"):
-                for group in self.recipe.trained.values():
-                    group.run(TrainedWorker.keep_state).result()
+    def _mark(self) -> None:
+        """Make the boundary restorable after an error in the update, unless a checkpoint has it.
+
+        Models are copied to host memory, except where the only optimizer step is the last thing that can fail.
+        """
+        if self.boundary.step == self.saved_step:
+            return
+        changes_last = self.prepared.optimizer_steps_per_step == 1 and len(self.recipe.trained) == 1
+        copies = self.prepared.can_keep_a_step and not changes_last
+        with self.timer("keep"):
+            for group in self.recipe.trained.values():
+                group.run(TrainedWorker.keep_state if copies else TrainedWorker.mark_state).result()
 
     def _put_back(self) -> None:
-        if not self.kept:
-            raise RLCompatError("the update has changed its weights, and host memory had no room for a copy of them")
         for group in self.recipe.trained.values():
             group.run(TrainedWorker.put_back_state).result()
         self.updating = False

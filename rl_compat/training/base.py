@@ -30,7 +30,7 @@ from rl_compat.training.micro_batches import (
 from rl_compat.training.offload import HostWeights
 from rl_compat.training.optimizers import OptimizerSettings
 from rl_compat.training.precision import autocast_for
-from rl_compat.training.state import TrainingState, load_trained_weights
+from rl_compat.training.state import load_trained_weights
 from rl_compat.training.step import OptimizerStep
 from rl_compat.training.types import BatchTotals, LossFunction, TokenOutputs
 
@@ -85,6 +85,8 @@ class TrainEngine:
     def offload(self) -> None:
         """Move the weights to host memory if the plan offloads them."""
         if self._host_weights is not None:
+            if self.step is not None:
+                self.step.wait_for_copy()
             self._host_weights.offload()
 
     def onload(self) -> None:
@@ -127,13 +129,23 @@ class TrainEngine:
         """
         load_trained_weights(folder, trainable_parameters(self.model))
 
-    def copy_state(self, into: TrainingState | None = None) -> TrainingState:
-        """A copy in host memory of what `save_state` writes; reuses the tensors of an earlier copy `into`."""
-        return self._trained().copy_state(into, limits=(self.limits.max_rows, self.limits.max_tokens))
+    def mark_state(self) -> None:
+        """Record the current state without a copy: `put_back_state` restores it as long as no weight has changed."""
+        self._trained().mark(limits=(self.limits.max_rows, self.limits.max_tokens))
 
-    def put_back_state(self, state: TrainingState) -> None:
-        """Restore a copy. Gradients are dropped."""
-        max_rows, max_tokens = self._trained().put_back_state(state)
+    def keep_state(self) -> None:
+        """Copy the current state to host memory, for `put_back_state`.
+
+        The copy may still run when this returns; the next optimizer step waits for it.
+        """
+        self._trained().keep(limits=(self.limits.max_rows, self.limits.max_tokens))
+
+    def put_back_state(self) -> None:
+        """Restore the state of the last `mark_state` or `keep_state`. Gradients are dropped.
+
+        Raises RLCompatError when weights have changed since a `mark_state`.
+        """
+        max_rows, max_tokens = self._trained().put_back()
         self.limits = MicroBatchLimits(max_rows=max_rows, max_tokens=max_tokens)
 
     def _evaluate(

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,12 @@ from torch import Tensor, nn
 
 from rl_compat.errors import CheckpointError
 from rl_compat.training.checked_files import Shapes, read_object, read_tensors, write_object, write_tensors
+from rl_compat.units import MIB
 
 WEIGHTS_FILE = "weights.safetensors"
 TRAINING_FILE = "training.pt"
+BUFFER_BYTES = 64 * MIB
+"of host memory that are allocated at once: a power of two, which is what pinned memory comes in"
 
 
 def save_training_state(
@@ -61,48 +63,110 @@ def _load_optimizer(optimizer: Any, state: Any) -> None:
         group.update(own)
 
 
-@dataclass(frozen=True, slots=True)
-class TrainingState:
-    """A copy in host memory of everything that training changes."""
+class HostCopy:
+    """A copy in host memory of everything that training changes, in buffers that are allocated once.
 
-    weights: dict[str, Tensor]
-    optimizer: Any
-    progress: dict[str, Any]
+    CUDA tensors are copied to pinned memory on a separate stream. Call `wait` before a tensor changes or is freed.
+    """
+
+    def __init__(self) -> None:
+        self._buffers: list[Tensor] = []
+        self._end = 0
+        "bytes of the buffers that have been written or read since the start of the copy"
+        self._optimizer: Any = None
+        "the state of the optimizer with tensors on the meta device"
+        self._stream: torch.cuda.Stream | None = None
+        self._copied: torch.cuda.Event | None = None
+
+    @torch.no_grad()
+    def start(self, parameters: Mapping[str, nn.Parameter], optimizer: Any) -> None:
+        """Copy the weights and the optimizer's state."""
+        if self._copied is not None:
+            self._copied.synchronize()
+        state = optimizer.state_dict()
+        tensors = [*(parameter.detach() for parameter in parameters.values()), *_tensors_in(state)]
+        self._optimizer = _without_data(state)
+        self._end = 0
+        device = next((tensor.device for tensor in tensors if tensor.is_cuda), None)
+        if device is None:
+            self._write(tensors)
+            return
+        self._stream = self._stream or torch.cuda.Stream(device)
+        self._stream.wait_stream(torch.cuda.current_stream(device))
+        with torch.cuda.stream(self._stream):
+            self._write(tensors)
+        self._copied = self._stream.record_event()
+
+    def wait(self) -> None:
+        """Make the device's current stream wait for the copy."""
+        if self._stream is not None and self._copied is not None:
+            torch.cuda.current_stream(self._stream.device).wait_event(self._copied)
+
+    @torch.no_grad()
+    def put_back(self, parameters: Mapping[str, nn.Parameter], optimizer: Any) -> None:
+        """Restore weights and optimizer, in place where their tensors still exist."""
+        if self._copied is not None:
+            self._copied.synchronize()
+        self._end = 0
+        for parameter in parameters.values():
+            self._read(parameter.detach())
+        _load_optimizer(optimizer, self._with_data(self._optimizer, optimizer.state_dict()))
+
+    def _write(self, tensors: Iterable[Tensor]) -> None:
+        for tensor in tensors:
+            content = _flat(tensor.contiguous())
+            for start, buffer in self._places(tensor.nbytes):
+                buffer.copy_(content[start : start + len(buffer)], non_blocking=True)
+
+    def _read(self, tensor: Tensor) -> Tensor:
+        """Fill a tensor with the next bytes of the copy."""
+        whole = tensor if tensor.is_contiguous() else torch.empty_like(tensor, memory_format=torch.contiguous_format)
+        content = _flat(whole)
+        for start, buffer in self._places(tensor.nbytes):
+            content[start : start + len(buffer)].copy_(buffer)
+        return tensor if whole is tensor else tensor.copy_(whole)
+
+    def _places(self, size: int) -> Iterator[tuple[int, Tensor]]:
+        """The parts of the buffers for the next `size` bytes, each with the number of bytes before it."""
+        done = 0
+        while done < size:
+            index, offset = divmod(self._end, BUFFER_BYTES)
+            if index == len(self._buffers):
+                pin = self._stream is not None
+                self._buffers.append(torch.empty(BUFFER_BYTES, dtype=torch.uint8, pin_memory=pin))
+            count = min(size - done, BUFFER_BYTES - offset)
+            yield done, self._buffers[index][offset : offset + count]
+            done, self._end = done + count, self._end + count
+
+    def _with_data(self, kept: Any, live: Any) -> Any:
+        """The kept state with its tensors read into those of the live state, or into new ones."""
+        if isinstance(kept, Tensor):
+            fits = isinstance(live, Tensor) and (live.shape, live.dtype) == (kept.shape, kept.dtype)
+            return self._read(live if fits else torch.empty_like(kept, device="cpu"))
+        if isinstance(kept, dict):
+            now = live if isinstance(live, dict) else {}
+            return {key: self._with_data(item, now.get(key)) for key, item in kept.items()}
+        return kept
 
 
-@torch.no_grad()
-def copy_training_state(
-    parameters: Mapping[str, nn.Parameter], optimizer: Any, progress: dict[str, Any], into: TrainingState | None
-) -> TrainingState:
-    """Copy the weights and the optimizer's state. The tensors of `into`, an earlier copy, are reused."""
-    weights, of_optimizer = (None, None) if into is None else (into.weights, into.optimizer)
-    return TrainingState(
-        weights=_host_copy({name: parameter.detach() for name, parameter in parameters.items()}, weights),
-        optimizer=_host_copy(optimizer.state_dict(), of_optimizer),
-        progress=progress,
-    )
+def _flat(tensor: Tensor) -> Tensor:
+    """The bytes of a contiguous tensor."""
+    return tensor.reshape(-1).view(torch.uint8)
 
 
-@torch.no_grad()
-def put_back_training_state(
-    state: TrainingState, parameters: Mapping[str, nn.Parameter], optimizer: Any
-) -> dict[str, Any]:
-    """Restore weights and optimizer from a copy; returns the plain numbers."""
-    for name, parameter in parameters.items():
-        parameter.copy_(state.weights[name])
-    _load_optimizer(optimizer, state.optimizer)
-    return state.progress
-
-
-def _host_copy(value: Any, into: Any = None) -> Any:
-    """A value with its tensors copied to the host, into tensors of equal shape and dtype of an earlier copy."""
+def _tensors_in(value: Any) -> Iterator[Tensor]:
     if isinstance(value, Tensor):
-        if isinstance(into, Tensor) and (into.shape, into.dtype) == (value.shape, value.dtype):
-            return into.copy_(value)
-        return value.detach().to("cpu", copy=True)
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _tensors_in(item)
+
+
+def _without_data(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return torch.empty_like(value, device="meta")
     if isinstance(value, dict):
-        earlier = into if isinstance(into, dict) else {}
-        return {key: _host_copy(item, earlier.get(key)) for key, item in value.items()}
+        return {key: _without_data(item) for key, item in value.items()}
     return copy.deepcopy(value)
 
 

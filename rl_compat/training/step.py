@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -21,16 +21,23 @@ from rl_compat.training.loss_scaling import LossScaler
 from rl_compat.training.offload import OffloadedOptimizer
 from rl_compat.training.optimizers import OptimizerSettings, build_optimizer, set_learning_rate
 from rl_compat.training.state import (
-    TrainingState,
-    copy_training_state,
+    HostCopy,
     load_training_state,
-    put_back_training_state,
     save_training_state,
 )
 
 MAX_SKIPS_IN_A_ROW = 5
 Limits = tuple[int, int | None]
 "sequences and tokens per micro-batch"
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """A state to return to."""
+
+    progress: dict[str, Any]
+    num_changes: int
+    copied: bool
 
 
 class OptimizerStep:
@@ -46,6 +53,10 @@ class OptimizerStep:
         self.num_updates: float = 0
         "optimizer steps taken, skipped ones excluded: the step of the learning-rate schedule"
         self.skips_in_a_row = 0
+        self._num_changes = 0
+        "calls of the optimizer"
+        self._copy = HostCopy()
+        self._marked: _Mark | None = None
 
     def _build(self) -> torch.optim.Optimizer | OffloadedOptimizer:
         build = partial(build_optimizer, settings=self.settings)
@@ -112,6 +123,8 @@ class OptimizerStep:
         return float(nn.utils.clip_grad_norm_(self.parameters.values(), limit))
 
     def _apply(self, rate: float) -> None:
+        self.wait_for_copy()
+        self._num_changes += 1
         set_learning_rate(self.optimizer, rate)
         if self.ranks.any(memory.unless_out_of_memory(self.optimizer.step) is None):
             raise RLCompatError(
@@ -149,14 +162,32 @@ class OptimizerStep:
             "planned_limits": self._planned_limits(),
         }
 
-    def copy_state(self, into: TrainingState | None, *, limits: Limits) -> TrainingState:
-        """A copy in host memory of what `save` writes."""
-        return copy_training_state(self.parameters, self.optimizer, self._progress(limits), into)
+    def mark(self, *, limits: Limits) -> None:
+        """Record the current state without a copy: `put_back` restores it as long as no weight has changed."""
+        self._marked = _Mark(progress=self._progress(limits), num_changes=self._num_changes, copied=False)
 
-    def put_back_state(self, state: TrainingState) -> Limits:
-        """Restore a copy; returns its micro-batch limits."""
+    def keep(self, *, limits: Limits) -> None:
+        """Start to copy the current state to host memory, for `put_back`."""
+        self._copy.start(self.parameters, self.optimizer)
+        self._marked = _Mark(progress=self._progress(limits), num_changes=self._num_changes, copied=True)
+
+    def wait_for_copy(self) -> None:
+        """Call before weights change or move to another device."""
+        self._copy.wait()
+
+    def put_back(self) -> Limits:
+        """Restore the state of the last `mark` or `keep`; returns its micro-batch limits.
+
+        Raises RLCompatError when weights have changed since a `mark`.
+        """
+        marked = self._marked
+        assert marked is not None, "no state is marked"
         self.zero_grad()
-        return self._continue(put_back_training_state(state, self.parameters, self.optimizer))
+        if self._num_changes != marked.num_changes:
+            if not marked.copied:
+                raise RLCompatError(f"the update has changed the weights of `{self.role.role}`, and no copy was kept")
+            self._copy.put_back(self.parameters, self.optimizer)
+        return self._continue(marked.progress)
 
     def load(self, folder: Path) -> Limits:
         """Read what `save` wrote. Returns the micro-batch limits to use: the saved ones unless the plan has changed."""

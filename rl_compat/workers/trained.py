@@ -10,7 +10,6 @@ from typing import TypeVar
 from rl_compat.batch import Batch
 from rl_compat.distributed.dispatch import dispatch, distinct
 from rl_compat.training.base import TrainEngine
-from rl_compat.training.state import TrainingState
 from rl_compat.workers.mini_batches import mini_batches
 
 AnyBatch = TypeVar("AnyBatch", bound=Batch)
@@ -24,7 +23,7 @@ class TrainedWorker:
     engine: TrainEngine
     version: int = 0
     "number of batches that the weights have learned from"
-    _kept: tuple[int, TrainingState] | None = None
+    _marked_version: int = 0
 
     def mini_batches(
         self, batch: AnyBatch, *, prompts_per_mini_batch: int, num_epochs: int, seed: int
@@ -68,17 +67,22 @@ class TrainedWorker:
         self.version = json.loads(file.read_text())["version"] if file.exists() else 0
 
     @dispatch()
+    def mark_state(self) -> None:
+        """Record the current state without a copy: `put_back_state` restores it as long as no weight has changed."""
+        self._marked_version = self.version
+        self.engine.mark_state()
+
+    @dispatch()
     def keep_state(self) -> None:
-        """Copy what training changes to host memory."""
-        self._kept = self.version, self.engine.copy_state(None if self._kept is None else self._kept[1])
+        """Copy the current state to host memory, for `put_back_state`."""
+        self._marked_version = self.version
+        self.engine.keep_state()
 
     @dispatch()
     def put_back_state(self) -> None:
-        """Return to the last `keep_state`."""
-        assert self._kept is not None, "no state is kept"
-        self.version, state = self._kept
-        self.engine.put_back_state(state)
-        self._kept = None
+        """Restore the state of the last `mark_state` or `keep_state`. Raises RLCompatError if that is impossible."""
+        self.engine.put_back_state()
+        self.version = self._marked_version
 
     @dispatch(merge=distinct)
     def take_notes(self) -> list[str]:

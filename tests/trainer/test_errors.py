@@ -22,6 +22,8 @@ from rl_compat.trainer.recipe import PreparedRun
 from rl_compat.trainer.reporter import SilentReporter
 from rl_compat.trainer.run_folder import RunFolder
 from rl_compat.training.engine import PolicyEngine, ValueEngine
+from rl_compat.training.state import HostCopy
+from rl_compat.training.step import OptimizerStep
 from rl_compat.workers.critic import CriticWorker
 from rl_compat.workers.learner import LearnerWorker
 from rl_compat.workers.policy import PolicyWorker
@@ -236,9 +238,12 @@ def test_a_save_that_fails_too_is_noted_on_the_original_error(
     assert find_newest(tmp_path / "run" / "checkpoints").path is None
 
 
-@pytest.mark.parametrize("phase", ["generation", "in the update of the actor"])
-def test_without_room_for_a_copy_only_an_error_in_an_update_loses_steps_and_that_is_said_at_the_start(
-    phase: str, injected: Any, llama_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("phase", "saved"),
+    [("generation", 2), ("before the update of the critic", 2), ("in the update of the actor", 0)],
+)
+def test_without_room_for_a_copy_only_an_error_after_changed_weights_loses_steps_and_that_is_said_at_the_start(
+    phase: str, saved: int, injected: Any, llama_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arguments = settings(llama_folder, tmp_path / "run", PPO, num_steps=4, save_every=0, validate_before="false")
     reporter = injected(PHASES[phase])
@@ -246,6 +251,32 @@ def test_without_room_for_a_copy_only_an_error_in_an_update_loses_steps_and_that
     with pytest.raises(InjectedError) as stop:
         train(arguments, reporter=reporter)
     assert any("`trainer.save_every=1`" in line for line in reporter.lines)
-    in_update = phase != "generation"
-    assert find_newest(tmp_path / "run" / "checkpoints").step == (0 if in_update else 2)
-    assert bool(getattr(stop.value, "__notes__", [])) is in_update
+    assert find_newest(tmp_path / "run" / "checkpoints").step == saved
+    assert bool(getattr(stop.value, "__notes__", [])) is (saved == 0)
+
+
+@pytest.mark.parametrize(("mini_batch_size", "num_copies"), [(8, 0), (4, 3)])
+def test_an_update_of_one_optimizer_step_needs_no_copy_and_still_loses_no_finished_step(
+    mini_batch_size: int,
+    num_copies: int,
+    injected: Any,
+    llama_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    arguments = settings(llama_folder, tmp_path / "run", DPO, num_steps=4, save_every=0, validate_before="false")
+    arguments.append(f"trainer.mini_batch_size={mini_batch_size}")
+    copies: list[int] = []
+    start = HostCopy.start
+    monkeypatch.setattr(HostCopy, "start", lambda *given: (copies.append(1), start(*given)))
+    train(arguments)
+    assert len(copies) == num_copies, "the first step starts from the model that is on disk"
+
+    whole, again = tmp_path / "run", tmp_path / "again"
+    arguments.append(f"trainer.output_dir={again}")
+    with pytest.raises(InjectedError):
+        train(arguments, reporter=injected((OptimizerStep, "step", 2, {})))
+    assert find_newest(again / "checkpoints").step == 2
+    injected.undo()
+    train(arguments)
+    assert_continues_exactly(again, whole, "", roles=("actor",), last=4)

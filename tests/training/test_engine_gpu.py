@@ -91,6 +91,45 @@ def test_an_offloaded_state_resumes(wide_folder: Path, tmp_path: Path) -> None:
     assert other["loss"] == pytest.approx(one["loss"], rel=1e-5)
 
 
+@pytest.mark.parametrize("plan", [{}, {"offload_idle": True}, {"offload_optimizer": True}], ids=str)
+def test_a_kept_state_comes_back_although_steps_follow_at_once(wide_folder: Path, plan: dict[str, bool]) -> None:
+    """The copy is still under way when the update begins."""
+    engine = _engine(wide_folder, **plan)
+    with engine.onloaded():
+        engine.update(random_batch(), loss=token_mean_loss, temperature=1.0)
+    before = {name: parameter.detach().cpu().clone() for name, parameter in engine.parameters.items()}
+    for _ in range(2):
+        engine.keep_state()
+        with engine.onloaded():
+            first = [engine.update(random_batch(seed=n), loss=token_mean_loss, temperature=1.0) for n in (1, 2)]
+        changed = [name for name, value in before.items() if not engine.parameters[name].detach().cpu().equal(value)]
+        assert len(changed) == len(before)
+        engine.put_back_state()
+        for name, value in before.items():
+            assert engine.parameters[name].detach().cpu().equal(value), name
+    with engine.onloaded():
+        again = [engine.update(random_batch(seed=n), loss=token_mean_loss, temperature=1.0) for n in (1, 2)]
+    assert [metrics["loss"] for metrics in again] == pytest.approx([metrics["loss"] for metrics in first], rel=1e-5)
+
+
+def test_a_copy_goes_to_pinned_memory_and_is_not_waited_for(wide_folder: Path) -> None:
+    engine = _engine(wide_folder)
+    engine.update(random_batch(), loss=token_mean_loss, temperature=1.0)
+    engine.keep_state()
+    assert engine.step is not None
+    copy = engine.step._copy
+    assert all(buffer.is_pinned() for buffer in copy._buffers)
+    torch.cuda.synchronize(DEVICE)
+    started, issued, done = (torch.cuda.Event(enable_timing=True) for _ in range(3))
+    started.record()
+    engine.keep_state()
+    issued.record()  # on the stream of the model, which the copy does not hold up
+    copy.wait()
+    done.record()
+    torch.cuda.synchronize(DEVICE)
+    assert started.elapsed_time(issued) < started.elapsed_time(done)
+
+
 def test_a_real_out_of_memory_is_survived(wide_folder: Path) -> None:
     engine = _engine(wide_folder, micro_batch_size=64)
     batch = random_batch([(200, 400)] * 64)

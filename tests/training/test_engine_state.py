@@ -11,7 +11,7 @@ from fakes.engines import random_batch, role_plan, token_mean_loss, value_mean_l
 from fakes.part_settings import lora_of
 from safetensors.torch import load_file
 
-from rl_compat.errors import CheckpointError, DamagedCheckpointError
+from rl_compat.errors import CheckpointError, DamagedCheckpointError, RLCompatError
 from rl_compat.models.load import load_causal_lm
 from rl_compat.models.lora import LoraSettings
 from rl_compat.models.value_model import load_value_model
@@ -200,3 +200,73 @@ def test_an_8_bit_optimizer_resumes(llama_folder: Path, tmp_path: Path) -> None:
     engine.save_state(tmp_path)
     resumed.load_state(tmp_path)
     assert _steps(engine, range(1, 3)) == _steps(resumed, range(1, 3))
+
+
+def state_of(engine: PolicyEngine, folder: Path) -> dict[str, object]:
+    """What a checkpoint would hold, by name."""
+    engine.save_state(folder)
+    training = torch.load(folder / "training.pt", weights_only=True)
+    found: dict[str, object] = dict(load_file(folder / "weights.safetensors")) | training["progress"]
+    for number, values in training["optimizer"]["state"].items():
+        found |= {f"optimizer {number} {name}": value for name, value in values.items()}
+    return found
+
+
+def assert_same_state(mine: dict[str, object], others: dict[str, object]) -> None:
+    assert mine.keys() == others.keys()
+    for name, value in mine.items():
+        other = others[name]
+        assert torch.equal(value, other) if isinstance(value, torch.Tensor) else value == other, name  # type: ignore
+
+
+@pytest.mark.parametrize("before", [0, 2], ids=["before the first step", "after two steps"])
+@pytest.mark.parametrize("lora", [None, lora_of(rank=4)], ids=["all weights", "adapters"])
+@pytest.mark.parametrize("plan", [{}, {"compute_dtype": "fp16", "loss_scaling": True}], ids=["fp32", "fp16"])
+def test_a_kept_state_comes_back_whatever_happened_since(
+    llama_folder: Path, tmp_path: Path, before: int, lora: LoraSettings | None, plan: dict, monkeypatch
+) -> None:
+    monkeypatch.setattr("rl_compat.training.state.BUFFER_BYTES", 1000)
+    engine = _policy(llama_folder, lora=lora, **plan)
+    _steps(engine, range(before))
+    engine.limits = engine.limits.halved(5, 100)
+    engine.keep_state()
+    kept = state_of(engine, tmp_path)
+    _steps(engine, range(before, before + 2))
+    engine.limits = engine.limits.halved(2, 50)
+    engine.put_back_state()
+    assert_same_state(state_of(engine, tmp_path), kept)
+    following = _steps(engine, range(5, 7))
+    engine.put_back_state()
+    assert _steps(engine, range(5, 7)) == following
+
+
+def test_buffers_of_a_kept_state_are_allocated_once(llama_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rl_compat.training.state.BUFFER_BYTES", 4096)
+    engine = _policy(llama_folder)
+    _steps(engine, range(1))
+    engine.keep_state()
+    assert engine.step is not None
+    buffers = engine.step._copy._buffers
+    places = [buffer.data_ptr() for buffer in buffers]
+    size = sum(parameter.nbytes for parameter in engine.parameters.values())
+    assert 3 * size <= 4096 * len(places) < 3 * size + 8192
+    _steps(engine, range(1, 2))
+    engine.keep_state()
+    assert [buffer.data_ptr() for buffer in buffers] == places
+
+
+def test_a_marked_state_comes_back_until_a_weight_changes(llama_folder: Path, tmp_path: Path) -> None:
+    engine = _policy(llama_folder)
+    _steps(engine, range(1))
+    engine.mark_state()
+    marked = state_of(engine, tmp_path)
+    engine.limits = engine.limits.halved(2, 50)
+    for parameter in engine.parameters.values():
+        parameter.grad = torch.ones_like(parameter)
+    engine.put_back_state()
+    assert_same_state(state_of(engine, tmp_path), marked)
+    assert all(parameter.grad is None for parameter in engine.parameters.values())
+    _steps(engine, range(1))
+    with pytest.raises(RLCompatError) as stop:
+        engine.put_back_state()
+    assert "`actor`" in stop.value.message
