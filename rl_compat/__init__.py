@@ -6,26 +6,47 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rl_compat.api.session import Session
     from rl_compat.api.train import TrainedRun, train
+    from rl_compat.batch import Batch
     from rl_compat.config.types import AlgorithmConfig, OffPolicyConfig
     from rl_compat.distributed.pool import ResourcePool
-    from rl_compat.objectives.experience import ExperienceSettings, make_experience
+    from rl_compat.objectives.experience import Experience, ExperienceSettings, make_experience
+    from rl_compat.rewards.types import Scores
+    from rl_compat.rollout.types import SamplingParams
+    from rl_compat.trainer.callbacks import Callback
+    from rl_compat.trajectory import Prompt
     from rl_compat.workers.actor import ActorModel
     from rl_compat.workers.critic import CriticModel
+    from rl_compat.workers.options import ActorOptions, CriticOptions, FunctionOptions, ReferenceOptions, RewardOptions
     from rl_compat.workers.reference import ReferenceModel
     from rl_compat.workers.reward import RewardModel
+    from rl_compat.workers.sequences import Sequences
 
 __version__ = "0.1.0"
 
 __all__ = [
     "ActorModel",
+    "ActorOptions",
     "AlgorithmConfig",
+    "Batch",
+    "Callback",
     "CriticModel",
+    "CriticOptions",
+    "Experience",
     "ExperienceSettings",
+    "FunctionOptions",
     "OffPolicyConfig",
+    "Prompt",
     "ReferenceModel",
+    "ReferenceOptions",
     "ResourcePool",
     "RewardModel",
+    "RewardOptions",
+    "SamplingParams",
+    "Scores",
+    "Sequences",
+    "Session",
     "TrainedRun",
     "__version__",
     "make_experience",
@@ -34,16 +55,29 @@ __all__ = [
 
 _HOMES = {
     "ActorModel": "rl_compat.workers.actor",
+    "ActorOptions": "rl_compat.workers.options",
     "AlgorithmConfig": "rl_compat.config.types",
+    "Batch": "rl_compat.batch",
+    "Callback": "rl_compat.trainer.callbacks",
     "CriticModel": "rl_compat.workers.critic",
+    "CriticOptions": "rl_compat.workers.options",
+    "Experience": "rl_compat.objectives.experience",
     "ExperienceSettings": "rl_compat.objectives.experience",
+    "FunctionOptions": "rl_compat.workers.options",
     "OffPolicyConfig": "rl_compat.config.types",
+    "Prompt": "rl_compat.trajectory",
     "ReferenceModel": "rl_compat.workers.reference",
+    "ReferenceOptions": "rl_compat.workers.options",
     "ResourcePool": "rl_compat.distributed.pool",
     "RewardModel": "rl_compat.workers.reward",
+    "RewardOptions": "rl_compat.workers.options",
+    "SamplingParams": "rl_compat.rollout.types",
+    "Scores": "rl_compat.rewards.types",
+    "Sequences": "rl_compat.workers.sequences",
+    "Session": "rl_compat.api.session",
     "TrainedRun": "rl_compat.api.train",
-    "train": "rl_compat.api.train",
     "make_experience": "rl_compat.objectives.experience",
+    "train": "rl_compat.api.train",
 }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,20 +17,18 @@ from rl_compat.config.toml_file import flat
 from rl_compat.config.types import RunConfig
 from rl_compat.distributed.pool import ResourcePool
 from rl_compat.errors import ConfigError, nearest
+from rl_compat.rewards.named import PREFIX, RewardFunction, named_functions
 from rl_compat.trainer.callbacks import Callback, StepCallback, StepFunction
 from rl_compat.trainer.offline.training import Offline
 from rl_compat.trainer.online.reinforcement import Reinforcement
 from rl_compat.trainer.run import RunOutcome
-from rl_compat.trainer.setup.objects import PREFIX, PythonObjects
+from rl_compat.trainer.setup.objects import PythonObjects
 from rl_compat.trainer.tools.export import export_run
 from rl_compat.trainer.training import Training
 from rl_compat.workers.actor import ActorModel
 from rl_compat.workers.learner import LearnerModel
 
 logger = logging.getLogger("rl_compat")
-
-RewardFunction = Callable[..., Any]
-"a reward function: called with the keywords of docs/rewards.md that it accepts; returns a number or a dict"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +97,7 @@ def train(
     functions: dict[str, RewardFunction] = {}
     datasets: dict[str, Any] = {}
     if "reward.functions" in given:
-        given["reward.functions"] = _named_functions(given["reward.functions"], functions)
+        given["reward.functions"] = named_functions(given["reward.functions"], functions)
     for key in ("data.train_files", "data.val_files"):
         if key in given:
             given[key] = _named_data(given[key], key.partition(".")[2], datasets)
@@ -178,23 +176,6 @@ def _section(key: str, value: Any) -> dict[str, Any]:
     if value is None:
         return {}
     return dict(flat(key.partition(".")[0], value)) if type(value) is dict else {key: value}
-
-
-def _named_functions(reward: Any, functions: dict[str, RewardFunction]) -> tuple[str, ...]:
-    """The names that stand for reward functions in the settings; Python functions are added to `functions`."""
-    names: list[str] = []
-    for item in reward if isinstance(reward, list | tuple) else (reward,):
-        if isinstance(item, str):
-            names.append(item)
-            continue
-        if not callable(item):
-            raise ConfigError(f"`reward` is a {type(item).__name__}, not a function or the name of one")
-        name = f"{PREFIX}{getattr(item, '__name__', type(item).__name__)}"
-        if name in functions:
-            name = f"{name}_{len(functions)}"
-        functions[name] = item
-        names.append(name)
-    return tuple(names)
 
 
 def _named_data(data: Any, option: str, datasets: dict[str, Any]) -> tuple[str, ...]:

@@ -36,7 +36,10 @@ class RewardParts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experience:
+    """What the updates learn from."""
+
     batch: Batch
+    "with rewards, token rewards, advantages and, with a critic, returns"
     scored: Tensor
     "[B] bool: False on responses without a reward"
     reward_kl: float

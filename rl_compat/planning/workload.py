@@ -173,28 +173,27 @@ def evaluation_workload(config: RunConfig, shapes: Mapping[RoleName, ModelShape]
 
 
 def shared_workload(
-    shape: ModelShape,
-    roles: Collection[RoleName],
+    models: Mapping[RoleName, ModelShape],
     *,
     data: DataConfig,
     algorithm: AlgorithmConfig = AlgorithmConfig(),
     model: ModelConfig = ModelConfig(),
     trainer: TrainerConfig = TrainerConfig(),
 ) -> Workload:
-    """Roles of a script that are loaded one by one and share a device, all planned with the shape of the first."""
-    workload = Workload(
-        models=dict.fromkeys(roles, shape),
-        phases=_online_phases(roles),
+    """The roles of a Python program, the actor first, if there is one."""
+    return Workload(
+        models=models,
+        phases=_online_phases(models),
         max_prompt_length=data.max_prompt_length,
         max_response_length=data.max_response_length,
         batch_size=trainer.batch_size,
         mini_batch_size=trainer.mini_batch_size,
         sequences_per_row=algorithm.group_size,
         min_rollout_seqs=VALIDATION_SEQS,
+        lora_rank=model.lora_rank,
         lora_targets=model.lora_targets,
         entropy=algorithm.entropy_coef != 0.0,
     )
-    return workload.with_adapters(model.lora_rank) if model.lora_rank else workload
 
 
 def _online(config: RunConfig, shapes: Mapping[RoleName, ModelShape]) -> Workload:

@@ -4,23 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, Unpack
 
 from torch import Tensor
 
 from rl_compat.batch import Batch
+from rl_compat.config.options import checked_value
 from rl_compat.distributed.group import WorkerGroup, then
 from rl_compat.distributed.pool import ResourcePool
+from rl_compat.errors import ConfigError
 from rl_compat.models.chat import ChatEncoder
+from rl_compat.models.files.export import check_output
 from rl_compat.rollout.types import SamplingParams
 from rl_compat.trajectory import Prompt, Trajectory
+from rl_compat.workers.options import ActorOptions, role_values
 from rl_compat.workers.policy import PolicySettings, PolicyWorker
-from rl_compat.workers.role_options import RoleOptions
+from rl_compat.workers.role import Role
 from rl_compat.workers.rollout import RolloutSettings, RolloutWorker
 from rl_compat.workers.sequences import Sequences
-from rl_compat.workers.setup import Setup, lora_settings, loss_settings, optimizer_settings
+from rl_compat.workers.setup import Setup, lora_settings, loss_settings, optimizer_settings, tokenizer_folder
+from rl_compat.workers.shared_plan import SharedPlan
+from rl_compat.workers.trained import copy_state
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +36,8 @@ class ActorSettings:
 
     policy: PolicySettings
     rollout: RolloutSettings
+    max_new_tokens: int
+    "of a response, where a call does not say"
     stop_strings: tuple[str, ...] = ()
     "a response ends with the token that completes one of them"
 
@@ -48,6 +57,7 @@ def actor_settings(setup: Setup, *, num_batches: int | None = None) -> ActorSett
         temperature=config.rollout.temperature,
         num_epochs=config.algorithm.num_epochs,
         mini_batch_size=config.trainer.mini_batch_size,
+        tokenizer_folder=tokenizer_folder(config.model, setup.source.folder),
         trust_remote_code=config.model.trust_remote_code,
     )
     rollout = RolloutSettings(
@@ -60,31 +70,71 @@ def actor_settings(setup: Setup, *, num_batches: int | None = None) -> ActorSett
         lora=policy.lora,
         trust_remote_code=policy.trust_remote_code,
     )
-    return ActorSettings(policy=policy, rollout=rollout, stop_strings=config.rollout.stop_strings)
+    return ActorSettings(
+        policy=policy,
+        rollout=rollout,
+        max_new_tokens=config.data.max_response_length,
+        stop_strings=config.rollout.stop_strings,
+    )
 
 
-class ActorModel:
-    """The actor of a run: a policy that learns and a rollout that generates with its weights."""
+@dataclass(frozen=True, slots=True)
+class ActorWorkers:
+    policy: WorkerGroup[PolicyWorker]
+    rollout: WorkerGroup[RolloutWorker]
 
-    def __init__(self, settings: ActorSettings, *, pool: ResourcePool, chat: ChatEncoder) -> None:
-        self.settings = settings
+
+class ActorModel(Role[ActorSettings, ActorWorkers]):
+    """The actor: a policy that learns and a rollout that generates with its weights."""
+
+    role = "actor"
+
+    def __init__(
+        self,
+        settings: Callable[[], ActorSettings],
+        *,
+        pool: ResourcePool,
+        chat: ChatEncoder,
+        shared: SharedPlan | None = None,
+    ) -> None:
+        """Use `from_pretrained` or `Session.actor`."""
+        super().__init__(settings, pool=pool, shared=shared)
         self.chat = chat
         self.next_group = 0
         "group id of the next prompt; ids are unique over a run"
-        self.policy: WorkerGroup[PolicyWorker] = pool.start(partial(PolicyWorker, settings.policy))
-        source = self.policy.run(PolicyWorker.weight_source).result()
-        self.rollout: WorkerGroup[RolloutWorker] = pool.start(partial(RolloutWorker, settings.rollout, source))
 
     @classmethod
-    def from_pretrained(cls, path: str, *, pool: ResourcePool, **options: Any) -> ActorModel:
-        """An actor for the model `path` (a name, folder, GGUF file or hub id), planned for the pool's device.
+    def from_pretrained(
+        cls, path: str, *, pool: ResourcePool | None = None, **options: Unpack[ActorOptions]
+    ) -> ActorModel:
+        """An actor for the model `path` (a name, folder, GGUF file or hub id), by default on the first GPU.
 
-        Options: `lr`, `lora_rank`, `max_prompt_length`, `max_new_tokens`, `temperature`, `stop_strings`, `num_epochs`,
-        `mini_batch_size`, `policy_loss`, `clip_low`, `clip_high`, `entropy_coef`, `kl_loss`, `kl_loss_coef`, `rollout`,
-        `max_num_seqs`. Raises ModelError, HardwareError or DoesNotFitError.
+        It is planned alone, with room for a critic and a reference of its size; `Session` plans all roles together.
+        Raises ConfigError, ModelError, HardwareError or DoesNotFitError.
         """
-        setup = RoleOptions(path=path, **options).on(pool)
-        return cls(actor_settings(setup), pool=pool, chat=setup.chat)
+        return cls.planned(SharedPlan(neighbours=("critic", "reference")), path, pool=pool, options=options).start()
+
+    @classmethod
+    def planned(cls, shared: SharedPlan, path: str, *, pool: ResourcePool | None, options: ActorOptions) -> ActorModel:
+        """The actor of a shared plan."""
+        values = role_values(cls.__name__, options)
+        pool = pool or ResourcePool.auto()
+        model = shared.add("actor", path, pool=pool, values=values, shared=())
+        assert model.tokenizer is not None
+        tokenizer, chat = model.tokenizer, ChatEncoder(model.tokenizer, values.get("model.chat_template"))
+
+        def settings() -> ActorSettings:
+            return actor_settings(Setup(**vars(shared.planned("actor")), tokenizer=tokenizer, chat=chat))
+
+        return cls(settings, pool=pool, chat=chat, shared=shared)
+
+    @property
+    def policy(self) -> WorkerGroup[PolicyWorker]:
+        return self.workers.policy
+
+    @property
+    def rollout(self) -> WorkerGroup[RolloutWorker]:
+        return self.workers.rollout
 
     def encode(
         self,
@@ -105,27 +155,41 @@ class ActorModel:
         self,
         prompts: Sequence[Prompt | str | list[dict[str, str]]],
         *,
-        max_new_tokens: int,
+        max_new_tokens: int | None = None,
         group_size: int = 1,
         temperature: float | None = None,
         top_p: float = 1.0,
         top_k: int = 0,
         min_p: float = 0.0,
         seed: int | None = None,
+        sampling: SamplingParams | None = None,
         on_progress: Callable[[int], None] | None = None,
     ) -> Future[Sequences]:
-        """`group_size` responses to each prompt. The temperature is that of the settings unless given; 0 is greedy."""
+        """`group_size` responses to each prompt, those of one prompt next to each other.
+
+        `max_new_tokens` and `temperature` are those of the actor's options unless given; temperature 0 is greedy.
+        `sampling` gives all sampling settings at once, and none of them is given separately then. Each prompt is a
+        group of its own. Raises ConfigError for a value that the setting of that name does not allow.
+        """
         ready = [p if isinstance(p, Prompt) else self.encode([p])[0] for p in prompts]
-        params = SamplingParams(
-            max_new_tokens=max_new_tokens,
+        if not ready:
+            raise ConfigError("`prompts` is empty")
+        separate = (max_new_tokens, temperature, top_p, top_k, min_p, seed)
+        if sampling is not None and separate != (None, None, 1.0, 0, 0.0, None):
+            raise ConfigError(
+                "`sampling` is given, and sampling settings next to it", hint="set them in `SamplingParams`"
+            )
+        params = sampling or SamplingParams(
+            max_new_tokens=self.settings.max_new_tokens if max_new_tokens is None else max_new_tokens,
             temperature=self.settings.policy.temperature if temperature is None else temperature,
             top_p=top_p,
             top_k=top_k,
             min_p=min_p,
-            stop_token_ids=self.chat.stop_token_ids,
             stop_strings=self.settings.stop_strings,
             seed=seed,
         )
+        _check(params, group_size)
+        params = replace(params, stop_token_ids=params.stop_token_ids or self.chat.stop_token_ids)
         first, self.next_group = self.next_group, self.next_group + len(ready)
         trajectories = self.rollout.run(
             RolloutWorker.generate,
@@ -146,9 +210,44 @@ class ActorModel:
         return self.policy.run(PolicyWorker.token_outputs, batch=sequences.batch)
 
     def update(self, batch: Batch, *, seed: int = 0) -> Future[dict[str, float]]:
-        """Learn from a batch with `advantages` and, for several steps, `old_logprobs`; returns the metrics."""
+        """Learn from a batch with `advantages` and, for several steps, `old_logprobs`; returns the metrics.
+
+        `seed` orders the mini-batches. Raises ConfigError for a batch that lacks one of the two.
+        """
+        if batch.advantages is None:
+            raise ConfigError("the batch has no `advantages`", hint="pass the `batch` of `make_experience(…)`")
+        if batch.ref_logprobs is None and self.settings.policy.loss.algorithm.kl_loss != "none":
+            raise ConfigError(
+                "the batch has no `ref_logprobs`, and `kl_loss` compares with them",
+                hint="set them: `batch.with_(ref_logprobs=reference.compute_logprobs(sequences).result())`",
+            )
         return self.policy.run(PolicyWorker.update, batch=batch, seed=seed)
+
+    def save_pretrained(self, path: str | Path) -> Path:
+        """Write the model, adapters merged, with its tokenizer as a Hugging Face folder; returns the folder.
+
+        Raises ModelError if the folder is not empty, CheckpointError if it cannot be written.
+        """
+        check_output(Path(path))
+        return self.policy.run(PolicyWorker.export, output=Path(path)).result()
+
+    def _start(self, settings: ActorSettings) -> ActorWorkers:
+        policy = self.pool.start(partial(PolicyWorker, settings.policy))
+        source = policy.run(PolicyWorker.weight_source).result()
+        return ActorWorkers(policy, self.pool.start(partial(RolloutWorker, settings.rollout, source)))
+
+    def _copy_state(self, old: ActorWorkers, new: ActorWorkers) -> None:
+        copy_state(old.policy, new.policy)
 
     def _with_texts(self, trajectories: Sequence[Trajectory]) -> Sequences:
         texts = [self.chat.decode(trajectory.response_ids) for trajectory in trajectories]
         return Sequences.from_trajectories(trajectories, texts)
+
+
+def _check(params: SamplingParams, group_size: int) -> None:
+    """Raise ConfigError for a value that its setting does not allow. Temperature 0 is greedy."""
+    checked_value("group_size", group_size, key="algorithm.group_size")
+    checked_value("max_new_tokens", params.max_new_tokens, key="data.max_response_length")
+    checked_value("temperature", params.temperature, key="trainer.validation_temperature")
+    for name in ("top_p", "top_k", "min_p", "stop_strings"):
+        checked_value(name, getattr(params, name), key=f"rollout.{name}")

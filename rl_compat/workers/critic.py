@@ -6,7 +6,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Unpack
 
 from torch import Tensor
 
@@ -15,18 +15,23 @@ from rl_compat.distributed.dispatch import dispatch
 from rl_compat.distributed.group import WorkerGroup
 from rl_compat.distributed.pool import ResourcePool
 from rl_compat.distributed.ranks import Ranks, Solo
+from rl_compat.errors import CheckpointError, ConfigError
+from rl_compat.models.files.atomic import fill_folder
+from rl_compat.models.files.export import check_output
 from rl_compat.models.lora import LoraSettings
-from rl_compat.models.value_model import load_value_model
+from rl_compat.models.value_model import ValueModel, load_value_model
 from rl_compat.objectives.actor_critic import LossSettings, critic_loss
 from rl_compat.planning.types import RoleName, RolePlan
 from rl_compat.training.engine import ValueEngine
 from rl_compat.training.optimizers import OptimizerSettings
 from rl_compat.workers.means import mean_metrics
 from rl_compat.workers.mini_batches import own_share
-from rl_compat.workers.role_options import RoleOptions
+from rl_compat.workers.options import CriticOptions, option_keys, role_values
+from rl_compat.workers.role import Role
 from rl_compat.workers.sequences import Sequences
-from rl_compat.workers.setup import Setup, lora_settings, loss_settings, optimizer_settings
-from rl_compat.workers.trained import TrainedWorker
+from rl_compat.workers.setup import Planned, lora_settings, loss_settings, optimizer_settings
+from rl_compat.workers.shared_plan import SharedPlan
+from rl_compat.workers.trained import TrainedWorker, copy_state
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +49,7 @@ class CriticSettings:
     trust_remote_code: bool
 
 
-def critic_settings(setup: Setup, *, role: RoleName = "critic", num_batches: int | None = None) -> CriticSettings:
+def critic_settings(setup: Planned, *, role: RoleName = "critic", num_batches: int | None = None) -> CriticSettings:
     """The settings of the critic or, with `role="cost_critic"`, of the cost critic."""
     config = setup.config
     return CriticSettings(
@@ -99,27 +104,74 @@ class CriticWorker(TrainedWorker):
             ]
         return mean_metrics(steps, prefix=f"{self.settings.role.role}/")
 
+    @dispatch()
+    def export(self, *, output: Path) -> Path:
+        """Write trunk and head, adapters merged, to a new folder. Raises CheckpointError."""
+        output = output.expanduser().absolute()
+        assert isinstance(self.engine.model, ValueModel)
+        with self.engine.onloaded():
+            try:
+                fill_folder(output, self.engine.model.save_pretrained)
+            except OSError as error:
+                raise CheckpointError(f"cannot write the critic to `{output}`: {error}") from error
+        return output
 
-class CriticModel:
-    """The critic as one object, on any number of workers."""
 
-    def __init__(self, settings: CriticSettings, *, pool: ResourcePool) -> None:
-        self.settings = settings
-        self.group: WorkerGroup[CriticWorker] = pool.start(partial(CriticWorker, settings))
+class CriticModel(Role[CriticSettings, WorkerGroup[CriticWorker]]):
+    """The critic: it predicts the return at each response token, and learns from the returns."""
+
+    role = "critic"
 
     @classmethod
-    def from_pretrained(cls, path: str, *, pool: ResourcePool, **options: Any) -> CriticModel:
-        """A critic on the trunk of the model `path`, with a new value head, planned for the pool's device.
+    def from_pretrained(
+        cls, path: str, *, pool: ResourcePool | None = None, **options: Unpack[CriticOptions]
+    ) -> CriticModel:
+        """A critic on the trunk of the model `path`, by default on the first GPU.
 
-        Options: `lr`, `lora_rank`, `max_prompt_length`, `max_new_tokens`, `num_epochs`, `mini_batch_size`,
-        `clip_value`. Raises ModelError, HardwareError or DoesNotFitError.
+        Its value head is that of a saved critic or of a reward model, and otherwise starts at zero. It is planned
+        alone, with room for an actor and a reference of its size; `Session` plans all roles together. Raises
+        ConfigError, ModelError, HardwareError or DoesNotFitError.
         """
-        return cls(critic_settings(RoleOptions(path=path, **options).on(pool)), pool=pool)
+        return cls.planned(SharedPlan(neighbours=("actor", "reference")), path, pool=pool, options=options).start()
+
+    @classmethod
+    def planned(
+        cls, shared: SharedPlan, path: str, *, pool: ResourcePool | None, options: CriticOptions
+    ) -> CriticModel:
+        """The critic of a shared plan."""
+        values = role_values(cls.__name__, options)
+        pool = pool or ResourcePool.auto()
+        shared.add("critic", path, pool=pool, values=values, shared=tuple(option_keys(CriticOptions).values()))
+        return cls(lambda: critic_settings(shared.planned("critic")), pool=pool, shared=shared)
+
+    @property
+    def group(self) -> WorkerGroup[CriticWorker]:
+        return self.workers
 
     def compute_values(self, sequences: Sequences) -> Future[Tensor]:
         """[B, T]: the value of the state before each response token."""
         return self.group.run(CriticWorker.values, batch=sequences.batch)
 
     def update(self, batch: Batch, *, seed: int = 0) -> Future[dict[str, float]]:
-        """Learn from a batch with `values` and `returns`; returns the metrics."""
+        """Learn from a batch with `values` and `returns`; returns the metrics.
+
+        `seed` orders the mini-batches. Raises ConfigError for a batch that lacks one of the two.
+        """
+        if batch.values is None or batch.returns is None:
+            missing = "values" if batch.values is None else "returns"
+            raise ConfigError(f"the batch has no `{missing}`", hint="pass the `batch` of `make_experience(…)`")
         return self.group.run(CriticWorker.update, batch=batch, seed=seed)
+
+    def save_pretrained(self, path: str | Path) -> Path:
+        """Write trunk and value head, adapters merged, for `CriticModel.from_pretrained`; returns the folder.
+
+        Raises ModelError if the folder is not empty, CheckpointError if it cannot be written.
+        """
+        check_output(Path(path))
+        return self.group.run(CriticWorker.export, output=Path(path)).result()
+
+    def _start(self, settings: CriticSettings) -> WorkerGroup[CriticWorker]:
+        return self.pool.start(partial(CriticWorker, settings))
+
+    def _copy_state(self, old: WorkerGroup[CriticWorker], new: WorkerGroup[CriticWorker]) -> None:
+        copy_state(old, new)

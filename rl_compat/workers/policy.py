@@ -15,6 +15,7 @@ from rl_compat.config.types import OffPolicyConfig
 from rl_compat.distributed.dispatch import dispatch
 from rl_compat.distributed.ranks import Ranks, Solo
 from rl_compat.errors import ConfigError
+from rl_compat.models.files.export import export_model
 from rl_compat.models.load import load_causal_lm
 from rl_compat.models.lora import LoraSettings, adapter_disabled
 from rl_compat.objectives.actor_critic import LossSettings, policy_loss, policy_loss_inputs
@@ -44,7 +45,9 @@ class PolicySettings:
     "temperature of every log-probability"
     num_epochs: int
     mini_batch_size: int | None = None
-    "prompts per optimizer step; None is the whole batch"
+    "prompts per optimizer step; the whole batch when not set"
+    tokenizer_folder: Path | None = None
+    "where the tokenizer came from; None is the folder of the model"
     trust_remote_code: bool
 
 
@@ -160,6 +163,18 @@ class PolicyWorker(TrainedWorker):
     def _takes_one_step(self, batch: Batch) -> bool:
         num_groups = len(batch.groups.unique())
         return self.settings.num_epochs == 1 and num_groups <= (self.settings.mini_batch_size or num_groups)
+
+    @dispatch()
+    def export(self, *, output: Path) -> Path:
+        """Write the model, adapters merged, as a Hugging Face folder. Raises ModelError or CheckpointError."""
+        settings = self.settings
+        with self.engine.onloaded():
+            return export_model(
+                self.engine.model,
+                source_folder=settings.model_folder,
+                output=output,
+                tokenizer_folder=settings.tokenizer_folder,
+            )
 
     @dispatch()
     def load_state(self, *, folder: Path) -> None:

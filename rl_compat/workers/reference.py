@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Unpack
 
 from torch import Tensor
 
@@ -19,10 +19,12 @@ from rl_compat.models.load import load_causal_lm
 from rl_compat.planning.types import RolePlan
 from rl_compat.training.engine import PolicyEngine
 from rl_compat.workers.actor import ActorModel
+from rl_compat.workers.options import ReferenceOptions, option_keys, role_values
 from rl_compat.workers.policy import PolicyWorker
-from rl_compat.workers.role_options import RoleOptions
+from rl_compat.workers.role import Role
 from rl_compat.workers.sequences import Sequences
-from rl_compat.workers.setup import Setup
+from rl_compat.workers.setup import Planned
+from rl_compat.workers.shared_plan import SharedPlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +37,7 @@ class ReferenceSettings:
     trust_remote_code: bool
 
 
-def reference_settings(setup: Setup) -> ReferenceSettings:
+def reference_settings(setup: Planned) -> ReferenceSettings:
     return ReferenceSettings(
         model_folder=setup.source.folder,
         role=setup.plan.roles["reference"],
@@ -59,33 +61,59 @@ class ReferenceWorker:
             return self.engine.logprobs(batch, temperature=self.settings.temperature).logprobs
 
 
-class ReferenceModel:
-    """The reference of a run: a separate frozen model, or the actor with its adapters disabled."""
+Logprobs = Callable[[Batch], Future[Tensor]]
 
-    def __init__(self, logprobs: Callable[[Batch], Future[Tensor]]) -> None:
-        self._logprobs = logprobs
 
-    @classmethod
-    def start(cls, settings: ReferenceSettings, *, pool: ResourcePool) -> ReferenceModel:
-        """A separate frozen model."""
-        group = pool.start(partial(ReferenceWorker, settings))
-        return cls(lambda batch: group.run(ReferenceWorker.logprobs, batch=batch))
+class ReferenceModel(Role[ReferenceSettings | ActorModel, Logprobs]):
+    """The reference: a frozen model, or the actor with its adapters disabled."""
+
+    role = "reference"
 
     @classmethod
     def of_adapter(cls, actor: ActorModel) -> ReferenceModel:
         """The base model of an actor that trains adapters; it needs no further weights."""
         assert actor.settings.policy.lora is not None, "only an actor with adapters holds its own reference"
-        return cls(lambda batch: actor.policy.run(PolicyWorker.reference_logprobs, batch=batch))
+        return cls(lambda: actor, pool=actor.pool)
 
     @classmethod
-    def from_pretrained(cls, path: str, *, pool: ResourcePool, **options: Any) -> ReferenceModel:
-        """A frozen model `path`, planned for the pool's device.
+    def from_pretrained(
+        cls, path: str, *, pool: ResourcePool | None = None, **options: Unpack[ReferenceOptions]
+    ) -> ReferenceModel:
+        """A frozen model `path`, by default on the first GPU.
 
-        Options: `max_prompt_length`, `max_new_tokens`, `temperature`. Raises ModelError, HardwareError or
-        DoesNotFitError.
+        It is planned alone, with room for an actor and a critic of its size; `Session` plans all roles together. Raises
+        ConfigError, ModelError, HardwareError or DoesNotFitError.
         """
-        return cls.start(reference_settings(RoleOptions(path=path, **options).on(pool)), pool=pool)
+        return cls.planned(SharedPlan(neighbours=("actor", "critic")), path, pool=pool, options=options).start()
+
+    @classmethod
+    def planned(
+        cls,
+        shared: SharedPlan,
+        path: str,
+        *,
+        pool: ResourcePool | None,
+        options: ReferenceOptions,
+        actor: Callable[[], ActorModel] | None = None,
+    ) -> ReferenceModel:
+        """The reference of a shared plan; `actor` gives the one whose base it may be."""
+        values = role_values(cls.__name__, options)
+        pool = pool or ResourcePool.auto()
+        shared.add("reference", path, pool=pool, values=values, shared=tuple(option_keys(ReferenceOptions).values()))
+
+        def settings() -> ReferenceSettings | ActorModel:
+            if actor is not None and shared.reference_is_base():
+                return actor()
+            return reference_settings(shared.planned("reference"))
+
+        return cls(settings, pool=pool, shared=shared)
 
     def compute_logprobs(self, sequences: Sequences) -> Future[Tensor]:
         """Log-probability of each response token under the reference, [B, T]."""
-        return self._logprobs(sequences.batch)
+        return self.workers(sequences.batch)
+
+    def _start(self, settings: ReferenceSettings | ActorModel) -> Logprobs:
+        if isinstance(settings, ActorModel):
+            return lambda batch: settings.policy.run(PolicyWorker.reference_logprobs, batch=batch)
+        group = self.pool.start(partial(ReferenceWorker, settings))
+        return lambda batch: group.run(ReferenceWorker.logprobs, batch=batch)

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import fields, replace
 from functools import partial
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Unpack
 
+from rl_compat.config.options import checked_value
 from rl_compat.config.types import RewardConfig
 from rl_compat.distributed.dispatch import Shares, dispatch
 from rl_compat.distributed.group import WorkerGroup
 from rl_compat.distributed.pool import ResourcePool, start_without_device
 from rl_compat.errors import ConfigError, nearest
+from rl_compat.rewards.named import RewardFunction, named_functions, names_function
 from rl_compat.rewards.rows import join_scores, pick_scores
 from rl_compat.rewards.score import Scorer, ScoreRequest, Scores, build_scorer
-from rl_compat.workers.reward_model import RewardModelScorer, RewardModelSettings, plan_reward_model
+from rl_compat.workers.options import FunctionOptions, ModelOptions, RewardOptions, option_keys, role_values
+from rl_compat.workers.reward_model import RewardModelScorer, RewardModelSettings, reward_model_settings
+from rl_compat.workers.role import Role
 from rl_compat.workers.sequences import Sequences
+from rl_compat.workers.shared_plan import SharedPlan
+
+FUNCTIONS_ONLY = ("weights", "function_arguments", "num_processes", "timeout_seconds")
+"options without effect on a reward model"
 
 
 def _in_order(results: Sequence[Scores], shares: Shares) -> Scores:
@@ -37,13 +46,12 @@ class RewardWorker:
         data_sources: Sequence[str],
         max_response_length: int | None = None,
         learned: RewardModelSettings | None = None,
-        callables: Mapping[str, Callable[..., Any]] | None = None,
+        callables: Mapping[str, RewardFunction] = MappingProxyType({}),
     ) -> None:
         self._data_sources = data_sources
-        self._callables = callables or {}
         self._max_response_length = max_response_length
         self._learned = None if learned is None else RewardModelScorer(learned)
-        self.scorer = self._build(config)
+        self.scorer = self._build(config, callables)
 
     @dispatch(split=("requests",), merge=_in_order)
     def score(self, *, requests: Sequence[ScoreRequest]) -> Scores:
@@ -52,7 +60,7 @@ class RewardWorker:
             return Scores(rewards=(), components={}, correct=())
         scores = self.scorer.score(requests)
         notes = self._learned.take_notes() if self._learned is not None else []
-        return dataclasses.replace(scores, notes=(*scores.notes, *notes))
+        return replace(scores, notes=(*scores.notes, *notes))
 
     @dispatch()
     def load(self) -> None:
@@ -61,9 +69,10 @@ class RewardWorker:
             self._learned.load()
 
     @dispatch()
-    def replace(self, *, config: RewardConfig) -> None:
+    def replace(self, *, config: RewardConfig, callables: Mapping[str, RewardFunction]) -> None:
         """Replace functions and weights and keep the reward model. On an error nothing changes."""
-        replaced, self.scorer = self.scorer, self._build(config)
+        scorer = self._build(config, callables)
+        replaced, self.scorer = self.scorer, scorer
         replaced.close()
 
     @dispatch(urgent=True)
@@ -73,83 +82,145 @@ class RewardWorker:
         if self._learned is not None:
             self._learned.close()
 
-    def _build(self, config: RewardConfig) -> Scorer:
+    def _build(self, config: RewardConfig, callables: Mapping[str, RewardFunction]) -> Scorer:
         return build_scorer(
             config,
             data_sources=self._data_sources,
             max_response_length=self._max_response_length,
             learned=self._learned,
-            callables=self._callables,
+            callables=callables,
         )
 
 
-class RewardModel:
-    """The reward of a run: functions, a reward model, or a weighted sum of both."""
+class RewardModel(Role[RewardModelSettings | None, WorkerGroup[RewardWorker]]):
+    """The reward: functions, a reward model, or a weighted sum of both."""
+
+    role = "reward"
 
     def __init__(
         self,
         config: RewardConfig,
         *,
-        data_sources: Sequence[str],
+        data_sources: Sequence[str] = (),
         pool: ResourcePool,
         max_response_length: int | None = None,
-        learned: RewardModelSettings | None = None,
-        callables: Mapping[str, Callable[..., Any]] | None = None,
+        learned: Callable[[], RewardModelSettings] | None = None,
+        callables: Mapping[str, RewardFunction] = MappingProxyType({}),
+        shared: SharedPlan | None = None,
     ) -> None:
-        """`callables` are Python functions by their names in `reward.functions`."""
+        """Use `from_functions`, `from_pretrained` or `Session.reward`.
+
+        `callables` are Python functions by their names in `reward.functions`.
+        """
+        super().__init__(learned or (lambda: None), pool=pool, shared=shared)
         self.config = config
         self.uses_device = learned is not None
         "whether scoring shares a device with other models, and so waits for them"
-        start = start_without_device if learned is None else pool.start
-        self.group: WorkerGroup[RewardWorker] = start(
-            partial(RewardWorker, config, data_sources, max_response_length, learned, callables)
-        )
+        self._data_sources = data_sources
+        self._max_response_length = max_response_length
+        self._callables = callables
 
     @classmethod
-    def from_functions(
-        cls,
-        *functions: str,
-        weights: Sequence[float] = (),
-        pool: ResourcePool | None = None,
-        max_response_length: int | None = None,
-        **settings: Any,
-    ) -> RewardModel:
-        """The weighted sum of built-in and `file.py:function` rewards; `settings` are further ones of `[reward]`.
+    def from_functions(cls, *functions: str | RewardFunction, **options: Unpack[FunctionOptions]) -> RewardModel:
+        """The weighted sum of Python functions, built-in names and `file.py:function`s.
 
-        Raises DataError or ConfigError.
+        A Python function is called in this process with the keywords of docs/rewards.md that it accepts, and returns a
+        number or a dict with `score`. Raises ConfigError or DataError.
         """
-        config = _changed(RewardConfig(), {"functions": functions, "weights": tuple(weights), **settings})
-        pool = pool or ResourcePool(gpus=[])
-        return cls(config, data_sources=(), pool=pool, max_response_length=max_response_length)
+        if not functions:
+            raise ConfigError("`RewardModel.from_functions` needs at least one function")
+        values = role_values("RewardModel.from_functions", options)
+        return cls._of_values(values, functions, pool=ResourcePool(gpus=[])).start()
 
     @classmethod
     def from_pretrained(
         cls,
         path: str,
         *,
-        pool: ResourcePool,
-        functions: Sequence[str] = (),
-        num_labels: int = 1,
-        max_prompt_length: int = 512,
-        max_response_length: int = 256,
-        trust_remote_code: bool = False,
-        **settings: Any,
+        pool: ResourcePool | None = None,
+        functions: Sequence[str | RewardFunction] = (),
+        **options: Unpack[RewardOptions],
     ) -> RewardModel:
-        """A sequence classification model `path` with one output, alone or with `functions`, on the pool's device.
+        """A sequence classification model `path` with one output, alone or together with `functions`.
 
-        `settings` are further ones of `[reward]`, such as `weights` and `model_weight`. The lengths are those that
-        the memory plan assumes. Raises ModelError, ConfigError, HardwareError or DoesNotFitError.
+        It works by default on the first GPU and is planned alone, with room for an actor of its size; `Session` plans
+        all roles together. Raises ConfigError, ModelError, HardwareError or DoesNotFitError.
         """
-        if num_labels != 1:
-            raise ConfigError(f"`num_labels` is {num_labels} and a reward is 1 number")
-        lengths = {"max_prompt_length": max_prompt_length, "max_response_length": max_response_length}
+        shared = SharedPlan(neighbours=("actor",))
+        return cls._planned(shared, path, functions, pool=pool, options=options).start()
+
+    @classmethod
+    def planned(
+        cls,
+        shared: SharedPlan,
+        rewards: Sequence[str | RewardFunction],
+        *,
+        pool: ResourcePool | None,
+        options: RewardOptions,
+    ) -> RewardModel:
+        """The reward of a shared plan: functions, and at most one model. `weights` has one number for each."""
+        if not rewards:
+            raise ConfigError("the reward needs a function or a model")
+        models = [item for item in rewards if isinstance(item, str) and not names_function(item)]
+        if not models:
+            values = role_values("RewardModel.from_functions", options)
+            return cls._of_values(values, rewards, pool=ResourcePool(gpus=[])).start()
+        if len(models) > 1:
+            raise ConfigError(f"the reward has one model, not {len(models)}: `{'`, `'.join(models)}`")
+        weights = list(options.get("weights", ()))
+        position = rewards.index(models[0])
+        if len(weights) == len(rewards):
+            if "model_weight" in options:
+                raise ConfigError("`model_weight` and `weights` both give the weight of the model")
+            options = {**options, "model_weight": weights.pop(position), "weights": weights}
+        functions = [item for item in rewards if item is not models[0]]
+        return cls._planned(shared, models[0], functions, pool=pool, options=options)
+
+    @classmethod
+    def _planned(
+        cls,
+        shared: SharedPlan,
+        path: str,
+        functions: Sequence[str | RewardFunction],
+        *,
+        pool: ResourcePool | None,
+        options: RewardOptions,
+    ) -> RewardModel:
+        if not functions:
+            idle = [name for name in options if options[name] and name in FUNCTIONS_ONLY]  # type: ignore[literal-required]
+            if idle:
+                raise ConfigError(f"`{idle[0]}` is an option of reward functions, and there are none")
+        values = role_values(cls.__name__, options)
+        pool = pool or ResourcePool.auto()
+        model = cls._of_values({**values, "reward.model": str(path)}, functions, pool=pool, shared=shared)
+        model._check_functions()
+        lengths = {key: value for key, value in values.items() if not key.startswith("reward.")}
+        shared.add("reward", path, pool=pool, values=lengths, shared=tuple(option_keys(ModelOptions).values()))
+        return model
+
+    @classmethod
+    def _of_values(
+        cls,
+        values: Mapping[str, Any],
+        functions: Sequence[str | RewardFunction],
+        *,
+        pool: ResourcePool,
+        shared: SharedPlan | None = None,
+    ) -> RewardModel:
+        callables: dict[str, RewardFunction] = {}
+        own = {key.removeprefix("reward."): value for key, value in values.items() if key.startswith("reward.")}
         return cls(
-            _changed(RewardConfig(), {"functions": tuple(functions), "model": path, **settings}),
-            data_sources=(),
+            replace(RewardConfig(), functions=named_functions(list(functions), callables), **own),
             pool=pool,
-            max_response_length=max_response_length,
-            learned=plan_reward_model(path, pool.hardware, trust_remote_code=trust_remote_code, **lengths),
+            max_response_length=values.get("data.max_response_length"),
+            learned=None if shared is None else partial(_learned, shared),
+            callables=callables,
+            shared=shared,
         )
+
+    @property
+    def group(self) -> WorkerGroup[RewardWorker]:
+        return self.workers
 
     def compute_rewards(self, sequences: Sequences) -> Future[Scores]:
         """One reward per response; None for a response that `on_error=skip` excludes."""
@@ -164,32 +235,74 @@ class RewardModel:
         self.group.run(RewardWorker.load).result()
 
     def replace(self, **settings: Any) -> None:
-        """Change settings of `[reward]`, such as `functions` and `weights`, from the next call on.
+        """Change settings of `[reward]`, such as `functions`, `weights` or `model`, from the next call on.
 
-        New functions are loaded before the old ones end, so an error (ConfigError, DataError) changes nothing. Other
-        functions reset the weights. The reward model cannot be replaced; build another `RewardModel` for that.
+        New functions are loaded before the old ones end, and another model is planned first, so that an error
+        (ConfigError, DataError, ModelError, DoesNotFitError) changes nothing. Other functions reset the weights.
         """
         if "functions" in settings:
             settings = {"weights": (), "function_arguments": {}, **settings}
-        config = _changed(self.config, settings)
-        if config.model != self.config.model:
+        config, callables = _changed(self.config, settings, dict(self._callables))
+        if config.model == self.config.model:
+            self.group.run(RewardWorker.replace, config=config, callables=callables).result()
+            self.config, self._callables = config, callables
+            return
+        if self._shared is None or config.model is None:
             raise ConfigError(
-                "`reward.model` cannot be replaced in place", hint="build another `RewardModel` and use it instead"
+                "`reward.model` cannot be replaced here", hint="build another `RewardModel` and use it instead"
             )
-        self.group.run(RewardWorker.replace, config=config).result()
-        self.config = config
+        before = self.config, self._callables, self._workers, self._settings
+        self._shared.replace_model("reward", config.model)
+        self.config, self._callables, self._workers, self._settings = config, callables, None, None
+        try:
+            self.start()
+        except BaseException:
+            self.config, self._callables, self._workers, self._settings = before
+            assert self.config.model is not None
+            self._shared.replace_model("reward", self.config.model)
+            raise
+        if before[2] is not None:
+            before[2].run(RewardWorker.close).result()
 
     def close(self) -> None:
         """End the processes of the functions, and free the memory of a reward model."""
-        self.group.run(RewardWorker.close).result()
+        if self._workers is not None:
+            self._workers.run(RewardWorker.close).result()
+        super().close()
+
+    def _start(self, settings: RewardModelSettings | None) -> WorkerGroup[RewardWorker]:
+        start = start_without_device if settings is None else self.pool.start
+        arguments = (self.config, self._data_sources, self._max_response_length, settings, self._callables)
+        return start(partial(RewardWorker, *arguments))
+
+    def _check_functions(self) -> None:
+        """Raise ConfigError or DataError for functions or weights that cannot be used, before a model is planned."""
+        build_scorer(
+            self.config,
+            data_sources=self._data_sources,
+            max_response_length=self._max_response_length,
+            callables=self._callables,
+        ).close()
 
 
-def _changed(config: RewardConfig, settings: dict[str, Any]) -> RewardConfig:
-    known = [field.name for field in dataclasses.fields(RewardConfig)]
+def _learned(shared: SharedPlan) -> RewardModelSettings:
+    settings = reward_model_settings(shared.planned("reward"))
+    assert settings is not None
+    return settings
+
+
+def _changed(
+    config: RewardConfig, settings: dict[str, Any], callables: dict[str, RewardFunction]
+) -> tuple[RewardConfig, dict[str, RewardFunction]]:
+    """The config with other settings, and the Python functions that it names. Raises ConfigError."""
+    known = [field.name for field in fields(RewardConfig)]
     for name in settings:
         if name not in known:
             close = nearest(name, known)
             hint = f"did you mean `{close}`" if close else f"settings are {', '.join(known)}"
             raise ConfigError(f"`{name}` is not a setting of `[reward]`", hint=hint)
-    given: dict[str, Any] = {key: tuple(item) if isinstance(item, list) else item for key, item in settings.items()}
-    return dataclasses.replace(config, **given)
+    if "functions" in settings:
+        callables = {}
+        settings = {**settings, "functions": named_functions(settings["functions"], callables)}
+    checked = {name: checked_value(name, value, key=f"reward.{name}") for name, value in settings.items()}
+    return replace(config, **checked), callables

@@ -7,21 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rl_compat.config.types import AlgorithmConfig, DataConfig
 from rl_compat.errors import ModelError
-from rl_compat.hardware.types import Hardware
 from rl_compat.models.chat import ChatEncoder
-from rl_compat.models.files.folder import ALL_PARTS
-from rl_compat.models.files.registry import resolve_model
 from rl_compat.models.reward_model import load_reward_model
 from rl_compat.models.tokenizer import load_tokenizer
-from rl_compat.planning.fit import make_plan
-from rl_compat.planning.shapes.shape import ModelShape
 from rl_compat.planning.types import RoleName, RolePlan
-from rl_compat.planning.workload import shared_workload
 from rl_compat.rewards.types import Failure, RewardOutcome, ScoreRequest
 from rl_compat.training.reward_engine import RewardEngine
-from rl_compat.workers.setup import Setup
+from rl_compat.workers.setup import Planned
 
 LEARNED = "model"
 
@@ -35,7 +28,7 @@ class RewardModelSettings:
     trust_remote_code: bool
 
 
-def reward_model_settings(setup: Setup, role: RoleName = "reward") -> RewardModelSettings | None:
+def reward_model_settings(setup: Planned, role: RoleName = "reward") -> RewardModelSettings | None:
     """The settings of the reward model or, with `role="cost"`, of the cost model; None without one."""
     if role not in setup.sources:
         return None
@@ -43,32 +36,6 @@ def reward_model_settings(setup: Setup, role: RoleName = "reward") -> RewardMode
         model_folder=setup.sources[role].folder,
         role=setup.plan.roles[role],
         trust_remote_code=setup.config.model.trust_remote_code,
-    )
-
-
-def plan_reward_model(
-    path: str,
-    hardware: Hardware,
-    *,
-    max_prompt_length: int,
-    max_response_length: int,
-    trust_remote_code: bool = False,
-) -> RewardModelSettings:
-    """A reward model on this hardware, next to a policy of its size.
-
-    Raises ModelError, HardwareError or DoesNotFitError.
-    """
-    source = resolve_model(path, needs=ALL_PARTS)
-    workload = shared_workload(
-        ModelShape.from_folder(source.folder),
-        ("actor", "reward"),
-        data=DataConfig(max_prompt_length=max_prompt_length, max_response_length=max_response_length),
-        algorithm=AlgorithmConfig(group_size=2),
-    )
-    return RewardModelSettings(
-        model_folder=source.folder,
-        role=make_plan(workload, hardware).roles["reward"],
-        trust_remote_code=trust_remote_code,
     )
 
 

@@ -12,6 +12,8 @@ from rl_compat.trajectory import Trajectory
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sequences:
+    """B responses with their prompts: as trajectories, as texts and as tensors, in the same order."""
+
     trajectories: tuple[Trajectory, ...]
     texts: tuple[str, ...]
     "each response as text, without special tokens"

@@ -31,15 +31,13 @@ WITHOUT_TOKENIZER: tuple[Part, ...] = ("config", "weights")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setup:
-    """Settings checked against files and hardware, and their plan. No weights are loaded."""
+class Planned:
+    """Checked settings, their models on disk, and their plan."""
 
     config: RunConfig
     hardware: Hardware
     sources: Mapping[RoleName, ModelSource]
     "of the actor, and of the critic, reward model and cost model if they are separate models"
-    tokenizer: TokenizerBundle
-    chat: ChatEncoder
     workload: Workload
     plan: Plan
     pools: Mapping[str, ResourcePool]
@@ -58,6 +56,14 @@ class Setup:
     def shape(self) -> ModelShape:
         """Of the actor."""
         return self.workload.models["actor"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup(Planned):
+    """Settings checked against files and hardware, and their plan. No weights are loaded."""
+
+    tokenizer: TokenizerBundle
+    chat: ChatEncoder
 
     @property
     def notes(self) -> tuple[str, ...]:

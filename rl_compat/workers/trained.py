@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeVar
 
 from rl_compat.batch import Batch
 from rl_compat.distributed.dispatch import dispatch, distinct
+from rl_compat.distributed.group import WorkerGroup
 from rl_compat.training.base import TrainEngine
 from rl_compat.workers.mini_batches import mini_batches
 
@@ -88,3 +90,10 @@ class TrainedWorker:
     def take_notes(self) -> list[str]:
         """Notes for the user since the last call, such as smaller micro-batches after running out of memory."""
         return self.engine.take_notes()
+
+
+def copy_state(old: WorkerGroup[TrainedWorker], new: WorkerGroup[TrainedWorker]) -> None:
+    """Give new workers the state of old ones. Raises CheckpointError if it cannot be written."""
+    with tempfile.TemporaryDirectory() as folder:
+        old.run(TrainedWorker.save_state, folder=Path(folder)).result()
+        new.run(TrainedWorker.load_state, folder=Path(folder)).result()

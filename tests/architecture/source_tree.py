@@ -25,10 +25,14 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Import:
-    """One imported module, as a dotted name, and whether importing the file imports it."""
+    """One imported module, as a dotted name, and when it is imported."""
 
     module: str
     at_import: bool
+    for_types: bool
+    "under TYPE_CHECKING"
+    names: tuple[str, ...] = ()
+    "imported from the module: objects or submodules"
 
     @property
     def top(self) -> str:
@@ -53,19 +57,17 @@ def sources() -> list[Source]:
     return found
 
 
-def imports(tree: ast.AST, *, at_import: bool = True) -> Iterator[Import]:
+def imports(tree: ast.AST, *, at_import: bool = True, for_types: bool = False) -> Iterator[Import]:
     """Every import of a file, those inside functions and under TYPE_CHECKING too."""
     for node in ast.iter_child_nodes(tree):
+        modules, names = [], ()
         if isinstance(node, ast.Import):
-            yield from (Import(module=alias.name, at_import=at_import) for alias in node.names)
+            modules = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, "imports are absolute"
-            yield Import(module=node.module or "", at_import=at_import)
-        else:
-            yield from imports(node, at_import=at_import and not _is_lazy(node))
-
-
-def _is_lazy(node: ast.AST) -> bool:
-    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-        return True
-    return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+            modules, names = [node.module or ""], tuple(alias.name for alias in node.names)
+        for module in modules:
+            yield Import(module=module, at_import=at_import, for_types=for_types, names=names)
+        is_typing = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        is_lazy = is_typing or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        yield from imports(node, at_import=at_import and not is_lazy, for_types=for_types or is_typing)

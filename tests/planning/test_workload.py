@@ -82,8 +82,8 @@ def test_an_evaluation_of_offline_data_measures_and_does_not_update() -> None:
 
 def test_roles_of_a_script_leave_room_for_each_other() -> None:
     data = DataConfig(max_prompt_length=256, max_response_length=256)
-    together = shared_workload(QWEN_05B, ("actor", "critic", "reference"), data=data)
-    alone = shared_workload(QWEN_05B, ("actor",), data=data)
+    together = shared_workload(dict.fromkeys(("actor", "critic", "reference"), QWEN_05B), data=data)
+    alone = shared_workload({"actor": QWEN_05B}, data=data)
 
     def actor_update(workload):
         return only_pool(make_plan(workload, recorded("h200"))).budgets[-1].items

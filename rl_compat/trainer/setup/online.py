@@ -99,14 +99,15 @@ def _start(
     setup: Setup, prompts: Sequence[Prompt], config: RewardConfig, role: RoleName, objects: PythonObjects
 ) -> RewardModel:
     check_rows(prompts, config.functions, config.sources)
+    learned = reward_model_settings(setup, role)
     return RewardModel(
         config,
         data_sources=sorted({prompt.data_source for prompt in prompts}),
         pool=setup.pool_of(role),
         max_response_length=setup.config.data.max_response_length,
-        learned=reward_model_settings(setup, role),
+        learned=None if learned is None else lambda: learned,
         callables=objects.functions,
-    )
+    ).start()
 
 
 def check_critic_ids(setup: Setup) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import torch
 
@@ -24,13 +25,13 @@ def build_roles(prepared: Prepared, reporter: Reporter) -> Roles:
     critics = {}
     for role in [role for role in CRITIC_ROLES if role in setup.plan.roles]:
         reporter.phase(f"loading the {role.replace('_', ' ')}")
-        settings = critic_settings(setup, role=role, num_batches=prepared.total_steps)
-        critics[role] = CriticModel(settings, pool=setup.pool_of(role))
+        settings = partial(critic_settings, setup, role=role, num_batches=prepared.total_steps)
+        critics[role] = CriticModel(settings, pool=setup.pool_of(role)).start()
     reference = None
     if "reference" in {phase.name for phase in setup.workload.phases}:
         reporter.phase("loading the reference")
         reference = (
-            ReferenceModel.start(reference_settings(setup), pool=setup.pool_of("reference"))
+            ReferenceModel(partial(reference_settings, setup), pool=setup.pool_of("reference")).start()
             if "reference" in setup.plan.roles
             else ReferenceModel.of_adapter(actor)
         )
@@ -56,7 +57,7 @@ def load_actor(setup: Setup, reporter: Reporter, *, num_batches: int | None = No
     reporter.phase("loading the actor")
     settings = actor_settings(setup, num_batches=num_batches)
     settings = settings if trains else replace(settings, policy=replace(settings.policy, optimizer=None))
-    return ActorModel(settings, pool=setup.pool_of("actor"), chat=setup.chat)
+    return ActorModel(lambda: settings, pool=setup.pool_of("actor"), chat=setup.chat).start()
 
 
 def set_num_threads(setup: Setup) -> None:

@@ -145,7 +145,7 @@ def test_an_update_is_planned_within_15_percent_of_a_tracked_step(checkpointing)
 def update_request(shape: ModelShape, *, prompt: int, response: int) -> MemoryRequest:
     data = DataConfig(max_prompt_length=prompt, max_response_length=response)
     return MemoryRequest(
-        workload=shared_workload(shape, ("actor",), data=data),
+        workload=shared_workload({"actor": shape}, data=data),
         quantization="none",
         compute_dtype="fp32",
         rollout_dtype="fp32",

@@ -25,8 +25,7 @@ from rl_compat.units import GIB
 
 REQUEST = MemoryRequest(
     workload=shared_workload(
-        QWEN_05B,
-        ("actor", "critic", "reference"),
+        dict.fromkeys(("actor", "critic", "reference"), QWEN_05B),
         data=DataConfig(max_prompt_length=256, max_response_length=256),
     ),
     quantization="none",
@@ -51,7 +50,7 @@ def changed(
     workload = request.workload
     if models is not None:
         data = DataConfig(max_prompt_length=256, max_response_length=256)
-        workload = replace(shared_workload(QWEN_05B, models, data=data), models=models)
+        workload = shared_workload(models, data=data)
     of_workload = {name: changes.pop(name) for name in tuple(changes) if hasattr(workload, name)}
     rank = of_workload.pop("lora_rank", 0)
     workload = replace(workload, **of_workload)

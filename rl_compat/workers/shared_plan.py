@@ -1,0 +1,259 @@
+"""One plan for all roles of a Python program."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rl_compat.algorithms.table import ALGORITHMS, is_offline
+from rl_compat.config.load import load_values
+from rl_compat.config.report import warnings_of
+from rl_compat.config.types import RunConfig
+from rl_compat.distributed.pool import ResourcePool
+from rl_compat.errors import ConfigError, ModelError
+from rl_compat.hardware.types import Hardware
+from rl_compat.models.files.folder import ALL_PARTS
+from rl_compat.models.files.registry import ModelSource, resolve_model
+from rl_compat.models.tokenizer import TokenizerBundle, load_tokenizer
+from rl_compat.planning.fit import PoolRequest, plan_pools
+from rl_compat.planning.shapes.shape import ModelShape
+from rl_compat.planning.speed.measurements import own_measurements
+from rl_compat.planning.types import TRAINED_ROLES, Plan, RoleName
+from rl_compat.planning.workload import Requests, Workload, shared_workload
+from rl_compat.workers.setup import WITHOUT_TOKENIZER, Planned
+
+logger = logging.getLogger("rl_compat")
+
+ORDER: tuple[RoleName, ...] = ("actor", "critic", "reference", "reward")
+OWN = ("model.path", "model.trust_remote_code")
+"settings that a role never takes from the actor"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacedModel:
+    """The model of one role, and the pool that it works on."""
+
+    source: ModelSource
+    shape: ModelShape
+    pool: ResourcePool
+    values: Mapping[str, Any]
+    "settings given for this role, by dotted key"
+    shared: tuple[str, ...]
+    "settings that follow the actor's where they are not given"
+    tokenizer: TokenizerBundle | None = None
+    "of the actor"
+
+
+class SharedPlan:
+    """The roles of a program and their plan, which is made when the first of them starts."""
+
+    def __init__(self, *, neighbours: Sequence[RoleName] = ()) -> None:
+        """`neighbours` are roles outside this plan that it leaves room for, each with a model of the same shape."""
+        self._neighbours = tuple(neighbours)
+        self._models: dict[RoleName, PlacedModel] = {}
+        self._planned: tuple[Workload, Plan, Mapping[str, ResourcePool]] | None = None
+        self._closed = False
+
+    def add(
+        self, role: RoleName, path: str, *, pool: ResourcePool, values: Mapping[str, Any], shared: Sequence[str]
+    ) -> PlacedModel:
+        """Add a role after checking its settings and files. Raises ConfigError, ModelError or HardwareError."""
+        self.check_open()
+        if self._planned is not None:
+            raise ConfigError(
+                f"the {role} is new, and this session is planned for: {', '.join(self._models)}",
+                hint="make every role before the first call of one, or use a second session",
+            )
+        if role in self._models:
+            raise ConfigError(f"this session already has the {role}")
+        model = _placed(role, path, pool=pool, values=values, shared=shared)
+        self._models[role] = model
+        return model
+
+    @property
+    def plan(self) -> Plan:
+        """Made when first asked for. Raises ConfigError, HardwareError or DoesNotFitError."""
+        return self._solved()[1]
+
+    def planned(self, role: RoleName) -> Planned:
+        """What one role is built from. Its model stands in for the actor's, where the role is another."""
+        workload, plan, pools = self._solved()
+        model = self._models[role]
+        return Planned(
+            config=self._config(role),
+            hardware=model.pool.hardware,
+            sources={"actor": model.source, role: model.source},
+            workload=workload,
+            plan=plan,
+            pools=pools,
+        )
+
+    def move(self, role: RoleName, pool: ResourcePool) -> None:
+        """Plan again with a role on another pool. An error leaves the plan as it is."""
+        self._change(role, replace(self._models[role], pool=pool))
+
+    def replace_model(self, role: RoleName, path: str) -> None:
+        """Plan again with another model for a role. An error leaves the plan as it is."""
+        old = self._models[role]
+        self._change(role, _placed(role, path, pool=old.pool, values=old.values, shared=old.shared))
+
+    def close(self) -> None:
+        """No role starts any more."""
+        self._closed = True
+
+    def check_open(self) -> None:
+        """Raise ConfigError after `close`."""
+        if self._closed:
+            raise ConfigError("the session is closed", hint="use the roles inside its `with` block")
+
+    def reference_is_base(self) -> bool:
+        """Whether the actor with its adapters switched off is the reference: same model, pool and temperature."""
+        if not {"actor", "reference"} <= self._models.keys():
+            return False
+        actor, reference = self._models["actor"], self._models["reference"]
+        configs = self._config("actor"), self._config("reference")
+        return (
+            configs[0].model.lora_rank > 0
+            and actor.source.folder == reference.source.folder
+            and _name(actor.pool) == _name(reference.pool)
+            and configs[0].rollout.temperature == configs[1].rollout.temperature
+        )
+
+    def _change(self, role: RoleName, model: PlacedModel) -> None:
+        self.check_open()
+        before = self._models[role], self._planned
+        self._models[role], self._planned = model, None
+        if before[1] is not None:
+            try:
+                self._solved()
+            except BaseException:
+                self._models[role], self._planned = before
+                raise
+
+    def _config(self, role: RoleName) -> RunConfig:
+        """The settings of a role: given for it, else for the actor, else the default."""
+        model, actor = self._models[role], self._models.get("actor")
+        followed = {} if actor is None else {key: actor.values[key] for key in model.shared if key in actor.values}
+        return load_values(None, {**followed, **model.values}).config
+
+    def _solved(self) -> tuple[Workload, Plan, Mapping[str, ResourcePool]]:
+        self.check_open()
+        if self._planned is None:
+            if not self._models:
+                raise ConfigError("the session has no role with a model to plan")
+            pools = {_name(model.pool): model.pool for model in self._in_order().values()}
+            placement = {role: _name(model.pool) for role, model in self._in_order().items()}
+            workload = self._workload()
+            plan = plan_pools(
+                workload,
+                _machine(tuple(pools.values())),
+                {name: self._request(name, pool) for name, pool in pools.items()},
+                placement={role: name for role, name in placement.items() if role in workload.models},
+                measured=own_measurements(),
+            )
+            self._planned = workload, plan, pools
+            for note in plan.notes:
+                logger.info(note)
+        return self._planned
+
+    def _in_order(self) -> dict[RoleName, PlacedModel]:
+        return {role: self._models[role] for role in ORDER if role in self._models}
+
+    def _workload(self) -> Workload:
+        models = {role: model.shape for role, model in self._in_order().items()}
+        configs = [self._config(role) for role in models]
+        first = configs[0]
+        ranks = {role: self._config(role).model.lora_rank for role in models if role in TRAINED_ROLES}
+        if len(set(ranks.values())) > 1:
+            given = " and ".join(f"{rank} of the {role}" for role, rank in ranks.items())
+            raise ConfigError(f"`lora_rank` is {given}", hint="give all roles that learn the same `lora_rank`")
+        self._check_ids()
+        if self._neighbours:
+            shape, row = next(iter(models.values())), ALGORITHMS[first.algorithm.name]
+            left_out = () if row.needs_critic else ("critic",)
+            roles = [role for role in ORDER if role in models or role in self._neighbours]
+            models = {role: shape for role in roles if role in models or role not in left_out}
+        workload = shared_workload(
+            models,
+            data=replace(
+                first.data,
+                max_prompt_length=max(config.data.max_prompt_length for config in configs),
+                max_response_length=max(config.data.max_response_length for config in configs),
+            ),
+            algorithm=first.algorithm,
+            model=first.model,
+            trainer=replace(
+                first.trainer,
+                batch_size=max(config.trainer.batch_size for config in configs),
+                mini_batch_size=max(config.trainer.mini_batch_size for config in configs),
+            ),
+        )
+        is_base = self.reference_is_base() or "reference" in models.keys() - self._models.keys()
+        return workload.with_adapters(workload.lora_rank) if workload.lora_rank > 0 and is_base else workload
+
+    def _check_ids(self) -> None:
+        """Raise ModelError for a role with a smaller vocabulary than that of the actor, whose tokens it reads."""
+        actor = self._models.get("actor")
+        if actor is None or actor.tokenizer is None:
+            return
+        sampled = min(actor.shape.vocab_size, actor.tokenizer.num_tokens)
+        for role, model in self._models.items():
+            if role in ("critic", "reference") and model.shape.vocab_size < sampled:
+                raise ModelError(
+                    f"the {role} knows {model.shape.vocab_size} token ids and the actor samples from {sampled}",
+                    hint="use a model with the actor's tokenizer",
+                )
+
+    def _request(self, name: str, pool: ResourcePool) -> PoolRequest:
+        """What the roles of a pool ask of its devices."""
+        roles = [role for role, model in self._in_order().items() if _name(model.pool) == name]
+        configs = {role: self._config(role) for role in roles}
+        optimizers = {role: config.optimizer.name for role, config in configs.items() if role in TRAINED_ROLES}
+        if len(set(optimizers.values())) > 1:
+            given = " and ".join(f"`{optimizer}` of the {role}" for role, optimizer in optimizers.items())
+            raise ConfigError(f"`optimizer` is {given}", hint="roles that share a pool use the same optimizer")
+        first = configs[roles[0]]
+        requests = Requests(
+            plan=first.plan,
+            rollout=first.rollout,
+            optimizer=next(iter(optimizers.values()), first.optimizer.name),
+        )
+        return PoolRequest(devices=tuple(device.index for device in pool.hardware.devices), requests=requests)
+
+
+def _placed(
+    role: RoleName, path: str, *, pool: ResourcePool, values: Mapping[str, Any], shared: Sequence[str]
+) -> PlacedModel:
+    loaded = load_values(None, {**values, "model.path": str(path)})
+    for sentence in warnings_of(loaded.report):
+        logger.warning(sentence)
+    if is_offline(loaded.config.algorithm.name):
+        raise ConfigError(
+            f"`algorithm` is `{loaded.config.algorithm.name}`, which trains on given responses",
+            hint="use `rl_compat.train` for it",
+        )
+    model = loaded.config.model
+    source = resolve_model(model.path, needs=ALL_PARTS if role in ("actor", "reward") else WITHOUT_TOKENIZER)
+    tokenizer = load_tokenizer(source.folder, trust_remote_code=model.trust_remote_code) if role == "actor" else None
+    return PlacedModel(
+        source=source,
+        shape=ModelShape.from_folder(source.folder),
+        pool=pool,
+        values={**values, "model.path": model.path},
+        shared=tuple(key for key in shared if key not in OWN),
+        tokenizer=tokenizer,
+    )
+
+
+def _name(pool: ResourcePool) -> str:
+    """The name of a pool in the plan: pools of the same devices are one."""
+    return "_".join(f"gpu{device.index}" for device in pool.hardware.devices) or "cpu"
+
+
+def _machine(pools: Sequence[ResourcePool]) -> Hardware:
+    """The machine with the devices of all pools."""
+    hardware = [pool.hardware for pool in pools]
+    devices = {device.index: device for machine in hardware for device in machine.devices}
+    return replace(hardware[0], devices=tuple(devices[index] for index in sorted(devices)))
