@@ -1,9 +1,22 @@
-"""What a build of torch has to support: the cards, driver, Python and processor of a machine."""
+"""What a build of torch has to support: the cards, driver, Python and processor of a machine.
+
+Runs in a bare checkout with only the standard library: `python3 doctor/tables/target.py` prints pip's arguments.
+"""
 
 from __future__ import annotations
 
+import sys
+
+if not __package__:
+    sys.path[0] = __file__.rpartition("/")[0] + "/../.."
+
+import argparse
+import json
+import platform
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from rl_compat.capability.binaries import parse_version, wheel_supports
 from rl_compat.doctor.tables.cards import all_cards
@@ -12,8 +25,11 @@ from rl_compat.doctor.tables.rows import Capability
 from rl_compat.doctor.tables.torch import OLDEST, cuda_of, driver_of_cuda, releases, variants
 from rl_compat.doctor.tables.wheels import (
     MACHINES,
+    NoTorchBuildError,
     TorchInstall,
+    describe,
     minor_of,
+    pip_arguments,
     processor,
     rank_torch,
     serving_pythons,
@@ -116,3 +132,51 @@ def _cards(hardware: Hardware) -> tuple[Capability, ...]:
         return tuple(device.compute_capability for device in seen)
     on_bus = [card.capability for card in all_cards(hardware) if card.kernel_driver not in RESERVED_BY]
     return tuple(capability for capability in on_bus if capability is not None)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the choice for this machine, and its reason on stderr; exit code 1 if no build fits."""
+    parser = argparse.ArgumentParser(
+        prog="target.py",
+        description="Print the pip arguments for the torch build that suits this machine.",
+        epilog="example: python3 doctor/tables/target.py --json",
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print the detected hardware and every build that fits, as JSON"
+    )
+    parser.add_argument(
+        "--python", default=platform.python_version(), help="Python version to install for (default: this one)"
+    )
+    options = parser.parse_args(arguments)
+    from rl_compat.hardware.probe import probe
+
+    hardware = probe(torch_timeout_seconds=None)
+    target, python = target_of(hardware), minor_of(options.python)
+    try:
+        fitting = rank_torch(target.cards, target.driver, python, machine=target.machine, libc=target.libc)
+    except NoTorchBuildError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    print(
+        describe(hardware),
+        *hardware.warnings,
+        f"{fitting[0].requirement}: {fitting[0].reason}",
+        sep="\n",
+        file=sys.stderr,
+    )
+    print(json.dumps(_as_json(hardware, fitting), indent=1) if options.json else " ".join(pip_arguments(fitting[0])))
+    return 0
+
+
+def _as_json(hardware: Hardware, fitting: Sequence[TorchInstall]) -> dict[str, Any]:
+    """The cards and the driver under `found`, and the builds, best first."""
+    cards = [
+        {"name": card.name, "compute_capability": card.compute_capability, "uuid": card.uuid}
+        for card in hardware.devices
+    ]
+    found = {"cards": cards, "driver_version": hardware.driver.version, "notes": hardware.warnings}
+    return {"found": found, "builds": [{**asdict(build), "requirement": build.requirement} for build in fitting]}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

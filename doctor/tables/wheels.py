@@ -1,22 +1,10 @@
-"""Which torch build suits a card, a driver and a Python, from tables, before torch is installed.
-
-Runs in a bare checkout with only the standard library: `python3 doctor/tables/wheels.py` prints pip's arguments.
-"""
+"""Which torch build suits a card, a driver and a Python, from tables, before torch is installed."""
 
 from __future__ import annotations
 
-import sys
-
-if not __package__:
-    sys.path[0] = __file__.rpartition("/")[0] + "/../.."
-
-import argparse
-import json
-import platform
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
 
 from rl_compat.capability.binaries import Version, needs_ptx, parse_version, wheel_supports
 from rl_compat.doctor.tables.cards import with_capability
@@ -202,41 +190,6 @@ def pip_arguments(install: TorchInstall, *, from_pypi: bool = False) -> list[str
     return ["--index-url", install.index_url, install.requirement]
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the choice for this machine, and its reason on stderr; exit code 1 if no build fits."""
-    parser = argparse.ArgumentParser(
-        prog="wheels.py",
-        description="Print the pip arguments for the torch build that suits this machine.",
-        epilog="example: python3 doctor/tables/wheels.py --json",
-    )
-    parser.add_argument(
-        "--json", action="store_true", help="print the detected hardware and every build that fits, as JSON"
-    )
-    parser.add_argument(
-        "--python", default=platform.python_version(), help="Python version to install for (default: this one)"
-    )
-    options = parser.parse_args(arguments)
-    from rl_compat.doctor.tables.target import target_of
-    from rl_compat.hardware.probe import probe
-
-    hardware = probe(torch_timeout_seconds=None)
-    target, python = target_of(hardware), minor_of(options.python)
-    try:
-        fitting = rank_torch(target.cards, target.driver, python, machine=target.machine, libc=target.libc)
-    except NoTorchBuildError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    print(
-        describe(hardware),
-        *hardware.warnings,
-        f"{fitting[0].requirement}: {fitting[0].reason}",
-        sep="\n",
-        file=sys.stderr,
-    )
-    print(json.dumps(_as_json(hardware, fitting), indent=1) if options.json else " ".join(pip_arguments(fitting[0])))
-    return 0
-
-
 def processor(text: str) -> str:
     """`AMD64` as `x86_64`, `arm64` as `aarch64`."""
     return text.lower().replace("amd64", "x86_64").replace("arm64", "aarch64")
@@ -252,17 +205,3 @@ def describe(hardware: Hardware) -> str:
     if not hardware.devices:
         return "found no usable NVIDIA GPU"
     return f"found {with_capability(hardware.devices)}, driver {hardware.driver.version or 'of unknown version'}"
-
-
-def _as_json(hardware: Hardware, fitting: Sequence[TorchInstall]) -> dict[str, Any]:
-    """The cards and the driver under `found`, and the builds, best first."""
-    cards = [
-        {"name": card.name, "compute_capability": card.compute_capability, "uuid": card.uuid}
-        for card in hardware.devices
-    ]
-    found = {"cards": cards, "driver_version": hardware.driver.version, "notes": hardware.warnings}
-    return {"found": found, "builds": [{**asdict(build), "requirement": build.requirement} for build in fitting]}
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -21,7 +21,6 @@ LONGER = {
     "rewards/builtin/length:cosine_length": "a reward function: its parameters are settings",
     "rollout/native/attention:cached_attention": "the attention interface of transformers",
     "workers/actor:generate": "public: one parameter for each sampling option",
-    "workers/reward:from_pretrained": "public: one parameter for each option of the model",
 }
 "the functions with more than MOST_PARAMETERS parameters, and why"
 

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from rl_compat.capability.binaries import parse_version
+from rl_compat.doctor.tables.target import main
 from rl_compat.doctor.tables.torch import (
     cuda_of,
 )
 from rl_compat.doctor.tables.wheels import (
     NoTorchBuildError,
     choose_torch,
-    main,
     pip_arguments,
     rank_torch,
     serving_pythons,
@@ -208,14 +208,14 @@ def machine_with_p40(tmp_path: Path) -> dict[str, str]:
 
 
 def test_it_runs_from_a_bare_checkout_with_the_standard_library_alone(machine_with_p40: dict[str, str]) -> None:
-    command = [sys.executable, "-I", "-S", str(ROOT / "doctor/tables/wheels.py"), "--python", "3.12.4"]
+    command = [sys.executable, "-I", "-S", str(ROOT / "doctor/tables/target.py"), "--python", "3.12.4"]
     done = subprocess.run(command, env=machine_with_p40, capture_output=True, text=True, cwd="/", check=True)
     assert done.stdout.strip() == "--index-url https://download.pytorch.org/whl/cu126 torch==2.14.1+cu126"
     assert "Tesla P40 (compute capability 6.1), driver 535.274.02" in done.stderr
 
 
 def test_json_says_what_was_found_and_every_fitting_build(machine_with_p40: dict[str, str]) -> None:
-    command = [sys.executable, "-m", "rl_compat.doctor.tables.wheels", "--json"]
+    command = [sys.executable, "-m", "rl_compat.doctor.tables.target", "--json"]
     done = subprocess.run(command, env=machine_with_p40, capture_output=True, text=True, cwd=ROOT, check=True)
     said = json.loads(done.stdout)
     assert said["found"]["cards"][0]["compute_capability"] == [6, 1]
