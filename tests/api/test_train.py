@@ -74,7 +74,7 @@ def test_the_saved_model_is_the_one_in_memory(tmp_path: Path) -> None:
     run = train(tmp_path / "run")
     saved = AutoModelForCausalLM.from_pretrained(run.save_pretrained(tmp_path / "saved"))
 
-    sequences = run.actor.generate(["1+2="], max_new_tokens=3, temperature=1.0, seed=1)
+    sequences = run.actor.generate(["1+2="], max_new_tokens=3, temperature=1.0, seed=1).result()
     prompt, response = sequences.batch.prompt_ids[0], sequences.trajectories[0].response_ids
     with torch.no_grad():
         logits = saved(torch.tensor([[*prompt, *response]])).logits[0, len(prompt) - 1 : -1]
