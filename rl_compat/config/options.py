@@ -9,7 +9,7 @@ from typing import Any
 
 from rl_compat.config.settings import settings
 from rl_compat.config.values import Mismatch, coerce, violations
-from rl_compat.errors import ConfigError, nearest
+from rl_compat.errors import ConfigError, did_you_mean
 
 
 @cache
@@ -30,13 +30,9 @@ def values_of_options(
     for name in given:
         if name not in keys:
             users = [f"`{other}`" for other, known in others.items() if name in known and other != owner]
-            close = nearest(name, keys)
-            hint = (
-                f"it is an option of {' and '.join(users)}" if users else f"did you mean `{close}`?" if close else None
-            )
-            raise ConfigError(
-                f"`{name}` is not an option of `{owner}`", hint=hint or f"options are `{'`, `'.join(keys)}`"
-            )
+            listed = f"options are `{'`, `'.join(keys)}`"
+            hint = f"it is an option of {' and '.join(users)}" if users else did_you_mean(name, keys, listed)
+            raise ConfigError(f"`{name}` is not an option of `{owner}`", hint=hint)
     return {keys[name]: checked_value(name, value, key=keys[name]) for name, value in given.items()}
 
 
