@@ -166,7 +166,7 @@ def test_an_option_that_does_not_exist_is_named_with_the_nearest(llama_folder: P
     assert wrong.value.hint is not None
     with pytest.raises(ConfigError, match="`max_new_token`") as near:
         CriticModel.from_pretrained(str(llama_folder), pool=pool, max_new_token=1)
-    assert near.value.hint == "did you mean `max_new_tokens`?"
+    assert "`max_new_tokens`" in str(near.value.hint)
     with pytest.raises(ModelError):
         ReferenceModel.from_pretrained("smolm2-135m", pool=pool)
 
