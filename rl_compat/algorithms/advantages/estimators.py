@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 import torch
 from torch import Tensor
@@ -124,57 +126,6 @@ def kept(inputs: AdvantageInputs) -> Tensor:
     return inputs.response_mask if inputs.scored is None else inputs.response_mask & inputs.scored[:, None]
 
 
-def grpo_advantages(inputs: AdvantageInputs) -> AdvantageEstimate:
-    """GRPO on `response_rewards`."""
-    return grpo(
-        rewards=response_rewards(inputs),
-        groups=inputs.groups,
-        response_mask=inputs.response_mask,
-        normalize_by_std=inputs.normalize_by_std,
-        scored=inputs.scored,
-    )
-
-
-def passk_advantages(inputs: AdvantageInputs) -> AdvantageEstimate:
-    """GRPO for pass@k on `response_rewards`."""
-    return grpo_passk(
-        rewards=response_rewards(inputs),
-        groups=inputs.groups,
-        response_mask=inputs.response_mask,
-        normalize_by_std=inputs.normalize_by_std,
-        scored=inputs.scored,
-    )
-
-
-def reinforce_plus_plus_advantages(inputs: AdvantageInputs) -> AdvantageEstimate:
-    return reinforce_plus_plus(
-        token_rewards=inputs.token_rewards,
-        response_mask=inputs.response_mask,
-        gamma=inputs.gamma,
-        scored=inputs.scored,
-    )
-
-
-def remax_advantages(inputs: AdvantageInputs) -> AdvantageEstimate:
-    assert inputs.baselines is not None
-    return remax(
-        token_rewards=inputs.token_rewards,
-        baselines=inputs.baselines,
-        response_mask=inputs.response_mask,
-        scored=inputs.scored,
-    )
-
-
-def gdpo_advantages(inputs: AdvantageInputs) -> AdvantageEstimate:
-    return gdpo(
-        reward_parts=inputs.reward_parts,
-        weights=inputs.part_weights,
-        groups=inputs.groups,
-        response_mask=inputs.response_mask,
-        scored=inputs.scored,
-    )
-
-
 def response_rewards(inputs: AdvantageInputs) -> Tensor:
     """The sum of the token rewards of each response, including the KL penalty, [B].
 
@@ -187,33 +138,16 @@ def response_rewards(inputs: AdvantageInputs) -> Tensor:
 Estimator = Callable[[AdvantageInputs], AdvantageEstimate]
 
 
-def _by_token_baseline(estimate: Callable[..., AdvantageEstimate]) -> Estimator:
-    def advantages(inputs: AdvantageInputs) -> AdvantageEstimate:
-        assert inputs.logprobs is not None
-        assert inputs.sum_pi_squared is not None
-        return estimate(
-            token_rewards=inputs.token_rewards,
-            logprobs=inputs.logprobs,
-            sum_pi_squared=inputs.sum_pi_squared,
-            groups=inputs.groups,
-            response_mask=inputs.response_mask,
-            importance=inputs.importance,
-            scored=inputs.scored,
-        )
+def _by_keyword(estimate: Callable[..., AdvantageEstimate]) -> Estimator:
+    """An estimator that is called with the inputs named like its parameters.
 
-    return advantages
-
-
-def _compared(estimate: Callable[..., AdvantageEstimate]) -> Estimator:
-    """An estimator that needs only `response_rewards` and groups."""
+    `rewards` are the `response_rewards`, `weights` those of the parts.
+    """
+    names = tuple(inspect.signature(estimate).parameters)
 
     def advantages(inputs: AdvantageInputs) -> AdvantageEstimate:
-        return estimate(
-            rewards=response_rewards(inputs),
-            groups=inputs.groups,
-            response_mask=inputs.response_mask,
-            scored=inputs.scored,
-        )
+        others = {"rewards": response_rewards, "weights": attrgetter("part_weights")}
+        return estimate(**{name: others.get(name, attrgetter(name))(inputs) for name in names})
 
     return advantages
 
@@ -221,18 +155,18 @@ def _compared(estimate: Callable[..., AdvantageEstimate]) -> Estimator:
 ESTIMATORS: Mapping[str, Estimator] = {
     "ppo": ppo_advantages,
     "ppo_lagrangian": lagrangian_advantages,
-    "grpo": grpo_advantages,
-    "dr_grpo": grpo_advantages,
-    "dapo": grpo_advantages,
-    "rloo": _compared(rloo),
-    "reinforce_plus_plus": reinforce_plus_plus_advantages,
-    "reinforce_plus_plus_baseline": _compared(reinforce_plus_plus_baseline),
-    "opo": _compared(opo),
-    "grpo_passk": passk_advantages,
-    "gpg": _compared(gpg),
-    "gdpo": gdpo_advantages,
-    "remax": remax_advantages,
-    "optimal_token_baseline": _by_token_baseline(optimal_token_baseline),
-    "tir_optimal_token_baseline": _by_token_baseline(tir_optimal_token_baseline),
+    "grpo": _by_keyword(grpo),
+    "dr_grpo": _by_keyword(grpo),
+    "dapo": _by_keyword(grpo),
+    "rloo": _by_keyword(rloo),
+    "reinforce_plus_plus": _by_keyword(reinforce_plus_plus),
+    "reinforce_plus_plus_baseline": _by_keyword(reinforce_plus_plus_baseline),
+    "opo": _by_keyword(opo),
+    "grpo_passk": _by_keyword(grpo_passk),
+    "gpg": _by_keyword(gpg),
+    "gdpo": _by_keyword(gdpo),
+    "remax": _by_keyword(remax),
+    "optimal_token_baseline": _by_keyword(optimal_token_baseline),
+    "tir_optimal_token_baseline": _by_keyword(tir_optimal_token_baseline),
 }
 "by `algorithm.name`"
