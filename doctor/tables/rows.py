@@ -94,14 +94,9 @@ def is_unknown(package: str, version: str) -> bool:
     return newest is not None and parse_version(version) > parse_version(newest)
 
 
-def arch_names(archs: Sequence[int], ptx: int | None = None) -> list[str]:
-    """60 as `sm_60`; PTX 90 as `compute_90`."""
-    return [*(f"sm_{arch}" for arch in archs), *([f"compute_{ptx}"] if ptx else [])]
-
-
 def serves(archs: Sequence[int], capability: Capability, *, cuda: str | None = None) -> bool:
     """Whether a library with that machine code supports a card."""
-    return wheel_supports(arch_names(archs), capability, cuda=cuda)
+    return wheel_supports([f"sm_{arch}" for arch in archs], capability, cuda=cuda)
 
 
 def within(row: Row, capability: Capability) -> bool:

@@ -97,7 +97,6 @@ def measure(
     *,
     device: str,
     repeats: int,
-    prefill_too: bool = True,
 ) -> Row:
     """The best of a first call and `repeats` further ones, and a call for one token that measures the prefill."""
     on_gpu = device.startswith("cuda")
@@ -107,7 +106,7 @@ def measure(
     calls = [_timed(engine, case.prompts, case.params, source, on_gpu=on_gpu) for _ in range(1 + repeats)]
     first, (seconds, tokens) = calls[0][0], min(calls)
     step = None
-    if prefill_too and not case.params.stop_token_ids and len(case.prompts) <= case.batch:
+    if not case.params.stop_token_ids and len(case.prompts) <= case.batch:
         one = SamplingParams(max_new_tokens=1, seed=0)
         prefill = min(_timed(engine, case.prompts, one, source, on_gpu=on_gpu)[0] for _ in range(2))
         step = (seconds - prefill) / (case.params.max_new_tokens - 1)

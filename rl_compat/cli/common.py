@@ -29,8 +29,7 @@ HardwareFile = Annotated[
     typer.Option("--hardware", metavar="FILE", help="Plan for the machine recorded in FILE by `rlc probe --json`."),
 ]
 AsCard = Annotated[
-    str | None,
-    typer.Option("--as", metavar="CARD", help='Emulate another card, for example "Tesla P40".'),
+    str | None, typer.Option("--as", metavar="CARD", help='Emulate another card, for example "Tesla P40".')
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 

@@ -11,8 +11,7 @@ from typing import Any, Literal
 
 from rl_compat.config.arguments import Argument, last_of_each, split_arguments
 from rl_compat.config.dialect import Dialect
-from rl_compat.config.problem import Problem
-from rl_compat.config.report import KeyVerdict, refusal
+from rl_compat.config.report import KeyVerdict, Problem, refusal
 from rl_compat.config.rules.inert import inert_settings
 from rl_compat.config.rules.validate import problems, validate
 from rl_compat.config.settings import build, settings, settings_by_algorithm, values_of

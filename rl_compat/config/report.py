@@ -1,4 +1,4 @@
-"""The verdict on each given key, and its table."""
+"""The verdict on each given key, and its table; settings whose values cannot be used."""
 
 from __future__ import annotations
 
@@ -37,6 +37,15 @@ class KeyVerdict:
         target = f" as `{self.native_key}`" if self.native_key not in (None, self.key) else ""
         why = f": {self.reason}" if self.reason else ""
         return f"`{self.key}={self.value}` {self.verdict}{target}{why}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """A setting whose value cannot be used, and a hint."""
+
+    key: str
+    message: str
+    hint: str | None = None
 
 
 def render_report(report: Iterable[KeyVerdict]) -> list[tuple[str, str, str, str, str]]:

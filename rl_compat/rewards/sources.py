@@ -53,8 +53,7 @@ def unknown_source(
     shown = ", ".join(map(str, rows[:NUM_NAMED_ROWS])) + (" …" if len(rows) > NUM_NAMED_ROWS else "")
     where = f" ({len(rows)} rows, counted from 0: {shown})" if rows else ""
     return DataError(
-        f"no reward belongs to the data source {names}{where}; known are {quoted(known)}",
-        hint=_remedy(distinct, known),
+        f"no reward belongs to the data source {names}{where}; known are {quoted(known)}", hint=_remedy(distinct, known)
     )
 
 

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -146,6 +147,7 @@ def _by_keyword(estimate: Callable[..., AdvantageEstimate]) -> Estimator:
     names = tuple(inspect.signature(estimate).parameters)
 
     def advantages(inputs: AdvantageInputs) -> AdvantageEstimate:
+        others: dict[str, Callable[[AdvantageInputs], Any]]
         others = {"rewards": response_rewards, "weights": attrgetter("part_weights")}
         return estimate(**{name: others.get(name, attrgetter(name))(inputs) for name in names})
 

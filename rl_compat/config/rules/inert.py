@@ -7,14 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from rl_compat.algorithms.table import (
-    ALGORITHMS,
-    LOSS_READS,
-    OFFLINE_ROWS,
-    PolicyLossName,
-    is_offline,
-    policy_loss_of,
-)
+from rl_compat.algorithms.table import ALGORITHMS, LOSS_READS, OFFLINE_ROWS, PolicyLossName, is_offline, policy_loss_of
 from rl_compat.config.report import KeyVerdict
 from rl_compat.config.settings import build, replace, settings, values_of
 from rl_compat.config.types import RunConfig
@@ -123,12 +116,7 @@ OFFLINE: tuple[InertSettings, ...] = (
 
 REINFORCEMENT: tuple[InertSettings, ...] = (
     InertSettings(
-        keys=(
-            "model.critic_path",
-            "optimizer.critic_lr",
-            "algorithm.clip_value",
-            "algorithm.critic_warmup_steps",
-        ),
+        keys=("model.critic_path", "optimizer.critic_lr", "algorithm.clip_value", "algorithm.critic_warmup_steps"),
         while_=_without_critic,
         because="`algorithm.name={algorithm.name}` has no critic",
     ),

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from rl_compat.algorithms.off_policy.rejection_rules import parse_rejection_rules
 from rl_compat.algorithms.table import ALGORITHMS, WITHOUT_RATIO, policy_loss_of
-from rl_compat.config.problem import Problem
+from rl_compat.config.report import Problem
 from rl_compat.config.types import RunConfig
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from operator import attrgetter
 
 from rl_compat.algorithms.table import ALGORITHMS
-from rl_compat.config.problem import Problem
+from rl_compat.config.report import Problem
 from rl_compat.config.types import RunConfig
 
 ONE_PER_FUNCTION = "give one weight per function, or none for equal weights"

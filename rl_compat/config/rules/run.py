@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rl_compat.algorithms.table import ALGORITHMS
-from rl_compat.config.problem import Problem
+from rl_compat.config.report import Problem
 from rl_compat.config.types import RunConfig
 
 

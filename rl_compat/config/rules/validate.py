@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from rl_compat.config.problem import Problem
+from rl_compat.config.report import Problem
 from rl_compat.config.rules import learning, reward, run
 from rl_compat.config.settings import settings, values_of
 from rl_compat.config.types import RunConfig

@@ -78,8 +78,7 @@ def supervised_items(
     if loss_on == "response":
         return found
     return replace(
-        found,
-        items=tuple(replace(item, examples=tuple(map(learn_everything, item.examples))) for item in found.items),
+        found, items=tuple(replace(item, examples=tuple(map(learn_everything, item.examples))) for item in found.items)
     )
 
 
@@ -130,9 +129,7 @@ def scored_items(rows: Sequence[PreferenceRow], encoding: Encoding) -> ItemSet:
         return [Item(examples=tuple(pair), preferred=(True, False), margin=row.margin, row=row.row)]
 
     whole = replace(
-        encoding,
-        max_prompt_length=encoding.max_prompt_length + encoding.max_response_length - 1,
-        max_response_length=1,
+        encoding, max_prompt_length=encoding.max_prompt_length + encoding.max_response_length - 1, max_response_length=1
     )
     return _encode_all(rows, whole, encode)
 

@@ -234,12 +234,7 @@ PATTERNS: tuple[FormPattern, ...] = (
         last=True,
     ),
     FormPattern(
-        name="text",
-        title="plain text",
-        tasks=("supervised",),
-        needs={"response": ("text",)},
-        takes=SOURCE,
-        last=True,
+        name="text", title="plain text", tasks=("supervised",), needs={"response": ("text",)}, takes=SOURCE, last=True
     ),
 )
 "in the order in which they are tried"

@@ -83,9 +83,7 @@ class Builtin:
 BUILTINS: Mapping[str, Builtin] = {
     "gsm8k": Builtin(function=gsm8k, truth="number", looks_for="a number"),
     "gsm8k_strict": Builtin(
-        function=gsm8k_strict,
-        looks_for="`#### <number>`",
-        remedy="`reward.functions=gsm8k` also accepts other formats",
+        function=gsm8k_strict, looks_for="`#### <number>`", remedy="`reward.functions=gsm8k` also accepts other formats"
     ),
     "gsm8k_format": Builtin(function=gsm8k_format, truth="none"),
     "arithmetic": Builtin(function=arithmetic),

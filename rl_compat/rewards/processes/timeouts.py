@@ -16,7 +16,7 @@ from pathlib import Path
 from rl_compat.errors import ConfigError
 from rl_compat.rewards.processes.custom import Call
 from rl_compat.rewards.processes.interpret import failed
-from rl_compat.rewards.processes.worker import Load, Ready, Refused, Work, timeout_message
+from rl_compat.rewards.processes.worker import Load, Ready, Work, timeout_message
 from rl_compat.rewards.types import RewardOutcome
 
 LOAD_SECONDS = 120.0
@@ -191,28 +191,23 @@ class TimedFunction:
             )
         self._connection = ours
         try:
-            answer = self._first_answer(ours)
+            return self._first_answer(ours)
         except BaseException:
             self._kill()
             raise
-        if isinstance(answer, Refused):
-            self._kill()
-            raise ConfigError(answer.message, hint=answer.hint)
-        return answer
 
-    def _first_answer(self, connection: Connection) -> Ready | Refused:
+    def _first_answer(self, connection: Connection) -> Ready:
+        imported = self._load.file or self.name
         try:
             connection.send(self._load)
-            if connection.poll(LOAD_SECONDS):
-                answer: Ready | Refused = connection.recv()
-                return answer
-        except (EOFError, ConnectionError):
-            return Refused(message=f"the process that imports `{self._imported}` exited", hint=None)
-        return Refused(message=f"importing `{self._imported}` took longer than {LOAD_SECONDS:g} s", hint=None)
-
-    @property
-    def _imported(self) -> str:
-        return str(self._load.file or self.name)
+            if not connection.poll(LOAD_SECONDS):
+                raise ConfigError(f"importing `{imported}` took longer than {LOAD_SECONDS:g} s")
+            answer: Ready | ConfigError = connection.recv()
+        except (EOFError, ConnectionError) as error:
+            raise ConfigError(f"the process that imports `{imported}` exited") from error
+        if isinstance(answer, ConfigError):
+            raise answer
+        return answer
 
     def _exit_code(self) -> int | None:
         """The exit code of a process that closed its connection, None if it still runs."""

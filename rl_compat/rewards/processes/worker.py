@@ -46,20 +46,12 @@ class Load:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ready:
-    """The answer to `Load` if the function can be used."""
+    """The answer to `Load` if the function can be used; otherwise it is a ConfigError."""
 
     batched: bool
     concurrent: bool
     arguments: tuple[str, ...]
     "names of the user's arguments that the function accepts"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refused:
-    """The answer to `Load` if the function cannot be used."""
-
-    message: str
-    hint: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +72,7 @@ def main(file_descriptor: int) -> None:
         try:
             function = _load(load)
         except ConfigError as error:
-            connection.send(Refused(message=error.message, hint=error.hint))
+            connection.send(error)
             return
         connection.send(
             Ready(batched=function.batched, concurrent=function.concurrent, arguments=tuple(function.arguments))

@@ -5,15 +5,7 @@ from __future__ import annotations
 from pathlib import PurePath
 from typing import Any
 
-from rl_compat.verl.keys.rules import (
-    Given,
-    Outcome,
-    Rule,
-    honoured,
-    no_effect,
-    refused,
-    translated,
-)
+from rl_compat.verl.keys.rules import Given, Outcome, Rule, honoured, no_effect, refused, translated
 
 
 def config_name(key: str, value: Any, given: Given) -> Outcome:

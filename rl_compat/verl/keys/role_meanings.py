@@ -5,17 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rl_compat.errors import quoted
-from rl_compat.verl.keys.rules import (
-    DTYPES,
-    Given,
-    Outcome,
-    Rule,
-    honoured,
-    no_effect,
-    refused,
-    renamed,
-    translated,
-)
+from rl_compat.verl.keys.rules import DTYPES, Given, Outcome, Rule, honoured, no_effect, refused, renamed, translated
 
 ACTOR = "actor_rollout_ref.actor"
 ONE_MICRO_BATCH = "all roles and phases share one micro-batch size: the smallest one given"

@@ -24,15 +24,7 @@ DTYPES = {
     "bfloat16": "bf16",
     "auto": "auto",
 }
-KL_NAMES = {
-    "kl": "k1",
-    "k1": "k1",
-    "abs": "abs",
-    "mse": "k2",
-    "k2": "k2",
-    "low_var_kl": "k3",
-    "k3": "k3",
-}
+KL_NAMES = {"kl": "k1", "k1": "k1", "abs": "abs", "mse": "k2", "k2": "k2", "low_var_kl": "k3", "k3": "k3"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

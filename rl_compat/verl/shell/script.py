@@ -95,13 +95,7 @@ class Output:
 
 class Reader:
     def __init__(
-        self,
-        *,
-        name: str,
-        folder: Path,
-        environment: Mapping[str, str],
-        arguments: Sequence[str],
-        doubtful: bool,
+        self, *, name: str, folder: Path, environment: Mapping[str, str], arguments: Sequence[str], doubtful: bool
     ) -> None:
         self.scope = Scope(environment=environment, substitute=self._substitute, script=name, arguments=list(arguments))
         self.scope.variables["BASH_SOURCE"] = [str(folder / name)]
