@@ -71,6 +71,8 @@ def receive(model: nn.Module, source: WeightSource) -> int:
     Raises ModelError if the source lacks a parameter of the model, or has one of another name or shape; earlier
     weights have then already been copied.
     """
+    if isinstance(source, SharedStorage) and source.model is model:
+        return 0
     own = dict(model.named_parameters())
     copied = 0
     for name, tensor, version in source:

@@ -108,7 +108,7 @@ def test_the_memory_of_a_cuda_device_is_capped() -> None:
     gc.collect()
     torch.cuda.empty_cache()
     held = torch.cuda.memory_reserved("cuda:0")
-    with emulate(plan(device="cuda:0", memory_cap_bytes=held + (1 << 30))):
+    with emulate(plan(devices=("cuda:0",), memory_cap_bytes=held + (1 << 30))):
         with pytest.raises(torch.OutOfMemoryError):
             torch.empty(3 << 30, dtype=torch.uint8, device="cuda:0")
         assert torch.empty(1 << 28, dtype=torch.uint8, device="cuda:0").numel() == 1 << 28
@@ -117,7 +117,7 @@ def test_the_memory_of_a_cuda_device_is_capped() -> None:
 @pytest.mark.gpu
 def test_attention_of_an_emulated_p40_runs_without_flash_forward_and_backward() -> None:
     card = plan(
-        device="cuda:0",
+        devices=("cuda:0",),
         emulated="Tesla P40",
         emulated_capability=(6, 1),
         sdpa_backends=("efficient", "math"),

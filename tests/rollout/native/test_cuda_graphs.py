@@ -9,7 +9,7 @@ import pytest
 import torch
 from fakes.machines import QWEN_05B
 from peft import LoraConfig, get_peft_model
-from planning.memory.test_budget import REQUEST
+from planning.memory.test_budget import REQUEST, changed
 from rollout.conftest import PROMPTS, build, load_newest
 from torch import nn
 from transformers import Qwen2Config, Qwen2ForCausalLM
@@ -75,9 +75,7 @@ def test_an_optimizer_step_leaves_the_graphs_valid(llama: nn.Module, way: str) -
 def test_generating_stays_within_the_planned_memory(compute_dtype: str) -> None:
     """Four blocks at the width and vocabulary of Qwen2.5-0.5B: many batch sizes, lengths and so graphs."""
     shape = replace(QWEN_05B, num_layers=4)
-    request = replace(
-        REQUEST, actor=shape, critic=None, has_reference=False, rollout_dtype=compute_dtype, repeat_kv=False
-    )
+    request = changed(REQUEST, models={"actor": shape}, rollout_dtype=compute_dtype, repeat_kv=False)
     sizes = Sizes(micro_batch_tokens=2048, logprob_chunk_tokens=1024, max_num_seqs=48, max_prefill_tokens=4096)
     budget = next(found for found in phase_budgets(request, Levers(), sizes) if found.phase == "rollout")
     planned = budget.total_bytes - sum(budget.items[name] for name in ("context", "actor weights", "actor optimizer"))
