@@ -98,8 +98,7 @@ def default_text(key: str) -> str | None:
     """The default of the newest release that has the key, as command-line text; None for an unknown key."""
     if not releases().having(key):
         return None
-    value = releases().newest_default(key)
-    return value if isinstance(value, str) else json.dumps(value)
+    return _text_of(releases().newest_default(key))
 
 
 def expand(arguments: Sequence[Argument]) -> list[Argument]:

@@ -9,11 +9,6 @@ from rl_compat.verl.keys.rules import Given, Outcome, Rule, no_effect, refused, 
 
 FUNCTIONS = ("reward.custom_reward_function", "custom_reward_function")
 MANAGERS = ("reward.reward_manager.name", "reward_manager.name", "reward_model.reward_manager")
-OVERLONG = (
-    "reward.reward_kwargs.overlong_buffer_cfg",
-    "reward_model.reward_kwargs.overlong_buffer_cfg",
-    "reward_model.overlong_buffer",
-)
 MODELS = {"reward.reward_model": "model_path", "reward_model": "model.path"}
 "the switch of a reward model, and its path"
 PLAIN_MANAGERS = {

@@ -128,8 +128,7 @@ class _Parser:
         rest: list[tuple[Literal["&&", "||", "|"], Node]] = []
         while (token := self._peek()) is not None and token.is_operator and token.text in ("&&", "||", "|", "|&"):
             self._position += 1
-            while (following := self._peek()) is not None and following.text == "\n":
-                self._position += 1
+            self._skip_newlines()
             rest.append(("|" if token.text == "|&" else token.text, self._command()))  # type: ignore[arg-type]
         return Chain(first=first, rest=rest) if rest else first
 
@@ -167,18 +166,14 @@ class _Parser:
         raise self._wrong(token, f"`{token.text}` is in the place of a command")
 
     def _simple(self, token: Token) -> Node:
-        words = [token.text]
-        while (following := self._peek()) is not None and not following.is_operator:
-            words.append(following.text)
-            self._position += 1
+        words = [token.text, *self._words()]
         if len(words) == 1 and self._peek_text() == "(" and re.fullmatch(r"[\w.-]+", words[0]):
             self._skip("(", ")")
             return self._function(words[0])
         return Simple(words=words, line=token.line)
 
     def _function(self, name: str) -> Node:
-        while self._peek_text() == "\n":
-            self._position += 1
+        self._skip_newlines()
         return Function(name=name, body=[self._command()])
 
     def _double_brackets(self, token: Token) -> Node:
@@ -233,12 +228,16 @@ class _Parser:
         self._skip_newlines()
         if self._peek_text() == "in":
             self._position += 1
-            words = []
-            while (following := self._peek()) is not None and not following.is_operator:
-                words.append(following.text)
-                self._position += 1
+            words = self._words()
         self._skip_separators()
         return For(name=name.text, words=words, body=self._do(), line=token.line)
+
+    def _words(self) -> list[str]:
+        words = []
+        while (token := self._peek()) is not None and not token.is_operator:
+            words.append(token.text)
+            self._position += 1
+        return words
 
     def _do(self) -> Body:
         self._take("do")
