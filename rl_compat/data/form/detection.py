@@ -44,7 +44,7 @@ def detect(records: Sequence[Record], *, task: Task, columns: Columns, name: str
 def _match(
     pattern: FormPattern, records: Sequence[Record], present: Sequence[str], task: Task, named: Mapping[str, str]
 ) -> Form | None:
-    roles = {**pattern.needs, **pattern.takes}
+    roles = {**pattern.needs, **(pattern.truth if task == "prompts" else {}), **pattern.takes}
     if task not in pattern.tasks or any(role not in roles for role in named):
         return None
     columns: dict[str, str] = {}

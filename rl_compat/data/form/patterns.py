@@ -40,6 +40,8 @@ class FormPattern:
     "role to possible column names; a role without names must be named in the settings"
     takes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     "the same for optional columns"
+    truth: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    "the same for optional columns that only prompts have"
     fits: Callable[[Sequence[Record], Mapping[str, str]], bool] = lambda records, columns: True
     "whether the first rows have the values that the column names suggest"
     rewrite: Rewrite | None = None
@@ -125,17 +127,9 @@ PATTERNS: tuple[FormPattern, ...] = (
     FormPattern(
         name="turns",
         title="conversations",
-        tasks=("prompts",),
+        tasks=("prompts", "supervised"),
         needs={"prompt": ()},
-        takes={**TRUTH, **SYSTEM, **SOURCE},
-        fits=_has_responses,
-        wins=True,
-    ),
-    FormPattern(
-        name="turns",
-        title="conversations",
-        tasks=("supervised",),
-        needs={"prompt": ()},
+        truth=TRUTH,
         takes={**SYSTEM, **SOURCE},
         fits=_has_responses,
         wins=True,
@@ -212,16 +206,9 @@ PATTERNS: tuple[FormPattern, ...] = (
     FormPattern(
         name="turns",
         title="conversations",
-        tasks=("prompts",),
+        tasks=("prompts", "supervised"),
         needs={"prompt": TURNS},
-        takes={**TRUTH, **SYSTEM, **SOURCE},
-        fits=_has_turns,
-    ),
-    FormPattern(
-        name="turns",
-        title="conversations",
-        tasks=("supervised",),
-        needs={"prompt": TURNS},
+        truth=TRUTH,
         takes={**SYSTEM, **SOURCE},
         fits=_has_turns,
     ),
