@@ -1,1 +1,1 @@
-"""Engines that generate."""
+"""Rollout engines, which generate responses."""

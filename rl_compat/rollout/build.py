@@ -1,4 +1,4 @@
-"""From a RolloutPlan to an engine, with `transformers` as the fallback and its reason logged."""
+"""Builds the engine of a RolloutPlan, with `transformers` as the fallback, whose reason is logged."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def build_rollout_engine(
     num_valid_tokens: int | None = None,
     decode: Decode | None = None,
 ) -> RolloutSession:
-    """The engine that the plan names, over `model`.
+    """The engine of the plan, over `model`.
 
     Ids from `num_valid_tokens` on, which the tokenizer does not have, are never drawn. `decode` gives the text of
     token ids, for stop strings. A model of a family that the native engine does not describe runs its own forward; if

@@ -1,4 +1,4 @@
-"""Random numbers that depend on the seed, the prompt, its copy and the step, and not on what else is in the batch."""
+"""Random numbers that depend only on the seed, the prompt, its copy and the step, not on the rest of the batch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SECOND = 0x94D049BB133111EB - 2**64
 
 
 def response_keys(requests: Sequence[tuple[Sequence[int], int]]) -> list[int]:
-    """A number below 2**63 for each (prompt ids, copy), from these two alone."""
+    """A number below 2**63 for each (prompt ids, copy), which depends only on these two."""
     digests: dict[tuple[int, ...], bytes] = {}
     keys = []
     for ids, copy in requests:
@@ -30,7 +30,7 @@ def response_keys(requests: Sequence[tuple[Sequence[int], int]]) -> list[int]:
 def uniforms(seeds: Tensor, keys: Tensor, steps: Tensor) -> Tensor:
     """Seeds, keys and steps [B] int64 to numbers [B] float64 in [0, 1): SplitMix64 (Steele, Lea and Flood 2014), twice.
 
-    A seed of any size is given as `signed64(seed)`.
+    Pass a seed of any size as `signed64(seed)`.
     """
     streams = _mix(keys * _GOLDEN + seeds)
     bits = _mix(streams + (steps + 1) * _GOLDEN)

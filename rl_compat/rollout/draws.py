@@ -1,4 +1,4 @@
-"""How a decoder draws: from logits on the device to tokens and log-probabilities, without waiting for it."""
+"""Sampling of a decoder: from logits to tokens and log-probabilities on the device, without synchronization."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Draw(Protocol):
 def plain_draw(
     logits: Tensor, uniform: Tensor, params: SamplingParams, *, num_valid_tokens: int | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """With PyTorch's own kernels."""
+    """Draws with PyTorch's operations."""
     tokens, logprobs = draw(
         logits,
         uniform,
@@ -45,7 +45,7 @@ def plain_draw(
 
 
 class FusedDraw:
-    """With one kernel, unless top-k or top-p need a sorted vocabulary."""
+    """Draws with one kernel, unless top-k or top-p need a sorted vocabulary."""
 
     def __init__(self, kernels: Kernels) -> None:
         self._kernels = kernels

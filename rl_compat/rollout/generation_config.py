@@ -54,7 +54,7 @@ _NEUTRAL: Mapping[str, Any] = {
 
 
 def ignored_generation_settings(model: nn.Module) -> dict[str, Any]:
-    """Settings of the model's `generation_config` that would change which tokens are drawn, and that no engine uses."""
+    """Settings of the model's `generation_config` that would change the sampling and that no engine uses."""
     settings = hugging_face_model(model).generation_config
     found = {name: getattr(settings, name, None) for name in _NEUTRAL} if settings is not None else {}
     return {name: value for name, value in found.items() if value not in (None, [], _NEUTRAL[name])}
@@ -62,7 +62,7 @@ def ignored_generation_settings(model: nn.Module) -> dict[str, Any]:
 
 @contextmanager
 def neutral_generation_config(model: Any) -> Iterator[None]:
-    """A Hugging Face model with an empty `generation_config`, from which `generate` would fill what is not set."""
+    """A Hugging Face model with an empty `generation_config`, so that `generate` takes no values from it."""
     from transformers import GenerationConfig
 
     before = model.generation_config

@@ -1,4 +1,4 @@
-"""What all engines do around a model: unwrap adapters, check prompts, switch to generation and back."""
+"""Helpers that all engines share: unwrap adapters, check prompts, switch to generation and back."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from rl_compat.rollout.types import Response
 
 
 def hugging_face_model(model: nn.Module) -> Any:
-    """The Hugging Face model inside an adapter model, adapters still applied, or the model itself."""
+    """The Hugging Face model inside an adapter model, with adapters still applied, or the model itself."""
     inner: Any = model
     return inner.get_base_model() if hasattr(inner, "get_base_model") else inner
 
 
 def num_embeddings(model: nn.Module) -> int:
-    """Rows of the input embedding: token ids below it can be fed."""
+    """Rows of the input embedding, the upper bound of token ids."""
     return int(hugging_face_model(model).get_input_embeddings().weight.shape[0])
 
 
 def is_quantized(model: nn.Module) -> bool:
-    """Whether any weights are kept as integers."""
+    """Whether any weights are stored as integers."""
     return any(not parameter.is_floating_point() for parameter in model.parameters())
 
 
@@ -45,7 +45,7 @@ def check_prompts(prompts: Sequence[Sequence[int]], *, num_ids: int) -> None:
 
 
 def check_range(responses: Sequence[Response], *, dtype: DType) -> None:
-    """RLCompatError when fp16 activations, which end at 65,504, overflowed and left log-probabilities not finite."""
+    """Raise RLCompatError if fp16 activations, whose maximum is 65,504, made log-probabilities not finite."""
     if dtype != "fp16":
         return
     bad = sum(not math.isfinite(sum(response.logprobs)) for response in responses)
@@ -88,7 +88,7 @@ def attention_set_to(config: Any, name: str | None) -> Iterator[None]:
 
 @contextmanager
 def exact_products() -> Iterator[None]:
-    """No TF32 inside: its rounding is larger than the differences that a comparison looks for."""
+    """Disable TF32, whose rounding is larger than the differences that a comparison looks for."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     try:

@@ -1,4 +1,4 @@
-"""Drawing the next token: tempered softmax, min-p, top-k and top-p, and the log-probability that training will see."""
+"""Sampling of the next token: tempered softmax, min-p, top-k, top-p, and the log-probability that training uses."""
 
 from __future__ import annotations
 
@@ -77,8 +77,8 @@ def keep_top(scaled: Tensor, *, top_k: int, top_p: float, min_p: float = 0.0) ->
 def _inverse_cdf(weights: Tensor, uniform: Tensor) -> Tensor:
     """The first index whose running sum exceeds `uniform` of the total: weights [B, V], uniform [B], index [B].
 
-    Searches sums of blocks first and then one block, with running sums in float64, so that rare tokens keep their
-    probability and none is kept over the vocabulary. Nothing waits for the device.
+    It first searches the sums of blocks and then one block. Running sums are float64, so that rare tokens keep their
+    probability, without a float64 copy of the vocabulary. Nothing waits for the device.
     """
     missing = -weights.shape[1] % _BLOCK
     blocks = (F.pad(weights, (0, missing)) if missing else weights).unflatten(1, (-1, _BLOCK))
@@ -90,7 +90,7 @@ def _inverse_cdf(weights: Tensor, uniform: Tensor) -> Tensor:
 
 
 def _search(weights: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Where the running sum of weights [B, N] first exceeds target [B, 1], and what of the target is left there.
+    """The first index at which the running sum of weights [B, N] exceeds target [B, 1], and the remaining target there.
 
     The target is kept below the total, so that rounding never picks a weight of zero.
     """

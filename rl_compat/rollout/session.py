@@ -1,4 +1,4 @@
-"""Generating with weights that change: requests go in, finished responses come out, weights are loaded in between."""
+"""The interface of rollout engines: submit requests, step, collect responses, and load weights in between."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ class PartialResponse:
     """A response from its request to its end."""
 
     number: int
-    "of the request in its session"
+    "number of the request in its session"
     prompt_ids: tuple[int, ...]
     params: SamplingParams
     seed: int
     key: int
-    "of its random numbers, from the prompt and the number of the copy"
+    "key of its random numbers, from the prompt and the number of the copy"
     stop: frozenset[int] = frozenset()
     "the stop tokens of `params`"
     strings: StopStrings | None = None
-    "what searches for the stop strings of `params`"
+    "search for the stop strings of `params`"
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     raw_logprobs: list[float] = field(default_factory=list)
@@ -47,7 +47,7 @@ class PartialResponse:
 
     @property
     def last_token(self) -> int:
-        """The token whose successor is drawn next."""
+        """The last token of the context."""
         return self.token_ids[-1] if self.token_ids else self.prompt_ids[-1]
 
     @property
@@ -57,13 +57,13 @@ class PartialResponse:
 
     @property
     def room(self) -> int:
-        """Tokens that the response may still get."""
+        """Remaining tokens until the limit."""
         return self.params.max_new_tokens - len(self.token_ids)
 
     def extend(
         self, tokens: Sequence[int], logprobs: Sequence[float], raw_logprobs: Sequence[float], *, version: int
     ) -> None:
-        """Append drawn tokens up to the one that ends the response, and note why it ended. The rest is dropped."""
+        """Append drawn tokens up to the one that ends the response, and set the finish reason. The rest is dropped."""
         before = len(self.token_ids)
         count, reason = self._end(tokens)
         self.token_ids += tokens[:count]
@@ -78,7 +78,7 @@ class PartialResponse:
         self.finish_reason = reason
 
     def _end(self, tokens: Sequence[int]) -> tuple[int, FinishReason | None]:
-        """How many of the new tokens belong to the response, and why it ends there."""
+        """The number of new tokens that belong to the response, and the reason why it ends there."""
         room, stop = self.room, self.stop
         for count, token in enumerate(tokens[:room], start=1):
             if token in stop:
@@ -86,7 +86,7 @@ class PartialResponse:
         return (room, "length") if len(tokens) >= room else (len(tokens), None)
 
     def response(self) -> Response:
-        """The response as it is; one that has not ended counts as aborted."""
+        """The response so far; one that has not ended counts as aborted."""
         return Response(
             token_ids=tuple(self.token_ids),
             logprobs=tuple(self.logprobs),
@@ -99,10 +99,10 @@ class PartialResponse:
 class RolloutSession(ABC):
     """A rollout engine: `submit` requests and call `step` until they are finished, or `generate` to do both.
 
-    Requests may be submitted while others are in progress; those that differ in temperature or filters wait until the
-    ones before them have finished. Draws depend on the seed, the prompt ids and the number of the copy alone, and
-    every token carries the version of the policy that drew it. `abort` may be called from any thread, everything else
-    only from the thread that calls `step`.
+    Requests may be submitted while others are in progress; those that differ in temperature or filters wait until
+    earlier ones have finished. Draws depend only on the seed, the prompt ids and the number of the copy, and every
+    token carries the version of the policy that drew it. `abort` may be called from any thread, everything else only
+    from the thread that calls `step`.
     """
 
     def __init__(
@@ -122,11 +122,11 @@ class RolloutSession(ABC):
 
     @property
     def num_unfinished(self) -> int:
-        """Requests that `step` has not yet returned a response to."""
+        """The number of requests without a returned response."""
         return len(self._unfinished)
 
     def submit(self, requests: Sequence[Request]) -> list[int]:
-        """Queue requests; returns a number for each, under which `step` returns its response.
+        """Queue requests; returns a number for each, the key of its response in the result of `step`.
 
         Raises DataError for a prompt that is empty, holds an unknown id or is too long, ConfigError for stop strings
         without a tokenizer.
@@ -178,8 +178,8 @@ class RolloutSession(ABC):
         """Generate with a newer policy from the next step on.
 
         Requests in progress are paused first, so that no key or value of the older weights is used. Nothing is copied
-        where the source shares the storage of this engine's model; a copy in a lower dtype is refreshed in place.
-        Raises ModelError when the source holds another model.
+        if the source shares the storage of this engine's model; a copy in a lower dtype is refreshed in place. Raises
+        ModelError if the source has another model.
         """
         self.pause()
         receive(self._source, source)
@@ -194,10 +194,10 @@ class RolloutSession(ABC):
         group_size: int = 1,
         on_progress: Progress | None = None,
     ) -> list[list[Response]]:
-        """`group_size` responses to each prompt, in the order of the prompts: submit and drain.
+        """Submit `group_size` requests per prompt and step until they finish; responses in the order of the prompts.
 
         `on_progress` receives the number of finished responses and ends the call early by returning False. Raises
-        what `submit` and `step` raise; the requests are then forgotten.
+        what `submit` and `step` raise; the requests are then dropped.
         """
         assert params.max_new_tokens > 0 and group_size > 0
         self._aborted = False
@@ -214,46 +214,46 @@ class RolloutSession(ABC):
         return [responses[start : start + group_size] for start in range(0, len(responses), group_size)]
 
     def abort(self) -> None:
-        """End all requests, from any thread: the step in progress returns their responses as they are."""
+        """End all requests, from any thread; the step in progress returns their responses so far."""
         self._aborted = True
 
     @abstractmethod
     def sleep(self) -> None:
-        """Pause, and release all device memory that is not the trainer's own."""
+        """Pause, and release all device memory that does not belong to the trainer."""
 
     @abstractmethod
     def wake(self) -> None:
-        """Take back what `sleep` released. `step` and `generate` wake the engine themselves."""
+        """Reallocate what `sleep` released. `step` and `generate` wake the engine themselves."""
 
     @abstractmethod
     def _generating(self) -> AbstractContextManager[None]:
-        """Inside, the engine is awake and its model is ready for `_advance`."""
+        """Inside the context, the engine is awake and its model is ready for `_advance`."""
 
     @abstractmethod
     def _advance(self, max_tokens: int | None, report: Callable[[int], None]) -> list[PartialResponse]:
-        """Draw tokens, in requests of `_waiting` too; returns the responses that ended.
+        """Draw tokens, also for requests in `_waiting`; returns the responses that ended.
 
-        `report` may be called with the number of those while it runs.
+        `report` may be called with their number during the call.
         """
 
     @abstractmethod
     def _evict(self) -> None:
-        """Take all requests in progress off the device and put them before the others in `_waiting`."""
+        """Remove all requests in progress from the device and put them at the front of `_waiting`."""
 
     @abstractmethod
     def _refresh(self) -> None:
-        """Bring what the engine keeps besides the model's parameters up to date with them."""
+        """Update what the engine derives from the model's parameters."""
 
     def _check_lengths(self, requests: Sequence[Request]) -> None:
-        """DataError for a request that is too long for the engine."""
+        """Raise DataError for a request that is too long for the engine."""
         del requests
 
     def _read(self, ended: Sequence[PartialResponse]) -> None:
-        """Fetch from the device what ended responses hold, in engines that leave it there."""
+        """Fetch the tokens of ended responses, in engines that keep them on the device."""
         del ended
 
     def _drain(self, numbers: set[int], on_progress: Progress | None) -> None:
-        """Step until all of these requests have ended; leaves them in `_ended`."""
+        """Step until all of these requests have ended; they are then in `_ended`."""
         first, reported = len(self._ended), 0
 
         def report(num_running: int) -> None:
@@ -274,7 +274,7 @@ class RolloutSession(ABC):
             self._end_all()
 
     def _end_all(self) -> None:
-        """End every request as it is."""
+        """End every request with its tokens so far."""
         self._evict()
         ended = {partial.number for partial in self._ended}
         for number, partial in self._unfinished.items():
@@ -294,7 +294,7 @@ class RolloutSession(ABC):
         self._ended = [partial for partial in self._ended if partial.number in self._unfinished]
 
     def _take(self, ended: Sequence[PartialResponse]) -> dict[int, Response]:
-        """Remove ended requests from the session; their responses in the order of their numbers."""
+        """Remove ended requests from the session; returns their responses in the order of their numbers."""
         self._read(ended)
         taken = {partial.number for partial in ended}
         self._ended = [partial for partial in self._ended if partial.number not in taken]
@@ -306,7 +306,7 @@ class RolloutSession(ABC):
 
 
 def requests_for(prompts: Sequence[Sequence[int]], params: SamplingParams, *, group_size: int = 1) -> list[Request]:
-    """`group_size` requests for each prompt. Copies of a prompt that occurs more than once are counted over all."""
+    """`group_size` requests per prompt. All occurrences of a prompt share one count of copies."""
     params = replace(params, seed=call_seed(params.seed)) if prompts else params
     copies: Counter[tuple[int, ...]] = Counter()
     requests = []

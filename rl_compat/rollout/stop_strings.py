@@ -1,4 +1,4 @@
-"""Ending a response at the token that completes a string in its text."""
+"""Stop strings: a response ends with the token that completes one in its text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which forward the native engine can run a model with: from its configuration, then checked on a few tokens."""
+"""Which forward the native engine uses for a model: from its configuration, then checked on a few tokens."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from rl_compat.rollout.types import SamplingParams
 from rl_compat.rollout.weights import SharedWeights
 
 PROBE_SIXTEENTHS = ((5, 3, 4, 6, 2), (2, 7))
-"of the vocabulary"
+"of token ids"
 PROBE_STEPS = 3
 _EXACT_TOLERANCE = 0.01
 _ROUNDED_TOLERANCE = 0.3
@@ -108,7 +108,7 @@ def _decoder(model: Any, num_slots: int, capacity: int, *, own: bool) -> SlotDec
 
 
 def _dtype_of_states(model: Any) -> torch.dtype:
-    """fp32 wherever any layer, such as a norm over half-precision weights, is."""
+    """fp32 if any layer, such as a norm over half-precision weights, uses it."""
     floating = {parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()}
     return torch.float32 if torch.float32 in floating else next(iter(floating))
 

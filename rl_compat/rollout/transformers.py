@@ -29,10 +29,10 @@ from rl_compat.rollout.weights import HoldsWeights
 
 
 class DrawAndRecord(LogitsProcessor):
-    """Draws each token itself and leaves `generate` no choice but to take it.
+    """Draws each token and forces `generate` to use it.
 
-    `generate` then needs none of its own filters, and the log-probability comes from the logits that were drawn from,
-    one number per token instead of a row of the vocabulary.
+    So `generate` applies no filters, and the log-probability comes from the same logits, as one number per token
+    instead of a row over the vocabulary.
     """
 
     def __init__(
@@ -44,7 +44,8 @@ class DrawAndRecord(LogitsProcessor):
         on_step: Callable[[int], bool],
         device: torch.device,
     ) -> None:
-        """Row i draws for `batch[i]`. `on_step` receives the number of finished rows and returns whether to go on."""
+        """Row i draws for `batch[i]`. `on_step` receives the number of finished rows and returns whether to
+        continue."""
         self.finished = torch.zeros(len(batch), dtype=torch.bool, device=device)
         self._batch = batch
         self._params = batch[0].params
@@ -115,7 +116,7 @@ class TransformersEngine(HoldsWeights):
         self._round.clear()
 
     def _advance(self, max_tokens: int | None, report: Callable[[int], None]) -> list[PartialResponse]:
-        """One batch of the present round: requests of similar length together, all before any later request."""
+        """The next batch of the current round, which groups requests of similar length and precedes later requests."""
         if not self._round:
             draw = self._waiting[0].params.draw_settings
             same = takewhile(lambda partial: partial.params.draw_settings == draw, self._waiting)
@@ -165,7 +166,7 @@ class TransformersEngine(HoldsWeights):
 
 
 def pad_left(prompts: Sequence[Sequence[int]], *, filler_id: int) -> tuple[Tensor, Tensor]:
-    """Token ids [B, T] with the prompts flush right, and the mask [B, T] of the real ones, both int64."""
+    """Token ids [B, T] padded on the left, and their mask [B, T], both int64."""
     width = max(len(prompt) for prompt in prompts)
     ids = torch.full((len(prompts), width), filler_id, dtype=torch.int64)
     mask = torch.zeros(len(prompts), width, dtype=torch.int64)

@@ -1,4 +1,4 @@
-"""What a rollout engine receives and returns."""
+"""Inputs and outputs of rollout engines."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ Decode = Callable[[Sequence[int]], str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams(SamplingConfig):
-    """How tokens are sampled. No engine adds settings of a model's `generation_config`.
+    """How tokens are sampled. Engines ignore the model's `generation_config`.
 
     A temperature of 0 is greedy; the log-probabilities are then those at temperature 1.
     """
 
     max_new_tokens: int
     stop_token_ids: tuple[int, ...] = ()
-    "any of them ends a response and is part of it"
+    "token ids that end a response and are part of it"
     seed: int | None = None
-    "with the ids of a prompt and the number of its copy, determines every draw; None takes a seed from torch"
+    "determines every draw, together with the prompt ids and the number of the copy; None takes a seed from torch"
     raw_logprobs: bool = False
     "also return log-probabilities at temperature 1"
 
     @property
     def draw_settings(self) -> tuple[float, float, int, float, bool]:
-        """The settings that sequences of one decode step share."""
+        """The settings that all sequences of a decode step share."""
         return (self.temperature, self.top_p, self.top_k, self.min_p, self.raw_logprobs)
 
 
@@ -41,7 +41,7 @@ class Request:
     prompt_ids: Sequence[int]
     params: SamplingParams
     copy: int = 0
-    "the how-manieth response to this prompt: copies of a prompt draw different tokens from one seed"
+    "index among the responses to this prompt; copies of a prompt draw different tokens with the same seed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,9 +50,9 @@ class Response:
 
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
-    "under the tempered softmax over the whole vocabulary"
+    "log-probabilities under the tempered softmax over the whole vocabulary"
     finish_reason: FinishReason
     raw_logprobs: tuple[float, ...] = ()
-    "at temperature 1; empty unless requested"
+    "log-probabilities at temperature 1; empty unless requested"
     policy_versions: tuple[int, ...] = ()
-    "version of the weights that drew each token"
+    "version of the policy that drew each token"

@@ -1,4 +1,4 @@
-"""The weights that generation multiplies with: the trainer's own tensors, or a copy in a lower dtype."""
+"""The weights of generation: the trainer's own tensors, or a copy in a lower dtype."""
 
 from __future__ import annotations
 
@@ -43,22 +43,22 @@ class RolloutWeights(Protocol):
     model: Any
     compute_dtype: torch.dtype
     autocast_dtype: torch.dtype | None
-    "what matrix products are cast to on the fly, None when the weights have the dtype to compute in"
+    "dtype of autocast, None if the weights already have the compute dtype"
 
     def projection(self, modules: Sequence[nn.Module], dtype: torch.dtype | None = None) -> Projection:
-        """One product for layers that read the same input, in `dtype` or else `compute_dtype`."""
+        """One matrix product for layers with the same input, in `dtype`, by default `compute_dtype`."""
         ...
 
     def settle(self) -> None:
-        """To be called before the weights are read at fixed addresses."""
+        """Call this before weights are read at fixed addresses."""
         ...
 
     def refresh(self) -> None:
-        """Bring the model up to date with the trainer's weights, in place."""
+        """Update the model from the trainer's weights, in place."""
         ...
 
     def applied(self) -> AbstractContextManager[None]:
-        """Inside it the model may be called."""
+        """The model may be called inside this context."""
         ...
 
 
@@ -74,15 +74,14 @@ class SharedWeights:
         self._projections: dict[tuple[nn.Module, ...], Projection] = {}
 
     def projection(self, modules: Sequence[nn.Module], dtype: torch.dtype | None = None) -> Projection:
-        """The same layers give the same projection."""
+        """Returns the same projection for the same layers."""
         key = tuple(modules)
         if key not in self._projections:
             self._projections[key] = self._make(key, dtype or self.compute_dtype)
         return self._projections[key]
 
     def settle(self) -> None:
-        """Weights that are multiplied as one lie side by side, again after they were moved away and back, and what is
-        made from adapters is made anew."""
+        """Make weights of one product adjacent again, also after an offload, and refresh the matrices of adapters."""
         for modules, projection in self._projections.items():
             if isinstance(projection, SharedProjection):
                 lay_modules_side_by_side(modules)
@@ -109,7 +108,7 @@ class SharedWeights:
 
 
 class PackedWeights(SharedWeights):
-    """The trainer's model itself, with a packed copy of its linear weights to multiply with."""
+    """The trainer's model itself, with a packed copy of its linear weights for products."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__(model)
@@ -117,14 +116,14 @@ class PackedWeights(SharedWeights):
         self._linears: PackedLinears | None = None
 
     def refresh(self) -> None:
-        """Pack the linear weights anew; the other weights are shared."""
+        """Pack the linear weights again; the other weights are shared."""
         for projection in self._packed.values():
             projection.refresh()
         if self._linears is not None:
             self._linears.refresh()
 
     def applied(self) -> AbstractContextManager[None]:
-        """Linear layers that no projection stands for are packed at the first use."""
+        """Linear layers without a projection are packed on first use."""
         if self._linears is None:
             projected = {module for modules in self._packed for module in modules}
             self._linears = PackedLinears(self.model, without=projected)
@@ -136,7 +135,7 @@ class PackedWeights(SharedWeights):
 
 
 class CopiedWeights(SharedWeights):
-    """A copy whose matrices are in a lower dtype, adapters merged into them; all else is fp32, as under autocast.
+    """A copy with matrices in a lower dtype and merged adapters; everything else is fp32, as under autocast.
 
     The residual stream stays fp32 and bf16 logits are not rounded, so that log-probabilities are those of a training
     forward under autocast. Embedding and output layer stay the trainer's own tensors.
@@ -161,7 +160,7 @@ class CopiedWeights(SharedWeights):
 
     @torch.no_grad()
     def refresh(self) -> None:
-        """Copy every weight, then lay the adapters' products over the weights that have them."""
+        """Copy every weight, then overwrite those with adapters by the merged products."""
         for source, target in self._pairs:
             target.copy_(source)
         for layer, target in self._merged:
@@ -171,10 +170,10 @@ class CopiedWeights(SharedWeights):
 
 
 def rollout_weights(model: nn.Module, *, compute_dtype: DType, packed_linears: bool = False) -> RolloutWeights:
-    """A copy when fp32 weights are to be multiplied in half precision; else the trainer's tensors, shared.
+    """A copy if fp32 weights are used in half precision; else the trainer's tensors, shared.
 
-    Weights that are kept in half precision or quantized while adapters are fp32 are shared under autocast.
-    `packed_linears` adds a packed copy to shared fp32 weights; where torch cannot pack, a warning says so.
+    Half-precision or quantized weights with fp32 adapters are shared under autocast.
+    `packed_linears` adds a packed copy to shared fp32 weights; if torch cannot pack, a warning is logged.
     """
     wanted = TORCH_DTYPES[compute_dtype]
     kept = hugging_face_model(model).get_input_embeddings().weight.dtype
@@ -192,7 +191,7 @@ def rollout_weights(model: nn.Module, *, compute_dtype: DType, packed_linears: b
 
 
 class HoldsWeights(RolloutSession):
-    """The part of an engine that takes weights when it wakes, keeps them up to date, and gives them back."""
+    """The weights of an engine over its life: taken on wake, updated, and released on sleep."""
 
     def __init__(
         self, model: nn.Module, plan: RolloutPlan, *, num_valid_tokens: int | None = None, decode: Decode | None = None
@@ -202,13 +201,13 @@ class HoldsWeights(RolloutSession):
         self._adapters: tuple[object, ...] = ()
 
     def sleep(self) -> None:
-        """Release a copy of the weights, and the memory that torch keeps in reserve."""
+        """Release the copy of the weights, and the memory that torch caches."""
         self._weights = None
         if next(self._source.parameters()).is_cuda:
             torch.cuda.empty_cache()
 
     def wake(self) -> None:
-        """Take the weights again; a cache comes with the first step."""
+        """Take the weights again; the first step allocates the cache."""
         self._awake()
 
     def _refresh(self) -> None:
@@ -216,7 +215,7 @@ class HoldsWeights(RolloutSession):
             self._weights.refresh()
 
     def _awake(self) -> RolloutWeights:
-        """The weights, taken anew when adapters were merged, switched off or exchanged since they were taken."""
+        """The weights, taken again if adapters were merged, disabled or exchanged."""
         adapters = adapter_switches(self._source)
         if self._weights is not None and adapters != self._adapters:
             self.sleep()
@@ -231,7 +230,7 @@ class HoldsWeights(RolloutSession):
 
 
 def adapter_switches(model: nn.Module) -> tuple[object, ...]:
-    """Which adapters of each layer count, and whether they are merged or switched off."""
+    """The active adapters of each layer, and whether they are merged or disabled."""
     layers = _adapter_layers(model)
     return tuple((layer.merged, layer.disable_adapters, tuple(layer.active_adapters)) for layer in layers)
 
@@ -241,7 +240,7 @@ def _adapter_layers(model: nn.Module) -> list[Any]:
 
 
 def _base_parameters(model: nn.Module) -> list[nn.Parameter]:
-    """Every parameter once, without those of adapters."""
+    """Every parameter once, except those of adapters."""
     return [parameter for name, parameter in model.named_parameters() if "lora_" not in name]
 
 
@@ -252,7 +251,7 @@ def _outer_parameters(model: Any) -> list[nn.Parameter]:
 
 
 def _lowered(parameter: nn.Parameter, dtype: torch.dtype, memo: dict[int, Any]) -> Tensor:
-    """A parameter in `dtype`, remembered in `memo` so that deepcopy uses it wherever the original stands."""
+    """A parameter in `dtype`, stored in `memo` so that deepcopy uses it in place of the original."""
     target = nn.Parameter(torch.empty_like(parameter, dtype=dtype), requires_grad=False)
     memo[id(parameter)] = target
     return target

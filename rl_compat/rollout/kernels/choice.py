@@ -1,4 +1,4 @@
-"""Which operations go through kernels on a device: those that compute the same as PyTorch's, and faster."""
+"""The choice of kernels on a device: those that agree with PyTorch and are faster."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _kernels: dict[tuple[object, ...], CudaKernels] = {}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeStep:
-    """The size of a decode step that is tried."""
+    """The size of the decode step on which kernels are tried."""
 
     rows: int
     capacity: int
@@ -39,7 +39,7 @@ class DecodeStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """One operation both ways on the same random input."""
+    """One operation as kernel and in PyTorch, on the same random input."""
 
     name: str
     plain: Callable[[], Sequence[Tensor]]
@@ -47,7 +47,7 @@ class Trial:
 
 
 def chosen_ops(spec: DecoderSpec, step: DecodeStep, *, architecture: str | None) -> tuple[DecodeOps, Draw] | None:
-    """The operations and the draw for a CUDA device; None where no kernel is of use. Decided once a process."""
+    """The operations and the draw for a CUDA device; None if no kernel helps. Decided once per process."""
     if step.device.type != "cuda" or step.stream not in C_TYPES or step.compute not in C_TYPES:
         return None
     macros = kernel_macros(spec, stream=step.stream, compute=step.compute)
@@ -77,7 +77,7 @@ def worth_using(spec: DecoderSpec, step: DecodeStep, kernels: Kernels, *, second
 
 
 def pays(trial: Trial, dtype: torch.dtype, *, seconds: Seconds) -> bool:
-    """Whether the kernel of one operation agrees with PyTorch and takes fewer seconds; the log says both times."""
+    """Whether the kernel of one operation agrees with PyTorch and takes fewer seconds; both times are logged."""
     if not agree(trial, dtype):
         _logger.warning("rollout does not use its kernel `%s`: its results differ from those of PyTorch", trial.name)
         return False
@@ -87,7 +87,7 @@ def pays(trial: Trial, dtype: torch.dtype, *, seconds: Seconds) -> bool:
 
 
 def agree(trial: Trial, dtype: torch.dtype) -> bool:
-    """Whether both ways give the same numbers, up to the rounding of the dtype."""
+    """Whether both have the same results, up to the rounding of the dtype."""
     allowed = TOLERANCE[dtype]
     return all(
         torch.allclose(ours.float(), plain.float(), atol=allowed, rtol=allowed)
@@ -96,7 +96,7 @@ def agree(trial: Trial, dtype: torch.dtype) -> bool:
 
 
 def trials(spec: DecoderSpec, step: DecodeStep, kernels: Kernels) -> Iterator[Trial]:
-    """Every operation over half-filled slots."""
+    """The trials of all operations, over half-filled slots."""
     generator = torch.Generator(device=step.device).manual_seed(0)
 
     def random(*shape: int, dtype: torch.dtype = step.compute) -> Tensor:
@@ -141,7 +141,7 @@ def _trial(name: str, plain: PlainOps, fused: FusedOps, run: Callable[[PlainOps]
 
 
 def step_size(spec: DecoderSpec, *, rows: int, capacity: int, compute: torch.dtype) -> DecodeStep:
-    """Of a model whose residual stream has the dtype of its embedding's output."""
+    """The size of a model whose residual stream has the dtype of its embedding's output."""
     device = spec.final_norm.weight.device
     first = spec.embedding(torch.zeros(1, dtype=torch.int64, device=device))
     return DecodeStep(
@@ -157,7 +157,7 @@ def step_size(spec: DecoderSpec, *, rows: int, capacity: int, compute: torch.dty
 
 
 def inner_size(spec: DecoderSpec) -> int:
-    """Numbers between the two halves of a feed-forward part."""
+    """The width of the feed-forward part."""
     layer = spec.layers[0]
     total = sum(_outputs(module) for module in layer.gate_up)
     return total // 2 if layer.gated else total
@@ -168,7 +168,7 @@ def _outputs(module: object) -> int:
 
 
 def draw_trial(kernels: Kernels, *, rows: int, vocab_size: int, device: torch.device) -> Trial:
-    """Drawing at temperature 1 without filters."""
+    """The trial of drawing at temperature 1 without filters."""
     generator = torch.Generator(device=device).manual_seed(0)
     logits = torch.randn(rows, vocab_size, generator=generator, device=device)
     uniform = torch.rand(rows, generator=generator, dtype=torch.float64, device=device)
@@ -181,10 +181,10 @@ def draw_trial(kernels: Kernels, *, rows: int, vocab_size: int, device: torch.de
 
 
 def chosen_draw(vocab_size: int, *, rows: int, device: torch.device, architecture: str | None) -> Draw:
-    """The draw for logits [rows, vocab_size] outside of a graph. Decided once a process."""
+    """The draw for logits [rows, vocab_size] outside of a graph. Decided once per process."""
     if device.type != "cuda":
         return plain_draw
-    # the kernel of the draw is the same whatever the model's shape
+    # the draw kernel does not depend on the shape of the model
     macros: dict[str, str | int] = {"STREAM": "float", "NORM": "float", "COMPUTE": "float", "HEAD_DIM": 64, "GROUP": 1}
     key = (device, *macros.values())
     try:

@@ -1,6 +1,6 @@
-"""CUDA source compiled when it is needed, by the NVRTC library that comes with torch, and launched on torch's stream.
+"""CUDA source compiled on demand by the NVRTC library that ships with torch, and launched on torch's stream.
 
-No compiler, no toolkit and no header has to be installed.
+It needs no installed compiler, toolkit or headers.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from torch import Tensor
 
 Argument = Tensor | int | float | None
 C_TYPES = {torch.float32: "float", torch.float16: "f16", torch.bfloat16: "b16"}
-"how the sources name number formats"
+"names of dtypes in the sources"
 
 
 class Kernels(Protocol):
-    """Functions that run once in every thread of a grid."""
+    """A kernel function and its launch."""
 
     def launch(self, name: str, grid: tuple[int, int], num_threads: int, arguments: Sequence[Argument]) -> None: ...
 
 
 class KernelError(Exception):
-    """Kernels cannot be compiled or loaded here; the message says why."""
+    """Kernels cannot be compiled or loaded; the message has the reason."""
 
 
 class CudaKernels:
-    """The kernels of one source on one device."""
+    """The kernels of one source file on one device."""
 
     def __init__(
         self, source: str, macros: Mapping[str, str | int], *, device: torch.device, architecture: str | None = None
     ) -> None:
-        """For an architecture such as `sm_61`, or through code that the driver turns into the device's own.
+        """Compile for an architecture such as `sm_61`, or to PTX that the driver compiles for the device.
 
-        Raises KernelError where the source cannot be compiled or loaded.
+        Raises KernelError if the source cannot be compiled or loaded.
         """
         self._device = device
         self._functions: dict[str, ctypes.c_void_p] = {}
@@ -51,7 +51,7 @@ class CudaKernels:
             self._check(self._driver.cuModuleLoadData(ctypes.byref(self._module), binary))
 
     def launch(self, name: str, grid: tuple[int, int], num_threads: int, arguments: Sequence[Argument]) -> None:
-        """Queue a kernel on the current stream; a graph that is being captured takes it up."""
+        """Launch a kernel on the current stream, where a graph capture records it."""
         function = self._functions.get(name)
         if function is None:
             function = self._functions[name] = ctypes.c_void_p()
@@ -67,11 +67,11 @@ class CudaKernels:
         if status != 0:
             text = ctypes.c_char_p()
             self._driver.cuGetErrorString(status, ctypes.byref(text))
-            raise KernelError(f"the driver answers `{(text.value or b'unknown error').decode()}`")
+            raise KernelError(f"the driver returned `{(text.value or b'unknown error').decode()}`")
 
 
 def kernel_source(name: str) -> str:
-    """The CUDA source of a file here, behind what all of them share."""
+    """The CUDA source of a file in this folder, after the common source."""
     folder = files("rl_compat.rollout.kernels")
     return folder.joinpath("kernel_base.cu").read_text() + folder.joinpath(f"{name}.cu").read_text()
 
@@ -79,9 +79,9 @@ def kernel_source(name: str) -> str:
 def loaded_kernels(
     name: str, macros: Mapping[str, str | int], *, device: torch.device, architecture: str | None
 ) -> CudaKernels:
-    """The kernels of a file, for the architecture if NVRTC can, else by way of the driver.
+    """The kernels of a file, compiled for the architecture if NVRTC supports it, else by the driver.
 
-    Raises KernelError, also where a library is missing or too old to have what is asked of it.
+    Raises KernelError, also if a library is missing or too old.
     """
     source = kernel_source(name)
     ways = [None] if architecture is None else [architecture, None]
@@ -94,7 +94,7 @@ def loaded_kernels(
 
 
 def c_value(argument: Argument) -> Any:
-    """As a kernel takes it: the address of a tensor's data, an `int` or a `float`."""
+    """A kernel argument: the address of a tensor's data, an `int` or a `float`."""
     if argument is None:
         return ctypes.c_void_p(0)
     if isinstance(argument, Tensor):
@@ -104,9 +104,9 @@ def c_value(argument: Argument) -> Any:
 
 
 def compiled(source: str, macros: Mapping[str, str | int], *, architecture: str | None = None) -> bytes:
-    """Machine code for an architecture, or PTX for the oldest that NVRTC knows, which every later one can run.
+    """Machine code for an architecture, or PTX for the oldest one that NVRTC supports, which runs on all later ones.
 
-    Raises KernelError with what the compiler says.
+    Raises KernelError with the compiler's log.
     """
     library = nvrtc_library()
     program = ctypes.c_void_p()
@@ -128,7 +128,7 @@ def compiled(source: str, macros: Mapping[str, str | int], *, architecture: str 
 
 @cache
 def nvrtc_library() -> ctypes.CDLL:
-    """The NVRTC that torch was built with. Raises KernelError when there is none."""
+    """The NVRTC library that torch was built with. Raises KernelError if there is none."""
     for name in _library_names():
         try:
             return ctypes.CDLL(name)
@@ -160,7 +160,7 @@ def _text(library: ctypes.CDLL, program: ctypes.c_void_p, size_of: str, get: str
 def _nvrtc(library: ctypes.CDLL, status: int) -> None:
     if status != 0:
         library.nvrtcGetErrorString.restype = ctypes.c_char_p
-        raise KernelError(f"NVRTC answers `{library.nvrtcGetErrorString(status).decode()}`")
+        raise KernelError(f"NVRTC returned `{library.nvrtcGetErrorString(status).decode()}`")
 
 
 @cache

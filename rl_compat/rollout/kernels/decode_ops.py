@@ -26,16 +26,16 @@ ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Rotation:
-    """Cosines and sines [positions, pairs] in fp32: of the first `2 * pairs` numbers of a head, half against half."""
+    """Cosines and sines [positions, pairs] in fp32 for the first `2 * pairs` numbers of a head, as two halves."""
 
     cosines: Tensor
     sines: Tensor
 
 
 class StepView:
-    """What a decode step of B sequences may attend to: row i up to `positions[i]`, all below `length`.
+    """The positions that a decode step of B sequences attends to: row i up to `positions[i]`, all below `length`.
 
-    Masks are made when they are first asked for: a kernel that reads positions needs none.
+    Masks are computed on first use, since a kernel that reads positions needs none.
     """
 
     def __init__(self, positions: Tensor, length: int, *, places: Tensor, repeats: int) -> None:
@@ -56,7 +56,7 @@ class StepView:
         return self._angles[id(rotation)]
 
     def mask(self, window: int | None) -> Tensor:
-        """Additive [B * kv_heads, 1, length] in fp32: 0 where seen, else -inf."""
+        """The additive mask [B * kv_heads, 1, length] in fp32: 0 where attended, else -inf."""
         if window not in self._masks:
             distance = self.positions[:, None, None] - self._places[: self.length]
             hidden = distance < 0 if window is None else (distance < 0) | (distance >= window)
@@ -66,13 +66,13 @@ class StepView:
 
 
 class DecodeOps(Protocol):
-    """The operations that one kernel each can do."""
+    """The operations that can each be one kernel."""
 
     reads_length: bool
     "whether the work of a step depends on `length`; if not, one captured step serves every length"
 
     def add_norm(self, stream: Tensor, added: Tensor | None, norm: Norm, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """The residual stream [N, H] with `added` in it, perhaps changed in place, and its norm in `dtype`."""
+        """The residual stream [N, H] plus `added`, possibly computed in place, and its norm in `dtype`."""
         ...
 
     def norm(self, states: Tensor, norm: Norm, dtype: torch.dtype) -> Tensor: ...
@@ -84,7 +84,7 @@ class DecodeOps(Protocol):
         ...
 
     def activate(self, gate_up: Tensor) -> Tensor:
-        """Gate and up side by side [N, 2 * I] to their gated product [N, I]."""
+        """Concatenated gate and up [N, 2 * I] to their gated product [N, I]."""
         ...
 
     def attend(self, queries: Tensor, keys: Tensor, values: Tensor, layer: Layer, view: StepView) -> Tensor:
@@ -93,7 +93,7 @@ class DecodeOps(Protocol):
 
 
 class PlainOps:
-    """Every operation in PyTorch's own kernels. `fused_attention` takes SDPA in place of two matrix products."""
+    """Every operation in PyTorch. `fused_attention` uses SDPA in place of two matrix products."""
 
     reads_length = True
 
@@ -137,7 +137,7 @@ class PlainOps:
 
 
 def normed(states: Tensor, norm: Norm) -> Tensor:
-    """Over the last dimension, computed in fp32; the dtype is that of the states."""
+    """The norm over the last dimension, computed in fp32, in the dtype of the states."""
     wide, weight = states.float(), norm.weight.float()
     if norm.centred:
         bias = None if norm.bias is None else norm.bias.float()
@@ -164,7 +164,7 @@ def normed_and_rotated(queries: Tensor, key: Tensor, layer: Layer, at: Rotation 
 
 
 def rotated(states: Tensor, at: Rotation) -> Tensor:
-    """States [..., heads, D] turned by angles [..., 1, pairs]; numbers beyond the pairs stay as they are."""
+    """States [..., heads, D] rotated by angles [..., 1, pairs]; numbers beyond the pairs are unchanged."""
     pairs = at.cosines.shape[-1]
     turned = torch.empty(states.shape, dtype=torch.float32, device=states.device)
     first, second = states[..., :pairs].float(), states[..., pairs : 2 * pairs].float()
@@ -180,8 +180,8 @@ def grouped_attention(
 ) -> Tensor:
     """One matrix product per key/value head: queries [B, G, Q, D] on keys and values [B, G, L, D], output alike.
 
-    The rows Q are the query heads of a group (or of a group over several positions), so that nothing is repeated.
-    `mask` is additive, fp32, [B * G, 1 or Q, L]. Scores and their softmax are fp32 whatever the cache is kept in.
+    The rows Q are the query heads of a group (or of a group over several positions), so that keys are not repeated.
+    `mask` is additive, fp32, [B * G, 1 or Q, L]. Scores and their softmax are fp32 for every dtype of the cache.
     """
     shape = queries.shape
     queries, keys, values = queries.flatten(0, 1), keys.flatten(0, 1), values.flatten(0, 1)
@@ -200,7 +200,7 @@ def scores_plus(mask: Tensor, queries: Tensor, keys: Tensor, scaling: float) -> 
 
 
 def exact_bmm(left: Tensor, right: Tensor) -> Tensor:
-    """A product in fp32; of half-precision matrices without rounding the result, where torch can."""
+    """A matrix product with an fp32 result; that of half-precision matrices is not rounded if torch supports it."""
     if left.dtype == torch.float32:
         return torch.bmm(left, right)
     if left.is_cuda and _BMM_WIDENS:

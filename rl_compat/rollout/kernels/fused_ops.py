@@ -1,4 +1,4 @@
-"""The small operations of a decoder layer as one kernel each, with the plain ones wherever a kernel does not fit."""
+"""The small operations of a decoder layer as one kernel each, in PyTorch where a kernel does not apply."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rl_compat.rollout.kernels.decode_ops import PlainOps, Rotation, StepView
 from rl_compat.rollout.native.decoder_spec import DecoderSpec, Layer, Norm
 
 FUSED = ("add_norm", "norm", "rotate_and_store", "activate", "attend", "draw")
-"names of the operations that there are kernels for"
+"names of the operations with kernels"
 ACTIVATION_KINDS: Mapping[str, int] = {
     "silu": 0,
     "swish": 0,
@@ -28,7 +28,7 @@ _MOST_GROUPED = 16
 
 
 def kernel_macros(spec: DecoderSpec, *, stream: torch.dtype, compute: torch.dtype) -> dict[str, str | int]:
-    """What the kernels are compiled for: dtypes and the shape of a head."""
+    """The dtypes and the head shape for which kernels are compiled."""
     return {
         "STREAM": C_TYPES[stream],
         "NORM": C_TYPES[spec.final_norm.weight.dtype],
@@ -56,7 +56,7 @@ def fitting(spec: DecoderSpec) -> frozenset[str]:
 
 
 class FusedOps(PlainOps):
-    """The operations in `enabled` by kernels. The residual stream is changed in place."""
+    """The operations in `enabled` as kernels. The residual stream is updated in place."""
 
     def __init__(self, spec: DecoderSpec, kernels: Kernels, enabled: Collection[str]) -> None:
         super().__init__(spec, fused_attention=False)
@@ -141,5 +141,5 @@ class FusedOps(PlainOps):
 
 
 def _threads(hidden: int) -> int:
-    """For one row of a norm: a few numbers to a thread."""
+    """The number of threads for one row of a norm: a few numbers per thread."""
     return min(1024, max(64, -(-hidden // 4 // 32) * 32))

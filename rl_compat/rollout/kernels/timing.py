@@ -1,4 +1,4 @@
-"""How long an operation takes on a CUDA device, with the time of launching it or without."""
+"""The time of an operation on a CUDA device, with or without its launch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ REPEATS = 10
 
 
 def captured_seconds(run: Callable[[], object]) -> float:
-    """Of one run on the GPU without the time that launching takes: several in one graph, the best of five replays."""
+    """Seconds of one run without its launch: several runs in one graph, the best of five replays."""
     run()
     stream = _side_stream()
     stream.wait_stream(torch.cuda.current_stream())
@@ -39,12 +39,12 @@ def captured_seconds(run: Callable[[], object]) -> float:
 
 @cache
 def _side_stream() -> torch.cuda.Stream:
-    """One for all measurements: cuBLAS keeps a workspace, 32 MiB on Hopper, for every stream it has seen."""
+    """The stream of all measurements. cuBLAS keeps a workspace, 32 MiB on Hopper, for every stream that it has used."""
     return torch.cuda.Stream()
 
 
 def launched_seconds(run: Callable[[], object]) -> float:
-    """Of one run on the GPU with the time that launching takes: the best of five rounds of several."""
+    """Seconds of one run including its launch: several runs, the best of five rounds."""
     run()
     times: list[float] = []
     for _ in range(5):

@@ -1,4 +1,4 @@
-"""Low-rank adapters of layers that read the same input, applied as two products for all of them together."""
+"""Low-rank adapters of layers with the same input, applied as two matrix products for all of them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def base_of(module: nn.Module) -> nn.Module:
 
 
 def is_plain_adapter(module: Any) -> bool:
-    """One product down and one up beside the base: no variant, no bias, neither merged nor switched off."""
+    """Whether the adapters are plain LoRA: no variant, no bias, neither merged nor disabled."""
     if not has_adapter(module) or module.merged or module.disable_adapters:
         return False
     if getattr(module, "lora_variant", None) or getattr(module, "fan_in_fan_out", False):
@@ -31,10 +31,10 @@ def is_plain_adapter(module: Any) -> bool:
 
 
 class AdaptedProjection:
-    """What a projection over the bases gives, and the adapters on it; the bases are not touched.
+    """A projection over the base layers plus their adapters; the base layers are not changed.
 
-    The halves of all adapters stand in two matrices: one stacked, one block by block and scaled. `refresh` brings them
-    up to date in place.
+    All adapters are kept in two matrices: the down projections stacked, the up projections scaled and block-diagonal.
+    `refresh` updates them in place.
     """
 
     def __init__(self, base: Projection, modules: Sequence[nn.Module], dtype: torch.dtype) -> None:
@@ -70,5 +70,5 @@ class AdaptedProjection:
 
 
 def active_adapters(module: Any) -> list[str]:
-    """Names of the adapters of a layer that are chosen; none of those it does not have."""
+    """Names of the active adapters that a layer has."""
     return [name for name in module.active_adapters if name in module.lora_A]

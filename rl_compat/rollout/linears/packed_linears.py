@@ -1,4 +1,4 @@
-"""Linear layers over a second copy of their weights, laid out once for the CPU's matrix kernels (oneDNN)."""
+"""Linear layers over a second copy of their weights in the layout of the CPU's matrix kernels (oneDNN)."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 _ROWS_HINT = 16
-"rows of a typical decode step: the layout is tuned for it and right for any"
+"rows of a typical decode step, for which the layout is tuned"
 
 
 def packing_unavailable_reason() -> str | None:
-    """Why weights cannot be packed with this torch, None when they can."""
+    """Why weights cannot be packed with this torch; None if they can."""
     if not torch.backends.mkldnn.is_available():
         return "this torch was built without oneDNN"
     if not (hasattr(torch.ops.mkldnn, "_reorder_linear_weight") and hasattr(torch.ops.mkldnn, "_linear_pointwise")):
@@ -25,7 +25,7 @@ def packing_unavailable_reason() -> str | None:
 class PackedLinears:
     """The fp32 `nn.Linear` layers of a model on the CPU, packed. One decode step at 16 rows took 0.6 of the time.
 
-    Used only inside `applied`; outside, and for gradients, the layers are as they were.
+    They are used only inside `applied`; elsewhere, and for gradients, the layers are unchanged.
     """
 
     def __init__(self, model: nn.Module, *, without: Collection[nn.Module] = ()) -> None:
@@ -36,14 +36,14 @@ class PackedLinears:
 
     @torch.no_grad()
     def refresh(self) -> None:
-        """Pack the weights as they are now."""
+        """Pack the current weights."""
         self._packed.clear()
         for layer in self._layers:
             self._packed.append(torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach(), _ROWS_HINT))
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """The layers' forwards replaced by packed ones."""
+        """Replace the forwards of the layers with packed ones inside the block."""
         for layer, packed in zip(self._layers, self._packed, strict=True):
             layer.forward = partial(_linear, packed, layer.bias)  # type: ignore[method-assign]
         try:

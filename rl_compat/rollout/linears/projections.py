@@ -1,4 +1,4 @@
-"""Linear layers that read the same input as one matrix product, without a second copy of their weights."""
+"""Linear layers with the same input as one matrix product, without a second copy of their weights."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PLAIN_LINEARS = (nn.Linear, StoredLinear, ExactHead)
 
 class Projection(Protocol):
     def __call__(self, states: Tensor) -> Tensor:
-        """States [N, inputs] to the outputs of all its layers side by side, [N, outputs]."""
+        """States [N, inputs] to the concatenated outputs of all its layers, [N, outputs]."""
         ...
 
 
@@ -32,7 +32,7 @@ class Product(Protocol):
 
 
 class SharedProjection:
-    """Layers over the weights that they have, in `compute_dtype`; one product where the weights lie side by side."""
+    """Layers over their own weights, in `compute_dtype`; one product if the weights are adjacent in memory."""
 
     def __init__(self, modules: Sequence[nn.Module], compute_dtype: torch.dtype) -> None:
         assert all(is_plain(module) for module in modules)
@@ -43,7 +43,7 @@ class SharedProjection:
         "computes the product where it is faster; set by the owner of all layers of this shape"
 
     def whole_weight(self) -> Tensor | None:
-        """One view over all weights, None where they do not lie side by side."""
+        """One view over all weights, or None if they are not adjacent in memory."""
         return side_by_side(self._weights)
 
     def __call__(self, states: Tensor) -> Tensor:
@@ -88,7 +88,7 @@ class CalledProjection:
 
 
 def side_by_side(parameters: Sequence[Tensor]) -> Tensor | None:
-    """One view over tensors that follow each other in one storage, stacked along their first dimension, else None."""
+    """One view over tensors that are adjacent in one storage, stacked along the first dimension, else None."""
     first = parameters[0].detach()
     if len(parameters) == 1:
         return first
@@ -128,7 +128,7 @@ def lay_side_by_side(parameters: Sequence[nn.Parameter]) -> bool:
 
 
 def lay_modules_side_by_side(modules: Sequence[nn.Module]) -> None:
-    """The weights, and the biases where all have one, of plain linear layers that read the same input."""
+    """The weights, and the biases if all have one, of plain linear layers with the same input."""
     if len(modules) < 2 or not all(is_plain(module) for module in modules):
         return
     lay_side_by_side([module.weight for module in modules])  # type: ignore[misc]
@@ -138,7 +138,7 @@ def lay_modules_side_by_side(modules: Sequence[nn.Module]) -> None:
 
 
 class PackedProjection:
-    """fp32 layers on the CPU over a second copy of their weights, laid out for oneDNN as one matrix."""
+    """fp32 layers on the CPU over a second copy of their weights as one matrix in oneDNN's layout."""
 
     ROWS_HINT = 16
     "rows of a typical decode step, for which the layout is tuned"
@@ -150,7 +150,7 @@ class PackedProjection:
 
     @torch.no_grad()
     def refresh(self) -> None:
-        """Pack the weights as they are now."""
+        """Pack the current weights."""
         weight = torch.cat([module.weight for module in self._modules])
         biases: list[Tensor | None] = [module.bias for module in self._modules]
         zeros = [torch.zeros(module.weight.shape[0]) for module in self._modules]

@@ -20,10 +20,10 @@ MOST_ROWS = 128
 "above it PyTorch was as fast on an H200"
 _THREADS = 128
 _PARTIAL_NUMBERS = 4 * 2**20
-"fp32 sums that blocks leave for each other, 16 MiB"
+"fp32 partial sums that blocks exchange, 16 MiB"
 _MOST_TILES = 65536
 _BLOCKS = (32, 2048)
-"least and most blocks of a kernel that is tried with split inputs"
+"minimum and maximum blocks of a kernel that is tried with split inputs"
 _TOLERANCE = {torch.float32: 1e-4, torch.float16: 1e-2}
 "relative to the largest number in an output"
 _logger = logging.getLogger(__name__)
@@ -52,14 +52,14 @@ TILES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """A kernel, and how many blocks share out the inputs of a tile."""
+    """A kernel, and the number of blocks among which the inputs of a tile are split."""
 
     tile: Tile
     shares: int
 
 
 class LinearKernels:
-    """The kernels for one set of number formats on one device, with the memory in which blocks meet."""
+    """The kernels for one set of dtypes on one device, with the memory in which blocks exchange sums."""
 
     def __init__(self, kernels: Kernels, *, device: torch.device) -> None:
         self._kernels = kernels
@@ -98,7 +98,7 @@ class SmallBatchLinear:
         self._seconds = seconds
 
     def __call__(self, states: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
-        """The product, or None where PyTorch should compute it."""
+        """The product, or None if PyTorch should compute it."""
         rows = states.shape[0]
         if rows > MOST_ROWS or not fits(states, weight):
             return None
@@ -185,7 +185,7 @@ def num_tiles(tile: Tile, rows: int, outputs: int) -> int:
 
 
 def fits(states: Tensor, weight: Tensor) -> bool:
-    """Whether the kernels, which load sixteen bytes at a time, can read both."""
+    """Whether both are aligned for the kernels, which load sixteen bytes at a time."""
     ready = states.is_contiguous() and weight.is_contiguous() and states.shape[1] % 8 == 0
     return ready and states.data_ptr() % 16 == 0 and weight.data_ptr() % 16 == 0
 

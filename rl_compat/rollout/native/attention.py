@@ -1,4 +1,4 @@
-"""Attention over a cache in which a token's index is its position: which keys a query sees, and the kernel call."""
+"""Attention over a cache in which a token's index is its position: masks and the kernel call."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ ATTENTION_NAME = "rl_compat_rollout"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionLayout:
-    """The kinds of attention layer in a model and how far back each looks."""
+    """The types of attention layers in a model and their windows."""
 
     windows: Mapping[str, int | None]
-    "tokens seen, the query's own included, by layer type; None sees all"
+    "window in tokens by layer type, including the query's own; None is unlimited"
 
     @classmethod
     def of(cls, config: Any) -> AttentionLayout:
-        """Read from a Hugging Face text configuration."""
+        """The layer types of a Hugging Face text configuration."""
         window = getattr(config, "sliding_window", None)
         types = getattr(config, "layer_types", None)
         if types is None:
@@ -30,9 +30,8 @@ class AttentionLayout:
         return cls(windows={kind: window if kind == "sliding_attention" else None for kind in sorted(set(types))})
 
     def masks(self, queries: Tensor, keys: Tensor, dtype: torch.dtype) -> Tensor | dict[str, Tensor]:
-        """Query positions [B, Q] and key positions [K] to an additive mask [B, 1, Q, K]: 0 where seen, else -inf.
-
-        One mask when all layers are alike, otherwise one for each layer type.
+        """Query positions [B, Q] and key positions [K] to an additive mask [B, 1, Q, K]: 0 where attended, else -inf.
+        One mask if all layers have the same type, otherwise one per type.
         """
         distance = queries[:, None, :, None] - keys
         by_type = {kind: _additive(distance, window, dtype) for kind, window in self.windows.items()}
@@ -56,8 +55,8 @@ def cached_attention(
 ) -> tuple[Tensor, None]:
     """Query [B, H, Q, D] on keys and values [B, G, K, D], G dividing H, with an additive mask; output [B, Q, H, D].
 
-    A single query turns its head groups into query rows, so that keys are read once and never repeated; PyTorch's
-    own grouped-query flag falls to quadratic math attention on many devices. Longer queries repeat the keys.
+    For a single query, head groups become query rows, so that keys are read once and not repeated; PyTorch's
+    grouped-query flag falls back to quadratic math attention on many devices. Longer queries repeat the keys.
     """
     assert kwargs.get("softcap") is None and kwargs.get("s_aux") is None
     batch, heads, length, _ = query.shape
@@ -71,12 +70,12 @@ def cached_attention(
 
 
 def attention_name(model: Any) -> str | None:
-    """The attention to generate with: `cached_attention`, or None for a model in eager attention, which keeps it."""
+    """The attention of generation: `cached_attention`, or None for a model with eager attention, which keeps it."""
     return None if model.config.get_text_config()._attn_implementation == "eager" else ATTENTION_NAME
 
 
 def register() -> None:
-    """Make `cached_attention` known to transformers under ATTENTION_NAME; doing it twice changes nothing."""
+    """Register `cached_attention` in transformers under ATTENTION_NAME. May be called twice."""
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import sdpa_mask
 

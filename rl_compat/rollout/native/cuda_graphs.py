@@ -30,7 +30,7 @@ class StepGraphs:
         return len(self._graphs)
 
     def run(self, key: Hashable, body: Callable[[], None], *, state: Sequence[Tensor]) -> None:
-        """Run `body` once. `state` is what it advances: preparing a graph must leave it as it was."""
+        """Run `body` once. `state` is the tensors that it advances, which are restored after a warm-up."""
         if key not in self._graphs and not self.refused:
             self._prepare(key, body, state)
         if self.refused:
@@ -39,7 +39,7 @@ class StepGraphs:
             self._graphs[key].replay()
 
     def drop(self) -> None:
-        """Forget all graphs and give their memory back to the device."""
+        """Drop all graphs and free their memory."""
         if self._graphs:
             self._graphs.clear()
             self._pool = None
@@ -66,7 +66,7 @@ class StepGraphs:
         self.drop()
 
     def _warm_up(self, body: Callable[[], None]) -> None:
-        # one stream for all warm-ups: cuBLAS keeps a workspace, 32 MiB on Hopper, for every stream it has seen
+        # one stream for all warm-ups: cuBLAS keeps a workspace, 32 MiB on Hopper, for every stream it has used
         stream = self._stream = self._stream or torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):

@@ -1,4 +1,4 @@
-"""One token for every slot: the forward, the draw, and their state in tensors that never move."""
+"""Decode steps for all slots: the forward, the draw, and their state in tensors with fixed addresses."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from rl_compat.rollout.types import SamplingParams
 
 
 class Forward(Protocol):
-    """A model over the slots of a memory."""
+    """The forward of a model over the slots of a cache."""
 
     reads_length: bool
     "whether the work of `decode` depends on its `length`"
     shares_prefix: bool
-    "whether `prefill` can go on behind positions that are in the slots already"
+    "whether `prefill` can continue after positions that are already in the slots"
 
     def decode(self, tokens: Tensor, positions: Tensor, length: int) -> Tensor: ...
 
@@ -69,14 +69,14 @@ class SlotDecoder:
         return self._forward.shares_prefix
 
     def share_prefix(self, ids: Sequence[int]) -> None:
-        """Store keys and values of the tokens that all prompts of a call start with in every slot."""
+        """Store the keys and values of a prefix that all prompts share in every slot."""
         row = torch.zeros(self.num_slots, dtype=torch.int64, device=self.device)
         every = torch.arange(self.num_slots, device=self.device)
         self._forward.prefill(torch.tensor([list(ids)], device=self.device), row, every)
 
     def prefill(self, prompts: Sequence[Sequence[int]], slots: Sequence[Sequence[int]], *, prefix: int = 0) -> None:
-        """Store the keys and values of each prompt in its slots, behind a shared prefix of so many tokens: one forward,
-        padded on the right."""
+        """Store the keys and values of each prompt in its slots, after a shared prefix of `prefix` tokens, with one
+        forward padded on the right."""
         width = max(len(prompt) for prompt in prompts)
         ids = torch.zeros(len(prompts), width, dtype=torch.int64)
         for row, prompt in enumerate(prompts):
@@ -99,7 +99,7 @@ class SlotDecoder:
         seeds: Sequence[int],
         drawn: Sequence[int],
     ) -> None:
-        """Next input and its position in the first slots; key, seed and number of drawn tokens of their responses."""
+        """Set the next input and its position in the first slots, and key, seed and number of drawn tokens."""
         for state, values in (
             (self._tokens, tokens),
             (self._positions, positions),
@@ -110,7 +110,7 @@ class SlotDecoder:
             state[: len(values)].copy_(torch.tensor(values))
 
     def move(self, moves: Sequence[tuple[int, int]], *, length: int) -> None:
-        """Copy slots over slots: (source, target), the first `length` positions."""
+        """Copy the first `length` positions of slots, given as (source, target)."""
         self._memory.move(moves, length=length)
 
     def clear(self) -> None:
@@ -118,9 +118,9 @@ class SlotDecoder:
         self._memory.clear()
 
     def steps(self, active: int, *, count: int, length: int, params: SamplingParams) -> tuple[Tensor, Tensor, Tensor]:
-        """`count` tokens for the first `active` slots: ids, log-probabilities and raw ones [count, active].
+        """Draw `count` tokens for the first `active` slots: ids, log-probabilities and raw ones, [count, active].
 
-        `length` positions are attended to; every position of these steps must lie below it or is of no interest.
+        Steps attend to `length` positions. Responses that reach it must have ended before.
         """
         length = length if self._forward.reads_length else self.capacity
         tokens = torch.empty(count, active, dtype=torch.int64, device=self.device)

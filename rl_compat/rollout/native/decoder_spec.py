@@ -1,4 +1,4 @@
-"""What a decoder-only model computes, read from its Hugging Face modules: enough to run it without their forwards."""
+"""Description of a decoder-only model, read from its Hugging Face modules and sufficient to run it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rl_compat.planning.shapes.decoder_families import native_obstacle, own_forw
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Names:
-    """What a family calls its modules. A tuple lists modules whose outputs stand side by side."""
+    """The names of a family's modules. A tuple lists modules whose outputs are concatenated."""
 
     qkv: tuple[str, ...] = ("q_proj", "k_proj", "v_proj")
     output: str = "o_proj"
@@ -22,9 +22,9 @@ class Names:
     gate_up: tuple[str, ...] = ("gate_proj", "up_proj")
     down: str = "down_proj"
     attention_out_norm: str | None = None
-    "applied to what attention adds to the residual stream"
+    "norm of the attention output before it is added to the residual stream"
     feed_forward_norm: str | None = "post_attention_layernorm"
-    "None: the feed-forward part reads what attention reads"
+    "norm before the feed-forward part; None if it has the same input as attention"
     feed_forward_out_norm: str | None = None
     final_norm: str = "norm"
     norm_offset: float = 0.0
@@ -70,13 +70,13 @@ FAMILIES: Mapping[str, Names] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Norm:
-    """A norm over the last dimension. Its weight is read when it is used, so that training it is seen."""
+    """A norm over the last dimension. Its weight is read on use, so that it follows training."""
 
     module: Any
     offset: float
     eps: float
     centred: bool
-    "LayerNorm, else the norm of the root mean square"
+    "whether it is LayerNorm; otherwise RMSNorm"
 
     @property
     def weight(self) -> Tensor:
@@ -102,9 +102,9 @@ class Layer:
     down: nn.Module
     feed_forward_out_norm: Norm | None
     kind: str
-    "of the layer, for rotary angles"
+    "type of the layer, for rotary angles"
     window: int | None
-    "tokens seen, the own included; None sees all"
+    "window in tokens, including the query's own; None is unlimited"
     rotary: bool
     scaling: float
     softcap: float | None
@@ -122,9 +122,9 @@ class DecoderSpec:
     num_kv_heads: int
     head_dim: int
     rotary: Any
-    "the module that gives cosines and sines"
+    "the module that computes cosines and sines"
     rotary_by_kind: bool
-    "whether it asks for the kind of layer"
+    "whether it takes the layer type as an argument"
 
     @property
     def queries_per_key(self) -> int:
@@ -132,11 +132,11 @@ class DecoderSpec:
 
 
 class UnknownDecoderError(Exception):
-    """The model is not of a family described here; the message says what is different."""
+    """The model does not belong to a described family; the message names the difference."""
 
 
 def read_spec(model: Any) -> DecoderSpec:
-    """From a Hugging Face causal model. Raises UnknownDecoderError with the reason."""
+    """The description of a Hugging Face causal model. Raises UnknownDecoderError with the reason."""
     config = model.config.get_text_config()
     obstacle = own_forward_obstacle(config.to_dict()) or native_obstacle(config.to_dict())
     if obstacle is not None:

@@ -1,4 +1,4 @@
-"""The engine of this project: plain PyTorch over a fixed cache, slots refilled as responses end."""
+"""The native engine: PyTorch over a fixed cache, with slots that are refilled as responses end."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ _LENGTH_STEP = 16
 _BUSY_TOKENS = 512
 _SHORTEST_PREFIX = 8
 _ROOMY = 2
-"times the cache that a call needs: more is too much"
+"a cache of more than this multiple of a call's need is too large"
 _PATIENCE = 4
-"calls one after the other with too large a cache, until it shrinks"
+"consecutive calls with too large a cache after which it shrinks"
 
 
 class NativeEngine(HoldsWeights):
@@ -53,7 +53,7 @@ class NativeEngine(HoldsWeights):
         own_forward: bool = True,
         check_every: int | None = None,
     ) -> None:
-        """`own_forward` runs the weights in this project's forward; otherwise the model's own is called.
+        """`own_forward` runs this project's forward over the weights; otherwise the model's own forward is called.
 
         `check_every` is the number of tokens drawn before the host looks at them: on a GPU this avoids waiting for the
         device, at the cost of tokens sampled after the end of a sequence.
@@ -135,10 +135,10 @@ class NativeEngine(HoldsWeights):
         )
 
     def _prefill(self, decoder: SlotDecoder, admitted: Mapping[int, PartialResponse]) -> None:
-        """All tokens but the last of newly admitted contexts, in forwards of bounded size.
+        """Prefill all tokens except the last of newly admitted contexts, in forwards of bounded size.
 
-        A context is computed once for all slots that need it; where a slot in use has it, that is copied. The shared
-        prefix is in all slots until a context without it is written to one.
+        A context is computed once for all slots that need it, or copied from a slot that has it. The shared prefix is
+        in all slots until a context without it overwrites it.
         """
         if not admitted:
             return
@@ -165,7 +165,7 @@ class NativeEngine(HoldsWeights):
             )
 
     def _prepare(self, weights: RolloutWeights) -> None:
-        """Slots for all requests over weights that may have moved since the last step."""
+        """Prepare slots for all requests; the weights may have moved since the last step."""
         device = weights.model.get_input_embeddings().weight.device
         if self._decoder is not None and self._decoder.device != device:
             self._evict()
@@ -175,7 +175,7 @@ class NativeEngine(HoldsWeights):
         self._prepare_slots(weights)
 
     def _prepare_slots(self, weights: RolloutWeights) -> None:
-        """Enough slots for new requests; in empty ones, the prefix that all prompts share."""
+        """Provide enough slots for new requests, and prefill the shared prefix in empty ones."""
         fresh = not any(self._scheduler.active)
         if self._waiting and (fresh or self._sized_for < self._next_number):
             decoder = self._decoder_for(weights, fresh=fresh)
@@ -191,9 +191,9 @@ class NativeEngine(HoldsWeights):
             decoder.share_prefix(self._prefix)
 
     def _decoder_for(self, weights: RolloutWeights, *, fresh: bool) -> SlotDecoder:
-        """The present decoder when it is large enough and not much too large, else another one.
+        """The current decoder if it is large enough and not much too large, else a new one.
 
-        A decoder in use is replaced only where it is too small; what is in progress is then prefilled again.
+        A decoder in use is replaced only if it is too small; requests in progress are then prefilled again.
         """
         unfinished = [*filter(None, self._scheduler.active), *self._waiting]
         num_slots = min(self._plan.max_num_seqs, len(unfinished))
@@ -228,7 +228,7 @@ class NativeEngine(HoldsWeights):
         return self._decoder
 
     def _drop_stale_graphs(self, model: nn.Module) -> None:
-        """Graphs read weights at fixed addresses: weights that were moved away and back need new ones."""
+        """Drop the graphs if weights have moved, since graphs read weights at fixed addresses."""
         if self._graphs is None:
             return
         addresses = tuple(parameter.data_ptr() for parameter in model.parameters())
@@ -241,7 +241,7 @@ class NativeEngine(HoldsWeights):
 
 
 def shared_prefix(prompts: Sequence[Sequence[int]]) -> int:
-    """How many tokens all prompts start with, the last token of none among them; 0 when it is not worth a forward."""
+    """The length of the prefix that all prompts share, without their last tokens; 0 if it is not worth a forward."""
     lowest, highest = min(map(tuple, prompts)), max(map(tuple, prompts))
     most = min(map(len, prompts)) - 1
     same = next((i for i in range(most) if lowest[i] != highest[i]), most)
@@ -251,8 +251,8 @@ def shared_prefix(prompts: Sequence[Sequence[int]]) -> int:
 def pack(lengths: Mapping[Key, int], *, max_tokens: int) -> list[list[Key]]:
     """Keys in groups of similar length whose padded size `count * longest` stays within `max_tokens`.
 
-    A group that is large enough to keep a device busy takes no key that would make padding more than an eighth of
-    it. A key longer than `max_tokens` gets a group of its own.
+    A group that is large enough to keep a device busy accepts no key that would raise its padding above an eighth. A
+    key longer than `max_tokens` has its own group.
     """
     groups: list[list[Key]] = []
     longest = total = 0
@@ -269,7 +269,7 @@ def pack(lengths: Mapping[Key, int], *, max_tokens: int) -> list[list[Key]]:
 
 
 def graph_width(active: int, num_slots: int) -> int:
-    """Slots a captured step runs over: the next power of two up to 16, then the next multiple of 16."""
+    """The number of slots of a captured step: the next power of two up to 16, then the next multiple of 16."""
     width = 1 << (active - 1).bit_length() if active <= 16 else _round_up(active, 16)
     return min(width, num_slots)
 

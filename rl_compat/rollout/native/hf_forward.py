@@ -1,4 +1,4 @@
-"""A Hugging Face model's own forward over slots, for families that are not described to us."""
+"""The forward of a Hugging Face model over slots, for families without a description."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rl_compat.rollout.native.kv_cache import Decode, Prefill, SlotCache, SlotMe
 
 
 class HuggingFaceForward:
-    """Gives the model a cache of slots and masks; what it computes is its own."""
+    """Calls the model's own forward with a cache of slots and with masks."""
 
     reads_length = True
     shares_prefix = False
@@ -32,14 +32,14 @@ class HuggingFaceForward:
         self._places = torch.arange(memory.capacity, device=embedding.device)
 
     def decode(self, tokens: Tensor, positions: Tensor, length: int) -> Tensor:
-        """Logits [B, V] after token i of slot i went to its position; `length` positions are looked at."""
+        """Logits [B, V] after writing token i of slot i to its position; steps attend to `length` positions."""
         self._cache.access = Decode(slots=self._slots[: len(tokens)], positions=positions, length=length)
         return self._forward(tokens[:, None], positions[:, None], length)
 
     def prefill(self, ids: Tensor, rows: Tensor, slots: Tensor, *, prefix: int = 0) -> None:
         """Store keys and values of prompts [P, W], padded on the right: batch row `rows[i]` goes to slot `slots[i]`.
 
-        Causal attention keeps padding out of the real tokens, and decoding overwrites it before it is ever seen.
+        Causal attention never reads the padding, and decoding overwrites it before it reads it.
         """
         assert prefix == 0
         count, width = ids.shape

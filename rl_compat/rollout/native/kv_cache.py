@@ -1,4 +1,4 @@
-"""Keys and values of many sequences in fixed memory: one slot a sequence, a token stored at its position."""
+"""The KV cache in fixed memory: one slot per sequence, each token at its position."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from transformers import Cache
 class SlotMemory:
     """Per layer, keys and values `[num_slots, heads, capacity, head_dim]`.
 
-    Memory that a slot's sequence has not written yet holds finite numbers, which a mask of -inf hides.
+    Memory that a sequence has not yet written holds finite numbers, which a mask of -inf hides.
     """
 
     def __init__(self, *, num_slots: int, capacity: int) -> None:
@@ -23,7 +23,7 @@ class SlotMemory:
         self.layers: dict[int, tuple[Tensor, Tensor]] = {}
 
     def allocate(self, index: int, heads: int, head_dim: int, *, dtype: torch.dtype, device: torch.device) -> None:
-        """Memory of a layer, zeros."""
+        """The zeroed memory of a layer."""
         shape = (self.num_slots, heads, self.capacity, head_dim)
         keys, values = (torch.zeros(shape, dtype=dtype, device=device) for _ in range(2))
         self.layers[index] = (keys, values)
@@ -60,7 +60,7 @@ class SlotMemory:
                 memory[targets, :, :length] = memory[sources, :, :length]
 
     def clear(self) -> None:
-        """Zero all memory: nothing of an earlier call, not even a NaN, can reach the next."""
+        """Zero all memory, so that nothing of an earlier call, not even a NaN, reaches the next."""
         for pair in self.layers.values():
             for memory in pair:
                 memory.zero_()
@@ -84,13 +84,13 @@ class Decode:
 
 
 class SlotCache(Cache):
-    """Slot memory as the cache of a Hugging Face forward, which allocates it when it first comes to a layer.
+    """The slots as the cache of a Hugging Face forward, which allocates the memory of a layer on first use.
 
-    What a forward does with it is set in `access` beforehand.
+    `access`, set before a forward, defines how the forward reads and writes.
     """
 
     def __init__(self, memory: SlotMemory, *, dtype: torch.dtype | None = None) -> None:
-        """`dtype` is what keys and values are kept in; None keeps theirs."""
+        """`dtype` is the dtype of stored keys and values; None keeps their own."""
         super().__init__(layers=[])
         self.dtype = dtype
         self.memory = memory
@@ -99,7 +99,7 @@ class SlotCache(Cache):
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        """Store a layer's new keys and values [B, heads, T, head_dim]; return those to attend to."""
+        """Store a layer's new keys and values [B, heads, T, head_dim]; returns those to attend to."""
         keys, values = self._layer(layer_idx, key_states)
         access = self.access
         if isinstance(access, Prefill):

@@ -1,4 +1,4 @@
-"""A decoder's forward of our own over the model's weights: prefill of prompts, and one token for every slot."""
+"""This project's decoder forward over the model's weights: prefill of prompts, and decode steps over slots."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ class OwnForward:
 
     @property
     def projections(self) -> list[list[Projection]]:
-        """All matrix products of a step, those of all layers at one place together."""
+        """All matrix products of a step, grouped over layers by their place in the layer."""
         return [self._qkv, self._output, self._gate_up, self._down, [self._head]]
 
     def decode(self, tokens: Tensor, positions: Tensor, length: int) -> Tensor:
-        """Logits [B, V] in fp32 after token i of slot i went to its position; `length` positions are looked at."""
+        """Logits [B, V] in fp32 after writing token i of slot i to its position; steps attend to `length` positions."""
         view = StepView(positions, length, places=self._places, repeats=self._spec.num_kv_heads)
         stream, added = self._spec.embedding(tokens), None
         for index, layer in enumerate(self._spec.layers):
@@ -76,8 +76,8 @@ class OwnForward:
     def prefill(self, ids: Tensor, rows: Tensor, slots: Tensor, *, prefix: int = 0) -> None:
         """Store keys and values of prompts [P, W], padded on the right: batch row `rows[i]` goes to slot `slots[i]`.
 
-        `prefix` positions before them are already in the slots, the same in all. Causal attention keeps padding out
-        of the real tokens, and decoding overwrites it before it is ever seen.
+        A shared prefix of `prefix` positions is already in the slots. Causal attention never reads the padding, and
+        decoding overwrites it before it reads it.
         """
         count, width = ids.shape
         places = self._places[prefix : prefix + width]
@@ -101,7 +101,7 @@ class OwnForward:
     def _finish(
         self, ops: DecodeOps, index: int, stream: Tensor, states: Tensor, attended: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """The stream and what is to be added to it after the feed-forward part of a layer."""
+        """The residual stream, and the output of the feed-forward part of a layer to be added to it."""
         layer = self._spec.layers[index]
         if layer.attention_out_norm is not None:
             attended = ops.norm(attended, layer.attention_out_norm, self._dtype)
@@ -128,7 +128,7 @@ class OwnForward:
 
 
 def _rotations(spec: DecoderSpec, capacity: int, device: torch.device) -> dict[str, Rotation]:
-    """Angles of every position for every kind of layer, as the model's own module gives them."""
+    """Angles of every position for every layer type, from the model's own module."""
     places = torch.arange(capacity, device=device)[None]
     wide = torch.zeros(1, dtype=torch.float32, device=device)
     rotations = {}

@@ -1,4 +1,4 @@
-"""Attention of prompt tokens to the tokens before them, all rows at the same positions."""
+"""Attention of prefill, with all rows at the same positions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rl_compat.rollout.native.decoder_spec import Layer
 def causal_attention(queries: Tensor, keys: Tensor, values: Tensor, layer: Layer) -> Tensor:
     """Queries [P, H, Q, D], the last Q of K positions, on keys and values [P, G, K, D]; output [P, Q, H, D].
 
-    Keys of a group are repeated, since grouped-query SDPA falls to quadratic math attention on many devices.
+    Keys of a group are repeated, since grouped-query SDPA falls back to quadratic math attention on many devices.
     """
     groups = queries.shape[1] // keys.shape[1]
     if groups > 1:
@@ -28,7 +28,7 @@ def causal_attention(queries: Tensor, keys: Tensor, values: Tensor, layer: Layer
 
 
 def _mask(num_queries: int, num_keys: int, window: int | None, like: Tensor) -> Tensor | None:
-    """Additive [1, 1, Q, K]; None when plain causal attention over as many keys as queries says the same."""
+    """The additive mask [1, 1, Q, K]; None if plain causal attention over as many keys as queries is equivalent."""
     if num_queries == num_keys and (window is None or num_keys <= window):
         return None
     places = torch.arange(num_keys, device=like.device)
@@ -40,7 +40,7 @@ def _mask(num_queries: int, num_keys: int, window: int | None, like: Tensor) -> 
 
 
 def _capped(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, layer: Layer) -> Tensor:
-    """With scores that a hyperbolic tangent keeps within the cap, which no fused kernel of PyTorch does."""
+    """Attention with soft-capped scores (a hyperbolic tangent), which PyTorch's fused kernels do not support."""
     assert layer.softcap is not None
     scores = queries.float() @ keys.float().transpose(2, 3) * (layer.scaling / layer.softcap)
     scores = scores.tanh_().mul_(layer.softcap)

@@ -9,7 +9,7 @@ from rl_compat.rollout.session import PartialResponse
 
 
 class Scheduler:
-    """Which response is in which slot. Slot i holds `active[i]`; None is a free slot."""
+    """Assigns responses to slots. Slot i holds `active[i]`; None is a free slot."""
 
     def __init__(self, waiting: deque[PartialResponse]) -> None:
         """`waiting` is the queue of the session, oldest first."""
@@ -21,8 +21,8 @@ class Scheduler:
     def admit(self) -> dict[int, PartialResponse]:
         """Move waiting responses to free slots; returns them by slot.
 
-        With many slots several are freed before any is refilled, so that prefills stay large. All responses in slots
-        have the same draw settings: the first one waiting that differs waits until the slots are empty.
+        With many slots, several are freed before any is refilled, so that prefills stay large. All responses in slots
+        have the same draw settings; a waiting response with other settings waits until the slots are empty.
         """
         free = [slot for slot, partial in enumerate(self.active) if partial is None]
         free += range(len(self.active), self.num_slots)
@@ -64,7 +64,7 @@ class Scheduler:
         return running
 
     def steps_at_once(self, *, most: int, most_undisturbed: int) -> int:
-        """Tokens to draw before looking at them. Where only the limit ends responses, up to the first that it ends."""
+        """Tokens to draw before the host looks at them; if only limits end responses, up to the first limit."""
         running = self.running()
         left = [partial.room for partial in running]
         if any(partial.stop or partial.strings for partial in running):
@@ -72,7 +72,7 @@ class Scheduler:
         return min(most_undisturbed, min(left))
 
     def take_changed(self) -> bool:
-        """Whether the slots hold other responses than at the last call."""
+        """Whether the responses in the slots have changed since the last call."""
         changed, self._changed = self._changed, False
         return changed
 
@@ -96,6 +96,6 @@ class Scheduler:
         return ended
 
     def evict(self) -> None:
-        """Put the responses in the slots before those that wait."""
+        """Move the responses in the slots to the front of the queue."""
         self._waiting.extendleft(reversed([partial for partial in self.active if partial is not None]))
         self.active, self._changed = [], True

@@ -1,4 +1,4 @@
-"""Requests in progress inside vLLM: how they get there, its step loop, and what comes back."""
+"""Requests in progress inside vLLM: adding them, stepping, and reading their tokens."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from rl_compat.rollout.vllm.draw import ROW_ARGUMENT, DrawTable
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Placed:
-    """A response and its row in the table of draws."""
+    """A response, and its row in the table of draws."""
 
     partial: PartialResponse
     row: int
     num_checked: int = 0
-    "tokens in which no stop string was found"
+    "number of tokens already searched for stop strings"
     length: int | None = None
-    "tokens drawn up to the end of the response"
+    "number of tokens up to the end of the response"
     by_string: bool = False
     returned: Sequence[int] = ()
-    "the tokens by vLLM's account, once it has finished the request"
+    "vLLM's own tokens, once it has finished the request"
 
 
 class VllmRequests:
@@ -54,12 +54,12 @@ class VllmRequests:
 
     @property
     def active(self) -> list[PartialResponse]:
-        """Responses that vLLM is working on."""
+        """Responses in progress in vLLM."""
         return [placed.partial for placed in self._active.values()]
 
     @property
     def unread(self) -> list[PartialResponse]:
-        """Responses that have ended and whose tokens are still on the device."""
+        """Ended responses whose tokens are still on the device."""
         return [placed.partial for placed in self._ended.values()]
 
     @property
@@ -68,7 +68,7 @@ class VllmRequests:
         return not self._active and not self._ended
 
     def add(self, partials: Sequence[PartialResponse]) -> None:
-        """Hand requests to vLLM, with the tokens they already have as part of the prompt."""
+        """Add requests to vLLM; their existing tokens become part of the prompt."""
         for row, partial in zip(self._table.add(partials), partials, strict=True):
             self._active[partial.number] = _Placed(partial=partial, row=row)
             prompt = {"prompt_token_ids": list(partial.context)}
@@ -92,14 +92,14 @@ class VllmRequests:
         return [placed.partial for number, placed in self._ended.items() if number not in before]
 
     def read(self, partials: Sequence[PartialResponse], *, version: int) -> None:
-        """Fetch the tokens of those of the responses that are unread, and free their rows."""
+        """Fetch the tokens of unread responses and free their rows."""
         numbers = [partial.number for partial in partials]
         placed = [self._ended.pop(number) for number in numbers if number in self._ended]
         drawn = self._table.drawn([one.row for one in placed])
         for one, (tokens, logprobs, raw) in zip(placed, drawn, strict=True):
             assert one.length is not None
             kept, partial = tokens[: one.length], one.partial
-            assert kept == list(one.returned or kept)[: one.length], "vLLM returned other tokens than were drawn"
+            assert kept == list(one.returned or kept)[: one.length], "vLLM returned different tokens than were drawn"
             partial.token_ids += kept
             partial.logprobs += logprobs[: one.length]
             partial.raw_logprobs += raw[: one.length]
@@ -109,7 +109,7 @@ class VllmRequests:
         self._free(placed)
 
     def evict(self, *, version: int) -> list[PartialResponse]:
-        """Take all active requests out of vLLM with the tokens they have; one may turn out to have ended."""
+        """Remove all active requests from vLLM with their tokens so far; some may turn out to have ended."""
         active, self._active = list(self._active.values()), {}
         lengths = self._processor.slots.lengths()
         self._engine.abort_request([str(one.partial.number) for one in active])
@@ -120,13 +120,13 @@ class VllmRequests:
         return [one.partial for one in active]
 
     def let_go(self) -> None:
-        """Drop every reference to vLLM: all requests are finished, or vLLM has died."""
+        """Drop every reference to vLLM, after all requests have finished or vLLM has failed."""
         if self._processor is not None:
             self._processor.table = None
         self._engine = self._processor = None
 
     def _search(self, placed: _Placed, ids: Sequence[int]) -> None:
-        """End the response where a stop string does, and make vLLM drop the request."""
+        """End the response at its first stop string, and abort the request in vLLM."""
         partial = placed.partial
         assert partial.strings is not None
         earlier = len(partial.token_ids)
@@ -144,7 +144,7 @@ class VllmRequests:
 
 
 def _request(partial: PartialResponse, row: int) -> Any:
-    """vLLM's settings of one response: where it ends. It samples greedily from what the processor leaves.
+    """vLLM's settings of one response: its limits. vLLM samples greedily from the logits of the processor.
 
     Stop strings need the tokens of every step.
     """

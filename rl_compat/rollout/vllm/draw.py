@@ -1,4 +1,4 @@
-"""Tokens drawn by this project inside vLLM's sampler, and which response each row of its batch belongs to."""
+"""Draws of this project inside vLLM's sampler, and the response of each row of vLLM's batch."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from rl_compat.rollout.types import SamplingParams
 ROW_ARGUMENT = "rl_compat_row"
 "key of the row of a response in the extra arguments of its vLLM request"
 MOST_UNIFORMS = 2**21
-"random numbers that are computed when requests are added; beyond them those of each step are computed in the step"
+"number of random numbers computed when requests are added; later ones are computed in their step"
 
 DrawnRow = tuple[list[int], list[float], list[float]]
 "token ids, log-probabilities and raw ones of a row by step, zeros where nothing was drawn; raw ones only on request"
 
 
 class DrawTable:
-    """Draws of responses by row and step: what is drawn depends on the logits, the seed, the key and the step.
+    """Draws of responses by row and step. A draw depends on the logits, the seed, the key and the step.
 
     vLLM samples greedily from logits that are -inf except at the drawn token. A prompt that is prefilled in chunks,
     and a response that is preempted and prefilled again, pass the same step several times: the last draw counts. vLLM
-    may run a step ahead of what it knows to be the end of a response. A step is counted from the tokens that a
-    response had when it was added.
+    may run a step past the end of a response. A step is counted from the tokens that a response had when it was
+    added.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class DrawTable:
         self._uniforms: Tensor | None = None
 
     def add(self, partials: Sequence[PartialResponse]) -> list[int]:
-        """The rows of new responses: unused ones first, then further ones."""
+        """Allocate rows for new responses: free ones first, then new ones."""
         num_rows, width = self._tokens.shape
         missing = max(0, len(partials) - len(self._unused))
         wanted = max([width, *(partial.room + 1 for partial in partials)])
@@ -71,7 +71,7 @@ class DrawTable:
         return rows
 
     def free(self, rows: Sequence[int]) -> None:
-        """Let later responses have these rows."""
+        """Free these rows."""
         self._unused += rows
 
     def draw(self, logits: Tensor, rows: Sequence[int], steps: Sequence[int]) -> Tensor:
@@ -92,7 +92,7 @@ class DrawTable:
         return logits.fill_(-torch.inf).scatter_(1, tokens[:, None], 0.0)
 
     def drawn(self, rows: Sequence[int]) -> list[DrawnRow]:
-        """What was drawn in these rows, on the host."""
+        """The draws of these rows, on the host."""
         at = torch.tensor(list(rows), dtype=torch.int64, device=self._device)
         tokens, logprobs = self._tokens[at].tolist(), self._logprobs[at].tolist()
         raw = self._raw_logprobs[at].tolist() if self._params.raw_logprobs else [[] for _ in rows]
@@ -152,7 +152,7 @@ class SlotResponses:
         return {response: len(outputs) for response, outputs in self._outputs.items()}
 
     def forget(self, responses: Iterable[int]) -> None:
-        """Drop the lengths of these responses, whose numbers may be given to others."""
+        """Drop the lengths of these responses, whose numbers may be reused."""
         for response in responses:
             self._outputs.pop(response, None)
 

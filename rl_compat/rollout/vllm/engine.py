@@ -26,19 +26,18 @@ from rl_compat.rollout.vllm.start import config_folder, engine_arguments, keep_l
 from rl_compat.rollout.vllm.weights import Released, computes_with_what_it_loads, hand_over, release, take_back
 
 TOLERANCE = {"fp32": 0.01, "fp16": 0.5, "bf16": 0.5}
-"between log-probabilities of vLLM and of a training forward, in the first tokens"
+"maximum difference between log-probabilities of vLLM and of a training forward on the first tokens"
 TRIED_ROWS = 64
-"rows with which the drawing kernel is measured"
+"number of rows with which the draw kernel is measured"
 
 
 class VllmEngine(RolloutSession):
     """Generates with vLLM 0.19 or newer.
 
     vLLM computes logits; drawing and log-probabilities are this project's, so that temperature, filters and seeds mean
-    the same in all engines. The same seed, prompts and weights give the same random numbers whatever else is in the
-    batch, and the same tokens as far as vLLM's logits are the same. In fp32 matrix products and attention are computed
-    in fp32 (`TRITON_F32_DEFAULT=ieee`, unless it is set otherwise). A process runs one vLLM: when a second engine
-    starts, the first stops, and starts again when it is next used.
+    the same in all engines. Random numbers depend only on the seed and the prompt, and tokens also on vLLM's logits.
+    In fp32 matrix products and attention are computed in fp32 (`TRITON_F32_DEFAULT=ieee`, unless it is already set).
+    A process runs one vLLM: when a second engine starts, the first stops, and starts again when it is next used.
     """
 
     _running: ClassVar[weakref.ref[VllmEngine] | None] = None
@@ -53,8 +52,8 @@ class VllmEngine(RolloutSession):
     ) -> None:
         """Starts vLLM.
 
-        Raises HardwareError without the package, DoesNotFitError when the device has no room for it, RLCompatError
-        when it does not start, ModelError when its log-probabilities differ from the trainer's.
+        Raises HardwareError without the package, DoesNotFitError if it does not fit on the device, RLCompatError if
+        it does not start, and ModelError if its log-probabilities differ from the trainer's.
         """
         require_vllm()
         super().__init__(model, plan, num_valid_tokens=num_valid_tokens, decode=decode)
@@ -99,7 +98,7 @@ class VllmEngine(RolloutSession):
         )
 
     def _stepped(self, requests: VllmRequests) -> list[PartialResponse]:
-        """One step. After an error vLLM is stopped, and its requests wait for it to start again."""
+        """One step. After an error vLLM is stopped, and its requests wait for a restart."""
         try:
             return requests.step()
         except Exception as error:
@@ -132,14 +131,14 @@ class VllmEngine(RolloutSession):
         self._waiting.extendleft(reversed([partial for partial in evicted if partial.finish_reason is None]))
 
     def _refresh(self) -> None:
-        """Hand the trainer's weights over; while the engine sleeps, when it wakes."""
+        """Transfer the trainer's weights; a sleeping engine gets them when it wakes."""
         if self._engine is not None and self._released is None:
             self._fill(partial(hand_over, self._engine, self._source, in_place=self._in_place))
 
     def sleep(self) -> None:
-        """Pause, and release weights and cache; captured graphs, and on a CPU embedding and norms, stay.
+        """Pause, and release weights and cache; captured graphs, and embedding and norms on a CPU, stay.
 
-        Where vLLM cannot sleep it stops, and starts again to wake.
+        If vLLM cannot sleep, it is stopped and started again.
         """
         self._evict()
         if self._device.type != "cpu" and not self._arguments["enable_sleep_mode"]:
@@ -148,7 +147,7 @@ class VllmEngine(RolloutSession):
             self._released = release(self._engine, on_cpu=self._device.type == "cpu")
 
     def wake(self) -> None:
-        """Take the memory again and hand the weights over."""
+        """Reallocate the memory and transfer the weights."""
         self._awake()
 
     def _awake(self) -> Any:
@@ -176,9 +175,9 @@ class VllmEngine(RolloutSession):
         self._first_fill()
 
     def _first_fill(self) -> None:
-        """Over the weights in use where vLLM allows it and the numbers prove it, else by its reload.
+        """Transfer the weights in place if vLLM allows it and a comparison succeeds, else by vLLM's reload.
 
-        Raises ModelError when vLLM computes other numbers than the trainer's model does.
+        Raises ModelError if vLLM's log-probabilities differ from those of the trainer's model.
         """
         gap = torch.inf
         for in_place in (True, False) if computes_with_what_it_loads(self._engine) else (False,):
@@ -195,7 +194,7 @@ class VllmEngine(RolloutSession):
         )
 
     def _fill(self, hand: Callable[[], None]) -> None:
-        """Hand the weights over; without them vLLM must not go on."""
+        """Transfer the weights; vLLM is stopped if that fails."""
         try:
             hand()
         except Exception as error:
@@ -204,14 +203,14 @@ class VllmEngine(RolloutSession):
             raise refusal(error, version=_version(), log=self._log.lines) from error
 
     def stop(self) -> None:
-        """End vLLM and release all of its memory; the next step starts it again and continues the requests."""
+        """Stop vLLM and release all of its memory; the next step starts it again and continues the requests."""
         self._evict()
         if self._engine is not None:
             self._engine = self._released = None
             self._end()
 
     def _gap(self) -> float:
-        """Largest difference of log-probabilities between vLLM and the trainer's model, greedily for a few tokens."""
+        """The largest difference of log-probabilities between vLLM and the trainer's model, on a few greedy tokens."""
         params = SamplingParams(max_new_tokens=PROBE_STEPS, temperature=0.0)
         probes = [
             PartialResponse(number=number, prompt_ids=tuple(prompt), params=params, seed=0, key=number)

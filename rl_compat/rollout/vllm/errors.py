@@ -1,4 +1,4 @@
-"""What vLLM says when it cannot start or stops, as an error with both numbers and a way out."""
+"""Errors for vLLM's failures to start and during generation, with both numbers and a hint."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from re import Match
 from rl_compat.errors import DoesNotFitError, ModelError, RLCompatError
 from rl_compat.planning.types import RolloutPlan
 
-OTHERWISE = "`rollout.engine=native` generates without vLLM; `rlc doctor` says whether vLLM goes with this machine"
+OTHERWISE = "`rollout.engine=native` generates without vLLM; `rlc doctor` shows whether vLLM works on this machine"
 LESS = "lower `rollout.gpu_memory_utilization`, or set `rollout.engine=native`"
 MORE = "raise `rollout.gpu_memory_utilization`, or shorten `data.max_prompt_length` or `data.max_response_length`"
 GIB = r"([\d.]+) GiB"
@@ -33,8 +33,10 @@ def _cache_too_small(found: Match[str], plan: RolloutPlan) -> RLCompatError:
 
 def _no_cache(found: Match[str], plan: RolloutPlan) -> RLCompatError:
     share = plan.gpu_memory_utilization
-    held = "its share of the device" if share is None else f"`rollout.gpu_memory_utilization={share:g}`"
-    return DoesNotFitError(f"{held} leaves vLLM no memory for a cache beside its weights and activations", hint=MORE)
+    held = "its fraction of the device" if share is None else f"`rollout.gpu_memory_utilization={share:g}`"
+    return DoesNotFitError(
+        f"{held} leaves vLLM no memory for a cache in addition to its weights and activations", hint=MORE
+    )
 
 
 def _cache_not_available(found: Match[str], plan: RolloutPlan) -> RLCompatError:
@@ -76,22 +78,22 @@ def start_error(error: Exception, plan: RolloutPlan, *, version: str, log: Seque
 
 
 def refusal(error: Exception, *, version: str, log: Sequence[str]) -> RLCompatError:
-    """Why vLLM did not take the weights."""
+    """Why vLLM did not accept the weights."""
     return ModelError(
-        f"vLLM {version} does not take the weights of this model: {_cause(error, log)}",
+        f"vLLM {version} does not accept the weights of this model: {_cause(error, log)}",
         hint="set `rollout.engine=native`",
     )
 
 
 def death(error: Exception, plan: RolloutPlan, *, version: str, log: Sequence[str]) -> RLCompatError:
-    """Why vLLM stopped in the middle of a call."""
+    """Why vLLM stopped during a call."""
     return _explained(error, plan) or RLCompatError(
         f"vLLM {version} stopped while generating: {_cause(error, log)}", hint=OTHERWISE
     )
 
 
 def forget_locals(error: BaseException) -> None:
-    """Of the frames that the error and its causes came through: they would keep tensors as long as the error lives."""
+    """Clear the frames of the error and its causes, which would keep tensors as long as the error lives."""
     for link in _chain(error):
         traceback.clear_frames(link.__traceback__)
 
@@ -106,7 +108,7 @@ def _explained(error: Exception, plan: RolloutPlan) -> RLCompatError | None:
 
 
 def _chain(error: BaseException) -> list[BaseException]:
-    """The error, what it was raised from or while handling, and so on to the first."""
+    """The error and the chain of its causes and contexts."""
     chain: list[BaseException] = []
     link: BaseException | None = error
     while link is not None and link not in chain:
@@ -116,7 +118,7 @@ def _chain(error: BaseException) -> list[BaseException]:
 
 
 def _cause(error: Exception, log: Sequence[str]) -> str:
-    """The first error of the chain that says something, on one line; else the last line of the log."""
+    """The first error of the chain with a message, on one line; else the last line of the log."""
     for link in reversed(_chain(error)):
         lines = [line.strip() for line in str(link).splitlines() if line.strip()]
         if lines:

@@ -1,8 +1,8 @@
-"""vLLM's pools of memory that sleeps, so that they can be freed at any time and another engine can follow.
+"""vLLM's memory pools for sleep mode, made safe to free at any time, so that another engine can start.
 
-vLLM hands a piece that is freed to its C part, which unmaps it, and spoils its state when the piece is not mapped: when
-it sleeps, and when vLLM has trimmed it away while PyTorch still counted it (0.19 to 0.32). Here such a piece is mapped
-again just before. vLLM also refuses a second engine while a piece of the first is left.
+vLLM passes a freed block to its C extension, which unmaps it and corrupts its state if the block is not mapped:
+during sleep, and when vLLM has trimmed it while PyTorch still counts it (0.19 to 0.32). Here such a block is mapped
+again just before. vLLM also rejects a second engine while a block of the first remains.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ _installed: list[Pools] = []
 
 
 class Pools:
-    """Stands between vLLM's allocator and its C part. `asleep` holds vLLM's names of what sleeps."""
+    """Wraps the callbacks between vLLM's allocator and its C extension. `asleep` holds vLLM's tags of sleeping
+    memory."""
 
     def __init__(self, cumem: Any) -> None:
         """`cumem` is vLLM's module of the allocator."""
@@ -32,17 +33,17 @@ class Pools:
         self._allocator.python_free_callback = self._freed
 
     def keep_allocators(self) -> None:
-        """PyTorch may call those of pools that are gone; they are a few bytes each."""
+        """Callbacks of freed pools stay alive, since PyTorch may still call them; they are a few bytes each."""
         for entry in self._allocator.allocator_and_pools.values():
             self._kept.extend(pair[1] for pair in (entry if isinstance(entry, list) else [entry]))
 
     def drop(self) -> None:
-        """Let go of the pools, which then return what nothing uses. What is still used no longer counts as vLLM's."""
+        """Release the pools, which then free unused memory. Memory still in use no longer counts as vLLM's."""
         self.keep_allocators()
         self._allocator.allocator_and_pools.clear()
 
     def disown(self) -> None:
-        """What is left does not keep another engine from starting."""
+        """Remaining blocks do not prevent another engine from starting."""
         left = self._allocator.pointer_to_data
         if left:
             num_bytes = sum(data.handle[1] for data in left.values())
@@ -56,7 +57,7 @@ class Pools:
         self._allocate(handle)
 
     def _freed(self, pointer: int) -> Any:
-        """The handle of a piece, mapped."""
+        """The handle of a block, which is mapped."""
         handle, mapped = self._handles.pop(pointer), self._left.pop(pointer, False)
         data = self._allocator.pointer_to_data.get(pointer)
         if data is not None:
@@ -70,7 +71,7 @@ class Pools:
         return not getattr(data, "is_asleep", data.tag in self.asleep)
 
     def _map(self, handle: Any) -> None:
-        """Whatever happens here, the C part must get its handle."""
+        """The C extension must get its handle even after an error here."""
         try:
             self._cumem.create_and_map(handle)
         except Exception as error:
@@ -78,7 +79,7 @@ class Pools:
 
 
 def install() -> Pools | None:
-    """Before the first engine of a process allocates; None where vLLM has no such allocator."""
+    """Install the wrapper before the first engine of a process allocates; None if vLLM has no such allocator."""
     if not _installed and torch.cuda.is_available() and torch.version.hip is None:
         import vllm.device_allocator.cumem as cumem
 

@@ -1,4 +1,4 @@
-"""The logits processor that vLLM calls. Imports vLLM at the top: only an engine that is being built imports it."""
+"""The logits processor that vLLM calls. It imports vLLM at the top, so only an engine under construction imports it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rl_compat.rollout.vllm.draw import ROW_ARGUMENT, DrawTable, SlotResponses
 
 
 class DrawProcessor(LogitsProcessor):
-    """Draws the tokens of all requests in progress; vLLM's sampler then has no choice but to take them."""
+    """Draws the tokens of all requests in progress, which vLLM's sampler then uses."""
 
     def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
         self.table: DrawTable | None = None
@@ -34,7 +34,7 @@ class DrawProcessor(LogitsProcessor):
         )
 
     def apply(self, logits: Tensor) -> Tensor:
-        assert self.table is not None, "vLLM samples without a request"
+        assert self.table is not None, "vLLM sampled without a request"
         return self.table.draw(logits, *self.slots.rows(len(logits)))
 
 

@@ -1,8 +1,8 @@
-"""Ending vLLM inside this process so that none of its memory stays taken.
+"""Shutdown of vLLM inside this process, without leaving memory behind.
 
-Its own shutdown lets go of some things in some versions. What keeps memory beyond it, found in 0.19 to 0.32: hooks and
-compiled code of torch.compile, captured graphs, the pool that graphs share, the pools of memory that sleeps, caches of
-its modules, and references in a circle, which only a collection breaks.
+vLLM's own shutdown frees different things in different versions. In 0.19 to 0.32 these keep memory after it: hooks
+and compiled code of torch.compile, captured graphs, their shared pool, the pools of sleep mode, caches of modules,
+and reference cycles, which only garbage collection breaks.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from rl_compat.rollout.vllm.pools import installed
 
 _logger = logging.getLogger(__name__)
 COLLECTIONS = 3
-"each frees what finalizers of the one before have let go of"
+"passes of garbage collection; each frees what finalizers of the previous one released"
 
 
 @dataclass(slots=True)
 class Held:
-    """A running engine of vLLM's, until `stop` takes it out, and the trainer's model."""
+    """A running vLLM engine, until `stop` removes it, and the trainer's model."""
 
     engine: Any
     source: weakref.ref[nn.Module]
 
 
 def stop(held: Held) -> None:
-    """End the engine and free its memory; once more does nothing. What fails in one that died is logged and left."""
+    """Stop the engine and free its memory. May be called twice. Errors of a failed engine are logged."""
     engine, held.engine = held.engine, None
     if engine is None:
         return
@@ -48,7 +48,7 @@ def stop(held: Held) -> None:
 
 
 def free_memory() -> None:
-    """Give back what vLLM keeps for its next engine in this process, and what nothing refers to any more."""
+    """Free what vLLM keeps for its next engine in this process, and all unreferenced memory."""
     _forget_cached()
     gc.unfreeze()
     for _ in range(COLLECTIONS):
@@ -66,7 +66,7 @@ def _attempt(end: Callable[..., object], *arguments: object) -> None:
     try:
         end(*arguments)
     except Exception as error:
-        _logger.debug("vLLM did not end well: %s", error)
+        _logger.debug("vLLM did not stop cleanly: %s", error)
 
 
 def _empty(engine: Any, source: nn.Module | None) -> None:
@@ -76,9 +76,9 @@ def _empty(engine: Any, source: nn.Module | None) -> None:
 
 
 def _let_go(worker: Any, *, trainers: frozenset[int]) -> None:
-    """Empty weights and cache, whoever still refers to them, and undo what torch.compile keeps of the model.
+    """Free the storage of weights and cache even if referenced, and remove what torch.compile keeps of the model.
 
-    `trainers` are storages that stay as they are, should a loader have taken one over.
+    `trainers` are storages of the trainer, which are not freed if a loader has adopted one.
     """
     runner = worker.model_runner
     model = runner.get_model()
@@ -93,7 +93,7 @@ def _let_go(worker: Any, *, trainers: frozenset[int]) -> None:
 
 
 def _forget_compiled(model: nn.Module) -> None:
-    """Hooks hold the model, and the code of its class holds what was compiled for it."""
+    """Remove hooks, which hold the model, and compiled code, which its class holds."""
     hooks = torch._dynamo.convert_frame._bytecode_hooks
     modules: dict[int, Any] = {id(item): item for item in model.modules() if hasattr(item, "original_code_object")}
     for key, hook in list(hooks.items()):
@@ -110,9 +110,9 @@ def _forget_graphs() -> None:
 
 
 def _forget_cached() -> None:
-    """Tables, caches and the shared pool of graphs: a later engine must not get those of an earlier one.
+    """Clear tables, caches and the shared graph pool, which a later engine must not reuse.
 
-    0.20 fills kept rotary tables with random numbers like weights, and PyTorch refuses a pool of graphs that are gone.
+    0.20 fills kept rotary tables with random numbers like weights, and PyTorch rejects a pool of destroyed graphs.
     """
     rotary = sys.modules.get("vllm.model_executor.layers.rotary_embedding")
     getattr(rotary, "_ROPE_DICT", {}).clear()

@@ -1,4 +1,4 @@
-"""Starting vLLM inside this process: its arguments from the plan, and its marks on the process wiped off again."""
+"""Start of vLLM inside this process: arguments from the plan, and restoration of process state that vLLM changes."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ SETTINGS = {
     "VLLM_USE_V2_MODEL_RUNNER": "0",
     "VLLM_NO_USAGE_STATS": "1",
 }
-"in this process, so that weights are handed over as tensors; with the sampler that takes processors; without telemetry"
+"run in this process, so that weights are passed as tensors; use the sampler with processors; disable telemetry"
 EXACT_PRODUCTS = {"TRITON_F32_DEFAULT": "ieee"}
-"Triton multiplies fp32 in TF32 unless told so when a kernel is compiled; vLLM attends in fp32 through it"
+"without it Triton compiles fp32 products as TF32, which vLLM's attention in fp32 uses"
 PROCESSOR = "rl_compat.rollout.vllm.processor:DrawProcessor"
 CACHE_STEP = 128
-"the cache holds a multiple of so many tokens a sequence: the largest block of a vLLM backend"
+"the cache of a sequence is a multiple of this many tokens, the largest block of a vLLM backend"
 SHORTEST = 16
-"tokens of a sequence, with which a model can still be tried"
+"minimum tokens of a sequence with which the log-probabilities can be compared"
 SMALL_SHARE = 0.01
 LINES_KEPT = 200
 
@@ -54,16 +54,16 @@ class LastLines(logging.Handler):
 
 
 def require_vllm() -> None:
-    """Raise HardwareError when the package is not there."""
+    """Raise HardwareError if the package is not installed."""
     if importlib.util.find_spec("vllm") is None:
         raise HardwareError(
             "`rollout.engine=vllm` needs the package `vllm`, which is not installed",
-            hint="set `rollout.engine=native`, or install what `rlc doctor` offers",
+            hint="set `rollout.engine=native`, or install the packages that `rlc doctor` recommends",
         )
 
 
 def keep_log() -> LastLines:
-    """vLLM's log in memory, unless the user has set up its logging. Must be called before vLLM is imported."""
+    """Capture vLLM's log in memory, unless the user has configured its logging. Call it before vLLM is imported."""
     handler = LastLines()
     logger = logging.getLogger("vllm")
     logger.handlers = [item for item in logger.handlers if not isinstance(item, LastLines)] + [handler]
@@ -74,7 +74,7 @@ def keep_log() -> LastLines:
 
 
 def config_folder(model: nn.Module) -> TemporaryDirectory[str]:
-    """A folder with the model's configuration and nothing else: no weights, tokenizer or generation_config to read."""
+    """A folder with only the model's configuration: no weights, tokenizer or generation_config."""
     inner = hugging_face_model(model)
     values = json.loads(inner.config.to_json_string(use_diff=True))
     values.pop("quantization_config", None)
@@ -85,7 +85,7 @@ def config_folder(model: nn.Module) -> TemporaryDirectory[str]:
 
 
 def engine_arguments(model: nn.Module, plan: RolloutPlan, *, folder: str) -> dict[str, Any]:
-    """What vLLM is started with."""
+    """The arguments of vLLM."""
     config = hugging_face_model(model).config.get_text_config()
     length = max(SHORTEST, plan.max_model_len or int(config.max_position_embeddings))
     on_cpu = next(model.parameters()).device.type == "cpu"
@@ -111,12 +111,12 @@ def engine_arguments(model: nn.Module, plan: RolloutPlan, *, folder: str) -> dic
 
 
 def _expandable() -> bool:
-    """Whether torch's allocator grows its segments, which vLLM's memory that sleeps cannot live with before 0.33."""
+    """Whether torch's allocator uses expandable segments, which vLLM's sleep mode does not support before 0.33."""
     return "expandable_segments:True" in os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")
 
 
 def _memory(config: Any, plan: RolloutPlan, *, length: int, on_cpu: bool) -> dict[str, Any]:
-    """The user's share of the device, from which vLLM takes its cache, or the cache itself in bytes."""
+    """The user's fraction of the device, from which vLLM sizes its cache, or the size of the cache in bytes."""
     share, cache = plan.gpu_memory_utilization, plan.kv_cache_bytes
     if cache is None and share is not None and not on_cpu:
         return {"gpu_memory_utilization": share}
@@ -126,7 +126,8 @@ def _memory(config: Any, plan: RolloutPlan, *, length: int, on_cpu: bool) -> dic
 
 
 def cache_bytes(config: Any, plan: RolloutPlan, *, length: int) -> int:
-    """Keys and values of `max_num_seqs` sequences of `length` tokens, and one block that vLLM keeps empty."""
+    """Bytes of keys and values of `max_num_seqs` sequences of `length` tokens, and of one block that vLLM keeps
+    empty."""
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     token = 2 * config.num_hidden_layers * heads * head_size * TORCH_DTYPES[plan.compute_dtype].itemsize
@@ -135,10 +136,9 @@ def cache_bytes(config: Any, plan: RolloutPlan, *, length: int) -> int:
 
 @contextmanager
 def contained() -> Iterator[None]:
-    """Inside, vLLM may seed, bind and set what it likes: afterwards random generators, threads, garbage collection and
-    the environment are as before.
+    """Restore random generators, threads, garbage collection and the environment after the block.
 
-    Variables of vLLM's own stay, since it reads them while it runs, and so does that of exact products.
+    vLLM's own variables stay, since it reads them while it runs, and so does the variable for exact products.
     """
     import numpy
 
@@ -165,7 +165,7 @@ def _restore(environment: dict[str, str]) -> None:
 
 
 def start(arguments: dict[str, Any]) -> Any:
-    """A running engine of vLLM's, with random weights."""
+    """A running vLLM engine with random weights."""
     if arguments["dtype"] == "float32":
         for name, value in EXACT_PRODUCTS.items():
             os.environ.setdefault(name, value)
@@ -176,9 +176,9 @@ def start(arguments: dict[str, Any]) -> Any:
 
         if arguments["enable_sleep_mode"]:
             install()
-        # asked for by its name, 0.20 takes another process instead on a CPU
+        # set explicitly, since 0.20 uses another process on a CPU
         config = EngineArgs(**arguments, distributed_executor_backend=UniProcExecutor).create_engine_config()
         if hasattr(config.cache_config, "cpu_kvcache_space_bytes"):
-            # a CPU of 0.19 sizes the cache by itself
+            # on a CPU, 0.19 sizes the cache itself
             config.cache_config.cpu_kvcache_space_bytes = arguments.get("kv_cache_memory_bytes")
         return LLMEngine.from_vllm_config(config, disable_log_stats=True)

