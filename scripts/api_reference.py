@@ -22,11 +22,11 @@ import rl_compat
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "api.md"
 HEAD = """# Python API
 
-Generated from the docstrings by `scripts/api_reference.py`; a test keeps it current. [python.md](python.md) is an
-introduction, and [examples](../examples) has one file per way of training.
+Generated from the docstrings by `scripts/api_reference.py`; a test keeps it current. [examples](../examples) has one
+file per way of training.
 
-Calls on a role return a `concurrent.futures.Future`: the call runs while the program goes on, and `.result()` waits for
-its value and raises its error. Errors are subclasses of `rl_compat.errors.RLCompatError` with a message and a hint.
+Calls on a role return a `concurrent.futures.Future`: the call runs in the background, and `.result()` waits for its value
+or raises its error. Errors are subclasses of `rl_compat.errors.RLCompatError` with a message and a hint.
 """
 
 

@@ -9,7 +9,7 @@ help_if_asked 'usage: scripts/quickstart.sh [RUN.TOML] [KEY=VALUE]...
 
 Makes .venv, installs the torch build that suits this machine and rl_compat, fetches SmolLM2-135M, and trains it with
 PPO on GSM8K; without a GPU in a short run, after a minute of sums on a tiny model. Arguments are handed to `rlc train`.
-Running it again resumes the run and installs nothing anew.' "$@"
+Running it again resumes the run and reinstalls nothing.' "$@"
 
 prepare_environment "[track]"
 [[ ${1:-} == sums ]] || "$venv/bin/rlc" models get smollm2-135m  # sums trains the built-in tiny model

@@ -188,7 +188,7 @@ ROWS = (
 OFFLINE_ROWS = (
     Algorithm(
         name="sft",
-        summary="maximum likelihood of given responses",
+        summary="maximum likelihood of the responses in offline data",
         learns_from="supervised",
         defaults={"optimizer.actor_lr": 2e-5},
     ),
@@ -235,7 +235,7 @@ LOSS_READS: Mapping[PolicyLossName, tuple[str, ...]] = {
 
 
 def is_offline(name: str) -> bool:
-    """Whether an algorithm learns from given responses instead of generating its own."""
+    """Whether an algorithm learns from offline data instead of generating responses."""
     return ALGORITHMS[name].learns_from != "prompts"
 
 

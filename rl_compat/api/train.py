@@ -43,7 +43,7 @@ class TrainedRun:
     validations: Mapping[int, Mapping[str, float]]
     "metrics of each validation by step; 0 is the one before training"
     actor: ActorModel | LearnerModel
-    "the trained model: an `ActorModel`, or a `LearnerModel` after training on given responses"
+    "the trained model: an `ActorModel`, or a `LearnerModel` after training on offline data"
     outcome: RunOutcome
 
     @property

@@ -34,7 +34,7 @@ def evaluate_model(
 
     The prompts come from `data.val_files`. A run is evaluated with its own settings at its newest complete checkpoint.
 
-    For a run that learns from given responses (sft, dpo, kto, reward_model), the loss, margin and accuracy on its
+    For a run that learns from offline data (sft, dpo, kto, reward_model), the loss, margin and accuracy on its
     validation rows are reported instead; add `algorithm.name=ppo` to generate responses to their prompts.
 
     Example: rlc eval runs/gsm8k data.max_val_samples=200
@@ -44,7 +44,7 @@ def evaluate_model(
     from rl_compat.config.load import load_config
     from rl_compat.emulation.device import emulate
     from rl_compat.trainer.tools.evaluate import checkpoint_of, evaluate, run_of
-    from rl_compat.trainer.tools.offline_evaluate import evaluate_offline, has_given_responses
+    from rl_compat.trainer.tools.offline_evaluate import evaluate_offline, uses_offline_data
 
     run = run_of(target)
     checkpoint = None if run is None else checkpoint_of(target, run)
@@ -55,7 +55,7 @@ def evaluate_model(
     machine = load_hardware(hardware, as_card)
     step = checkpoint.step if checkpoint else None
     title = target if checkpoint is None else f"{target} at step {step}"
-    if has_given_responses(loaded.config):
+    if uses_offline_data(loaded.config):
         with TerminalReporter() as reporter:
             measured = evaluate_offline(
                 loaded.config, machine, checkpoint=checkpoint, reporter=reporter, around=emulate

@@ -49,13 +49,13 @@ def read_torch(
             [*command, *subjects], environment={**environment, **NOTHING_FETCHED}, timeout_seconds=timeout_seconds
         )
 
-    beside = Background(lambda: run(*SLOW)) if packages else None
+    slow_parts = Background(lambda: run(*SLOW)) if packages else None
     try:
         child = run(*ALWAYS, *(QUICK if packages else ()))
         reading = parse_child_output(child.stdout, failure=_failure(child, timeout_seconds))
-        if beside is None or reading.build is None:
+        if slow_parts is None or reading.build is None:
             return reading
-        other = beside.result()
+        other = slow_parts.result()
     except (OSError, ValueError) as error:
         return TorchReading(error=f"the child process could not be started: {error}")
     return with_packages(reading, other.stdout, failure=_failure(other, timeout_seconds))

@@ -145,7 +145,9 @@ def _devices_of(pool: PoolRequest, hardware: Hardware) -> Hardware:
     if missing:
         raise HardwareError(f"device {missing[0]} is not visible; visible: {sorted(visible)}")
     if len(pool.devices) > 1:
-        raise HardwareError(f"the devices {list(pool.devices)} are asked for, and a pool has one device")
+        raise HardwareError(
+            f"the pool has the devices {list(pool.devices)}, and this version supports one device per pool"
+        )
     return replace(hardware, devices=tuple(visible[index] for index in pool.devices))
 
 

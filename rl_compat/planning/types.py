@@ -44,7 +44,7 @@ class RolePlan:
     micro_batch_size: int = 1
     "maximum sequences in one forward and backward"
     max_tokens_per_micro_batch: int | None = None
-    "maximum tokens, padding included, in one forward and backward; None is no limit"
+    "maximum tokens, padding included, in one forward and backward; None is unlimited"
     logprob_chunk_tokens: int = 1024
     "response tokens whose logits exist at once"
 

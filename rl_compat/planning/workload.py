@@ -245,7 +245,7 @@ def _online_phases(roles: Collection[RoleName]) -> tuple[Phase, ...]:
 
 
 def _offline_workload(config: RunConfig, actor: ModelShape) -> Workload:
-    """Training on given responses: they are measured, also under the reference, and learned from."""
+    """Training on offline data: its log-probabilities, those of the reference, and updates."""
     algorithm, trainer = config.algorithm, config.trainer
     row = ALGORITHMS[algorithm.name]
     reference_free = algorithm.name == "dpo" and algorithm.dpo.reference_free

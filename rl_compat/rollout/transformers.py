@@ -44,8 +44,7 @@ class DrawAndRecord(LogitsProcessor):
         on_step: Callable[[int], bool],
         device: torch.device,
     ) -> None:
-        """Row i draws for `batch[i]`. `on_step` receives the number of finished rows and returns whether to
-        continue."""
+        """Row i draws for `batch[i]`. `on_step` receives the number of finished rows and returns False to end."""
         self.finished = torch.zeros(len(batch), dtype=torch.bool, device=device)
         self._batch = batch
         self._params = batch[0].params

@@ -290,7 +290,7 @@ class Run:
     def _go_back(self, checkpoint: Path, damage: DamagedCheckpointError) -> Path:
         """The newest complete checkpoint before a damaged one; the run's record returns to its step.
 
-        Raises `damage` when there is none, and when the damaged one was asked for by name.
+        Raises `damage` if there is none, or if the settings name the damaged one.
         """
         older = find_newest(checkpoint.parent, before=self.resumed.step)
         if older.path is None:

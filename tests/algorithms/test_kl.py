@@ -61,7 +61,7 @@ def test_a_plus_keeps_the_value_and_takes_the_slope_of_k2(kind, log_ratio):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize("extreme", [200.0, -200.0, 6e4, -6e4])
 def test_extreme_ratios_leave_values_and_gradients_finite(kind, dtype, extreme):
-    """A-ALG-09: the clamp comes before the exponential, in float32, and the ordinary token beside keeps its value."""
+    """A-ALG-09: the clamp comes before the exponential, in float32, and the ordinary token keeps its value."""
     logprobs = torch.tensor([min(0.0, -extreme), -1.0], dtype=dtype, requires_grad=True)
     ref_logprobs = torch.tensor([min(0.0, extreme), -0.9], dtype=dtype)
 

@@ -15,7 +15,7 @@ from rl_compat.rollout.types import Response, SamplingParams
 
 
 class Recorder:
-    """An engine that only remembers what it was asked for."""
+    """An engine that only records its calls."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []

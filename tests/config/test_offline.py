@@ -1,4 +1,4 @@
-"""Settings of training on given responses: short forms, what is refused, and what has no effect."""
+"""Settings of training on offline data: short forms, refused values, and settings without effect."""
 
 from __future__ import annotations
 

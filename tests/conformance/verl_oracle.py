@@ -23,7 +23,7 @@ UNEVEN = (4, 4, 3, 1)
 
 
 def verl_module(name: str) -> ModuleType:
-    """A module of verl's; skips the test where verl is not there."""
+    """A module of verl; skips the test if verl is not installed."""
     folder = os.environ.get("VERL_ORACLE")
     if folder and folder not in sys.path:
         sys.path.append(folder)

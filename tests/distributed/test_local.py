@@ -70,10 +70,10 @@ def test_a_future_is_pending_when_it_is_returned_and_calls_run_in_order(slow: Sl
 
 def test_workers_of_one_device_share_its_thread_and_others_have_their_own() -> None:
     pool = ResourcePool(gpus=[])
-    one, two, beside = pool.start(Slow), ResourcePool(gpus=[]).start(Slow), start_without_device(Slow)
+    one, two, host_only = pool.start(Slow), ResourcePool(gpus=[]).start(Slow), start_without_device(Slow)
     assert one.run(Slow.thread).result() == two.run(Slow.thread).result() == "device-cpu"
     pending = one.run(Slow.wait, "device")
-    assert beside.run(Slow.thread).result(timeout=10) == "host"
+    assert host_only.run(Slow.thread).result(timeout=10) == "host"
     assert not pending.done()
     one.run(Slow.release)
     assert pending.result() == "device"

@@ -1,4 +1,4 @@
-"""The doctor's command line: both entrances, what is asked wrongly, and a checkout with nothing installed."""
+"""The doctor's command line: both entry points, usage errors, and a checkout with nothing installed."""
 
 from __future__ import annotations
 

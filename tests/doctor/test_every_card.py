@@ -73,7 +73,7 @@ def machine(device: Device, *, python: str = "3.12.8", driver: str | None = "610
 
 
 def compiled_list(listed: list[str]) -> tuple[str, ...]:
-    """What such a wheel says of itself: `sm_120` and `compute_120` for `12.0+PTX`."""
+    """The architectures of such a wheel: `sm_120` and `compute_120` for `12.0+PTX`."""
     names: list[str] = []
     for entry in listed:
         number = entry.partition("+")[0].replace(".", "")

@@ -69,7 +69,7 @@ def test_only_the_first_remedy_of_a_finding_is_taken() -> None:
 
 
 def test_several_builds_of_torch_become_the_one_that_suits_card_driver_and_python() -> None:
-    """A-ENV-01: a P40 gets CUDA 12.6 whatever else is asked for."""
+    """A-ENV-01: a P40 gets CUDA 12.6 whatever else is requested."""
     newer = remedy(Step.TORCH, pip(P40, "install", "torch==2.15.0+cu132"))
 
     lines = block(failure("a.b", OLD_TORCH), warning("c.d", newer))

@@ -1,4 +1,4 @@
-"""The way to a torch that suits the machine: which build, with which Python, driver and packages beside it."""
+"""Remedies for torch: the build that suits the machine, with its Python, driver and packages."""
 
 from __future__ import annotations
 

@@ -151,8 +151,8 @@ def learner(folder: Path, ranks: Ranks, *, objective: Any, kind: str, pack_token
     torch.manual_seed(0)
     worker = LearnerWorker(settings, ranks)
     batch = items(kind)
-    beside = items("labels") if objective.needs_mismatched else None
-    return _run(worker.engine, lambda step: worker.update(batch=batch, mismatched=beside, seed=step), 10)
+    mismatched = items("labels") if objective.needs_mismatched else None
+    return _run(worker.engine, lambda step: worker.update(batch=batch, mismatched=mismatched, seed=step), 10)
 
 
 def engine(folder: Path, ranks: Ranks, **plan: Any) -> PolicyEngine:

@@ -69,8 +69,8 @@ def test_the_right_sum_is_seldom_its_first_choice(model: nn.Module, chat: ChatEn
     wins = 0
     for row in held_out:
         prompt, right = row["prompt"][0]["content"], row["reward_model"]["ground_truth"]
-        beside = answer_logprobs(model, chat, prompt, str(int(right) + 1)).sum()
-        wins += int(beside > answer_logprobs(model, chat, prompt, right).sum())
+        neighbour = answer_logprobs(model, chat, prompt, str(int(right) + 1)).sum()
+        wins += int(neighbour > answer_logprobs(model, chat, prompt, right).sum())
     assert wins / len(held_out) > 0.85
 
 

@@ -1,4 +1,4 @@
-"""Plans of training on given responses: one model, no rollout, and pairs that stay together."""
+"""Plans of training on offline data: one model, no rollout, and pairs that stay together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes the recordings beside it: readings of the sources, put together by the probe's own code.
+"""Writes the recordings in this folder: readings of the sources, joined by the probe's own code.
 
 The H200's GPU facts were measured; the others are composed of the catalogue and of what public reports of such
 machines show. Run as `python -m recordings.compose` in the folder above.

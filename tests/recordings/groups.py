@@ -99,7 +99,7 @@ def mixed_ages() -> Hardware:
 
 
 def mixed_flash() -> Hardware:
-    """flash-attn beside a card that cannot run it (A-ENV-11, variant)."""
+    """flash-attn with a card that cannot run it (A-ENV-11, variant)."""
     gpus = (nvml_device(0, "NVIDIA A100-PCIE-40GB", total=40960 * MIB), nvml_device(1, "Tesla T4", total=15360 * MIB))
     return group(gpus, packages={"flash-attn": "2.6.3"})
 

@@ -1,4 +1,4 @@
-"""On all of the real GSM8K: the official answers, and verl's exact rule beside ours."""
+"""On all of the real GSM8K: the official answers, and verl's exact rule next to ours."""
 
 from __future__ import annotations
 

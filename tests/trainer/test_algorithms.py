@@ -32,7 +32,7 @@ class Lines:
 
 
 def algorithm(name: str) -> dict[str, object]:
-    """The settings that an algorithm needs beside its name."""
+    """The settings that an algorithm needs in addition to its name."""
     groups = {"algorithm.group_size": 4} if ALGORITHMS[name].needs_groups else {}
     return {"algorithm.name": name} | groups | ({"cost.functions": COST} if ALGORITHMS[name].needs_cost else {})
 
@@ -138,7 +138,7 @@ def test_a_cost_model_stands_beside_a_reward_model(llama_folder: Path, tmp_path:
     assert first["cost/score/mean"] != first["critic/score/mean"]
     assert "actor/grad_norm" not in first, "the actor waits for both critics"
     assert first["cost_critic/grad_norm"] > 0
-    assert second["cost/multiplier"] == first["cost/multiplier"], "and so does the price"
+    assert second["cost/multiplier"] == first["cost/multiplier"], "and so does the multiplier"
     assert outcome.after is not None
     assert "val-aux/rlc/arithmetic/cost/mean@1" in outcome.after.metrics()
 

@@ -184,7 +184,7 @@ def test_an_error_at_a_save_loses_no_finished_step(
 
 
 @pytest.mark.parametrize("phase", OFFLINE)
-def test_an_error_in_a_phase_of_training_on_given_responses_loses_no_finished_step(
+def test_an_error_in_a_phase_of_training_on_offline_data_loses_no_finished_step(
     phase: str, injected: Any, whole_dpo_run: Path, llama_folder: Path, tmp_path: Path
 ) -> None:
     arguments = settings(llama_folder, tmp_path / "run", DPO, num_steps=4, save_every=0, validate_every=3)

@@ -1,4 +1,4 @@
-"""The built-in tiny model learns from given responses what held-out rows show."""
+"""The built-in tiny model learns from offline data, as held-out rows show."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def test_kill_9_and_the_same_command_again_give_the_uninterrupted_run(
 
 
 def test_the_compared_runs_do_what_they_are_there_for(llama_folder: Path, tmp_path: Path) -> None:
-    """Prompts are replaced and rows left over, the price moves, and a greedy response is scored."""
+    """Prompts are replaced and rows left over, the multiplier changes, and a greedy response is scored."""
     found = {}
     for name, own in RUNS.items():
         train(settings(llama_folder, tmp_path / name, GROUPS, own, num_steps=NUM_STEPS, keep_checkpoints=NUM_STEPS))

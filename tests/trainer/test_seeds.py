@@ -21,7 +21,7 @@ def test_a_large_seed_trains_resumes_and_validates(seed: int, llama_folder: Path
 
 
 @pytest.mark.parametrize("algorithm", ["sft", "dpo"])
-def test_a_large_seed_trains_on_given_responses(algorithm: str, llama_folder: Path, tmp_path: Path) -> None:
+def test_a_large_seed_trains_on_offline_data(algorithm: str, llama_folder: Path, tmp_path: Path) -> None:
     large = dict.fromkeys(("trainer.seed", "data.seed"), 2**63)
     train(settings(llama_folder, tmp_path / "run", large, {"algorithm.name": algorithm}, num_steps=1))
     assert steps(tmp_path / "run")[1]["train/grad_norm"] > 0

@@ -1,4 +1,4 @@
-"""Whole runs in which vLLM generates on the CPU, beside the same runs with the native engine."""
+"""Whole runs in which vLLM generates on the CPU, compared with the same runs of the native engine."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def test_a_base_that_is_not_there_is_noted(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("release", releases().names)
 def test_the_whole_configuration_of_a_release_is_understood(release: str, tmp_path: Path) -> None:
-    """As Hydra writes it beside a run: every key, most of them nobody's wish; defaults that cannot hold here yield."""
+    """A file as Hydra writes it for a run: every key, mostly defaults, of which inapplicable ones are ignored."""
     number = releases().names.index(release)
     chosen = {key: defaults[number] for key, defaults in releases().defaults.items() if defaults[number] != "-"}
     tree: dict = {}

@@ -141,7 +141,7 @@ VALUES: Mapping[str, str] = {
 
 GROUPS = ["algorithm.adv_estimator=grpo", f"{R}.n=4"]
 
-BESIDE: Mapping[str, Sequence[str]] = {
+COMPANIONS: Mapping[str, Sequence[str]] = {
     f"{A}.kl_loss_": [f"{A}.use_kl_loss=true"],
     f"{A}.policy_loss.clip_cov": [f"{A}.policy_loss.loss_mode=clip_cov"],
     f"{A}.policy_loss.kl_cov": [f"{A}.policy_loss.loss_mode=kl_cov"],
@@ -268,8 +268,8 @@ def _default(key: str) -> Any:
 
 
 def companions_of(key: str) -> list[str]:
-    fitting = [start for start in BESIDE if key.startswith(start)]
-    return [text for text in BESIDE[max(fitting, key=len)] if text.partition("=")[0] != key] if fitting else []
+    fitting = [start for start in COMPANIONS if key.startswith(start)]
+    return [text for text in COMPANIONS[max(fitting, key=len)] if text.partition("=")[0] != key] if fitting else []
 
 
 def _shown(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""Learning from given responses: each loss against one written out, and what must not change it."""
+"""Learning from offline data: each loss against an explicit formula, and what must not change it."""
 
 from __future__ import annotations
 

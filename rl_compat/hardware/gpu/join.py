@@ -55,7 +55,7 @@ def _from_nvml(reading: NvmlReading, environment: Mapping[str, str]) -> JoinedDe
     selection = select_visible(candidates, environment.get("CUDA_VISIBLE_DEVICES"))
     warnings = list(selection.warnings)
     if not order_known:
-        warnings.append("CUDA could not be asked for the order of the GPUs: the fastest is taken to be first")
+        warnings.append("the order of the GPUs could not be read from CUDA: the fastest is assumed to be first")
     devices: list[Device] = []
     for choice in selection.picked:
         device = _from_match(_match_of(ordered, choice), index=len(devices), source=source)

@@ -116,7 +116,7 @@ def _copies_weights(request: MemoryRequest, levers: Levers) -> bool:
 
 
 def _rollout_cast_bytes(request: MemoryRequest, levers: Levers) -> int:
-    """What weights under adapters become to be multiplied: quantized ones a matrix at a time in the dtype of the
+    """Temporary casts of weights under adapters: quantized ones a matrix at a time in the dtype of the
     products, half-kept ones in fp32, the output layer among them, by the native engine a piece at a time."""
     if request.workload.lora_rank == 0:
         return 0
@@ -294,7 +294,7 @@ ITEMS: dict[Pass, Callable[[MemoryRequest, Levers, Sizes, RoleName], dict[str, i
     "score": _forward_items,
     "update": _update_items,
 }
-"what a pass needs beside the resident items"
+"what a pass needs in addition to the resident items"
 
 
 def checkpoint_bytes(workload: Workload, plan: Plan) -> int:

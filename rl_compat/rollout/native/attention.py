@@ -31,6 +31,7 @@ class AttentionLayout:
 
     def masks(self, queries: Tensor, keys: Tensor, dtype: torch.dtype) -> Tensor | dict[str, Tensor]:
         """Query positions [B, Q] and key positions [K] to an additive mask [B, 1, Q, K]: 0 where attended, else -inf.
+
         One mask if all layers have the same type, otherwise one per type.
         """
         distance = queries[:, None, :, None] - keys

@@ -75,8 +75,7 @@ class SlotDecoder:
         self._forward.prefill(torch.tensor([list(ids)], device=self.device), row, every)
 
     def prefill(self, prompts: Sequence[Sequence[int]], slots: Sequence[Sequence[int]], *, prefix: int = 0) -> None:
-        """Store the keys and values of each prompt in its slots, after a shared prefix of `prefix` tokens, with one
-        forward padded on the right."""
+        """Store keys and values of each prompt in its slots, after a shared prefix, in one right-padded forward."""
         width = max(len(prompt) for prompt in prompts)
         ids = torch.zeros(len(prompts), width, dtype=torch.int64)
         for row, prompt in enumerate(prompts):

@@ -24,8 +24,10 @@ MakeProjection = Callable[[Sequence[nn.Module]], Projection]
 
 
 class OwnForward:
-    """Runs a `DecoderSpec` over slots. The residual stream has the dtype of the embedding's output, sums and norms are
-    fp32 inside, matrix products and the cache have `compute_dtype`."""
+    """Runs a `DecoderSpec` over slots.
+
+    The residual stream has the dtype of the embedding's output, sums and norms are fp32 inside, and matrix products and
+    the cache have `compute_dtype`."""
 
     def __init__(
         self,

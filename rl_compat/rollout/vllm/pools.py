@@ -17,8 +17,7 @@ _installed: list[Pools] = []
 
 
 class Pools:
-    """Wraps the callbacks between vLLM's allocator and its C extension. `asleep` holds vLLM's tags of sleeping
-    memory."""
+    """Wraps the callbacks between vLLM's allocator and its C extension. `asleep` holds the tags of sleeping memory."""
 
     def __init__(self, cumem: Any) -> None:
         """`cumem` is vLLM's module of the allocator."""

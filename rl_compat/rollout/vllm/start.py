@@ -126,8 +126,7 @@ def _memory(config: Any, plan: RolloutPlan, *, length: int, on_cpu: bool) -> dic
 
 
 def cache_bytes(config: Any, plan: RolloutPlan, *, length: int) -> int:
-    """Bytes of keys and values of `max_num_seqs` sequences of `length` tokens, and of one block that vLLM keeps
-    empty."""
+    """Bytes of the cache of `max_num_seqs` sequences of `length` tokens, and of one block that vLLM keeps empty."""
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     token = 2 * config.num_hidden_layers * heads * head_size * TORCH_DTYPES[plan.compute_dtype].itemsize

@@ -156,8 +156,7 @@ def _asleep() -> set[str]:
 
 
 def _release_on_cpu(worker: Any) -> Released:
-    """The storages that can be freed: packed weights, which a reload recreates, and the cache, but not unpacked
-    weights."""
+    """The storages that can be freed: packed weights, which a reload recreates, and the cache."""
     for layer in worker.model_runner.model.modules():
         if hasattr(layer, "cpu_linear"):
             layer.cpu_linear = None

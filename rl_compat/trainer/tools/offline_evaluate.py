@@ -20,7 +20,7 @@ from rl_compat.workers.learner import LearnerWorker
 from rl_compat.workers.setup import prepare
 
 
-def has_given_responses(config: RunConfig) -> bool:
+def uses_offline_data(config: RunConfig) -> bool:
     """Whether the algorithm is evaluated on offline data instead of generated responses."""
     return is_offline(config.algorithm.name)
 

@@ -104,9 +104,9 @@ def test_a_second_card_held_by_nouveau_does_not_stop_training() -> None:
 def test_a_card_set_aside_for_a_guest_is_a_warning_or_fine_beside_another() -> None:
     alone = recorded("rtx3090_vfio")
     guest = PciGpu(bus_id="0000:09:00.0", device_id="1b38", kernel_driver="vfio-pci")
-    beside = replace(recorded("rtx3060"), pci_gpus=(guest,))
+    with_guest = replace(recorded("rtx3060"), pci_gpus=(guest,))
     assert found(check_gpu, alone)["gpu.reserved"].severity is Severity.WARNING
-    assert found(check_gpu, beside)["gpu.reserved"].severity is Severity.OK
+    assert found(check_gpu, with_guest)["gpu.reserved"].severity is Severity.OK
 
 
 def test_a_card_that_a_fitting_driver_does_not_list_points_to_its_address_space() -> None:

@@ -154,9 +154,9 @@ def test_a_card_that_shares_the_hosts_memory_asks_for_no_offload() -> None:
 
 def test_a_processor_without_avx2_is_a_warning_where_it_trains_and_a_note_beside_a_card() -> None:
     features = ("f16c",)
-    alone, beside = around(cpu_features=features), around(P40, cpu_features=features)
+    alone, with_p40 = around(cpu_features=features), around(P40, cpu_features=features)
     assert [(item.id, item.severity) for item in check_cpu(alone)] == [("cpu.no_avx2", Severity.WARNING)]
-    assert [(item.id, item.severity) for item in check_cpu(beside)] == [("cpu.no_avx2", Severity.NOTE)]
+    assert [(item.id, item.severity) for item in check_cpu(with_p40)] == [("cpu.no_avx2", Severity.NOTE)]
 
 
 @pytest.mark.parametrize(

@@ -106,10 +106,13 @@ def test_free_memory_that_nobody_could_read_is_a_note() -> None:
 
 def test_a_card_below_4_gib_is_a_warning_unless_a_larger_one_is_there() -> None:
     small = changed(recorded("gtx1660"), memory_total_bytes=2 * GIB, memory_free_bytes=2 * GIB)
-    beside = changed(recorded("mixed_t400_rtx4090"), memory_total_bytes=2 * GIB, memory_free_bytes=2 * GIB)
-    larger = replace(beside.devices[1], memory_total_bytes=24 * GIB, memory_free_bytes=24 * GIB)
+    small_second = changed(recorded("mixed_t400_rtx4090"), memory_total_bytes=2 * GIB, memory_free_bytes=2 * GIB)
+    larger = replace(small_second.devices[1], memory_total_bytes=24 * GIB, memory_free_bytes=24 * GIB)
     assert memory(small)["device_memory.small"].severity is Severity.WARNING
-    assert memory(replace(beside, devices=(beside.devices[0], larger)))["device_memory.small"].severity is Severity.OK
+    assert (
+        memory(replace(small_second, devices=(small_second.devices[0], larger)))["device_memory.small"].severity
+        is Severity.OK
+    )
     assert "device_memory.small" not in memory(recorded("gtx1660"))
 
 

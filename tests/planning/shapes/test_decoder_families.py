@@ -1,4 +1,4 @@
-"""What a configuration tells about the native engine is what the engine says of the model itself."""
+"""The verdict from a configuration is the engine's verdict on the model itself."""
 
 from __future__ import annotations
 

@@ -69,6 +69,6 @@ def test_one_slot_can_be_copied_to_several(decoder: SlotDecoder, llama: nn.Modul
 
 
 def test_tokens_behind_an_end_leave_the_slots_in_range(decoder: SlotDecoder, llama: nn.Module) -> None:
-    """More steps than positions: what is drawn in vain stays at the last position."""
+    """More steps than positions: extra draws stay at the last position."""
     tokens = steps(decoder, PROMPTS, length=8, count=12)
     assert [row[:3] for row in tokens] == [plain_generate(llama, prompt, 3) for prompt in PROMPTS]

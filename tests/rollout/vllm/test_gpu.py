@@ -1,4 +1,4 @@
-"""vLLM on a GPU beside the trainer: memory, weights written in place, draws by kernel, fp32 that is fp32."""
+"""vLLM on the trainer's GPU: memory, weights written in place, draws by kernel, fp32 that is fp32."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole runs on given responses: what they leave behind, and that a stopped one goes on as if it had not been."""
+"""Whole runs on offline data: their outputs, and the exact resume of a stopped one."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def test_a_checkpoint_is_exported_by_its_own_name(
 
 
 def test_adapters_are_merged_into_what_is_exported(lora_run: Path, tmp_path: Path) -> None:
-    """A-CKPT-05, after a LoRA merge: the same logits as the base with its adapters beside it."""
+    """A-CKPT-05, after a LoRA merge: the same logits as the base with separate adapters."""
     assert main(["export", str(lora_run), str(tmp_path / "out")]) == 0
 
     base = load_file(lora_run.parent / "model" / "model.safetensors")

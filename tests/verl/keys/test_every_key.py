@@ -1,4 +1,4 @@
-"""The public keys of nine releases of verl's, all of them: a verdict each, and the settings that it names are set."""
+"""All public keys of nine releases of verl: each has a verdict, and the settings that it names are set."""
 
 from __future__ import annotations
 
