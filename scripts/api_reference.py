@@ -25,8 +25,8 @@ HEAD = """# Python API
 Generated from the docstrings by `scripts/api_reference.py`; a test keeps it current. [examples](../examples) has one
 file per way of training.
 
-Calls on a role return a `concurrent.futures.Future`: the call runs in the background, and `.result()` waits for its value
-or raises its error. Errors are subclasses of `rl_compat.errors.RLCompatError` with a message and a hint.
+Calls on a role return a `concurrent.futures.Future`: the call runs in the background, and `.result()` returns its
+value or raises its error. Errors are subclasses of `rl_compat.errors.RLCompatError` with a message and a hint.
 """
 
 
