@@ -11,7 +11,7 @@ die() {
     exit 2
 }
 
-# help_if_asked TEXT ARGUMENT...: shows the text, and the variables that every script reads, when the first is --help.
+# help_if_asked TEXT ARGUMENT...: shows the text and the variables that every script reads if the first argument is --help.
 help_if_asked() {
     local text=$1 first=${2:-}
     if [[ $first != --help && $first != -h ]]; then
@@ -68,11 +68,11 @@ make_venv() {
     "$python" -c 'import ensurepip, venv' 2>/dev/null ||
         die "\`$python\` cannot make virtual environments" "on Debian or Ubuntu: apt install python3-venv"
     check_disk
-    echo "making $venv with $("$python" --version)"
+    echo "creating $venv with $("$python" --version)"
     "$python" -m venv "$venv"
 }
 
-# install_project EXTRAS: the package with torch held at the version that is there; nothing when it is up to date.
+# install_project EXTRAS: installs the package without changing torch; does nothing if it is current.
 install_project() {
     local extras=$1 held stamp wanted
     held=$(mktemp)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs the torch build that suits this machine's cards and driver into a virtual environment.
+# Installs the torch build for the cards and driver of this machine into a virtual environment.
 set -euo pipefail
 
 usage() {
@@ -22,7 +22,7 @@ fi
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 python=${1:-${RLC_VENV:-$root/.venv}/bin/python}
 if ! command -v "$python" >/dev/null; then
-    echo "error: \`$python\` is not a Python; create the environment first: python3 -m venv $root/.venv" >&2
+    echo "error: \`$python\` is not a Python interpreter; create the environment first: python3 -m venv $root/.venv" >&2
     exit 2
 fi
 exec "$python" "$root/doctor/install_torch.py"
