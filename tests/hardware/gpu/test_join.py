@@ -104,7 +104,7 @@ def test_without_cuda_numbers_count_the_fastest_first_unless_ordered_by_bus() ->
     fastest = join(nvml(SMALL, BIG), TorchReading(), {"CUDA_VISIBLE_DEVICES": "0"})
     by_bus = join(nvml(SMALL, BIG), TorchReading(), {"CUDA_VISIBLE_DEVICES": "0", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"})
     assert fastest.devices[0].name == "NVIDIA GeForce RTX 4090"
-    assert "the fastest is taken to be first" in fastest.warnings[0]
+    assert "fastest" in fastest.warnings[0]
     assert by_bus.devices[0].name == "NVIDIA T400 4GB"
     assert by_bus.warnings == ()
 
