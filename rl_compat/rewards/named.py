@@ -9,7 +9,7 @@ from rl_compat.errors import ConfigError
 from rl_compat.rewards.builtin.table import AUTO, BUILTINS
 
 PREFIX = "python:"
-"begins the name of an object in the settings"
+"prefix of the name of an object in the settings"
 
 RewardFunction = Callable[..., Any]
 "a reward function: called with the keywords of docs/rewards.md that it accepts; returns a number or a dict"

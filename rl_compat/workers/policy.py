@@ -45,7 +45,7 @@ class PolicySettings:
     "temperature of every log-probability"
     num_epochs: int
     mini_batch_size: int | None = None
-    "prompts per optimizer step; the whole batch when not set"
+    "prompts per optimizer step; None is the whole batch"
     tokenizer_folder: Path | None = None
     "where the tokenizer came from; None is the folder of the model"
     trust_remote_code: bool

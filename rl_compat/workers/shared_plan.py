@@ -74,7 +74,7 @@ class SharedPlan:
 
     @property
     def plan(self) -> Plan:
-        """Made when first asked for. Raises ConfigError, HardwareError or DoesNotFitError."""
+        """The plan, computed on first use. Raises ConfigError, HardwareError or DoesNotFitError."""
         return self._solved()[1]
 
     def planned(self, role: RoleName) -> Planned:
@@ -231,7 +231,7 @@ def _placed(
         logger.warning(sentence)
     if is_offline(loaded.config.algorithm.name):
         raise ConfigError(
-            f"`algorithm` is `{loaded.config.algorithm.name}`, which trains on given responses",
+            f"`algorithm` is `{loaded.config.algorithm.name}`, which trains on offline data",
             hint="use `rl_compat.train` for it",
         )
     model = loaded.config.model
