@@ -86,7 +86,7 @@ class Finding:
     "best first; the first one goes into the block of commands"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Check:
     """A question about a machine, answered from its description alone."""
 

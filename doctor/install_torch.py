@@ -21,7 +21,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from rl_compat.capability.binaries import parse_version
 from rl_compat.doctor.checks.system.storage import TORCH_BYTES
-from rl_compat.doctor.checks.torch.build import CHECKS
+from rl_compat.doctor.checks.torch.build import check_architectures, check_torch
+from rl_compat.doctor.checks.torch.cuda import check_torch_driver
 from rl_compat.doctor.findings import Finding, Severity, Step
 from rl_compat.doctor.remedies import torch_remedies
 from rl_compat.doctor.tables.target import suitable_builds
@@ -87,7 +88,8 @@ def not_fixed_by_torch(hardware: Hardware) -> list[Finding]:
 
 
 def _failures(hardware: Hardware) -> list[Finding]:
-    found = [finding for check in CHECKS for finding in check.run(hardware)]
+    checks = (check_torch, check_architectures, check_torch_driver)
+    found = [finding for check in checks for finding in check(hardware)]
     return [finding for finding in found if finding.severity is Severity.FAILURE]
 
 

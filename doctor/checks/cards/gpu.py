@@ -9,7 +9,7 @@ from itertools import chain
 from rl_compat.doctor.checks.cards import visible_devices
 from rl_compat.doctor.checks.cards.device_nodes import check_device_nodes
 from rl_compat.doctor.checks.driver import driver, nvml
-from rl_compat.doctor.findings import Check, Finding, Remedy, Severity, Step, finding, ok
+from rl_compat.doctor.findings import Finding, Remedy, Severity, Step, finding, ok
 from rl_compat.doctor.remedies import shell, unset
 from rl_compat.doctor.tables.cards import Card, all_cards, computing, device_ids, names
 from rl_compat.doctor.tables.drivers import install_driver, why_unlisted
@@ -262,9 +262,3 @@ def _unusable(device: Device) -> bool:
 
 def _places(cards: list[Card]) -> str:
     return ", ".join(card.where for card in cards)
-
-
-CHECKS = (
-    Check(id="gpu", question="which GPUs does CUDA show this process?", run=check_gpu),
-    *visible_devices.CHECKS,
-)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from rl_compat.doctor.findings import Certainty, Check, Finding, Remedy, Severity, Step, finding, ok
+from rl_compat.doctor.findings import Certainty, Finding, Remedy, Severity, Step, finding, ok
 from rl_compat.doctor.remedies import shell
 from rl_compat.doctor.tables.cards import computing
 from rl_compat.doctor.tables.rows import Row
@@ -226,9 +226,3 @@ def _without_slices(hardware: Hardware, device: Device) -> Finding:
         *remedies,
         severity=Severity.WARNING if hardware.devices else Severity.FAILURE,
     )
-
-
-CHECKS = (
-    Check(id="device_memory", question="how much GPU memory is there, and what uses it?", run=check_device_memory),
-    Check(id="mig", question="is a GPU split into MIG slices, and usable?", run=check_mig),
-)

@@ -9,7 +9,7 @@ from rl_compat.capability.attention import sdpa_backends
 from rl_compat.capability.devices import has_tensor_cores
 from rl_compat.capability.kernels import TF32_MINIMUM, TRITON_MINIMUM, torch_compile, triton
 from rl_compat.capability.precision import compute_dtype
-from rl_compat.doctor.findings import Check, Finding, Severity, finding, ok
+from rl_compat.doctor.findings import Finding, Severity, finding, ok
 from rl_compat.doctor.tables.cards import device_ids, with_capability
 from rl_compat.doctor.tables.target import has_a_build
 from rl_compat.hardware.gpu.catalogue import capability_of, find_gpu, read_table, shared_memory_optin_bytes
@@ -136,14 +136,3 @@ def _usable(hardware: Hardware) -> Hardware:
 
 def _weakest(hardware: Hardware) -> Device:
     return min(hardware.devices, key=lambda device: device.compute_capability)
-
-
-CHECKS = (
-    Check(
-        id="precision",
-        question="which number formats are native, emulated or slow on the visible cards?",
-        run=check_precision,
-    ),
-    Check(id="attention", question="which attention kernels do the visible cards support?", run=check_attention),
-    Check(id="kernels", question="do Triton kernels and torch.compile run on the visible cards?", run=check_kernels),
-)

@@ -13,8 +13,7 @@ from rl_compat.capability.attention import sdpa_backends
 from rl_compat.capability.binaries import wheel_supports
 from rl_compat.capability.kernels import triton
 from rl_compat.capability.precision import compute_dtype
-from rl_compat.doctor.checks.cards.visible_devices import DEVICE_ORDER
-from rl_compat.doctor.findings import Certainty, Check, Finding, Remedy, Severity, Step, finding, ok
+from rl_compat.doctor.findings import Certainty, Finding, Remedy, Severity, Step, finding, ok
 from rl_compat.doctor.remedies import shell, unset
 from rl_compat.doctor.tables.cards import device_ids, names, with_capability
 from rl_compat.doctor.tables.rows import capability_text, is_unknown, library_row, serves
@@ -259,11 +258,3 @@ def check_nccl(hardware: Hardware) -> Iterator[Finding]:
         affects=("several GPUs", *device_ids(without)),
         remedies=(Remedy("use one of these cards, or the `gloo` backend of torch.distributed", Step.SETTING),),
     )
-
-
-CHECKS = (
-    Check(id="mixed_devices", question="are the cards alike, and what if not?", run=check_mixed_devices),
-    DEVICE_ORDER,
-    Check(id="links", question="how are the cards connected?", run=check_links),
-    Check(id="nccl", question="does NCCL have code for the cards?", run=check_nccl),
-)

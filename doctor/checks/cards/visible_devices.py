@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from rl_compat.doctor.findings import Check, Finding, Remedy, Severity, finding, ok
+from rl_compat.doctor.findings import Finding, Remedy, Severity, finding, ok
 from rl_compat.doctor.remedies import shell, unset
 from rl_compat.doctor.tables.cards import device_ids, names
 from rl_compat.hardware.gpu.matching import cuda_order
@@ -207,11 +207,3 @@ def _another_card(value: str, number: int, device: Device) -> Finding:
 def _by_bus(*commands: str) -> Remedy:
     kept = "; the cards keep their current places" if commands else ""
     return shell(f"make CUDA number the cards as nvidia-smi does{kept}", f"export {ORDER}=PCI_BUS_ID", *commands)
-
-
-CHECKS = (
-    Check(id="visible_devices", question="does CUDA understand CUDA_VISIBLE_DEVICES?", run=check_visible_devices),
-)
-DEVICE_ORDER = Check(
-    id="device_order", question="do CUDA and nvidia-smi number the cards alike?", run=check_device_order
-)

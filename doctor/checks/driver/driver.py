@@ -7,8 +7,7 @@ from dataclasses import replace
 from datetime import date
 
 from rl_compat.capability.binaries import wheel_supports
-from rl_compat.doctor.checks.driver import nvml
-from rl_compat.doctor.findings import Certainty, Check, Finding, Remedy, Severity, Step, finding, ok
+from rl_compat.doctor.findings import Certainty, Finding, Remedy, Severity, Step, finding, ok
 from rl_compat.doctor.remedies import WSL_LIBRARY_PATH, shell
 from rl_compat.doctor.tables.cards import Card, all_cards, names
 from rl_compat.doctor.tables.drivers import (
@@ -236,10 +235,3 @@ def _no_common_module(hardware: Hardware, old: list[Card], new: list[Card]) -> F
         Remedy(f"pass {names(left_out)} to a virtual machine with its own driver (vfio)", Step.DRIVER),
         severity=Severity.WARNING if hardware.devices else Severity.FAILURE,
     )
-
-
-CHECKS = (
-    Check(id="driver", question="does the NVIDIA driver support every card, and is it consistent?", run=check_driver),
-    Check(id="kernel_module", question="is the kernel module the one that the cards need?", run=check_kernel_module),
-    *nvml.CHECKS,
-)

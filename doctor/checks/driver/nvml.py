@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rl_compat.capability.binaries import TEGRA
-from rl_compat.doctor.findings import Certainty, Check, Finding, Remedy, Severity, Step, ok
+from rl_compat.doctor.findings import Certainty, Finding, Remedy, Severity, Step, ok
 from rl_compat.doctor.remedies import WSL_LIBRARY_PATH, pip_install, shell
 from rl_compat.doctor.tables.cards import all_cards, device_ids
 from rl_compat.hardware.types import Hardware
@@ -88,6 +88,3 @@ def _cgroup_remedies() -> tuple[Remedy, ...]:
             Step.CONTAINER,
         ),
     )
-
-
-CHECKS = (Check(id="nvml", question="does NVML, the driver's own interface, answer?", run=check_nvml),)

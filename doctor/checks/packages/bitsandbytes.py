@@ -8,7 +8,7 @@ from typing import Any
 from rl_compat.capability.binaries import parse_version
 from rl_compat.capability.bitsandbytes import OVERRIDE, find_library, library_file, missing_code, runs, wanted_cuda
 from rl_compat.capability.devices import torch_has_code
-from rl_compat.doctor.findings import Check, Finding, Remedy, Severity, finding, ok
+from rl_compat.doctor.findings import Finding, Remedy, Severity, finding, ok
 from rl_compat.doctor.remedies import pip_install, pip_uninstall, unset
 from rl_compat.doctor.tables.cards import device_ids, with_capability
 from rl_compat.doctor.tables.rows import is_unknown, required, row_for, satisfies
@@ -173,12 +173,3 @@ def _fits(hardware: Hardware, row: Mapping[str, Any], torch: str, cuda: str) -> 
 
 def _floor() -> str:
     return next(str(row["versions"]) for row in required("quant") if row["package"] == NAME)
-
-
-CHECK = Check(
-    id="bitsandbytes",
-    question="does bitsandbytes support 8-bit optimizers and 4-bit weights on these cards?",
-    run=check_bitsandbytes,
-    needs_torch=True,
-    wants_imports=True,
-)

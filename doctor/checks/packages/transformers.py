@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from rl_compat.capability.attention import EFFICIENT_MINIMUM
 from rl_compat.capability.binaries import parse_version
 from rl_compat.capability.devices import torch_has_code, torch_version
-from rl_compat.doctor.findings import Certainty, Check, Finding, Remedy, Severity, finding, ok
+from rl_compat.doctor.findings import Certainty, Finding, Remedy, Severity, finding, ok
 from rl_compat.doctor.remedies import pip_install, pip_uninstall, torch_remedies
 from rl_compat.doctor.tables.cards import with_capability
 from rl_compat.doctor.tables.rows import is_unknown, required, satisfies, transformers_row, trap
@@ -140,12 +140,3 @@ def _companions(hardware: Hardware) -> Iterator[Finding]:
 
 def _requirement(package: str) -> str:
     return next(f"{row['package']}{row['versions']}" for row in required() if row["package"] == package)
-
-
-CHECK = Check(
-    id="transformers",
-    question="does transformers match this torch, this Python and this project?",
-    run=check_transformers,
-    needs_torch=True,
-    wants_imports=True,
-)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from rl_compat.doctor.findings import Certainty, Check, Finding, Remedy, Severity, Step, finding, ok
+from rl_compat.doctor.findings import Certainty, Finding, Remedy, Severity, Step, finding, ok
 from rl_compat.doctor.remedies import shell
 from rl_compat.hardware.types import Hardware, Host
 from rl_compat.units import GIB, format_bytes
@@ -120,12 +120,3 @@ def enlarge(host: Host) -> tuple[Remedy, ...]:
     if host.container == "kubernetes":
         return (pod, run)
     return (run, pod) if host.container else (Remedy("enlarge it until the next restart", Step.SYSTEM, (remount,)),)
-
-
-SHARED_MEMORY = Check(
-    id="shared_memory", question="is /dev/shm large enough for several GPUs?", run=check_shared_memory
-)
-CHECKS = (
-    Check(id="container", question="does the output of a run survive the container?", run=check_container),
-    Check(id="wsl", question="which version of WSL is this?", run=check_wsl),
-)

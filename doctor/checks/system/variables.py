@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from rl_compat.capability.binaries import parse_version
 from rl_compat.capability.devices import torch_version
 from rl_compat.capability.kernels import TF32_MINIMUM
-from rl_compat.doctor.findings import Check, Finding, Remedy, Severity, ok
+from rl_compat.doctor.findings import Finding, Remedy, finding, ok
 from rl_compat.doctor.remedies import shell, unset
 from rl_compat.hardware.gpu.catalogue import read_table
 from rl_compat.hardware.types import Hardware
@@ -23,10 +23,8 @@ class Variable:
 
     name: str
     case: str
-    severity: Severity
     matters: Callable[[Hardware, str], bool]
     what: str
-    why: str
     remedies: Callable[[Hardware], tuple[Remedy, ...]] | None = None
     "unset it if None"
 
@@ -39,15 +37,9 @@ def check_variables(hardware: Hardware) -> Iterator[Finding]:
         if value is None or not variable.matters(hardware, value):
             continue
         found = True
-        yield Finding(
-            f"environment.{variable.case}",
-            variable.severity,
-            f"`{variable.name}={value}` {variable.what}",
-            variable.why,
-            where=(variable.name,),
-            affects=("training",),
-            remedies=variable.remedies(hardware) if variable.remedies else (unset(variable.name),),
-        )
+        remedies = variable.remedies(hardware) if variable.remedies else (unset(variable.name),)
+        what = f"`{variable.name}={value}` {variable.what}"
+        yield finding(f"environment.{variable.case}", what, *remedies, where=(variable.name,))
     if not found:
         yield ok("environment.clean", "no environment variable slows torch down", "environment")
 
@@ -84,66 +76,36 @@ def _ignored_by_vllm(hardware: Hardware, value: str) -> bool:
 
 
 VARIABLES = (
-    Variable(
-        "CUDA_LAUNCH_BLOCKING",
-        "launch_blocking",
-        Severity.WARNING,
-        _on,
-        "makes every kernel wait for the previous one",
-        "training takes several times as long; it is meant for finding the line that raises an error",
-    ),
+    Variable("CUDA_LAUNCH_BLOCKING", "launch_blocking", _on, "makes every kernel wait for the previous one"),
     Variable(
         "PYTORCH_NO_CUDA_MEMORY_CACHING",
         "no_caching",
-        Severity.WARNING,
         lambda hardware, value: bool(hardware.devices),
         "disables torch's memory cache",
-        "every tensor allocates memory from the driver, which is many times slower; it is meant for debuggers",
     ),
     Variable(
         "NVIDIA_TF32_OVERRIDE",
         "tf32_off",
-        Severity.NOTE,
         lambda hardware, value: value.strip() == "0" and _tf32(hardware),
         "disables TF32 in every library, whatever the plan says",
-        "fp32 products in bf16 training run at a fraction of their rate",
     ),
     Variable(
         "NVIDIA_TF32_OVERRIDE",
         "tf32_on",
-        Severity.WARNING,
         lambda hardware, value: value.strip() == "1" and _tf32(hardware),
         "enables TF32 in every library, whatever the plan says",
-        "a run planned with exact fp32 products silently has a mantissa of ten bits",
     ),
     Variable(
-        "CUDA_MODULE_LOADING",
-        "eager_loading",
-        Severity.NOTE,
-        _eager,
-        "loads every kernel at the start instead of at its first use",
-        "the CUDA context then needs hundreds of MiB more on every card, and the start takes longer",
+        "CUDA_MODULE_LOADING", "eager_loading", _eager, "loads every kernel at the start instead of at its first use"
     ),
     Variable(
         "PYTORCH_ALLOC_CONF",
         "alloc_conf_not_read",
-        Severity.NOTE,
         _too_early,
         "has a name that this torch reads only in part or not at all",
-        "settings such as `expandable_segments:True` are silently ignored",
         _old_name,
     ),
     Variable(
-        "VLLM_ATTENTION_BACKEND",
-        "vllm_backend_not_read",
-        Severity.NOTE,
-        _ignored_by_vllm,
-        "has no effect: vLLM ignores it since 0.15",
-        "select the backend with `--attention-backend`",
+        "VLLM_ATTENTION_BACKEND", "vllm_backend_not_read", _ignored_by_vllm, "has no effect: vLLM ignores it since 0.15"
     ),
-)
-CHECK = Check(
-    id="environment",
-    question="does an environment variable slow training down or have no effect?",
-    run=check_variables,
 )

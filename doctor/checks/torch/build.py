@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rl_compat.capability.binaries import needs_ptx, parse_version, wheel_supports
-from rl_compat.doctor.checks.torch.cuda import check_torch_driver
 from rl_compat.doctor.checks.torch.imports import import_error
-from rl_compat.doctor.findings import Check, Finding, Remedy, Severity, Step, finding, ok
+from rl_compat.doctor.findings import Finding, Remedy, Severity, Step, finding, ok
 from rl_compat.doctor.remedies import install_torch, shell, torch_remedies
 from rl_compat.doctor.tables.cards import device_ids, with_capability
 from rl_compat.doctor.tables.rows import satisfies, transformers_row
@@ -174,25 +173,3 @@ def _compiles(hardware: Hardware, torch: TorchBuild, devices: list[Device]) -> F
         affects=device_ids(devices),
         remedies=() if enough else (install_torch(hardware),),
     )
-
-
-CHECKS = (
-    Check(
-        id="torch",
-        question="is torch installed, does it import, and does rl_compat support the build and release?",
-        run=check_torch,
-        needs_torch=True,
-    ),
-    Check(
-        id="torch_architectures",
-        question="does this torch have code for every visible card?",
-        run=check_architectures,
-        needs_torch=True,
-    ),
-    Check(
-        id="torch_driver",
-        question="does the driver support the CUDA version of torch, and does CUDA answer?",
-        run=check_torch_driver,
-        needs_torch=True,
-    ),
-)

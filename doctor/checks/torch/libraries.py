@@ -11,7 +11,7 @@ from pathlib import PurePosixPath
 from rl_compat.capability.binaries import TEGRA, parse_version
 from rl_compat.capability.devices import torch_has_code
 from rl_compat.doctor.checks.torch.cuda import classify_start_error, driver_fits
-from rl_compat.doctor.findings import Check, Finding, Remedy, Severity, finding, ok
+from rl_compat.doctor.findings import Finding, Remedy, Severity, finding, ok
 from rl_compat.doctor.remedies import pip_install, shell, unset
 from rl_compat.doctor.tables.cards import device_ids, with_capability
 from rl_compat.doctor.tables.rows import first_match, is_unknown, library_row, pinned_library, serves
@@ -272,19 +272,3 @@ def _wrong_library(hardware: Hardware, library: CudaLibrary, package: str, versi
 def _downgrade(hardware: Hardware, package: str, version: str) -> Remedy:
     what = f"install {package} {version}, the release that torch requires, and do not upgrade it"
     return pip_install(hardware, what, "--no-deps", f"{package}=={version}")
-
-
-CHECKS = (
-    Check(
-        id="libraries",
-        question="are other CUDA libraries found before torch's own?",
-        run=check_libraries,
-        needs_torch=True,
-    ),
-)
-CUDA_LIBRARIES = Check(
-    id="cuda_libraries",
-    question="do cuDNN and cuBLAS have code for these cards, and are they the ones that torch requires?",
-    run=check_cuda_libraries,
-    needs_torch=True,
-)

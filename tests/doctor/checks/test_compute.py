@@ -10,11 +10,15 @@ from fakes.doctor import missing
 from fakes.machines import GTX_1660, H200, P40, P100, T4, V100, machine, recorded
 
 from rl_compat.capability.binaries import TEGRA
-from rl_compat.doctor.checks.cards.precision import CHECKS, HALF, check_attention, check_kernels, check_precision
+from rl_compat.doctor.checks.cards.precision import HALF, check_attention, check_kernels, check_precision
 from rl_compat.doctor.checks.system.variables import check_variables
+from rl_compat.doctor.diagnosis import select_checks
 from rl_compat.doctor.findings import Finding, Severity
+from rl_compat.doctor.table import CHECKS as EVERY_CHECK
 from rl_compat.hardware.gpu.catalogue import all_gpus
 from rl_compat.hardware.types import Device, Hardware
+
+CHECKS = select_checks(EVERY_CHECK, ("precision", "attention", "kernels"))
 
 
 def found(findings: Iterable[Finding]) -> dict[str, Finding]:

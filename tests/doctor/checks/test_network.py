@@ -5,10 +5,14 @@ from __future__ import annotations
 import pytest
 from fakes.machines import P40, host
 
-from rl_compat.doctor.checks.system.network import CHECKS, check_hub, check_package_index
+from rl_compat.doctor.checks.system.network import check_hub, check_package_index
+from rl_compat.doctor.diagnosis import select_checks
 from rl_compat.doctor.findings import Certainty, Finding, Severity
+from rl_compat.doctor.table import CHECKS as EVERY_CHECK
 from rl_compat.doctor.tables.rows import required
 from rl_compat.hardware.types import Endpoint, Hardware, Software, TorchBuild
+
+CHECKS = select_checks(EVERY_CHECK, ("hub", "package_index"))
 
 HUB = "https://huggingface.co"
 COMPLETE: dict[str, str | None] = {row["package"]: "99.0" for row in required()}

@@ -15,15 +15,14 @@ from fakes.doctor import missing
 from fakes.machines import A100, GTX_1660, H200, P40, T4, V100, gpu, recorded
 
 from rl_compat.capability.bitsandbytes import find_library, library_file
-from rl_compat.doctor.checks.packages import bitsandbytes, engines, kernels, transformers
-from rl_compat.doctor.checks.packages import required as required_packages
 from rl_compat.doctor.checks.packages.bitsandbytes import check_bitsandbytes, fitting_release
 from rl_compat.doctor.checks.packages.kernels import check_attention_packages
 from rl_compat.doctor.checks.packages.required import check_required_packages
 from rl_compat.doctor.checks.packages.transformers import check_transformers
-from rl_compat.doctor.checks.torch import libraries
 from rl_compat.doctor.checks.torch.libraries import check_cuda_libraries
+from rl_compat.doctor.diagnosis import select_checks
 from rl_compat.doctor.findings import Finding, Severity
+from rl_compat.doctor.table import CHECKS as EVERY_CHECK
 from rl_compat.hardware.gpu.catalogue import all_gpus, read_table
 from rl_compat.hardware.types import Device, Driver, Hardware, TorchBuild
 from rl_compat.units import GIB
@@ -445,9 +444,12 @@ def test_packages_that_do_not_import_are_found() -> None:
 
 # ---- every combination of the tables
 
-CHECKS = (
-    *(required_packages.CHECK, transformers.CHECK, bitsandbytes.CHECK, kernels.CHECK),
-    *(libraries.CUDA_LIBRARIES, *engines.CHECKS),
+CHECKS = select_checks(
+    EVERY_CHECK,
+    (
+        *("required_packages", "transformers", "bitsandbytes", "attention_packages"),
+        *("cuda_libraries", "vllm", "vllm_cpu", "sglang"),
+    ),
 )
 DRIVERS = ("470.86", "550.54.14", "580.95.05", None)
 
