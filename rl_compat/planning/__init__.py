@@ -1,1 +1,1 @@
-"""Facts and wishes turned into a Plan."""
+"""Planning: hardware facts and requests become a Plan."""

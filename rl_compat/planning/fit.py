@@ -122,7 +122,7 @@ def _roles_by_pool(
     found = {pool: [role for role in workload.models if placement.get(role, pools[0]) == pool] for pool in pools}
     for pool, roles in found.items():
         if not roles:
-            raise ConfigError(f"pool `{pool}` has no role", hint="place a role on it, or leave it out")
+            raise ConfigError(f"pool `{pool}` has no role", hint="place a role on it, or remove it")
     return found
 
 

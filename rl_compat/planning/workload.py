@@ -20,7 +20,7 @@ from rl_compat.planning.shapes.shape import ModelShape
 from rl_compat.planning.types import CRITIC_ROLES, TRAINED_ROLES, RoleName
 
 VALIDATION_SEQS = 128
-"responses worth generating at once in a validation, however small a training batch is"
+"useful number of concurrent sequences in a validation, independent of the training batch"
 HEADLESS_ROLES = (*CRITIC_ROLES, "reward", "cost")
 "one number per sequence or token instead of an output over the vocabulary"
 
@@ -55,7 +55,7 @@ class Workload:
     sequences_per_row: int = 1
     "responses to a prompt, or sequences of a given row"
     min_rollout_seqs: int = 0
-    "responses worth generating at once even if a step has fewer, because a validation has more"
+    "useful number of concurrent sequences of a validation, even if a step has fewer"
     lora_rank: int = 0
     "of the adapters of trained roles; 0 trains all weights"
     lora_targets: tuple[str, ...] = ()
@@ -77,7 +77,7 @@ class Workload:
 
     @property
     def rollout_seqs(self) -> int:
-        """Responses worth generating at once."""
+        """The useful number of concurrent sequences."""
         return max(self.batch_size * self.sequences_per_row, self.min_rollout_seqs)
 
     @property
@@ -103,7 +103,7 @@ class Workload:
         return any(phase.does == "update" and phase.role == role for phase in self.phases)
 
     def is_headless(self, role: RoleName) -> bool:
-        """Whether a role gives one number instead of an output over the vocabulary."""
+        """Whether a role outputs one number instead of logits over the vocabulary."""
         return role in HEADLESS_ROLES or (role == "actor" and self.scores)
 
     def trainable_parameters(self, role: RoleName) -> int:

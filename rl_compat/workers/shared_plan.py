@@ -33,24 +33,24 @@ OWN = ("model.path", "model.trust_remote_code")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacedModel:
-    """The model of one role, and the pool that it works on."""
+    """The model of one role, and its pool."""
 
     source: ModelSource
     shape: ModelShape
     pool: ResourcePool
     values: Mapping[str, Any]
-    "settings given for this role, by dotted key"
+    "settings of this role, by dotted key"
     shared: tuple[str, ...]
-    "settings that follow the actor's where they are not given"
+    "settings that default to the actor's"
     tokenizer: TokenizerBundle | None = None
     "of the actor"
 
 
 class SharedPlan:
-    """The roles of a program and their plan, which is made when the first of them starts."""
+    """The roles of a program and their plan, which is computed when the first role starts."""
 
     def __init__(self, *, neighbours: Sequence[RoleName] = ()) -> None:
-        """`neighbours` are roles outside this plan that it leaves room for, each with a model of the same shape."""
+        """`neighbours` are roles outside of this plan for which it leaves room, each with a model of the same shape."""
         self._neighbours = tuple(neighbours)
         self._models: dict[RoleName, PlacedModel] = {}
         self._planned: tuple[Workload, Plan, Mapping[str, ResourcePool]] | None = None
@@ -63,8 +63,8 @@ class SharedPlan:
         self.check_open()
         if self._planned is not None:
             raise ConfigError(
-                f"the {role} is new, and this session is planned for: {', '.join(self._models)}",
-                hint="make every role before the first call of one, or use a second session",
+                f"the {role} was added after the session was planned for: {', '.join(self._models)}",
+                hint="create all roles before the first call, or use a second session",
             )
         if role in self._models:
             raise ConfigError(f"this session already has the {role}")
@@ -78,7 +78,7 @@ class SharedPlan:
         return self._solved()[1]
 
     def planned(self, role: RoleName) -> Planned:
-        """What one role is built from. Its model stands in for the actor's, where the role is another."""
+        """The settings and plan from which one role is built, with its model in place of the actor's."""
         workload, plan, pools = self._solved()
         model = self._models[role]
         return Planned(
@@ -91,16 +91,16 @@ class SharedPlan:
         )
 
     def move(self, role: RoleName, pool: ResourcePool) -> None:
-        """Plan again with a role on another pool. An error leaves the plan as it is."""
+        """Plan again with a role on another pool. An error changes nothing."""
         self._change(role, replace(self._models[role], pool=pool))
 
     def replace_model(self, role: RoleName, path: str) -> None:
-        """Plan again with another model for a role. An error leaves the plan as it is."""
+        """Plan again with another model for a role. An error changes nothing."""
         old = self._models[role]
         self._change(role, _placed(role, path, pool=old.pool, values=old.values, shared=old.shared))
 
     def close(self) -> None:
-        """No role starts any more."""
+        """Close the session: no further role can start."""
         self._closed = True
 
     def check_open(self) -> None:
@@ -109,7 +109,7 @@ class SharedPlan:
             raise ConfigError("the session is closed", hint="use the roles inside its `with` block")
 
     def reference_is_base(self) -> bool:
-        """Whether the actor with its adapters switched off is the reference: same model, pool and temperature."""
+        """Whether the actor with disabled adapters serves as the reference: same model, pool and temperature."""
         if not {"actor", "reference"} <= self._models.keys():
             return False
         actor, reference = self._models["actor"], self._models["reference"]
@@ -133,7 +133,7 @@ class SharedPlan:
                 raise
 
     def _config(self, role: RoleName) -> RunConfig:
-        """The settings of a role: given for it, else for the actor, else the default."""
+        """The settings of a role: its own, else the actor's, else the default."""
         model, actor = self._models[role], self._models.get("actor")
         followed = {} if actor is None else {key: actor.values[key] for key in model.shared if key in actor.values}
         return load_values(None, {**followed, **model.values}).config
@@ -194,7 +194,7 @@ class SharedPlan:
         return workload.with_adapters(workload.lora_rank) if workload.lora_rank > 0 and is_base else workload
 
     def _check_ids(self) -> None:
-        """Raise ModelError for a role with a smaller vocabulary than that of the actor, whose tokens it reads."""
+        """Raise ModelError for a role whose vocabulary is smaller than the actor's."""
         actor = self._models.get("actor")
         if actor is None or actor.tokenizer is None:
             return
@@ -207,7 +207,7 @@ class SharedPlan:
                 )
 
     def _request(self, name: str, pool: ResourcePool) -> PoolRequest:
-        """What the roles of a pool ask of its devices."""
+        """The requests of the roles of a pool to its devices."""
         roles = [role for role, model in self._in_order().items() if _name(model.pool) == name]
         configs = {role: self._config(role) for role in roles}
         optimizers = {role: config.optimizer.name for role, config in configs.items() if role in TRAINED_ROLES}

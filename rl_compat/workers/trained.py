@@ -36,13 +36,13 @@ class TrainedWorker:
         however many mini-batches it has.
         """
         total = num_epochs * -(-len(batch.groups.unique()) // prompts_per_mini_batch)
-        pieces = mini_batches(batch, prompts_per_mini_batch=prompts_per_mini_batch, num_epochs=num_epochs, seed=seed)
+        batches = mini_batches(batch, prompts_per_mini_batch=prompts_per_mini_batch, num_epochs=num_epochs, seed=seed)
         step = self.engine.step
         assert step is not None, "a worker without an optimizer does not learn"
-        for number, piece in enumerate(pieces):
+        for number, mini_batch in enumerate(batches):
             if step.settings.steps_per_batch is not None:
                 step.num_updates = (self.version + number / total) * step.settings.steps_per_batch
-            yield piece
+            yield mini_batch
         self.version += 1
 
     @dispatch()

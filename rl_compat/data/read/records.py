@@ -70,7 +70,7 @@ def as_source(
     *,
     name: str = "data",
 ) -> str | Records:
-    """Data from Python as a source that everything that takes a name of `data.train_files` takes as well.
+    """Data from Python as a source, usable in place of a name in `data.train_files`.
 
     A name, a `datasets.Dataset`, a `datasets.IterableDataset`, rows in a list, or a function that returns an iterator
     over rows: it is called for every pass and must give the same rows in the same order each time. `name` appears in

@@ -93,7 +93,7 @@ def rollout_engine_bytes(request: MemoryRequest, levers: Levers, sizes: Sizes) -
 
 
 def engine_needs_bytes(request: MemoryRequest, levers: Levers, sizes: Sizes) -> int:
-    """The least that the engine must hold: vLLM fills all of the fraction that it is given."""
+    """The minimum memory of the engine: vLLM fills its whole fraction."""
     return sum(rollout_engine_bytes(replace(request, vllm_share_bytes=None), levers, sizes).values())
 
 
@@ -177,7 +177,7 @@ def _forward_items(request: MemoryRequest, levers: Levers, sizes: Sizes, role: R
 
 
 def _mask_items(request: MemoryRequest, sizes: Sizes) -> dict[str, int]:
-    """The mask of rows that share lines as long as the longest sequence."""
+    """The attention mask of packed rows, whose packs are as long as the longest sequence."""
     return (
         {"attention mask": sizes.micro_batch_tokens * request.workload.length * MASK_BYTES}
         if request.workload.packs
@@ -261,7 +261,7 @@ def _cast_items(request: MemoryRequest, levers: Levers, role: RoleName) -> dict[
 
 
 def _resident(request: MemoryRequest, levers: Levers, sizes: Sizes, phase: Phase) -> dict[str, int]:
-    """What stays on the device during a phase whatever the phase does."""
+    """The resident items of a phase."""
     work = request.workload
     items = {"context": request.context_bytes}
     for role in work.models:

@@ -65,7 +65,7 @@ class Levers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """How much is computed at once."""
+    """The sizes of micro-batches, prefills and rollouts."""
 
     micro_batch_tokens: int
     logprob_chunk_tokens: int

@@ -42,7 +42,7 @@ def kv_room_bytes(
 
 
 def engine_room_bytes(share: float | None, hardware: Hardware, request: MemoryRequest) -> int | None:
-    """What the user lets the engine hold, KV cache and weights together; None where the planner decides."""
+    """The user's limit of the engine's memory, KV cache and weights together; None if the planner decides."""
     if share is None:
         return None
     copy = request.actor.num_parameters * 2 if request.rollout_dtype != "fp32" else 0
@@ -60,7 +60,7 @@ def engine_room_bytes(share: float | None, hardware: Hardware, request: MemoryRe
 
 
 def with_share(request: MemoryRequest, share: float | None, hardware: Hardware) -> MemoryRequest:
-    """The request with what vLLM takes if the user set its fraction: all of it, whatever the sequences need."""
+    """The request with vLLM's memory if the user set its fraction, all of which vLLM fills."""
     if share is None or request.engine != "vllm":
         return request
     return replace(request, vllm_share_bytes=int(share * device_bytes(hardware)))

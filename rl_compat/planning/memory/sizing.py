@@ -20,7 +20,7 @@ class Wanted:
     """Upper limits of useful sizes, and sizes that the user fixed."""
 
     num_sequences: int
-    "to generate at once if they fit"
+    "maximum concurrent sequences, if they fit"
     mini_batch_sequences: int
     max_num_seqs: int | None = None
     max_prefill_tokens: int | None = None
