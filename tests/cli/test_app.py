@@ -127,7 +127,11 @@ def test_an_interrupt_is_exit_code_130(tmp_path: Path) -> None:
         "    time.sleep(3600)\n"
     )
     process = subprocess.Popen(
-        [sys.executable, script, tmp_path], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, script, tmp_path],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"

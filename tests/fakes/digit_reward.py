@@ -9,7 +9,7 @@ import os
 import time
 from pathlib import Path
 
-SLEEP_SECONDS = 300
+SLEEP_SECONDS = 3600
 "after a signal was sent"
 
 _calls = 0

@@ -8,12 +8,10 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.digit_reward import SLEEP_SECONDS
 from fakes.runs import GRPO_LORA, PPO, records, settings, steps, train
 from safetensors.torch import load_file
 
@@ -138,21 +136,19 @@ def test_a_signal_while_models_load_ends_the_run_without_an_error(llama_folder: 
 def test_the_command_ends_with_the_signals_code_and_one_line_on_how_to_resume(
     number: int, llama_folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], on_one_core: list[str]
 ) -> None:
-    """A-UX-02: the signal comes while the process of a custom reward works."""
+    """A-UX-02: the signal comes while the process of a custom reward works, for longer than a test may take."""
     signalled = {
         "reward.function_arguments.signal": int(number),
         "reward.function_arguments.at_call": "3",
         "data.val_files": "",
     }
     arguments = settings(llama_folder, tmp_path / "run", signalled, **STEPS)
-    started = time.monotonic()
     code = main(["train", *on_one_core, *arguments])
 
     shown = capfd.readouterr().err
     assert code == 128 + number
     assert {signal.Signals(number).name, "step 2"} <= set(re.findall(r"SIG\w+|step \d+", shown.splitlines()[-1]))
     assert "Traceback" not in shown
-    assert time.monotonic() - started < SLEEP_SECONDS, "the reward function was waited for"
     assert not reward_processes()
 
 

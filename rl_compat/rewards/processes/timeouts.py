@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -23,6 +24,10 @@ LOAD_SECONDS = 120.0
 "time limit for importing the user's file"
 GRACE_SECONDS = 2.0
 "time on top of the limit that overlapping calls enforce themselves"
+
+MAX_DELAY = 10.0
+"time that waiting for a processor adds to a limit at most, in limits"
+SHORTEST_WAIT_SECONDS = 0.01
 
 _CHILD = (
     "import sys; sys.path[:] = sys.argv[2:]; "
@@ -148,12 +153,17 @@ class TimedFunction:
         fault = None
         try:
             self._connection.send(Work(calls=tuple(calls[i] for i in pending), one_by_one=one_by_one))
+            limit = self._limit_seconds(len(pending), one_by_one=one_by_one)
+            announces = one_by_one or self._ready.batched
+            running = not announces
             while len(done) < len(pending):
-                if not self._connection.poll(self._limit_seconds(len(pending), one_by_one=one_by_one)):
+                if not self._hears_within(limit if running else LOAD_SECONDS):
                     fault = "timeout"
                     break
                 position, outcome = self._connection.recv()
-                done[pending[position]] = outcome
+                running = outcome is None or self._ready.batched or not announces
+                if outcome is not None:
+                    done[pending[position]] = outcome
         except (EOFError, ConnectionError):
             fault = "ended"
         if fault is None:
@@ -163,6 +173,18 @@ class TimedFunction:
         for index in self._at_fault([i for i in pending if i not in done], one_by_one=one_by_one):
             done[index] = self._failure(calls[index], fault=fault, exit_code=exit_code)
         return done
+
+    def _hears_within(self, seconds: float) -> bool:
+        """Whether the process sends something in time; time in which it waits for a processor is added."""
+        assert self._connection is not None and self._process is not None
+        started, waited = time.monotonic(), _seconds_without_processor(self._process.pid)
+        remaining = seconds
+        while remaining > SHORTEST_WAIT_SECONDS:
+            if self._connection.poll(remaining):
+                return True
+            delay = _seconds_without_processor(self._process.pid) - waited
+            remaining = started + seconds + min(delay, MAX_DELAY * seconds) - time.monotonic()
+        return self._connection.poll(0)
 
     def _at_fault(self, unanswered: Sequence[int], *, one_by_one: bool) -> Sequence[int]:
         """The call that was running, or all calls of a batch. Among overlapping calls it is unknown, hence none."""
@@ -226,3 +248,11 @@ class TimedFunction:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+
+
+def _seconds_without_processor(pid: int) -> float:
+    """Time in which the main thread of a process was ready to run but had no processor; 0 if the system hides it."""
+    try:
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0

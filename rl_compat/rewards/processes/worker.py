@@ -119,10 +119,14 @@ def load_builtin(name: str, arguments: Mapping[str, str]) -> CustomFunction:
 
 
 def serve(connection: Connection, function: CustomFunction, timeout_seconds: float) -> None:
-    """Answer each Work with one (position, outcome) per call. Raises EOFError if the other end closes."""
+    """Answer each Work with one (position, outcome) per call. Raises EOFError if the other end closes.
+
+    (position, None) announces a call, or a batch of them, whose time the other end limits.
+    """
     while True:
         work: Work = connection.recv()
         if function.batched:
+            connection.send((0, None))
             with _Deadline(timeout_seconds * len(work.calls)):
                 outcomes = function.score_batch(work.calls)
             for position, outcome in enumerate(outcomes):
@@ -133,6 +137,7 @@ def serve(connection: Connection, function: CustomFunction, timeout_seconds: flo
                 asyncio.run(_concurrent(connection, function, work.calls, timeout_seconds))
         else:
             for position, call in enumerate(work.calls):
+                connection.send((position, None))
                 with _Deadline(timeout_seconds):
                     outcome = function.score(call)
                 connection.send((position, outcome))
