@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any, is_typeddict
 
 import rl_compat
+from rl_compat.config.options import option_keys
+from rl_compat.config.settings import settings
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "api.md"
 HEAD = """# Python API
@@ -59,12 +61,18 @@ def section(name: str, public: Any) -> str:
     lines = [f"## {name}", inspect.getdoc(public) or ""]
     if is_typeddict(public):
         return "\n\n".join([*lines, *fields(public)])
-    lines.insert(1, code(f"{name}{signature(public)}"))
+    if not is_internal(public):
+        lines.insert(1, code(f"{name}{signature(public)}"))
     if inspect.isclass(public):
         lines += fields(public)
         for method, value in methods(public):
             lines += [f"### {name}.{method}", *described(name, method, value)]
     return "\n\n".join(lines)
+
+
+def is_internal(public: Any) -> bool:
+    """Whether only the package itself makes the call: it takes the plan of a session."""
+    return "SharedPlan" in signature(public)
 
 
 def described(owner: str, name: str, value: Any) -> list[str]:
@@ -85,6 +93,8 @@ def methods(public: type) -> Iterator[tuple[str, Any]]:
         for name, raw in vars(base).items():
             value = raw.__func__ if isinstance(raw, classmethod | staticmethod) else raw
             is_public = not name.startswith("_") and (inspect.isfunction(value) or isinstance(value, property))
+            if is_public and inspect.isfunction(value) and is_internal(value):
+                continue
             if is_public and name not in seen and inspect.getdoc(value):
                 seen.add(name)
                 yield name, value
@@ -98,14 +108,17 @@ def fields(public: type) -> list[str]:
     if dataclasses.is_dataclass(public):
         rows = [(item.name, item.type, shown(item)) for item in dataclasses.fields(public) if item.init]
     else:
-        rows = [(name, kind, "") for name, kind in annotations(public).items()]
+        known = {name: settings()[key] for name, key in option_keys(public).items()}
+        rows = [(name, kind, f"`{known[name].default!r}`") for name, kind in annotations(public).items()]
+        told = {name: f"{setting.sentence} (`{setting.key}`)" for name, setting in known.items()}
     cells = [f"| `{name}` | `{escaped(kind)}` | {value} | {told.get(name, '')} |" for name, kind, value in rows]
     return ["\n".join(["| field | type | default | |", "|---|---|---|---|", *cells])]
 
 
 def annotations(public: type) -> dict[str, Any]:
     """The fields of a TypedDict with their types as written."""
-    return {name: getattr(kind, "__forward_arg__", kind) for name, kind in public.__annotations__.items()}
+    texts = {name: getattr(kind, "__forward_arg__", str(kind)) for name, kind in public.__annotations__.items()}
+    return {name: text.removeprefix("Annotated[").rpartition(", ")[0] for name, text in texts.items()}
 
 
 def shown(item: dataclasses.Field[Any]) -> str:

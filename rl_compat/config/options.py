@@ -5,9 +5,11 @@ from __future__ import annotations
 import typing
 from collections.abc import Collection, Mapping
 from functools import cache
+from operator import attrgetter
 from typing import Any
 
 from rl_compat.config.settings import settings
+from rl_compat.config.types import RunConfig
 from rl_compat.config.values import Mismatch, coerce, violations
 from rl_compat.errors import ConfigError, did_you_mean
 
@@ -34,6 +36,18 @@ def values_of_options(
             hint = f"it is an option of {' and '.join(users)}" if users else did_you_mean(name, keys, listed)
             raise ConfigError(f"`{name}` is not an option of `{owner}`", hint=hint)
     return {keys[name]: checked_value(name, value, key=keys[name]) for name, value in given.items()}
+
+
+def check_section(section: str, values: Any) -> None:
+    """Raise ConfigError, with its key, for a value of a section's dataclass that its setting does not allow."""
+    expected = type(getattr(RunConfig(), section))
+    if not isinstance(values, expected):
+        given = f"`{values!r}`" if isinstance(values, str | int | float) else f"a {type(values).__name__}"
+        raise ConfigError(f"`{section}` takes an `{expected.__name__}`, not {given}")
+    for key, setting in settings().items():
+        name = key.removeprefix(f"{section}.")
+        for words in violations(attrgetter(name)(values), setting.annotation) if name != key else ():
+            raise ConfigError(f"`{key}` {words}")
 
 
 def checked_value(name: str, value: Any, *, key: str) -> Any:

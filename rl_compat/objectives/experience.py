@@ -14,6 +14,7 @@ from rl_compat.algorithms.kl import kl_estimate
 from rl_compat.algorithms.masking import masked_mean
 from rl_compat.algorithms.table import KLKind
 from rl_compat.batch import Batch
+from rl_compat.config.options import check_section
 from rl_compat.config.types import AlgorithmConfig, OffPolicyConfig
 from rl_compat.objectives.off_policy import Corrected, correct, corrects
 
@@ -24,6 +25,11 @@ class ExperienceSettings:
 
     algorithm: AlgorithmConfig = field(default_factory=AlgorithmConfig)
     off_policy: OffPolicyConfig = field(default_factory=OffPolicyConfig)
+
+    def __post_init__(self) -> None:
+        """Raise ConfigError for a value that its setting does not allow."""
+        check_section("algorithm", self.algorithm)
+        check_section("off_policy", self.off_policy)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

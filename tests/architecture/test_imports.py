@@ -42,7 +42,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "rewards": {"errors", "trajectory", "config.types"},
     "models": {"errors", "units", "planning.types"},
     "distributed": {"errors", "batch", "trajectory", "hardware.types", "hardware.probe"},
-    "objectives": {"errors", "algorithms", "trajectory", "batch", "config.types", "data", "training"},
+    "objectives": {"errors", "algorithms", "trajectory", "batch", "config.options", "config.types", "data", "training"},
     "resharding": {"errors"},
     "rollout": {"errors", "units", "algorithms", "config.types", "trajectory", "models", "planning.types", "resharding"}
     | {"planning.shapes.decoder_families"},
