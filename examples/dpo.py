@@ -1,4 +1,4 @@
-"""DPO on pairs of a right and a wrong sum.
+"""DPO on pairs of a right and a random sum.
 
 python examples/dpo.py
 """
@@ -9,10 +9,7 @@ import rl_compat
 
 random.seed(0)
 sums = [(random.randrange(100), random.randrange(100)) for _ in range(512)]
-pairs = [
-    {"prompt": f"{a}+{b}=", "chosen": str(a + b), "rejected": str(a + b + random.choice([-10, -1, 1, 10]))}
-    for a, b in sums
-]
+pairs = [{"prompt": f"{a}+{b}=", "chosen": str(a + b), "rejected": str(random.randrange(200))} for a, b in sums]
 
 run = rl_compat.train(
     "tiny",

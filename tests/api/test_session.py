@@ -156,7 +156,7 @@ def test_roles_that_learn_share_rank_and_optimizer(llama_folder: Path) -> None:
 
 
 def test_a_move_keeps_weights_optimizer_and_version(llama_folder: Path) -> None:
-    """Workers are started anew on the same device, as on another one."""
+    """The workers are replaced although the device is the same."""
 
     def updated(*, moves: bool) -> torch.Tensor:
         actor = ActorModel.from_pretrained(str(llama_folder), pool=pool(), lr=1e-2, **LENGTHS)

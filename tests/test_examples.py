@@ -1,0 +1,67 @@
+"""Every example runs as it stands, in a folder of its own, and its model learns."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+def column(text: str, word: str, *, of: str = "") -> list[float]:
+    """The numbers after a word, of the lines that begin with `of`."""
+    lines = [line for line in text.splitlines() if line.startswith(of)]
+    return [float(found.group(1)) for line in lines if (found := re.search(rf"\b{word} (-?[0-9.]+)", line))]
+
+
+def mean(values: Sequence[float]) -> float:
+    assert values
+    return sum(values) / len(values)
+
+
+def rise(values: Sequence[float]) -> float:
+    """The mean of the last four minus that of the first four."""
+    assert len(values) >= 8
+    return mean(values[-4:]) - mean(values[:4])
+
+
+def best_is_better(text: str) -> bool:
+    return column(text, "best")[0] > column(text, "all")[0] + 0.3
+
+
+CHECKS: dict[str, Callable[[str], bool]] = {
+    "best_of_n": best_is_better,
+    "custom_reward": lambda text: rise(column(text, "reward")) > 0,
+    "dpo": lambda text: rise(column(text, "loss")) < 0,
+    "grpo": lambda text: rise(column(text, "reward")) > 0,
+    "ppo": lambda text: rise(column(text, "reward")) > 0.2,
+    "reward_model_then_ppo": lambda text: (
+        rise(column(text, "loss", of="judge")) < 0 and rise(column(text, "reward", of="ppo")) > 0
+    ),
+    "sft_then_ppo": lambda text: (
+        rise(column(text, "loss", of="sft")) < -0.1 and mean(column(text, "reward", of="ppo")) > 0.3
+    ),
+}
+
+
+def test_every_example_has_a_check_and_fits_on_a_page() -> None:
+    files = {path.stem: path for path in EXAMPLES.glob("*.py")}
+
+    assert files.keys() == CHECKS.keys()
+    assert [name for name, path in files.items() if len(path.read_text().splitlines()) >= 60] == []
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_an_example_learns(name: str, tmp_path: Path) -> None:
+    environment = os.environ | {"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, str(EXAMPLES / f"{name}.py")]
+    ended = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, check=False)
+
+    assert ended.returncode == 0, ended.stderr
+    assert CHECKS[name](ended.stdout), ended.stdout
