@@ -119,7 +119,8 @@ class TrainEngine:
 
         Raises CheckpointError for files that are missing, damaged or of another model.
         """
-        max_rows, max_tokens = self._trained().load(folder)
+        with self.onloaded():  # the optimizer puts its state on the device of the weights
+            max_rows, max_tokens = self._trained().load(folder)
         self.limits = MicroBatchLimits(max_rows=max_rows, max_tokens=max_tokens)
 
     def load_weights(self, folder: Path) -> None:
@@ -145,7 +146,8 @@ class TrainEngine:
 
         Raises RLCompatError when weights have changed since a `mark_state`.
         """
-        max_rows, max_tokens = self._trained().put_back()
+        with self.onloaded():  # the optimizer puts its state on the device of the weights
+            max_rows, max_tokens = self._trained().put_back()
         self.limits = MicroBatchLimits(max_rows=max_rows, max_tokens=max_tokens)
 
     def _evaluate(

@@ -143,7 +143,8 @@ def test_a_family_that_computes_otherwise_than_described_is_found_out(caplog: py
         layer.self_attn.scaling = 0.1
         layer.input_layernorm.forward = lambda states: states * 0.3
     reason = own_forward_reason(model)
-    assert reason is not None and "off by" in reason
+    assert reason is not None
+    assert float(reason.split(" by ")[1].split()[0]) > 0.1
     groups = build("native", model).generate(PROMPTS, GREEDY)
     assert "calls the model's own forward" in caplog.text
     assert [list(group[0].token_ids) for group in groups] == [plain_generate(model, prompt, 12) for prompt in PROMPTS]
