@@ -1,4 +1,4 @@
-"""Translation of verl's command line: each key is honoured, translated, without effect, or refused."""
+"""Translate a verl command line into settings, with a verdict on each key."""
 
 from __future__ import annotations
 

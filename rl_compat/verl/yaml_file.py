@@ -51,7 +51,7 @@ def _merged(path: Path, notes: list[str], *, depth: int) -> dict[str, str]:
 
 
 def _of_entry(entry: Any, path: Path, notes: list[str], depth: int) -> dict[str, str]:
-    """One entry of a `defaults` list: a file in the same folder, or a part of verl's configuration."""
+    """Read one entry of a Hydra `defaults` list: a file in the same folder, or one of the configurations of verl."""
     if not isinstance(entry, str) or entry in OWN_GROUPS:
         return {}
     file = path.parent / f"{entry}.yaml"

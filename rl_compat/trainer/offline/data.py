@@ -58,8 +58,8 @@ def training_items(setup: Setup, objects: PythonObjects = PythonObjects()) -> Of
     """The rows of `data.train_files`. Raises DataError, and ModelError for tokens without an embedding."""
     data = setup.config.data
     limits = sample_limits(data.max_train_samples, data.mixture_weights)
-    objects.check(data.train_files, key="data.train_files")
-    return _load(setup, objects.sources(data.train_files), _reading(setup.config, "train"), limits)
+    sources = objects.sources(data.train_files, key="data.train_files")
+    return _load(setup, sources, _reading(setup.config, "train"), limits)
 
 
 def validation_items(setup: Setup, objects: PythonObjects = PythonObjects()) -> OfflineData:
@@ -67,8 +67,8 @@ def validation_items(setup: Setup, objects: PythonObjects = PythonObjects()) -> 
     data = setup.config.data
     if not data.val_files:
         return OfflineData(items=())
-    objects.check(data.val_files, key="data.val_files")
-    return _load(setup, objects.sources(data.val_files), _reading(setup.config, "test"), data.max_val_samples)
+    sources = objects.sources(data.val_files, key="data.val_files")
+    return _load(setup, sources, _reading(setup.config, "test"), data.max_val_samples)
 
 
 def _reading(config: RunConfig, split: Any) -> Reading:

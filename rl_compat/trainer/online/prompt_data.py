@@ -18,8 +18,7 @@ def load_training_data(setup: Setup, objects: PythonObjects = PythonObjects()) -
     """The prompts of `data.train_files`, in memory or streamed, and notes about them."""
     data = setup.config.data
     notes: list[str] = []
-    objects.check(data.train_files, key="data.train_files")
-    sources = objects.sources(data.train_files)
+    sources = objects.sources(data.train_files, key="data.train_files")
     training = load_training(
         sources,
         Reading(
@@ -49,9 +48,8 @@ def load_validation_prompts(
     """The prompts of `data.val_files`, empty without any, and notes about dropped and cut rows."""
     data = setup.config.data
     notes: list[str] = []
-    objects.check(data.val_files, key="data.val_files")
     rows = load_rows(
-        objects.sources(data.val_files),
+        objects.sources(data.val_files, key="data.val_files"),
         split="test",
         columns=data_columns(data),
         max_samples=data.max_val_samples,

@@ -20,11 +20,12 @@ class PythonObjects:
     functions: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     datasets: Mapping[str, Any] = field(default_factory=dict)
 
-    def sources(self, names: Sequence[str]) -> list[str | Records]:
-        """The names in `data.train_files` or `data.val_files`, with the rows of objects in place of their names.
+    def sources(self, names: Sequence[str], *, key: str) -> list[str | Records]:
+        """The names that the setting `key` lists, with the rows of objects in place of their names.
 
         Raises ConfigError for the name of a missing object and DataError for an object without rows.
         """
+        self.check(names, key=key)
         return [as_source(self.datasets[name], name=name) if name in self.datasets else name for name in names]
 
     def check(self, names: Sequence[str], *, key: str) -> None:
