@@ -9,8 +9,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 
-from rl_compat.doctor.findings import Check, CheckResult, Finding, Severity
+from rl_compat.doctor.findings import Check, CheckResult, Finding, Needs, Severity
 from rl_compat.doctor.fix import Fix, plan_fixes, replaces_torch
 from rl_compat.doctor.options import Options
 from rl_compat.doctor.verdict import Verdict, judge, judge_fixed
@@ -86,9 +88,9 @@ def excluded_by(check: Check, options: Options) -> str | None:
     """The option that excludes a check; none does for a recording, which contains every fact."""
     if options.hardware is not None:
         return None
-    if check.needs_torch and not options.torch:
+    if Needs.TORCH in check.needs and not options.torch:
         return "--no-torch"
-    return "--no-network" if check.needs_network and not options.network else None
+    return "--no-network" if Needs.NETWORK in check.needs and not options.network else None
 
 
 def read_machine(options: Options, checks: Sequence[Check]) -> Hardware:
@@ -99,9 +101,10 @@ def read_machine(options: Options, checks: Sequence[Check]) -> Hardware:
         return load_recording(options.hardware)
     from rl_compat.hardware.probe import probe
 
-    imports = options.torch and any(check.wants_imports for check in checks)
-    torch_seconds = options.torch_seconds if imports or any(check.needs_torch for check in checks) else None
-    network_seconds = options.network_seconds if any(check.needs_network for check in checks) else None
+    needs = reduce(or_, (check.needs for check in checks), Needs.NOTHING)
+    imports = options.torch and Needs.IMPORTS in needs
+    torch_seconds = options.torch_seconds if imports or Needs.TORCH in needs else None
+    network_seconds = options.network_seconds if Needs.NETWORK in needs else None
     with _progress("importing torch" if torch_seconds else ""):
         return probe(torch_timeout_seconds=torch_seconds, packages=imports, network_timeout_seconds=network_seconds)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from enum import IntEnum
+from enum import Flag, IntEnum, auto
 from functools import cache
 from typing import Any
 
@@ -86,6 +86,17 @@ class Finding:
     "best first; the first one goes into the block of commands"
 
 
+class Needs(Flag):
+    """What has to be read for a check, besides what is always read."""
+
+    NOTHING = 0
+    TORCH = auto()
+    "torch, which a child process imports"
+    IMPORTS = auto()
+    "the import errors of other packages; the check runs without them too"
+    NETWORK = auto()
+
+
 @dataclass(frozen=True, slots=True)
 class Check:
     """A question about a machine, answered from its description alone."""
@@ -95,11 +106,7 @@ class Check:
     question: str
     "`does the driver support the CUDA version of torch?`"
     run: Callable[[Hardware], Iterable[Finding]]
-    needs_torch: bool = False
-    "whether a child process has to import torch first"
-    needs_network: bool = False
-    wants_imports: bool = False
-    "whether it also uses the import errors of other packages; it runs without them too"
+    needs: Needs = Needs.NOTHING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

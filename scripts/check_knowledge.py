@@ -20,12 +20,20 @@ sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
 import knowledge_rules  # noqa: E402
 
-from rl_compat.doctor.tables.rows import CONFIDENCES, provenance, sections_of  # noqa: E402
-
 Tables = Mapping[str, Mapping[str, Any]]
 Form = Callable[[Any], bool]
+CONFIDENCES = ("high", "medium-high", "medium", "medium-low", "low")
 INHERITED = ("source", "date", "confidence")
 "fields that any row may have; they default to those of its section or table"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Provenance:
+    """Where a row comes from; empty if not stated."""
+
+    source: str
+    date: str
+    confidence: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,6 +204,23 @@ def check_provenance(name: str, part: str, table: Mapping[str, Any], rows: list[
             yield f"{named}: date is {found.date!r}"
         if found.confidence not in CONFIDENCES:
             yield f"{named}: confidence is {found.confidence!r}, not one of {', '.join(CONFIDENCES)}"
+
+
+def provenance(table: Mapping[str, Any], section: str, row: Mapping[str, Any]) -> Provenance:
+    """Source, date and confidence of a row, its own or inherited."""
+    defaults = table.get("sections", {}).get(section, {})
+
+    def first(key: str, of_table: str) -> str:
+        return str(row.get(key) or defaults.get(key) or table.get(of_table) or "")
+
+    return Provenance(
+        source=first("source", "source"), date=first("date", "as_of"), confidence=first("confidence", "confidence")
+    )
+
+
+def sections_of(table: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """The sections of a table that are lists of rows, by name."""
+    return {name: part for name, part in table.items() if isinstance(part, list) and part and isinstance(part[0], dict)}
 
 
 def check_generic(place: str, rows: list[dict[str, Any]]) -> Iterator[str]:

@@ -14,7 +14,7 @@ from rl_compat.capability.kernels import TRITON_MINIMUM
 from rl_compat.capability.precision import BF16_MINIMUM
 from rl_compat.doctor.tables.rows import satisfies, within
 from rl_compat.doctor.tables.torch import OLDEST, OLDEST_PYTHON, cuda_of, driver_runs
-from rl_compat.doctor.tables.wheels import choose_torch
+from rl_compat.doctor.tables.wheels import Target
 from rl_compat.hardware.gpu.catalogue import capability_of
 
 Tables = Mapping[str, Mapping[str, Any]]
@@ -85,7 +85,7 @@ def newest_builds_follow_from_the_releases(tables: Tables) -> Iterator[str]:
         oldest = low if parse_version(low) >= OLDEST_PYTHON else ".".join(map(str, OLDEST_PYTHON))
         for card in (row["cc_min"], row["cc_max"]):
             for python in (oldest, high):
-                build = choose_torch(capability_of(card), driver, python)
+                build = Target(cards=(capability_of(card),), driver=driver, python=python).builds()[0]
                 listed = f"torch=={row['newest']}+{row['variant']}"
                 if build.requirement != listed:
                     yield f"newest for {card}, Python {python}: {listed} is listed, {build.requirement} is chosen"

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Container, Iterator, Sequence
 
 from rl_compat.doctor.diagnosis import Diagnosis
-from rl_compat.doctor.findings import Check, Finding, Remedy, Severity
+from rl_compat.doctor.findings import Check, Finding, Needs, Remedy, Severity
 from rl_compat.doctor.fix import Fix, preferred, script
 from rl_compat.doctor.report.as_json import severity_name
 from rl_compat.doctor.report.outlook import render_verdict
@@ -42,7 +42,7 @@ def render_checks(checks: Sequence[Check], paper: Paper) -> list[str]:
 
 
 def _needs(check: Check) -> str:
-    needs = [name for name, needed in (("torch", check.needs_torch), ("the network", check.needs_network)) if needed]
+    needs = [name for need, name in ((Needs.TORCH, "torch"), (Needs.NETWORK, "the network")) if need in check.needs]
     return f" (needs {' and '.join(needs)})" if needs else ""
 
 

@@ -8,46 +8,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from rl_compat.capability.binaries import Version, parse_version, wheel_supports
 from rl_compat.hardware.gpu.catalogue import capability_of, read_table
 
-CONFIDENCES = ("high", "medium-high", "medium", "medium-low", "low")
 Row = Mapping[str, Any]
 Capability = tuple[int, int]
 
 
 def capability_text(capability: Capability) -> str:
     return f"{capability[0]}.{capability[1]}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Provenance:
-    """Where a row comes from; empty if not stated."""
-
-    source: str
-    date: str
-    confidence: str
-
-
-def provenance(table: Mapping[str, Any], section: str, row: Row) -> Provenance:
-    """Source, date and confidence of a row, its own or inherited."""
-    defaults = table.get("sections", {}).get(section, {})
-
-    def first(key: str, of_table: str) -> str:
-        return str(row.get(key) or defaults.get(key) or table.get(of_table) or "")
-
-    return Provenance(
-        source=first("source", "source"), date=first("date", "as_of"), confidence=first("confidence", "confidence")
-    )
-
-
-def sections_of(table: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
-    """The sections of a table that are lists of rows, by name."""
-    return {name: part for name, part in table.items() if isinstance(part, list) and part and isinstance(part[0], dict)}
 
 
 @lru_cache(maxsize=4096)

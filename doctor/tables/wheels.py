@@ -2,28 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
 from rl_compat.capability.binaries import Version, needs_ptx, parse_version, wheel_supports
-from rl_compat.doctor.tables.cards import with_capability
-from rl_compat.doctor.tables.refusals import NoTorchBuildError, refused_libc, refused_python, why_none
 from rl_compat.doctor.tables.rows import Capability, capability_text
 from rl_compat.doctor.tables.torch import (
+    OLDEST,
     OLDEST_PYTHON,
     cuda_of,
     driver_runs,
     index_url,
     libc_runs,
+    needed_driver,
     python_bounds,
+    python_fits,
     releases,
     variants,
 )
-from rl_compat.hardware.types import Hardware
 
 MACHINES = ("x86_64", "aarch64")
 "processors for which torch is published"
+
+
+class NoTorchBuildError(LookupError):
+    """No published build fits; the message contains the reason and what to change."""
+
+    def __init__(self, message: str, *, obstacle: str, needed_driver: str | None = None) -> None:
+        super().__init__(message)
+        self.obstacle = obstacle
+        "`machine`, `system` (the C library), `python`, `card`, `driver`, or `source` if pip finds none"
+        self.needed_driver = needed_driver
+        "the oldest that fits, if the driver is the obstacle"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,76 +58,61 @@ class TorchInstall:
         """As in the index of its variant, where every Linux build has a local version."""
         return f"torch=={self.version}+{self.variant}"
 
-
-def choose_torch(
-    capability: Capability | Sequence[Capability] | None,
-    driver_version: str | None,
-    python: str,
-    *,
-    machine: str = "x86_64",
-    libc: str | None = None,
-) -> TorchInstall:
-    """The newest build for the cards, the driver and the Python. Raises NoTorchBuildError if the tables list none.
-
-    The compute capability decides first and the driver second. If no build has code for all of several cards, the
-    build is for the weakest card that any build supports. None, or no card, means a CPU build.
-    `libc` is `glibc 2.39`, `musl`, or None if unknown.
-    """
-    return rank_torch(capability, driver_version, python, machine=machine, libc=libc)[0]
+    def pip_arguments(self, *, from_pypi: bool = False) -> list[str]:
+        """The arguments of `pip install`."""
+        return [f"torch=={self.version}"] if from_pypi else ["--index-url", self.index_url, self.requirement]
 
 
-def rank_torch(
-    capability: Capability | Sequence[Capability] | None,
-    driver_version: str | None,
-    python: str,
-    *,
-    machine: str = "x86_64",
-    libc: str | None = None,
-) -> tuple[TorchInstall, ...]:
-    """Every listed build that fits, best first; never empty. Raises NoTorchBuildError."""
-    cards = tuple(sorted(set(_as_cards(capability))))
-    if machine not in MACHINES:
-        raise NoTorchBuildError(
-            f"torch is published for {' and '.join(MACHINES)}, this processor is {machine}", obstacle="machine"
-        )
-    if not cards:
-        return tuple(_cpu_builds(python, machine, libc))
-    together = _cuda_builds(cards, driver_version, python, machine, libc, _weakest_note(cards))
-    if together:
-        return together
-    for weakest in cards:
-        others = tuple(card for card in cards if card != weakest)
-        listed = ", ".join(map(capability_text, others))
-        note = f"; no build supports compute capability {listed} too" if others else ""
-        alone = _cuda_builds((weakest,), driver_version, python, machine, libc, note)
-        if alone:
-            return tuple(replace(build, left_out=others) for build in alone)
-    if libc is not None and _fits_elsewhere(cards, driver_version, python, machine):
-        raise refused_libc(libc)
-    raise why_none(cards, driver_version, python, machine)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """Everything that determines the choice of a build."""
 
+    cards: tuple[Capability, ...]
+    driver: str | None
+    "the oldest possible one if only its CUDA version is known"
+    python: str
+    "`3.12`"
+    system: str = "Linux"
+    "`Linux`, `Darwin` …"
+    machine: str = "x86_64"
+    "`x86_64`, `aarch64` …"
+    libc: str | None = None
+    "`glibc 2.39`, `musl`, or None if unknown"
 
-def _fits_elsewhere(cards: Sequence[Capability], driver_version: str | None, python: str, machine: str) -> bool:
-    """Whether a build exists for another C library."""
-    try:
-        rank_torch(cards, driver_version, python, machine=machine)
-    except NoTorchBuildError:
-        return False
-    return True
+    def builds(self) -> tuple[TorchInstall, ...]:
+        """Every published build that fits, best first; never empty. Raises NoTorchBuildError if there is none.
 
+        The compute capability decides first and the driver second. If no build has code for all of several cards, the
+        build is for the weakest card that any build supports. No card means a CPU build.
+        """
+        if self.machine not in MACHINES:
+            published = f"torch is published for {' and '.join(MACHINES)}, this processor is {self.machine}"
+            raise NoTorchBuildError(published, obstacle="machine")
+        if not self.cards:
+            return _cpu_builds(self)
+        cards = tuple(sorted(set(self.cards)))
+        decides = f"; the weakest card, {capability_text(cards[0])}, decides" if len(cards) > 1 else ""
+        together = _cuda_builds(replace(self, cards=cards), decides)
+        if together:
+            return together
+        for weakest in cards:
+            others = tuple(card for card in cards if card != weakest)
+            note = f"; no build supports compute capability {_listed(others)} too" if others else ""
+            alone = _cuda_builds(replace(self, cards=(weakest,)), note)
+            if alone:
+                return tuple(replace(build, left_out=others) for build in alone)
+        raise _refusal(replace(self, cards=cards))
 
-def serving_pythons(
-    capability: Sequence[Capability], driver_version: str | None, machine: str, libc: str | None = None
-) -> tuple[str, ...]:
-    """The Pythons with the newest build that fits the cards and the driver, oldest first; may be empty."""
-    found: dict[Version, list[str]] = {}
-    for python in listed_pythons():
-        try:
-            build = rank_torch(capability, driver_version, python, machine=machine, libc=libc)[0]
-        except NoTorchBuildError:
-            continue
-        found.setdefault(parse_version(build.version), []).append(python)
-    return tuple(found[max(found)]) if found else ()
+    def pythons(self) -> tuple[str, ...]:
+        """The Pythons with the newest build that fits the cards and the driver, oldest first; may be empty."""
+        found: dict[Version, list[str]] = {}
+        for python in listed_pythons():
+            try:
+                build = replace(self, python=python).builds()[0]
+            except NoTorchBuildError:
+                continue
+            found.setdefault(parse_version(build.version), []).append(python)
+        return tuple(found[max(found)]) if found else ()
 
 
 def listed_pythons() -> list[str]:
@@ -124,84 +121,93 @@ def listed_pythons() -> list[str]:
     return [f"3.{minor}" for minor in range(OLDEST_PYTHON[1], newest[1] + 1)]
 
 
-def _as_cards(capability: Capability | Sequence[Capability] | None) -> list[Capability]:
-    if capability is None:
-        return []
-    if len(capability) == 2 and isinstance(capability[0], int) and isinstance(capability[1], int):
-        return [(capability[0], capability[1])]
-    return [card for card in capability if isinstance(card, tuple)]
-
-
 @cache
-def _cuda_builds(
-    cards: tuple[Capability, ...], driver_version: str | None, python: str, machine: str, libc: str | None, note: str
-) -> tuple[TorchInstall, ...]:
-    return tuple(_serving(cards, driver_version, python, machine, libc, note))
-
-
-def _serving(
-    cards: tuple[Capability, ...], driver_version: str | None, python: str, machine: str, libc: str | None, note: str
-) -> Iterator[TorchInstall]:
-    for release in releases(python):
-        for variant, arch_list in variants(release, machine):
-            cuda = cuda_of(variant)
-            if not all(wheel_supports(arch_list, card, cuda=cuda) for card in cards):
-                continue
-            if not libc_runs(libc, release["torch"], variant, machine):
-                continue
-            full = any(needs_ptx(arch_list, card, cuda=cuda) for card in cards)
-            if driver_version is not None and not driver_runs(driver_version, cuda, full=full):
-                continue
-            driver = f"driver {driver_version}" if driver_version else "a driver of unknown version"
-            yield TorchInstall(
-                version=release["newest"],
-                variant=variant,
-                index_url=index_url(variant),
-                reason=f"newest build with code for compute capability {', '.join(map(capability_text, cards))} "
-                f"for {driver} and Python {python}{note}",
-                on_pypi=machine == "x86_64" and variant == release["pypi_default"],
-            )
-
-
-def _cpu_builds(python: str, machine: str, libc: str | None) -> Iterator[TorchInstall]:
-    found = False
-    for release in releases(python):
-        if not libc_runs(libc, release["torch"], "cpu", machine):
-            continue
-        found = True
-        yield TorchInstall(
+def _cuda_builds(target: Target, note: str) -> tuple[TorchInstall, ...]:
+    """The builds with code for all the cards of the target, best first."""
+    driver = f"driver {target.driver}" if target.driver else "a driver of unknown version"
+    return tuple(
+        TorchInstall(
             version=release["newest"],
-            variant="cpu",
-            index_url=index_url("cpu"),
-            reason=f"no GPU, newest CPU build for Python {python}",
+            variant=variant,
+            index_url=index_url(variant),
+            reason=f"newest build with code for compute capability {_listed(target.cards)} "
+            f"for {driver} and Python {target.python}{note}",
+            on_pypi=target.machine == "x86_64" and variant == release["pypi_default"],
         )
-    if not found:
-        raise refused_libc(libc) if libc is not None and releases(python) else refused_python(python)
+        for release in releases(target.python)
+        for variant, arch_list in variants(release, target.machine)
+        if _runs(target, release, variant, arch_list)
+    )
 
 
-def _weakest_note(cards: Sequence[Capability]) -> str:
-    return f"; the weakest card, {capability_text(cards[0])}, decides" if len(cards) > 1 else ""
+def _runs(target: Target, release: dict[str, Any], variant: str, arch_list: list[str]) -> bool:
+    cuda = cuda_of(variant)
+    if not all(wheel_supports(arch_list, card, cuda=cuda) for card in target.cards):
+        return False
+    if not libc_runs(target.libc, release["torch"], variant, target.machine):
+        return False
+    full = any(needs_ptx(arch_list, card, cuda=cuda) for card in target.cards)
+    return target.driver is None or driver_runs(target.driver, cuda, full=full)
 
 
-def pip_arguments(install: TorchInstall, *, from_pypi: bool = False) -> list[str]:
-    """The arguments of `pip install`."""
-    if from_pypi:
-        return [f"torch=={install.version}"]
-    return ["--index-url", install.index_url, install.requirement]
+def _cpu_builds(target: Target) -> tuple[TorchInstall, ...]:
+    url, reason = index_url("cpu"), f"no GPU, newest CPU build for Python {target.python}"
+    listed = releases(target.python)
+    fitting = [row for row in listed if libc_runs(target.libc, row["torch"], "cpu", target.machine)]
+    if not fitting:
+        raise _refused_libc(target) if target.libc is not None and listed else _refused_python(target)
+    return tuple(TorchInstall(version=row["newest"], variant="cpu", index_url=url, reason=reason) for row in fitting)
 
 
-def processor(text: str) -> str:
-    """`AMD64` as `x86_64`, `arm64` as `aarch64`."""
-    return text.lower().replace("amd64", "x86_64").replace("arm64", "aarch64")
+def _refusal(target: Target) -> NoTorchBuildError:
+    """The first of C library, Python, card and driver that no listed build supports; the cards are in order."""
+    if target.libc is not None:
+        try:
+            replace(target, libc=None).builds()
+        except NoTorchBuildError:
+            pass
+        else:
+            return _refused_libc(target)
+    if not releases(target.python):
+        return _refused_python(target)
+    weakest, code = target.cards[0], f"code for compute capability {capability_text(target.cards[0])}"
+    serving = [
+        (release, cuda_of(variant))
+        for release in releases()
+        for variant, archs in variants(release, target.machine)
+        if wheel_supports(archs, weakest, cuda=cuda_of(variant))
+    ]
+    if not serving:
+        return NoTorchBuildError(
+            f"no torch from {'.'.join(map(str, OLDEST))} on has {code} on {target.machine}: this card is not usable, "
+            "hide it with CUDA_VISIBLE_DEVICES",
+            obstacle="card",
+        )
+    for_python = [cuda for release, cuda in serving if python_fits(python_bounds(release), target.python)]
+    if not for_python:
+        needs = f"torch with {code} needs Python {python_bounds(serving[0][0])}, this is {target.python}"
+        return NoTorchBuildError(needs, obstacle="python")
+    least = min(filter(None, map(needed_driver, for_python)), key=parse_version)
+    return NoTorchBuildError(
+        f"driver {target.driver} is too old: torch with {code} and Python {target.python} needs {least} or newer",
+        obstacle="driver",
+        needed_driver=least,
+    )
 
 
-def minor_of(python: str) -> str:
-    """`3.12.8` as `3.12`."""
-    return ".".join(python.split(".")[:2])
+def _refused_libc(target: Target) -> NoTorchBuildError:
+    fact = f"no torch is published for {target.libc} with this Python, cards and driver"
+    return NoTorchBuildError(fact, obstacle="system")
 
 
-def describe(hardware: Hardware) -> str:
-    """The cards and the driver."""
-    if not hardware.devices:
-        return "found no usable NVIDIA GPU"
-    return f"found {with_capability(hardware.devices)}, driver {hardware.driver.version or 'of unknown version'}"
+def _refused_python(target: Target) -> NoTorchBuildError:
+    bounds = [python_bounds(row) for row in releases()]
+    return NoTorchBuildError(
+        f"no torch from {'.'.join(map(str, OLDEST))} on is listed for Python {target.python}: "
+        f"the newest supports {bounds[0]}, the oldest {bounds[-1]}",
+        obstacle="python",
+    )
+
+
+def _listed(cards: Sequence[Capability]) -> str:
+    return ", ".join(map(capability_text, cards))

@@ -23,7 +23,7 @@ from fakes.doctor import RECORDINGS, ROOT, check, finding, missing, remedy
 from rl_compat.cli.app import main as rlc
 from rl_compat.doctor.command import main, run
 from rl_compat.doctor.diagnosis import diagnose
-from rl_compat.doctor.findings import Check, Severity, Step
+from rl_compat.doctor.findings import Check, Needs, Severity, Step
 from rl_compat.doctor.options import parse
 from rl_compat.doctor.report.as_json import as_json
 from rl_compat.doctor.table import CHECKS
@@ -120,7 +120,7 @@ def test_what_only_some_checks_say_has_no_verdict(capsys: pytest.CaptureFixture[
 
 
 def test_checks_that_need_what_is_left_alone_are_skipped(capsys: pytest.CaptureFixture[str]) -> None:
-    checks = (FINE, check("torchy", needs_torch=True), check("far", needs_network=True))
+    checks = (FINE, check("torchy", needs=Needs.TORCH), check("far", needs=Needs.NETWORK))
 
     assert run(["--no-torch", "--no-network", "--json"], "doctor", checks) == 0
 
@@ -134,7 +134,7 @@ def test_checks_that_need_what_is_left_alone_are_skipped(capsys: pytest.CaptureF
 def test_a_recording_answers_every_check_whatever_this_machine_may_not_be_asked(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    checks = (check("torchy", finding("torchy.x", Severity.OK), needs_torch=True),)
+    checks = (check("torchy", finding("torchy.x", Severity.OK), needs=Needs.TORCH),)
 
     run(["--hardware", H200, "--no-torch", "--json"], "doctor", checks)
 
@@ -147,7 +147,7 @@ def test_a_checkout_is_diagnosed_by_a_python_with_nothing_installed(bare_python:
 
     shown = json.loads(done.stdout)
     asked = {item["id"] for item in shown["checks"] if item["skipped"] is None}
-    assert asked == {item.id for item in CHECKS if not item.needs_network}
+    assert asked == {item.id for item in CHECKS if Needs.NETWORK not in item.needs}
     assert [item["id"] for item in shown["findings"] if item["id"].endswith(".broken")] == []
     assert done.returncode == 1
     assert shown["hardware"]["software"]["packages"].get("torch") is None

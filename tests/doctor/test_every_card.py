@@ -12,8 +12,8 @@ from fakes.machines import recorded
 from rl_compat.doctor.checks.torch.build import check_architectures
 from rl_compat.doctor.findings import Severity, Step
 from rl_compat.doctor.remedies import torch_remedies
-from rl_compat.doctor.tables.target import suitable_builds
-from rl_compat.doctor.tables.wheels import NoTorchBuildError, TorchInstall, pip_arguments
+from rl_compat.doctor.tables.target import target_of
+from rl_compat.doctor.tables.wheels import NoTorchBuildError, TorchInstall
 from rl_compat.hardware.gpu.catalogue import Gpu, all_gpus
 from rl_compat.hardware.types import Device, Hardware, TorchBuild
 
@@ -175,7 +175,7 @@ def test_the_recommended_install_is_listed_for_card_driver_and_python(driver: st
         for python in PYTHONS:
             hardware = machine(replace(BASE.devices[0], compute_capability=card), python=python, driver=driver)
             try:
-                builds = suitable_builds(hardware)
+                builds = target_of(hardware).builds()
             except NoTorchBuildError:
                 assert fitting(card, driver, python) == set()
                 continue
@@ -210,7 +210,7 @@ def test_every_card_gets_a_way_to_a_torch_that_works(gpu: Gpu) -> None:
             assert first.commands or first.step is Step.DRIVER
             if first.step is not Step.TORCH or "export CUDA_VISIBLE_DEVICES=" in first.commands:
                 continue
-            build = suitable_builds(hardware)[0]
+            build = target_of(hardware).builds()[0]
             check_listed(build, gpu.compute_capability, driver, python)
-            assert first.commands[-1].endswith(" ".join(pip_arguments(build)))
+            assert first.commands[-1].endswith(" ".join(build.pip_arguments()))
             assert numbers(python)[:2] >= OUR_OLDEST_PYTHON

@@ -9,15 +9,15 @@ import pytest
 from fakes.doctor import missing
 from fakes.machines import recorded
 
-from rl_compat.doctor.install_torch import describe, find_source, not_fixed_by_torch, parse_versions, why_unusable
-from rl_compat.doctor.tables.wheels import NoTorchBuildError, rank_torch
-from rl_compat.hardware.types import Driver, Hardware, TorchBuild
+from rl_compat.doctor.install_torch import find_source, not_fixed_by_torch, parse_versions, why_unusable
+from rl_compat.doctor.tables.wheels import NoTorchBuildError, Target
+from rl_compat.hardware.types import Hardware, TorchBuild
 
 PYPI = ["2.15.0", "2.14.1", "2.14.0", "2.13.0", "2.7.1"]
 FOLDER = ["2.13.0+cpu", "2.12.0+cpu"]
-CPU = rank_torch(None, None, "3.11")
-P40 = rank_torch((6, 1), "535.274.02", "3.11")
-H100 = rank_torch((9, 0), "580.95.05", "3.12")
+CPU = Target(cards=(), driver=None, python="3.11").builds()
+P40 = Target(cards=((6, 1),), driver="535.274.02", python="3.11").builds()
+H100 = Target(cards=((9, 0),), driver="580.95.05", python="3.12").builds()
 
 
 def finds(
@@ -122,10 +122,3 @@ def test_what_no_other_torch_would_mend_is_said_and_torch_is_left_alone() -> Non
 
     assert why_unusable(p40(silent)) == []
     assert [finding.id for finding in not_fixed_by_torch(p40(silent))] == ["torch_driver.fabric_manager"]
-
-
-def test_the_cards_and_the_driver_are_named() -> None:
-    assert describe(recorded("p40")) == "found Tesla P40 (compute capability 6.1), driver 535.274.02"
-    assert "no usable NVIDIA GPU" in describe(recorded("laptop_no_gpu"))
-    without_nvml = replace(recorded("p40"), driver=Driver())
-    assert describe(without_nvml).endswith("driver of unknown version")

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from rl_compat.doctor.checks.system.variables import VARIABLES
-from rl_compat.doctor.tables.rows import CONFIDENCES, provenance, sections_of
 
 ROOT = Path(__file__).parents[2]
 KNOWLEDGE = ROOT / "doctor" / "knowledge"
@@ -59,17 +58,21 @@ def test_the_tables_are_sound_with_the_standard_library_alone() -> None:
     assert done.returncode == 0
 
 
-@pytest.mark.parametrize("name", OURS)
-def test_every_row_says_where_it_comes_from(name: str) -> None:
-    table = read(name)
+def test_a_row_has_its_own_source_before_its_sections_and_its_tables(script: ModuleType) -> None:
+    table = {
+        "source": "table",
+        "as_of": "2026-11",
+        "confidence": "high",
+        "sections": {"rows": {"source": "section", "confidence": "medium"}},
+    }
 
-    rows = [(part, row) for part, rows in sections_of(table).items() for row in rows]
-    origins = [provenance(table, part, row) for part, row in rows]
-
-    assert rows
-    assert all(origin.source for origin in origins)
-    assert all(re.fullmatch(r"20\d\d-\d\d(-\d\d)?", origin.date) for origin in origins)
-    assert {origin.confidence for origin in origins} <= set(CONFIDENCES)
+    assert script.provenance(table, "rows", {}) == script.Provenance(
+        source="section", date="2026-11", confidence="medium"
+    )
+    assert script.provenance(table, "other", {}) == script.Provenance(source="table", date="2026-11", confidence="high")
+    own = {"source": "row", "date": "2026-01-02", "confidence": "low"}
+    assert script.provenance(table, "rows", own) == script.Provenance(source="row", date="2026-01-02", confidence="low")
+    assert script.provenance({}, "rows", {}) == script.Provenance(source="", date="", confidence="")
 
 
 def test_no_fact_comes_from_a_place_that_a_reader_cannot_go_to() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from rl_compat.doctor.findings import Certainty, Check, Finding, Remedy, Severity, Step
+from rl_compat.doctor.findings import Certainty, Check, Finding, Needs, Remedy, Severity, Step
 from rl_compat.hardware.recording import load_recording
 from rl_compat.hardware.types import Hardware
 
@@ -32,10 +32,10 @@ def remedy(step: Step, *commands: str, what: str = "fix it", certainty: Certaint
     return Remedy(what=what, step=step, commands=commands, certainty=certainty)
 
 
-def check(id: str, *findings: Finding, needs_torch: bool = False, needs_network: bool = False) -> Check:
+def check(id: str, *findings: Finding, needs: Needs = Needs.NOTHING) -> Check:
     """A check that finds the same everywhere."""
 
     def run(hardware: Hardware) -> Iterable[Finding]:
         return findings
 
-    return Check(id=id, question=f"what of {id}?", run=run, needs_torch=needs_torch, needs_network=needs_network)
+    return Check(id=id, question=f"what of {id}?", run=run, needs=needs)

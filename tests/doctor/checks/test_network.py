@@ -7,7 +7,7 @@ from fakes.machines import P40, host
 
 from rl_compat.doctor.checks.system.network import check_hub, check_package_index
 from rl_compat.doctor.diagnosis import select_checks
-from rl_compat.doctor.findings import Certainty, Finding, Severity
+from rl_compat.doctor.findings import Certainty, Finding, Needs, Severity
 from rl_compat.doctor.table import CHECKS as EVERY_CHECK
 from rl_compat.doctor.tables.rows import required
 from rl_compat.hardware.types import Endpoint, Hardware, Software, TorchBuild
@@ -61,7 +61,7 @@ def test_a_network_that_was_not_looked_at_says_nothing() -> None:
 
 
 def test_checks_that_ask_servers_say_so() -> None:
-    assert all(check.needs_network and not check.needs_torch for check in CHECKS)
+    assert all(check.needs is Needs.NETWORK for check in CHECKS)
 
 
 def test_a_hub_that_answers_is_fine_and_a_slow_one_is_noted() -> None:

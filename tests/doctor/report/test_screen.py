@@ -9,7 +9,7 @@ import pytest
 from fakes.doctor import check, finding, machine, remedy
 
 from rl_compat.doctor.diagnosis import Diagnosis, run_checks
-from rl_compat.doctor.findings import Check, Finding, Severity, Step
+from rl_compat.doctor.findings import Check, Finding, Needs, Severity, Step
 from rl_compat.doctor.fix import plan_fixes
 from rl_compat.doctor.options import parse
 from rl_compat.doctor.report.paper import Paper, paper_of
@@ -156,7 +156,7 @@ def test_the_commands_of_a_note_stand_below_it_because_no_block_has_them() -> No
 
 def test_checks_that_were_skipped_and_that_do_not_apply_are_counted() -> None:
     hardware = machine("rtx4090")
-    silent, far = check("silent"), check("far", needs_network=True)
+    silent, far = check("silent"), check("far", needs=Needs.NETWORK)
     shown = Diagnosis(
         hardware=hardware, results=run_checks([silent], hardware), skipped=((far, "--no-network"),), seconds=0.04
     )
@@ -213,13 +213,13 @@ def test_characters_that_the_terminal_lacks_are_spelled_out(encoding: str) -> No
 
 
 def test_the_list_says_what_a_check_needs() -> None:
-    lines = render_checks([check("one"), check("second", needs_torch=True, needs_network=True)], Paper())
+    lines = render_checks([check("one"), check("second", needs=Needs.TORCH | Needs.NETWORK)], Paper())
 
     assert lines == ["one     what of one?", "second  what of second? (needs torch and the network)"]
 
 
 def test_what_was_judged_without_torch_says_so() -> None:
-    torchy = check("torchy", needs_torch=True)
+    torchy = check("torchy", needs=Needs.TORCH)
 
     shown = render(diagnosis("rtx4090", skipped=((torchy, "--no-torch"),)), Paper())
 

@@ -18,14 +18,12 @@ from rl_compat.doctor.tables.engines import (
     vllm_row,
 )
 from rl_compat.doctor.tables.rows import (
-    Provenance,
     has_kernels,
     is_unknown,
     kernel_row,
     library_row,
     newest_known,
     pinned_library,
-    provenance,
     satisfies,
     serves,
     transformers_row,
@@ -59,21 +57,6 @@ def test_a_version_lies_within_bounds_or_not(version: str, bounds: str | None, i
 def test_bounds_of_another_form_are_refused() -> None:
     with pytest.raises(ValueError, match=r"`~=2\.4`"):
         satisfies("2.4", "~=2.4")
-
-
-def test_a_row_has_its_own_source_before_its_sections_and_its_tables() -> None:
-    table = {
-        "source": "table",
-        "as_of": "2026-11",
-        "confidence": "high",
-        "sections": {"rows": {"source": "section", "confidence": "medium"}},
-    }
-
-    assert provenance(table, "rows", {}) == Provenance(source="section", date="2026-11", confidence="medium")
-    assert provenance(table, "other", {}) == Provenance(source="table", date="2026-11", confidence="high")
-    own = {"source": "row", "date": "2026-01-02", "confidence": "low"}
-    assert provenance(table, "rows", own) == Provenance(source="row", date="2026-01-02", confidence="low")
-    assert provenance({}, "rows", {}) == Provenance(source="", date="", confidence="")
 
 
 def test_only_what_is_newer_than_the_newest_known_is_unknown() -> None:
