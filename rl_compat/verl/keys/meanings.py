@@ -1,4 +1,4 @@
-"""Rules for verl's keys of data, rollout, algorithm, reward and trainer that are more than renamed."""
+"""Rules for verl's keys of data, rollout, trainer and roles that depend on another key or differ in their unit."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from pathlib import PurePath
 from typing import Any
 
 from rl_compat.verl.keys.rules import Given, Outcome, Rule, honoured, no_effect, refused, translated
+
+ACTOR = "actor_rollout_ref.actor"
+ONE_MICRO_BATCH = "all roles and phases share one micro-batch size: the smallest one given"
 
 
 def config_name(key: str, value: Any, given: Given) -> Outcome:
@@ -27,33 +30,6 @@ def truncation(key: str, value: Any, given: Given) -> Outcome:
     if given.get("data.filter_overlong_prompts"):
         return no_effect("`filter_overlong_prompts` drops longer prompts first")
     return honoured("data.overlong_prompts", value, "verl documents it but ignores it")
-
-
-def sample_limit(native_key: str) -> Rule:
-    """A maximum number of rows; negative means all."""
-
-    def rule(key: str, value: Any, given: Given) -> Outcome:
-        if value is None or value < 0:
-            return translated({native_key: None}, "all rows")
-        return honoured(native_key, value)
-
-    return rule
-
-
-def interval(native_key: str) -> Rule:
-    """A number of steps between events; verl's -1 is our 0."""
-
-    def rule(key: str, value: Any, given: Given) -> Outcome:
-        if value is None or value < 0:
-            return translated({native_key: 0}, "only at the end")
-        return honoured(native_key, value)
-
-    return rule
-
-
-def top_k(key: str, value: Any, given: Given) -> Outcome:
-    """`top_k`: verl's -1, all tokens, is our 0."""
-    return translated({"rollout.top_k": 0}, "all tokens") if value == -1 else honoured("rollout.top_k", value)
 
 
 def rollout_engine(key: str, value: Any, given: Given) -> Outcome:
@@ -105,11 +81,7 @@ def resume_mode(key: str, value: Any, given: Given) -> Outcome:
     """Whether a run continues, and from which checkpoint."""
     if value == "resume_path":
         path = given.get("trainer.resume_from_path")
-        return (
-            translated({"trainer.resume": path}, "that checkpoint")
-            if path
-            else refused("`resume_from_path` is missing")
-        )
+        return translated({"trainer.resume": path}, "that checkpoint") if path else refused("its path is missing")
     names = {"auto": "auto", "disable": "never"}
     if value not in names:
         return refused("only `auto`, `disable` and `resume_path` exist")
@@ -131,3 +103,91 @@ def loggers(key: str, value: Any, given: Given) -> Outcome:
     if native == tuple(names):
         return honoured("trainer.loggers", native)
     return translated({"trainer.loggers": native}, "`file` is `jsonl` here")
+
+
+def micro_batch_size(key: str, value: Any, given: Given) -> Outcome:
+    """The micro-batch size: sequences per device."""
+    role = key.rpartition(".")[0]
+    if value is None:
+        return no_effect("null leaves the size to the planner")
+    if uses_dynamic_batches(role, given):
+        return no_effect("`use_dynamic_bsz` limits micro-batches by tokens")
+    return translated({"plan.micro_batch_size": value}, ONE_MICRO_BATCH)
+
+
+def global_micro_batch_size(key: str, value: Any, given: Given) -> Outcome:
+    """The deprecated micro-batch size over all devices."""
+    devices = int(given.get("trainer.n_gpus_per_node", "plan.num_devices")) * int(given.get("trainer.nnodes") or 1)
+    if value is None:
+        return no_effect("null leaves the size to the planner")
+    if not isinstance(value, int) or value % devices:
+        return refused(f"{value} sequences cannot be divided among {devices} devices")
+    return micro_batch_size(key, value // devices, given)
+
+
+def token_budget(key: str, value: Any, given: Given) -> Outcome:
+    """The token budget of a micro-batch per device."""
+    if not uses_dynamic_batches(key.rpartition(".")[0], given):
+        return no_effect("`use_dynamic_bsz` is not true; set `plan.max_tokens_per_micro_batch` to cap tokens too")
+    parts = given.get(f"{key.rpartition('.')[0]}.ulysses_sequence_parallel_size") or 1
+    reason = "all roles share one token budget: the smallest one given"
+    if parts > 1:
+        reason = f"{value} tokens on each of {parts} devices that share a sequence"
+    return translated({"plan.max_tokens_per_micro_batch": value * parts}, reason)
+
+
+def dynamic_batches(key: str, value: Any, given: Given) -> Outcome:
+    """Whether micro-batches are filled by tokens."""
+    always = "micro-batches are always filled by tokens; without a budget the planner sets one"
+    return no_effect(always if value else "micro-batches are filled up to `plan.micro_batch_size`")
+
+
+def uses_dynamic_batches(role: str, given: Given) -> bool:
+    """Whether a role fills micro-batches by tokens: its own switch, or the actor's."""
+    own = (f"{role}.use_dynamic_bsz", f"{role}.log_prob_use_dynamic_bsz", f"{ACTOR}.use_dynamic_bsz")
+    return bool(next((given.values[name] for name in own if name in given.values), False))
+
+
+def warmup_steps(key: str, value: Any, given: Given) -> Outcome:
+    """The warm-up: steps of the loop in verl, optimizer steps here."""
+    if value is None or value <= 0:
+        return no_effect("no warm-up, unless `lr_warmup_steps_ratio` sets one")
+    factor = optimizer_steps_per_step(given)
+    return translated({"optimizer.warmup_steps": value * factor}, f"{factor} optimizer steps in each step of the loop")
+
+
+def warmup_ratio(key: str, value: Any, given: Given) -> Outcome:
+    """The warm-up as a fraction of all steps."""
+    steps = given.get(f"{key.rpartition('.')[0]}.lr_warmup_steps")
+    if not value:
+        return no_effect("no warm-up")
+    if steps is not None and steps > 0:
+        return no_effect("`lr_warmup_steps` is given")
+    total = given.get("trainer.total_training_steps", "trainer.num_steps")
+    if total is None:
+        return refused("the number of steps is unknown; give `lr_warmup_steps`, or `trainer.total_training_steps` too")
+    warm = int(value * total) * optimizer_steps_per_step(given)
+    return translated({"optimizer.warmup_steps": warm}, f"{value} of {total} steps, in optimizer steps")
+
+
+def optimizer_steps_per_step(given: Given) -> int:
+    """Optimizer steps per step of the loop."""
+    batch = given.get("data.train_batch_size", "trainer.batch_size")
+    mini = given.get(f"{ACTOR}.ppo_mini_batch_size", "trainer.mini_batch_size")
+    return max(1, int(batch) // int(mini)) * int(given.get(f"{ACTOR}.ppo_epochs", "algorithm.num_epochs"))
+
+
+def grad_clip(key: str, value: Any, given: Given) -> Outcome:
+    """`grad_clip`, which verl documents but does not read."""
+    if any(name.endswith("optim.clip_grad") for name in given.values):
+        return no_effect("`optim.clip_grad` is given")
+    return translated({"optimizer.max_grad_norm": value}, "verl itself reads only `optim.clip_grad`")
+
+
+def offload(*native_keys: str) -> Rule:
+    """A switch of one role that is shared by all roles here."""
+
+    def rule(key: str, value: Any, given: Given) -> Outcome:
+        return translated(dict.fromkeys(native_keys, value), "one switch for all roles")
+
+    return rule

@@ -6,7 +6,7 @@ from typing import Any
 
 from rl_compat.errors import quoted
 from rl_compat.verl.keys.correction import bypass, is_bypassing
-from rl_compat.verl.keys.rules import Given, Outcome, Rule, honoured, kl_term, no_effect, refused, translated
+from rl_compat.verl.keys.rules import Given, Outcome, honoured, kl_term, no_effect, refused, translated
 
 ACTOR = "actor_rollout_ref.actor"
 LOSS_MODE = f"{ACTOR}.policy_loss.loss_mode"
@@ -42,6 +42,7 @@ LOSSES = {
 }
 OWN_AGGREGATION = {"sapo": "seq-mean-token-mean", "geo_mean": "seq-mean-token-mean"}
 "losses that verl averages in their own way, independently of `loss_agg_mode`"
+UNLIMITED_ROUNDS = 1_000_000
 WHOLE_REWARD = (None, "reward", "score", "seq_reward", "seq_final_reward")
 
 
@@ -95,24 +96,8 @@ def use_kl_in_reward(key: str, value: Any, given: Given) -> Outcome:
 
 
 def kl_penalty(key: str, value: Any, given: Given) -> Outcome:
-    """The estimator of the KL penalty."""
-    if given.get("algorithm.use_kl_in_reward"):
-        return use_kl_in_reward(key, True, given)
-    return _no_kl_in_reward()
-
-
-def kl_control(native_key: str) -> Rule:
-    """A number of the KL controller, which only a KL penalty in the reward uses."""
-
-    def rule(key: str, value: Any, given: Given) -> Outcome:
-        return honoured(native_key, value) if given.get("algorithm.use_kl_in_reward") else _no_kl_in_reward()
-
-    return rule
-
-
-def _no_kl_in_reward() -> Outcome:
-    reason = "as in verl, only a KL in the reward reads it; add `algorithm.use_kl_in_reward=true` for one"
-    return no_effect(reason, warn=True)
+    """The estimator of the KL penalty in the reward."""
+    return use_kl_in_reward(key, True, given)
 
 
 def use_kl_loss(key: str, value: Any, given: Given) -> Outcome:
@@ -122,19 +107,8 @@ def use_kl_loss(key: str, value: Any, given: Given) -> Outcome:
 
 
 def kl_loss_type(key: str, value: Any, given: Given) -> Outcome:
-    """The estimator of the KL term."""
-    if given.get(f"{ACTOR}.use_kl_loss"):
-        return use_kl_loss(key, True, given)
-    return _no_kl_loss()
-
-
-def kl_loss_coef(key: str, value: Any, given: Given) -> Outcome:
-    """The weight of the KL term."""
-    return honoured("algorithm.kl_loss_coef", value) if given.get(f"{ACTOR}.use_kl_loss") else _no_kl_loss()
-
-
-def _no_kl_loss() -> Outcome:
-    return no_effect("`use_kl_loss` is not true; add `actor_rollout_ref.actor.use_kl_loss=true`", warn=True)
+    """The estimator of the KL term in the loss."""
+    return use_kl_loss(key, True, given)
 
 
 def clip_ratio(key: str, value: Any, given: Given) -> Outcome:
@@ -163,25 +137,8 @@ def filter_groups(key: str, value: Any, given: Given) -> Outcome:
     )
 
 
-def filter_metric(key: str, value: Any, given: Given) -> Outcome:
-    """The metric that must differ in a group; here it is the reward."""
-    if not _filters(given):
-        return no_effect("`filter_groups.enable` is not true")
-    other = value not in WHOLE_REWARD
-    return no_effect("responses are compared by their whole reward", warn=other)
-
-
 def filter_rounds(key: str, value: Any, given: Given) -> Outcome:
     """Maximum sampling rounds of a step; verl then stops the run, and here the step uses the prompts it has."""
-    if not _filters(given):
-        return no_effect("`filter_groups.enable` is not true")
     if value <= 0:
         return translated({"algorithm.max_sampling_rounds": UNLIMITED_ROUNDS}, "practically unlimited")
     return translated({"algorithm.max_sampling_rounds": value}, "then a step learns from the prompts that it has")
-
-
-UNLIMITED_ROUNDS = 1_000_000
-
-
-def _filters(given: Given) -> bool:
-    return bool(given.get("algorithm.filter_groups.enable"))

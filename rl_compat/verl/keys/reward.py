@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rl_compat.errors import quoted
-from rl_compat.verl.keys.rules import Given, Outcome, Rule, no_effect, refused, translated
+from rl_compat.verl.keys.rules import Given, Outcome, no_effect, refused, translated
 
 FUNCTIONS = ("reward.custom_reward_function", "custom_reward_function")
 MANAGERS = ("reward.reward_manager.name", "reward_manager.name", "reward_model.reward_manager")
@@ -19,25 +19,19 @@ PLAIN_MANAGERS = {
 }
 
 
-def custom_reward(section: str) -> Rule:
+def custom_reward(key: str, value: Any, given: Given) -> Outcome:
     """A function in a file: `path` and `name` together."""
-
-    def rule(key: str, value: Any, given: Given) -> Outcome:
-        path, name = given.get(f"{section}.path"), given.get(f"{section}.name") or "compute_score"
-        if path is None:
-            return no_effect("`path` is not given" if value is not None else "null keeps the built-in functions")
-        return translated({"reward.functions": (f"{path}:{name}",)}, "file and function in one")
-
-    return rule
+    section = key.rpartition(".")[0]
+    path, name = given.get(f"{section}.path"), given.get(f"{section}.name") or "compute_score"
+    if path is None:
+        return no_effect("`path` is not given" if value is not None else "null keeps the built-in functions")
+    return translated({"reward.functions": (f"{path}:{name}",)}, "file and function in one")
 
 
 def reward_argument(key: str, value: Any, given: Given) -> Outcome:
     """A keyword argument of the custom function."""
-    name = key.rpartition(".")[2]
-    if isinstance(value, dict):
-        arguments = {str(key): _as_text(item) for key, item in value.items()}
-    else:
-        arguments = {name: _as_text(value)}
+    given_arguments = value if isinstance(value, dict) else {key.rpartition(".")[2]: value}
+    arguments = {str(name): _as_text(item) for name, item in given_arguments.items()}
     return translated({"reward.function_arguments": arguments}, "an argument of the function, as text")
 
 
@@ -83,20 +77,17 @@ def longest_response(key: str, value: Any, given: Given) -> Outcome:
     return refused(f"the penalty ends at `data.max_response_length`, {longest} tokens")
 
 
-def reward_model(section: str) -> Rule:
+def reward_model(key: str, value: Any, given: Given) -> Outcome:
     """The switch or the path of a reward model, which is then the only reward."""
-
-    def rule(key: str, value: Any, given: Given) -> Outcome:
-        path = given.get(f"{section}.{MODELS[section]}")
-        if not given.get(f"{section}.enable"):
-            return no_effect("no reward model" if key.endswith("enable") else f"`{section}.enable` is not true")
-        if any(given.get(f"{function}.path") for function in FUNCTIONS):
-            hint = "set `reward.functions`, `reward.model` and their weights"
-            return refused("verl's function calls a reward server, which does not exist here", hint=hint)
-        if path is None:
-            return refused("the model has no path", hint=f"give `{section}.{MODELS[section]}`")
-        return translated(
-            {"reward.model": path, "reward.functions": ()}, "the model is the only reward and runs in this process"
-        )
-
-    return rule
+    section = next(section for section in MODELS if key.startswith(f"{section}."))
+    path_key = f"{section}.{MODELS[section]}"
+    path = given.get(path_key)
+    if not given.get(f"{section}.enable"):
+        return no_effect("no reward model" if key.endswith("enable") else f"`{section}.enable` is not true")
+    if any(given.get(f"{function}.path") for function in FUNCTIONS):
+        hint = "set `reward.functions`, `reward.model` and their weights"
+        return refused("verl's function calls a reward server, which does not exist here", hint=hint)
+    if path is None:
+        return refused("the model has no path", hint=f"give `{path_key}`")
+    native = {"reward.model": path, "reward.functions": ()}
+    return translated(native, "the model is the only reward and runs in this process")

@@ -5,174 +5,167 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rl_compat.verl.keys import correction, policy, role_meanings
-from rl_compat.verl.keys.rules import Given, Outcome, Rule, inert, only, other_than, renamed, same, translated
+from rl_compat.verl.keys import correction, meanings, policy
+from rl_compat.verl.keys.rules import (
+    DTYPES,
+    Given,
+    Outcome,
+    Rule,
+    inert,
+    off,
+    only,
+    other_than,
+    renamed,
+    same,
+    translated,
+    under,
+    where,
+)
 
-SHARDING = inert("one device holds whole tensors")
-PACKED = inert("padding is trimmed from every micro-batch")
-CHUNKED = inert("log-probabilities and entropy are always computed in chunks")
-NOT_COMPILED = inert("nothing is compiled")
-PROFILER = inert("this profiler is not supported; the metrics contain the time and memory of each phase")
+PROFILER = "this profiler is not supported; the metrics contain the time and memory of each phase"
+CHUNKED = "log-probabilities and entropy are always computed in chunks"
+ONE_ENGINE = "it configures how {} splits, fuses or saves; the training engine here has no such options"
+FP32 = "trained weights are always kept in fp32; `plan.compute_dtype` sets the dtype of products"
+NO_MTP = "multi-token prediction is not supported"
+NO_REPLAY = "expert routing is not replayed"
+NO_TILES = "tiled MLPs are not supported; use `plan.gradient_checkpointing`"
+ATTENTION = ("eager", "sdpa", "flash_attention_2")
+KL_LOSS = f"{meanings.ACTOR}.use_kl_loss"
 
-ENGINE: Mapping[str, Rule] = {
-    "param_offload": role_meanings.offload("plan.offload_idle_models"),
-    "optimizer_offload": role_meanings.offload("plan.offload_optimizer"),
-    "offload_policy": role_meanings.offload("plan.offload_idle_models", "plan.offload_optimizer"),
-    "grad_offload": inert("gradients live only inside an update"),
-    "model_dtype": role_meanings.storage_dtype,
-    "dtype": role_meanings.compute_dtype("verl's FSDP engine itself ignores it"),
-    "mixed_precision.param_dtype": role_meanings.compute_dtype("the compute dtype of training"),
-    "mixed_precision.reduce_dtype": inert("one device has nothing to reduce"),
-    "mixed_precision.buffer_dtype": inert("buffers keep their own dtype"),
+COMMON: Mapping[str, Rule] = {
     "strategy": other_than(("fsdp", "fsdp2"), "one engine serves any number of devices"),
     "ulysses_sequence_parallel_size": other_than((1,), "a sequence is never split over devices"),
-    "use_torch_compile": NOT_COMPILED,
-    "entropy_from_logits_with_chunking": CHUNKED,
-    "entropy_from_logits_chunk_size": CHUNKED,
-    "entropy_checkpointing": CHUNKED,
-    "pad_to_length": PACKED,
-    "pad_to_length_bucket": PACKED,
-    "forward_only": inert("a role that is not trained has no gradients"),
-    "seed": inert("`trainer.seed` seeds the run"),
-    "full_determinism": inert("`trainer.seed` seeds the run; kernels are not changed"),
-    "qat.enable": only((False,), "off", otherwise="quantization-aware training is not supported"),
-    "qat.*": inert("quantization-aware training is not supported"),
-    "turbo_config.*": inert("only the strategy `fsdp_turbo` reads it"),
-    "wrap_policy.*": SHARDING,
-    "reshard_after_forward": SHARDING,
-    "fsdp_size": SHARDING,
-    "forward_prefetch": SHARDING,
-    "use_orig_params": SHARDING,
+    **inert("nothing is compiled", "use_torch_compile"),
+    **inert(CHUNKED, "entropy_from_logits_with_chunking", "entropy_from_logits_chunk_size", "entropy_checkpointing"),
+    **inert("padding is trimmed from every micro-batch", "pad_to_length"),
+    **off("quantization-aware training is not supported", "qat.enable"),
+    **inert("quantization-aware training is not supported", "qat.*"),
+}
+"keys of a role that its engine has too"
+
+ENGINE: Mapping[str, Rule] = {
+    **COMMON,
+    "param_offload": meanings.offload("plan.offload_idle_models"),
+    "optimizer_offload": meanings.offload("plan.offload_optimizer"),
+    "offload_policy": meanings.offload("plan.offload_idle_models", "plan.offload_optimizer"),
+    "model_dtype": other_than([name for name, dtype in DTYPES.items() if dtype == "fp32"], FP32),
+    "dtype": renamed("plan.compute_dtype", DTYPES, reason="verl's FSDP engine itself ignores it"),
+    "mixed_precision.param_dtype": renamed("plan.compute_dtype", DTYPES, reason="the compute dtype of training"),
+    **inert("gradients live only inside an update", "grad_offload"),
+    **inert("one device has nothing to reduce", "mixed_precision.reduce_dtype"),
+    **inert("buffers keep their own dtype", "mixed_precision.buffer_dtype"),
+    **inert("padding is trimmed from every micro-batch", "pad_to_length_bucket"),
+    **inert("a role that is not trained has no gradients", "forward_only"),
+    **inert("`trainer.seed` seeds the run; kernels are not changed", "seed", "full_determinism"),
+    **inert("only the strategy `fsdp_turbo` reads it", "turbo_config.*"),
+    **inert("one device holds whole tensors", "wrap_policy.*", "reshard_after_forward", "fsdp_size"),
+    **inert("one device holds whole tensors", "forward_prefetch", "use_orig_params"),
 }
 
 OPTIM: Mapping[str, Rule] = {
-    "lr_warmup_steps": role_meanings.warmup_steps,
-    "lr_warmup_steps_ratio": role_meanings.warmup_ratio,
+    "lr_warmup_steps": meanings.warmup_steps,
+    "lr_warmup_steps_ratio": meanings.warmup_ratio,
     "weight_decay": same("optimizer.weight_decay"),
     "betas": same("optimizer.betas"),
     "clip_grad": same("optimizer.max_grad_norm"),
     "lr_scheduler_type": same("optimizer.schedule"),
     "warmup_style": same("optimizer.schedule"),
     "min_lr_ratio": same("optimizer.min_lr_fraction"),
-    "num_cycles": only((0.5,), "the cosine schedule is half a cycle", otherwise="the cosine schedule is half a cycle"),
+    "num_cycles": only((0.5,), "the cosine schedule is half a cycle"),
     "optimizer": renamed(
         "optimizer.name", {"AdamW": "adamw", "AdamW8bit": "adamw8bit"}, reason="the name here is in lower case"
     ),
-    "optimizer_impl": inert("`optimizer.name` selects the implementation"),
-    "total_training_steps": inert("the schedule follows the length of the run"),
-    "zero_indexed_step": inert("the schedule counts from zero"),
-    "override_optimizer_config": only(
-        (None, {}), "nothing to override", otherwise="set `optimizer.betas` and `optimizer.eps`"
-    ),
     "override_optimizer_config.eps": same("optimizer.eps"),
     "override_optimizer_config.betas": same("optimizer.betas"),
-    "override_optimizer_config.optimizer_cpu_offload": role_meanings.offload("plan.offload_optimizer"),
+    "override_optimizer_config.optimizer_cpu_offload": meanings.offload("plan.offload_optimizer"),
     "override_optimizer_config.*": other_than((False, None), "only `eps`, `betas` and offload are read"),
+    **off("set `optimizer.betas` and `optimizer.eps`", "override_optimizer_config"),
+    **inert("`optimizer.name` selects the implementation", "optimizer_impl"),
+    **inert("the schedule follows the length of the run", "total_training_steps"),
+    **inert("the schedule counts from zero", "zero_indexed_step"),
 }
 
 MODEL: Mapping[str, Rule] = {
     "tokenizer_path": same("model.tokenizer"),
-    "hf_config_path": only((None,), "the model's own", otherwise="the configuration is read from the model's folder"),
     "trust_remote_code": same("model.trust_remote_code"),
-    "custom_chat_template": only(
-        (None,), "the tokenizer's own", otherwise="put the template in a file and set `model.chat_template=FILE`"
-    ),
-    "external_lib": only((None,), "nothing to import", otherwise="models are those of transformers"),
-    "override_config": only(({}, None), "nothing to override", otherwise="give its entries as separate keys"),
-    "override_config.attn_implementation": role_meanings.attention,
-    "override_config.*dropout*": only(
-        (0,), "dropout is off", otherwise="dropout changes the log-probabilities between rollout and update"
-    ),
-    "override_config.*": only((), "the model keeps its own configuration"),
-    "override_config.*pdrop": only(
-        (0,), "dropout is off", otherwise="dropout changes the log-probabilities between rollout and update"
-    ),
     "enable_gradient_checkpointing": same("plan.gradient_checkpointing"),
-    "enable_activation_offload": inert("activations are recomputed instead: `plan.gradient_checkpointing`"),
-    "use_remove_padding": PACKED,
-    "use_liger": inert("no fused kernels: log-probabilities are computed in chunks"),
-    "use_fused_kernels": inert("no fused kernels: log-probabilities are computed in chunks"),
-    "fused_kernel_options.*": inert("no fused kernels"),
-    "use_shm": inert("files are read once"),
     "lora_rank": same("model.lora_rank"),
     "lora_alpha": same("model.lora_alpha"),
     "lora.rank": same("model.lora_rank"),
     "lora.alpha": same("model.lora_alpha"),
     "lora.dropout": same("model.lora_dropout"),
-    "target_modules": role_meanings.targets,
-    "exclude_modules": only(
-        (None, []), "nothing to exclude", otherwise="list the modules with adapters in `model.lora_targets`"
+    "target_modules": same("model.lora_targets"),
+    "override_config.attn_implementation": renamed("plan.attention", {name: name for name in ATTENTION}, reason=""),
+    **dict.fromkeys(
+        ("override_config.*dropout*", "override_config.*pdrop"),
+        only((0,), "off", otherwise="dropout changes the log-probabilities between rollout and update"),
     ),
-    "lora_adapter_path": only(
-        (None,), "adapters start at zero", otherwise="adapters start at zero; merge the old ones first"
-    ),
-    "tiled_mlp.enabled": only(
-        (False,), "off", otherwise="tiled MLPs are not supported; use `plan.gradient_checkpointing`"
-    ),
-    "tiled_mlp.num_shards": inert("tiled MLPs are not supported"),
-    "lora.merge": inert("the rollout shares the trained weights"),
-    "lora.*": inert("only Megatron reads it"),
-    "mtp.enable*": only((False,), "off", otherwise="multi-token prediction is not supported"),
-    "mtp.*": inert("multi-token prediction is not supported"),
+    "override_config.*": only((), "the model keeps its own configuration"),
+    **off("give its entries as separate keys", "override_config"),
+    **off("the configuration is read from the model's folder", "hf_config_path"),
+    **off("put the template in a file and set `model.chat_template=FILE`", "custom_chat_template"),
+    **off("models are those of transformers", "external_lib"),
+    **off("list the modules with adapters in `model.lora_targets`", "exclude_modules"),
+    **off("adapters start at zero; merge the old ones first", "lora_adapter_path"),
+    **off(NO_TILES, "tiled_mlp.enabled"),
+    **off(NO_MTP, "mtp.enable*"),
+    **inert("activations are recomputed instead: `plan.gradient_checkpointing`", "enable_activation_offload"),
+    **inert("padding is trimmed from every micro-batch", "use_remove_padding"),
+    **inert("no fused kernels: log-probabilities are computed in chunks", "use_liger", "use_fused_kernels"),
+    **inert("no fused kernels: log-probabilities are computed in chunks", "fused_kernel_options.*"),
+    **inert("files are read once", "use_shm"),
+    **inert(NO_TILES, "tiled_mlp.num_shards"),
+    **inert(NO_MTP, "mtp.*"),
+    **inert("the rollout shares the trained weights", "lora.merge"),
+    **inert("only Megatron reads it", "lora.*"),
 }
 
 CHECKPOINT: Mapping[str, Rule] = {
-    "save_contents": inert("checkpoints are always whole; `rlc export` writes a Hugging Face folder"),
-    "load_contents": inert("checkpoints are always whole"),
-    "contents": inert("checkpoints are always whole"),
-    "async_save": inert("checkpoints are written before the next step"),
-    "strict": inert("a checkpoint must match the model"),
-    "mbridge_config": inert("only Megatron reads it"),
+    **inert("checkpoints are always whole; `rlc export` writes a Hugging Face folder", "save_contents"),
+    **inert("checkpoints are always whole", "load_contents", "contents"),
+    **inert("checkpoints are written before the next step", "async_save"),
+    **inert("a checkpoint must match the model", "strict"),
+    **inert("only Megatron reads it", "mbridge_config"),
 }
 
 BATCHES: Mapping[str, Rule] = {
-    "ppo_micro_batch_size_per_gpu": role_meanings.micro_batch_size,
-    "ppo_micro_batch_size": role_meanings.global_micro_batch_size,
-    "log_prob_micro_batch_size_per_gpu": role_meanings.micro_batch_size,
-    "log_prob_micro_batch_size": role_meanings.global_micro_batch_size,
-    "forward_micro_batch_size_per_gpu": role_meanings.micro_batch_size,
-    "forward_micro_batch_size": role_meanings.global_micro_batch_size,
-    "ppo_max_token_len_per_gpu": role_meanings.token_budget,
-    "log_prob_max_token_len_per_gpu": role_meanings.token_budget,
-    "forward_max_token_len_per_gpu": role_meanings.token_budget,
-    "use_dynamic_bsz": role_meanings.dynamic_batches,
-    "log_prob_use_dynamic_bsz": role_meanings.dynamic_batches,
+    **{
+        f"{phase}_{name}": rule
+        for phase in ("ppo", "log_prob", "forward")
+        for name, rule in {
+            "micro_batch_size_per_gpu": meanings.micro_batch_size,
+            "micro_batch_size": meanings.global_micro_batch_size,
+            "max_token_len_per_gpu": meanings.token_budget,
+        }.items()
+    },
+    "use_dynamic_bsz": meanings.dynamic_batches,
+    "log_prob_use_dynamic_bsz": meanings.dynamic_batches,
 }
 
 LEARNER: Mapping[str, Rule] = {
     **BATCHES,
+    **COMMON,
     "ppo_mini_batch_size": same("trainer.mini_batch_size", reason="prompts"),
     "ppo_epochs": same("algorithm.num_epochs"),
-    "grad_clip": role_meanings.grad_clip,
-    "strategy": ENGINE["strategy"],
+    "grad_clip": meanings.grad_clip,
     "rollout_n": same("algorithm.group_size"),
-    "shuffle": inert("mini-batches are always drawn in a shuffled order"),
-    "data_loader_seed": inert("`trainer.seed` seeds the order of mini-batches"),
     "loss_agg_mode": policy.loss_aggregation,
-    "loss_scale_factor": only((None,), "the padded width", otherwise="the divisor is the padded width"),
-    "ulysses_sequence_parallel_size": ENGINE["ulysses_sequence_parallel_size"],
-    "use_torch_compile": NOT_COMPILED,
-    "use_remove_padding": PACKED,
-    "use_fused_kernels": MODEL["use_fused_kernels"],
-    "use_prefix_grouper": inert("each sequence has its own forward pass pass"),
-    "pad_to_length": PACKED,
-    "entropy_from_logits_with_chunking": CHUNKED,
-    "entropy_from_logits_chunk_size": CHUNKED,
-    "entropy_checkpointing": CHUNKED,
-    "sum_pi_squared_checkpointing": CHUNKED,
-    "qat.enable": ENGINE["qat.enable"],
-    "qat.*": ENGINE["qat.*"],
-    "router_replay.mode": only(("disabled",), "off", otherwise="expert routing is not replayed"),
-    "router_replay.*": inert("expert routing is not replayed"),
     "megatron.param_offload": ENGINE["param_offload"],
     "megatron.optimizer_offload": ENGINE["optimizer_offload"],
-    "megatron.*": inert(
-        "it configures how Megatron splits, fuses or saves; the training engine here has no such options"
-    ),
-    "engine.*": inert("it configures how an engine splits or fuses; the training engine here has no such options"),
-    "veomni.*": inert("it configures how VeOmni splits or fuses; the training engine here has no such options"),
-    "torchtitan.*": inert("it configures how TorchTitan splits or fuses; the training engine here has no such options"),
-    "profiler.*": PROFILER,
+    "router_replay.mode": only(("disabled",), "off", otherwise=NO_REPLAY),
+    **off("the divisor is the padded width", "loss_scale_factor"),
+    **inert("mini-batches are always drawn in a shuffled order", "shuffle"),
+    **inert("`trainer.seed` seeds the order of mini-batches", "data_loader_seed"),
+    **inert("padding is trimmed from every micro-batch", "use_remove_padding"),
+    **inert("no fused kernels: log-probabilities are computed in chunks", "use_fused_kernels"),
+    **inert("each sequence has its own forward pass", "use_prefix_grouper"),
+    **inert(CHUNKED, "sum_pi_squared_checkpointing"),
+    **inert(NO_REPLAY, "router_replay.*"),
+    **inert(ONE_ENGINE.format("Megatron"), "megatron.*"),
+    **inert(ONE_ENGINE.format("an engine"), "engine.*"),
+    **inert(ONE_ENGINE.format("VeOmni"), "veomni.*"),
+    **inert(ONE_ENGINE.format("TorchTitan"), "torchtitan.*"),
+    **inert(PROFILER, "profiler.*"),
 }
 
 
@@ -182,21 +175,17 @@ def never_existed(key: str, value: Any, given: Given) -> Outcome:
     return translated({"plan.offload_idle_models": value}, reason, warn=True)
 
 
-def _under(prefix: str, *tables: Mapping[str, Rule]) -> dict[str, Rule]:
-    return {f"{prefix}.{name}": rule for table in tables for name, rule in table.items()}
-
-
 ACTOR_ONLY: Mapping[str, Rule] = {
     "clip_ratio": policy.clip_ratio,
     "clip_ratio_low": policy.clip_ratio_low,
     "clip_ratio_high": same("algorithm.clip_high"),
     "clip_ratio_c": same("algorithm.clip_dual"),
     "entropy_coeff": same("algorithm.entropy_coef"),
-    "calculate_entropy": inert("entropy is always in the metrics"),
-    "calculate_sum_pi_squared": inert("the estimators that need it ask for it"),
     "use_kl_loss": policy.use_kl_loss,
-    "kl_loss_type": policy.kl_loss_type,
-    "kl_loss_coef": policy.kl_loss_coef,
+    **{
+        name: where(KL_LOSS, rule, otherwise=f"`use_kl_loss` is not true; add `{KL_LOSS}=true`", warn=True)
+        for name, rule in {"kl_loss_type": policy.kl_loss_type, "kl_loss_coef": same("algorithm.kl_loss_coef")}.items()
+    },
     "policy_loss.loss_mode": policy.loss_mode,
     "policy_loss.clip_cov_ratio": same("algorithm.clip_cov.fraction"),
     "policy_loss.clip_cov_lb": same("algorithm.clip_cov.low"),
@@ -204,38 +193,46 @@ ACTOR_ONLY: Mapping[str, Rule] = {
     "policy_loss.kl_cov_ratio": same("algorithm.kl_cov.fraction"),
     "policy_loss.ppo_kl_coef": same("algorithm.kl_cov.coef"),
     "policy_loss.dro_beta": same("algorithm.dro.beta"),
-    "policy_loss.*": inert("no policy loss reads it"),
     "tau_pos": same("algorithm.sapo.tau_positive"),
     "tau_neg": same("algorithm.sapo.tau_negative"),
-    "freeze_vision_tower": inert("models are text only"),
     "tis_imp_ratio_cap": correction.ratio_cap,
+    **inert("entropy is always in the metrics", "calculate_entropy"),
+    **inert("the estimators that need it ask for it", "calculate_sum_pi_squared"),
+    **inert("no policy loss reads it", "policy_loss.*"),
+    **inert("models are text only", "freeze_vision_tower"),
+}
+
+CRITIC: Mapping[str, Rule] = {
+    "enable": only((None, True), "`adv_estimator=gae` has a critic", otherwise="`adv_estimator=gae` needs a critic"),
+    "cliprange_value": same("algorithm.clip_value"),
+    "model.path": same("model.critic_path"),
+    "optim.lr": same("optimizer.critic_lr"),
+    **under("model.fsdp_config", ENGINE),
+    **under("fsdp", ENGINE),
 }
 
 ROLES: Mapping[str, Rule] = {
     "actor_rollout_ref.fsdp_config.cpu_offload": never_existed,
     "actor_rollout_ref.fsdp_config.offload_params": never_existed,
     "actor_rollout_ref.hybrid_engine": only((True,), "actor and rollout share the device"),
-    "actor_rollout_ref.nccl_timeout": inert("one device has no collectives"),
-    **_under("actor_rollout_ref.model", MODEL),
-    **_under("actor_rollout_ref.actor", LEARNER, ACTOR_ONLY),
-    **_under("actor_rollout_ref.actor.optim", {"lr": same("optimizer.actor_lr")}, OPTIM),
-    **_under("actor_rollout_ref.actor.fsdp_config", ENGINE),
-    **_under("actor_rollout_ref.actor.checkpoint", CHECKPOINT),
-    **_under("actor_rollout_ref.ref", LEARNER),
-    "actor_rollout_ref.ref.model": only(
-        (None,), "the actor before training", otherwise="the reference is the actor before training"
-    ),
-    **_under("actor_rollout_ref.ref.fsdp_config", ENGINE),
-    "critic.enable": only(
-        (None, True), "`adv_estimator=gae` has a critic", otherwise="`adv_estimator=gae` needs a critic"
-    ),
-    **_under("critic", LEARNER, {"cliprange_value": same("algorithm.clip_value")}),
-    "critic.model.path": same("model.critic_path"),
+    **inert("one device has no collectives", "actor_rollout_ref.nccl_timeout"),
     "actor_rollout_ref.model.path": same("model.path"),
-    **_under("critic.model", MODEL),
-    **_under("critic.optim", {"lr": same("optimizer.critic_lr")}, OPTIM),
-    **_under("critic.fsdp", ENGINE),
-    **_under("critic.model.fsdp_config", ENGINE),
-    **_under("critic.checkpoint", CHECKPOINT),
+    "actor_rollout_ref.actor.optim.lr": same("optimizer.actor_lr"),
+    **under("actor_rollout_ref.actor", LEARNER, ACTOR_ONLY),
+    **under("actor_rollout_ref.actor.fsdp_config", ENGINE),
+    **under("actor_rollout_ref.ref", LEARNER),
+    **under("actor_rollout_ref.ref.fsdp_config", ENGINE),
+    **off("the reference is the actor before training", "actor_rollout_ref.ref.model"),
+    **under("critic", LEARNER, CRITIC),
+    **{
+        f"{role}.{name}": rule
+        for role in ("actor_rollout_ref", "critic")
+        for name, rule in under("model", MODEL).items()
+    },
+    **{
+        f"{role}.{name}": rule
+        for role in ("actor_rollout_ref.actor", "critic")
+        for name, rule in {**under("optim", OPTIM), **under("checkpoint", CHECKPOINT)}.items()
+    },
 }
 """Full key, or pattern with `*`, to rule."""

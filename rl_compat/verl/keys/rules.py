@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from types import NoneType
 from typing import Any
@@ -109,6 +109,22 @@ def renamed(native_key: str, names: Mapping[Any, Any], *, reason: str) -> Rule:
     return rule
 
 
+def unless_negative(native_key: str, instead: int | None, reason: str) -> Rule:
+    """The same setting; null or a negative number, with which verl means everything or nothing, is `instead`."""
+
+    def rule(key: str, value: Any, given: Given) -> Outcome:
+        if value is None or value < 0:
+            return translated({native_key: instead}, reason)
+        return honoured(native_key, value)
+
+    return rule
+
+
+def where(switch: str, rule: Rule, *, otherwise: str, warn: bool = False) -> Rule:
+    """A rule for a key that has an effect only while the key `switch` is true; `otherwise` says so."""
+    return lambda key, value, given: rule(key, value, given) if given.get(switch) else no_effect(otherwise, warn=warn)
+
+
 @dataclass(frozen=True, slots=True)
 class Inert:
     """A rule for a key that has no effect here, whatever its value."""
@@ -119,9 +135,14 @@ class Inert:
         return no_effect(self.reason)
 
 
-def inert(reason: str) -> Rule:
-    """The outcome of a key that has no effect here."""
-    return Inert(reason)
+def inert(reason: str, *keys: str) -> dict[str, Rule]:
+    """Keys that have no effect here."""
+    return dict.fromkeys(keys, Inert(reason))
+
+
+def off(reason: str, *keys: str) -> dict[str, Rule]:
+    """Keys of what is not supported: refused for this reason unless they switch it off."""
+    return dict.fromkeys(keys, only((False, None, {}, []), "off", otherwise=reason))
 
 
 def only(allowed: tuple[Any, ...], reason: str, *, otherwise: str = "") -> Rule:
@@ -136,9 +157,14 @@ def only(allowed: tuple[Any, ...], reason: str, *, otherwise: str = "") -> Rule:
     return rule
 
 
-def other_than(usual: tuple[Any, ...], reason: str) -> Rule:
+def other_than(usual: Collection[Any], reason: str) -> Rule:
     """A rule for a key without effect here; a value other than the usual ones is a warning."""
     return lambda key, value, given: no_effect(reason, warn=not any(_equal(value, item) for item in usual))
+
+
+def under(prefix: str, *tables: Mapping[str, Rule]) -> dict[str, Rule]:
+    """The rules of these tables, whose names follow `prefix.`."""
+    return {f"{prefix}.{name}": rule for table in tables for name, rule in table.items()}
 
 
 def _equal(value: Any, item: Any) -> bool:

@@ -1,16 +1,25 @@
-"""Shell builtins that affect which programs a script starts."""
+"""Commands that a reader of scripts executes itself: builtins, and the output and status of harmless commands.
+
+No process is started.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Protocol
+from importlib.util import find_spec
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
 
-from rl_compat.verl.shell.scope import Scope, unknown
-from rl_compat.verl.shell.syntax import Body, Simple, parse_script
+from rl_compat.verl.shell.scope import unknown
+from rl_compat.verl.shell.syntax import Simple, parse_script
 from rl_compat.verl.shell.tests import decide
+
+if TYPE_CHECKING:
+    from rl_compat.verl.shell.script import Reader
 
 
 class Stop(Exception):  # noqa: N818
@@ -21,57 +30,27 @@ class Stop(Exception):  # noqa: N818
         self.kind = kind
 
 
-class Shell(Protocol):
-    """What a builtin can read and change: the reader of a script."""
-
-    scope: Scope
-    cwd: Path
-    name: str
-
-    @property
-    def is_silent(self) -> bool:
-        """Whether no program was started yet and no output is captured."""
-
-    def body(self, body: Body) -> bool | None:
-        """Follow commands; the status of the last one."""
-
-    def command(self, words: list[str], line: int, own: Mapping[str, str]) -> bool | None:
-        """Follow one command."""
-
-    def source(self, path: Path) -> None:
-        """Read another script in this scope."""
-
-    def find(self, text: str) -> Path | None:
-        """The file of that name."""
-
-    def print(self, text: str) -> None:
-        """Print into the captured output."""
-
-    def note(self, line: int, text: str) -> None:
-        """Note what a reader of the translation should know."""
-
-
-Builtin = Callable[[Shell, list[str], int], "bool | None"]
+Builtin = Callable[["Reader", list[str], int], "bool | None"]
 "executes a builtin, given its words and line, and returns its status; None if unknown"
 
 
-def _test(shell: Shell, words: list[str], line: int) -> bool | None:
+def _test(shell: Reader, words: list[str], line: int) -> bool | None:
     return decide(words[:-1] if words[-1:] == ["]"] else words, patterns=False)
 
 
-def _change_folder(shell: Shell, words: list[str], line: int) -> bool | None:
+def _change_folder(shell: Reader, words: list[str], line: int) -> bool | None:
     target = next((word for word in words if word != "--"), str(Path.home()))
     shell.cwd = shell.cwd / target
     return True
 
 
-def _print_folder(shell: Shell, words: list[str], line: int) -> bool | None:
+def _print_folder(shell: Reader, words: list[str], line: int) -> bool | None:
     shell.print(str(shell.cwd.resolve()))
     return True
 
 
 def _stop(kind: str) -> Builtin:
-    def builtin(shell: Shell, words: list[str], line: int) -> bool | None:
+    def builtin(shell: Reader, words: list[str], line: int) -> bool | None:
         if kind == "exit" and shell.is_silent and words not in ([], ["0"]):
             shell.note(line, "the script stops here")
         raise Stop(kind)
@@ -79,7 +58,7 @@ def _stop(kind: str) -> Builtin:
     return builtin
 
 
-def _shift(shell: Shell, words: list[str], line: int) -> bool | None:
+def _shift(shell: Reader, words: list[str], line: int) -> bool | None:
     number = int(words[0]) if words and words[0].isdigit() else 1
     enough = number <= len(shell.scope.arguments)
     if enough:
@@ -87,20 +66,20 @@ def _shift(shell: Shell, words: list[str], line: int) -> bool | None:
     return enough
 
 
-def _set(shell: Shell, words: list[str], line: int) -> bool | None:
+def _set(shell: Reader, words: list[str], line: int) -> bool | None:
     if "--" in words:
         shell.scope.arguments = words[words.index("--") + 1 :]
     return True
 
 
-def _unset(shell: Shell, words: list[str], line: int) -> bool | None:
+def _unset(shell: Reader, words: list[str], line: int) -> bool | None:
     for word in words:
         shell.scope.variables.pop(word, None)
         shell.scope.environment = {name: text for name, text in shell.scope.environment.items() if name != word}
     return True
 
 
-def _source(shell: Shell, words: list[str], line: int) -> bool | None:
+def _source(shell: Reader, words: list[str], line: int) -> bool | None:
     path = shell.find(words[0]) if words else None
     if path is None:
         shell.note(line, f"`{' '.join(words)}` is missing and is skipped")
@@ -109,26 +88,26 @@ def _source(shell: Shell, words: list[str], line: int) -> bool | None:
     return True
 
 
-def _evaluate(shell: Shell, words: list[str], line: int) -> bool | None:
+def _evaluate(shell: Reader, words: list[str], line: int) -> bool | None:
     body = parse_script(" ".join(words), shell.name)
     return shell.body([replace(node, line=line) if isinstance(node, Simple) else node for node in body])
 
 
-def _execute(shell: Shell, words: list[str], line: int) -> bool | None:
+def _execute(shell: Reader, words: list[str], line: int) -> bool | None:
     if not words:
         return True
     shell.command(words, line, {})
     raise Stop("exit")
 
 
-def _read(shell: Shell, words: list[str], line: int) -> bool | None:
+def _read(shell: Reader, words: list[str], line: int) -> bool | None:
     for word in words:
         if re.fullmatch(r"[A-Za-z_]\w*", word):
             shell.scope.variables[word] = unknown("`read` gets its value when the script runs")
     return None
 
 
-def _nothing(shell: Shell, words: list[str], line: int) -> bool | None:
+def _nothing(shell: Reader, words: list[str], line: int) -> bool | None:
     return True
 
 
@@ -152,3 +131,55 @@ BUILTINS: Mapping[str, Builtin] = {
     "read": _read,
     **dict.fromkeys(("trap", "wait", "ulimit", "shopt", "umask", "sleep", "mkdir", "popd", "let"), _nothing),
 }
+
+
+def _basename(words: Sequence[str]) -> str:
+    names = [word for word in words if word != "--"]
+    name = PurePosixPath(names[0]).name
+    return name.removesuffix(names[1]) if len(names) > 1 and name != names[1] else name
+
+
+def _dirname(words: Sequence[str]) -> str:
+    return str(PurePosixPath(next(word for word in words if word != "--")).parent)
+
+
+def _date(words: Sequence[str]) -> str:
+    form = next((word[1:] for word in words if word.startswith("+")), "%a %b %e %H:%M:%S %Z %Y")
+    return time.strftime(form)
+
+
+def _echo(words: Sequence[str]) -> str:
+    rest = list(words)
+    while rest and re.fullmatch("-[neE]+", rest[0]):
+        rest.pop(0)
+    return " ".join(rest)
+
+
+def _printf(words: Sequence[str]) -> str:
+    form, *values = words
+    return re.sub("%[sd]", lambda match: values.pop(0) if values else "", form).replace("\\n", "\n")
+
+
+OUTPUT: Mapping[str, Callable[[Sequence[str]], str]] = {
+    "echo": _echo,
+    "printf": _printf,
+    "basename": _basename,
+    "dirname": _dirname,
+    "date": _date,
+}
+"command to its output for its arguments"
+
+
+def status_of(words: Sequence[str]) -> bool | None:
+    """Whether a command would succeed, for commands that this process can evaluate; None for any other."""
+    match list(words):
+        case ["true" | ":", *_]:
+            return True
+        case ["false", *_]:
+            return False
+        case ["command", "-v", name] | ["which", name] | ["type", name] | ["hash", name]:
+            return shutil.which(name) is not None
+        case [python, "-c", code] if re.fullmatch(r"(.*/)?python[\d.]*", python):
+            wanted = re.fullmatch(r"\s*import (\w+)\s*;?\s*", code)
+            return find_spec(wanted[1]) is not None if wanted else None
+    return None

@@ -1,4 +1,4 @@
-"""Expansion of words of a shell script: quotes, variables, `$(…)`, `$((…))`, arrays."""
+"""Expansion of words of a shell script: quotes, variables, `$(…)`, `$((…))`, arrays; and assignments."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ PARAMETER = re.compile(
 )
 NAME = re.compile(r"[A-Za-z_]\w*|[0-9@*#?$!-]")
 BLANKS = re.compile("[ \t\n]+(?=(?:[^\0]*\0[^\0]*\0)*[^\0]*$)")
+ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(?:\[([^\]]*)\])?(\+?)=(.*)", re.S)
+DECLARATIONS = ("export", "declare", "typeset", "local", "readonly")
 ESCAPES = {"n": "\n", "t": "\t", "\\": "\\", "'": "'", '"': '"'}
 
 
@@ -273,3 +275,43 @@ def _trimmed(value: str, pattern: str, side: str, *, greedy: bool) -> str:
     shortest = min(cuts) if side == "#" else max(cuts)
     cut = longest if greedy else shortest
     return value[cut:] if side == "#" else value[:cut]
+
+
+def assign(scope: Scope, word: str) -> None:
+    """Execute one assignment."""
+    match = ASSIGNMENT.fullmatch(word)
+    assert match is not None
+    name, item, adds, raw = match[1], match[2], match[3], match[4]
+    if raw.startswith("("):
+        items = array_items(raw, scope)
+        scope.variables[name] = [*(scope.items(name) or []), *items] if adds else items
+        return
+    value = expand_text(raw, scope)
+    if item is not None:
+        scope.variables[name] = _with_item(list(scope.items(name) or []), arithmetic(item, scope), value)
+    else:
+        scope.variables[name] = (scope.get(name) or "") + value if adds else value
+
+
+def declare(scope: Scope, words: Sequence[str]) -> dict[str, str]:
+    """Execute `export`, `local` and similar commands; returns the exported variables and values."""
+    exported = {}
+    for word in words[1:]:
+        if ASSIGNMENT.fullmatch(word):
+            assign(scope, word)
+        name = re.split(r"\+?=", word)[0]
+        if words[0] == "export" and re.fullmatch(r"\w+", name):
+            exported[name] = scope.get(name) or ""
+    return exported
+
+
+def own_environment(scope: Scope, words: Sequence[str]) -> dict[str, str]:
+    """The variables that are assigned in front of a command and apply only to it."""
+    pairs = [match for word in words if (match := ASSIGNMENT.fullmatch(word))]
+    return {match[1]: expand_text(match[4], scope) for match in pairs}
+
+
+def _with_item(items: list[str], number: str, value: str) -> list[str]:
+    position = min(int(number), len(items)) if number.isdigit() else len(items)
+    items[position : position + 1] = [value]
+    return items

@@ -12,10 +12,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rl_compat.errors import ConfigError
-from rl_compat.verl.shell.assignments import ASSIGNMENT, DECLARATIONS, assign, declare, own_environment
-from rl_compat.verl.shell.builtins import BUILTINS, Stop
-from rl_compat.verl.shell.commands import OUTPUT, status_of
-from rl_compat.verl.shell.expansion import arithmetic, expand_text, expand_word
+from rl_compat.verl.shell.builtins import BUILTINS, OUTPUT, Stop, status_of
+from rl_compat.verl.shell.expansion import (
+    ASSIGNMENT,
+    DECLARATIONS,
+    arithmetic,
+    assign,
+    declare,
+    expand_text,
+    expand_word,
+    own_environment,
+)
 from rl_compat.verl.shell.scope import Scope, mark_of, unknown, without_unset
 from rl_compat.verl.shell.syntax import (
     ArithmeticCommand,

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from rl_compat.verl.shell.arithmetic import evaluate
-from rl_compat.verl.shell.commands import OUTPUT
+from rl_compat.verl.shell.builtins import OUTPUT
 from rl_compat.verl.shell.expansion import array_items, expand_text, expand_word
 from rl_compat.verl.shell.scope import Scope, mark_of, unknown, without_unset
 
