@@ -34,9 +34,8 @@ from rl_compat.data.order.batches import PromptOrder
 from rl_compat.distributed.pool import ResourcePool
 from rl_compat.emulation.device import emulate
 from rl_compat.models.tokenizer import load_tokenizer
-from rl_compat.trainer.memory import PhaseMemory
 from rl_compat.trainer.online.reinforcement import Reinforcement
-from rl_compat.trainer.recipe import Instruments
+from rl_compat.trainer.phases import PhaseMemory, Phases
 from rl_compat.trainer.reporter import SilentReporter, Timer
 from rl_compat.trainer.setup.online import Prepared, start_reward
 from rl_compat.trajectory import Prompt
@@ -127,7 +126,7 @@ class Steps:
         self.timer = Timer(reporter)
         self.memory = PhaseMemory.of_pool(self.method.prepared.setup.plan.pool_of("actor"))
         self.peak_gib = 0.0
-        self.method.load(Instruments(reporter=reporter, timer=self.timer, memory=self.memory), step=0)
+        self.method.load(Phases(reporter=reporter, timer=self.timer, memory=self.memory), step=0)
         self.method.roles.actor.chat.stop_token_ids = ()
         self.counter = WorkCounter()
         torch.set_num_threads(workload.threads)

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from rl_compat import verl
 from rl_compat.cli.render import print_note, print_table, print_warning
+from rl_compat.config.embedded import DEFAULT, embedded_runs
+from rl_compat.config.load import LoadedConfig, load_config
+from rl_compat.config.report import COLUMNS, render_report, warnings_of
+from rl_compat.config.settings import settings
 from rl_compat.errors import ConfigError
-
-if TYPE_CHECKING:
-    from rl_compat.config.load import LoadedConfig
-    from rl_compat.hardware.types import Hardware
+from rl_compat.hardware.gpu.catalogue import emulated_hardware
+from rl_compat.hardware.probe import probe
+from rl_compat.hardware.recording import load_recording
+from rl_compat.hardware.types import Hardware
 
 Settings = Annotated[
     list[str] | None,
@@ -44,10 +49,6 @@ def read_settings(arguments: list[str] | None) -> LoadedConfig:
 
     Reports on stderr how verl's keys were translated and which settings have no effect. Raises ConfigError.
     """
-    from rl_compat import verl
-    from rl_compat.config.embedded import DEFAULT, embedded_runs
-    from rl_compat.config.load import load_config
-
     given = list(arguments or ())
     files = [text for text in given if is_file_argument(text)]
     if len(files) > 1:
@@ -62,16 +63,12 @@ def read_settings(arguments: list[str] | None) -> LoadedConfig:
 
 def _settings_file(text: str) -> Path:
     """The path, or the built-in settings file of that name if the path does not exist."""
-    from rl_compat.config.embedded import embedded_runs
-
     path = Path(text)
     return path if path.exists() else embedded_runs().get(text, path)
 
 
 def show_report(loaded: LoadedConfig) -> None:
     """Print notes and warnings on stderr, and a table of all keys if some of them are verl's."""
-    from rl_compat.config.report import COLUMNS, render_report, warnings_of
-
     for note in loaded.notes:
         print_note(f"note: {note}")
     if any(line.verdict in ("honoured", "translated", "not given") for line in loaded.report):
@@ -82,23 +79,10 @@ def show_report(loaded: LoadedConfig) -> None:
 
 def is_file_argument(text: str) -> bool:
     """Whether an argument is a file, not `key=value`, a key without a value, or a deletion `~key`."""
-    from rl_compat.config.settings import settings
-
     return "=" not in text and text not in settings() and not (text.startswith("~") and "/" not in text)
 
 
 def load_hardware(file: Path | None = None, as_card: str | None = None) -> Hardware:
     """This machine or the one recorded in `file`, with the facts of `as_card` in place of its own card's if given."""
-    if file is None:
-        from rl_compat.hardware.probe import probe
-
-        hardware = probe(packages=False)
-    else:
-        from rl_compat.hardware.recording import load_recording
-
-        hardware = load_recording(file)
-    if as_card is None:
-        return hardware
-    from rl_compat.hardware.gpu.catalogue import emulated_hardware
-
-    return emulated_hardware(as_card, hardware)
+    hardware = probe(packages=False) if file is None else load_recording(file)
+    return hardware if as_card is None else emulated_hardware(as_card, hardware)

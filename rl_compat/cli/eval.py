@@ -7,8 +7,11 @@ from typing import Annotated
 
 import typer
 
+from rl_compat import verl
+from rl_compat.algorithms.table import is_offline
 from rl_compat.cli.common import AsCard, AsJson, HardwareFile, load_hardware, new_app, show_report
-from rl_compat.cli.render import print_json, print_table
+from rl_compat.cli.render import TerminalReporter, print_json, print_table
+from rl_compat.config.load import load_config
 
 app = new_app()
 
@@ -39,12 +42,7 @@ def evaluate_model(
 
     Example: rlc eval runs/gsm8k data.max_val_samples=200
     """
-    from rl_compat import verl
-    from rl_compat.cli.reporter import TerminalReporter
-    from rl_compat.config.load import load_config
-    from rl_compat.emulation.device import emulate
-    from rl_compat.trainer.tools.evaluate import checkpoint_of, evaluate, run_of
-    from rl_compat.trainer.tools.offline_evaluate import evaluate_offline, uses_offline_data
+    from rl_compat.trainer.tools.evaluate import checkpoint_of, evaluate, evaluate_offline, run_of
 
     run = run_of(target)
     checkpoint = None if run is None else checkpoint_of(target, run)
@@ -55,18 +53,16 @@ def evaluate_model(
     machine = load_hardware(hardware, as_card)
     step = checkpoint.step if checkpoint else None
     title = target if checkpoint is None else f"{target} at step {step}"
-    if uses_offline_data(loaded.config):
+    if is_offline(loaded.config.algorithm.name):
         with TerminalReporter() as reporter:
-            measured = evaluate_offline(
-                loaded.config, machine, checkpoint=checkpoint, reporter=reporter, around=emulate
-            )
+            measured = evaluate_offline(loaded.config, machine, checkpoint=checkpoint, reporter=reporter)
         if as_json:
             print_json(measured.metrics() | {"num_rows": measured.num_rows, "step": step})
         else:
             print_table(f"{title}, {measured.size}", ("measure", "value", "95 % interval"), measured.rows())
         return 0
     with TerminalReporter() as reporter:
-        found = evaluate(loaded.config, machine, checkpoint=checkpoint, reporter=reporter, around=emulate)
+        found = evaluate(loaded.config, machine, checkpoint=checkpoint, reporter=reporter)
     if as_json:
         print_json(asdict(found) | {"step": step})
         return 0

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from rl_compat.cli.common import AsCard, AsJson, HardwareFile, Settings, load_hardware, new_app, read_settings
 from rl_compat.cli.render import print_json, print_lines, print_note, print_table
-
-if TYPE_CHECKING:
-    from rl_compat.config.types import RunConfig
-    from rl_compat.planning.shapes.shape import ModelShape
-    from rl_compat.planning.types import Plan, RoleName
-    from rl_compat.planning.workload import Workload
+from rl_compat.config.types import RunConfig
+from rl_compat.models.files.registry import resolve_model
+from rl_compat.planning import report
+from rl_compat.planning.fit import make_plan
+from rl_compat.planning.serialize import to_json
+from rl_compat.planning.shapes.known import KNOWN_SHAPES
+from rl_compat.planning.shapes.shape import ModelShape
+from rl_compat.planning.speed.measurements import own_measurements
+from rl_compat.planning.types import Plan, RoleName
+from rl_compat.planning.workload import Workload, run_requests, run_workload
 
 app = new_app()
 
@@ -37,9 +41,6 @@ def plan(
     """
     loaded = read_settings(settings)
     machine = load_hardware(hardware, as_card)
-    from rl_compat.planning.fit import make_plan
-    from rl_compat.planning.speed.measurements import own_measurements
-    from rl_compat.planning.workload import run_requests, run_workload
 
     config = loaded.config
     paths: dict[RoleName, str | None] = {
@@ -53,8 +54,6 @@ def plan(
     for warning in machine.warnings:
         print_note(f"note: {warning}")
     if as_json:
-        from rl_compat.planning.serialize import to_json
-
         print_json(to_json(made))
         return
     set_by_name = [key for key, source in loaded.sources.items() if source == "algorithm"]
@@ -63,16 +62,10 @@ def plan(
 
 def _shape_of(path: str) -> ModelShape:
     """A model's shape from its configuration. A model of `rlc models` does not have to be downloaded."""
-    from rl_compat.models.files.registry import resolve_model
-    from rl_compat.planning.shapes.known import KNOWN_SHAPES
-    from rl_compat.planning.shapes.shape import ModelShape
-
     return KNOWN_SHAPES.get(path) or ModelShape.from_folder(resolve_model(path, needs=("config",)).folder)
 
 
 def _show(made: Plan, config: RunConfig, workload: Workload, set_by_name: list[str], *, explain: bool) -> None:
-    from rl_compat.planning import report
-
     print_lines([*report.headline(made), *report.algorithm_lines(made, config, set_by_name), ""])
     for pool in made.pools.values():
         print_table("choices", report.CHOICE_COLUMNS, report.choice_rows(pool))

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from rl_compat.cli.common import AsJson, HardwareFile, load_hardware, new_app
-from rl_compat.cli.machine_lines import describe
 from rl_compat.cli.render import print_json, print_lines, print_note, print_table, print_warning
 from rl_compat.errors import UsageError
+from rl_compat.hardware.probe import probe as look
+from rl_compat.hardware.recording import save_recording, to_json
+from rl_compat.hardware.types import Device, Endpoint, Folder, Hardware, Link, PciGpu
 from rl_compat.units import format_bytes
-
-if TYPE_CHECKING:
-    from rl_compat.hardware.types import Device, Folder, Hardware
 
 app = new_app()
 
 COLUMNS = ("device", "name", "capability", "memory free / total", "SMs", "bf16", "PCIe lanes", "others on it", "id")
 FOLDER_COLUMNS = ("folder for", "free", "file system", "writable", "path")
 NETWORK_SECONDS = 5.0
+UNNAMED = ("torch", "bitsandbytes")
+"packages with a separate line"
 
 
 @app.command()
@@ -40,8 +42,6 @@ def probe(
 
     Example: rlc probe --json > p40.json
     """
-    from rl_compat.hardware.recording import save_recording, to_json
-
     machine = _machine(hardware, network=network)
     if output is not None:
         save_recording(machine, output)
@@ -64,8 +64,6 @@ def probe(
 
 def _machine(file: Path | None, *, network: bool) -> Hardware:
     """The recording, or this machine with all packages. Raises UsageError for `--network` with a recording."""
-    from rl_compat.hardware.probe import probe as look
-
     if file is None:
         return look(network_timeout_seconds=NETWORK_SECONDS if network else None)
     if network:
@@ -110,3 +108,129 @@ def _folder_row(folder: Folder) -> tuple[str, ...]:
     free = "unknown" if folder.free_bytes is None else format_bytes(folder.free_bytes)
     writable = "yes" if folder.writable else f"no: {folder.error or 'the reason is not known'}"
     return folder.role.replace("_", " "), free, folder.file_system or "unknown", writable, folder.path
+
+
+def describe(machine: Hardware) -> list[str]:
+    """Every known fact with its name, in aligned columns."""
+    shown = [(name, value) for name, value in _facts(machine) if value]
+    width = max(len(name) for name, _ in shown)
+    return [f"{name:<{width}}  {value}" for name, value in shown]
+
+
+def _facts(machine: Hardware) -> Iterator[tuple[str, str | None]]:
+    host, software, driver = machine.host, machine.software, machine.driver
+    yield "GPU", "none that CUDA programs can use" if not machine.devices else None
+    if not machine.devices:
+        yield from (("on the PCI bus", _pci_gpu(gpu)) for gpu in machine.pci_gpus or ())
+    yield "driver", _driver(machine)
+    yield "NVML", driver.nvml_error if machine.devices or machine.hidden_devices or machine.pci_gpus else None
+    yield "closed to us", _joined(driver.closed_device_nodes)
+    yield "compute mode", _compute_modes(machine)
+    yield from _links(machine.links)
+    yield "cpu", f"{host.cpu_name}, {host.num_cores} cores usable{_features(host.cpu_features)}"
+    yield "memory", _memory(machine)
+    yield "/dev/shm", _of(host.shm_free_bytes, host.shm_total_bytes)
+    if not host.folders and host.disk_free_bytes is not None:
+        yield "disk here", f"{format_bytes(host.disk_free_bytes)} free"
+    yield "system", _system(machine)
+    yield "encoding", host.locale_encoding if host.locale_encoding not in (None, "utf-8") else None
+    yield "python", _python(machine)
+    yield "torch", _torch(machine)
+    yield "bitsandbytes", _bitsandbytes(machine)
+    yield from ((name, _package(machine, name)) for name in software.packages if name not in UNNAMED)
+    yield from ((f"{name} in", _joined(folders)) for name, folders in software.locations.items() if len(folders) > 1)
+    yield "before torch's", _joined(software.shadowing_libraries)
+    yield from ((name, value or "(empty)") for name, value in machine.environment.items())
+    yield from ((endpoint.role.replace("_", " "), _endpoint(endpoint)) for endpoint in machine.network or ())
+
+
+def _driver(machine: Hardware) -> str | None:
+    driver = machine.driver
+    if driver.version is None and driver.cuda_version is None:
+        return None
+    module = f", {driver.kernel_module} kernel module" if driver.kernel_module else ""
+    if driver.module_version and driver.module_version != driver.version:
+        module += f" {driver.module_version}"
+    cuda = f", runs CUDA up to {driver.cuda_version}" if driver.cuda_version else ""
+    return f"{driver.version or 'of unknown version'}{cuda}{module}"
+
+
+def _pci_gpu(gpu: PciGpu) -> str:
+    bound = f"served by `{gpu.kernel_driver}`" if gpu.kernel_driver else "served by no driver"
+    return f"{gpu.bus_id} 10de:{gpu.device_id}, {bound}"
+
+
+def _compute_modes(machine: Hardware) -> str:
+    special = [device for device in machine.devices if device.compute_mode not in (None, "default")]
+    return _joined(f"cuda:{device.index} {device.compute_mode}" for device in special)
+
+
+def _links(links: Iterable[Link]) -> Iterator[tuple[str, str]]:
+    """The pairs of devices, grouped by the kind of their link."""
+    access = {True: "with peer access", False: "without peer access", None: "peer access unknown"}
+    pairs: dict[str, list[str]] = {}
+    for link in links:
+        kind = f"{(link.kind or 'unknown').replace('_', ' ')} {access[link.peer_access]}"
+        pairs.setdefault(kind, []).append(f"{link.first}-{link.second}")
+    yield from (("links", f"{kind}: {' '.join(found)}") for kind, found in pairs.items())
+
+
+def _memory(machine: Hardware) -> str:
+    host = machine.host
+    limit = f", limited to {format_bytes(host.ram_limit_bytes)}" if host.ram_limit_bytes < host.ram_total_bytes else ""
+    return f"{format_bytes(host.ram_available_bytes)} available of {format_bytes(host.ram_total_bytes)}{limit}"
+
+
+def _system(machine: Hardware) -> str:
+    host = machine.host
+    marks = _joined([*(["WSL"] if host.wsl else []), *([f"in {host.container}"] if host.container else [])])
+    return f"{host.platform}, kernel {host.kernel}{', ' + marks if marks else ''}"
+
+
+def _python(machine: Hardware) -> str:
+    software = machine.software
+    kind = {"venv": "virtual environment", "conda": "conda environment", "system": "of the system"}
+    parts = [software.python, kind.get(software.environment_kind or ""), software.executable]
+    managed = "pip may not install here" if software.externally_managed else None
+    return _joined(part for part in (*parts, managed) if part)
+
+
+def _torch(machine: Hardware) -> str | None:
+    build, error = machine.software.torch, machine.software.torch_error
+    if build is None:
+        return f"does not import: {error}" if error else machine.software.packages.get("torch")
+    seconds = machine.software.torch_seconds
+    took = "" if seconds is None else f", imported in {seconds:.1f} s"
+    if build.cuda is None:
+        return f"{build.version}, CPU build{took}"
+    sees = "sees the GPU" if build.cuda_available else "sees no GPU"
+    return f"{build.version}, CUDA {build.cuda}, {sees}, code for {' '.join(build.arch_list) or 'unknown'}{took}"
+
+
+def _bitsandbytes(machine: Hardware) -> str | None:
+    version = machine.software.packages.get("bitsandbytes")
+    library = machine.software.bitsandbytes_library
+    return f"{version}, library: {library or 'not looked at'}" if version else None
+
+
+def _package(machine: Hardware, name: str) -> str:
+    version, error = machine.software.packages[name], machine.software.import_errors.get(name)
+    return f"{version}, does not import: {error}" if error else version
+
+
+def _endpoint(endpoint: Endpoint) -> str:
+    if not endpoint.reachable:
+        return f"{endpoint.url} does not answer: {endpoint.error or 'the reason is not known'}"
+    return f"{endpoint.url} answers" + (f" after {endpoint.seconds:.2f} s" if endpoint.seconds is not None else "")
+
+
+def _of(free: int | None, total: int | None) -> str | None:
+    return None if free is None or total is None else f"{format_bytes(free)} free of {format_bytes(total)}"
+
+
+def _features(features: tuple[str, ...]) -> str:
+    return f", {' '.join(features)}" if features else ""
+
+
+def _joined(parts: Iterable[str]) -> str:
+    return ", ".join(parts)

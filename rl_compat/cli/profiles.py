@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import asdict
+from typing import Annotated, Any
 
 import typer
 
 from rl_compat.cli.common import AsJson, new_app
 from rl_compat.cli.render import print_json, print_lines, print_table
+from rl_compat.planning.profile import Profile, find_profile, load_profiles
 from rl_compat.units import format_bytes
-
-if TYPE_CHECKING:
-    from rl_compat.planning.profile import Profile
 
 app = new_app()
 
@@ -24,7 +23,6 @@ def profiles(context: typer.Context, as_json: AsJson = False) -> None:
     """
     if context.invoked_subcommand is not None:
         return
-    from rl_compat.planning.profile import load_profiles
 
     known = load_profiles()
     if as_json:
@@ -45,8 +43,6 @@ def show(
 
     Example: rlc profiles show pascal
     """
-    from rl_compat.planning.profile import find_profile
-
     profile = find_profile(name)
     if as_json:
         print_json(as_dictionary(profile))
@@ -60,8 +56,6 @@ def show(
 
 def as_dictionary(profile: Profile) -> dict[str, Any]:
     """The profile as JSON values, with capabilities such as `6.1`."""
-    from dataclasses import asdict
-
     values = asdict(profile)
     for key in ("min_capability", "max_capability"):
         pair = values["match"][key]
@@ -74,7 +68,5 @@ def _first(profile: Profile, concern: str) -> str:
 
 
 def _limit_rows(profile: Profile) -> list[tuple[str, str]]:
-    from dataclasses import asdict
-
     limits = asdict(profile.limits)
     return [(key, format_bytes(value) if key.endswith("_bytes") else str(value)) for key, value in limits.items()]

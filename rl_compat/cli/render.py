@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol, TextIO
+from typing import Any, Protocol, Self, TextIO
 
 UNBOUNDED_WIDTH = 10_000
 PLAIN_INTERVAL_SECONDS = 10.0
@@ -116,35 +116,45 @@ class PlainProgress:
             print(f"{line} {note}".rstrip(), file=self._stream, flush=True)
 
 
-class LiveStatus:
-    """A line at the bottom of the terminal: the step, the phase, and the progress within the phase."""
+class TerminalReporter:
+    """The progress of a run on stderr: notes and warnings, above a line with the step and the phase on a terminal."""
 
     def __init__(self) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-        from rich.progress import Progress as RichProgress
+        self._bar: Any = None
+        self._step = (0, 0)
 
-        self._bar: Any = RichProgress(
-            TextColumn("step"),
-            MofNCompleteColumn(),
-            BarColumn(bar_width=24),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[phase]}"),
-            console=Console(file=sys.stderr, highlight=False),
-            redirect_stdout=sys.stdout.isatty(),
-        )
-        self._task = self._bar.add_task("step", total=None, phase="")
+    def __enter__(self) -> Self:
+        if sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+            from rich.progress import Progress as RichProgress
 
-    def __enter__(self) -> LiveStatus:
-        self._bar.start()
+            self._bar = RichProgress(
+                TextColumn("step"),
+                MofNCompleteColumn(),
+                BarColumn(bar_width=24),
+                TimeElapsedColumn(),
+                TextColumn("left"),
+                TimeRemainingColumn(),
+                TextColumn("{task.fields[phase]}"),
+                console=Console(file=sys.stderr, highlight=False),
+                redirect_stdout=sys.stdout.isatty(),
+            )
+            self._bar.add_task("step", total=None, phase="")
+            self._bar.start()
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._bar.stop()
+        if self._bar is not None:
+            self._bar.stop()
 
-    def show(self, step: int, num_steps: int, *, phase: str, done: int, items: int) -> None:
-        """`phase` is the timer's name for it; `items` is 0 if the phase does not count any."""
-        counted = f"{phase} {done}/{items}" if items else phase
-        self._bar.update(self._task, completed=step, total=num_steps or None, phase=counted)
+    def say(self, text: str) -> None:
+        print_note(text)
+
+    def phase(self, name: str, *, done: int = 0, total: int = 0) -> None:
+        if name == "step" and total:
+            self._step = (done, total)
+        elif self._bar is not None:
+            step, num_steps = self._step
+            phase = f"{name} {done}/{total}" if total else name
+            self._bar.update(self._bar.task_ids[0], completed=step, total=num_steps or None, phase=phase)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from rl_compat.cli.common import AsJson, new_app
 from rl_compat.cli.render import print_json, print_lines, print_table
+from rl_compat.config.explain import Explanation, explain, keys_in, page, search, summary_of
+from rl_compat.config.settings import sections
+from rl_compat.config.settings import settings as all_settings
+from rl_compat.config.suggest import suggestion
 from rl_compat.errors import UsageError
-
-if TYPE_CHECKING:
-    from rl_compat.config.explain import Explanation
+from rl_compat.verl.keys.native import verl_keys
 
 app = new_app()
 
@@ -31,10 +33,6 @@ def settings(words: Words = None, as_json: AsJson = False, markdown: Markdown = 
 
     Example: rlc settings algorithm.clip_low
     """
-    from rl_compat.config.explain import explain, page, search
-    from rl_compat.config.settings import settings as all_settings
-    from rl_compat.config.suggest import suggestion
-
     if markdown:
         print(page(), end="")
         return
@@ -57,10 +55,6 @@ def settings(words: Words = None, as_json: AsJson = False, markdown: Markdown = 
 
 def _keys_of(words: list[str]) -> list[str]:
     """The setting, or those of the section or group, that the only word names."""
-    from rl_compat.config.explain import keys_in
-    from rl_compat.config.settings import sections
-    from rl_compat.config.settings import settings as all_settings
-
     if len(words) != 1:
         return []
     (word,) = words
@@ -68,10 +62,6 @@ def _keys_of(words: list[str]) -> list[str]:
 
 
 def _print_sections() -> None:
-    from rl_compat.config.explain import summary_of
-    from rl_compat.config.settings import sections
-    from rl_compat.config.settings import settings as all_settings
-
     sizes = Counter(setting.section for setting in all_settings().values())
     rows = [(section, sizes[section], summary_of(section)) for section in sections()]
     print_table("", ("section or group", "settings", "contents"), rows)
@@ -97,6 +87,4 @@ def _as_json(found: Explanation) -> dict[str, Any]:
 
 
 def _verl_keys(key: str) -> tuple[str, ...]:
-    from rl_compat.verl.keys.native import verl_keys
-
     return verl_keys().get(key, ())

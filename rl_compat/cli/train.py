@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rl_compat.cli.common import AsCard, AsJson, HardwareFile, Settings, load_hardware, new_app, read_settings
-from rl_compat.cli.render import print_json, print_lines, print_note, print_warning
+from rl_compat.cli.render import TerminalReporter, print_json, print_lines, print_note, print_warning
+from rl_compat.config.types import RunConfig
 
 if TYPE_CHECKING:
-    from rl_compat.config.types import RunConfig
     from rl_compat.trainer.run import RunOutcome
     from rl_compat.trainer.run_folder import RunFolder
 
@@ -43,7 +43,6 @@ def train(
     """
     loaded = read_settings(settings)
     machine = load_hardware(hardware, as_card)
-    from rl_compat.cli.reporter import TerminalReporter
     from rl_compat.trainer.training import Training
 
     config = _without_console(loaded.config) if as_json else loaded.config

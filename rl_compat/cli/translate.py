@@ -5,17 +5,19 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from rl_compat import verl
 from rl_compat.cli.common import AsJson, new_app
 from rl_compat.cli.render import print_json, print_lines, print_note, print_table
+from rl_compat.config.load import LoadedConfig, judge_config
+from rl_compat.config.report import COLUMNS, WORST_FIRST, KeyVerdict, render_report, worst_first
 from rl_compat.errors import UsageError
-
-if TYPE_CHECKING:
-    from rl_compat.config.load import LoadedConfig
-    from rl_compat.config.report import KeyVerdict
+from rl_compat.verl import read_words
+from rl_compat.verl.command import split_program
+from rl_compat.verl.settings_file import translated_toml, write_toml
 
 app = new_app()
 
@@ -45,9 +47,6 @@ def translate(
 
     Example: rlc translate --output run.toml run_grpo.sh trainer.total_epochs=1
     """
-    from rl_compat.config.report import COLUMNS, render_report, worst_first
-    from rl_compat.verl.settings_file import translated_toml, write_toml
-
     loaded = _judged(words)
     text = translated_toml(loaded)
     if output is not None:
@@ -65,11 +64,6 @@ def translate(
 
 
 def _judged(words: list[str]) -> LoadedConfig:
-    from rl_compat import verl
-    from rl_compat.config.load import judge_config
-    from rl_compat.verl import read_words
-    from rl_compat.verl.command import split_program
-
     first, *rest = words
     if first == "-" or ("=" not in first and Path(first).is_file()):
         return judge_config(Path(first), rest, dialect=verl)
@@ -80,8 +74,6 @@ def _judged(words: list[str]) -> LoadedConfig:
 
 
 def _summary(report: tuple[KeyVerdict, ...]) -> str:
-    from rl_compat.config.report import WORST_FIRST
-
     counted = Counter(line.verdict for line in report)
     given = [f"{counted[verdict]} {verdict}" for verdict in WORST_FIRST if counted[verdict] and verdict != "not given"]
     keys = sum(number for verdict, number in counted.items() if verdict != "not given")

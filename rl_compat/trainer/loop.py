@@ -5,17 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from rl_compat.algorithms.losses.policy import POLICY_LOSSES
+from rl_compat.algorithms.table import ALGORITHMS, policy_loss_of
 from rl_compat.batch import Batch
+from rl_compat.config.types import AlgorithmConfig, RunConfig
 from rl_compat.objectives.experience import Experience, ExperienceSettings, RewardParts, make_experience
 from rl_compat.rewards.types import Scores
-from rl_compat.trainer.online.phases import Phases
-from rl_compat.trainer.online.sampling import Draw, SamplingSettings, prompts_of, sample, start_scoring
+from rl_compat.trainer.online.sampling import Draw, prompts_of, sample, start_scoring
+from rl_compat.trainer.phases import Phases
 from rl_compat.trajectory import Prompt
 from rl_compat.workers.actor import ActorModel
 from rl_compat.workers.critic import CriticModel
 from rl_compat.workers.reference import ReferenceModel
 from rl_compat.workers.reward import RewardModel
 from rl_compat.workers.sequences import Sequences
+from rl_compat.workers.setup import optimizer_steps_per_batch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,20 +41,6 @@ class Roles:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepSettings:
-    experience: ExperienceSettings
-    sampling: SamplingSettings
-    one_update: bool = False
-    "a step is one optimizer step and needs no log-probabilities before it: the update computes the old ones"
-    sum_pi_squared: bool = False
-    greedy_response: bool = False
-    "compare with the reward of the greedy response to each prompt"
-    reward_parts: tuple[str, ...] | None = None
-    "the reward parts that the algorithm weights itself, all functions if empty; None if it uses the sum"
-    reward_part_weights: tuple[float, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Collected:
     """The data that a step collects before it changes any weights."""
 
@@ -65,7 +55,7 @@ class Collected:
 def collect(
     roles: Roles,
     prompts: Sequence[Prompt],
-    settings: StepSettings,
+    config: RunConfig,
     phases: Phases,
     *,
     kl_coef: float,
@@ -77,11 +67,12 @@ def collect(
     Reward functions run while the models compute. `more` returns further prompts, for settings that replace some;
     `multiplier` is the Lagrange multiplier of the cost.
     """
-    sampled = sample(roles.actor, roles.reward, prompts, settings.sampling, phases, more=more)
+    sampled = sample(roles.actor, roles.reward, prompts, config, phases, more=more)
     sequences = sampled.sequences
     pending_costs = None if roles.cost is None else start_scoring(roles.cost, sequences, phases, name="cost")
-    greedy = _greedy_rewards(roles, sequences, settings.sampling, phases) if settings.greedy_response else None
-    batch = _with_logprobs(roles, sequences, settings, phases)
+    needs_greedy = ALGORITHMS[config.algorithm.name].needs_greedy_response
+    greedy = _greedy_rewards(roles, sequences, config, phases) if needs_greedy else None
+    batch = _with_logprobs(roles, sequences, config, phases)
     if roles.reference is not None:
         with phases("ref"):
             batch = batch.with_(ref_logprobs=roles.reference.compute_logprobs(sequences).result())
@@ -101,9 +92,9 @@ def collect(
         experience = make_experience(
             batch,
             rewards=scores.rewards,
-            settings=settings.experience,
+            settings=ExperienceSettings(algorithm=config.algorithm, off_policy=config.off_policy),
             kl_coef=kl_coef,
-            parts=_parts(scores, settings),
+            parts=_parts(scores, config.algorithm),
             greedy_rewards=greedy,
             costs=None if costs is None else costs.rewards,
             multiplier=multiplier,
@@ -129,14 +120,12 @@ def learn(roles: Roles, experience: Experience, phases: Phases, *, update_actor:
     return metrics
 
 
-def _greedy_rewards(
-    roles: Roles, sequences: Sequences, settings: SamplingSettings, phases: Phases
-) -> tuple[float | None, ...]:
+def _greedy_rewards(roles: Roles, sequences: Sequences, config: RunConfig, phases: Phases) -> tuple[float | None, ...]:
     """The reward of the greedy response to the prompt of each group (ReMax)."""
     prompts = prompts_of(sequences)
     with phases("gen_max", items=len(prompts)) as on_progress:
         greedy = roles.actor.generate(
-            prompts, max_new_tokens=settings.max_new_tokens, temperature=0.0, on_progress=on_progress
+            prompts, max_new_tokens=config.data.max_response_length, temperature=0.0, on_progress=on_progress
         ).result()
     with phases("reward"):
         return roles.reward.compute_rewards(greedy).result().rewards
@@ -147,22 +136,42 @@ def _greedy_metrics(rewards: Sequence[float | None] | None) -> dict[str, float]:
     return {"critic/greedy_score/mean": sum(known) / len(known)} if known else {}
 
 
-def _with_logprobs(roles: Roles, sequences: Sequences, settings: StepSettings, phases: Phases) -> Batch:
+def _with_logprobs(roles: Roles, sequences: Sequences, config: RunConfig, phases: Phases) -> Batch:
     """The batch with the log-probabilities that the step needs before it updates."""
     batch = sequences.batch
-    if settings.sum_pi_squared:
+    if ALGORITHMS[config.algorithm.name].needs_sum_pi_squared:
         with phases("old_log_prob"):
             outputs = roles.actor.compute_token_outputs(sequences).result()
         batch = batch.with_(old_logprobs=outputs["logprobs"], sum_pi_squared=outputs["sum_pi_squared"])
-    elif not settings.one_update and not settings.experience.off_policy.bypass:
+    elif not is_one_update(config) and not config.off_policy.bypass:
         with phases("old_log_prob"):
             batch = batch.with_(old_logprobs=roles.actor.compute_logprobs(sequences).result())
-    return batch.with_(old_logprobs=batch.rollout_logprobs) if settings.experience.off_policy.bypass else batch
+    return batch.with_(old_logprobs=batch.rollout_logprobs) if config.off_policy.bypass else batch
 
 
-def _parts(scores: Scores, settings: StepSettings) -> RewardParts | None:
-    if settings.reward_parts is None:
+def is_one_update(config: RunConfig) -> bool:
+    """Whether the update computes the old log-probabilities: a step is one optimizer step and needs none before it.
+
+    A KL in the reward, off-policy correction, and a loss that selects tokens from a whole mini-batch need
+    log-probabilities before the update. With `off_policy.bypass` the rollout's serve as the old ones.
+    """
+    algorithm, off_policy = config.algorithm, config.off_policy
+    return (
+        optimizer_steps_per_batch(config) == 1
+        and POLICY_LOSSES[policy_loss_of(algorithm.name, algorithm.policy_loss)].select is None
+        and algorithm.kl_in_reward == "none"
+        and config.model.lora_dropout == 0.0
+        and off_policy.importance == "none"
+        and not off_policy.reject
+        and not off_policy.vtrace.enabled
+        and not off_policy.bypass
+    )
+
+
+def _parts(scores: Scores, algorithm: AlgorithmConfig) -> RewardParts | None:
+    """The reward parts that the algorithm weights itself, all functions if it names none; None if it uses the sum."""
+    if not ALGORITHMS[algorithm.name].needs_reward_parts:
         return None
-    values = scores.parts(settings.reward_parts)
-    given = dict(zip(values, settings.reward_part_weights, strict=True)) if settings.reward_part_weights else {}
+    values, weights = scores.parts(algorithm.gdpo.parts), algorithm.gdpo.weights
+    given = dict(zip(values, weights, strict=True)) if weights else {}
     return RewardParts(values=values, weights=dict.fromkeys(values, 1.0) | dict(scores.weights) | given)

@@ -8,21 +8,11 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from rl_compat.data.order.batches import Order
 from rl_compat.distributed.group import WorkerGroup
-from rl_compat.trainer.memory import PhaseMemory
-from rl_compat.trainer.reporter import Reporter, Timer
+from rl_compat.trainer.phases import Phases
 from rl_compat.workers.setup import Setup, optimizer_steps_per_batch
 from rl_compat.workers.trained import TrainedWorker
 
 Collected = TypeVar("Collected")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Instruments:
-    """The reporter, timer and memory gauges of a recipe."""
-
-    reporter: Reporter
-    timer: Timer
-    memory: PhaseMemory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +83,7 @@ class Recipe(Protocol, Generic[Collected]):
         """One line about the run, printed before it starts."""
         ...
 
-    def load(self, instruments: Instruments, *, step: int) -> None:
+    def load(self, phases: Phases, *, step: int) -> None:
         """Load the initial models, for a run that is at `step`."""
         ...
 

@@ -16,8 +16,8 @@ from rl_compat.tracking.types import Destination
 from rl_compat.trainer.callbacks import Callback
 from rl_compat.trainer.checkpoints import FoundCheckpoint, find_newest, prune, set_aside, write_checkpoint
 from rl_compat.trainer.interrupt import Interrupted, StopSignals
-from rl_compat.trainer.memory import PhaseMemory
-from rl_compat.trainer.recipe import Instruments, Measure, Measured, Recipe
+from rl_compat.trainer.phases import PhaseMemory, Phases
+from rl_compat.trainer.recipe import Measure, Measured, Recipe
 from rl_compat.trainer.reporter import Reporter, Timer
 from rl_compat.trainer.run_folder import RunFolder
 from rl_compat.trainer.state import RngState, RunState, load_run_state, save_run_state, seed_everything
@@ -249,8 +249,8 @@ class Run:
         if self.resumed.path is not None:
             self.order.load_state_dict(load_run_state(self.resumed.path).order)
         seed_everything(self.config.trainer.seed)
-        instruments = Instruments(reporter=self.reporter, timer=self.timer, memory=self.memory)
-        self.recipe.load(instruments, step=self.resumed.step)
+        phases = Phases(reporter=self.reporter, timer=self.timer, memory=self.memory)
+        self.recipe.load(phases, step=self.resumed.step)
         self.timer.take()
         self._say_notes()
         if self.config.trainer.save_every != 1 and not self.prepared.can_keep_a_step:

@@ -77,7 +77,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "hardware.recording",
         "tracking",
     },
-    "cli": {*CONTROL, "bench", "data", "models", "trainer", "emulation", "tracking"},
+    "cli": {*CONTROL, "algorithms.table", "bench", "data", "models", "trainer", "emulation", "tracking"},
     "__main__": {"cli"},
     "api": {*COMPUTE, "errors", "units", "config", "planning", "hardware"},
     "__init__": {

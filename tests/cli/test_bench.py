@@ -12,7 +12,7 @@ from fakes.runs import cpu
 
 from rl_compat.bench.request import engines_here, measured_machine, options_for, questions_for
 from rl_compat.cli.app import main
-from rl_compat.cli.bench_record import MEASURED_BY, keep, machine_facts, measurements_of
+from rl_compat.cli.bench import MEASURED_BY, keep, machine_facts, measurements_of
 from rl_compat.errors import HardwareError, UsageError
 from rl_compat.hardware.gpu.catalogue import emulated_hardware
 from rl_compat.hardware.types import TorchBuild

@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import cast
 
 import pytest
 import torch
 from trainer.online.test_sampling import Actor, prompts
 
-from rl_compat.config.types import AlgorithmConfig, RolloutConfig
-from rl_compat.objectives.experience import ExperienceSettings
+from rl_compat.config.types import AlgorithmConfig, RunConfig, TrainerConfig
 from rl_compat.rewards.types import Scores
-from rl_compat.trainer.loop import Roles, StepSettings, collect
-from rl_compat.trainer.memory import PhaseMemory
-from rl_compat.trainer.online.phases import Phases
-from rl_compat.trainer.online.sampling import SamplingSettings
+from rl_compat.trainer.loop import Roles, collect
+from rl_compat.trainer.phases import PhaseMemory, Phases
 from rl_compat.trainer.reporter import SilentReporter, Timer
 from rl_compat.workers.actor import ActorModel
 from rl_compat.workers.critic import CriticModel
@@ -100,11 +97,11 @@ def test_functions_score_while_the_models_run_and_reward_models_take_their_turn(
             cost_critic=cast(CriticModel, Critic()),
         ),
         prompts([1, 2]),
-        StepSettings(
-            experience=ExperienceSettings(algorithm=AlgorithmConfig(name="grpo")),
-            sampling=SamplingSettings(rollout=cast(Any, RolloutConfig()), group_size=2, max_new_tokens=4),
+        RunConfig(
+            algorithm=AlgorithmConfig(name="grpo", group_size=2),
+            trainer=TrainerConfig(batch_size=2, mini_batch_size=1),
         ),
-        Phases(seed=1, timer=timer, memory=memory),
+        Phases(seed=1, reporter=SilentReporter(), timer=timer, memory=memory),
         kl_coef=0.0,
     )
     assert collected.scores.rewards == (1.0, 2.0, 1.0, 2.0)

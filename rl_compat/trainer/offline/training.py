@@ -13,7 +13,8 @@ from rl_compat.data.encode.items import Item, ItemBatch, item_batch, mismatched
 from rl_compat.distributed.group import WorkerGroup
 from rl_compat.trainer.offline.held_out import HeldOut, HeldOutRows
 from rl_compat.trainer.offline.reference_values import ReferenceValues, identity_of, weights_digest
-from rl_compat.trainer.recipe import Instruments, Measure
+from rl_compat.trainer.phases import Phases
+from rl_compat.trainer.recipe import Measure
 from rl_compat.trainer.run_folder import RunFolder
 from rl_compat.trainer.setup.offline import OfflinePrepared, load_learner
 from rl_compat.workers.learner import LearnerModel, LearnerWorker, objective_of
@@ -46,7 +47,7 @@ class Offline:
         self.order_from_start = copy.deepcopy(prepared.order)
         self.learner: LearnerModel
         self.reference: ReferenceValues
-        self.instruments: Instruments
+        self.phases: Phases
 
     def summary(self) -> str:
         plan, config = self.prepared.setup.plan, self.config
@@ -57,10 +58,10 @@ class Offline:
             f"{config.trainer.batch_size} of {len(self.prepared.training.items)} rows"
         )
 
-    def load(self, instruments: Instruments, *, step: int) -> None:
+    def load(self, phases: Phases, *, step: int) -> None:
         """The model, and its initial weights as its own reference."""
-        self.instruments = instruments
-        instruments.reporter.phase("loading the model")
+        self.phases = phases
+        phases.reporter.phase("loading the model")
         self.learner = load_learner(self.prepared.setup, num_batches=self.prepared.total_steps)
         self.start_earlier(step)
 
@@ -81,17 +82,13 @@ class Offline:
             ),
         )
         groups = self._coming_groups(step)
-        instruments = self.instruments
-        with instruments.memory("ref"):
-            for name, group in (("training", items), ("mismatched", others)):
-                if group:
-                    count = sum(map(len, self.reference.missing(name, group, groups)))
-                    with instruments.timer("ref", items=count) as on_progress:
-                        self.reference.complete(
-                            name, group, groups, self.learner.reference_values, on_progress=on_progress
-                        )
-            with instruments.timer("ref", items=len(self.held_out.items)) as on_progress:
-                self.held_out.measure_reference(self.learner, on_progress=on_progress)
+        for name, group in (("training", items), ("mismatched", others)):
+            if group:
+                count = sum(map(len, self.reference.missing(name, group, groups)))
+                with self.phases("ref", items=count) as on_progress:
+                    self.reference.complete(name, group, groups, self.learner.reference_values, on_progress=on_progress)
+        with self.phases("ref", items=len(self.held_out.items)) as on_progress:
+            self.held_out.measure_reference(self.learner, on_progress=on_progress)
 
     def _coming_groups(self, step: int) -> list[list[int]]:
         """The rows of the steps after `step`, grouped by the step of the run that first uses them."""
@@ -121,7 +118,7 @@ class Offline:
         return Gathered(items=tuple(items), batch=batch, mismatched=mismatched)
 
     def learn(self, collected: Gathered, *, step: int) -> dict[str, float]:
-        with self.instruments.memory("update_actor"), self.instruments.timer("update_actor"):
+        with self.phases("update_actor"):
             return self.learner.update(
                 collected.batch,
                 mismatched=collected.mismatched,
@@ -162,10 +159,7 @@ class Offline:
     def validate(self) -> HeldOut | None:
         if not self.held_out.items:
             return None
-        with (
-            self.instruments.memory("testing"),
-            self.instruments.timer("testing", items=len(self.held_out.items)) as on_progress,
-        ):
+        with self.phases("testing", items=len(self.held_out.items)) as on_progress:
             return self.held_out.measure(self.learner, on_progress=on_progress)
 
     @property

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from rl_compat import seeds
+from rl_compat.algorithms.kl import make_kl_controller
+from rl_compat.algorithms.lagrangian import LagrangeMultiplier
+from rl_compat.algorithms.table import ALGORITHMS
+from rl_compat.config.types import AlgorithmConfig
 from rl_compat.data.encode.training_data import left_out
 from rl_compat.distributed.group import WorkerGroup
 from rl_compat.trainer.loop import Collected, Roles, collect, learn
 from rl_compat.trainer.online.metrics import data_metrics, mismatch_metrics, timing_metrics
-from rl_compat.trainer.online.phases import Phases
 from rl_compat.trainer.online.validate import Validation, validate
-from rl_compat.trainer.recipe import Instruments, Measure
+from rl_compat.trainer.phases import Phases
+from rl_compat.trainer.recipe import Measure
 from rl_compat.trainer.setup.online import Prepared
 from rl_compat.trainer.setup.roles import build_roles
-from rl_compat.trainer.setup.step import kl_controller, lagrange_multiplier, step_settings
 from rl_compat.trajectory import Prompt
 from rl_compat.workers.trained import TrainedWorker
 
@@ -44,13 +48,17 @@ class Reinforcement:
     def __init__(self, prepared: Prepared) -> None:
         self.prepared = prepared
         self.config = prepared.setup.config
-        self.kl = kl_controller(self.config.algorithm)
-        self.multiplier = lagrange_multiplier(self.config.algorithm)
+        algorithm = self.config.algorithm
+        controller = algorithm.kl_controller
+        self.kl = make_kl_controller(
+            controller.type, coef=algorithm.kl_coef, target=controller.target, horizon=controller.horizon
+        )
+        self.multiplier = lagrange_multiplier(algorithm)
         self.more = Rows(prepared.order)
         self._notes: list[str] = []
         self._warned_no_spread = False
         self.roles: Roles
-        self.instruments: Instruments
+        self.phases: Phases
 
     def summary(self) -> str:
         plan, config = self.prepared.setup.plan, self.config
@@ -63,10 +71,10 @@ class Reinforcement:
             f"{config.algorithm.group_size}"
         )
 
-    def load(self, instruments: Instruments, *, step: int) -> None:
+    def load(self, phases: Phases, *, step: int) -> None:
         del step
-        self.instruments = instruments
-        self.roles = build_roles(self.prepared, instruments.reporter)
+        self.phases = phases
+        self.roles = build_roles(self.prepared, phases.reporter)
 
     def start_earlier(self, step: int) -> None:
         del step
@@ -76,15 +84,12 @@ class Reinforcement:
         return collect(
             self.roles,
             self._prompts(rows),
-            step_settings(self.config),
-            self._phases(seeds.derive(self.config.rollout.seed, "rollout", step)),
+            self.config,
+            replace(self.phases, seed=seeds.derive(self.config.rollout.seed, "rollout", step)),
             more=lambda count: self._prompts(self.more.take(count)),
             kl_coef=self.kl.coef,
             multiplier=0.0 if self.multiplier is None else self.multiplier.value,
         )
-
-    def _phases(self, seed: int) -> Phases:
-        return Phases(seed=seed, timer=self.instruments.timer, memory=self.instruments.memory)
 
     def _prompts(self, rows: Sequence[int]) -> list[Prompt]:
         return [self.prepared.prompts[row] for row in rows]
@@ -95,7 +100,7 @@ class Reinforcement:
         metrics = learn(
             self.roles,
             collected.experience,
-            self._phases(seeds.derive(self.config.trainer.seed, "update", step)),
+            replace(self.phases, seed=seeds.derive(self.config.trainer.seed, "update", step)),
             update_actor=update_actor,
         )
         self._notes += [*collected.scores.notes, *self._spread_notes(collected)]
@@ -172,10 +177,7 @@ class Reinforcement:
         prompts = self.prepared.validation_prompts
         if not prompts:
             return None
-        with (
-            self.instruments.memory("testing"),
-            self.instruments.timer("testing", items=len(prompts)) as on_progress,
-        ):
+        with self.phases("testing", items=len(prompts)) as on_progress:
             return validate(
                 self.roles.actor,
                 self.roles.reward,
@@ -210,3 +212,15 @@ class Reinforcement:
 
     def close(self) -> None:
         self.prepared.close()
+
+
+def lagrange_multiplier(config: AlgorithmConfig) -> LagrangeMultiplier | None:
+    """The Lagrange multiplier of the cost constraint, if the algorithm has one."""
+    if not ALGORITHMS[config.name].needs_cost:
+        return None
+    return LagrangeMultiplier(
+        limit=config.lagrangian.cost_limit,
+        learning_rate=config.lagrangian.lr,
+        initial=config.lagrangian.init,
+        maximum=config.lagrangian.max,
+    )

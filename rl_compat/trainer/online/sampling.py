@@ -11,10 +11,10 @@ import torch
 
 from rl_compat import seeds
 from rl_compat.algorithms.advantages.group_statistics import group_statistics, zero_spread_fraction
-from rl_compat.config.types import RolloutConfig
+from rl_compat.config.types import RunConfig
 from rl_compat.rewards.rows import join_scores, pick_scores
 from rl_compat.rewards.types import Scores
-from rl_compat.trainer.online.phases import Phases
+from rl_compat.trainer.phases import Phases
 from rl_compat.trajectory import Prompt
 from rl_compat.workers.actor import ActorModel
 from rl_compat.workers.reward import RewardModel
@@ -22,15 +22,6 @@ from rl_compat.workers.sequences import Sequences
 
 Draw = Callable[[int], Sequence[Prompt]]
 "returns the given number of next prompts in the order of the run"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SamplingSettings:
-    rollout: RolloutConfig
-    group_size: int
-    max_new_tokens: int
-    max_rounds: int | None = None
-    "maximum rounds of sampling that replace prompts whose rewards are all equal; None keeps such prompts"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,45 +44,46 @@ def sample(
     actor: ActorModel,
     reward: RewardModel,
     prompts: Sequence[Prompt],
-    settings: SamplingSettings,
+    config: RunConfig,
     phases: Phases,
     *,
     more: Draw | None = None,
 ) -> Sampled:
     """Generate responses to the prompts and start scoring them.
 
-    With `max_rounds`, prompts whose rewards are all equal are replaced with prompts from `more` (dynamic sampling; Yu
-    et al. 2025, "DAPO", arXiv 2503.14476) until none is missing or the rounds are used up. The step then has fewer
-    prompts, or those of the last round if every round was without differences.
+    With dynamic sampling, prompts whose rewards are all equal are replaced with prompts from `more` (Yu et al. 2025,
+    "DAPO", arXiv 2503.14476) until none is missing or the rounds are used up. The step then has fewer prompts, or those
+    of the last round if every round was without differences.
     """
+    algorithm, rollout = config.algorithm, config.rollout
 
     def one_round(number: int, requested: Sequence[Prompt]) -> Sampled:
-        with phases("gen", items=len(requested) * settings.group_size) as on_progress:
+        with phases("gen", items=len(requested) * algorithm.group_size) as on_progress:
             sequences = actor.generate(
                 requested,
-                max_new_tokens=settings.max_new_tokens,
-                group_size=settings.group_size,
-                top_p=settings.rollout.top_p,
-                top_k=settings.rollout.top_k,
-                min_p=settings.rollout.min_p,
+                max_new_tokens=config.data.max_response_length,
+                group_size=algorithm.group_size,
+                top_p=rollout.top_p,
+                top_k=rollout.top_k,
+                min_p=rollout.min_p,
                 seed=seeds.derive(phases.seed, "round", number),
                 on_progress=on_progress,
             ).result()
         return Sampled(sequences=sequences, scores=start_scoring(reward, sequences, phases, name="reward"))
 
-    if settings.max_rounds is None:
+    if not algorithm.dynamic_sampling:
         return one_round(0, prompts)
     assert more is not None, "prompts are replaced by further ones"
     rounds: list[Scored] = []
     kept: list[Scored] = []
     requested = prompts
-    while requested and len(rounds) < settings.max_rounds:
+    while requested and len(rounds) < algorithm.max_sampling_rounds:
         sampled = one_round(len(rounds), requested)
         with phases("reward"):
             rounds.append(Scored(sampled.sequences, sampled.scores.result()))
         kept += _only_with_spread(rounds[-1])
         missing = len(prompts) - sum(map(_num_groups, kept))
-        requested = more(missing) if missing and len(rounds) < settings.max_rounds else ()
+        requested = more(missing) if missing and len(rounds) < algorithm.max_sampling_rounds else ()
     return _joined(rounds, kept)
 
 

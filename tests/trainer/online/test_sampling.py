@@ -8,13 +8,12 @@ from typing import Any, cast
 
 import pytest
 
-from rl_compat.config.types import RolloutConfig
+from rl_compat.config.types import AlgorithmConfig, RunConfig
 from rl_compat.planning.types import PoolPlan
 from rl_compat.rewards.types import Scores
-from rl_compat.trainer.memory import PhaseMemory
-from rl_compat.trainer.online.phases import Phases
 from rl_compat.trainer.online.reinforcement import Rows
-from rl_compat.trainer.online.sampling import Sampled, SamplingSettings, prompts_of, sample
+from rl_compat.trainer.online.sampling import Sampled, prompts_of, sample
+from rl_compat.trainer.phases import PhaseMemory, Phases
 from rl_compat.trainer.reporter import SilentReporter, Timer
 from rl_compat.trajectory import Prompt, Trajectory
 from rl_compat.workers.actor import ActorModel
@@ -83,13 +82,16 @@ def prompts(rows: Sequence[int]) -> list[Prompt]:
 
 def step(first: Sequence[int], more: Callable[[int], Sequence[Prompt]], *, rounds: int | None) -> tuple[Sampled, Actor]:
     actor = Actor()
+    algorithm = AlgorithmConfig(
+        name="grpo", group_size=2, dynamic_sampling=rounds is not None, max_sampling_rounds=rounds or 1
+    )
     pool = PoolPlan(devices=("cpu",), device_name="", profile="", budgets=(), memory_available_bytes=0)
     sampled = sample(
         cast(ActorModel, actor),
         cast(RewardModel, Reward()),
         prompts(first),
-        SamplingSettings(rollout=RolloutConfig(), group_size=2, max_new_tokens=4, max_rounds=rounds),
-        Phases(seed=7, timer=Timer(SilentReporter()), memory=PhaseMemory.of_pool(pool)),
+        RunConfig(algorithm=algorithm),
+        Phases(seed=7, reporter=SilentReporter(), timer=Timer(SilentReporter()), memory=PhaseMemory.of_pool(pool)),
         more=more,
     )
     return sampled, actor

@@ -1,0 +1,119 @@
+"""Seconds and peak memory of each phase of a step, next to the planned memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Self
+
+import torch
+
+from rl_compat.planning.types import PoolPlan
+from rl_compat.trainer.reporter import Reporter, Timer
+from rl_compat.units import GIB
+
+PLANNED_PHASE = {
+    "testing": "evaluation",
+    "gen": "rollout",
+    "gen_max": "rollout",
+    "reward": "reward",
+    "cost": "cost",
+    "old_log_prob": "logprobs",
+    "ref": "reference",
+    "values": "values",
+    "cost_values": "cost_values",
+    "update_critic": "critic_update",
+    "update_cost_critic": "cost_critic_update",
+    "update_actor": "actor_update",
+}
+"timer phase to plan phase"
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """Peak memory of a device."""
+
+    allocated: int
+    "allocated by tensors"
+    reserved: int
+    "reserved by torch's allocator"
+
+    def largest(self, other: Peak) -> Peak:
+        return Peak(max(self.allocated, other.allocated), max(self.reserved, other.reserved))
+
+
+Gauge = Callable[[], Peak]
+"returns the peak of a device since the last call"
+
+
+def cuda_peak(device: str) -> Peak:
+    """The gauge of a CUDA device."""
+    peak = Peak(torch.cuda.max_memory_allocated(device), torch.cuda.max_memory_reserved(device))
+    torch.cuda.reset_peak_memory_stats(device)
+    return peak
+
+
+class PhaseMemory:
+    """The largest peak of each phase since the last `take_metrics`; nothing without a gauge (on the CPU)."""
+
+    def __init__(self, gauge: Gauge | None, *, planned: Mapping[str, int]) -> None:
+        """`planned` maps plan phases to bytes."""
+        self._gauge = gauge
+        self._planned = planned
+        self._peaks: dict[str, Peak] = {}
+
+    @classmethod
+    def of_pool(cls, pool: PoolPlan) -> Self:
+        gauge = None if pool.device == "cpu" else partial(cuda_peak, pool.device)
+        return cls(gauge, planned={budget.phase: budget.total_bytes for budget in pool.budgets})
+
+    @contextmanager
+    def __call__(self, phase: str) -> Iterator[None]:
+        """Measure the block as `phase`, even if it raises."""
+        if self._gauge is None:
+            yield
+            return
+        self._gauge()
+        try:
+            yield
+        finally:
+            peak = self._gauge()
+            self._peaks[phase] = peak.largest(self._peaks.get(phase, peak))
+
+    def take_metrics(self) -> dict[str, float]:
+        """GiB by phase since the last call: allocated, reserved and planned."""
+        peaks, self._peaks = self._peaks, {}
+        metrics = {}
+        for phase, peak in peaks.items():
+            metrics[f"memory_gb/{phase}/allocated"] = peak.allocated / GIB
+            metrics[f"memory_gb/{phase}/reserved"] = peak.reserved / GIB
+            bytes_planned = self._planned.get(PLANNED_PHASE.get(phase, ""))
+            if bytes_planned is not None:
+                metrics[f"memory_gb/{phase}/planned"] = bytes_planned / GIB
+        if peaks:
+            metrics["actor/perf/max_memory_allocated_gb"] = max(peak.allocated for peak in peaks.values()) / GIB
+            metrics["actor/perf/max_memory_reserved_gb"] = max(peak.reserved for peak in peaks.values()) / GIB
+        return metrics
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phases:
+    """The reporter, timer and memory gauge of a run."""
+
+    reporter: Reporter
+    timer: Timer
+    memory: PhaseMemory
+    seed: int = 0
+    "of the step"
+
+    @contextmanager
+    def __call__(self, name: str, *, items: int = 0) -> Iterator[Callable[[int], None]]:
+        """Measure the block as phase `name`; the block may report progress over `items`.
+
+        A phase that waits for a call measures that call. Scoring starts in `reward` and is awaited in `reward` after
+        the other models have run, so its seconds are those that the step spends on scoring alone.
+        """
+        with self.memory(name), self.timer(name, items=items) as on_progress:
+            yield on_progress
