@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from rl_compat.doctor.tables.rows import Capability, capability_text
 from rl_compat.hardware.gpu.catalogue import capability_of, find_gpu, read_table
-from rl_compat.hardware.gpu.matching import pci_key
+from rl_compat.hardware.gpu.cuda_view import pci_key
 from rl_compat.hardware.types import Device, Hardware, PciGpu, Process
 
 DISPLAY = re.compile(r"\b(Xorg|Xwayland|X|gnome-shell|kwin\w*|plasmashell|mutter|sway|weston|Hyprland|sddm|gdm)\b")

@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from rl_compat.hardware.gpu.driver import read_driver
-from rl_compat.hardware.gpu.join import JoinedDevices, join
+from rl_compat.hardware.gpu.join import JoinedDevices, join, join_links
 from rl_compat.hardware.gpu.kernel_view import read_pci_gpus
 from rl_compat.hardware.gpu.readings import NvmlReading, TorchReading
-from rl_compat.hardware.gpu.topology import join_links
 from rl_compat.hardware.system.environment import read_environment
 from rl_compat.hardware.system.host import read_host
 from rl_compat.hardware.system.network import read_network
@@ -66,7 +65,7 @@ def probe(
     pci_gpus = _attempt("the PCI bus", read_pci_gpus, None, failed)
     software = _attempt("the software", lambda: read_software(environment=variables), _unknown_software(), failed)
     nvml = _attempt("the driver", driver.result, NvmlReading(), failed)
-    torch = TorchReading(looked=False)
+    torch = TorchReading()
     if child is not None:
         torch = _attempt("torch", child.result, TorchReading(error="it could not be looked at"), failed)
     found = assemble(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,11 +24,7 @@ def to_json(hardware: Hardware) -> dict[str, Any]:
 
 def from_json(values: Any) -> Hardware:
     """The hardware that `to_json` wrote. Raises HardwareError naming the field that is wrong."""
-    schema = values.get("schema") if isinstance(values, dict) else None
-    if schema != SCHEMA_VERSION:
-        fact = f"the recording has schema `{schema}` and this version reads `{SCHEMA_VERSION}`"
-        raise HardwareError(fact, hint=RECORD_AGAIN)
-    hardware = decode(Hardware, values, name="hardware", error=HardwareError, hint=RECORD_AGAIN)
+    hardware = decode(Hardware, values, schema=SCHEMA_VERSION, error=HardwareError, hint=RECORD_AGAIN)
     _check(hardware)
     return hardware
 
@@ -44,23 +41,27 @@ def save_recording(hardware: Hardware, path: Path) -> None:
 
 def load_recording(path: Path) -> Hardware:
     """Read a recording; HardwareError with the file's name when it is missing or wrong."""
+    return read_record(path, from_json, error=HardwareError, hint=RECORD_AGAIN)
+
+
+def read_record(path: Path, parse: Callable[[Any], Record], *, error: type[UsageError], hint: str) -> Record:
+    """What `parse` makes of a JSON file. Raises `error`, naming the file, if it is missing or malformed."""
     try:
-        values = json.loads(path.read_text())
-    except OSError as error:
-        raise HardwareError(f"cannot read the recording `{path}`: {error.strerror}", hint=RECORD_AGAIN) from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise HardwareError(f"`{path}` is not JSON: {error}", hint=RECORD_AGAIN) from None
-    try:
-        return from_json(values)
-    except HardwareError as error:
-        raise HardwareError(f"`{path}`: {error.message}", hint=error.hint) from None
+        return parse(json.loads(path.read_text(encoding="utf-8")))
+    except OSError as failure:
+        raise error(f"cannot read `{path}`: {failure.strerror}", hint=hint) from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as failure:
+        raise error(f"`{path}` is not JSON: {failure}", hint=hint) from None
+    except error as failure:
+        raise error(f"`{path}`: {failure.message}", hint=failure.hint) from None
 
 
-def decode(kind: type[Record], values: Any, *, name: str, error: type[UsageError], hint: str) -> Record:
-    """A dataclass from the JSON of its fields; `name` stands for it in messages.
-
-    Raises `error` naming the field that is wrong.
-    """
+def decode(kind: type[Record], values: Any, *, schema: int, error: type[UsageError], hint: str) -> Record:
+    """A dataclass from the JSON of its fields. Raises `error` for another schema, or naming the field that is wrong."""
+    name = kind.__name__.lower()
+    found_schema = values.get("schema") if isinstance(values, dict) else None
+    if found_schema != schema:
+        raise error(f"the {name} has schema `{found_schema}` and this version reads `{schema}`", hint=hint)
     try:
         from pydantic import ConfigDict, TypeAdapter, ValidationError
     except ImportError:

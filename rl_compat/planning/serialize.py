@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rl_compat.errors import ConfigError
-from rl_compat.hardware.recording import decode
+from rl_compat.hardware.recording import decode, read_record
 from rl_compat.planning.types import SCHEMA_VERSION, Plan
 
 TOTALS = ("total_bytes", "peak_bytes")
@@ -29,10 +29,7 @@ def to_json(plan: Plan) -> dict[str, Any]:
 
 def from_json(values: Any) -> Plan:
     """The plan that `to_json` wrote. Raises ConfigError naming the field that is wrong."""
-    schema = values.get("schema") if isinstance(values, dict) else None
-    if schema != SCHEMA_VERSION:
-        raise ConfigError(f"the plan has schema `{schema}` and this version reads `{SCHEMA_VERSION}`", hint=PLAN_AGAIN)
-    return decode(Plan, _without_totals(values), name="plan", error=ConfigError, hint=PLAN_AGAIN)
+    return decode(Plan, _without_totals(values), schema=SCHEMA_VERSION, error=ConfigError, hint=PLAN_AGAIN)
 
 
 def _without_totals(values: Any) -> Any:
@@ -51,11 +48,4 @@ def save_plan(plan: Plan, path: Path) -> None:
 
 def load_plan(path: Path) -> Plan:
     """Read `plan.json`. Raises ConfigError, naming the file, if it is missing or malformed."""
-    try:
-        return from_json(json.loads(path.read_text(encoding="utf-8")))
-    except OSError as error:
-        raise ConfigError(f"cannot read the plan `{path}`: {error.strerror}") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"`{path}` is not JSON: {error}") from None
-    except ConfigError as error:
-        raise ConfigError(f"`{path}`: {error.message}", hint=error.hint) from None
+    return read_record(path, from_json, error=ConfigError, hint=PLAN_AGAIN)

@@ -41,7 +41,7 @@ def test_a_torch_that_cannot_be_imported_is_a_finding(tmp_path: Path) -> None:
     assert hardware.software.torch is None
     assert hardware.software.torch_error == "ImportError: libcusparse.so.12: undefined symbol: __nvJitLink"
     assert hardware.environment["LD_LIBRARY_PATH"] == "/usr/local/cuda-12.1/lib64"
-    assert "torch could not be looked at" in hardware.warnings[-1]
+    assert hardware.software.torch_error in hardware.warnings[-1]
 
 
 def test_the_probe_does_not_import_torch_in_its_own_process(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_what_cannot_be_read_is_a_warning() -> None:
     }
     found = probe(environment=garbage, torch_timeout_seconds=5, network_timeout_seconds=2)
     assert found.host.num_cores >= 1
-    assert any("could not be read: ValueError: embedded null byte" in warning for warning in found.warnings)
+    assert any("embedded null byte" in warning for warning in found.warnings)
     assert from_json(to_json(found)) == found
 
 

@@ -136,16 +136,16 @@ def with_device(**changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ([], "schema `None`"),
-        ({}, "schema `None`"),
-        (broken(schema=99), "schema `99`"),
-        (broken(device=[]), "`hardware.device` is not a known field"),
+        ([], "`None`"),
+        ({}, "`None`"),
+        (broken(schema=99), "`99`"),
+        (broken(device=[]), "`hardware.device`"),
         (with_device(memory_free_bytes="22 GiB"), '`hardware.devices[0].memory_free_bytes` is `"22 GiB"`'),
-        (with_device(compute_capability=[6]), "`hardware.devices[0].compute_capability[1]` is missing"),
-        (with_device(memory_free_bytes=1 << 50), "bytes free of"),
+        (with_device(compute_capability=[6]), "`hardware.devices[0].compute_capability[1]`"),
+        (with_device(memory_free_bytes=1 << 50), str(1 << 50)),
         (with_device(bf16_native="no"), '`hardware.devices[0].bf16_native` is `"no"`'),
         (with_device(index=True), "`hardware.devices[0].index` is `true`"),
-        ({"schema": 1, "devices": []}, "`hardware.host` is missing"),
+        ({"schema": 1, "devices": []}, "`hardware.host`"),
     ],
 )
 def test_a_wrong_recording_names_what_is_wrong(values: Any, message: str) -> None:
@@ -163,30 +163,32 @@ def test_a_misspelled_field_names_the_nearest() -> None:
 def test_devices_out_of_order_are_refused() -> None:
     hardware = RECORDINGS["mixed_p40_a100"]()
     swapped = replace(hardware, devices=hardware.devices[::-1])
-    with pytest.raises(HardwareError, match="numbered"):
+    with pytest.raises(HardwareError, match=r"\[1, 0\]"):
         from_json(to_json(swapped))
 
 
 def test_a_missing_file_and_text_that_is_no_json_name_the_file(tmp_path: Path) -> None:
     text = tmp_path / "text.json"
     text.write_text("Tesla P40")
-    for path, message in ((tmp_path / "none.json", "cannot read"), (text, "is not JSON"), (tmp_path, "cannot read")):
+    for path in (tmp_path / "none.json", text, tmp_path):
         with pytest.raises(HardwareError) as caught:
             load_recording(path)
-        assert str(path) in caught.value.message
-        assert message in caught.value.message
+        assert f"`{path}`" in caught.value.message
 
 
 def test_a_wrong_recording_is_named_by_its_file(tmp_path: Path) -> None:
     path = tmp_path / "old.json"
     path.write_text(json.dumps(broken(schema=0)))
-    with pytest.raises(HardwareError, match=r"old\.json`: the recording has schema `0`"):
+    with pytest.raises(HardwareError, match="`0`") as caught:
         load_recording(path)
+    assert f"`{path}`" in caught.value.message
 
 
 def test_a_folder_that_does_not_exist_cannot_be_written(tmp_path: Path) -> None:
-    with pytest.raises(HardwareError, match="cannot write"):
-        save_recording(RECORDINGS["p40"](), tmp_path / "no" / "file.json")
+    path = tmp_path / "no" / "file.json"
+    with pytest.raises(HardwareError) as caught:
+        save_recording(RECORDINGS["p40"](), path)
+    assert f"`{path}`" in caught.value.message
 
 
 def test_the_composed_p40_has_what_ecc_leaves() -> None:

@@ -18,22 +18,22 @@ def test_a_plan_survives_json(tmp_path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "literal"),
     [
-        (None, "cannot read the plan"),
-        ("{", "is not JSON"),
-        ('{"schema": 99}', "schema `99`"),
+        (None, "plan.json`"),
+        ("{", "plan.json`"),
+        ('{"schema": 99}', "`99`"),
         ('{"schema": 1}', r"`1`.*`2`"),
-        ('{"schema": 2}', r"`plan\.\w+` is missing"),
-        ("[1]", "schema `None`"),
+        ('{"schema": 2}', r"`plan\.\w+`"),
+        ("[1]", "`None`"),
     ],
 )
-def test_a_damaged_plan_is_refused_by_file(text, message, tmp_path) -> None:
+def test_a_damaged_plan_is_refused_by_file(text, literal, tmp_path) -> None:
     path = tmp_path / "plan.json"
     if text is not None:
         path.write_text(text)
 
-    with pytest.raises(ConfigError, match=message) as caught:
+    with pytest.raises(ConfigError, match=literal) as caught:
         load_plan(path)
 
     assert "plan.json" in caught.value.message

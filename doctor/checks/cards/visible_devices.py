@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from rl_compat.doctor.findings import Finding, Remedy, Severity, finding, ok
 from rl_compat.doctor.remedies import shell, unset
 from rl_compat.doctor.tables.cards import device_ids, names
-from rl_compat.hardware.gpu.matching import cuda_order
-from rl_compat.hardware.gpu.readings import NvmlDevice
-from rl_compat.hardware.gpu.visible import Candidate, Picked, resolve_entry
+from rl_compat.hardware.gpu.cuda_view import Picked, cuda_order, resolve_entry
+from rl_compat.hardware.gpu.readings import NvmlDevice, NvmlSlice
 from rl_compat.hardware.types import Device, Hardware
 
 VISIBLE, ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
@@ -62,10 +61,10 @@ def means_no_gpu(value: str) -> bool:
 def _entries(hardware: Hardware, value: str, entries: list[str]) -> Iterator[Finding]:
     """What is wrong with the entries: where CUDA stops, or reads something else than what was meant."""
     gpus = _unrestricted(hardware)
-    candidates = [_candidate(device) for device in gpus]
+    listed = [_as_listed(device) for device in gpus]
     picked: list[Picked] = []
     for entry in entries:
-        match = resolve_entry(candidates, entry)
+        match = resolve_entry(listed, entry)
         if isinstance(match, str):
             is_trailing = not entry and entries[-1] == "" and len(picked) == len(entries) - 1
             if len(hardware.devices) <= len(picked) and not entry.startswith("-") and not is_trailing:
@@ -100,10 +99,10 @@ def _unrestricted(hardware: Hardware) -> list[Device]:
     return [devices[reading.index] for reading in cuda_order(readings, hardware.environment)[0]]
 
 
-def _candidate(device: Device) -> Candidate:
+def _as_listed(device: Device) -> NvmlDevice:
     if device.mig_profile and device.uuid:
-        return Candidate(slices=(device.uuid,), mig_enabled=True)
-    return Candidate(uuid=device.uuid, mig_enabled=device.mig_slices is not None)
+        return NvmlDevice(index=0, name=device.name, slices=(NvmlSlice(uuid=device.uuid),), mig_enabled=True)
+    return NvmlDevice(index=0, name=device.name, uuid=device.uuid, mig_enabled=device.mig_slices is not None)
 
 
 def _understood(hardware: Hardware, value: str) -> Finding:

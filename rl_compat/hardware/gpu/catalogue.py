@@ -22,23 +22,19 @@ USABLE_FRACTION = 15 / 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """One card of the catalogue. Rates are dense, in 10^12 operations per second; None where unknown."""
+    """One card of the catalogue."""
 
     id: str
     name: str
     "as NVML prints it"
     names: tuple[str, ...]
-    generation: str
     form: str
+    "`datacenter`, `workstation`, `consumer`, `mobile` or `jetson`"
     compute_capability: tuple[int, int]
     memory_bytes: int
-    memory_bandwidth_bytes_per_second: float
     num_multiprocessors: int | None
     fp32_tflops: float | None
-    fp16_tensor_tflops: float | None
-    bf16_tflops: float | None
-    tensor_core_generation: int
-    "0 for cards without tensor cores"
+    "10^12 operations per second; None where unknown"
 
 
 def capability_of(text: str) -> tuple[int, int]:
@@ -148,16 +144,11 @@ def _gpu(row: Mapping[str, Any]) -> Gpu:
         id=row["id"],
         name=row["nvml_names"][-1] if row["form"] != "jetson" else row["nvml_names"][0],
         names=tuple(row["nvml_names"]),
-        generation=row["generation"],
         form=row["form"],
         compute_capability=capability_of(row["cc"]),
         memory_bytes=int(row["memory_gb"] * GIB),
-        memory_bandwidth_bytes_per_second=row["memory_bandwidth_gbs"] * 1e9,
         num_multiprocessors=row["sm_count"],
         fp32_tflops=row["fp32_tflops"],
-        fp16_tensor_tflops=row["fp16_tensor_tflops"],
-        bf16_tflops=row["bf16_tflops"],
-        tensor_core_generation=row["tensor_core_gen"],
     )
 
 

@@ -7,9 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from rl_compat.hardware.gpu.driver_library import LIBRARY_PLACES, DriverLibrary
-from rl_compat.hardware.gpu.kernel_view import find_cuda_library, library_version, read_device_nodes
+from rl_compat.hardware.gpu.kernel_view import (
+    find_cuda_library,
+    library_version,
+    read_device_nodes,
+    read_kernel_module,
+)
 from rl_compat.hardware.gpu.nvidia_smi import read_smi
-from rl_compat.hardware.gpu.nvml import KERNEL_MODULE_FILE, LIBRARY_NOT_FOUND, NOT_INSTALLED, read_nvml, unanswered
+from rl_compat.hardware.gpu.nvml import LIBRARY_NOT_FOUND, NOT_INSTALLED, read_nvml, unanswered
 from rl_compat.hardware.gpu.readings import NvmlReading
 from rl_compat.hardware.system.timeouts import Background, no_answer
 
@@ -36,19 +41,19 @@ def read_driver(
     `root` is the folder of `/proc` and `/dev`. Each source times out after `timeout_seconds`. The version of a driver
     that does not answer comes from `libcuda.so.1`, or else from the kernel module.
     """
-    file = root / "proc/driver/nvidia/version"
-    reading = ask_in_time(library, timeout_seconds=timeout_seconds, kernel_module_file=file)
+    reading = _ask_in_time(library, timeout_seconds)
     if reading.driver.nvml_error in (NOT_INSTALLED, LIBRARY_NOT_FOUND):
-        reading = read_without_packages(
-            programs=programs, libraries=libraries, timeout_seconds=timeout_seconds, kernel_module_file=file
-        )
+        reading = read_without_packages(programs=programs, libraries=libraries, timeout_seconds=timeout_seconds)
     nodes, closed = read_device_nodes(root)
+    module_version, flavour = read_kernel_module(root)
     cuda_library = find_cuda_library(environment, root)
     of_library = library_version(cuda_library)
-    silent = reading.driver.nvml_error is not None
+    answered = reading.driver.version if reading.driver.nvml_error is None else of_library
     driver = replace(
         reading.driver,
-        version=(of_library if silent else None) or reading.driver.version,
+        version=answered or module_version,
+        kernel_module=flavour,
+        module_version=module_version,
         device_nodes=nodes,
         closed_device_nodes=closed,
         cuda_library=cuda_library,
@@ -62,7 +67,6 @@ def read_without_packages(
     programs: Sequence[str] = SMI_PLACES,
     libraries: Sequence[str] = LIBRARY_PLACES,
     timeout_seconds: float = TIMEOUT_SECONDS,
-    kernel_module_file: Path = KERNEL_MODULE_FILE,
 ) -> NvmlReading:
     """The driver's view from the first nvidia-smi that answers, then from the first library that loads.
 
@@ -72,45 +76,36 @@ def read_without_packages(
     failure = None
     for program in programs:
         try:
-            reading = read_smi(program, timeout_seconds=timeout_seconds, kernel_module_file=kernel_module_file)
+            reading = read_smi(program, timeout_seconds=timeout_seconds)
         except FileNotFoundError:
             continue
         except TimeoutError as error:
-            return unanswered(str(error), kernel_module_file)
-        except ValueError as error:
-            failure = failure or str(error)
-            continue
-        except OSError as error:
-            failure = failure or f"`{program}` cannot be run: {error.strerror}"
+            return unanswered(str(error))
+        except (ValueError, OSError) as error:
+            said = f"`{program}` cannot be run: {error.strerror}" if isinstance(error, OSError) else str(error)
+            failure = failure or said
             continue
         if any(gpu.mig_enabled for gpu in reading.devices):
-            whole = _from_library(libraries, timeout_seconds, kernel_module_file)
+            whole = _from_library(libraries, timeout_seconds)
             return reading if whole is None or whole.driver.nvml_error else whole
         return reading
-    found = _from_library(libraries, timeout_seconds, kernel_module_file)
-    return found or unanswered(failure or LIBRARY_NOT_FOUND, kernel_module_file)
+    return _from_library(libraries, timeout_seconds) or unanswered(failure or LIBRARY_NOT_FOUND)
 
 
-def _from_library(libraries: Sequence[str], timeout_seconds: float, kernel_module_file: Path) -> NvmlReading | None:
+def _from_library(libraries: Sequence[str], timeout_seconds: float) -> NvmlReading | None:
     """The reading of the first library that loads; None without one."""
     for path in libraries:
         try:
             library = DriverLibrary(path)
         except OSError:
             continue
-        return ask_in_time(library, timeout_seconds=timeout_seconds, kernel_module_file=kernel_module_file)
+        return _ask_in_time(library, timeout_seconds)
     return None
 
 
-def ask_in_time(
-    library: object | None = None,
-    *,
-    timeout_seconds: float = TIMEOUT_SECONDS,
-    kernel_module_file: Path = KERNEL_MODULE_FILE,
-) -> NvmlReading:
+def _ask_in_time(library: object | None, timeout_seconds: float) -> NvmlReading:
     """`read_nvml` with a timeout, for drivers that hang."""
     try:
-        asked = Background(lambda: read_nvml(library, kernel_module_file=kernel_module_file))
-        return asked.result(timeout_seconds)
+        return Background(lambda: read_nvml(library)).result(timeout_seconds)
     except TimeoutError:
-        return unanswered(f"NVML gave {no_answer(timeout_seconds)}", kernel_module_file)
+        return unanswered(f"NVML gave {no_answer(timeout_seconds)}")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from ctypes import byref, c_char, c_char_p, c_int, c_uint, c_ulonglong, c_void_p
+from functools import partial
 from typing import Any
 
 LIBRARY_PLACES = (
@@ -15,7 +17,6 @@ LIBRARY_PLACES = (
 UNKNOWN_BYTES = 2**64 - 1
 "NVML_VALUE_NOT_AVAILABLE"
 INSUFFICIENT_SIZE = 7
-TEXT_BYTES = 96
 
 
 class MemoryInfo(ctypes.Structure):
@@ -42,6 +43,35 @@ class RunningProcess(ctypes.Structure):
         return None if self.bytes == UNKNOWN_BYTES else int(self.bytes)
 
 
+Text = c_char * 96
+
+FUNCTIONS: dict[str, tuple[str, tuple[Any, ...]]] = {
+    "nvmlInit": ("nvmlInit_v2", ()),
+    "nvmlShutdown": ("nvmlShutdown", ()),
+    "nvmlSystemGetDriverVersion": ("nvmlSystemGetDriverVersion", (Text,)),
+    "nvmlSystemGetCudaDriverVersion_v2": ("nvmlSystemGetCudaDriverVersion_v2", (c_int,)),
+    "nvmlSystemGetProcessName": ("nvmlSystemGetProcessName", (Text,)),
+    "nvmlDeviceGetCount": ("nvmlDeviceGetCount_v2", (c_uint,)),
+    "nvmlDeviceGetHandleByIndex": ("nvmlDeviceGetHandleByIndex_v2", (c_void_p,)),
+    "nvmlDeviceGetName": ("nvmlDeviceGetName", (Text,)),
+    "nvmlDeviceGetUUID": ("nvmlDeviceGetUUID", (Text,)),
+    "nvmlDeviceGetPciInfo": ("nvmlDeviceGetPciInfo_v3", (PciInfo,)),
+    "nvmlDeviceGetMemoryInfo": ("nvmlDeviceGetMemoryInfo", (MemoryInfo,)),
+    "nvmlDeviceGetBAR1MemoryInfo": ("nvmlDeviceGetBAR1MemoryInfo", (Bar1Info,)),
+    "nvmlDeviceGetCudaComputeCapability": ("nvmlDeviceGetCudaComputeCapability", (c_int, c_int)),
+    "nvmlDeviceGetComputeMode": ("nvmlDeviceGetComputeMode", (c_uint,)),
+    "nvmlDeviceGetCurrPcieLinkWidth": ("nvmlDeviceGetCurrPcieLinkWidth", (c_uint,)),
+    "nvmlDeviceGetMaxPcieLinkWidth": ("nvmlDeviceGetMaxPcieLinkWidth", (c_uint,)),
+    "nvmlDeviceGetP2PStatus": ("nvmlDeviceGetP2PStatus", (c_uint,)),
+    "nvmlDeviceGetTopologyCommonAncestor": ("nvmlDeviceGetTopologyCommonAncestor", (c_uint,)),
+    "nvmlDeviceGetMigMode": ("nvmlDeviceGetMigMode", (c_uint, c_uint)),
+    "nvmlDeviceGetMaxMigDeviceCount": ("nvmlDeviceGetMaxMigDeviceCount", (c_uint,)),
+    "nvmlDeviceGetMigDeviceHandleByIndex": ("nvmlDeviceGetMigDeviceHandleByIndex", (c_void_p,)),
+    "nvmlDeviceGetAttributes": ("nvmlDeviceGetAttributes_v2", (SliceAttributes,)),
+}
+"by the name in pynvml: the library's name, and the types of what it writes after its arguments"
+
+
 class DriverLibraryError(Exception):
     """An error of the library, with its code."""
 
@@ -51,12 +81,28 @@ class DriverLibraryError(Exception):
 
 
 class DriverLibrary:
-    """libnvidia-ml at a path. Raises OSError if it cannot be loaded."""
+    """libnvidia-ml at a path, with pynvml's functions. Raises OSError if it cannot be loaded."""
 
     NVMLError = DriverLibraryError
 
     def __init__(self, path: str) -> None:
         self._library = ctypes.CDLL(path)
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name not in FUNCTIONS:
+            raise AttributeError(name)
+        return partial(self._answer, *FUNCTIONS[name])
+
+    def _answer(self, function: str, kinds: tuple[Any, ...], *arguments: Any) -> Any:
+        """What a function writes: a text, a number, a record or a handle, or a tuple of several."""
+        if kinds == (Text,):
+            text = Text()
+            self._call(function, *arguments, text, c_uint(ctypes.sizeof(Text)))
+            return text.value.decode(errors="replace")
+        written = [kind() for kind in kinds]
+        self._call(function, *arguments, *map(byref, written))
+        answers = tuple(item.value if isinstance(item, c_uint | c_int) else item for item in written)
+        return answers[0] if len(answers) == 1 else answers
 
     def _call(self, function: str, *arguments: Any) -> None:
         entry = getattr(self._library, function, None)
@@ -73,95 +119,6 @@ class DriverLibrary:
         entry.restype = c_char_p
         return (entry(code) or b"").decode(errors="replace") or f"NVML error {code}"
 
-    def _number(self, function: str, *arguments: Any) -> int:
-        value = c_uint()
-        self._call(function, *arguments, byref(value))
-        return value.value
-
-    def _text(self, function: str, *arguments: Any) -> str:
-        buffer = ctypes.create_string_buffer(TEXT_BYTES)
-        self._call(function, *arguments, buffer, c_uint(TEXT_BYTES))
-        return buffer.value.decode(errors="replace")
-
-    def _fill(self, record: Any, function: str, *arguments: Any) -> Any:
-        self._call(function, *arguments, byref(record))
-        return record
-
-    def _handle(self, function: str, *arguments: Any) -> c_void_p:
-        handle = c_void_p()
-        self._call(function, *arguments, byref(handle))
-        return handle
-
-    def nvmlInit(self) -> None:  # noqa: N802
-        self._call("nvmlInit_v2")
-
-    def nvmlShutdown(self) -> None:  # noqa: N802
-        self._call("nvmlShutdown")
-
-    def nvmlSystemGetDriverVersion(self) -> str:  # noqa: N802
-        return self._text("nvmlSystemGetDriverVersion")
-
-    def nvmlSystemGetCudaDriverVersion_v2(self) -> int:  # noqa: N802
-        return self._number("nvmlSystemGetCudaDriverVersion_v2")
-
-    def nvmlSystemGetProcessName(self, pid: int) -> str:  # noqa: N802
-        return self._text("nvmlSystemGetProcessName", c_uint(pid))
-
-    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
-        return self._number("nvmlDeviceGetCount_v2")
-
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> c_void_p:  # noqa: N802
-        return self._handle("nvmlDeviceGetHandleByIndex_v2", c_uint(index))
-
-    def nvmlDeviceGetName(self, handle: c_void_p) -> str:  # noqa: N802
-        return self._text("nvmlDeviceGetName", handle)
-
-    def nvmlDeviceGetUUID(self, handle: c_void_p) -> str:  # noqa: N802
-        return self._text("nvmlDeviceGetUUID", handle)
-
-    def nvmlDeviceGetPciInfo(self, handle: c_void_p) -> Any:  # noqa: N802
-        return self._fill(PciInfo(), "nvmlDeviceGetPciInfo_v3", handle)
-
-    def nvmlDeviceGetMemoryInfo(self, handle: c_void_p) -> Any:  # noqa: N802
-        return self._fill(MemoryInfo(), "nvmlDeviceGetMemoryInfo", handle)
-
-    def nvmlDeviceGetBAR1MemoryInfo(self, handle: c_void_p) -> Any:  # noqa: N802
-        return self._fill(Bar1Info(), "nvmlDeviceGetBAR1MemoryInfo", handle)
-
-    def nvmlDeviceGetCudaComputeCapability(self, handle: c_void_p) -> tuple[int, int]:  # noqa: N802
-        major, minor = c_int(), c_int()
-        self._call("nvmlDeviceGetCudaComputeCapability", handle, byref(major), byref(minor))
-        return major.value, minor.value
-
-    def nvmlDeviceGetComputeMode(self, handle: c_void_p) -> int:  # noqa: N802
-        return self._number("nvmlDeviceGetComputeMode", handle)
-
-    def nvmlDeviceGetCurrPcieLinkWidth(self, handle: c_void_p) -> int:  # noqa: N802
-        return self._number("nvmlDeviceGetCurrPcieLinkWidth", handle)
-
-    def nvmlDeviceGetMaxPcieLinkWidth(self, handle: c_void_p) -> int:  # noqa: N802
-        return self._number("nvmlDeviceGetMaxPcieLinkWidth", handle)
-
-    def nvmlDeviceGetP2PStatus(self, first: c_void_p, second: c_void_p, capability: int) -> int:  # noqa: N802
-        return self._number("nvmlDeviceGetP2PStatus", first, second, c_uint(capability))
-
-    def nvmlDeviceGetTopologyCommonAncestor(self, first: c_void_p, second: c_void_p) -> int:  # noqa: N802
-        return self._number("nvmlDeviceGetTopologyCommonAncestor", first, second)
-
-    def nvmlDeviceGetMigMode(self, handle: c_void_p) -> tuple[int, int]:  # noqa: N802
-        current, pending = c_uint(), c_uint()
-        self._call("nvmlDeviceGetMigMode", handle, byref(current), byref(pending))
-        return current.value, pending.value
-
-    def nvmlDeviceGetMaxMigDeviceCount(self, handle: c_void_p) -> int:  # noqa: N802
-        return self._number("nvmlDeviceGetMaxMigDeviceCount", handle)
-
-    def nvmlDeviceGetMigDeviceHandleByIndex(self, handle: c_void_p, index: int) -> c_void_p:  # noqa: N802
-        return self._handle("nvmlDeviceGetMigDeviceHandleByIndex", handle, c_uint(index))
-
-    def nvmlDeviceGetAttributes(self, handle: c_void_p) -> Any:  # noqa: N802
-        return self._fill(SliceAttributes(), "nvmlDeviceGetAttributes_v2", handle)
-
     def nvmlDeviceGetComputeRunningProcesses(self, handle: c_void_p) -> list[RunningProcess]:  # noqa: N802
         return self._processes("nvmlDeviceGetComputeRunningProcesses", handle)
 
@@ -169,20 +126,16 @@ class DriverLibrary:
         return self._processes("nvmlDeviceGetGraphicsRunningProcesses", handle)
 
     def _processes(self, function: str, handle: c_void_p) -> list[RunningProcess]:
-        name = next((f"{function}{suffix}" for suffix in ("_v3", "_v2") if self._has(f"{function}{suffix}")), None)
-        if name is None:
-            raise DriverLibraryError("Function Not Found")
+        """Asked twice: for their number, then for the processes, whose number may have grown."""
+        newest = function + ("_v3" if hasattr(self._library, f"{function}_v3") else "_v2")
         count = c_uint(0)
         try:
-            self._call(name, handle, byref(count), None)
+            self._call(newest, handle, byref(count), None)
             return []
         except DriverLibraryError as error:
             if error.code != INSUFFICIENT_SIZE:
                 raise
         count.value = count.value * 2 + 5
         found = (RunningProcess * count.value)()
-        self._call(name, handle, byref(count), found)
+        self._call(newest, handle, byref(count), found)
         return list(found[: count.value])
-
-    def _has(self, function: str) -> bool:
-        return getattr(self._library, function, None) is not None

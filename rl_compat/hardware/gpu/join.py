@@ -1,16 +1,28 @@
-"""One list of devices from NVML and CUDA, joined by UUID, then PCI id, then an unambiguous name."""
+"""One list of devices and links from NVML and CUDA, joined by UUID, then PCI id, then an unambiguous name."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any
 
 from rl_compat.hardware.gpu.catalogue import find_gpu, shared_memory_optin_bytes
-from rl_compat.hardware.gpu.matching import NvmlMatch, cuda_order, match_devices
-from rl_compat.hardware.gpu.readings import CudaDevice, NvmlDevice, NvmlReading, NvmlSlice, TorchReading
-from rl_compat.hardware.gpu.visible import Candidate, Picked, select_visible
-from rl_compat.hardware.types import Device
+from rl_compat.hardware.gpu.cuda_view import NvmlMatch, Picked, cuda_order, match_devices, select_visible
+from rl_compat.hardware.gpu.readings import CudaDevice, NvmlDevice, NvmlLink, NvmlReading, TorchReading
+from rl_compat.hardware.types import Device, Link
+
+CUDA_FACTS = (
+    "name",
+    "compute_capability",
+    "memory_total_bytes",
+    "memory_free_bytes",
+    "pci_bus_id",
+    "num_multiprocessors",
+    "shared_memory_optin_bytes",
+    "bf16_native",
+)
+BOARD_FACTS = ("pci_bus_id", "processes", "compute_mode", "pcie_width", "pcie_width_max", "bar1_total_bytes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,11 +60,7 @@ def _from_nvml(reading: NvmlReading, environment: Mapping[str, str]) -> JoinedDe
     """The devices that CUDA would show, derived from NVML alone."""
     nvml, source = reading.devices, reading.source
     ordered, order_known = cuda_order(nvml, environment)
-    candidates = [
-        Candidate(uuid=gpu.uuid, slices=tuple(part.uuid for part in gpu.slices), mig_enabled=gpu.mig_enabled)
-        for gpu in ordered
-    ]
-    selection = select_visible(candidates, environment.get("CUDA_VISIBLE_DEVICES"))
+    selection = select_visible(ordered, environment.get("CUDA_VISIBLE_DEVICES"))
     warnings = list(selection.warnings)
     if not order_known:
         warnings.append("the order of the GPUs could not be read from CUDA: the fastest is assumed to be first")
@@ -75,80 +83,80 @@ def _match_of(ordered: Sequence[NvmlDevice], choice: Picked) -> NvmlMatch:
 
 def _merged(cuda: CudaDevice, match: NvmlMatch | None, source: str) -> Device:
     """CUDA's facts, with the identity and free memory from NVML (CUDA's excludes the probe's own context)."""
-    gpu, part = (match.device, match.slice) if match else (None, None)
     facts = _Facts()
-    facts.take("cuda", "name", cuda.name)
-    facts.take("cuda", "compute_capability", cuda.compute_capability)
-    facts.take("cuda", "memory_total_bytes", cuda.memory_total_bytes)
-    if gpu and not gpu.mig_enabled and gpu.memory_free_bytes is not None:
-        facts.take(source, "memory_free_bytes", min(gpu.memory_free_bytes, cuda.memory_total_bytes))
-    facts.take("cuda", "memory_free_bytes", cuda.memory_free_bytes)
-    facts.take("rule", "memory_free_bytes", cuda.memory_total_bytes)
-    facts.take(source, "uuid", part.uuid if part else gpu.uuid if gpu else None)
-    facts.take("cuda", "uuid", f"GPU-{cuda.uuid.removeprefix('GPU-')}" if cuda.uuid else None)
-    facts.take(source, "pci_bus_id", gpu.pci_bus_id if gpu else None)
-    facts.take("cuda", "pci_bus_id", cuda.pci_bus_id)
-    facts.take(source, "nvml_index", gpu.index if gpu else None)
-    facts.take("cuda", "num_multiprocessors", cuda.num_multiprocessors)
-    facts.take("cuda", "shared_memory_optin_bytes", cuda.shared_memory_optin_bytes)
-    facts.take("rule", "shared_memory_optin_bytes", shared_memory_optin_bytes(cuda.compute_capability))
-    facts.take(source, "mig_profile", part.profile if part else None)
-    facts.take(source, "mig_slices", len(gpu.slices) if gpu and gpu.mig_enabled else None)
-    facts.take(source, "nvml_memory_total_bytes", _disagreeing(part or gpu, cuda.memory_total_bytes))
-    facts.take("cuda", "bf16_native", cuda.bf16_native)
-    facts.take("rule", "bf16_native", cuda.compute_capability >= (8, 0))
-    if gpu:
-        _take_board(facts, gpu, source)
+    if match is not None:
+        gpu, known = match.device, match.slice or match.device
+        free = None if gpu.mig_enabled else gpu.memory_free_bytes
+        facts.take(
+            source,
+            memory_free_bytes=None if free is None else min(free, cuda.memory_total_bytes),
+            uuid=known.uuid,
+            nvml_memory_total_bytes=_disagreeing(known.memory_total_bytes, cuda.memory_total_bytes),
+            **_of_board(match),
+        )
+    facts.take("cuda", **{name: getattr(cuda, name) for name in CUDA_FACTS})
+    facts.take("cuda", uuid=f"GPU-{cuda.uuid.removeprefix('GPU-')}" if cuda.uuid else None)
     return facts.device(index=cuda.index)
 
 
-def _disagreeing(nvml: NvmlDevice | NvmlSlice | None, cuda_bytes: int) -> int | None:
+def _disagreeing(total: int | None, cuda_bytes: int) -> int | None:
     """NVML's total if it differs from CUDA's by more than a tenth: one of the two is of another card."""
-    total = nvml.memory_total_bytes if nvml else None
     return total if total is not None and abs(total - cuda_bytes) * 10 > cuda_bytes else None
 
 
 def _from_match(match: NvmlMatch, *, index: int, source: str) -> Device | None:
     """A device from NVML and the catalogue; None without a capability or a memory size."""
     gpu, part = match.device, match.slice
-    row = find_gpu(gpu.name, gpu.memory_total_bytes)
+    known, row = part or gpu, find_gpu(gpu.name, gpu.memory_total_bytes)
     facts = _Facts()
-    facts.take(source, "name", gpu.name if part is None else f"{gpu.name} MIG {part.profile or 'slice'}")
-    facts.take(source, "compute_capability", gpu.compute_capability)
-    facts.take("catalogue", "compute_capability", row.compute_capability if row else None)
-    facts.take(source, "memory_total_bytes", (part or gpu).memory_total_bytes)
-    facts.take(source, "memory_free_bytes", (part or gpu).memory_free_bytes)
-    if part is None:
-        facts.take("catalogue", "memory_total_bytes", row.memory_bytes if row else None)
-        facts.take("catalogue", "num_multiprocessors", row.num_multiprocessors if row else None)
-    else:
-        facts.take(source, "num_multiprocessors", part.num_multiprocessors)
-        facts.take(source, "mig_profile", part.profile)
-    facts.take("rule", "memory_free_bytes", facts.values.get("memory_total_bytes"))
-    facts.take(source, "uuid", (part or gpu).uuid)
-    facts.take(source, "pci_bus_id", gpu.pci_bus_id)
-    facts.take(source, "nvml_index", gpu.index)
-    _take_board(facts, gpu, source)
-    facts.take(source, "mig_slices", len(gpu.slices) if gpu.mig_enabled else None)
-    capability = facts.values.get("compute_capability")
-    if capability is None or facts.values.get("memory_total_bytes") is None:
-        return None
-    facts.take("rule", "shared_memory_optin_bytes", shared_memory_optin_bytes(capability))
-    facts.take("rule", "bf16_native", capability >= (8, 0))
-    return facts.device(index=index)
+    facts.take(
+        source,
+        name=gpu.name if part is None else f"{gpu.name} MIG {part.profile or 'slice'}",
+        compute_capability=gpu.compute_capability,
+        memory_total_bytes=known.memory_total_bytes,
+        memory_free_bytes=known.memory_free_bytes,
+        num_multiprocessors=part.num_multiprocessors if part else None,
+        uuid=known.uuid,
+        **_of_board(match),
+    )
+    if row is not None:
+        facts.take("catalogue", compute_capability=row.compute_capability)
+    if row is not None and part is None:
+        facts.take("catalogue", memory_total_bytes=row.memory_bytes, num_multiprocessors=row.num_multiprocessors)
+    complete = {"compute_capability", "memory_total_bytes"} <= facts.values.keys()
+    return facts.device(index=index) if complete else None
 
 
-def _take_board(facts: _Facts, gpu: NvmlDevice, source: str) -> None:
-    """Facts of the whole board, which also hold for its slices."""
-    facts.take(source, "processes", gpu.processes)
-    facts.take(source, "compute_mode", gpu.compute_mode)
-    facts.take(source, "pcie_width", gpu.pcie_width)
-    facts.take(source, "pcie_width_max", gpu.pcie_width_max)
-    facts.take(source, "bar1_total_bytes", gpu.bar1_total_bytes)
+def _of_board(match: NvmlMatch) -> dict[str, Any]:
+    """NVML's facts of the whole board, which also hold for its slices, and what the slices are."""
+    gpu, part = match.device, match.slice
+    return {name: getattr(gpu, name) for name in BOARD_FACTS} | {
+        "nvml_index": gpu.index,
+        "mig_profile": part.profile if part else None,
+        "mig_slices": len(gpu.slices) if gpu.mig_enabled else None,
+    }
 
 
 def _hidden(gpu: NvmlDevice, source: str) -> Device | None:
     return _from_match(NvmlMatch(gpu), index=gpu.index, source=source)
+
+
+def join_links(
+    devices: Sequence[Device], links: Sequence[NvmlLink], peer_access: Mapping[tuple[int, int], bool]
+) -> tuple[Link, ...]:
+    """The known links between visible devices, by CUDA index.
+
+    `peer_access` says for an ordered pair whether the first can read the second's memory; a link needs both directions.
+    """
+    kinds = {frozenset((link.first, link.second)): link.kind for link in links}
+    joined = []
+    for first, second in combinations(devices, 2):
+        kind = kinds.get(frozenset((first.nvml_index, second.nvml_index)))  # type: ignore[arg-type]
+        ways = [peer_access.get(pair) for pair in ((first.index, second.index), (second.index, first.index))]
+        access = None if None in ways else all(ways)
+        if kind is not None or access is not None:
+            joined.append(Link(first=first.index, second=second.index, kind=kind, peer_access=access))
+    return tuple(joined)
 
 
 class _Facts:
@@ -158,12 +166,21 @@ class _Facts:
         self.values: dict[str, Any] = {}
         self.sources: dict[str, str] = {}
 
-    def take(self, source: str, name: str, value: Any) -> None:
-        if value is not None and name not in self.values:
-            self.values[name] = value
-            self.sources[name] = source
+    def take(self, source: str, **facts: Any) -> None:
+        for name, value in facts.items():
+            if value is not None and name not in self.values:
+                self.values[name] = value
+                self.sources[name] = source
 
     def device(self, *, index: int) -> Device:
+        """The device. What no source says follows from the memory and the compute capability."""
+        capability = self.values["compute_capability"]
+        self.take(
+            "rule",
+            memory_free_bytes=self.values["memory_total_bytes"],
+            shared_memory_optin_bytes=shared_memory_optin_bytes(capability),
+            bf16_native=capability >= (8, 0),
+        )
         return Device(index=index, sources=dict(self.sources), **self.values)
 
 

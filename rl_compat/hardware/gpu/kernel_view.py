@@ -1,4 +1,4 @@
-"""NVIDIA GPUs as the operating system shows them, without the driver: the PCI bus, device nodes, libcuda."""
+"""NVIDIA GPUs as the operating system shows them: the PCI bus, device nodes, the kernel module, libcuda."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import struct
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from rl_compat.hardware.system.text_files import read_text
 from rl_compat.hardware.types import PciGpu
 
 NVIDIA_VENDOR = "0x10de"
@@ -39,11 +40,11 @@ def read_pci_gpus(root: Path = Path("/")) -> tuple[PciGpu, ...] | None:
     return tuple(
         PciGpu(
             bus_id=folder.name,
-            device_id=_text(folder / "device").removeprefix("0x"),
+            device_id=_lower(folder / "device").removeprefix("0x"),
             kernel_driver=_bound_driver(folder / "driver"),
         )
         for folder in folders
-        if _text(folder / "vendor") == NVIDIA_VENDOR and _text(folder / "class").startswith(DISPLAY_CLASSES)
+        if _lower(folder / "vendor") == NVIDIA_VENDOR and _lower(folder / "class").startswith(DISPLAY_CLASSES)
     )
 
 
@@ -60,6 +61,16 @@ def read_device_nodes(root: Path = Path("/")) -> tuple[tuple[str, ...] | None, t
             allowed = os.access(root / "dev" / name, os.R_OK | os.W_OK)
             (opened if allowed else closed).append(f"/dev/{name}")
     return tuple(opened), tuple(closed)
+
+
+def read_kernel_module(root: Path = Path("/")) -> tuple[str | None, str | None]:
+    """Driver version and `open` or `proprietary` of the kernel module that is loaded; None if none is."""
+    lines = read_text(root / "proc/driver/nvidia/version").splitlines()
+    line = next((line for line in lines if "NVRM version" in line), None)
+    if line is None:
+        return None, None
+    match = re.search(r"\s([0-9]{3,}(?:\.[0-9]+)+)\s", line + " ")
+    return match.group(1) if match else None, "open" if "Open Kernel Module" in line else "proprietary"
 
 
 def find_cuda_library(environment: Mapping[str, str], root: Path = Path("/")) -> str | None:
@@ -110,15 +121,12 @@ def _is_native(path: Path) -> bool:
     return head == b"\x7fELF" + (b"\x02" if struct.calcsize("P") == 8 else b"\x01")
 
 
+def _lower(path: Path) -> str:
+    return read_text(path).strip().lower()
+
+
 def _bound_driver(link: Path) -> str | None:
     try:
         return link.readlink().name
     except OSError:
         return None
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace").strip().lower()
-    except OSError:
-        return ""

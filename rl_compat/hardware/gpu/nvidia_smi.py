@@ -6,9 +6,7 @@ import csv
 import re
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
-from rl_compat.hardware.gpu.nvml import KERNEL_MODULE_FILE, kernel_module
 from rl_compat.hardware.gpu.readings import NvmlDevice, NvmlReading
 from rl_compat.hardware.system.timeouts import Finished, no_answer, run_program
 from rl_compat.hardware.types import Driver
@@ -33,14 +31,14 @@ FIELDS = (
 "drivers before R510 do not know `compute_cap`, before R450 `mig.mode.current`"
 
 
-def read_smi(program: str, *, timeout_seconds: float, kernel_module_file: Path = KERNEL_MODULE_FILE) -> NvmlReading:
+def read_smi(program: str, *, timeout_seconds: float) -> NvmlReading:
     """The reading of nvidia-smi. Raises OSError if it cannot run, TimeoutError if it hangs, ValueError if it fails."""
     finished, fields = _ask(program, timeout_seconds)
     text = finished.stdout
     if finished.returncode != 0 and not _rows(text, fields)[0] and NO_DEVICES not in text:
         said = _nvml_error(f"{text} {finished.stderr}")
         raise ValueError(said or f"nvidia-smi ended with exit code {finished.returncode}")
-    return parse_smi(text, fields, kernel_module_file=kernel_module_file)
+    return parse_smi(text, fields)
 
 
 def _ask(program: str, timeout_seconds: float) -> tuple[Finished, list[str]]:
@@ -58,9 +56,7 @@ def _ask(program: str, timeout_seconds: float) -> tuple[Finished, list[str]]:
         fields.remove(unknown)
 
 
-def parse_smi(
-    text: str, fields: Sequence[str] = FIELDS, *, kernel_module_file: Path = KERNEL_MODULE_FILE
-) -> NvmlReading:
+def parse_smi(text: str, fields: Sequence[str] = FIELDS) -> NvmlReading:
     """The lines of `--query-gpu=… --format=csv,noheader,nounits`; memory is in MiB.
 
     An unexpected line becomes a warning. Raises ValueError if there are such lines and no rows.
@@ -68,14 +64,9 @@ def parse_smi(
     rows, strange = _rows(text, fields)
     if strange and not rows and NO_DEVICES not in text:
         raise ValueError(f"nvidia-smi answers with the unexpected line `{strange[0]}`")
-    version, flavour = kernel_module(kernel_module_file)
     return NvmlReading(
         devices=tuple(_device(row, position) for position, row in enumerate(rows)),
-        driver=Driver(
-            version=next((row["driver_version"] for row in rows if row["driver_version"]), None) or version,
-            kernel_module=flavour,
-            module_version=version,
-        ),
+        driver=Driver(version=next((row["driver_version"] for row in rows if row["driver_version"]), None)),
         warnings=tuple(f"NVML cannot read a GPU, nvidia-smi says: {line}" for line in strange) if rows else (),
         source="nvidia-smi",
     )

@@ -4,63 +4,55 @@ from __future__ import annotations
 
 import os
 import re
-from pathlib import Path
+from collections.abc import Mapping
+from itertools import combinations
 from typing import Any
 
-from rl_compat.hardware.gpu.readings import NvmlDevice, NvmlReading, NvmlSlice
-from rl_compat.hardware.gpu.topology import read_links
+from rl_compat.hardware.gpu.readings import NvmlDevice, NvmlLink, NvmlReading, NvmlSlice
 from rl_compat.hardware.types import Driver, Process
 
-KERNEL_MODULE_FILE = Path("/proc/driver/nvidia/version")
 NOT_INSTALLED = "`nvidia-ml-py` is not installed"
 LIBRARY_NOT_FOUND = "NVML Shared Library Not Found"
 COMPUTE_MODES = {0: "default", 1: "exclusive_thread", 2: "prohibited", 3: "exclusive_process"}
+NVLINK_CAPABILITY = 2
+"NVML_P2P_CAPS_INDEX_NVLINK"
+ANCESTORS = {
+    0: "pcie_switch",
+    10: "pcie_switch",
+    20: "pcie_switch",
+    30: "pcie_host_bridge",
+    40: "numa_node",
+    50: "system",
+}
+"by nvmlGpuTopologyLevel_t: on one board, one switch, several switches, host bridge, node, system"
 
 
-def read_nvml(library: Any | None = None, *, kernel_module_file: Path = KERNEL_MODULE_FILE) -> NvmlReading:
+def read_nvml(library: Any | None = None) -> NvmlReading:
     """GPUs, driver and other processes; an unusable NVML becomes `driver.nvml_error`.
 
     `library` is a module with the functions of `pynvml`; by default the installed one.
     """
     nvml = library or _import_pynvml()
     if nvml is None:
-        return unanswered(NOT_INSTALLED, kernel_module_file)
+        return unanswered(NOT_INSTALLED)
     try:
         nvml.nvmlInit()
     except nvml.NVMLError as error:
-        return unanswered(str(error), kernel_module_file)
+        return unanswered(str(error))
     try:
-        return _read_all(nvml, kernel_module(kernel_module_file))
+        return _read_all(nvml)
     finally:
         _ask(nvml, nvml.nvmlShutdown)
 
 
-def unanswered(error: str, kernel_module_file: Path = KERNEL_MODULE_FILE) -> NvmlReading:
-    """The reading of a driver that does not answer: the kernel module alone is known."""
-    version, flavour = kernel_module(kernel_module_file)
-    return NvmlReading(driver=Driver(version=version, kernel_module=flavour, module_version=version, nvml_error=error))
+def unanswered(error: str) -> NvmlReading:
+    """The reading of a driver that does not answer."""
+    return NvmlReading(driver=Driver(nvml_error=error))
 
 
 def cuda_version_text(number: int) -> str:
     """NVML's and CUDA's encoding of a version: 11040 is `11.4`."""
     return f"{number // 1000}.{number % 1000 // 10}"
-
-
-def kernel_module(path: Path = KERNEL_MODULE_FILE) -> tuple[str | None, str | None]:
-    """Version and flavour of the kernel module that is loaded."""
-    try:
-        return parse_kernel_module(path.read_text(errors="replace"))
-    except OSError:
-        return None, None
-
-
-def parse_kernel_module(text: str | None) -> tuple[str | None, str | None]:
-    """Driver version and `open` or `proprietary`, from the text of `/proc/driver/nvidia/version`."""
-    line = next((line for line in (text or "").splitlines() if "NVRM version" in line), None)
-    if line is None:
-        return None, None
-    match = re.search(r"\s([0-9]{3,}(?:\.[0-9]+)+)\s", line + " ")
-    return match.group(1) if match else None, "open" if "Open Kernel Module" in line else "proprietary"
 
 
 def _import_pynvml() -> Any | None:
@@ -71,13 +63,11 @@ def _import_pynvml() -> Any | None:
     return pynvml
 
 
-def _read_all(nvml: Any, module: tuple[str | None, str | None]) -> NvmlReading:
+def _read_all(nvml: Any) -> NvmlReading:
     cuda = _ask(nvml, nvml.nvmlSystemGetCudaDriverVersion_v2)
     driver = Driver(
-        version=_string(_ask(nvml, nvml.nvmlSystemGetDriverVersion)) or module[0],
+        version=_string(_ask(nvml, nvml.nvmlSystemGetDriverVersion)),
         cuda_version=cuda_version_text(cuda) if cuda else None,
-        kernel_module=module[1],
-        module_version=module[0],
     )
     devices: list[NvmlDevice] = []
     handles: dict[int, Any] = {}
@@ -89,7 +79,7 @@ def _read_all(nvml: Any, module: tuple[str | None, str | None]) -> NvmlReading:
             handles[index] = handle
         except nvml.NVMLError as error:
             warnings.append(f"NVML cannot read GPU {index}: {error}")
-    links = read_links(nvml, handles)
+    links = _read_links(nvml, handles)
     return NvmlReading(devices=tuple(devices), links=links, driver=driver, warnings=tuple(warnings))
 
 
@@ -154,6 +144,23 @@ def _read_slices(nvml: Any, handle: Any) -> tuple[NvmlSlice, ...]:
             )
         )
     return tuple(slices)
+
+
+def _read_links(nvml: Any, handles: Mapping[int, Any]) -> tuple[NvmlLink, ...]:
+    """The link of each pair of GPUs that the driver reports, by NVML index."""
+    links = []
+    for first, second in combinations(sorted(handles), 2):
+        kind = _link_kind(nvml, handles[first], handles[second])
+        if kind is not None:
+            links.append(NvmlLink(first=first, second=second, kind=kind))
+    return tuple(links)
+
+
+def _link_kind(nvml: Any, first: Any, second: Any) -> str | None:
+    if _ask(nvml, nvml.nvmlDeviceGetP2PStatus, first, second, NVLINK_CAPABILITY) == 0:
+        return "nvlink"
+    level = _ask(nvml, nvml.nvmlDeviceGetTopologyCommonAncestor, first, second)
+    return None if level is None else ANCESTORS.get(level)
 
 
 def mig_profile(name: str) -> str | None:

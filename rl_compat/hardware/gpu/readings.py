@@ -96,5 +96,3 @@ class TorchReading:
     "time that importing torch took"
     stopped: str | None = None
     "the stage after CUDA's that failed, and how"
-    looked: bool = True
-    "False if no child process was started"

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from rl_compat.hardware.system.text_files import read_text
+
 UNLIMITED_BYTES = 1 << 60
 "version 1 uses a number near 2^63 for no limit"
 
@@ -61,7 +63,7 @@ def _mounts(root: Path, controller: str) -> list[Path]:
 
 
 def _group_path(root: Path, controller: str) -> str:
-    for line in (_text(root / "proc/self/cgroup") or "").splitlines():
+    for line in read_text(root / "proc/self/cgroup").splitlines():
         _, controllers, path = [*line.split(":", 2), "", ""][:3]
         if controllers == controller or controller in controllers.split(","):
             return path
@@ -82,7 +84,7 @@ def _memory_v1(folder: Path) -> MemoryLimit | None:
 
 def _left(folder: Path, limit: int, usage_file: str, droppable: str) -> MemoryLimit:
     used = _number(folder / usage_file) or 0
-    for line in (_text(folder / "memory.stat") or "").splitlines():
+    for line in read_text(folder / "memory.stat").splitlines():
         name, _, value = line.partition(" ")
         if name == droppable:
             used -= int(value)
@@ -90,7 +92,7 @@ def _left(folder: Path, limit: int, usage_file: str, droppable: str) -> MemoryLi
 
 
 def _quota_v2(folder: Path) -> float | None:
-    quota, period = [*(_text(folder / "cpu.max") or "").split(), "", ""][:2]
+    quota, period = [*read_text(folder / "cpu.max").split(), "", ""][:2]
     return int(quota) / int(period) if quota.isdigit() and period.isdigit() else None
 
 
@@ -100,12 +102,5 @@ def _quota_v1(folder: Path) -> float | None:
 
 
 def _number(path: Path) -> int | None:
-    text = (_text(path) or "").strip()
+    text = read_text(path).strip()
     return int(text) if text.lstrip("-").isdigit() else None
-
-
-def _text(path: Path) -> str | None:
-    try:
-        return path.read_text()
-    except OSError:
-        return None

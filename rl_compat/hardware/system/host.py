@@ -13,6 +13,7 @@ from pathlib import Path
 
 from rl_compat.hardware.system.cgroup import read_cpu_quota, read_memory_limit
 from rl_compat.hardware.system.folders import read_folders
+from rl_compat.hardware.system.text_files import read_text
 from rl_compat.hardware.types import Host
 
 CPU_FEATURES = (
@@ -37,10 +38,10 @@ def read_host(*, environment: Mapping[str, str], root: Path = Path("/"), folder:
     total, available = read_ram(root)
     limit = read_memory_limit(root)
     limited = limit is not None and limit.limit_bytes < total
-    kernel = _text(root / "proc/sys/kernel/osrelease").strip() or platform.release()
+    kernel = read_text(root / "proc/sys/kernel/osrelease").strip() or platform.release()
     shm = _disk(root / "dev/shm")
     folders = read_folders(environment, root=root, run=folder)
-    cpuinfo = _text(root / "proc/cpuinfo")
+    cpuinfo = read_text(root / "proc/cpuinfo")
     return Host(
         platform=f"{platform.system()} {platform.machine()}",
         kernel=kernel,
@@ -64,7 +65,7 @@ def read_host(*, environment: Mapping[str, str], root: Path = Path("/"), folder:
 
 def read_ram(root: Path) -> tuple[int, int]:
     """Total bytes of the host, and bytes that can be allocated without swapping."""
-    fields = parse_meminfo(_text(root / "proc/meminfo"))
+    fields = parse_meminfo(read_text(root / "proc/meminfo"))
     if "MemTotal" in fields:
         return fields["MemTotal"], fields.get("MemAvailable", fields.get("MemFree", 0))
     try:
@@ -140,10 +141,10 @@ def find_container(environment: Mapping[str, str], root: Path) -> str | None:
         return "podman"
     if (root / ".dockerenv").exists():
         return "docker"
-    named = _text(root / "run/systemd/container").strip() or environment.get("container", "")
+    named = read_text(root / "run/systemd/container").strip() or environment.get("container", "")
     if named:
         return named
-    groups = _text(root / "proc/1/cgroup")
+    groups = read_text(root / "proc/1/cgroup")
     kinds = {"kubepods": "kubernetes", "docker": "docker", "libpod": "podman", "containerd": "containerd", "lxc": "lxc"}
     return next((kind for mark, kind in kinds.items() if mark in groups), None)
 
@@ -171,10 +172,3 @@ def _disk(path: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return usage.total, usage.free
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace")
-    except OSError:
-        return ""

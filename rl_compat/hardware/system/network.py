@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import configparser
 import http.client
 import os
 import ssl
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -17,7 +19,6 @@ from urllib.parse import unquote, urlsplit
 from urllib.request import proxy_bypass_environment  # type: ignore[attr-defined]
 
 from rl_compat.hardware.system.environment import without_credentials
-from rl_compat.hardware.system.pip_settings import read_pip_settings
 from rl_compat.hardware.system.timeouts import Background, no_answer
 from rl_compat.hardware.types import Endpoint
 
@@ -28,6 +29,9 @@ TRUE = ("1", "on", "yes", "true")
 CERTIFICATES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT")
 "certificate files that pip or the hub's client trusts"
 PROXY_NEEDS_LOGIN = 407
+PIP_SECTIONS = ("global", "install")
+"read by `pip install`; later ones take precedence"
+PIP_SETTINGS = ("index-url", "no-index")
 
 
 def read_network(
@@ -62,6 +66,48 @@ def endpoint_places(environment: Mapping[str, str], *, pip_files: Sequence[Path]
         places["package_index"] = pip.get("index-url") or PACKAGE_INDEX
     shown = {role: without_credentials(url.strip()).rstrip("/") for role, url in places.items()}
     return {role: url for role, url in shown.items() if not _behind_socks(url, environment)}
+
+
+def read_pip_settings(environment: Mapping[str, str], *, files: Sequence[Path] | None = None) -> dict[str, str]:
+    """`index-url` and `no-index`, if set. Variables take precedence over files, and later files over earlier ones."""
+    found: dict[str, str] = {}
+    for file in pip_files(environment) if files is None else files:
+        found |= _read_pip_file(file)
+    for name in PIP_SETTINGS:
+        value = environment.get(f"PIP_{name.upper().replace('-', '_')}")
+        if value:
+            found[name] = value
+    return found
+
+
+def pip_files(environment: Mapping[str, str]) -> list[Path]:
+    """Pip's settings files: of the machine, the user and this Python, and the one in `PIP_CONFIG_FILE`."""
+    named = environment.get("PIP_CONFIG_FILE")
+    if named == os.devnull:
+        return []
+    home = Path(environment.get("HOME") or os.path.expanduser("~"))  # noqa: PTH111
+    machine = [
+        Path(folder) / "pip" for folder in reversed((environment.get("XDG_CONFIG_DIRS") or "/etc/xdg").split(":"))
+    ]
+    user = Path(environment.get("XDG_CONFIG_HOME") or home / ".config") / "pip"
+    folders = [*machine, Path("/etc"), home / ".pip", user, Path(sys.prefix)]
+    return [*(folder / "pip.conf" for folder in folders), *([Path(named)] if named else [])]
+
+
+def _read_pip_file(file: Path) -> dict[str, str]:
+    """The settings of one file; empty if it is missing or malformed."""
+    parser = configparser.RawConfigParser()
+    try:
+        parser.read(file, encoding="utf-8")
+    except (configparser.Error, OSError, UnicodeDecodeError):
+        return {}
+    values = {
+        name.replace("_", "-"): value
+        for section in PIP_SECTIONS
+        if parser.has_section(section)
+        for name, value in parser.items(section)
+    }
+    return {name: values[name] for name in PIP_SETTINGS if values.get(name)}
 
 
 def ask(role: str, url: str, environment: Mapping[str, str], *, timeout_seconds: float) -> Endpoint:

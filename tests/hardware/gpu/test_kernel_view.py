@@ -12,7 +12,13 @@ import pytest
 from fakes.nvml import FakeNvml
 
 from rl_compat.hardware.gpu.driver import read_driver
-from rl_compat.hardware.gpu.kernel_view import find_cuda_library, library_version, read_device_nodes, read_pci_gpus
+from rl_compat.hardware.gpu.kernel_view import (
+    find_cuda_library,
+    library_version,
+    read_device_nodes,
+    read_kernel_module,
+    read_pci_gpus,
+)
 from rl_compat.hardware.types import PciGpu
 
 ELF = b"\x7fELF" + (b"\x02" if struct.calcsize("P") == 8 else b"\x01")
@@ -112,3 +118,41 @@ def test_a_driver_that_does_not_answer_has_the_version_of_its_library(tmp_path: 
     for missing, version in ((FakeNvml(error="Driver Not Loaded"), "590.48.01"), (FakeNvml(), "535.274.02")):
         driver = read_driver({}, root=tmp_path, library=missing, programs=[], libraries=[]).driver
         assert driver.version == version
+
+
+def with_module(root: Path, text: str) -> Path:
+    """A root whose kernel has a module of the driver loaded."""
+    version = root / "proc/driver/nvidia/version"
+    version.parent.mkdir(parents=True)
+    version.write_text(text)
+    return root
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release\nGCC version: 1",
+            ("580.159.04", "open"),
+        ),
+        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.274.02  Thu", ("535.274.02", "proprietary")),
+        ("", (None, None)),
+    ],
+)
+def test_the_kernel_module_says_its_version_and_flavour(
+    tmp_path: Path, text: str, expected: tuple[object, ...]
+) -> None:
+    assert read_kernel_module(with_module(tmp_path, text)) == expected
+
+
+def test_without_a_kernel_module_nothing_is_known_of_it(tmp_path: Path) -> None:
+    assert read_kernel_module(tmp_path) == (None, None)
+
+
+def test_the_librarys_version_and_the_modules_are_kept_apart(tmp_path: Path) -> None:
+    with_module(tmp_path, "NVRM version: NVIDIA UNIX x86_64 Kernel Module  470.86  Tue\n")
+    driver = read_driver({}, root=tmp_path, library=FakeNvml(driver="535.274.02")).driver
+    assert (driver.version, driver.module_version, driver.kernel_module) == ("535.274.02", "470.86", "proprietary")
+    refusing = FakeNvml(error="Driver Not Loaded")
+    driver = read_driver({}, root=tmp_path, library=refusing, programs=[], libraries=[]).driver
+    assert (driver.version, driver.module_version) == ("470.86", "470.86")

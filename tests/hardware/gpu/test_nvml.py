@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
-import pytest
 from fakes.nvml import FakeGpu, FakeNvml
 
-from rl_compat.hardware.gpu.nvml import cuda_version_text, parse_kernel_module, read_nvml
+from rl_compat.hardware.gpu.nvml import cuda_version_text, read_nvml
 from rl_compat.hardware.types import Process
-
-NOWHERE = Path("/nonexistent")
 
 
 def test_a_card_is_read_with_driver_and_processes() -> None:
     """A-ENV-14: other processes with pid and amount, this one left out."""
     processes = [(4321, "python", 700), (5, "Xorg", None), (os.getpid(), "me", 10)]
     library = FakeNvml([FakeGpu("Tesla P40", (6, 1), processes=processes)])
-    reading = read_nvml(library, kernel_module_file=NOWHERE)
+    reading = read_nvml(library)
     device = reading.devices[0]
     assert (device.name, device.compute_capability) == ("Tesla P40", (6, 1))
     assert (device.memory_total_bytes, device.memory_free_bytes) == (1000, 900)
@@ -33,7 +29,7 @@ def test_a_card_is_read_with_driver_and_processes() -> None:
 
 def test_mode_lanes_and_bar_are_read() -> None:
     gpu = FakeGpu("Tesla P40", mode=2, widths=(1, 16), bar1=256)
-    device = read_nvml(FakeNvml([gpu]), kernel_module_file=NOWHERE).devices[0]
+    device = read_nvml(FakeNvml([gpu])).devices[0]
     assert (device.compute_mode, device.bar1_total_bytes) == ("prohibited", 256)
     assert (device.pcie_width, device.pcie_width_max) == (1, 16)
 
@@ -46,21 +42,21 @@ def test_cuda_11040_is_shown_as_11_4() -> None:
 
 def test_a_library_that_refuses_is_an_error_in_the_reading() -> None:
     """A-ENV-15."""
-    reading = read_nvml(FakeNvml(error="Driver Not Loaded"), kernel_module_file=NOWHERE)
+    reading = read_nvml(FakeNvml(error="Driver Not Loaded"))
     assert reading.devices == ()
     assert reading.driver.nvml_error == "Driver Not Loaded"
 
 
 def test_what_a_card_does_not_answer_is_none() -> None:
     gpu = FakeGpu("NVIDIA GB10", capability=None, total=None, processes=None)
-    device = read_nvml(FakeNvml([gpu]), kernel_module_file=NOWHERE).devices[0]
+    device = read_nvml(FakeNvml([gpu])).devices[0]
     assert device.compute_capability is None
     assert device.memory_total_bytes is None
     assert device.processes is None
 
 
 def test_a_lost_card_is_a_warning_and_the_others_are_read() -> None:
-    reading = read_nvml(FakeNvml([FakeGpu("A", broken=True), FakeGpu("B")]), kernel_module_file=NOWHERE)
+    reading = read_nvml(FakeNvml([FakeGpu("A", broken=True), FakeGpu("B")]))
     assert [(device.index, device.name) for device in reading.devices] == [(1, "B")]
     assert reading.warnings == ("NVML cannot read GPU 0: GPU is lost",)
 
@@ -68,39 +64,8 @@ def test_a_lost_card_is_a_warning_and_the_others_are_read() -> None:
 def test_mig_slices_are_read_with_their_profile_and_memory() -> None:
     part = FakeGpu("NVIDIA A100-SXM4-40GB MIG 1g.5gb", uuid="MIG-7", total=50, free=40)
     gpu = FakeGpu("NVIDIA A100-SXM4-40GB", mig=True, slices=[part])
-    device = read_nvml(FakeNvml([gpu]), kernel_module_file=NOWHERE).devices[0]
+    device = read_nvml(FakeNvml([gpu])).devices[0]
     found = device.slices[0]
     assert device.mig_enabled
     assert (found.uuid, found.profile, found.num_multiprocessors) == ("MIG-7", "1g.5gb", 14)
     assert (found.memory_total_bytes, found.memory_free_bytes) == (50, 40)
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        (
-            "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release\nGCC version: 1",
-            ("580.159.04", "open"),
-        ),
-        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.274.02  Thu", ("535.274.02", "proprietary")),
-        ("", (None, None)),
-        (None, (None, None)),
-    ],
-)
-def test_the_kernel_module_says_which_flavour_it_is(text: str | None, expected: tuple[str | None, str | None]) -> None:
-    assert parse_kernel_module(text) == expected
-
-
-def test_the_kernel_module_names_the_driver_when_nvml_is_missing(tmp_path: Path) -> None:
-    version = tmp_path / "version"
-    version.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  470.86  Tue\n")
-    driver = read_nvml(FakeNvml(error="Not Found"), kernel_module_file=version).driver
-    assert (driver.version, driver.kernel_module) == ("470.86", "proprietary")
-    assert driver.module_version == "470.86"
-
-
-def test_the_librarys_version_and_the_modules_are_kept_apart(tmp_path: Path) -> None:
-    version = tmp_path / "version"
-    version.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  470.86  Tue\n")
-    driver = read_nvml(FakeNvml(driver="535.274.02"), kernel_module_file=version).driver
-    assert (driver.version, driver.module_version) == ("535.274.02", "470.86")

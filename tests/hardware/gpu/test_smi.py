@@ -14,8 +14,6 @@ from rl_compat.hardware.gpu.nvidia_smi import FIELDS, parse_smi
 from rl_compat.hardware.gpu.readings import NvmlReading, TorchReading
 from rl_compat.units import MIB
 
-NOWHERE = Path("/nonexistent")
-
 TWO = """0, NVIDIA T400 4GB, GPU-1111-2222, 580.95.05, 00000000:01:00.0, 4096, 3900, 7.5, Default, 16, 16, [N/A]
 1, NVIDIA GeForce RTX 4090, GPU-2111-2222, 580.95.05, 0:02:00.0, 24564, 20000, 8.9, Exclusive_Process, 4, 16, [N/A]
 """
@@ -23,7 +21,7 @@ OLD = "0, {name}, GPU-1, 470.86, 00000000:01:00.0, 22919, 22919, {capability}, D
 
 
 def parsed(text: str) -> NvmlReading:
-    return parse_smi(text, kernel_module_file=NOWHERE)
+    return parse_smi(text)
 
 
 def seen(text: str, **environment: str) -> JoinedDevices:
@@ -42,9 +40,7 @@ def program(folder: Path, script: str) -> str:
 
 
 def ask(path: str, *, timeout_seconds: float = 10.0) -> NvmlReading:
-    return read_without_packages(
-        programs=[path], libraries=[], timeout_seconds=timeout_seconds, kernel_module_file=NOWHERE
-    )
+    return read_without_packages(programs=[path], libraries=[], timeout_seconds=timeout_seconds)
 
 
 def test_lines_become_devices_and_a_driver() -> None:
@@ -125,7 +121,7 @@ def test_an_nvidia_smi_that_lacks_fields_is_asked_without_them(tmp_path: Path) -
 def test_the_program_on_the_path_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program(tmp_path, OLD_SMI)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    reading = read_without_packages(libraries=[], kernel_module_file=NOWHERE)
+    reading = read_without_packages(libraries=[])
     assert [(device.name, device.uuid) for device in reading.devices] == [("Tesla P40", "GPU-1111-2222")]
     assert (reading.driver.version, reading.source) == ("440.33", "nvidia-smi")
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 from fakes.machines import A100, T4
 from fakes.nvml import FakeGpu, FakeNvml
 
+from rl_compat.hardware.gpu.join import join_links
 from rl_compat.hardware.gpu.nvml import read_nvml
 from rl_compat.hardware.gpu.readings import NvmlLink
-from rl_compat.hardware.gpu.topology import join_links
 from rl_compat.hardware.types import Device, Link
 
 KINDS = {0: "pcie_switch", 10: "pcie_switch", 20: "pcie_switch", 30: "pcie_host_bridge", 40: "numa_node", 50: "system"}

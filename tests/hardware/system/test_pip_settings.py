@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from rl_compat.hardware.system.pip_settings import pip_files, read_pip_settings
+from rl_compat.hardware.system.network import pip_files, read_pip_settings
 
 
 def conf(path: Path, text: str) -> Path:

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import pytest
 
-from rl_compat.hardware.gpu.visible import Candidate, select_visible
+from rl_compat.hardware.gpu.cuda_view import select_visible
+from rl_compat.hardware.gpu.readings import NvmlDevice, NvmlSlice
 
 A = "GPU-aaaaaaaa-2222-3333-4444-555555555555"
 B = "GPU-abbbbbbb-2222-3333-4444-555555555555"
-TWO = [Candidate(uuid=A), Candidate(uuid=B)]
+
+
+def card(uuid: str, *slices: str, mig_enabled: bool = False) -> NvmlDevice:
+    parts = tuple(NvmlSlice(uuid=part) for part in slices)
+    return NvmlDevice(index=0, name="A100", uuid=uuid, slices=parts, mig_enabled=mig_enabled or bool(slices))
+
+
+TWO = [card(A), card(B)]
 SLICES = ("MIG-00000000-1111", "MIG-00000001-1111")
-MIG = [Candidate(uuid=A), Candidate(uuid=B, slices=SLICES, mig_enabled=True)]
+MIG = [card(A), card(B, *SLICES)]
 
 
-def positions(value: str | None, candidates: list[Candidate] = TWO) -> list[int]:
-    return [picked.position for picked in select_visible(candidates, value).picked]
+def positions(value: str | None) -> list[int]:
+    return [picked.position for picked in select_visible(TWO, value).picked]
 
 
 @pytest.mark.parametrize(
@@ -74,6 +82,6 @@ def test_a_process_sees_one_slice_and_no_gpu_beside_it() -> None:
 
 
 def test_a_gpu_in_mig_mode_without_slices_cannot_be_used() -> None:
-    selection = select_visible([Candidate(uuid=A, mig_enabled=True)], None)
+    selection = select_visible([card(A, mig_enabled=True)], None)
     assert selection.picked == ()
     assert "has no slice" in selection.warnings[0]
