@@ -25,7 +25,7 @@ from rl_compat.data.builtin.gsm8k import raw_records
 from rl_compat.models.load import load_causal_lm
 from rl_compat.planning.types import RolePlan, RolloutPlan
 from rl_compat.rollout.build import build_rollout_engine
-from rl_compat.rollout.support import plain_logprobs
+from rl_compat.rollout.inference import plain_logprobs
 from rl_compat.rollout.types import SamplingParams
 from rl_compat.workers.setup import lora_settings
 

@@ -8,8 +8,7 @@ from typing import Any
 from torch import nn
 
 from rl_compat.resharding.source import WeightSource
-from rl_compat.rollout.generation_config import neutral_generation_config
-from rl_compat.rollout.inference import generating, hugging_face_model
+from rl_compat.rollout.inference import generating, hugging_face_model, neutral_generation_config
 from rl_compat.rollout.transformers import pad_left
 from rl_compat.rollout.types import Response, SamplingParams
 

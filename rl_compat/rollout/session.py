@@ -12,8 +12,8 @@ from torch import nn
 
 from rl_compat.planning.types import RolloutPlan
 from rl_compat.resharding.source import WeightSource, receive
-from rl_compat.rollout.counter_rng import call_seed, response_keys
 from rl_compat.rollout.inference import check_prompts, check_range, num_embeddings
+from rl_compat.rollout.sampling import call_seed, response_keys
 from rl_compat.rollout.stop_strings import StopStrings, stop_strings
 from rl_compat.rollout.types import Decode, Progress, Request, Response, SamplingParams
 from rl_compat.trajectory import FinishReason
@@ -219,11 +219,7 @@ class RolloutSession(ABC):
 
     @abstractmethod
     def sleep(self) -> None:
-        """Pause, and release all device memory that does not belong to the trainer."""
-
-    @abstractmethod
-    def wake(self) -> None:
-        """Reallocate what `sleep` released. `step` and `generate` wake the engine themselves."""
+        """Pause, and release all device memory that does not belong to the trainer, until the next step."""
 
     @abstractmethod
     def _generating(self) -> AbstractContextManager[None]:

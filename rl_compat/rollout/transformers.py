@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from itertools import takewhile
 from typing import Any
 
@@ -19,10 +19,8 @@ from transformers import (
 )
 
 from rl_compat.planning.types import RolloutPlan
-from rl_compat.rollout.counter_rng import signed64, uniforms
-from rl_compat.rollout.draws import plain_draw
-from rl_compat.rollout.generation_config import neutral_generation_config
-from rl_compat.rollout.inference import generating, num_embeddings
+from rl_compat.rollout.inference import autocast, generating, neutral_generation_config, num_embeddings
+from rl_compat.rollout.sampling import plain_draw, signed64, uniforms
 from rl_compat.rollout.session import PartialResponse
 from rl_compat.rollout.types import Decode
 from rl_compat.rollout.weights import HoldsWeights
@@ -105,9 +103,8 @@ class TransformersEngine(HoldsWeights):
     @contextmanager
     def _generating(self) -> Iterator[None]:
         weights = self._awake()
-        dtype = weights.autocast_dtype
-        autocast = nullcontext() if dtype is None else torch.autocast(weights.model.device.type, dtype=dtype)
-        with generating(weights.model), weights.applied(), neutral_generation_config(weights.model), autocast:
+        model, mixed = weights.model, autocast(weights.model.device, weights.autocast_dtype)
+        with generating(model), weights.applied(), neutral_generation_config(model), mixed:
             yield
 
     def _evict(self) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Protocol
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,51 +15,24 @@ from rl_compat.models.files.storage import keep_in_storage_dtype
 from rl_compat.models.load import TORCH_DTYPES
 from rl_compat.planning.types import DType, RolloutPlan
 from rl_compat.rollout.inference import hugging_face_model, is_quantized
-from rl_compat.rollout.linears.adapted_projection import (
+from rl_compat.rollout.projections import (
     AdaptedProjection,
-    active_adapters,
-    base_of,
-    has_adapter,
-    is_plain_adapter,
-)
-from rl_compat.rollout.linears.packed_linears import PackedLinears, packing_unavailable_reason
-from rl_compat.rollout.linears.projections import (
     CalledProjection,
     PackedProjection,
     Projection,
     SharedProjection,
+    active_adapters,
+    base_of,
+    has_adapter,
     is_plain,
+    is_plain_adapter,
     lay_modules_side_by_side,
+    packing_unavailable_reason,
 )
 from rl_compat.rollout.session import RolloutSession
 from rl_compat.rollout.types import Decode
 
 _logger = logging.getLogger(__name__)
-
-
-class RolloutWeights(Protocol):
-    """A Hugging Face model to generate with."""
-
-    model: Any
-    compute_dtype: torch.dtype
-    autocast_dtype: torch.dtype | None
-    "dtype of autocast, None if the weights already have the compute dtype"
-
-    def projection(self, modules: Sequence[nn.Module], dtype: torch.dtype | None = None) -> Projection:
-        """One matrix product for layers with the same input, in `dtype`, by default `compute_dtype`."""
-        ...
-
-    def settle(self) -> None:
-        """Call this before weights are read at fixed addresses."""
-        ...
-
-    def refresh(self) -> None:
-        """Update the model from the trainer's weights, in place."""
-        ...
-
-    def applied(self) -> AbstractContextManager[None]:
-        """The model may be called inside this context."""
-        ...
 
 
 class SharedWeights:
@@ -69,19 +42,27 @@ class SharedWeights:
         self, model: nn.Module, *, compute_dtype: torch.dtype = torch.float32, autocast_dtype: torch.dtype | None = None
     ) -> None:
         self.model = hugging_face_model(model)
+        "the Hugging Face model to generate with"
         self.compute_dtype = compute_dtype
         self.autocast_dtype = autocast_dtype
+        "dtype of autocast, None if the weights already have the compute dtype"
         self._projections: dict[tuple[nn.Module, ...], Projection] = {}
 
     def projection(self, modules: Sequence[nn.Module], dtype: torch.dtype | None = None) -> Projection:
-        """Returns the same projection for the same layers."""
+        """One matrix product for layers with the same input, in `dtype`, by default `compute_dtype`.
+
+        Returns the same projection for the same layers.
+        """
         key = tuple(modules)
         if key not in self._projections:
             self._projections[key] = self._make(key, dtype or self.compute_dtype)
         return self._projections[key]
 
     def settle(self) -> None:
-        """Make weights of one product adjacent again, also after an offload, and refresh the matrices of adapters."""
+        """Make weights of one product adjacent again, also after an offload, and refresh the matrices of adapters.
+
+        Call this before weights are read at fixed addresses.
+        """
         for modules, projection in self._projections.items():
             if isinstance(projection, SharedProjection):
                 lay_modules_side_by_side(modules)
@@ -89,9 +70,10 @@ class SharedWeights:
                 projection.refresh()
 
     def refresh(self) -> None:
-        """Nothing to do."""
+        """Update copies of the trainer's weights, in place."""
 
     def applied(self) -> AbstractContextManager[None]:
+        """The model may be called inside this context."""
         return nullcontext()
 
     def _make(self, modules: tuple[nn.Module, ...], dtype: torch.dtype) -> Projection:
@@ -113,21 +95,28 @@ class PackedWeights(SharedWeights):
     def __init__(self, model: nn.Module) -> None:
         super().__init__(model)
         self._packed: dict[tuple[nn.Module, ...], PackedProjection] = {}
-        self._linears: PackedLinears | None = None
+        self._called: dict[nn.Module, PackedProjection] | None = None
+        "linear layers without a projection, packed on first use"
 
     def refresh(self) -> None:
         """Pack the linear weights again; the other weights are shared."""
-        for projection in self._packed.values():
-            projection.refresh()
-        if self._linears is not None:
-            self._linears.refresh()
+        for packed in (*self._packed.values(), *(self._called or {}).values()):
+            packed.refresh()
 
-    def applied(self) -> AbstractContextManager[None]:
-        """Linear layers without a projection are packed on first use."""
-        if self._linears is None:
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Inside the context, calls of linear layers use the packed weights. Gradients never do."""
+        if self._called is None:
             projected = {module for modules in self._packed for module in modules}
-            self._linears = PackedLinears(self.model, without=projected)
-        return self._linears.applied()
+            linears = [module for module in self.model.modules() if type(module) is nn.Linear]
+            self._called = {module: PackedProjection((module,)) for module in linears if module not in projected}
+        for module, packed in self._called.items():
+            module.forward = packed  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            for module in self._called:
+                del module.forward
 
     def _plain(self, modules: tuple[nn.Module, ...], dtype: torch.dtype) -> Projection:
         self._packed[modules] = PackedProjection(modules)
@@ -169,7 +158,7 @@ class CopiedWeights(SharedWeights):
                 target.copy_(sum(deltas, start=layer.base_layer.weight))
 
 
-def rollout_weights(model: nn.Module, *, compute_dtype: DType, packed_linears: bool = False) -> RolloutWeights:
+def rollout_weights(model: nn.Module, *, compute_dtype: DType, packed_linears: bool = False) -> SharedWeights:
     """A copy if fp32 weights are used in half precision; else the trainer's tensors, shared.
 
     Half-precision or quantized weights with fp32 adapters are shared under autocast.
@@ -191,13 +180,13 @@ def rollout_weights(model: nn.Module, *, compute_dtype: DType, packed_linears: b
 
 
 class HoldsWeights(RolloutSession):
-    """The weights of an engine over its life: taken on wake, updated, and released on sleep."""
+    """The weights of an engine over its life: taken by the first step, updated, and released on sleep."""
 
     def __init__(
         self, model: nn.Module, plan: RolloutPlan, *, num_valid_tokens: int | None = None, decode: Decode | None = None
     ) -> None:
         super().__init__(model, plan, num_valid_tokens=num_valid_tokens, decode=decode)
-        self._weights: RolloutWeights | None = None
+        self._weights: SharedWeights | None = None
         self._adapters: tuple[object, ...] = ()
 
     def sleep(self) -> None:
@@ -206,15 +195,11 @@ class HoldsWeights(RolloutSession):
         if next(self._source.parameters()).is_cuda:
             torch.cuda.empty_cache()
 
-    def wake(self) -> None:
-        """Take the weights again; the first step allocates the cache."""
-        self._awake()
-
     def _refresh(self) -> None:
         if self._weights is not None:
             self._weights.refresh()
 
-    def _awake(self) -> RolloutWeights:
+    def _awake(self) -> SharedWeights:
         """The weights, taken again if adapters were merged, disabled or exchanged."""
         adapters = adapter_switches(self._source)
         if self._weights is not None and adapters != self._adapters:

@@ -22,7 +22,7 @@ from rl_compat.objectives.actor_critic import LossSettings, policy_loss, policy_
 from rl_compat.objectives.off_policy import correct, corrects
 from rl_compat.planning.types import RolePlan
 from rl_compat.resharding.source import SharedStorage, WeightSource
-from rl_compat.rollout.generation_config import ignored_generation_settings
+from rl_compat.rollout.inference import ignored_generation_settings
 from rl_compat.training.engine import PolicyEngine
 from rl_compat.training.optimizers import OptimizerSettings
 from rl_compat.workers.means import mean_metrics

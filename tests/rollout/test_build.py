@@ -10,7 +10,7 @@ from rollout.conftest import PROMPTS, build, plain_generate
 from torch import nn
 from transformers import BloomConfig, BloomForCausalLM, MambaConfig, MambaForCausalLM
 
-from rl_compat.rollout.support import native_unsupported_reason
+from rl_compat.rollout.build import native_unsupported_reason
 from rl_compat.rollout.types import SamplingParams
 
 

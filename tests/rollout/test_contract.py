@@ -200,7 +200,7 @@ def test_generation_works_after_sleep(engine: RolloutSession) -> None:
     engine.sleep()
     assert engine.generate(PROMPTS, SAMPLED) == before
     engine.sleep()
-    engine.wake()
+    engine.sleep()
     assert engine.generate(PROMPTS, SAMPLED) == before
 
 

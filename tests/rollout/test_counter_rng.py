@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rl_compat.rollout.counter_rng import call_seed, response_keys, signed64, uniforms
+from rl_compat.rollout.sampling import call_seed, response_keys, signed64, uniforms
 from rl_compat.rollout.session import requests_for
 from rl_compat.rollout.types import SamplingParams
 

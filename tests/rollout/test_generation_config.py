@@ -11,7 +11,7 @@ from rollout.conftest import PROMPTS, build
 from torch import nn
 from transformers import AutoModelForCausalLM, GenerationConfig
 
-from rl_compat.rollout.generation_config import ignored_generation_settings
+from rl_compat.rollout.inference import ignored_generation_settings
 from rl_compat.rollout.types import SamplingParams
 
 BIASED = {

@@ -23,7 +23,6 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from rl_compat.rollout.draws import FusedDraw, plain_draw
 from rl_compat.rollout.kernels import cuda_kernels
 from rl_compat.rollout.kernels.choice import DecodeStep, worth_using
 from rl_compat.rollout.kernels.cuda_kernels import (
@@ -35,11 +34,12 @@ from rl_compat.rollout.kernels.cuda_kernels import (
     nvrtc_library,
 )
 from rl_compat.rollout.kernels.decode_ops import PlainOps, Rotation, StepView
-from rl_compat.rollout.kernels.fused_ops import FUSED, FusedOps, fitting, kernel_macros
+from rl_compat.rollout.kernels.fused_ops import FUSED, FusedDraw, FusedOps, fitting, kernel_macros
 from rl_compat.rollout.native.decoder import SlotDecoder
 from rl_compat.rollout.native.decoder_spec import DecoderSpec, read_spec
 from rl_compat.rollout.native.kv_cache import SlotMemory
 from rl_compat.rollout.native.own_forward import OwnForward
+from rl_compat.rollout.sampling import plain_draw
 from rl_compat.rollout.types import SamplingParams
 from rl_compat.rollout.weights import SharedWeights
 

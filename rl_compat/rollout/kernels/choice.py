@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rl_compat.rollout.draws import Draw, FusedDraw, plain_draw
 from rl_compat.rollout.kernels.cuda_kernels import C_TYPES, CudaKernels, KernelError, Kernels, loaded_kernels
-from rl_compat.rollout.kernels.decode_ops import DecodeOps, PlainOps, Rotation, StepView
-from rl_compat.rollout.kernels.fused_ops import FusedOps, fitting, kernel_macros
+from rl_compat.rollout.kernels.decode_ops import PlainOps, Rotation, StepView
+from rl_compat.rollout.kernels.fused_ops import FusedDraw, FusedOps, fitting, kernel_macros
 from rl_compat.rollout.kernels.timing import Seconds, captured_seconds, launched_seconds
 from rl_compat.rollout.native.decoder_spec import DecoderSpec
+from rl_compat.rollout.sampling import Draw, plain_draw
 from rl_compat.rollout.types import SamplingParams
 
 TOLERANCE = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 6e-2}
@@ -46,7 +46,7 @@ class Trial:
     fused: Callable[[], Sequence[Tensor]]
 
 
-def chosen_ops(spec: DecoderSpec, step: DecodeStep, *, architecture: str | None) -> tuple[DecodeOps, Draw] | None:
+def chosen_ops(spec: DecoderSpec, step: DecodeStep, *, architecture: str | None) -> tuple[PlainOps, Draw] | None:
     """The operations and the draw for a CUDA device; None if no kernel helps. Decided once per process."""
     if step.device.type != "cuda" or step.stream not in C_TYPES or step.compute not in C_TYPES:
         return None

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -59,43 +58,22 @@ class StepView:
         """The additive mask [B * kv_heads, 1, length] in fp32: 0 where attended, else -inf."""
         if window not in self._masks:
             distance = self.positions[:, None, None] - self._places[: self.length]
-            hidden = distance < 0 if window is None else (distance < 0) | (distance >= window)
-            mask = torch.zeros(hidden.shape, device=hidden.device).masked_fill_(hidden, -torch.inf)
-            self._masks[window] = mask[:, None].expand(-1, self._repeats, -1, -1).flatten(0, 1)
+            mask = additive_mask(distance, window)[:, None]
+            self._masks[window] = mask.expand(-1, self._repeats, -1, -1).flatten(0, 1)
         return self._masks[window]
 
 
-class DecodeOps(Protocol):
-    """The operations that can each be one kernel."""
-
-    reads_length: bool
-    "whether the work of a step depends on `length`; if not, one captured step serves every length"
-
-    def add_norm(self, stream: Tensor, added: Tensor | None, norm: Norm, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """The residual stream [N, H] plus `added`, possibly computed in place, and its norm in `dtype`."""
-        ...
-
-    def norm(self, states: Tensor, norm: Norm, dtype: torch.dtype) -> Tensor: ...
-
-    def rotate_and_store(
-        self, qkv: Tensor, layer: Layer, rotation: Rotation | None, view: StepView, keys: Tensor, values: Tensor
-    ) -> Tensor:
-        """Rotated queries [B, heads, D]; key and value of row i go to its position in cache row i."""
-        ...
-
-    def activate(self, gate_up: Tensor) -> Tensor:
-        """Concatenated gate and up [N, 2 * I] to their gated product [N, I]."""
-        ...
-
-    def attend(self, queries: Tensor, keys: Tensor, values: Tensor, layer: Layer, view: StepView) -> Tensor:
-        """Queries [B, heads, D] over the filled part of the cache rows, [B, heads * D]."""
-        ...
+def additive_mask(distance: Tensor, window: int | None, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Positions from a key to its query to a mask of the same shape: 0 where attended, else -inf."""
+    hidden = distance < 0 if window is None else (distance < 0) | (distance >= window)
+    return torch.zeros(hidden.shape, dtype=dtype, device=hidden.device).masked_fill_(hidden, -torch.inf)
 
 
 class PlainOps:
-    """Every operation in PyTorch. `fused_attention` uses SDPA in place of two matrix products."""
+    """The operations that can each be one kernel, in PyTorch. `fused_attention` uses SDPA for two matrix products."""
 
     reads_length = True
+    "whether the work of a step depends on `length`; if not, one captured step serves every length"
 
     def __init__(self, spec: DecoderSpec, *, fused_attention: bool) -> None:
         self._spec = spec
@@ -103,6 +81,7 @@ class PlainOps:
         self.act = ACTIVATIONS[spec.activation]
 
     def add_norm(self, stream: Tensor, added: Tensor | None, norm: Norm, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """The residual stream [N, H] plus `added`, possibly computed in place, and its norm in `dtype`."""
         stream = stream if added is None else stream + added
         return stream, self.norm(stream, norm, dtype)
 
@@ -112,6 +91,7 @@ class PlainOps:
     def rotate_and_store(
         self, qkv: Tensor, layer: Layer, rotation: Rotation | None, view: StepView, keys: Tensor, values: Tensor
     ) -> Tensor:
+        """Rotated queries [B, heads, D]; key and value of row i go to its position in cache row i."""
         queries, key, value = split_heads(qkv, self._spec)
         queries, key = normed_and_rotated(queries, key, layer, None if rotation is None else view.at(rotation))
         rows = view.rows
@@ -120,10 +100,12 @@ class PlainOps:
         return queries.to(keys.dtype)
 
     def activate(self, gate_up: Tensor) -> Tensor:
+        """Concatenated gate and up [N, 2 * I] to their gated product [N, I]."""
         gate, up = gate_up.chunk(2, dim=-1)
         return self.act(gate) * up
 
     def attend(self, queries: Tensor, keys: Tensor, values: Tensor, layer: Layer, view: StepView) -> Tensor:
+        """Queries [B, heads, D] over the filled part of the cache rows, [B, heads * D]."""
         batch, kv_heads = queries.shape[0], self._spec.num_kv_heads
         grouped = queries.reshape(batch, kv_heads, self._spec.queries_per_key, -1)
         keys, values = keys[:batch, :, : view.length], values[:batch, :, : view.length]

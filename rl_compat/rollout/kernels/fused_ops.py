@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 
 import torch
@@ -10,6 +11,8 @@ from torch import Tensor
 from rl_compat.rollout.kernels.cuda_kernels import C_TYPES, Kernels
 from rl_compat.rollout.kernels.decode_ops import PlainOps, Rotation, StepView
 from rl_compat.rollout.native.decoder_spec import DecoderSpec, Layer, Norm
+from rl_compat.rollout.sampling import plain_draw
+from rl_compat.rollout.types import SamplingParams
 
 FUSED = ("add_norm", "norm", "rotate_and_store", "activate", "attend", "draw")
 "names of the operations with kernels"
@@ -24,6 +27,8 @@ ACTIVATION_KINDS: Mapping[str, int] = {
 }
 _WARPS = 4
 _ATTEND_THREADS = 256
+_LOWEST = -3.0e38
+_MOST_TOKENS = 1024 * 1024
 _MOST_GROUPED = 16
 
 
@@ -143,3 +148,32 @@ class FusedOps(PlainOps):
 def _threads(hidden: int) -> int:
     """The number of threads for one row of a norm: a few numbers per thread."""
     return min(1024, max(64, -(-hidden // 4 // 32) * 32))
+
+
+class FusedDraw:
+    """Draws with one kernel, unless top-k or top-p need a sorted vocabulary."""
+
+    def __init__(self, kernels: Kernels) -> None:
+        self._kernels = kernels
+
+    def __call__(
+        self, logits: Tensor, uniform: Tensor, params: SamplingParams, *, num_valid_tokens: int | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        rows, vocab = logits.shape
+        if params.top_k > 0 or params.top_p < 1.0 or logits.dtype != torch.float32 or vocab > _MOST_TOKENS:
+            return plain_draw(logits, uniform, params, num_valid_tokens=num_valid_tokens)
+        tokens = torch.empty(rows, dtype=torch.int64, device=logits.device)
+        logprobs, raw = torch.empty(2, rows, device=logits.device)
+        arguments = (
+            logits,
+            uniform,
+            tokens,
+            logprobs,
+            raw,
+            vocab,
+            vocab if num_valid_tokens is None else min(num_valid_tokens, vocab),
+            1.0 / params.temperature if params.temperature > 0 else 0.0,
+            math.log(params.min_p) if params.min_p > 0 else _LOWEST,
+        )
+        self._kernels.launch("draw", (rows, 1), 1024, arguments)
+        return tokens, logprobs, raw

@@ -9,17 +9,16 @@ from typing import TypeVar
 from torch import nn
 
 from rl_compat.planning.types import RolloutPlan
-from rl_compat.rollout.counter_rng import signed64
 from rl_compat.rollout.inference import attention_set_to, generating
-from rl_compat.rollout.native.attention import attention_name, register
 from rl_compat.rollout.native.cuda_graphs import StepGraphs
-from rl_compat.rollout.native.decoder import SlotDecoder
-from rl_compat.rollout.native.forwards import decoder_over
+from rl_compat.rollout.native.decoder import SlotDecoder, decoder_over
+from rl_compat.rollout.native.hf_forward import attention_name, register
 from rl_compat.rollout.native.kv_cache import SlotMemory
 from rl_compat.rollout.native.scheduler import Scheduler
+from rl_compat.rollout.sampling import signed64
 from rl_compat.rollout.session import PartialResponse
 from rl_compat.rollout.types import Decode
-from rl_compat.rollout.weights import HoldsWeights, RolloutWeights
+from rl_compat.rollout.weights import HoldsWeights, SharedWeights
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -87,7 +86,7 @@ class NativeEngine(HoldsWeights):
             with weights.applied(), self._attention(weights):
                 yield
 
-    def _attention(self, weights: RolloutWeights) -> AbstractContextManager[None]:
+    def _attention(self, weights: SharedWeights) -> AbstractContextManager[None]:
         if self._own_forward:
             return nullcontext()
         return attention_set_to(weights.model.config, attention_name(weights.model))
@@ -164,7 +163,7 @@ class NativeEngine(HoldsWeights):
                 [context[prefix:-1] for context in chunk], [slots[context] for context in chunk], prefix=prefix
             )
 
-    def _prepare(self, weights: RolloutWeights) -> None:
+    def _prepare(self, weights: SharedWeights) -> None:
         """Prepare slots for all requests; the weights may have moved since the last step."""
         device = weights.model.get_input_embeddings().weight.device
         if self._decoder is not None and self._decoder.device != device:
@@ -174,7 +173,7 @@ class NativeEngine(HoldsWeights):
         self._drop_stale_graphs(weights.model)
         self._prepare_slots(weights)
 
-    def _prepare_slots(self, weights: RolloutWeights) -> None:
+    def _prepare_slots(self, weights: SharedWeights) -> None:
         """Provide enough slots for new requests, and prefill the shared prefix in empty ones."""
         fresh = not any(self._scheduler.active)
         if self._waiting and (fresh or self._sized_for < self._next_number):
@@ -190,7 +189,7 @@ class NativeEngine(HoldsWeights):
         if self._prefix:
             decoder.share_prefix(self._prefix)
 
-    def _decoder_for(self, weights: RolloutWeights, *, fresh: bool) -> SlotDecoder:
+    def _decoder_for(self, weights: SharedWeights, *, fresh: bool) -> SlotDecoder:
         """The current decoder if it is large enough and not much too large, else a new one.
 
         A decoder in use is replaced only if it is too small; requests in progress are then prefilled again.

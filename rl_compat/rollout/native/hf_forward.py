@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import inspect
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 
-from rl_compat.rollout.native.attention import AttentionLayout
+from rl_compat.rollout.inference import autocast
+from rl_compat.rollout.kernels.decode_ops import additive_mask
 from rl_compat.rollout.native.kv_cache import Decode, Prefill, SlotCache, SlotMemory
+
+ATTENTION_NAME = "rl_compat_rollout"
 
 
 class HuggingFaceForward:
@@ -25,7 +28,7 @@ class HuggingFaceForward:
         self._mask_dtype = embedding.dtype
         self._autocast_dtype = autocast_dtype
         self._captured = captured
-        self._layout = AttentionLayout.of(model.config.get_text_config())
+        self._windows = attention_windows(model.config.get_text_config())
         self._cache = SlotCache(memory, dtype=autocast_dtype)
         self._cache_argument = cache_argument(model)
         self._slots = torch.arange(memory.num_slots, device=embedding.device)
@@ -48,13 +51,13 @@ class HuggingFaceForward:
 
     def _forward(self, ids: Tensor, positions: Tensor, length: int) -> Tensor:
         """Logits [B, V] of the last column."""
-        masks = self._layout.masks(
-            positions if ids.shape[1] == 1 else positions[:1], self._places[:length], self._mask_dtype
-        )
-        with self._autocast(ids.device.type):
+        queries = positions if ids.shape[1] == 1 else positions[:1]
+        distance = queries[:, None, :, None] - self._places[:length]
+        masks = {kind: additive_mask(distance, window, self._mask_dtype) for kind, window in self._windows.items()}
+        with autocast(ids.device, self._autocast_dtype, caches=not self._captured):
             output = self._model(
                 input_ids=ids,
-                attention_mask=masks,
+                attention_mask=masks if len(masks) > 1 else next(iter(masks.values())),
                 position_ids=positions,
                 use_cache=True,
                 logits_to_keep=1,
@@ -63,12 +66,59 @@ class HuggingFaceForward:
         logits: Tensor = output.logits[:, -1]
         return logits
 
-    def _autocast(self, device_type: str) -> AbstractContextManager[Any]:
-        if self._autocast_dtype is None:
-            return nullcontext()
-        return torch.autocast(device_type, dtype=self._autocast_dtype, cache_enabled=not self._captured)
-
 
 def cache_argument(model: Any) -> str:
     """The name of the cache argument of a Hugging Face forward: `past_key_values`, in newer versions `cache`."""
     return "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
+
+
+def attention_windows(config: Any) -> dict[str, int | None]:
+    """The types of attention layers of a Hugging Face text configuration.
+
+    Each with its window in tokens, including the query's own; None is unlimited.
+    """
+    window = getattr(config, "sliding_window", None)
+    types = getattr(config, "layer_types", None)
+    if types is None:
+        types = ["full_attention" if window is None else "sliding_attention"]
+    return {kind: window if kind == "sliding_attention" else None for kind in sorted(set(types))}
+
+
+def cached_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """Query [B, H, Q, D] on keys and values [B, G, K, D], G dividing H, with an additive mask; output [B, Q, H, D].
+
+    For a single query, head groups become query rows, so that keys are read once and not repeated; PyTorch's
+    grouped-query flag falls back to quadratic math attention on many devices. Longer queries repeat the keys.
+    """
+    assert kwargs.get("softcap") is None and kwargs.get("s_aux") is None
+    batch, heads, length, _ = query.shape
+    groups = heads // key.shape[1]
+    if length == 1:
+        query = query.reshape(batch, key.shape[1], groups, -1)
+    elif groups > 1:
+        key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
+    output = F.scaled_dot_product_attention(query, key, value, attn_mask=attention_mask, scale=scaling)
+    return output.reshape(batch, heads, length, -1).transpose(1, 2).contiguous(), None
+
+
+def attention_name(model: Any) -> str | None:
+    """The attention of generation: `cached_attention`, or None for a model with eager attention, which keeps it."""
+    return None if model.config.get_text_config()._attn_implementation == "eager" else ATTENTION_NAME
+
+
+def register() -> None:
+    """Register `cached_attention` in transformers under ATTENTION_NAME. May be called twice."""
+    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers.masking_utils import sdpa_mask
+
+    AttentionInterface.register(ATTENTION_NAME, cached_attention)
+    AttentionMaskInterface.register(ATTENTION_NAME, sdpa_mask)

@@ -5,20 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rl_compat.rollout.kernels.decode_ops import (
-    DecodeOps,
     PlainOps,
     Rotation,
     StepView,
+    additive_mask,
+    grouped_attention,
     normed_and_rotated,
     split_heads,
 )
-from rl_compat.rollout.linears.projections import Projection
 from rl_compat.rollout.native.decoder_spec import DecoderSpec, Layer
 from rl_compat.rollout.native.kv_cache import SlotMemory
-from rl_compat.rollout.native.prefill_attention import causal_attention
+from rl_compat.rollout.projections import Projection
 
 MakeProjection = Callable[[Sequence[nn.Module]], Projection]
 
@@ -37,7 +38,7 @@ class OwnForward:
         projection: MakeProjection,
         head: Projection,
         compute_dtype: torch.dtype,
-        ops: DecodeOps | None = None,
+        ops: PlainOps | None = None,
     ) -> None:
         device = spec.final_norm.weight.device
         self.shares_prefix = True
@@ -45,7 +46,7 @@ class OwnForward:
         self._memory = memory
         self._dtype = compute_dtype
         self._plain = PlainOps(spec, fused_attention=device.type == "cpu")
-        self._ops: DecodeOps = ops or self._plain
+        self._ops: PlainOps = ops or self._plain
         self._qkv = [projection(layer.qkv) for layer in spec.layers]
         self._output = [projection((layer.output,)) for layer in spec.layers]
         self._gate_up = [projection(layer.gate_up) for layer in spec.layers]
@@ -101,7 +102,7 @@ class OwnForward:
             stream, added = self._finish(self._plain, index, stream, states, attended)
 
     def _finish(
-        self, ops: DecodeOps, index: int, stream: Tensor, states: Tensor, attended: Tensor
+        self, ops: PlainOps, index: int, stream: Tensor, states: Tensor, attended: Tensor
     ) -> tuple[Tensor, Tensor]:
         """The residual stream, and the output of the feed-forward part of a layer to be added to it."""
         layer = self._spec.layers[index]
@@ -115,7 +116,7 @@ class OwnForward:
             added = ops.norm(added, layer.feed_forward_out_norm, self._dtype)
         return stream, added
 
-    def _feed_forward(self, ops: DecodeOps, index: int, states: Tensor) -> Tensor:
+    def _feed_forward(self, ops: PlainOps, index: int, states: Tensor) -> Tensor:
         inner = self._gate_up[index](states)
         inner = ops.activate(inner) if self._spec.layers[index].gated else self._plain.act(inner)
         return self._down[index](inner)
@@ -140,3 +141,24 @@ def _rotations(spec: DecoderSpec, capacity: int, device: torch.device) -> dict[s
         half = cosines.shape[-1] // 2
         rotations[kind] = Rotation(cosines=cosines[0, :, :half].contiguous(), sines=sines[0, :, :half].contiguous())
     return rotations
+
+
+def causal_attention(queries: Tensor, keys: Tensor, values: Tensor, layer: Layer) -> Tensor:
+    """Queries [P, H, Q, D], the last Q of K positions, on keys and values [P, G, K, D]; output [P, Q, H, D].
+
+    Keys of a group are repeated, since grouped-query SDPA falls back to quadratic math attention on many devices.
+    """
+    groups = queries.shape[1] // keys.shape[1]
+    if groups > 1:
+        keys, values = keys.repeat_interleave(groups, dim=1), values.repeat_interleave(groups, dim=1)
+    num_queries, num_keys = queries.shape[2], keys.shape[2]
+    places = torch.arange(num_keys, device=queries.device)
+    distance = places[num_keys - num_queries :, None] - places
+    if layer.softcap is not None:
+        hidden = additive_mask(distance, layer.window)[None]
+        output = grouped_attention(queries, keys, values, hidden, scaling=layer.scaling, softcap=layer.softcap)
+        return output.transpose(1, 2)
+    plain = num_queries == num_keys and (layer.window is None or num_keys <= layer.window)
+    mask = None if plain else additive_mask(distance, layer.window, queries.dtype)
+    output = F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, is_causal=plain, scale=layer.scaling)
+    return output.transpose(1, 2)

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from rl_compat.rollout.draws import Draw
+from rl_compat.rollout.sampling import Draw
 from rl_compat.rollout.session import PartialResponse
 from rl_compat.rollout.types import SamplingParams
 from rl_compat.rollout.vllm.draw import ROW_ARGUMENT, DrawTable

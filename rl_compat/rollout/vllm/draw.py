@@ -7,8 +7,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
-from rl_compat.rollout.counter_rng import signed64, uniforms
-from rl_compat.rollout.draws import Draw, plain_draw
+from rl_compat.rollout.sampling import Draw, plain_draw, signed64, uniforms
 from rl_compat.rollout.session import PartialResponse
 from rl_compat.rollout.types import SamplingParams
 

@@ -14,10 +14,16 @@ from torch import nn
 
 from rl_compat.errors import DataError, ModelError
 from rl_compat.planning.types import RolloutPlan
-from rl_compat.rollout.inference import exact_products, generating, hugging_face_model
+from rl_compat.rollout.inference import (
+    PROBE_STEPS,
+    exact_products,
+    generating,
+    hugging_face_model,
+    plain_logprobs,
+    probe_prompts,
+)
 from rl_compat.rollout.kernels.choice import chosen_draw
 from rl_compat.rollout.session import PartialResponse, RolloutSession
-from rl_compat.rollout.support import PROBE_STEPS, plain_logprobs, probe_prompts
 from rl_compat.rollout.types import Decode, Request, SamplingParams
 from rl_compat.rollout.vllm.call import VllmRequests
 from rl_compat.rollout.vllm.errors import death, forget_locals, refusal, start_error
@@ -145,10 +151,6 @@ class VllmEngine(RolloutSession):
             self.stop()
         elif self._engine is not None and self._released is None:
             self._released = release(self._engine, on_cpu=self._device.type == "cpu")
-
-    def wake(self) -> None:
-        """Reallocate the memory and transfer the weights."""
-        self._awake()
 
     def _awake(self) -> Any:
         if self._engine is None:

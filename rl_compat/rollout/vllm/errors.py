@@ -4,70 +4,47 @@ from __future__ import annotations
 
 import re
 import traceback
-from collections.abc import Callable, Sequence
-from re import Match
+from collections.abc import Sequence
 
 from rl_compat.errors import DoesNotFitError, ModelError, RLCompatError
 from rl_compat.planning.types import RolloutPlan
 
 OTHERWISE = "`rollout.engine=native` generates without vLLM; `rlc doctor` shows whether vLLM works on this machine"
-LESS = "lower `rollout.gpu_memory_utilization`, or set `rollout.engine=native`"
 MORE = "raise `rollout.gpu_memory_utilization`, or shorten `data.max_prompt_length` or `data.max_response_length`"
-GIB = r"([\d.]+) GiB"
+GIB = r"(?P<gib>[\d.]+) GiB"
 
 
-def _share_taken(found: Match[str], plan: RolloutPlan) -> RLCompatError:
-    free, total, share, wanted = (float(number) for number in found.groups())
-    return DoesNotFitError(
-        f"`rollout.gpu_memory_utilization={share:g}` is {wanted:g} GiB, and {free:g} GiB of {total:g} GiB are free",
-        hint=f"set it to at most {int(100 * free / total) / 100:.2f}, or set `rollout.engine=native`",
-    )
-
-
-def _cache_too_small(found: Match[str], plan: RolloutPlan) -> RLCompatError:
-    length, needed, available = found.groups()
-    return DoesNotFitError(
-        f"a sequence of {length} tokens needs a cache of {needed} GiB, and vLLM has {available} GiB for it", hint=MORE
-    )
-
-
-def _no_cache(found: Match[str], plan: RolloutPlan) -> RLCompatError:
-    share = plan.gpu_memory_utilization
-    held = "its fraction of the device" if share is None else f"`rollout.gpu_memory_utilization={share:g}`"
-    return DoesNotFitError(
-        f"{held} leaves vLLM no memory for a cache in addition to its weights and activations", hint=MORE
-    )
-
-
-def _cache_not_available(found: Match[str], plan: RolloutPlan) -> RLCompatError:
-    free, total, wanted = found.groups()
-    return DoesNotFitError(
-        f"the cache of vLLM needs {wanted} GiB, and {free} GiB of {total} GiB of host memory are free",
-        hint="lower `rollout.max_num_seqs`, or set `rollout.engine=native`",
-    )
-
-
-def _out_of_memory(found: Match[str], plan: RolloutPlan) -> RLCompatError:
-    return DoesNotFitError(f"vLLM ran out of memory: {found[0]}", hint=LESS)
-
-
-KNOWN: tuple[tuple[str, Callable[[Match[str], RolloutPlan], RLCompatError]], ...] = (
+KNOWN: tuple[tuple[str, str, str], ...] = (
     (
-        rf"\(([\d.]+)/([\d.]+) GiB\) on startup is less than desired [GC]PU memory utilization \(([\d.]+), {GIB}\)",
-        _share_taken,
+        rf"\((?P<free>[\d.]+)/(?P<total>[\d.]+) GiB\) on startup is less than desired [GC]PU memory utilization "
+        rf"\((?P<share>[\d.]+), {GIB}\)",
+        "`rollout.gpu_memory_utilization={share}` is {gib} GiB, and {free} GiB of {total} GiB are free",
+        "set it to at most {at_most:.2f}, or set `rollout.engine=native`",
     ),
     (
-        rf"max seq len \((\d+)\), \({GIB} KV cache is needed, which is larger than the available KV cache "
-        rf"memory \({GIB}\)",
-        _cache_too_small,
+        r"max seq len \((?P<length>\d+)\), \((?P<needed>[\d.]+) GiB KV cache is needed, which is larger than the "
+        rf"available KV cache memory \({GIB}\)",
+        "a sequence of {length} tokens needs a cache of {needed} GiB, and vLLM has {gib} GiB for it",
+        MORE,
     ),
-    (r"No available memory for the cache blocks", _no_cache),
     (
-        rf"\(([\d.]+)/([\d.]+) GiB\) on kv cache allocation is less than requested memory for kv \({GIB}",
-        _cache_not_available,
+        r"No available memory for the cache blocks",
+        "{held} leaves vLLM no memory for a cache in addition to its weights and activations",
+        MORE,
     ),
-    (r"(?:CUDA )?out of memory\.? [^\n]*|DefaultCPUAllocator: can't allocate memory[^\n]*", _out_of_memory),
+    (
+        rf"\((?P<free>[\d.]+)/(?P<total>[\d.]+) GiB\) on kv cache allocation is less than requested memory for kv "
+        rf"\({GIB}",
+        "the cache of vLLM needs {gib} GiB, and {free} GiB of {total} GiB of host memory are free",
+        "lower `rollout.max_num_seqs`, or set `rollout.engine=native`",
+    ),
+    (
+        r"(?P<text>(?:CUDA )?out of memory\.? [^\n]*|DefaultCPUAllocator: can't allocate memory[^\n]*)",
+        "vLLM ran out of memory: {text}",
+        "lower `rollout.gpu_memory_utilization`, or set `rollout.engine=native`",
+    ),
 )
+"text of vLLM's failures, what to say in its place with the numbers in it, and what to do"
 
 
 def start_error(error: Exception, plan: RolloutPlan, *, version: str, log: Sequence[str]) -> RLCompatError:
@@ -99,11 +76,16 @@ def forget_locals(error: BaseException) -> None:
 
 
 def _explained(error: Exception, plan: RolloutPlan) -> RLCompatError | None:
+    share = plan.gpu_memory_utilization
+    held = "its fraction of the device" if share is None else f"`rollout.gpu_memory_utilization={share:g}`"
     for link in reversed(_chain(error)):
-        for pattern, explain in KNOWN:
+        for pattern, message, hint in KNOWN:
             found = re.search(pattern, str(link))
             if found is not None:
-                return explain(found, plan)
+                facts = found.groupdict()
+                if "share" in facts:
+                    facts["at_most"] = int(100 * float(facts["free"]) / float(facts["total"])) / 100
+                return DoesNotFitError(message.format(held=held, **facts), hint=hint.format(**facts))
     return None
 
 

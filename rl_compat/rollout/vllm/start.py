@@ -23,7 +23,7 @@ from rl_compat.errors import HardwareError
 from rl_compat.models.load import TORCH_DTYPES
 from rl_compat.planning.types import RolloutPlan
 from rl_compat.rollout.inference import hugging_face_model
-from rl_compat.rollout.vllm.pools import install
+from rl_compat.rollout.vllm.shutdown import install
 
 SETTINGS = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",

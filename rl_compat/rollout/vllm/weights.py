@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from rl_compat.models.lora import merged_tensors
 from rl_compat.rollout.inference import hugging_face_model
-from rl_compat.rollout.vllm.pools import installed
+from rl_compat.rollout.vllm.shutdown import installed
 
 PLAIN_METHODS = frozenset({"UnquantizedLinearMethod", "UnquantizedEmbeddingMethod"})
 "vLLM's layers that, on a GPU, compute with the tensors that they load"

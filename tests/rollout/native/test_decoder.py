@@ -7,8 +7,7 @@ import torch
 from rollout.conftest import plain_generate
 from torch import nn
 
-from rl_compat.rollout.native.decoder import SlotDecoder
-from rl_compat.rollout.native.forwards import decoder_over
+from rl_compat.rollout.native.decoder import SlotDecoder, decoder_over
 from rl_compat.rollout.native.kv_cache import SlotMemory
 from rl_compat.rollout.types import SamplingParams
 from rl_compat.rollout.weights import SharedWeights

@@ -82,7 +82,7 @@ def test_the_cache_is_kept_between_calls_and_given_back_by_sleep(llama: nn.Modul
 
 def test_fp32_shares_the_trainers_tensors(llama: nn.Module) -> None:
     engine = build("native", llama)
-    engine.wake()
+    engine.generate(PROMPTS[:1], GREEDY)
     assert engine._weights.model is llama
 
 
@@ -199,7 +199,7 @@ def test_adapters_that_are_switched_off_merged_or_exchanged_between_calls_are_no
 def test_a_lower_copy_of_an_adapted_model_has_the_adapters_merged(name: str, llama: nn.Module) -> None:
     adapted = with_adapters(llama)
     engine = build(name, adapted, compute_dtype="bf16")
-    engine.wake()
+    engine.generate(PROMPTS[:1], GREEDY)
     copied = engine._weights.model
     assert not [n for n, _ in copied.named_parameters() if "lora" in n]
     merged = adapted.merge_and_unload()

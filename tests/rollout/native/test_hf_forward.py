@@ -9,8 +9,8 @@ from rollout.native.test_own_forward import FAMILIES, longrope
 from torch import nn
 
 from rl_compat.planning.types import RolloutPlan
+from rl_compat.rollout.build import native_unsupported_reason
 from rl_compat.rollout.native.engine import NativeEngine
-from rl_compat.rollout.support import native_unsupported_reason
 from rl_compat.rollout.types import SamplingParams
 
 GREEDY = SamplingParams(max_new_tokens=12, temperature=0.0)

@@ -31,9 +31,9 @@ from transformers import (
     SmolLM3ForCausalLM,
 )
 
+from rl_compat.rollout.build import own_forward_reason
 from rl_compat.rollout.native.decoder_spec import UnknownDecoderError, read_spec
 from rl_compat.rollout.native.engine import NativeEngine
-from rl_compat.rollout.support import own_forward_reason
 from rl_compat.rollout.types import SamplingParams
 
 GREEDY = SamplingParams(max_new_tokens=12, temperature=0.0)

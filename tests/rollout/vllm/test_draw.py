@@ -8,10 +8,9 @@ import pytest
 import torch
 from rollout.emulated_kernels import COMPILER, EmulatedKernels
 
-from rl_compat.rollout.counter_rng import uniforms
-from rl_compat.rollout.draws import Draw, FusedDraw, plain_draw
 from rl_compat.rollout.kernels.choice import chosen_draw
-from rl_compat.rollout.sampling import draw, raw_logprobs
+from rl_compat.rollout.kernels.fused_ops import FusedDraw
+from rl_compat.rollout.sampling import Draw, draw, plain_draw, raw_logprobs, uniforms
 from rl_compat.rollout.session import PartialResponse
 from rl_compat.rollout.types import SamplingParams
 from rl_compat.rollout.vllm.draw import MOST_UNIFORMS, DrawTable, SlotResponses

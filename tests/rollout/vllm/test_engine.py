@@ -215,8 +215,8 @@ def test_sleep_gives_the_cache_back_and_waking_takes_it_again(llama: nn.Module) 
     engine.sleep()
     engine.sleep()
     assert held_bytes(engine) == 0
-    engine.wake()
-    engine.wake()
+    engine.generate(PROMPTS, GREEDY)
+    engine.generate(PROMPTS, GREEDY)
     assert held_bytes(engine) == held
 
 

@@ -31,47 +31,37 @@ CPU_CACHE = (
 )
 
 
+SHARE, RAISED = "`rollout.gpu_memory_utilization", "raise `rollout.gpu_memory_utilization`"
+NATIVE = "`rollout.engine=native`"
+
+
 @pytest.mark.parametrize(
-    ("message", "fact", "hint"),
+    ("message", "facts", "hints"),
     [
-        (
-            FREE,
-            "`rollout.gpu_memory_utilization=0.9` is 21.6 GiB, and 12.5 GiB of 24 GiB are free",
-            "set it to at most 0.52, or set `rollout.engine=native`",
-        ),
-        (
-            CPU,
-            "`rollout.gpu_memory_utilization=0.9` is 7.2 GiB, and 5 GiB of 8 GiB are free",
-            "set it to at most 0.62, or set `rollout.engine=native`",
-        ),
-        (
-            SHORT,
-            "a sequence of 32768 tokens needs a cache of 3.5 GiB, and vLLM has 1.25 GiB for it",
-            "raise `rollout.gpu_memory_utilization`",
-        ),
-        (
-            CPU_CACHE,
-            "the cache of vLLM needs 40.0 GiB, and 22.1 GiB of 23.54 GiB of host memory are free",
-            "lower `rollout.max_num_seqs`",
-        ),
+        (FREE, (f"{SHARE}=0.9`", "21.6 GiB", "12.5 GiB", "24.0 GiB"), ("0.52", NATIVE)),
+        (CPU, (f"{SHARE}=0.9`", "7.2 GiB", "5.0 GiB", "8.0 GiB"), ("0.62", NATIVE)),
+        (SHORT, ("32768", "3.5 GiB", "1.25 GiB"), (RAISED, "`data.max_response_length`")),
+        (CPU_CACHE, ("40.0 GiB", "22.1 GiB", "23.54 GiB"), ("`rollout.max_num_seqs`", NATIVE)),
         (
             "No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when initializing.",
-            "`rollout.gpu_memory_utilization=0.9` leaves vLLM no memory for a cache",
-            "raise `rollout.gpu_memory_utilization`",
+            (f"{SHARE}=0.9`",),
+            (RAISED,),
         ),
         (
             "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 23.5 GiB of which 1.1 GiB "
             "is free.",
-            "vLLM ran out of memory: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity",
-            "lower `rollout.gpu_memory_utilization`",
+            ("2.00 GiB", "23.5 GiB", "1.1 GiB"),
+            ("lower `rollout.gpu_memory_utilization`", NATIVE),
         ),
     ],
 )
-def test_too_little_memory_is_told_with_both_numbers(message: str, fact: str, hint: str) -> None:
+def test_too_little_memory_is_told_with_both_numbers(
+    message: str, facts: tuple[str, ...], hints: tuple[str, ...]
+) -> None:
     told = start_error(ValueError(message), PLAN, version="0.24.0", log=[])
     assert isinstance(told, DoesNotFitError)
-    assert told.message.startswith(fact)
-    assert str(told.hint).startswith(hint)
+    assert [fact for fact in facts if fact not in told.message] == []
+    assert [hint for hint in hints if hint not in str(told.hint)] == []
 
 
 def test_a_cause_is_found_behind_what_it_led_to() -> None:
@@ -94,13 +84,13 @@ def test_any_other_failure_names_its_first_cause_and_a_way_out() -> None:
     except RuntimeError as error:
         told = death(error, PLAN, version="0.32.0", log=["a warning"])
     assert type(told) is RLCompatError
-    assert told.message == "vLLM 0.32.0 stopped while generating: AssertionError: head size 8 is not supported"
-    assert "`rollout.engine=native` generates without vLLM" in str(told.hint)
+    assert "0.32.0" in told.message and told.message.endswith("AssertionError: head size 8 is not supported")
+    assert NATIVE in str(told.hint)
 
 
 def test_an_error_without_a_word_is_told_with_the_last_line_of_the_log() -> None:
     told = start_error(AssertionError(), PLAN, version="0.32.0", log=["first", "no module named triton"])
-    assert told.message == "vLLM 0.32.0 did not start: AssertionError, after `no module named triton`"
+    assert "AssertionError" in told.message and "`no module named triton`" in told.message
 
 
 def test_weights_that_are_not_taken_are_a_matter_of_the_model() -> None:

@@ -10,7 +10,8 @@ from rollout.conftest import build, load_newest
 from torch import nn
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from rl_compat.rollout.draws import FusedDraw, plain_draw
+from rl_compat.rollout.kernels.fused_ops import FusedDraw
+from rl_compat.rollout.sampling import plain_draw
 from rl_compat.rollout.types import Response, SamplingParams
 from rl_compat.rollout.vllm.engine import VllmEngine
 
@@ -95,7 +96,6 @@ def test_stopping_gives_back_all_but_a_little_and_a_second_engine_works(
     second = engine_over(qwen, compute_dtype="bf16", cuda_graphs=cuda_graphs)
     second.generate(WORDS, SAMPLED)
     second.sleep()
-    second.wake()
     assert gaps(qwen, second.generate(WORDS, SAMPLED)).mean() < 0.15
     second.stop()
     assert used_bytes() - before < GIB

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from rl_compat.rollout.vllm.pools import Pools
+from rl_compat.rollout.vllm.shutdown import Pools
 
 Handle = tuple[int, int, int, int]
 

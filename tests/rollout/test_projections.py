@@ -12,8 +12,8 @@ from rollout.conftest import PROMPTS, build, plain_generate
 from safetensors.torch import load_file
 from torch import nn
 
-from rl_compat.rollout.linears.adapted_projection import AdaptedProjection
-from rl_compat.rollout.linears.projections import (
+from rl_compat.rollout.projections import (
+    AdaptedProjection,
     CalledProjection,
     PackedProjection,
     SharedProjection,

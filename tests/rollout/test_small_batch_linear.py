@@ -17,9 +17,7 @@ from rl_compat.rollout.kernels.cuda_kernels import (
     kernel_source,
     nvrtc_library,
 )
-from rl_compat.rollout.kernels.timing import captured_seconds
-from rl_compat.rollout.linears.projections import SharedProjection
-from rl_compat.rollout.linears.small_batch_linear import (
+from rl_compat.rollout.kernels.small_batch_linear import (
     MOST_ROWS,
     TILES,
     Decisions,
@@ -31,6 +29,8 @@ from rl_compat.rollout.linears.small_batch_linear import (
     num_tiles,
     ways,
 )
+from rl_compat.rollout.kernels.timing import captured_seconds
+from rl_compat.rollout.projections import SharedProjection
 
 FORMATS = [
     (torch.float32, torch.float32),
