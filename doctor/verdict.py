@@ -64,11 +64,11 @@ class Verdict:
     profile: str | None
     summary: str
     "of the profile"
-    methods: tuple[LargestModel, ...]
     torch: str | None = None
     "the build assumed instead of the installed one"
     visible: bool = True
     "False if the verdict assumes cards that do not answer yet"
+    methods: tuple[LargestModel, ...]
 
     @property
     def works(self) -> bool:

@@ -13,6 +13,8 @@ from rl_compat.hardware.gpu.catalogue import capability_of, read_table
 
 SEVERITIES = ("fault", "warning", "performance", "info")
 "worst first; only a fault makes the exit code 1"
+_ITEM = re.compile(r"\\.|\[\^?\]?[^\]]*\]|\{[^}]*\}|.")
+"an escaped character, a set, a number of repetitions, or one character of a pattern"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,32 +122,17 @@ def compile_pattern(text: str) -> Pattern:
 
 def required_literal(pattern: str) -> str:
     """The longest text in every match of a pattern without top-level alternatives."""
-    runs, run, depth, position = [""], "", 0, 0
-    while position < len(pattern):
-        item, kind, position = _next_item(pattern, position)
-        if kind == "quantifier":
-            run = run if item == "+" else run[:-1]
-        depth += {"(": 1, ")": -1}.get(item, 0) if kind == "group" else 0
-        if kind == "literal" and depth == 0:
-            run += item
-        else:
-            runs.append(run)
-            run = ""
-    return max((*runs, run), key=len)
-
-
-def _next_item(pattern: str, position: int) -> tuple[str, str, int]:
-    """One item of a pattern, its kind, and the position of the next one."""
-    character = pattern[position]
-    if character == "\\":
-        following = pattern[position + 1]
-        return following, "any" if following.isalnum() else "literal", position + 2
-    if character == "[":
-        return "", "any", pattern.index("]", position + 2) + 1
-    if character == "{":
-        return "", "quantifier", pattern.index("}", position) + 1
-    kind = {"(": "group", ")": "group", "?": "quantifier", "*": "quantifier", "+": "quantifier"}.get(character)
-    return character, kind or ("any" if character in ".|^$" else "literal"), position + 1
+    runs, depth = [""], 0
+    for item in _ITEM.findall(pattern):
+        depth += (item == "(") - (item == ")")
+        escaped = item.startswith("\\") and not item[1].isalnum()
+        if depth == 0 and (escaped or (len(item) == 1 and item not in "()?*+.|^$")):
+            runs[-1] += item[-1]
+            continue
+        if item[0] in "?*{":
+            runs[-1] = runs[-1][:-1]
+        runs.append("")
+    return max(runs, key=len)
 
 
 def _known_error(row: Mapping[str, Any], layers: list[FaultLayer], depth: Mapping[str, int]) -> KnownError:

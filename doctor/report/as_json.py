@@ -1,47 +1,13 @@
-"""A diagnosis and an explanation as JSON.
-
-`rlc.doctor/2`: keys are only added while the number stays the same. Severities are `ok`, `note`, `warning`, `failure`.
-A Python that is too old to run the checks gives the same keys with one finding; `version` and `hardware` are then null.
-
-    schema, version        of this form; of rl_compat
-    exit_code              of the command: 1 if there is a failure
-    seconds, torch_seconds of the diagnosis; of importing torch, null if it was not imported
-    verdict                null with `--only`, else: works, problem, device, profile, summary, torch (the build assumed
-                           instead of the installed one, or null), visible (false if the verdict assumes cards that
-                           do not answer yet), methods: the largest model that each method can train: method,
-                           settings (of `rlc train`), model, parameters, peak_bytes, available_bytes, host_bytes,
-                           compute_dtype, rollout_engine, rollout_dtype, micro_batch_tokens,
-                           problem (why no model fits; the keys before it are then null)
-    once_fixed             the verdict once the failures are fixed; null if nothing fails or nothing helps
-    counts                 number of findings by severity
-    findings               worst first: id, severity, what, why, where, affects,
-                           remedies (what, step, commands, certainty), best first
-    checks                 in order: id, question, severity (null if skipped), findings (number), seconds,
-                           skipped (the option that excludes it, or null)
-    commands               the block that fixes the machine, line by line, with comments
-    hardware               the recording that the checks used
-
-`rlc.explain/2`:
-
-    schema, version        of this form; of rl_compat
-    exit_code              1 if a known fault was recognised, else 0
-    source, lines          of the log; its number of lines
-    causes                 the likeliest first: id, title, component, layer, severity, confidence, date, cause, sources,
-                           lines (of each place shown: first, last, text), occurrences,
-                           concerns_this_machine (`yes`, `unlikely`, `no`, `unknown`), why,
-                           findings, checks_fine, remedies (what, step, commands, certainty),
-                           consequences (id, title, severity, cause, lines, occurrences)
-    unrecognised           if there is no known fault: lines that look like an error (number, text), last ones last
-    nearest                known errors that resemble them: id, title, cause, line, score, shared
-    collect                what to collect for a report
-"""
+"""A diagnosis and an explanation as JSON, in the forms that docs/doctor.md describes."""
 
 from __future__ import annotations
 
+from dataclasses import fields, is_dataclass, replace
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from rl_compat import __version__
-from rl_compat.doctor.findings import Finding, Remedy, Severity
+from rl_compat.doctor.findings import Severity
 from rl_compat.doctor.fix import script
 from rl_compat.hardware.recording import to_json
 from rl_compat.planning.shapes.known import KNOWN_SHAPES
@@ -57,7 +23,7 @@ EXPLAIN_SCHEMA = "rlc.explain/2"
 
 
 def as_json(diagnosis: Diagnosis) -> dict[str, Any]:
-    """Plain dictionaries, lists, strings and numbers in the form that this file describes."""
+    """Plain dictionaries, lists, strings and numbers, `rlc.doctor/2`."""
     checks = [
         _check(result.check.id, result.check.question, severity_name(result.severity))
         | {"findings": len(result.findings), "seconds": round(result.seconds, 6)}
@@ -73,15 +39,7 @@ def as_json(diagnosis: Diagnosis) -> dict[str, Any]:
         "verdict": _verdict(diagnosis.verdict),
         "once_fixed": _verdict(diagnosis.once_fixed),
         "counts": {severity_name(severity): count for severity, count in diagnosis.counts.items()},
-        "findings": [
-            _finding(finding)
-            | {
-                "where": list(finding.where),
-                "affects": list(finding.affects),
-                "remedies": [_remedy(remedy) for remedy in finding.remedies],
-            }
-            for finding in diagnosis.findings
-        ],
+        "findings": _plain(diagnosis.findings),
         "checks": [*checks, *skipped],
         "commands": list(script(diagnosis.fixes)),
         "hardware": to_json(diagnosis.hardware),
@@ -89,6 +47,7 @@ def as_json(diagnosis: Diagnosis) -> dict[str, Any]:
 
 
 def explanation_as_json(explanation: LogExplanation) -> dict[str, Any]:
+    """Plain dictionaries, lists, strings and numbers, `rlc.explain/2`."""
     return {
         "schema": EXPLAIN_SCHEMA,
         "version": __version__,
@@ -96,7 +55,7 @@ def explanation_as_json(explanation: LogExplanation) -> dict[str, Any]:
         "source": explanation.source,
         "lines": explanation.num_lines,
         "causes": [_cause(explained) for explained in explanation.causes],
-        "unrecognised": [{"number": line.number, "text": line.text} for line in explanation.unrecognised],
+        "unrecognised": _plain(explanation.unrecognised),
         "nearest": [
             {
                 "id": candidate.error.id,
@@ -119,16 +78,8 @@ def severity_name(severity: Severity) -> str:
 def _verdict(verdict: Verdict | None) -> dict[str, Any] | None:
     if verdict is None:
         return None
-    return {
-        "works": verdict.works,
-        "problem": verdict.problem,
-        "device": verdict.device,
-        "profile": verdict.profile,
-        "summary": verdict.summary,
-        "torch": verdict.torch,
-        "visible": verdict.visible,
-        "methods": [_method(largest) for largest in verdict.methods],
-    }
+    methods = [_method(largest) for largest in verdict.methods]
+    return {"works": verdict.works, **_plain(replace(verdict, methods=())), "methods": methods}
 
 
 def _method(largest: LargestModel) -> dict[str, Any]:
@@ -155,17 +106,13 @@ def _check(id: str, question: str, severity: str | None) -> dict[str, Any]:
     return {"id": id, "question": question, "severity": severity, "findings": 0, "seconds": 0.0, "skipped": None}
 
 
-def _finding(finding: Finding) -> dict[str, Any]:
-    return {"id": finding.id, "severity": severity_name(finding.severity), "what": finding.what, "why": finding.why}
-
-
-def _remedy(remedy: Remedy) -> dict[str, Any]:
-    return {
-        "what": remedy.what,
-        "step": remedy.step.name.lower(),
-        "commands": list(remedy.commands),
-        "certainty": remedy.certainty.name.lower(),
-    }
+def _plain(value: Any) -> Any:
+    """Dataclasses as dictionaries, tuples as lists, and the names of an enumeration in lower case."""
+    if is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return value.name.lower() if isinstance(value, Enum) else value
 
 
 def _cause(explained: Explained) -> dict[str, Any]:
@@ -179,9 +126,9 @@ def _cause(explained: Explained) -> dict[str, Any]:
         "sources": list(error.sources),
         "concerns_this_machine": advice.concerns,
         "why": advice.why,
-        "findings": [_finding(finding) for finding in advice.findings],
+        "findings": _plain(advice.findings),
         "checks_fine": list(advice.fine),
-        "remedies": [_remedy(remedy) for remedy in advice.remedies],
+        "remedies": _plain(advice.remedies),
         "consequences": [_match(match) for match in explained.cause.consequences],
     }
 

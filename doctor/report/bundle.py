@@ -6,9 +6,9 @@ It never contains weights, data or samples, and the redactor processes every tex
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
-import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -159,36 +159,25 @@ def _json(value: Any) -> str:
 
 def _write_zip(path: Path, files: Mapping[str, str], today: datetime) -> None:
     """Write the whole file or nothing, and never overwrite one."""
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as bundle:
+        for name, text in files.items():
+            entry = zipfile.ZipInfo(name, date_time=today.timetuple()[:6])
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            entry.external_attr = 0o644 << 16
+            bundle.writestr(entry, text.encode("utf-8", errors="replace"))
     try:
-        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    except OSError as error:
-        raise _cannot_write(path, error.strerror) from None
-    aside = Path(name)
-    try:
-        with os.fdopen(descriptor, "wb") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as bundle:
-            for name, text in files.items():
-                entry = zipfile.ZipInfo(name, date_time=today.timetuple()[:6])
-                entry.compress_type = zipfile.ZIP_DEFLATED
-                entry.external_attr = 0o644 << 16
-                bundle.writestr(entry, text.encode("utf-8", errors="replace"))
-        _put_in_place(aside, path)
+        file = path.open("xb")
     except FileExistsError:
         raise _exists(path) from None
     except OSError as error:
         raise _cannot_write(path, error.strerror) from None
-    finally:
-        aside.unlink(missing_ok=True)
-
-
-def _put_in_place(aside: Path, path: Path) -> None:
-    """Give the finished file its name. Raises FileExistsError if that name is taken by now."""
     try:
-        os.link(aside, path)
-    except FileExistsError:
-        raise
-    except OSError:
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
-        aside.replace(path)
+        with file:
+            file.write(content.getbuffer())
+    except OSError as error:
+        path.unlink()
+        raise _cannot_write(path, error.strerror) from None
 
 
 def _exists(path: Path) -> UsageError:
