@@ -81,22 +81,18 @@ def why_unusable(hardware: Hardware) -> list[str]:
         return [error] if error else []
     if parse_version(torch.version)[:2] >= BEYOND:
         return [f"torch {torch.version} is not supported, only releases before {'.'.join(map(str, BEYOND))} are"]
-    return [finding.what for finding in _failures(hardware) if _is_fixed_by_torch(finding)]
+    return [finding.what for finding in _failures(hardware, fixed_by_torch=True)]
 
 
 def not_fixed_by_torch(hardware: Hardware) -> list[Finding]:
     """Failures that need something else than another torch."""
-    return [finding for finding in _failures(hardware) if not _is_fixed_by_torch(finding)]
+    return _failures(hardware, fixed_by_torch=False)
 
 
-def _failures(hardware: Hardware) -> list[Finding]:
+def _failures(hardware: Hardware, *, fixed_by_torch: bool) -> list[Finding]:
     checks = (check_torch, check_architectures, check_torch_driver)
-    found = [finding for check in checks for finding in check(hardware)]
-    return [finding for finding in found if finding.severity is Severity.FAILURE]
-
-
-def _is_fixed_by_torch(finding: Finding) -> bool:
-    return any(remedy.step is Step.TORCH for remedy in finding.remedies[:1])
+    failed = [found for check in checks for found in check(hardware) if found.severity is Severity.FAILURE]
+    return [it for it in failed if fixed_by_torch is any(fix.step is Step.TORCH for fix in it.remedies[:1])]
 
 
 def find_source(builds: Sequence[TorchInstall], lister: Lister) -> tuple[list[str], TorchInstall]:

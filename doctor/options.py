@@ -94,14 +94,7 @@ def parse(arguments: Sequence[str], program: str) -> Options:
     add("--all", dest="show_all", action="store_true", help="also show what is fine")
     add("--json", dest="as_json", action="store_true", help="print JSON, schema rlc.doctor/2")
     _add_machine(parser, "diagnose a recording made with `rlc probe --json`")
-    add(
-        "--network-timeout",
-        dest="network_seconds",
-        type=parse_seconds,
-        default=NETWORK_SECONDS,
-        metavar="SECONDS",
-        help=f"time limit for each server (default: {NETWORK_SECONDS:g})",
-    )
+    _add_seconds(parser, "--network-timeout", "network_seconds", NETWORK_SECONDS, "time limit for each server")
     add("--fix", action="store_true", help="print the commands that fix the machine, as a script")
     add("--yes", action="store_true", help="with --fix: run those that change only this virtual environment")
     add("--bundle", type=Path, metavar="OUT.zip", help="also write the data for a bug report, without names or secrets")
@@ -146,32 +139,31 @@ def _add_machine(parser: Parser, hardware: str) -> None:
     """The options that say how to read the machine."""
     add = parser.add_argument
     add("--hardware", type=Path, metavar="FILE", help=hardware)
-    add(
-        "--torch-timeout",
-        dest="torch_seconds",
-        type=parse_seconds,
-        default=TORCH_SECONDS,
-        metavar="SECONDS",
-        help=f"time limit for importing torch (default: {TORCH_SECONDS:g})",
-    )
+    _add_seconds(parser, "--torch-timeout", "torch_seconds", TORCH_SECONDS, "time limit for importing torch")
     add("--no-torch", dest="torch", action="store_false", help="do not import torch; skip the checks that need it")
     add("--no-network", dest="network", action="store_false", help="do not use the network; skip checks that need it")
 
 
+def _add_seconds(parser: Parser, name: str, field: str, default: float, help: str) -> None:
+    help = f"{help} (default: {default:g})"
+    parser.add_argument(name, dest=field, type=_seconds, default=default, metavar="SECONDS", help=help)
+
+
 def _refuse_contradictions(options: Options) -> None:
-    if options.yes and not options.fix:
-        raise UsageError("`--yes` needs `--fix`", hint="`--fix --yes` runs the commands")
-    if options.yes and options.hardware is not None:
-        raise UsageError(
-            f"`--yes` would change this machine because of findings in `{options.hardware}`",
-            hint="drop `--yes` to print the commands, or `--hardware` to fix this machine",
-        )
-    if options.run_folder is not None and options.bundle is None:
-        raise UsageError("`--run` needs `--bundle`", hint="add `--bundle OUT.zip`")
-    if options.fix and options.as_json:
-        raise UsageError(
-            "`--fix` prints a script, but `--json` prints JSON", hint="the JSON contains the script as `commands`"
-        )
+    elsewhere = f"`--yes` would change this machine because of findings in `{options.hardware}`"
+    refusals = (
+        (options.yes and not options.fix, "`--yes` needs `--fix`", "`--fix --yes` runs the commands"),
+        (options.yes and options.hardware, elsewhere, "drop `--yes` to print the commands, or `--hardware`"),
+        (options.run_folder and not options.bundle, "`--run` needs `--bundle`", "add `--bundle OUT.zip`"),
+        (
+            options.fix and options.as_json,
+            "`--fix` prints a script, but `--json` prints JSON",
+            "the JSON contains the script as `commands`",
+        ),
+    )
+    for refused, fact, hint in refusals:
+        if refused:
+            raise UsageError(fact, hint=hint)
 
 
 def _unknown(text: str, parser: Parser) -> UsageError:
@@ -182,7 +174,7 @@ def _unknown(text: str, parser: Parser) -> UsageError:
     return UsageError(f"unknown option `{name}`", hint=hint)
 
 
-def parse_seconds(text: str) -> float:
+def _seconds(text: str) -> float:
     """A positive number. Raises the error that argparse shows."""
     try:
         seconds = float(text)

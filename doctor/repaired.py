@@ -57,22 +57,13 @@ def with_working_torch(hardware: Hardware) -> Hardware:
 
 
 def with_torch(hardware: Hardware, build: TorchInstall) -> Hardware:
-    """With that build imported."""
-    software = replace(hardware.software, torch=as_torch(build, hardware), torch_error=None)
-    return replace(hardware, software=software)
-
-
-def as_torch(build: TorchInstall, hardware: Hardware) -> TorchBuild:
-    """What importing that build reports on this machine."""
-    if build.variant == "cpu":
-        return TorchBuild(version=f"{build.version}+cpu")
-    release = next(row for row in releases() if row["newest"] == build.version)
-    return TorchBuild(
-        version=f"{build.version}+{build.variant}",
-        cuda=cuda_of(build.variant),
-        arch_list=tuple(dict(variants(release, target_of(hardware).machine))[build.variant]),
-        cuda_available=True,
-    )
+    """With that build imported, and what it reports on this machine."""
+    torch = TorchBuild(version=f"{build.version}+{build.variant}")
+    if build.variant != "cpu":
+        release = next(row for row in releases() if row["newest"] == build.version)
+        archs = tuple(dict(variants(release, target_of(hardware).machine))[build.variant])
+        torch = replace(torch, cuda=cuda_of(build.variant), arch_list=archs, cuda_available=True)
+    return replace(hardware, software=replace(hardware.software, torch=torch, torch_error=None))
 
 
 def _on_the_bus(hardware: Hardware) -> tuple[Device, ...]:

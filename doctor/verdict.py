@@ -74,11 +74,6 @@ class Verdict:
     def works(self) -> bool:
         return self.problem is None
 
-    @property
-    def plan(self) -> Plan | None:
-        """The plan of the first method that fits."""
-        return next((largest.plan for largest in self.methods if largest.plan), None)
-
 
 def judge(hardware: Hardware, failures: Sequence[str] = ()) -> Verdict:
     """The verdict for a machine with these failures, the worst first."""

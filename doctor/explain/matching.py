@@ -38,21 +38,8 @@ PREFIX = re.compile(
     ){1,12}""",
     re.VERBOSE,
 )
-ERROR_WORDS = (
-    "error",
-    "exception",
-    "interrupt",
-    "fatal",
-    "critical",
-    "panic",
-    "abort",
-    "assert",
-    "killed",
-    "dumped",
-    "fault",
-    "failed",
-    "code",
-    "status",
+ERROR_WORD = re.compile(
+    "error|exception|interrupt|fatal|critical|panic|abort|assert|killed|dumped|fault|failed|code|status", re.IGNORECASE
 )
 "every line that SUSPECT matches contains one of them"
 SUSPECT = re.compile(
@@ -120,7 +107,7 @@ def find_errors(blocks: Iterable[Sequence[Line]], errors: Sequence[KnownError]) 
         text = _Text([*carried, *block], new_from=len(carried))
         for error in errors:
             _search(text, error, matches)
-        if any(word in text.lower for word in ERROR_WORDS):
+        if ERROR_WORD.search(text.lower):
             found.suspects.extend(line for line in block if looks_like_an_error(line.text))
         found.num_lines = block[-1].number
         carried = text.tail()
@@ -130,10 +117,7 @@ def find_errors(blocks: Iterable[Sequence[Line]], errors: Sequence[KnownError]) 
 
 def looks_like_an_error(text: str) -> bool:
     clipped = text[:2000]
-    lower = clipped.lower()
-    if not any(word in lower for word in ERROR_WORDS):
-        return False
-    return SUSPECT.search(clipped) is not None and NO_ERROR.search(clipped) is None
+    return bool(ERROR_WORD.search(clipped) and SUSPECT.search(clipped)) and NO_ERROR.search(clipped) is None
 
 
 def without_prefix(text: str) -> str:

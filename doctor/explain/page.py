@@ -135,16 +135,9 @@ def _consequences(explained: Explained, paper: Paper) -> Iterator[str]:
 
 
 def _further(explanation: LogExplanation, paper: Paper) -> list[str]:
-    rest = explanation.causes[FULL:]
-    return [
-        line
-        for explained in rest
-        for line in paper.wrap(
-            f"{explained.cause.match.error.severity}: line {explained.cause.match.first}"
-            f"{_times(explained.cause.match)}: {explained.cause.match.error.title}",
-            rest="  ",
-        )
-    ]
+    rest = [explained.cause.match for explained in explanation.causes[FULL:]]
+    texts = (f"{match.error.severity}: line {match.first}{_times(match)}: {match.error.title}" for match in rest)
+    return [line for text in texts for line in paper.wrap(text, rest="  ")]
 
 
 def _times(match: ErrorMatch) -> str:
@@ -174,22 +167,11 @@ def _nearest(explanation: LogExplanation, paper: Paper) -> list[str]:
 
 
 def _collect(explanation: LogExplanation, paper: Paper) -> list[str]:
-    if not explanation.collect:
-        return []
-    return [
-        "to investigate, or to report it:",
-        *(line for text in explanation.collect for line in paper.wrap(text, first="  -> ", rest="     ")),
-    ]
+    lines = [line for text in explanation.collect for line in paper.wrap(text, first="  -> ", rest="     ")]
+    return ["to investigate, or to report it:", *lines] if lines else []
 
 
 def _sources(explanation: LogExplanation, paper: Paper) -> list[str]:
-    shown = explanation.causes[:FULL]
-    return [
-        paper.paint(line, DIM)
-        for explained in shown
-        for line in paper.wrap(
-            f"sources, {explained.cause.match.error.id}, {explained.cause.match.error.date}: "
-            f"{'; '.join(explained.cause.match.error.sources)}",
-            rest="  ",
-        )
-    ]
+    shown = [explained.cause.match.error for explained in explanation.causes[:FULL]]
+    texts = (f"sources, {error.id}, {error.date}: {'; '.join(error.sources)}" for error in shown)
+    return [paper.paint(line, DIM) for text in texts for line in paper.wrap(text, rest="  ")]

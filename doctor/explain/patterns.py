@@ -24,7 +24,6 @@ class Capabilities:
     ranges: tuple[tuple[Capability | None, Capability | None], ...] = ()
     only: bool = False
     "whether other cards cannot produce the message at all; otherwise it is rare on them"
-    note: str = ""
 
     def __contains__(self, capability: Capability) -> bool:
         inside = [(low is None or capability >= low) and (end is None or capability < end) for low, end in self.ranges]
@@ -160,7 +159,7 @@ def _capabilities(row: Mapping[str, Any]) -> Capabilities:
         (capability_of(low) if low else None, capability_of(end) if end else None)
         for low, end in row["capability"] or ()
     )
-    return Capabilities(ranges=ranges, only=row.get("only", False), note=row.get("note", ""))
+    return Capabilities(ranges=ranges, only=row.get("only", False))
 
 
 def _range_text(low: Capability | None, end: Capability | None) -> str:

@@ -6,6 +6,7 @@ import codecs
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
 
@@ -59,16 +60,20 @@ def read_blocks(stream: BinaryIO, name: str) -> Iterator[list[Line]]:
     first = stream.read(BLOCK_BYTES)
     if not first:
         raise UsageError(f"{name} is empty", hint="name a log file, or use a pipe: `command 2>&1 | rlc doctor explain`")
-    encoding = _encoding(first, name)
-    decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
-    splitter = _Splitter()
-    data = first
-    while data:
-        block = splitter.feed(decoder.decode(data))
+    data = chain([first], iter(lambda: stream.read(BLOCK_BYTES), b""))
+    number, pending = 1, ""
+    for text in codecs.iterdecode(data, _encoding(first, name), errors="replace"):
+        *whole, pending = (pending + text).split("\n")
+        block: list[Line] = []
+        for line in whole:
+            block += _steps(number, line.removesuffix("\r"))
+            number += 1
+        if len(pending) > SEGMENT_CHARACTERS:
+            block += _steps(number, pending)
+            pending = ""
         if block:
             yield block
-        data = stream.read(BLOCK_BYTES)
-    last = splitter.feed(decoder.decode(b"", final=True)) + splitter.rest()
+    last = _steps(number, pending)
     if last:
         yield last
 
@@ -78,29 +83,9 @@ def clean(text: str) -> str:
     return _TERMINAL_CODES.sub("", text).replace("\t", " ").rstrip()
 
 
-class _Splitter:
-    """Splits text that arrives in blocks into lines."""
-
-    def __init__(self) -> None:
-        self.number = 1
-        self.pending = ""
-
-    def feed(self, text: str) -> list[Line]:
-        *whole, self.pending = (self.pending + text).split("\n")
-        lines: list[Line] = []
-        for line in whole:
-            lines += self._segments(line.removesuffix("\r"))
-            self.number += 1
-        if len(self.pending) > SEGMENT_CHARACTERS:
-            lines += self._segments(self.pending)
-            self.pending = ""
-        return lines
-
-    def rest(self) -> list[Line]:
-        return self._segments(self.pending) if self.pending.strip() else []
-
-    def _segments(self, line: str) -> list[Line]:
-        return [Line(self.number, cleaned) for part in line.split("\r") if (cleaned := clean(part))]
+def _steps(number: int, line: str) -> list[Line]:
+    """A line, or every step of a progress bar, which a carriage return starts."""
+    return [Line(number, cleaned) for part in line.split("\r") if (cleaned := clean(part))]
 
 
 def _encoding(start: bytes, name: str) -> str:

@@ -35,14 +35,18 @@ def support_ended(row: Row, today: date) -> bool:
 
 def last_branch(capability: Capability) -> int | None:
     """The last branch that supports a capability; None if new ones still do."""
-    row = _architecture(capability)
-    return row["last_driver_branch"] if row else None
+    branch: int | None = _support(capability).get("last_driver_branch")
+    return branch
 
 
 def first_driver(capability: Capability) -> str | None:
     """The oldest driver that supports a capability; None if not listed."""
-    row = _architecture(capability)
-    return row["first_driver"] if row else None
+    driver: str | None = _support(capability).get("first_driver")
+    return driver
+
+
+def _support(capability: Capability) -> Row:
+    return next((row for row in read_table("drivers")["arch_support"] if within(row, capability)), {})
 
 
 def needed_module(capability: Capability) -> str | None:
@@ -55,10 +59,6 @@ def recommended_branch(capabilities: Iterable[Capability]) -> int:
     """The branch to install for cards with those capabilities."""
     advised = int(read_table("drivers")["recommended_branch"])
     return min([advised, *(last for card in capabilities if (last := last_branch(card)) is not None)])
-
-
-def _architecture(capability: Capability) -> Row | None:
-    return next((row for row in read_table("drivers")["arch_support"] if within(row, capability)), None)
 
 
 def install_driver(hardware: Hardware, cards: Iterable[Card]) -> Remedy:

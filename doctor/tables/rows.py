@@ -1,8 +1,4 @@
-"""Questions to the tables of published facts: the source of a row, and the row of an installed version.
-
-A row's `source`, `date` and `confidence` default to those of its section (`sections` of the table), and these to the
-`source`, `as_of` and `confidence` of the table.
-"""
+"""Questions to the tables of published facts: the row of an installed version."""
 
 from __future__ import annotations
 

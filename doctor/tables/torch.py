@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from rl_compat.capability.binaries import parse_version
@@ -17,13 +16,8 @@ OLDEST_PYTHON = (3, 11)
 def releases(python: str | None = None) -> list[dict[str, Any]]:
     """The supported rows of the release table, newest first; with `python`, those that support it."""
     rows = [row for row in read_table("torch")["releases"] if OLDEST <= parse_version(row["torch"]) < BEYOND]
-    fitting = [row for row in rows if python is None or python_fits(python_bounds(row), python)]
+    fitting = [row for row in rows if python is None or python_fits(row["python"], python)]
     return sorted(fitting, key=lambda row: parse_version(row["torch"]), reverse=True)
-
-
-def python_bounds(release: dict[str, Any]) -> str:
-    """`>=3.10,<=3.14`, without experimental versions."""
-    return str(release["python"])
 
 
 def python_fits(bounds: str, python: str) -> bool:
@@ -109,9 +103,6 @@ def _arch_list(listed: list[str]) -> list[str]:
     """`6.0` as `sm_60`, `12.0+PTX` as `sm_120` and `compute_120`."""
     archs = []
     for entry in listed:
-        match = re.match(r"([0-9]+)\.([0-9]+)(\+PTX)?", entry)
-        if match is not None:
-            digits = match.group(1) + match.group(2)
-            archs.append(f"sm_{digits}")
-            archs += [f"compute_{digits}"] if match.group(3) else []
+        digits = entry.removesuffix("+PTX").replace(".", "")
+        archs += [f"sm_{digits}", f"compute_{digits}"] if entry.endswith("+PTX") else [f"sm_{digits}"]
     return archs

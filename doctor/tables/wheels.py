@@ -17,7 +17,6 @@ from rl_compat.doctor.tables.torch import (
     index_url,
     libc_runs,
     needed_driver,
-    python_bounds,
     python_fits,
     releases,
     variants,
@@ -117,7 +116,7 @@ class Target:
 
 def listed_pythons() -> list[str]:
     """Every Python from the oldest that rl_compat supports to the newest that a release supports."""
-    newest = max(parse_version(python_bounds(row).rpartition("=")[2]) for row in releases())
+    newest = max(parse_version(row["python"].rpartition("=")[2]) for row in releases())
     return [f"3.{minor}" for minor in range(OLDEST_PYTHON[1], newest[1] + 1)]
 
 
@@ -183,9 +182,9 @@ def _refusal(target: Target) -> NoTorchBuildError:
             "hide it with CUDA_VISIBLE_DEVICES",
             obstacle="card",
         )
-    for_python = [cuda for release, cuda in serving if python_fits(python_bounds(release), target.python)]
+    for_python = [cuda for release, cuda in serving if python_fits(release["python"], target.python)]
     if not for_python:
-        needs = f"torch with {code} needs Python {python_bounds(serving[0][0])}, this is {target.python}"
+        needs = f"torch with {code} needs Python {serving[0][0]['python']}, this is {target.python}"
         return NoTorchBuildError(needs, obstacle="python")
     least = min(filter(None, map(needed_driver, for_python)), key=parse_version)
     return NoTorchBuildError(
@@ -201,7 +200,7 @@ def _refused_libc(target: Target) -> NoTorchBuildError:
 
 
 def _refused_python(target: Target) -> NoTorchBuildError:
-    bounds = [python_bounds(row) for row in releases()]
+    bounds = [row["python"] for row in releases()]
     return NoTorchBuildError(
         f"no torch from {'.'.join(map(str, OLDEST))} on is listed for Python {target.python}: "
         f"the newest supports {bounds[0]}, the oldest {bounds[-1]}",

@@ -93,7 +93,7 @@ def test_a_failure_decides_although_a_plan_could_be_made() -> None:
     verdict = judge(machine("rtx4090"), ["transformers is not installed", "and something else"])
 
     assert (verdict.works, verdict.problem) == (False, "transformers is not installed")
-    assert verdict.plan is not None
+    assert verdict.methods[0].plan is not None
 
 
 def test_a_cpu_build_on_a_gpu_machine_is_judged_again_with_the_torch_that_suits_it() -> None:
