@@ -132,7 +132,7 @@ def finding(
     affects: tuple[str, ...] | None = None,
 ) -> Finding:
     """A finding of `knowledge/findings.json`, which has the fields that are not given."""
-    row = _rows()[id]
+    row = _rows("findings")[id]
     return Finding(
         id,
         Severity[row["severity"].upper()] if severity is None else severity,
@@ -144,9 +144,20 @@ def finding(
     )
 
 
+def remedy(id: str, **values: object) -> Remedy:
+    """A remedy of `knowledge/findings.json`, with the values that its text and commands name in braces."""
+    row = _rows("remedies")[id]
+    return Remedy(
+        row["what"].format(**values),
+        Step[row["step"].upper()],
+        tuple(command.format(**values) for command in row.get("commands", ())),
+        Certainty[row.get("certainty", "ready").upper()],
+    )
+
+
 @cache
-def _rows() -> Mapping[str, Mapping[str, Any]]:
-    return {row["id"]: row for row in read_table("findings")["findings"]}
+def _rows(section: str) -> Mapping[str, Mapping[str, Any]]:
+    return {row["id"]: row for row in read_table("findings")[section]}
 
 
 def ok(id: str, what: str, *where: str, why: str = "", affects: tuple[str, ...] = ()) -> Finding:

@@ -16,8 +16,6 @@ from rl_compat.hardware.types import Hardware
 
 NEW_ENVIRONMENT = ".venv"
 "folder of the virtual environment to create when the current Python is not usable"
-WSL_LIBRARY_PATH = 'export LD_LIBRARY_PATH="/usr/lib/wsl/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"'
-"puts the Windows driver first; an empty entry would mean the current folder"
 PROJECT = ("-e", ".")
 "what pip installs to get this project, run in its checkout"
 BUILT_FOR_ONE_TORCH = ("vllm", "sglang", "flash-attn", "flash-attn-3", "xformers")

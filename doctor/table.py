@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from rl_compat.doctor.checks.cards import gpu, memory, precision, several, visible_devices
-from rl_compat.doctor.checks.driver import driver, nvml
+from rl_compat.doctor.checks.cards import driver, gpu, memory, precision, several, visible_devices
 from rl_compat.doctor.checks.packages import bitsandbytes, engines, kernels, required, transformers
 from rl_compat.doctor.checks.system import container, host, network, python, storage, variables
 from rl_compat.doctor.checks.torch import build, cuda, libraries
@@ -15,7 +14,7 @@ CHECKS: tuple[Check, ...] = (
     Check("visible_devices", "does CUDA understand CUDA_VISIBLE_DEVICES?", visible_devices.check_visible_devices),
     Check("driver", "does the NVIDIA driver support every card, and is it consistent?", driver.check_driver),
     Check("kernel_module", "is the kernel module the one that the cards need?", driver.check_kernel_module),
-    Check("nvml", "does NVML, the driver's own interface, answer?", nvml.check_nvml),
+    Check("nvml", "does NVML, the driver's own interface, answer?", driver.check_nvml),
     Check("python", "is torch published for this Python, and can packages be installed into it?", python.check_python),
     Check("installs", "is every package installed once, and is that the one Python imports?", python.check_installs),
     Check("device_memory", "how much GPU memory is there, and what uses it?", memory.check_device_memory),

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from rl_compat.doctor.checks.system.variables import VARIABLES
 
 ROOT = Path(__file__).parents[2]
 KNOWLEDGE = ROOT / "doctor" / "knowledge"
@@ -95,19 +94,44 @@ def test_every_field_is_read_or_meant_for_a_reader(script: ModuleType) -> None:
     assert fields >= descriptive
 
 
-def test_every_finding_of_the_table_is_made_by_a_check_and_only_those() -> None:
+def strings_of_the_checks() -> tuple[set[str], list[str]]:
+    """Every string of doctor/checks, and a regular expression for every one with values in it."""
     whole: set[str] = set()
-    beginnings: set[str] = set()
+    patterns: list[str] = []
     for path in (ROOT / "doctor/checks").rglob("*.py"):
-        for call in ast.walk(ast.parse(path.read_text())):
-            if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "finding":
-                texts = {str(node.value) for node in ast.walk(call.args[0]) if isinstance(node, ast.Constant)}
-                (beginnings if isinstance(call.args[0], ast.JoinedStr) else whole).update(texts)
-    ids = {row["id"] for row in read("findings")["findings"]}
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                whole.add(node.value)
+            elif isinstance(node, ast.JoinedStr):
+                parts = [re.escape(str(p.value)) if isinstance(p, ast.Constant) else "[a-z0-9_]+" for p in node.values]
+                patterns.append("".join(parts))
+    return whole, [pattern for pattern in patterns if re.fullmatch(r"[a-z0-9_.\\[\]+-]+", pattern)]
 
-    assert beginnings == {"environment."}
-    assert {id for id in ids if not id.startswith("environment.")} == {id for id in whole if "." in id}
-    assert {f"environment.{variable.case}" for variable in VARIABLES} == ids - whole
+
+@pytest.mark.parametrize("section", ["findings", "remedies"])
+def test_the_checks_name_every_finding_and_remedy_of_the_table(section: str) -> None:
+    whole, patterns = strings_of_the_checks()
+
+    unused = {
+        row["id"]
+        for row in read("findings")[section]
+        if row["id"] not in whole and not any(re.fullmatch(pattern, row["id"]) for pattern in patterns)
+    }
+
+    assert unused == set()
+
+
+def test_the_table_has_every_finding_and_remedy_that_a_check_names() -> None:
+    table = read("findings")
+    ids = {"finding": {row["id"] for row in table["findings"]}, "remedy": {row["id"] for row in table["remedies"]}}
+    for path in (ROOT / "doctor").rglob("*.py"):
+        for call in ast.walk(ast.parse(path.read_text())):
+            if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id in ids:
+                first = call.args[0]
+                options = (first.body, first.orelse) if isinstance(first, ast.IfExp) else (first,)
+                named = {option.value for option in options if isinstance(option, ast.Constant)}
+
+                assert named <= ids[call.func.id], path
 
 
 def change(tables: dict[str, dict[str, Any]], table: str, part: str, row: int, **values: Any) -> None:

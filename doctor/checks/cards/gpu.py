@@ -1,4 +1,4 @@
-"""Which GPUs this process has, and what keeps it from the others."""
+"""Which GPUs this process has, and what keeps it from the others: the driver, a mode of the card, its device file."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ import re
 from collections.abc import Iterator
 from itertools import chain
 
-from rl_compat.doctor.checks.cards import visible_devices
-from rl_compat.doctor.checks.cards.device_nodes import check_device_nodes
-from rl_compat.doctor.checks.driver import driver, nvml
-from rl_compat.doctor.findings import Finding, Remedy, Severity, Step, finding, ok
+from rl_compat.doctor.checks.cards import driver, visible_devices
+from rl_compat.doctor.findings import Certainty, Finding, Remedy, Severity, Step, finding, ok, remedy
 from rl_compat.doctor.remedies import shell, unset
 from rl_compat.doctor.tables.cards import Card, all_cards, computing, device_ids, names
 from rl_compat.doctor.tables.drivers import install_driver, why_unlisted
@@ -22,6 +20,16 @@ EXCLUSIVE = ("exclusive_process", "exclusive_thread")
 LOST = re.compile(r"GPU is lost|fall(?:en|s)? off the bus|fell off the bus|unable to determine the device handle", re.I)
 HUNG = re.compile(r"no answer within|timed out|did not answer", re.I)
 VISIBLE = "CUDA_VISIBLE_DEVICES"
+NEEDED = re.compile(r"/dev/(nvidia[0-9]+|nvidiactl|nvidia-uvm|dxg)")
+UVM = "/dev/nvidia-uvm"
+NO_GPUS = ("void", "none", "")
+"values of NVIDIA_VISIBLE_DEVICES that ask for no GPU"
+START_WITH_GPUS = {
+    "podman": ("podman run --device nvidia.com/gpu=all IMAGE",),
+    "lxc": ("lxc config device add CONTAINER gpu gpu", "lxc config set CONTAINER nvidia.runtime true"),
+    "apptainer": ("apptainer exec --nv IMAGE COMMAND",),
+    "singularity": ("singularity exec --nv IMAGE COMMAND",),
+}
 
 
 def check_gpu(hardware: Hardware) -> Iterator[Finding]:
@@ -82,7 +90,7 @@ def _unshown(hardware: Hardware) -> Iterator[Finding]:
         yield finding(
             "gpu.not_shown",
             f"NVML lists {names(unexplained)}, but CUDA does not show it although {VISIBLE} is not set",
-            shell("see what the driver logged about it", "sudo dmesg | grep -iE 'nvrm|xid'", "nvidia-smi -L"),
+            remedy("see_unshown"),
             severity=severity,
         )
 
@@ -125,9 +133,8 @@ def _prohibited(hardware: Hardware, device: Device, where: str, severity: Severi
 def _set_mode(hardware: Hardware, device: Device) -> Remedy:
     index = device.nvml_index if device.nvml_index is not None else device.index
     if hardware.host.container:
-        return Remedy("on the host, set the compute mode of the card to `DEFAULT`", Step.SYSTEM)
-    command = f"sudo nvidia-smi -i {device.uuid or index} -c DEFAULT"
-    return Remedy("allow every process to use the card", Step.SYSTEM, (command,))
+        return remedy("share_card_on_host")
+    return remedy("share_card", card=device.uuid or index)
 
 
 def check_pci_cards(hardware: Hardware) -> Iterator[Finding]:
@@ -157,33 +164,22 @@ def _nouveau(hardware: Hardware, cards: list[Card]) -> Finding:
 
 
 def _reserved(hardware: Hardware, cards: list[Card]) -> Finding:
-    remedy = Remedy(
-        "remove the id of the card from `vfio-pci.ids` in the kernel command line or in /etc/modprobe.d, then restart",
-        Step.DRIVER,
-        ("grep -rn vfio /etc/modprobe.d /proc/cmdline",),
-    )
     return finding(
         "gpu.reserved",
         f"{names(cards)} at {_places(cards)} is reserved for a virtual machine (`{cards[0].kernel_driver}`)",
-        *(() if hardware.devices else (remedy,)),
+        *(() if hardware.devices else (remedy("release_from_vfio"),)),
         severity=Severity.OK if hardware.devices else Severity.WARNING,
     )
 
 
 def _refused(hardware: Hardware, cards: list[Card]) -> Finding:
     version = hardware.driver.module_version or hardware.driver.version
-    look = shell(
-        "see why; `BAR1 is 0M` or `can't assign` means too little address space", "sudo dmesg | grep -iE 'nvrm|bar '"
-    )
-    space = Remedy(
-        "enable `Above 4G decoding` in the firmware setup and disable its compatibility mode (CSM): "
-        "a data-centre card needs 16 to 64 GiB of address space",
-        Step.SYSTEM,
-    )
+    space = (remedy("above_4g"),) if any(card.large_bar for card in cards) else ()
     return finding(
         "gpu.refused",
         f"driver {version} is loaded but does not list {names(cards)} at {_places(cards)}",
-        *((look, space) if any(card.large_bar for card in cards) else (look,)),
+        remedy("see_refused"),
+        *space,
         severity=Severity.WARNING if hardware.devices else Severity.FAILURE,
     )
 
@@ -195,25 +191,12 @@ def check_card_health(hardware: Hardware) -> Iterator[Finding]:
     if torch and not hardware.devices:
         errors.append(torch.cuda_error)
     severity = Severity.WARNING if hardware.devices and torch and torch.cuda_available else Severity.FAILURE
-    lost = next((text for text in errors if text and LOST.search(text)), None)
-    hung = next((text for text in errors if text and HUNG.search(text)), None)
-    log = shell("read the error number (Xid) that the driver logged", "sudo dmesg | grep -iE 'xid|nvrm'")
-    if lost is not None:
-        yield finding(
-            "gpu.lost",
-            f"the driver lost a card: {lost}",
-            log,
-            Remedy("check cable, airflow and riser, then restart the machine", Step.SYSTEM),
-            severity=severity,
-        )
-    elif hung is not None:
-        yield finding(
-            "gpu.hung",
-            f"the driver does not answer: {hung}",
-            log,
-            Remedy("restart the machine; until then `nvidia-smi` hangs too", Step.SYSTEM),
-            severity=severity,
-        )
+    for case, pattern, what in (("lost", LOST, "the driver lost a card"), ("hung", HUNG, "the driver does not answer")):
+        error = next((text for text in errors if text and pattern.search(text)), None)
+        if error is not None:
+            remedies = (remedy("read_xid"), remedy(f"restart_{case}"))
+            yield finding(f"gpu.{case}", f"{what}: {error}", *remedies, severity=severity)
+            return
 
 
 def _none(hardware: Hardware) -> Finding:
@@ -222,7 +205,7 @@ def _none(hardware: Hardware) -> Finding:
         driver.check_driver(hardware),
         driver.check_kernel_module(hardware),
         visible_devices.check_visible_devices(hardware),
-        nvml.check_nvml(hardware),
+        driver.check_nvml(hardware),
     )
     causes = [other.id for other in others if other.severity >= Severity.WARNING]
     cards = all_cards(hardware)
@@ -230,15 +213,10 @@ def _none(hardware: Hardware) -> Finding:
     if not causes and (cards or hardware.driver.version):
         return _unreachable(hardware, cards)
     what = f"no usable GPU, see `{causes[0]}`: CPU mode until that is fixed" if causes else "no NVIDIA GPU: CPU mode"
-    wsl = Remedy(
-        "if the machine has an NVIDIA card, update its driver in Windows, then run `wsl --update` and "
-        "`wsl --shutdown` there; `wsl --list --verbose` must show version 2 for this distribution",
-        Step.DRIVER,
-    )
     return finding(
         "gpu.none",
         what,
-        *((wsl,) if hardware.host.wsl and not causes else ()),
+        *((remedy("update_wsl"),) if hardware.host.wsl and not causes else ()),
         severity=Severity.OK if causes else Severity.NOTE,
         where=("nvml", "PCI bus") if hardware.pci_gpus is not None else ("nvml",),
     )
@@ -250,7 +228,7 @@ def _unreachable(hardware: Hardware, cards: tuple[Card, ...]) -> Finding:
     return finding(
         "gpu.unreachable",
         f"{what}{f': {error}' if error else ''}",
-        shell("see the driver's own message", "nvidia-smi", "sudo dmesg | grep -iE 'nvrm|xid'"),
+        remedy("see_unreachable"),
         severity=Severity.FAILURE if cards else Severity.WARNING,
     )
 
@@ -262,3 +240,66 @@ def _unusable(device: Device) -> bool:
 
 def _places(cards: list[Card]) -> str:
     return ", ".join(card.where for card in cards)
+
+
+def check_device_nodes(hardware: Hardware) -> Iterator[Finding]:
+    """At most one finding, and only if CUDA does not work."""
+    torch, driver = hardware.software.torch, hardware.driver
+    lost_by_container = hardware.host.container and "unknown error" in (driver.nvml_error or "").lower()
+    if lost_by_container or (torch is not None and torch.cuda_available):
+        return
+    closed = [node for node in driver.closed_device_nodes if NEEDED.fullmatch(node)]
+    if closed and (not hardware.devices or UVM in closed):
+        yield _closed(hardware, closed)
+    elif _container_without_gpus(hardware):
+        yield _not_in_container(hardware)
+    elif _not_created(hardware):
+        what = "the driver is loaded but the device file `/dev/nvidia0` does not exist"
+        yield finding("gpu.no_nodes", what, remedy("create_nodes"))
+
+
+def _closed(hardware: Hardware, closed: list[str]) -> Finding:
+    group = remedy("join_group", files=" ".join(closed))
+    return finding(
+        "gpu.nodes_closed",
+        f"this process has no permission to open {', '.join(closed)}",
+        *((remedy("keep_groups"), group) if hardware.host.container else (group,)),
+    )
+
+
+def _container_without_gpus(hardware: Hardware) -> bool:
+    """Whether the host has NVIDIA's driver but the container was started without a card."""
+    driver = hardware.driver
+    if not hardware.host.container or hardware.devices or hardware.hidden_devices or driver.device_nodes:
+        return False
+    on_host = driver.version or driver.module_version
+    bound = any(gpu.kernel_driver == "nvidia" for gpu in hardware.pci_gpus or ())
+    return bool(on_host or bound) and (driver.device_nodes is not None or driver.nvml_error is not None)
+
+
+def _not_in_container(hardware: Hardware) -> Finding:
+    requested = hardware.environment.get("NVIDIA_VISIBLE_DEVICES")
+    on_purpose = requested in NO_GPUS
+    version = hardware.driver.module_version or hardware.driver.version
+    host = f"the host has {names(all_cards(hardware)) or f'NVIDIA driver {version}'}"
+    return finding(
+        "gpu.not_given" if on_purpose else "gpu.not_in_container",
+        f"{host}, but this container ({hardware.host.container}) has no device file for it"
+        + (f": NVIDIA_VISIBLE_DEVICES=`{requested}`" if requested is not None else ""),
+        start_with_gpus(hardware.host.container),
+        severity=Severity.WARNING if on_purpose else Severity.FAILURE,
+    )
+
+
+def start_with_gpus(container: str | None) -> Remedy:
+    """How to start a container of that kind with the cards."""
+    if container == "kubernetes":
+        return remedy("request_card")
+    what = "start the container with the cards; the host needs the NVIDIA Container Toolkit"
+    commands = START_WITH_GPUS.get(container or "", ("docker run --gpus all IMAGE",))
+    return Remedy(what, Step.CONTAINER, commands, Certainty.PLACEHOLDER)
+
+
+def _not_created(hardware: Hardware) -> bool:
+    silent = any(why_unlisted(hardware, card) == "silent" for card in all_cards(hardware))
+    return silent and hardware.driver.device_nodes == () and not hardware.host.container and not hardware.devices

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from rl_compat.doctor.findings import Certainty, Finding, Remedy, Severity, Step, finding, ok
+from rl_compat.doctor.findings import Finding, Remedy, Severity, finding, ok, remedy
 from rl_compat.doctor.remedies import shell
 from rl_compat.doctor.tables.cards import computing
 from rl_compat.doctor.tables.rows import Row
@@ -43,13 +43,10 @@ def _small(hardware: Hardware, device: Device) -> Iterator[Finding]:
     if device.memory_total_bytes >= SMALL_BYTES:
         return
     larger = max(hardware.devices, key=lambda other: other.memory_total_bytes)
-    yield Finding(
+    yield finding(
         "device_memory.small",
-        Severity.WARNING if larger.memory_total_bytes < SMALL_BYTES else Severity.OK,
         f"cuda:{device.index} `{device.name}` has {format_bytes(device.memory_total_bytes)}",
-        "weights, gradients, optimizer states and the rollout of a model of a few hundred million parameters need "
-        f"about {format_bytes(SMALL_BYTES)}: only the smallest models train here, with adapters",
-        where=("nvml", "cuda"),
+        severity=Severity.WARNING if larger.memory_total_bytes < SMALL_BYTES else Severity.OK,
         affects=(f"cuda:{device.index}", "training"),
     )
 
@@ -59,7 +56,7 @@ def _unknown(device: Device) -> Iterator[Finding]:
         yield finding(
             "device_memory.free_unknown",
             f"the free memory of cuda:{device.index} is unknown, of {format_bytes(device.memory_total_bytes)} in total",
-            shell("check it yourself", "nvidia-smi"),
+            remedy("look_yourself"),
             affects=(f"cuda:{device.index}",),
         )
 
@@ -85,14 +82,14 @@ def _in_use(hardware: Hardware, device: Device) -> Iterator[Finding]:
     large = used >= LARGE_FRACTION * device.memory_total_bytes
     case = "display" if by_display else "held" if others else "in_use"
     quiet = (Severity.NOTE if by_display else Severity.WARNING) if large else Severity.OK
-    yield Finding(
+    yield finding(
         f"device_memory.{case}",
-        Severity.WARNING if others else quiet,
         f"cuda:{device.index} `{device.name}` has {_free(device)}: {_holders(hardware, device, used)}",
-        "plans use the memory that is free now; a run fails if that shrinks",
+        *_another_card(hardware, device),
+        _free_it(hardware, others, by_display),
+        severity=Severity.WARNING if others else quiet,
         where=(device.sources.get("memory_free_bytes", "nvml"),),
         affects=(f"cuda:{device.index}", "training", "rollout"),
-        remedies=(*_another_card(hardware, device), _free_it(hardware, others, by_display)),
     )
 
 
@@ -120,11 +117,8 @@ def _another_card(hardware: Hardware, device: Device) -> Iterator[Remedy]:
 
 def _free_it(hardware: Hardware, others: Sequence[Process], by_display: bool) -> Remedy:
     if others and not hardware.host.container and not hardware.host.wsl:
-        pids = ",".join(str(process.pid) for process in others)
-        return shell("see who owns the process, and wait or ask", f"ps -o pid,user,etime,args -p {pids}")
-    if by_display:
-        return Remedy("draw the desktop on another card, or log in without one", Step.SYSTEM)
-    return shell("see which programs use it, and wait or ask", "nvidia-smi")
+        return remedy("ask_owner", pids=",".join(str(process.pid) for process in others))
+    return remedy("move_desktop" if by_display else "ask_users")
 
 
 def _lanes(hardware: Hardware, device: Device) -> Iterator[Finding]:
@@ -135,7 +129,7 @@ def _lanes(hardware: Hardware, device: Device) -> Iterator[Finding]:
     yield finding(
         "device_memory.pcie_lanes",
         f"cuda:{device.index} `{device.name}` uses {width} of {full} PCIe lanes",
-        Remedy("move the card to a slot with all lanes, without a one-lane riser", Step.SYSTEM),
+        remedy("use_full_slot"),
         severity=Severity.WARNING if several else Severity.NOTE,
         affects=(f"cuda:{device.index}", "offload", *(("several GPUs",) if several else ())),
     )
@@ -147,14 +141,11 @@ def _window(hardware: Hardware, device: Device) -> Iterator[Finding]:
         return
     if window >= device.memory_total_bytes or len(hardware.devices) < 2:
         return
-    firmware = (
-        "enable `Above 4G decoding` and `Resizable BAR` in the firmware setup, and disable its compatibility mode (CSM)"
-    )
     yield finding(
         "device_memory.bar1",
         f"cuda:{device.index} `{device.name}` exposes {format_bytes(window)} of its "
         f"{format_bytes(device.memory_total_bytes)} on the PCIe bus (BAR1)",
-        Remedy(firmware, Step.SYSTEM),
+        remedy("resizable_bar"),
         affects=(f"cuda:{device.index}", "several GPUs"),
     )
 
@@ -203,23 +194,10 @@ def _slice(device: Device) -> Iterator[Finding]:
 def _without_slices(hardware: Hardware, device: Device) -> Finding:
     row = _profiles(device.name)
     largest = row["profiles"][-1] if row else None
-    select = f"sudo nvidia-smi mig -i {device.index}"
-    remedies: tuple[Remedy, ...] = (
-        Remedy(
-            "leave MIG mode while no program uses the card; some systems need a restart",
-            Step.SYSTEM,
-            (f"sudo nvidia-smi -i {device.index} -mig 0",),
-            Certainty.UNCERTAIN,
-        ),
-        Remedy(
-            "create one slice of the whole GPU" if largest else "create slices; this lists the profiles",
-            Step.SYSTEM,
-            (f"{select} -cgi {largest} -C" if largest else f"{select} -lgip",),
-            Certainty.UNCERTAIN,
-        ),
-    )
+    create = "create_slice" if largest else "create_slices"
+    remedies = [remedy(id, gpu=device.index, profile=largest) for id in ("leave_mig", create)]
     if hardware.host.container:
-        remedies = tuple(Remedy(f"on the host: {remedy.what}", remedy.step) for remedy in remedies)
+        remedies = [Remedy(f"on the host: {remedy.what}", remedy.step) for remedy in remedies]
     return finding(
         "mig.no_slices",
         f"GPU {device.index} `{device.name}` is in MIG mode and has no slice",

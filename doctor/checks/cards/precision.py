@@ -9,7 +9,7 @@ from rl_compat.capability.attention import sdpa_backends
 from rl_compat.capability.devices import has_tensor_cores
 from rl_compat.capability.kernels import TF32_MINIMUM, TRITON_MINIMUM, torch_compile, triton
 from rl_compat.capability.precision import compute_dtype
-from rl_compat.doctor.findings import Finding, Severity, finding, ok
+from rl_compat.doctor.findings import Finding, finding, ok
 from rl_compat.doctor.tables.cards import device_ids, with_capability
 from rl_compat.doctor.tables.target import has_a_build
 from rl_compat.hardware.gpu.catalogue import capability_of, find_gpu, read_table, shared_memory_optin_bytes
@@ -46,25 +46,15 @@ def check_precision(hardware: Hardware) -> Iterator[Finding]:
         what = f"{with_capability(devices)}: bf16 is native; {HALF[rate]}; fp32 products can use TF32"
         yield ok("precision.native", what, CAPABILITY, "catalogue")
     for rate, devices in _by_rate(emulated):
-        yield _precision(
-            "bf16_emulated",
-            devices,
-            f"bf16 is emulated only; {HALF[rate]}",
-            "torch reports bf16 as supported but runs it slowly and with quadratic attention; the plan uses fp16 with "
-            "loss scaling or fp32",
-        )
+        yield _precision("bf16_emulated", devices, f"bf16 is emulated only; {HALF[rate]}")
     for rate, devices in _by_rate(slow):
-        why = "the plan multiplies in fp32; fp16 still halves the memory of stored tensors"
-        yield _precision("fp16_collapses", devices, f"{HALF[rate]}; bf16 is emulated only", why)
+        yield _precision("fp16_collapses", devices, f"{HALF[rate]}; bf16 is emulated only")
 
 
-def _precision(case: str, devices: Sequence[Device], facts: str, why: str) -> Finding:
+def _precision(case: str, devices: Sequence[Device], facts: str) -> Finding:
     old = any(device.compute_capability < TF32_MINIMUM for device in devices)
     tf32 = f"; no TF32 below {'.'.join(map(str, TF32_MINIMUM))}" if old else ""
-    what = f"{with_capability(devices)}: {facts}{tf32}"
-    return Finding(
-        f"precision.{case}", Severity.NOTE, what, why, where=(CAPABILITY, "catalogue"), affects=device_ids(devices)
-    )
+    return finding(f"precision.{case}", f"{with_capability(devices)}: {facts}{tf32}", affects=device_ids(devices))
 
 
 def _by_rate(devices: Iterable[Device]) -> Iterator[tuple[str, list[Device]]]:

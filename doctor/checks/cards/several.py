@@ -13,7 +13,7 @@ from rl_compat.capability.attention import sdpa_backends
 from rl_compat.capability.binaries import wheel_supports
 from rl_compat.capability.kernels import triton
 from rl_compat.capability.precision import compute_dtype
-from rl_compat.doctor.findings import Certainty, Finding, Remedy, Severity, Step, finding, ok
+from rl_compat.doctor.findings import Finding, Remedy, Severity, finding, ok, remedy
 from rl_compat.doctor.remedies import shell, unset
 from rl_compat.doctor.tables.cards import device_ids, names, with_capability
 from rl_compat.doctor.tables.rows import capability_text, is_unknown, library_row, serves
@@ -33,7 +33,6 @@ KINDS = {
     "numa_node": "one NUMA node",
     "system": "the link between processors",
 }
-ONE_DEVICE = "a run of this project trains on one card and is not affected"
 
 
 def check_mixed_devices(hardware: Hardware) -> Iterator[Finding]:
@@ -172,18 +171,12 @@ def _without_peers(hardware: Hardware) -> Iterator[Finding]:
         return
     first, second = _ends(hardware, (expected or pairs)[0])
     more = f"; {len(pairs) - 1} more pairs cannot either" if len(pairs) > 1 else ""
-    access_control = Remedy(
-        "if the cards share a switch or bridge, disable the IOMMU or the access control (ACS) of the PCIe bridges in "
-        "the firmware setup; in a virtual machine, do so on the host",
-        Step.SYSTEM,
-    )
     yield finding(
         "links.no_peer_access",
         f"cuda:{first.index} `{first.name}` and cuda:{second.index} `{second.name}` cannot access each other's memory"
         + more,
-        *((access_control,) if expected else ()),
+        *((remedy("no_access_control"),) if expected else ()),
         severity=Severity.NOTE if expected else Severity.OK,
-        why=f"NCCL goes through host memory between them, which is slower; {ONE_DEVICE}",
     )
 
 
@@ -194,12 +187,10 @@ def _doubtful(hardware: Hardware) -> Iterator[Finding]:
     pairs = [_ends(hardware, link) for link in hardware.links if link.peer_access and link.kind != "nvlink"]
     cards = [first for first, second in pairs if _is_late_geforce(first) and _is_late_geforce(second)]
     if cards:
-        disable = "make NCCL go through host memory"
         yield finding(
             "links.doubtful_peer_access",
             f"CUDA reports peer access between `{cards[0].name}` cards, which do not support it",
-            shell(disable, "export NCCL_P2P_DISABLE=1", certainty=Certainty.UNCERTAIN),
-            why=f"NCCL then hangs or computes wrong sums, unless the driver was modified to allow it; {ONE_DEVICE}",
+            remedy("no_peer_access"),
         )
 
 
@@ -214,7 +205,7 @@ def _disabled(hardware: Hardware) -> Iterator[Finding]:
             "links.switched_off",
             " and ".join(f"{name}=`{environment[name]}`" for name in off),
             unset(*off),
-            why=f"NCCL does not use a faster connection between the cards{sockets}; {ONE_DEVICE}",
+            why=f"NCCL does not use a faster connection between the cards{sockets}; a run on one card is not affected",
             where=tuple(off),
         )
 
@@ -249,12 +240,10 @@ def check_nccl(hardware: Hardware) -> Iterator[Finding]:
     if not without:
         yield ok("nccl.has_code", f"NCCL {version} has code for {names(hardware.devices)}")
         return
-    yield Finding(
+    yield finding(
         "nccl.no_code",
-        Severity.WARNING,
         f"NCCL {version} has no code for {with_capability(without)}",
-        f"programs that use NCCL across these cards stop with `no kernel image`; {ONE_DEVICE}",
+        remedy("use_gloo"),
         where=(package,),
         affects=("several GPUs", *device_ids(without)),
-        remedies=(Remedy("use one of these cards, or the `gloo` backend of torch.distributed", Step.SETTING),),
     )

@@ -32,16 +32,14 @@ def check_visible_devices(hardware: Hardware) -> Iterator[Finding]:
         return
     entries = [entry.strip() for entry in value.split(",")]
     if means_no_gpu(value):
-        what, why = f"{VISIBLE}=`{value}` means no GPU", "training runs on the CPU"
-        yield finding("visible_devices.none", what, unset(VISIBLE), why=why)
+        yield finding("visible_devices.none", f"{VISIBLE}=`{value}` means no GPU", unset(VISIBLE))
     elif hardware.driver.nvml_error is None and (hardware.devices or hardware.hidden_devices):
         found = list(_entries(hardware, value, entries))
         yield from found or [_understood(hardware, value)]
     elif len(entries) > len(hardware.devices):
         shown = names(hardware.devices) or "none"
         what = f"{VISIBLE}=`{value}` has {len(entries)} entries but CUDA shows {len(hardware.devices)}: {shown}"
-        why = "an entry matches no device; CUDA silently ends the list there"
-        yield _finding(hardware, "fewer", what, why, unset(VISIBLE))
+        yield _finding(hardware, "fewer", what, unset(VISIBLE))
     else:
         yield _understood(hardware, value)
     if _is_ambiguous(hardware, entries):
@@ -73,20 +71,18 @@ def _entries(hardware: Hardware, value: str, entries: list[str]) -> Iterator[Fin
         name = gpus[match.position].name
         if match in picked:
             what = f"{VISIBLE}=`{value}` names `{name}` twice, the second time as `{entry}`"
-            yield _finding(hardware, "repeated", what, "CUDA then shows no device at all", _better(hardware, value))
+            yield _finding(hardware, "repeated", what, _better(hardware, value))
             return
         number = INDEX.match(entry)
         if number and not INDEX.fullmatch(entry):
             what = f"{VISIBLE}=`{value}`: CUDA reads only `{number.group()}` of `{entry}`, which is `{name}`"
-            why = "separate entries with commas; CUDA does not support ranges"
-            yield _finding(hardware, "half_read", what, why, _better(hardware, value))
+            yield _finding(hardware, "half_read", what, _better(hardware, value))
         picked.append(match)
     if any(gpus[match.position].mig_slices or match.slice_position is not None for match in picked) and len(picked) > 1:
         what = f"{VISIBLE}=`{value}` names {len(picked)} devices, one of them a MIG slice"
-        why = "a process sees one MIG slice and no other device: start one process per slice"
         first = hardware.devices[0].uuid if hardware.devices else None
         only = shell("select one slice", f"export {VISIBLE}={first}") if first else shell("list them", "nvidia-smi -L")
-        yield _finding(hardware, "beside_a_slice", what, why, only)
+        yield _finding(hardware, "beside_a_slice", what, only)
 
 
 def _unrestricted(hardware: Hardware) -> list[Device]:
@@ -123,19 +119,16 @@ def _dead_entry(hardware: Hardware, value: str, entry: str, reason: str, num_gpu
     elif not entry:
         case, reason = "empty_entry", "is empty"
     what = f"{VISIBLE}=`{value}`: `{entry}` {reason}"
-    why = "CUDA silently ends the list at the first entry that it cannot resolve"
-    return _finding(hardware, case, what, why, _better(hardware, value))
+    return _finding(hardware, case, what, _better(hardware, value))
 
 
-def _finding(hardware: Hardware, case: str, what: str, why: str, remedy: Remedy) -> Finding:
-    return Finding(
+def _finding(hardware: Hardware, case: str, what: str, remedy: Remedy) -> Finding:
+    return finding(
         f"visible_devices.{case}",
-        Severity.WARNING if hardware.devices else Severity.FAILURE,
         what,
-        why,
-        where=(VISIBLE, "nvml"),
+        *dict.fromkeys((remedy, unset(VISIBLE))),
+        severity=Severity.WARNING if hardware.devices else Severity.FAILURE,
         affects=device_ids(hardware.devices) or ("training",),
-        remedies=tuple(dict.fromkeys((remedy, unset(VISIBLE)))),
     )
 
 

@@ -20,10 +20,6 @@ from rl_compat.units import GIB, format_bytes
 NAME = "bitsandbytes"
 SMALL_MEMORY_BYTES = 12 * GIB
 "on cards up to this size, 8-bit optimizers make room for a larger model"
-WHY = (
-    "`optimizer.name=adamw8bit` and a 4-bit base under LoRA do not work without it; other optimizers need 8 bytes per "
-    "parameter"
-)
 INSTALLED = "installed packages"
 
 
@@ -39,8 +35,7 @@ def check_bitsandbytes(hardware: Hardware) -> Iterator[Finding]:
     elif library == "cpu":
         yield _without_gpu_library(hardware, version)
     elif library not in (None, "cuda"):
-        what = f"{NAME} {version} does not load its library: {library}"
-        yield _broken(hardware, version, "does_not_load", what, WHY, (NAME,))
+        yield _broken(hardware, version, "does_not_load", f"{NAME} {version} does not load its library: {library}")
     elif reasons := missing_code(hardware):
         yield _without_code(hardware, version, reasons)
     else:
@@ -73,7 +68,7 @@ def _without_gpu_library(hardware: Hardware, version: str) -> Finding:
     else:
         cause = f"it did not find `{library_file(cuda)}`"
     what = f"{NAME} {version} is installed but loaded `libbitsandbytes_cpu.so`, without a GPU library: {cause}"
-    return _broken(hardware, version, "no_gpu_library", what, WHY, (NAME,), by_torch=by_torch)
+    return _broken(hardware, version, "no_gpu_library", what, by_torch=by_torch)
 
 
 def _without_code(hardware: Hardware, version: str, reasons: tuple[str, ...]) -> Finding:
@@ -81,29 +76,17 @@ def _without_code(hardware: Hardware, version: str, reasons: tuple[str, ...]) ->
     torch = hardware.software.torch
     by_torch = torch is not None and not all(torch_has_code(torch, device) for device in hardware.devices)
     what = "; ".join(reasons) + ("; this torch, whose CUDA version it follows, has none either" if by_torch else "")
-    why = f"its first operation on such a card fails with `no kernel image is available`; {WHY}"
-    return _broken(hardware, version, "no_code", what, why, ("torch", INSTALLED), by_torch=by_torch)
+    return _broken(hardware, version, "no_code", what, by_torch=by_torch)
 
 
-def _broken(
-    hardware: Hardware,
-    version: str,
-    case: str,
-    what: str,
-    why: str,
-    where: tuple[str, ...],
-    *,
-    by_torch: bool = False,
-) -> Finding:
+def _broken(hardware: Hardware, version: str, case: str, what: str, *, by_torch: bool = False) -> Finding:
     """A finding about the library; not a problem of its own if torch causes it."""
-    return Finding(
+    return finding(
         f"bitsandbytes.{case}",
-        Severity.OK if by_torch else Severity.WARNING,
         what,
-        why,
-        where=where,
+        *(() if by_torch else _remedies(hardware, version)),
+        severity=Severity.OK if by_torch else Severity.WARNING,
         affects=device_ids(hardware.devices),
-        remedies=() if by_torch else _remedies(hardware, version),
     )
 
 
@@ -119,8 +102,7 @@ def _mismatch(hardware: Hardware, version: str) -> Finding | None:
         what = f"{NAME} {version} needs torch {row['torch']}, this is {torch.version}"
     else:
         return None
-    remedies = _remedies(hardware, version)
-    return finding("bitsandbytes.mismatch", what, *remedies, why=WHY)
+    return finding("bitsandbytes.mismatch", what, *_remedies(hardware, version))
 
 
 def _works(hardware: Hardware, version: str) -> Finding:

@@ -8,7 +8,7 @@ from typing import Any
 from rl_compat.capability.binaries import parse_version
 from rl_compat.capability.bitsandbytes import NOT_LISTED
 from rl_compat.capability.devices import torch_version
-from rl_compat.doctor.findings import Finding, Remedy, Severity, finding, ok
+from rl_compat.doctor.findings import Finding, Remedy, finding, ok
 from rl_compat.doctor.remedies import pip_install, pip_uninstall
 from rl_compat.doctor.tables.cards import device_ids, with_capability
 from rl_compat.doctor.tables.engines import (
@@ -41,8 +41,7 @@ def check_vllm(hardware: Hardware) -> Iterator[Finding]:
     error = hardware.software.import_errors.get("vllm")
     row = vllm_row(version)
     if is_unknown("vllm", version):
-        what, why = f"vLLM {version} is newer than the table", f"it may work; the tables cannot tell. {OWN_ENGINE}"
-        yield finding("vllm.unknown", what, why=why)
+        yield finding("vllm.unknown", f"vLLM {version} is newer than the table")
     elif row is None or target_of(hardware).machine in NOT_LISTED:
         what = f"vLLM {version} is not in the table, which starts at 0.2.0 and lists wheels for x86_64"
         yield ok("vllm.not_listed", what, INSTALLED, affects=("rollout",))
@@ -50,14 +49,12 @@ def check_vllm(hardware: Hardware) -> Iterator[Finding]:
         yield _without_code(hardware, version, row, lacking)
         return
     elif strange := mismatches(hardware, row):
-        why = f"it is compiled for one torch and supports certain releases of transformers; {OWN_ENGINE}"
-        yield _vllm_warning(hardware, "mismatch", f"vLLM {version} needs {strange}", why, INSTALLED, row)
+        yield _vllm_warning(hardware, "mismatch", f"vLLM {version} needs {strange}", row)
         return
     elif error is None:
         yield _works(hardware, version, row)
     if error is not None:
-        what = f"vLLM {version} does not import: {error}"
-        yield _vllm_warning(hardware, "does_not_import", what, OWN_ENGINE, "vllm", row)
+        yield _vllm_warning(hardware, "does_not_import", f"vLLM {version} does not import: {error}", row)
 
 
 def _absent(hardware: Hardware) -> Finding:
@@ -112,7 +109,6 @@ def _without_code(hardware: Hardware, version: str, row: Row, lacking: list[Devi
         "vllm.no_code",
         f"off on {with_capability(lacking)}: vLLM {version} has code from {row['wheel_min_cc']} on; {which}",
         *(() if other is None else (_install(hardware, other),)),
-        why=OWN_ENGINE,
         affects=("rollout", *device_ids(lacking)),
     )
 
@@ -122,7 +118,7 @@ def _forks(lacking: list[Device]) -> str:
     return f" (unsupported forks: {', '.join(forks)})" if forks else ""
 
 
-def _vllm_warning(hardware: Hardware, case: str, what: str, why: str, where: str, installed: Row | None) -> Finding:
+def _vllm_warning(hardware: Hardware, case: str, what: str, installed: Row | None) -> Finding:
     """Remedies: first a release that matches everything here, then uninstalling, then one that changes torch."""
     remove = _without(hardware, "vllm")
     row = _other_release(hardware, installed)
@@ -131,7 +127,7 @@ def _vllm_warning(hardware: Hardware, case: str, what: str, why: str, where: str
         repaired = installed is not None and row["vllm"] == installed["vllm"]
         harmless = repaired or not mismatches(hardware, row)
         remedies = (_install(hardware, row), remove) if harmless else (remove, _install(hardware, row))
-    return Finding(f"vllm.{case}", Severity.WARNING, what, why, (where,), ("rollout",), remedies)
+    return finding(f"vllm.{case}", what, *remedies)
 
 
 def _other_release(hardware: Hardware, installed: Row | None) -> Row | None:
@@ -186,8 +182,7 @@ def _cpu_package(hardware: Hardware, name: str, version: str) -> Finding:
         )
     if hardware.devices:
         what = f"{name} {version} is installed but does not use {hardware.devices[0].name}"
-        why = "rollouts with it would run on the CPU"
-        return finding("vllm_cpu.on_a_gpu_machine", what, why=why)
+        return finding("vllm_cpu.on_a_gpu_machine", what)
     return ok("vllm_cpu.works", f"{name} {version} matches torch {torch_version(hardware)}", INSTALLED)
 
 
@@ -221,26 +216,15 @@ def _sglang(hardware: Hardware, version: str, row: Row) -> Finding:
         what = f"sglang {version} has kernels for the cards here and matches this torch"
         return ok("sglang.works", what, INSTALLED)
     if lacking:
-        case, severity = "no_code", Severity.NOTE
         what = f"off on {with_capability(lacking)}: sglang {version} has kernels from {row['cc_min']} on"
-    else:
-        also = f"CUDA {cuda}, this torch has {build.cuda}" if old_cuda and build else ""
-        case, severity = "mismatch", Severity.WARNING
-        what = f"sglang {version} needs {' and '.join(filter(None, (strange, also)))}"
-    return Finding(
-        f"sglang.{case}",
-        severity,
-        what,
-        "it fails at the start; this project's own engine runs on these cards",
-        where=(INSTALLED,),
-        affects=("rollout",),
-        remedies=(_without(hardware, "sglang"),) if severity is Severity.WARNING else (),
-    )
+        return finding("sglang.no_code", what)
+    also = f"CUDA {cuda}, this torch has {build.cuda}" if old_cuda and build else ""
+    what = f"sglang {version} needs {' and '.join(filter(None, (strange, also)))}"
+    return finding("sglang.mismatch", what, _without(hardware, "sglang"))
 
 
 def _newer(id: str, name: str, version: str) -> Finding:
-    what, why = f"{name} {version} is newer than the table", "it may work; the tables cannot tell"
-    return Finding(id, Severity.NOTE, what, why, (INSTALLED,))
+    return finding(id, f"{name} {version} is newer than the table")
 
 
 def _without(hardware: Hardware, name: str) -> Remedy:

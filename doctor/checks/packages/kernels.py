@@ -101,16 +101,14 @@ def _broken(hardware: Hardware, name: str, version: str, error: str) -> Finding:
     severity = Severity.NOTE if useless else Severity.WARNING
     fatal = MODULES.get(name, name) in hardware.software.import_errors.get("transformers", "")
     other_torch = "undefined symbol" in error or "cannot open shared object" in error
-    return Finding(
+    return finding(
         "attention_packages.does_not_import",
-        Severity.FAILURE if fatal else severity,
         f"{name} {version} does not import: {error}{'; it was built for another torch' if other_torch else ''}",
-        "transformers imports it and fails too"
-        if fatal
-        else "transformers assumes that an installed package works and fails when a model requests it",
+        pip_uninstall(hardware, f"uninstall {name}: training does not need it", name),
+        severity=Severity.FAILURE if fatal else severity,
+        why="transformers imports it and fails too" if fatal else None,
         where=(name,),
         affects=("training", "rollout") if fatal else ("rollout",),
-        remedies=(pip_uninstall(hardware, f"uninstall {name}: training does not need it", name),),
     )
 
 

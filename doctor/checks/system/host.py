@@ -6,8 +6,8 @@ import codecs
 import re
 from collections.abc import Iterator
 
-from rl_compat.doctor.checks.system.container import run_container, wsl_memory
-from rl_compat.doctor.findings import Certainty, Finding, Remedy, Severity, Step, finding, ok
+from rl_compat.doctor.checks.system.container import run_container
+from rl_compat.doctor.findings import Finding, Remedy, Severity, finding, ok, remedy
 from rl_compat.doctor.remedies import shell
 from rl_compat.hardware.types import Device, Hardware, Host
 from rl_compat.planning.memory.activations import FP32_BYTES
@@ -29,14 +29,13 @@ def check_ram(hardware: Hardware) -> Iterator[Finding]:
     available = min(host.ram_available_bytes, host.ram_limit_bytes)
     cards = sum(device.memory_total_bytes for device in hardware.devices if not shares_ram(device, host))
     case, severity, why = judge_ram(available, cards, limited=_limited(host))
-    yield Finding(
+    yield finding(
         f"ram.{case}",
-        severity,
         _ram_text(host, available) + (f", the cards have {format_bytes(cards)}" if cards else ""),
-        why,
+        *(_more_ram(host, available) if severity else ()),
+        severity=severity,
+        why=why,
         where=("/proc/meminfo", "cgroup") if _limited(host) else ("/proc/meminfo",),
-        affects=("offload",) if case == "no_offload" else ("training",) if severity else (),
-        remedies=tuple(_more_ram(host, available)) if severity else (),
     )
 
 
@@ -79,21 +78,18 @@ def _ram_text(host: Host, available: int) -> str:
 
 def _more_ram(host: Host, available: int) -> Iterator[Remedy]:
     if available < host.ram_limit_bytes // 2:
-        command = "ps -eo pid,user,rss,comm --sort=-rss | head"
-        yield shell("see which programs use it, and stop those that are not needed", command)
+        yield remedy("stop_programs")
     if _limited(host):
         yield _raise_limit(host)
     if host.wsl:
-        yield wsl_memory()
-    yield Remedy("train adapters, whose optimizer states are small: `model.lora_rank=16`", Step.SETTING)
+        yield remedy("wsl_memory")
+    yield remedy("train_adapters")
 
 
 def _raise_limit(host: Host) -> Remedy:
     if host.container == "kubernetes":
-        return Remedy("raise `resources.limits.memory` of the container in the pod", Step.CONTAINER)
-    if host.container:
-        return run_container(host, "start the container with a higher limit, or without one", "--memory=SIZE")
-    return Remedy("request more memory where the limit is set: in the batch job or the systemd slice", Step.SYSTEM)
+        return remedy("memory_of_pod")
+    return run_container(host, "memory_of_container") if host.container else remedy("memory_of_job")
 
 
 def check_cpu(hardware: Hardware) -> Iterator[Finding]:
@@ -112,16 +108,12 @@ def check_cpu(hardware: Hardware) -> Iterator[Finding]:
 
 def _no_avx2(hardware: Hardware) -> Finding:
     on_cpu = not hardware.devices
-    slow = "training on it is slow" if on_cpu else "an offloaded optimizer is slow"
-    plain = "do not quantize weights, and use the plain optimizer: `model.quantization=none optimizer.name=adamw`"
-    return Finding(
+    return finding(
         "cpu.no_avx2",
-        Severity.WARNING if on_cpu else Severity.NOTE,
         f"{hardware.host.cpu_name} has no `avx2`",
-        f"the CPU libraries of bitsandbytes and vLLM stop with `illegal instruction`, and {slow}",
-        where=("/proc/cpuinfo",),
+        remedy("plain_optimizer"),
+        severity=Severity.WARNING if on_cpu else Severity.NOTE,
         affects=("training",) if on_cpu else ("offload",),
-        remedies=(Remedy(plain, Step.SETTING),),
     )
 
 
@@ -137,7 +129,6 @@ def _threads(hardware: Hardware) -> Iterator[Finding]:
         "cpu.few_threads" if few else "cpu.many_threads",
         f"`OMP_NUM_THREADS={threads}`, but {_cores(hardware.host)} usable",
         shell("let torch use all available cores", f"export OMP_NUM_THREADS={cores}"),
-        why="torch leaves cores idle" if few else "the threads compete for too few cores",
     )
 
 
@@ -150,24 +141,13 @@ def check_file_descriptors(hardware: Hardware) -> Iterator[Finding]:
     limit, num_devices = hardware.host.file_descriptor_limit, len(hardware.devices)
     if limit is None:
         return
-    case, severity, why = "enough", Severity.OK, ""
+    what = f"a process may open {'any number of' if limit < 0 else limit} files"
     if 0 <= limit < FEW_FILES:
-        case, severity = "few", Severity.WARNING
-        why = "libraries, data and trackers can exceed it: `too many open files` in the middle of a run"
+        yield finding("file_descriptors.few", what, remedy("raise_limit", limit=ENOUGH_FILES))
     elif 0 <= limit < ENOUGH_FILES and num_devices >= MANY_DEVICES:
-        case, severity = "few_for_workers", Severity.NOTE
-        why = f"Ray opens sockets between the workers of all {num_devices} GPUs"
-    what = "raise the limit of this shell; if the hard limit (`ulimit -Hn`) is lower, ask the administrator"
-    raise_it = shell(what, f"ulimit -n {ENOUGH_FILES}", certainty=Certainty.UNCERTAIN)
-    yield Finding(
-        f"file_descriptors.{case}",
-        severity,
-        f"a process may open {'any number of' if limit < 0 else limit} files",
-        why,
-        where=("RLIMIT_NOFILE",),
-        affects=("training",) if severity else (),
-        remedies=(raise_it,) if severity else (),
-    )
+        yield finding("file_descriptors.few_for_workers", what, remedy("raise_limit", limit=ENOUGH_FILES))
+    else:
+        yield ok("file_descriptors.enough", what, "RLIMIT_NOFILE")
 
 
 def check_terminal(hardware: Hardware) -> Iterator[Finding]:
@@ -182,8 +162,8 @@ def check_terminal(hardware: Hardware) -> Iterator[Finding]:
     yield finding(
         "terminal.encoding",
         what,
-        shell("make Python use UTF-8 in any locale", "export PYTHONUTF8=1"),
-        shell("use a UTF-8 locale", "export LC_ALL=C.UTF-8 LANG=C.UTF-8"),
+        remedy("utf8_in_python"),
+        remedy("utf8_locale"),
     )
 
 

@@ -7,20 +7,17 @@ import shlex
 from collections.abc import Iterator
 
 from rl_compat.doctor.checks.system.storage import must_install_torch
-from rl_compat.doctor.findings import Certainty, Finding, Remedy, Step, finding, ok
+from rl_compat.doctor.findings import Certainty, Finding, Remedy, Step, finding, ok, remedy
 from rl_compat.doctor.remedies import shell
 from rl_compat.doctor.tables.rows import required
 from rl_compat.hardware.system.software import recorded_packages
 from rl_compat.hardware.types import Endpoint, Hardware
 
 PUBLIC_HUB = "https://huggingface.co"
-MIRROR = "https://MIRROR"
 SLOW_SECONDS = 5.0
 OFFLINE_VARIABLES = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 TRUE = ("1", "on", "yes", "true")
 PROXIES = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy")
-CACHED_ONLY = shell("once the model is cached, do not contact the hub", "export HF_HUB_OFFLINE=1")
-COPY = Remedy("download the model elsewhere and set its folder: `model.path=/PATH/TO/MODEL`", Step.SETTING)
 
 
 def check_hub(hardware: Hardware) -> Iterator[Finding]:
@@ -52,8 +49,7 @@ def _answers(endpoint: Endpoint) -> Finding:
     what = f"the {'hub mirror' if mirror else 'hub'} {endpoint.url} answers{took}"
     if endpoint.seconds is None or endpoint.seconds <= SLOW_SECONDS:
         return ok("hub.mirror" if mirror else "hub.reachable", what, where)
-    why = "every start of a run asks it whether the model has changed"
-    return finding("hub.slow", what, CACHED_ONLY, why=why, where=(where,))
+    return finding("hub.slow", what, remedy("cached_only"), where=(where,))
 
 
 def _no_hub(endpoint: Endpoint, hardware: Hardware) -> Finding:
@@ -73,14 +69,11 @@ def _ways_out(endpoint: Endpoint, hardware: Hardware, *, mirror: bool) -> Iterat
     """First what the error suggests, last what may help."""
     yield from _by_cause(endpoint, hardware)
     if _nothing_answers(hardware):
-        what = "work offline: cached models, local folders and GGUF files train, and no run waits for an answer"
-        yield shell(what, "export HF_HUB_OFFLINE=1")
+        yield remedy("work_offline")
     else:
-        what, command = "set a mirror that this network can reach", f"export HF_ENDPOINT={MIRROR}"
-        other = shell(what, command, certainty=Certainty.PLACEHOLDER)
-        yield shell("use the public hub", "unset HF_ENDPOINT") if mirror else other
-        yield CACHED_ONLY
-    yield COPY
+        yield remedy("public_hub" if mirror else "set_mirror")
+        yield remedy("cached_only")
+    yield remedy("copy_model")
     yield from _set_proxy(hardware)
 
 
@@ -97,23 +90,14 @@ def _by_cause(endpoint: Endpoint, hardware: Hardware) -> Iterator[Remedy]:
         address = shlex.quote("https://" + endpoint.url)
         yield shell("write the address with its scheme", f"export HF_ENDPOINT={address}")
     elif re.search(r"certificate|\bSSL|\bTLS", endpoint.error or "", re.IGNORECASE):
-        yield shell(
-            "trust the certificate of the proxy; the administrator provides it",
-            "export SSL_CERT_FILE=/PATH/TO/CA.pem REQUESTS_CA_BUNDLE=/PATH/TO/CA.pem",
-            certainty=Certainty.PLACEHOLDER,
-        )
+        yield remedy("trust_certificate")
     elif proxy is not None:
-        yield shell(
-            f"check that the proxy in {proxy} is correct and has its password",
-            f"export {proxy}=http://USER:PASSWORD@PROXY:PORT",
-            certainty=Certainty.PLACEHOLDER,
-        )
+        yield remedy("check_proxy", proxy=proxy)
 
 
 def _set_proxy(hardware: Hardware) -> Iterator[Remedy]:
     if _proxy(hardware) is None:
-        command = "export HTTPS_PROXY=http://PROXY:PORT"
-        yield shell("set the proxy, if this network has one", command, certainty=Certainty.PLACEHOLDER)
+        yield remedy("set_proxy")
 
 
 def _proxy(hardware: Hardware) -> str | None:
@@ -157,11 +141,6 @@ def _other_sources(endpoint: Endpoint, hardware: Hardware) -> Iterator[Remedy]:
             what = f"install the matching torch build from {others[0].url}, if it has it"
             yield Remedy(what, Step.TORCH, (shlex.join(program),), Certainty.UNCERTAIN)
         elif endpoint.role == "package_index":
-            command = f"export PIP_INDEX_URL={MIRROR}/simple"
-            yield shell("set an index that this network can reach", command, certainty=Certainty.PLACEHOLDER)
-    yield shell(
-        "download the wheels elsewhere into a folder, and let pip use only that folder",
-        "export PIP_NO_INDEX=1 PIP_FIND_LINKS=/PATH/TO/WHEELS",
-        certainty=Certainty.PLACEHOLDER,
-    )
+            yield remedy("set_index")
+    yield remedy("bring_wheels")
     yield from _set_proxy(hardware)

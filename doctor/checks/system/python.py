@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 
 from rl_compat.capability.binaries import parse_version, wheel_supports
-from rl_compat.doctor.findings import Finding, Remedy, Severity, Step, finding, ok
+from rl_compat.doctor.findings import Finding, Remedy, Severity, Step, finding, ok, remedy
 from rl_compat.doctor.remedies import (
     new_environment,
     new_python,
@@ -24,7 +24,6 @@ from rl_compat.doctor.tables.wheels import MACHINES, NoTorchBuildError, Target, 
 from rl_compat.hardware.types import Hardware
 
 KINDS = {"venv": "in a virtual environment", "conda": "in a conda environment", "system": "of the system"}
-NO_MATCH = "and reports only `no matching distribution`"
 
 
 def check_python(hardware: Hardware) -> Iterator[Finding]:
@@ -42,7 +41,7 @@ def _version(hardware: Hardware) -> Finding | None:
     if parse_version(wanted.python) < OLDEST_PYTHON:
         oldest = ".".join(map(str, OLDEST_PYTHON))
         what = f"Python {version} is older than {oldest}, the oldest that rl_compat supports"
-        return _refused(what, "too_old", other_python(hardware) or (new_python(hardware, oldest),))
+        return finding("python.too_old", what, *(other_python(hardware) or (new_python(hardware, oldest),)))
     newest = listed_pythons()[-1]
     if parse_version(wanted.python) > parse_version(newest):
         what = f"Python {version} is newer than {newest}, the newest for which the tables list a torch"
@@ -51,20 +50,8 @@ def _version(hardware: Hardware) -> Finding | None:
         wanted.builds()
     except NoTorchBuildError as error:
         if error.obstacle == "python" and not _has_a_torch_that_serves(hardware):
-            return _refused(str(error), "outside_wheels", other_python(hardware))
+            return finding("python.outside_wheels", str(error), *other_python(hardware))
     return None
-
-
-def _refused(what: str, case: str, remedies: tuple[Remedy, ...]) -> Finding:
-    return Finding(
-        f"python.{case}",
-        Severity.FAILURE,
-        what,
-        f"pip finds no torch for this Python and these cards, {NO_MATCH}",
-        where=("python",),
-        affects=("installation", "training"),
-        remedies=remedies,
-    )
 
 
 def _has_a_torch_that_serves(hardware: Hardware) -> bool:
@@ -81,8 +68,8 @@ def _processor(hardware: Hardware) -> Finding | None:
     return finding(
         "python.processor",
         f"this Python is for {machine}, torch is published for {' and '.join(MACHINES)}",
-        Remedy("use a 64-bit Python, or another machine", Step.PYTHON),
-        Remedy("build torch from source for this processor", Step.TORCH),
+        remedy("use_64_bit"),
+        remedy("build_torch"),
     )
 
 
@@ -96,17 +83,13 @@ def _c_library(hardware: Hardware) -> Finding | None:
         return None
     needed = needed_glibc(releases()[0]["torch"], "cpu", wanted.machine)
     last = f"; torch {best.version} is the last that supports it" if best else ""
-    return Finding(
+    return finding(
         "python.musl" if wanted.libc == "musl" else "python.glibc_too_old",
-        Severity.NOTE if best else Severity.FAILURE,
         f"the C library is {wanted.libc}, torch is published for glibc {needed} and newer{last}",
-        "new releases of numpy and pyarrow have no wheels for it either: `PIP_ONLY_BINARY=:all:` makes pip install "
-        "older ones instead of compiling for an hour"
-        if best
-        else f"pip finds no torch for this system, {NO_MATCH}",
-        where=("platform",),
+        newer_system(),
+        severity=Severity.NOTE if best else Severity.FAILURE,
+        why=None if best else "pip finds no torch for this system and reports only `no matching distribution`",
         affects=("installation",) if best else ("installation", "training"),
-        remedies=(newer_system(),),
     )
 
 
@@ -121,16 +104,11 @@ def _environment(hardware: Hardware) -> Finding | None:
     software = hardware.software
     python = f"Python {software.python} at `{software.executable or 'python3'}`"
     if software.externally_managed:
-        case, severity = "externally_managed", Severity.WARNING
         what = f"{python} belongs to the operating system, and pip refuses to install into it (PEP 668)"
-        why = "nothing can be installed or repaired here, and forcing it can break programs of the system"
-    elif software.environment_kind == "system" and not hardware.host.container:
-        case, severity, what = "no_environment", Severity.NOTE, f"{python} is not a virtual environment"
-        why = "packages that one project installs here replace those that another needs"
-    else:
-        return None
-    remedies = (new_environment(hardware),)
-    return Finding(f"python.{case}", severity, what, why, ("python",), ("installation",), remedies)
+        return finding("python.externally_managed", what, new_environment(hardware))
+    if software.environment_kind == "system" and not hardware.host.container:
+        return finding("python.no_environment", f"{python} is not a virtual environment", new_environment(hardware))
+    return None
 
 
 def check_installs(hardware: Hardware) -> Iterator[Finding]:
@@ -151,16 +129,14 @@ def check_installs(hardware: Hardware) -> Iterator[Finding]:
 def _twice(hardware: Hardware, name: str, folders: tuple[str, ...]) -> Finding:
     """The first one is imported; the remedy removes it if it is not in the environment."""
     first, others = folders[0], folders[1:]
-    return Finding(
-        "installs.torch_twice" if name == "torch" else f"installs.{name.replace('-', '_')}_twice",
-        Severity.WARNING if name in ("torch", "triton") else Severity.NOTE,
-        f"{name} is installed {len(folders)} times: `{first}` is imported and hides "
-        + " and ".join(f"`{folder}`" for folder in others),
-        "pip changes one and Python imports the other, so reinstalling has no effect",
-        where=("sys.path",),
-        affects=("installation",),
-        remedies=_one_of(hardware, name, first),
+    hidden = " and ".join(f"`{folder}`" for folder in others)
+    found = finding(
+        "installs.twice",
+        f"{name} is installed {len(folders)} times: `{first}` is imported and hides {hidden}",
+        *_one_of(hardware, name, first),
+        severity=Severity.WARNING if name in ("torch", "triton") else Severity.NOTE,
     )
+    return replace(found, id=f"installs.{name.replace('-', '_')}_twice")
 
 
 def _one_of(hardware: Hardware, name: str, first: str) -> tuple[Remedy, ...]:
@@ -174,7 +150,7 @@ def _one_of(hardware: Hardware, name: str, first: str) -> tuple[Remedy, ...]:
         return (unset("PYTHONPATH"),)
     uninstall = pip_uninstall(hardware, f"uninstall the one in `{first}`; pip removes the first", name)
     if "/.local/lib/python" in first or "/Library/Python/" in first:
-        return (shell("ignore packages in the home folder", "export PYTHONNOUSERSITE=1"), uninstall)
+        return (remedy("ignore_home"), uninstall)
     return (uninstall,)
 
 

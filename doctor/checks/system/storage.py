@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from rl_compat.capability.optimizers import STATE_BYTES
-from rl_compat.doctor.findings import Certainty, Finding, Remedy, Severity, Step, ok
+from rl_compat.doctor.findings import Certainty, Finding, Remedy, Severity, Step, finding, ok
 from rl_compat.doctor.remedies import shell
 from rl_compat.hardware.types import Folder, Hardware, Host
 from rl_compat.planning.memory.activations import FP32_BYTES
@@ -35,13 +34,11 @@ ROLES = {
     "packages": "packages folder",
 }
 PURPOSES = {
-    "run": f"{CHECKPOINTS} checkpoints of SmolLM2-135M with its optimizer need that much; a run stops if it cannot "
-    "write one",
+    "run": f"{CHECKPOINTS} checkpoints of SmolLM2-135M with its optimizer need that much; a run stops without them",
     "temporary": "workers, compiled kernels and installations unpack there",
     "packages": "torch and its dependencies need that much during the installation",
-    "hub_cache": "a model of two billion parameters in half precision needs that much",
-    "model_cache": "a model of two billion parameters in half precision needs that much",
 }
+"what the space is for; in a cache, a model of MODEL_BYTES"
 MOVABLE = {
     "temporary": ("TMPDIR", "tmp", "temporary files"),
     "hub_cache": ("HF_HOME", "huggingface", "models of the hub"),
@@ -54,42 +51,17 @@ FREE_SPACE = "free space there, or "
 WINDOWS_FILE_SYSTEMS = ("9p", "drvfs", "v9fs")
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """Why a folder cannot be written, classified by the error of a test file."""
-
-    case: str
-    pattern: str
-    why: str
-    look: str
-    "a command that shows more; `{}` is the folder"
-
-
 NO_SPACE = r"no space left"
-FULL = Fault("full", "", "the file system is full", "df -h {}")
-FAULTS = (
-    Fault(
-        "hangs",
-        r"no answer within",
-        "the file system does not answer: a network server is down, or a disk is failing",
-        "findmnt --types nfs,nfs4,cifs,fuse.sshfs,ceph,lustre",
-    ),
-    Fault("gone", r"does not exist", "it was deleted, or its disk is not mounted", "ls -ld {}"),
-    Fault("quota", r"quota exceeded", "the quota of this user or group is used up", "quota -s"),
-    Fault(
-        "inodes",
-        NO_SPACE,
-        "bytes are free but the file system accepts no further file: its inodes are used up, or space is reserved",
-        "df -i {}",
-    ),
-    Fault(
-        "read_only",
-        r"read-only file system",
-        "it is mounted read-only, or became read-only after a disk error",
-        "findmnt -T {}",
-    ),
-    Fault("not_writable", "", "it belongs to another user, or to the system", "ls -ld {}"),
-)
+FAULTS = {
+    "hangs": (r"no answer within", "findmnt --types nfs,nfs4,cifs,fuse.sshfs,ceph,lustre"),
+    "gone": (r"does not exist", "ls -ld {}"),
+    "quota": (r"quota exceeded", "quota -s"),
+    "inodes": (NO_SPACE, "df -i {}"),
+    "read_only": (r"read-only file system", "findmnt -T {}"),
+    "not_writable": (r"", "ls -ld {}"),
+    "full": (r"^$", "df -h {}"),
+}
+"why a folder cannot be written: the error of a test file, and a command that shows more about a folder"
 
 
 def check_disk(hardware: Hardware) -> Iterator[Finding]:
@@ -140,28 +112,23 @@ def _is_full(folder: Folder) -> bool:
     return folder.free_bytes is not None and folder.free_bytes < NOTHING_BYTES and not other_error
 
 
-def _fault_of(folder: Folder) -> Fault:
+def _fault_of(folder: Folder) -> str:
     if _is_full(folder):
-        return FULL
-    return next(fault for fault in FAULTS if re.search(fault.pattern, folder.error or "", re.IGNORECASE))
+        return "full"
+    return next(case for case, (pattern, _) in FAULTS.items() if re.search(pattern, folder.error or "", re.IGNORECASE))
 
 
-def _cannot_write(check: str, fault: Fault, folders: Sequence[Folder], hardware: Hardware) -> Finding:
+def _cannot_write(check: str, fault: str, folders: Sequence[Folder], hardware: Hardware) -> Finding:
     """A run stops without its own folders; without a cache it can still use cached models."""
-    effect = "a run stops when it writes there"
-    if check == "caches":
-        effect = "models that are not cached yet can be neither downloaded nor prepared"
     roles = tuple(dict.fromkeys(folder.role for folder in folders))
-    first = FREE_SPACE if fault == FULL else ""
-    looks = dict.fromkeys(fault.look.format(shlex.quote(folder.path)) for folder in folders)
-    return Finding(
-        f"{check}.{fault.case}",
-        Severity.WARNING if check == "caches" else Severity.FAILURE,
+    looks = dict.fromkeys(FAULTS[fault][1].format(shlex.quote(folder.path)) for folder in folders)
+    return finding(
+        f"{check}.{fault}",
         "; ".join(_state(folder) for folder in folders),
-        f"{effect}: {fault.why}",
+        *_elsewhere(roles, hardware, FREE_SPACE if fault == "full" else ""),
+        shell("see why", *looks),
         where=tuple(dict.fromkeys(folder.path for folder in folders)),
         affects=roles,
-        remedies=(*_elsewhere(roles, hardware, first), shell("see why", *looks)),
     )
 
 
@@ -180,14 +147,14 @@ def _space(check: str, folder: Folder, needed: int, hardware: Hardware) -> Findi
     if free is None or free >= needed:
         what = f"{name} can be written" if free is None else f"{name} has {format_bytes(free)} free"
         return ok(f"{check}.enough", what, folder.path)
-    return Finding(
+    return finding(
         f"{check}.small",
-        Severity.FAILURE if folder.role == "packages" else Severity.WARNING,
         f"{name} has {format_bytes(free)} free and should have {format_bytes(needed)}",
-        PURPOSES[folder.role],
+        *_elsewhere([folder.role], hardware, FREE_SPACE),
+        severity=Severity.FAILURE if folder.role == "packages" else Severity.WARNING,
+        why=PURPOSES.get(folder.role),
         where=(folder.path,),
         affects=(folder.role,),
-        remedies=tuple(_elsewhere([folder.role], hardware, FREE_SPACE)),
     )
 
 
@@ -197,14 +164,12 @@ def _slow(check: str, folder: Folder, hardware: Hardware) -> Iterator[Finding]:
         return
     if folder.file_system not in WINDOWS_FILE_SYSTEMS and not re.match(r"/mnt/[a-z](/|$)", folder.path):
         return
-    yield Finding(
+    yield finding(
         f"{check}.windows_disk",
-        Severity.WARNING,
         f"{ROLES[folder.role]} `{folder.path}` is on a Windows disk",
-        "WSL reads and writes there many times slower than on its own disk: models and checkpoints take minutes",
+        *_elsewhere([folder.role], hardware, parent="$HOME"),
         where=(folder.path,),
         affects=(folder.role,),
-        remedies=tuple(_elsewhere([folder.role], hardware, parent="$HOME")),
     )
 
 

@@ -1,20 +1,22 @@
-"""Whether torch is installed, imports, is a release that rl_compat supports, and has code for the cards."""
+"""Whether torch is installed, imports or why not, is a release that rl_compat supports, and has code for the cards."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 
 from rl_compat.capability.binaries import needs_ptx, parse_version, wheel_supports
-from rl_compat.doctor.checks.torch.imports import import_error
-from rl_compat.doctor.findings import Finding, Remedy, Severity, Step, finding, ok
-from rl_compat.doctor.remedies import install_torch, shell, torch_remedies
+from rl_compat.doctor.findings import Finding, Remedy, Severity, Step, finding, ok, remedy
+from rl_compat.doctor.remedies import install_torch, newer_system, pip_install, shell, torch_remedies
 from rl_compat.doctor.tables.cards import device_ids, with_capability
-from rl_compat.doctor.tables.rows import satisfies, transformers_row
+from rl_compat.doctor.tables.rows import first_match, satisfies, transformers_row
 from rl_compat.doctor.tables.target import has_a_build, known_driver, suitable_torch
 from rl_compat.doctor.tables.torch import BEYOND, OLDEST, needed_driver
 from rl_compat.doctor.tables.wheels import NoTorchBuildError
 from rl_compat.hardware.types import Device, Hardware, TorchBuild
 
+LONGEST = 300
+"characters of an error that are shown"
 SLOW_SECONDS = 20.0
 "an import that takes longer reads from a slow disk"
 FOREIGN_BUILDS = {"rocm": "AMD GPUs (ROCm)", "xpu": "Intel GPUs (XPU)"}
@@ -65,9 +67,9 @@ def _wrong_release(hardware: Hardware, torch: TorchBuild) -> Finding | None:
     release = parse_version(torch.version)[:2]
     oldest, newest = (".".join(map(str, bound)) for bound in (OLDEST, (BEYOND[0], BEYOND[1] - 1)))
     if release >= BEYOND:
-        what = f"torch {torch.version} is newer than {newest}, the newest that the tables list"
-        why = "it may work; the tables cannot tell"
-        return finding("torch.unknown", what, why=why)
+        return finding(
+            "torch.unknown", f"torch {torch.version} is newer than {newest}, the newest that the tables list"
+        )
     if release >= OLDEST:
         return None
     cards = [device.compute_capability for device in hardware.devices]
@@ -97,7 +99,7 @@ def _slow(hardware: Hardware, seconds: float) -> Finding:
     return finding(
         "torch.slow",
         f"importing torch took {seconds:.0f} s" + (f" from `{folder.path}`{system}" if folder else ""),
-        Remedy("move the virtual environment to a local disk", Step.PYTHON),
+        remedy("move_environment"),
     )
 
 
@@ -164,12 +166,83 @@ def _compiles(hardware: Hardware, torch: TorchBuild, devices: list[Device]) -> F
         then = f", which needs driver {needed} or newer; driver {driver} is installed"
     else:
         case, severity, then = "ptx_only", Severity.WARNING, f", which needs driver {needed or 'of its CUDA'} or newer"
-    return Finding(
+    return finding(
         f"torch_architectures.{case}",
-        severity,
         what + then,
-        "the first start takes minutes, and an older driver refuses with `unsupported toolchain`",
-        where=("torch", "driver"),
+        *(() if enough else (install_torch(hardware),)),
+        severity=severity,
         affects=device_ids(devices),
-        remedies=() if enough else (install_torch(hardware),),
     )
+
+
+def import_error(hardware: Hardware, error: str) -> Finding:
+    """The failure, explained by the first reason whose pattern matches the error."""
+    reason = first_match("imports", error)
+    shown = error if len(error) <= LONGEST else f"{error[:LONGEST]} …"
+    version = hardware.software.packages.get("torch")
+    what = f"torch{f' {version}' if version else ''} does not import: {shown}"
+    why = reason["why"].replace("{cpu}", hardware.host.cpu_name)
+    remedies = REMEDIES[reason["id"]](hardware)
+    return Finding(f"torch.{reason['id']}", Severity.FAILURE, what, why, ("torch",), ("training",), remedies)
+
+
+def _conflict(hardware: Hardware) -> tuple[Remedy, ...]:
+    """If a library path is set, the check `libraries` has the command; otherwise the packages do not match."""
+    paths = [name for name in ("LD_LIBRARY_PATH", "LD_PRELOAD") if hardware.environment.get(name)]
+    return () if paths else _reinstall(hardware)
+
+
+def _reinstall(hardware: Hardware) -> tuple[Remedy, ...]:
+    """Install torch and its dependencies again, even if the same version is installed."""
+    return tuple(_forced(remedy) for remedy in torch_remedies(hardware))
+
+
+def _forced(remedy: Remedy) -> Remedy:
+    forced = tuple(
+        line if "--force-reinstall" in line else line.replace(" pip install ", " pip install --force-reinstall ")
+        for line in remedy.commands
+    )
+    return replace(remedy, commands=forced if remedy.step is Step.TORCH else remedy.commands)
+
+
+def _numpy(hardware: Hardware) -> tuple[Remedy, ...]:
+    upgrade = pip_install(hardware, "install a numpy that matches this torch", "--upgrade", "numpy")
+    return (upgrade, *torch_remedies(hardware))
+
+
+def _old_cpu(hardware: Hardware) -> tuple[Remedy, ...]:
+    return (remedy("limit_instructions"), *torch_remedies(hardware))
+
+
+def _trace(hardware: Hardware) -> Remedy:
+    python = hardware.software.executable or "python"
+    return shell("see where it stops", f"{python} -X faulthandler -X importtime -c 'import torch'")
+
+
+def _newer_system(hardware: Hardware) -> tuple[Remedy, ...]:
+    """A newer system, or the last torch for this one."""
+    return (newer_system(), *(remedy for remedy in torch_remedies(hardware) if remedy.step is Step.TORCH))
+
+
+def _newer_runtime(hardware: Hardware) -> tuple[Remedy, ...]:
+    if hardware.software.environment_kind == "conda":
+        return (remedy("conda_runtime"),)
+    return (remedy("newer_runtime"), *_conflict(hardware))
+
+
+REMEDIES: Mapping[str, Callable[[Hardware], tuple[Remedy, ...]]] = {
+    "hangs": lambda hardware: (_trace(hardware), *_reinstall(hardware)),
+    "illegal_instruction": _old_cpu,
+    "killed": lambda hardware: (remedy("more_memory"),),
+    "crashes": lambda hardware: (*_reinstall(hardware), _trace(hardware)),
+    "system_too_old": _newer_system,
+    "runtime_too_old": _newer_runtime,
+    "undefined_symbol": _conflict,
+    "driver_library_missing": lambda hardware: (),
+    "library_missing": _reinstall,
+    "numpy": _numpy,
+    "no_room": lambda hardware: (remedy("folder_with_room"),),
+    "incomplete": _reinstall,
+    "fails": lambda hardware: (*_reinstall(hardware), _trace(hardware)),
+}
+"by the id of the reason"

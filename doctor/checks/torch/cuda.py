@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from rl_compat.capability.binaries import parse_version
-from rl_compat.doctor.checks.cards.device_nodes import UVM, start_with_gpus
-from rl_compat.doctor.checks.cards.gpu import keeps_out
-from rl_compat.doctor.findings import Certainty, Finding, Remedy, Severity, Step, finding, ok
+from rl_compat.doctor.checks.cards.gpu import UVM, keeps_out, start_with_gpus
+from rl_compat.doctor.findings import Certainty, Finding, Remedy, Severity, Step, finding, ok, remedy
 from rl_compat.doctor.remedies import shell, torch_remedies, unset, update_driver
 from rl_compat.doctor.tables.cards import device_ids
 from rl_compat.doctor.tables.rows import Row, first_match
@@ -165,8 +164,7 @@ def _two_drivers(hardware: Hardware) -> tuple[Remedy, ...]:
     if "compat" in library + paths or version not in (None, hardware.driver.module_version):
         return ()
     restart = _on_the_host(hardware, "restart the machine, so that the kernel loads the module of the new driver")
-    older = Remedy("use an image whose CUDA version is not newer than the host's driver", Step.CONTAINER)
-    return (older, restart) if hardware.host.container else (restart,)
+    return (remedy("older_image"), restart) if hardware.host.container else (restart,)
 
 
 def _nodes(hardware: Hardware) -> tuple[Remedy, ...]:
@@ -183,9 +181,7 @@ def _nodes(hardware: Hardware) -> tuple[Remedy, ...]:
 
 
 def _permission(hardware: Hardware) -> tuple[Remedy, ...]:
-    closed = ", ".join(hardware.driver.closed_device_nodes)
-    what = f"let this user open {closed}: join the group that owns the files and log in again"
-    return (Remedy(what, Step.SYSTEM, ("sudo usermod -aG video $USER",), Certainty.UNCERTAIN),)
+    return (remedy("open_nodes", files=", ".join(hardware.driver.closed_device_nodes)),)
 
 
 def _container(hardware: Hardware) -> Remedy:
@@ -210,22 +206,17 @@ def _no_device(hardware: Hardware) -> tuple[Remedy, ...]:
     return (*hidden, *_nodes(hardware))
 
 
-def _free_memory(hardware: Hardware) -> tuple[Remedy, ...]:
-    look = "nvidia-smi --query-compute-apps=pid,process_name,used_memory --format=csv"
-    return (shell("see which programs use the memory (`device_memory` lists them), and wait or ask", look),)
-
-
 def _shared_mode(hardware: Hardware) -> tuple[Remedy, ...]:
     modes = {device.compute_mode for device in hardware.devices} - {None, "default"}
     if modes:
         what = f"the compute mode is {' and '.join(sorted(map(str, modes)))}: set it to default"
         return (_on_the_host(hardware, what, "sudo nvidia-smi --compute-mode=DEFAULT"),)
-    return (*_free_memory(hardware), _on_the_host(hardware, "restart the machine while nobody uses the card"))
+    return (remedy("free_memory"), _on_the_host(hardware, "restart the machine while nobody uses the card"))
 
 
 def _mps(hardware: Hardware) -> tuple[Remedy, ...]:
     start = _on_the_host(hardware, "start the server of NVIDIA's Multi-Process Service", "nvidia-cuda-mps-control -d")
-    return (shell("run without it", "unset CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY"), start)
+    return (remedy("run_without_mps"), start)
 
 
 def _lost(hardware: Hardware) -> tuple[Remedy, ...]:
@@ -243,7 +234,7 @@ REMEDIES: Mapping[str, Callable[[Hardware], tuple[Remedy, ...]]] = {
     "two_drivers": _two_drivers,
     "forward_compatibility": _two_drivers,
     "mps": _mps,
-    "out_of_memory": _free_memory,
+    "out_of_memory": lambda hardware: (remedy("free_memory"),),
     "unavailable": _shared_mode,
     "lost": _lost,
     "no_library": _no_library,

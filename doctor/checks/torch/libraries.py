@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from rl_compat.capability.binaries import TEGRA, parse_version
 from rl_compat.capability.devices import torch_has_code
 from rl_compat.doctor.checks.torch.cuda import classify_start_error, driver_fits
-from rl_compat.doctor.findings import Finding, Remedy, Severity, finding, ok
+from rl_compat.doctor.findings import Finding, Remedy, Severity, finding, ok, remedy
 from rl_compat.doctor.remedies import pip_install, shell, unset
 from rl_compat.doctor.tables.cards import device_ids, with_capability
 from rl_compat.doctor.tables.rows import first_match, is_unknown, library_row, pinned_library, serves
@@ -61,28 +60,25 @@ def _driver_library(hardware: Hardware) -> Iterator[Finding]:
     """A libcuda that is not the driver's own; it matters if CUDA does not answer."""
     broken = _silent(hardware)
     for case, folder, why in _foreign_drivers(hardware):
-        yield Finding(
+        yield finding(
             f"libraries.{case}",
-            Severity.FAILURE if broken else Severity.OK,
             f"libcuda may come from `{folder}`" + (", and CUDA does not answer" if broken else ""),
-            why,
+            *_without(hardware, [folder]),
+            severity=Severity.FAILURE if broken else Severity.OK,
+            why=why,
             where=("LD_LIBRARY_PATH",) if folder in _folders(hardware) else ("libcuda.so.1",),
             affects=("training",) if broken else (),
-            remedies=_without(hardware, [folder]),
         )
 
 
-def _foreign_drivers(hardware: Hardware) -> Iterator[tuple[str, str, str]]:
-    """Case, folder and reason: a libcuda of a compat folder, a stub for linking, or one of another driver version."""
+def _foreign_drivers(hardware: Hardware) -> Iterator[tuple[str, str, str | None]]:
+    """Case, folder and its own reason: a libcuda of a compat folder, a stub for linking, one of another driver."""
     driver = hardware.driver
     found = str(PurePosixPath(driver.cuda_library).parent) if driver.cuda_library else ""
-    for case, pattern, why in (
-        ("compat", COMPAT, "it is of a newer release than the driver, which only data-centre cards support"),
-        ("stubs", STUBS, "it is meant for linking only and contains no code"),
-    ):
+    for case, pattern in (("compat", COMPAT), ("stubs", STUBS)):
         folder = next((folder for folder in (*_folders(hardware), found) if pattern.search(folder)), None)
         if folder is not None:
-            yield case, folder, why
+            yield case, folder, None
     library, loaded = driver.cuda_library_version, driver.module_version
     if library and loaded and library != loaded and not COMPAT.search(found):
         yield "other_driver", found, f"it belongs to driver {library}, but driver {loaded} is loaded"
@@ -155,11 +151,10 @@ def _without(hardware: Hardware, folders: Sequence[str]) -> tuple[Remedy, ...]:
     rest = [entry for entry in listed if entry.rstrip("/") not in harmful or _of_the_driver(hardware, entry)]
     if len(rest) == len(listed):
         return (shell(f"find out what adds {_and(folders)}: `ldconfig` or the start of the container", "ldconfig -p"),)
-    once = shell("try once without it", "env -u LD_LIBRARY_PATH rlc doctor")
     if not rest:
-        return (unset("LD_LIBRARY_PATH"), once)
+        return (unset("LD_LIBRARY_PATH"), remedy("try_without_paths"))
     what = f"remove {_and(folders)} from LD_LIBRARY_PATH and from the shell's start-up file"
-    return (shell(what, f"export LD_LIBRARY_PATH={shlex.quote(':'.join(rest))}"), once)
+    return (shell(what, f"export LD_LIBRARY_PATH={shlex.quote(':'.join(rest))}"), remedy("try_without_paths"))
 
 
 def _versions(hardware: Hardware) -> Iterator[Finding]:
@@ -186,32 +181,11 @@ def _and(items: Sequence[str]) -> str:
     return " and ".join(f"`{item}`" for item in items)
 
 
-@dataclass(frozen=True, slots=True)
-class CudaLibrary:
-    """A CUDA library, the packages that contain it, and what fails without it."""
-
-    name: str
-    packages: dict[str, str]
-    "by CUDA's major version"
-    severity: Severity
-    why: str
-
-
-LIBRARIES = (
-    CudaLibrary(
-        "cuDNN",
-        {"12": "nvidia-cudnn-cu12", "13": "nvidia-cudnn-cu13"},
-        Severity.WARNING,
-        "convolutions and other cuDNN operations fail with `no kernel image` or CUDNN_STATUS_NOT_SUPPORTED; "
-        "language models hardly use them",
-    ),
-    CudaLibrary(
-        "cuBLAS",
-        {"12": "nvidia-cublas-cu12", "13": "nvidia-cublas"},
-        Severity.FAILURE,
-        "matrix products, and so all training, fail with CUBLAS_STATUS_ARCH_MISMATCH",
-    ),
-)
+CUDA_LIBRARIES = {
+    "cuDNN": {"12": "nvidia-cudnn-cu12", "13": "nvidia-cudnn-cu13"},
+    "cuBLAS": {"12": "nvidia-cublas-cu12", "13": "nvidia-cublas"},
+}
+"packages with a CUDA library, by its name and CUDA's major version"
 
 
 def check_cuda_libraries(hardware: Hardware) -> Iterator[Finding]:
@@ -220,20 +194,20 @@ def check_cuda_libraries(hardware: Hardware) -> Iterator[Finding]:
     if not hardware.devices or hardware.emulated is not None or torch is None or torch.cuda is None:
         return
     fine = []
-    for library in LIBRARIES:
-        package = library.packages.get(torch.cuda.partition(".")[0], "")
+    for name, packages in CUDA_LIBRARIES.items():
+        package = packages.get(torch.cuda.partition(".")[0], "")
         version = hardware.software.packages.get(package)
         if version is not None:
-            finding = _wrong_library(hardware, library, package, version)
-            if finding is None:
-                fine.append(f"{library.name} {version}")
+            wrong = _wrong_library(hardware, name.lower(), package, version)
+            if wrong is None:
+                fine.append(f"{name} {version}")
             else:
-                yield finding
+                yield wrong
     if fine:
         yield ok("cuda_libraries.fine", f"with code for the cards here: {', '.join(fine)}", "installed packages")
 
 
-def _wrong_library(hardware: Hardware, library: CudaLibrary, package: str, version: str) -> Finding | None:
+def _wrong_library(hardware: Hardware, library: str, package: str, version: str) -> Finding | None:
     """A library without code for a card that torch has code for, or newer than the one torch was built with.
 
     Integrated devices have libraries of their own.
@@ -248,23 +222,17 @@ def _wrong_library(hardware: Hardware, library: CudaLibrary, package: str, versi
     if lacking and not any(device.compute_capability > newest for device in lacking):
         serving = library_row(package, pinned) if pinned else None
         back = serving is not None and all(serves(serving["sm"], device.compute_capability) for device in lacking)
-        return Finding(
-            f"cuda_libraries.{library.name.lower()}",
-            library.severity,
+        return finding(
+            f"cuda_libraries.{library}",
             f"{package} {version} has no code for {with_capability(lacking)}; its code starts at sm_{min(row['sm'])}",
-            library.why,
-            where=("installed packages",),
+            *((_downgrade(hardware, package, pinned),) if pinned and back and pinned != version else ()),
             affects=device_ids(lacking),
-            remedies=(_downgrade(hardware, package, pinned),) if pinned and back and pinned != version else (),
         )
     if pinned and parse_version(version) > parse_version(pinned):
-        return Finding(
-            f"cuda_libraries.{library.name.lower()}_upgraded",
-            Severity.NOTE,
+        return finding(
+            f"cuda_libraries.{library}_upgraded",
             f"{package} {version} is newer than {pinned}, which torch {torch.version} was built with",
-            "usually harmless; downgrade it first if an operation fails unexpectedly",
-            where=("installed packages",),
-            remedies=(_downgrade(hardware, package, pinned),),
+            _downgrade(hardware, package, pinned),
         )
     return None
 

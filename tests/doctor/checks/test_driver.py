@@ -10,8 +10,7 @@ import pytest
 from fakes.doctor import missing
 from fakes.machines import recorded
 
-from rl_compat.doctor.checks.driver.driver import check_driver, check_kernel_module
-from rl_compat.doctor.checks.driver.nvml import check_nvml
+from rl_compat.doctor.checks.cards.driver import check_driver, check_kernel_module, check_nvml
 from rl_compat.doctor.findings import Certainty, Finding, Severity, Step
 from rl_compat.doctor.tables.cards import all_cards
 from rl_compat.doctor.tables.drivers import first_driver, install_driver, last_branch, needed_module, recommended_branch

@@ -1,4 +1,4 @@
-"""The NVIDIA driver: loaded, consistent, of a branch and with a kernel module that support the cards."""
+"""The NVIDIA driver: loaded, consistent, of a branch and with a kernel module that support the cards; and NVML."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import date
 
-from rl_compat.capability.binaries import wheel_supports
-from rl_compat.doctor.findings import Certainty, Finding, Remedy, Severity, Step, finding, ok
-from rl_compat.doctor.remedies import WSL_LIBRARY_PATH, shell
-from rl_compat.doctor.tables.cards import Card, all_cards, names
+from rl_compat.capability.binaries import TEGRA, wheel_supports
+from rl_compat.doctor.findings import Finding, Remedy, Severity, finding, ok, remedy
+from rl_compat.doctor.remedies import pip_install
+from rl_compat.doctor.tables.cards import Card, all_cards, device_ids, names
 from rl_compat.doctor.tables.drivers import (
     branch_of,
     branch_row,
@@ -27,6 +27,7 @@ from rl_compat.hardware.types import Hardware
 CUDA_13 = (13, 0)
 WSL_LIBRARIES = "/usr/lib/wsl/"
 VERSION_FILE = "/proc/driver/nvidia/version"
+INTEGRATED = TEGRA | {(11, 0)}
 
 
 def check_driver(hardware: Hardware, *, today: date | None = None) -> Iterator[Finding]:
@@ -52,17 +53,11 @@ def _under_wsl(hardware: Hardware) -> Finding:
     if library is None or library.startswith(WSL_LIBRARIES):
         supports = f", supports CUDA up to {hardware.driver.cuda_version}" if hardware.driver.cuda_version else ""
         return ok("driver.windows", f"the Windows driver is in use{supports}")
-    remove = Remedy(
-        "remove the Linux driver from WSL (package names as on Ubuntu)",
-        Step.SYSTEM,
-        ("sudo apt-get purge 'libnvidia-compute-*' 'nvidia-driver-*'",),
-        Certainty.UNCERTAIN,
-    )
     return finding(
         "driver.linux_in_wsl",
         f"`libcuda.so.1` comes from `{library}`, not from `{WSL_LIBRARIES}lib`",
-        shell("put the Windows library first", WSL_LIBRARY_PATH),
-        remove,
+        remedy("windows_library_first"),
+        remedy("remove_linux_driver"),
     )
 
 
@@ -74,23 +69,12 @@ def _mismatch(hardware: Hardware) -> Iterator[Finding]:
     library = driver.version if driver.version not in (None, module) else None
     if not reported and library is None:
         return
-    restart = Remedy("restart the machine: it then loads the module that matches the libraries", Step.DRIVER)
-    reload_module = Remedy(
-        "stop every program on the GPUs and the desktop, then reload the module",
-        Step.DRIVER,
-        ("sudo rmmod nvidia_uvm nvidia_drm nvidia_modeset nvidia", "sudo modprobe nvidia nvidia_uvm"),
-        Certainty.UNCERTAIN,
-    )
-    restart_container = Remedy(
-        "restart the container: it still has the libraries from before the host's driver changed; "
-        "if `nvidia-smi` fails on the host too, restart the host",
-        Step.CONTAINER,
-    )
+    ways = ("restart_container",) if hardware.host.container else ("restart_for_module", "reload_module")
     yield finding(
         "driver.mismatch",
         f"the kernel module of the driver is {module}, its libraries are {library or 'of another version'}"
         + (f": {driver.nvml_error}" if reported else ""),
-        *((restart_container,) if hardware.host.container else (restart, reload_module)),
+        *map(remedy, ways),
     )
 
 
@@ -98,12 +82,11 @@ def _missing(hardware: Hardware, cards: tuple[Card, ...]) -> Iterator[Finding]:
     without = [card for card in cards if why_unlisted(hardware, card) == "no_driver"]
     if not without:
         return
-    look = ("sudo modprobe nvidia", "sudo dmesg | tail", "dkms status")
     yield finding(
         "driver.missing",
         f"{names(without)} is installed ({', '.join(card.where for card in without)}) but no NVIDIA driver is loaded",
         install_driver(hardware, without),
-        shell("if it is installed, see why it is not loaded", *look),
+        remedy("see_unloaded"),
     )
 
 
@@ -152,13 +135,15 @@ def _branch(hardware: Hardware, cards: tuple[Card, ...], today: date) -> Iterato
     better = ended and branch_of(version) != advised
     kind = f"driver {version} is of branch R{row['branch']}"
     until = f" in {row['eol']}" if row["eol"] else ""
-    yield Finding(
-        "driver.branch_ended" if ended else "driver.branch",
-        Severity.NOTE if better else Severity.OK,
-        f"{kind}, whose support ended{until}" if ended else f"{kind} ({row['kind']}), supported until {row['eol']}",
-        f"it still works but gets no security fixes; R{advised} supports the same cards" if better else "",
-        where=("nvml",),
-        remedies=(install_driver(hardware, cards),) if better else (),
+    if not ended:
+        yield ok("driver.branch", f"{kind} ({row['kind']}), supported until {row['eol']}", "nvml")
+        return
+    yield finding(
+        "driver.branch_ended",
+        f"{kind}, whose support ended{until}",
+        *((install_driver(hardware, cards),) if better else ()),
+        severity=Severity.NOTE if better else Severity.OK,
+        why=f"it still works but gets no security fixes; R{advised} supports the same cards" if better else "",
     )
 
 
@@ -206,21 +191,13 @@ def check_kernel_module(hardware: Hardware) -> Iterator[Finding]:
 
 
 def _wrong_module(hardware: Hardware, module: str, cards: list[Card]) -> Finding:
-    if module == "open":
-        case, rule = "open_below_7_5", "supports cards from compute capability 7.5 on"
-        why = "the open module needs a processor on the card (GSP) that older cards do not have"
-    else:
-        case, rule = "proprietary_on_blackwell", "does not support Blackwell cards"
-        why = "from Blackwell on, NVIDIA supports its cards with the open module only"
+    rule = {"open": "supports cards from compute capability 7.5 on", "proprietary": "does not support Blackwell cards"}
     listed = ", ".join(f"{card.name} has {capability_text(card.capability)}" for card in cards if card.capability)
-    return Finding(
-        f"kernel_module.{case}",
-        Severity.WARNING if hardware.devices else Severity.FAILURE,
-        f"the {module} kernel module is loaded, which {rule}: {listed}",
-        f"{why}; nvidia-smi prints `No devices were found`",
-        where=(VERSION_FILE, "PCI bus"),
-        affects=("training",),
-        remedies=(install_driver(hardware, cards),),
+    return finding(
+        "kernel_module.open_below_7_5" if module == "open" else "kernel_module.proprietary_on_blackwell",
+        f"the {module} kernel module is loaded, which {rule[module]}: {listed}",
+        install_driver(hardware, cards),
+        severity=Severity.WARNING if hardware.devices else Severity.FAILURE,
     )
 
 
@@ -231,7 +208,57 @@ def _no_common_module(hardware: Hardware, old: list[Card], new: list[Card]) -> F
     return finding(
         "kernel_module.no_common",
         f"{names(old)} needs the proprietary kernel module and {names(new)} needs the open one{loaded}",
-        Remedy(f"move {names(left_out)} to a second machine", Step.DRIVER),
-        Remedy(f"pass {names(left_out)} to a virtual machine with its own driver (vfio)", Step.DRIVER),
+        remedy("second_machine", cards=names(left_out)),
+        remedy("virtual_machine", cards=names(left_out)),
         severity=Severity.WARNING if hardware.devices else Severity.FAILURE,
     )
+
+
+def check_nvml(hardware: Hardware) -> Iterator[Finding]:
+    """Whether NVML, the driver's own interface, answers. Training does not need it, the doctor does.
+
+    Nothing without a card or a driver, or if the driver itself is at fault.
+    """
+    driver = hardware.driver
+    if hardware.emulated is not None or not (all_cards(hardware) or driver.version):
+        return
+    error = driver.nvml_error
+    if error is None:
+        devices = (*hardware.devices, *hardware.hidden_devices)
+        through_smi = any("nvidia-smi" in device.sources.values() for device in devices)
+        smi = ok("nvml.answers", "nvidia-smi answers; the package `nvidia-ml-py` is not used", "nvidia-smi")
+        yield smi if through_smi else ok("nvml.answers", "NVML answers", "nvml")
+    elif "version mismatch" not in error.lower() and "legacy" not in error.lower():
+        yield _no_answer(hardware, error)
+
+
+def _no_answer(hardware: Hardware, error: str) -> Finding:
+    """Without devices `gpu` or `driver` reports the failure, except of a container that lost its cards."""
+    case, *remedies = _why_silent(hardware, error)
+    from_cuda = "; the facts about the GPUs come from CUDA" if hardware.devices else ""
+    what = f"NVML does not answer ({error}){from_cuda}"
+    if case == "capability":
+        value = hardware.environment["NVIDIA_DRIVER_CAPABILITIES"]
+        what = f"NVML is not in this container: NVIDIA_DRIVER_CAPABILITIES=`{value}` lacks `utility`"
+    severity = Severity.WARNING if hardware.devices else Severity.OK
+    by_devices = {"not_permitted": severity, "silent": severity, "container_lost": severity or Severity.FAILURE}
+    return finding(f"nvml.{case}", what, *remedies, severity=by_devices.get(case), affects=device_ids(hardware.devices))
+
+
+def _why_silent(hardware: Hardware, error: str) -> tuple[str, *tuple[Remedy, ...]]:
+    """The case and its remedies."""
+    lower, container = error.lower(), hardware.host.container
+    capabilities = hardware.environment.get("NVIDIA_DRIVER_CAPABILITIES", "all").replace(" ", "").split(",")
+    if any(device.compute_capability in INTEGRATED for device in hardware.devices):
+        return ("integrated",)
+    if "not installed" in lower and "nvidia-ml-py" in lower:
+        return "not_installed", pip_install(hardware, "install NVIDIA's Python package for NVML", "nvidia-ml-py")
+    if hardware.host.wsl:
+        return "under_wsl", remedy("windows_library"), remedy("update_windows_driver")
+    if "permission" in lower:
+        return "not_permitted", remedy("see_permissions")
+    if container and "utility" not in capabilities and "all" not in capabilities:
+        return "capability", remedy("add_utility")
+    if "unknown error" in lower and container:
+        return "container_lost", remedy("name_devices"), remedy("use_cgroupfs")
+    return "silent", remedy("see_driver_message")

@@ -1,1 +1,0 @@
-"""Checks of the NVIDIA driver and of NVML."""
