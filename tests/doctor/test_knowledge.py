@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-
 ROOT = Path(__file__).parents[2]
 KNOWLEDGE = ROOT / "doctor" / "knowledge"
 OURS = (
