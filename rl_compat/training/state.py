@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ WEIGHTS_FILE = "weights.safetensors"
 TRAINING_FILE = "training.pt"
 BUFFER_BYTES = 64 * MIB
 "of host memory that are allocated at once: a power of two, which is what pinned memory comes in"
+ALIGNMENT_BYTES = 16
+"of a tensor in a buffer: a multiple of every element size"
 
 
 def save_training_state(
@@ -63,6 +66,14 @@ def _load_optimizer(optimizer: Any, state: Any) -> None:
         group.update(own)
 
 
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """Stands for a tensor in an optimizer state whose content is in a `HostCopy`."""
+
+    shape: torch.Size
+    dtype: torch.dtype
+
+
 class HostCopy:
     """A copy in host memory of everything that training changes, in buffers that are allocated once.
 
@@ -70,11 +81,11 @@ class HostCopy:
     """
 
     def __init__(self) -> None:
-        self._buffers: list[Tensor] = []
-        self._end = 0
-        "bytes of the buffers that have been written or read since the start of the copy"
+        self._layout: list[_Kept] = []
+        self._places: list[list[Tensor]] = []
+        "the parts of the buffers that hold each tensor"
         self._optimizer: Any = None
-        "the state of the optimizer with tensors on the meta device"
+        "the state of the optimizer with `_Kept` in place of tensors"
         self._stream: torch.cuda.Stream | None = None
         self._copied: torch.cuda.Event | None = None
 
@@ -86,8 +97,9 @@ class HostCopy:
         state = optimizer.state_dict()
         tensors = [*(parameter.detach() for parameter in parameters.values()), *_tensors_in(state)]
         self._optimizer = _without_data(state)
-        self._end = 0
         device = next((tensor.device for tensor in tensors if tensor.is_cuda), None)
+        if (layout := [_Kept(tensor.shape, tensor.dtype) for tensor in tensors]) != self._layout:
+            self._layout, self._places = layout, _allocate(layout, pin=device is not None)
         if device is None:
             self._write(tensors)
             return
@@ -107,51 +119,46 @@ class HostCopy:
         """Restore weights and optimizer, in place where their tensors still exist."""
         if self._copied is not None:
             self._copied.synchronize()
-        self._end = 0
+        places = iter(self._places)
         for parameter in parameters.values():
-            self._read(parameter.detach())
-        _load_optimizer(optimizer, self._with_data(self._optimizer, optimizer.state_dict()))
+            _read(parameter.detach(), next(places))
+        _load_optimizer(optimizer, _with_data(self._optimizer, optimizer.state_dict(), places))
 
-    def _write(self, tensors: Iterable[Tensor]) -> None:
-        for tensor in tensors:
-            content = _flat(tensor.contiguous())
-            for start, buffer in self._places(tensor.nbytes):
-                buffer.copy_(content[start : start + len(buffer)], non_blocking=True)
-
-    def _read(self, tensor: Tensor) -> Tensor:
-        """Fill a tensor with the next bytes of the copy."""
-        whole = tensor if tensor.is_contiguous() else torch.empty_like(tensor, memory_format=torch.contiguous_format)
-        content = _flat(whole)
-        for start, buffer in self._places(tensor.nbytes):
-            content[start : start + len(buffer)].copy_(buffer)
-        return tensor if whole is tensor else tensor.copy_(whole)
-
-    def _places(self, size: int) -> Iterator[tuple[int, Tensor]]:
-        """The parts of the buffers for the next `size` bytes, each with the number of bytes before it."""
-        done = 0
-        while done < size:
-            index, offset = divmod(self._end, BUFFER_BYTES)
-            if index == len(self._buffers):
-                pin = self._stream is not None
-                self._buffers.append(torch.empty(BUFFER_BYTES, dtype=torch.uint8, pin_memory=pin))
-            count = min(size - done, BUFFER_BYTES - offset)
-            yield done, self._buffers[index][offset : offset + count]
-            done, self._end = done + count, self._end + count
-
-    def _with_data(self, kept: Any, live: Any) -> Any:
-        """The kept state with its tensors read into those of the live state, or into new ones."""
-        if isinstance(kept, Tensor):
-            fits = isinstance(live, Tensor) and (live.shape, live.dtype) == (kept.shape, kept.dtype)
-            return self._read(live if fits else torch.empty_like(kept, device="cpu"))
-        if isinstance(kept, dict):
-            now = live if isinstance(live, dict) else {}
-            return {key: self._with_data(item, now.get(key)) for key, item in kept.items()}
-        return kept
+    def _write(self, tensors: Sequence[Tensor]) -> None:
+        """One call for all tensors: a call for each costs more than the copy of a small one."""
+        sources = [part for tensor, places in zip(tensors, self._places, strict=True) for part in _cut(tensor, places)]
+        torch._foreach_copy_([place for places in self._places for place in places], sources, non_blocking=True)
 
 
-def _flat(tensor: Tensor) -> Tensor:
-    """The bytes of a contiguous tensor."""
-    return tensor.reshape(-1).view(torch.uint8)
+def _allocate(layout: Iterable[_Kept], *, pin: bool) -> list[list[Tensor]]:
+    """Uninitialized host memory for each tensor, one after another in buffers of equal size."""
+    places: list[list[Tensor]] = []
+    buffer, end = torch.empty(0, dtype=torch.uint8), 0
+    for kept in layout:
+        parts: list[Tensor] = []
+        rest = kept.shape.numel() * kept.dtype.itemsize
+        while rest or not parts:
+            end += -end % ALIGNMENT_BYTES
+            if end >= len(buffer):
+                buffer, end = torch.empty(BUFFER_BYTES, dtype=torch.uint8, pin_memory=pin), 0
+            count = min(rest, BUFFER_BYTES - end)
+            parts.append(buffer[end : end + count].view(kept.dtype))
+            rest, end = rest - count, end + count
+        places.append([parts[0].view(kept.shape)] if len(parts) == 1 else parts)
+    return places
+
+
+def _cut(tensor: Tensor, places: Sequence[Tensor]) -> Sequence[Tensor]:
+    """The parts of a tensor that belong to its places: the tensor itself where it has one place."""
+    return [tensor] if len(places) == 1 else tensor.reshape(-1).split([len(place) for place in places])
+
+
+def _read(tensor: Tensor, places: Sequence[Tensor]) -> Tensor:
+    """Fill a tensor in place from its places, and return it."""
+    whole = tensor if tensor.is_contiguous() else torch.empty_like(tensor, memory_format=torch.contiguous_format)
+    for part, place in zip(_cut(whole, places), places, strict=True):
+        part.copy_(place)
+    return tensor if whole is tensor else tensor.copy_(whole)
 
 
 def _tensors_in(value: Any) -> Iterator[Tensor]:
@@ -164,10 +171,21 @@ def _tensors_in(value: Any) -> Iterator[Tensor]:
 
 def _without_data(value: Any) -> Any:
     if isinstance(value, Tensor):
-        return torch.empty_like(value, device="meta")
+        return _Kept(value.shape, value.dtype)
     if isinstance(value, dict):
         return {key: _without_data(item) for key, item in value.items()}
     return copy.deepcopy(value)
+
+
+def _with_data(kept: Any, live: Any, places: Iterator[Sequence[Tensor]]) -> Any:
+    """The kept state with its tensors read into those of the live state, or into new ones."""
+    if isinstance(kept, _Kept):
+        fits = isinstance(live, Tensor) and (live.shape, live.dtype) == (kept.shape, kept.dtype)
+        return _read(live if fits else torch.empty(kept.shape, dtype=kept.dtype), next(places))
+    if isinstance(kept, dict):
+        now = live if isinstance(live, dict) else {}
+        return {key: _with_data(item, now.get(key), places) for key, item in kept.items()}
+    return kept
 
 
 def _read_training_file(folder: Path) -> dict[str, Any]:

@@ -118,7 +118,7 @@ def test_a_copy_goes_to_pinned_memory_and_is_not_waited_for(wide_folder: Path) -
     engine.keep_state()
     assert engine.step is not None
     copy = engine.step._copy
-    assert all(buffer.is_pinned() for buffer in copy._buffers)
+    assert all(place.is_pinned() for places in copy._places for place in places)
     torch.cuda.synchronize(DEVICE)
     started, issued, done = (torch.cuda.Event(enable_timing=True) for _ in range(3))
     started.record()
