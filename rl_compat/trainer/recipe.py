@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from rl_compat.data.order.batches import Order
 from rl_compat.distributed.group import WorkerGroup
+from rl_compat.planning.types import PoolPlan
 from rl_compat.trainer.phases import Phases
+from rl_compat.training.state import CopyPlace
 from rl_compat.workers.setup import Setup, optimizer_steps_per_batch
 from rl_compat.workers.trained import TrainedWorker
 
@@ -58,11 +60,21 @@ class PreparedRun:
         return optimizer_steps_per_batch(self.setup.config)
 
     @property
-    def can_keep_a_step(self) -> bool:
-        """Whether host memory has room for a copy of all trained state, in addition to what the plan puts there."""
-        host, pools = self.setup.hardware.host, self.setup.plan.pools.values()
-        available = host.ram_available_bytes * self.setup.config.plan.memory_fraction
-        return self.checkpoint_bytes <= available - sum(pool.host_bytes for pool in pools)
+    def place_of_copies(self) -> CopyPlace | None:
+        """Where a copy of all trained state has room in addition to the plan; None if it has none."""
+        host_bytes = self.setup.hardware.host.ram_available_bytes * self.setup.config.plan.memory_fraction
+        return place_of_copies(self.setup.plan.pools.values(), size=self.checkpoint_bytes, host_bytes=host_bytes)
+
+
+def place_of_copies(pools: Collection[PoolPlan], *, size: int, host_bytes: float) -> CopyPlace | None:
+    """Where `size` bytes have room in addition to what the pools need. `host_bytes` is what the host may hold.
+
+    A device takes them where they fill at most half of what its plan leaves free, since a plan is an estimate.
+    """
+    free = (0 if pool.device == "cpu" else pool.memory_available_bytes - pool.peak_bytes for pool in pools)
+    if 2 * size <= min(free):
+        return "device"
+    return "host" if size <= host_bytes - sum(pool.host_bytes for pool in pools) else None
 
 
 class Recipe(Protocol, Generic[Collected]):

@@ -189,15 +189,18 @@ class Run:
     def _mark(self) -> None:
         """Make the boundary restorable after an error in the update, unless a checkpoint has it.
 
-        Models are copied to host memory, except where the only optimizer step is the last thing that can fail.
+        Models are copied, except to a host where the only optimizer step is the last thing that can fail.
         """
         if self.boundary.step == self.saved_step:
             return
+        place = self.prepared.place_of_copies
         changes_last = self.prepared.optimizer_steps_per_step == 1 and len(self.recipe.trained) == 1
-        copies = self.prepared.can_keep_a_step and not changes_last
         with self.timer("keep"):
             for group in self.recipe.trained.values():
-                group.run(TrainedWorker.keep_state if copies else TrainedWorker.mark_state).result()
+                if place is None or (place == "host" and changes_last):
+                    group.run(TrainedWorker.mark_state).result()
+                else:
+                    group.run(TrainedWorker.keep_state, place=place).result()
 
     def _put_back(self) -> None:
         for group in self.recipe.trained.values():
@@ -253,10 +256,10 @@ class Run:
         self.recipe.load(phases, step=self.resumed.step)
         self.timer.take()
         self._say_notes()
-        if self.config.trainer.save_every != 1 and not self.prepared.can_keep_a_step:
+        if self.config.trainer.save_every != 1 and self.prepared.place_of_copies is None:
             size = format_bytes(self.prepared.checkpoint_bytes)
             self.reporter.say(
-                f"warning: host memory has no room for a copy of the {size} that an update changes: an error in an "
+                f"warning: memory has no room for a copy of the {size} that an update changes: an error in an "
                 "update loses the steps since the last checkpoint; `trainer.save_every=1` loses none"
             )
         if self.resumed.path is None:

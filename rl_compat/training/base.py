@@ -30,7 +30,7 @@ from rl_compat.training.micro_batches import (
 from rl_compat.training.offload import HostWeights
 from rl_compat.training.optimizers import OptimizerSettings
 from rl_compat.training.precision import autocast_for
-from rl_compat.training.state import load_trained_weights
+from rl_compat.training.state import CopyPlace, load_trained_weights
 from rl_compat.training.step import OptimizerStep
 from rl_compat.training.types import BatchTotals, LossFunction, TokenOutputs
 
@@ -134,12 +134,12 @@ class TrainEngine:
         """Record the current state without a copy: `put_back_state` restores it as long as no weight has changed."""
         self._trained().mark(limits=(self.limits.max_rows, self.limits.max_tokens))
 
-    def keep_state(self) -> None:
-        """Copy the current state to host memory, for `put_back_state`.
+    def keep_state(self, place: CopyPlace) -> None:
+        """Copy the current state, for `put_back_state`: next to the state where it has room, or to host memory.
 
         The copy may still run when this returns; the next optimizer step waits for it.
         """
-        self._trained().keep(limits=(self.limits.max_rows, self.limits.max_tokens))
+        self._trained().keep(limits=(self.limits.max_rows, self.limits.max_tokens), place=place)
 
     def put_back_state(self) -> None:
         """Restore the state of the last `mark_state` or `keep_state`. Gradients are dropped.

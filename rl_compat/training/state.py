@@ -1,4 +1,4 @@
-"""The saved state of a training engine: two files in a folder, or a copy in host memory."""
+"""The saved state of a training engine: two files in a folder, or a copy in memory."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -18,9 +18,11 @@ from rl_compat.units import MIB
 WEIGHTS_FILE = "weights.safetensors"
 TRAINING_FILE = "training.pt"
 BUFFER_BYTES = 64 * MIB
-"of host memory that are allocated at once: a power of two, which is what pinned memory comes in"
+"of memory that are allocated at once: a power of two, which is what pinned memory comes in"
 ALIGNMENT_BYTES = 16
 "of a tensor in a buffer: a multiple of every element size"
+CopyPlace = Literal["device", "host"]
+"where a copy is kept: next to what it copies, or in host memory"
 
 
 def save_training_state(
@@ -68,39 +70,46 @@ def _load_optimizer(optimizer: Any, state: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """Stands for a tensor in an optimizer state whose content is in a `HostCopy`."""
+    """Stands for a tensor in an optimizer state whose content is in a `StateCopy`."""
 
     shape: torch.Size
     dtype: torch.dtype
+    place: torch.device
 
 
-class HostCopy:
-    """A copy in host memory of everything that training changes, in buffers that are allocated once.
+class StateCopy:
+    """A copy of everything that training changes, in buffers that are allocated once.
 
-    CUDA tensors are copied to pinned memory on a separate stream. Call `wait` before a tensor changes or is freed.
+    CUDA tensors are copied to the host into pinned memory on a separate stream. Call `wait` before a tensor changes
+    or is freed.
     """
 
     def __init__(self) -> None:
         self._layout: list[_Kept] = []
         self._places: list[list[Tensor]] = []
-        "the parts of the buffers that hold each tensor"
+        "the parts of the buffers that hold each tensor, or the whole as one part"
         self._optimizer: Any = None
         "the state of the optimizer with `_Kept` in place of tensors"
         self._stream: torch.cuda.Stream | None = None
         self._copied: torch.cuda.Event | None = None
 
     @torch.no_grad()
-    def start(self, parameters: Mapping[str, nn.Parameter], optimizer: Any) -> None:
-        """Copy the weights and the optimizer's state."""
+    def start(self, parameters: Mapping[str, nn.Parameter], optimizer: Any, *, place: CopyPlace) -> None:
+        """Copy the weights and the optimizer's state. Raises torch.OutOfMemoryError if the place has no room."""
         if self._copied is not None:
             self._copied.synchronize()
         state = optimizer.state_dict()
         tensors = [*(parameter.detach() for parameter in parameters.values()), *_tensors_in(state)]
         self._optimizer = _without_data(state)
-        device = next((tensor.device for tensor in tensors if tensor.is_cuda), None)
-        if (layout := [_Kept(tensor.shape, tensor.dtype) for tensor in tensors]) != self._layout:
-            self._layout, self._places = layout, _allocate(layout, pin=device is not None)
+        host = torch.device("cpu")
+        layout = [_Kept(t.shape, t.dtype, t.device if place == "device" else host) for t in tensors]
+        device = None if place == "device" else next((tensor.device for tensor in tensors if tensor.is_cuda), None)
+        if layout != self._layout:
+            self._layout, self._places = [], []
+            self._places = _allocate(layout, pin=device is not None)
+            self._layout = layout
         if device is None:
+            self._copied = None
             self._write(tensors)
             return
         self._stream = self._stream or torch.cuda.Stream(device)
@@ -131,19 +140,22 @@ class HostCopy:
 
 
 def _allocate(layout: Iterable[_Kept], *, pin: bool) -> list[list[Tensor]]:
-    """Uninitialized host memory for each tensor, one after another in buffers of equal size."""
+    """Uninitialized memory for each tensor, one after another in buffers of equal size."""
     places: list[list[Tensor]] = []
-    buffer, end = torch.empty(0, dtype=torch.uint8), 0
+    buffers: dict[torch.device, tuple[Tensor, int]] = {}
     for kept in layout:
+        buffer, end = buffers.get(kept.place, (torch.empty(0, dtype=torch.uint8), 0))
         parts: list[Tensor] = []
         rest = kept.shape.numel() * kept.dtype.itemsize
         while rest or not parts:
             end += -end % ALIGNMENT_BYTES
             if end >= len(buffer):
-                buffer, end = torch.empty(BUFFER_BYTES, dtype=torch.uint8, pin_memory=pin), 0
+                buffer = torch.empty(BUFFER_BYTES, dtype=torch.uint8, device=kept.place, pin_memory=pin)
+                end = 0
             count = min(rest, BUFFER_BYTES - end)
             parts.append(buffer[end : end + count].view(kept.dtype))
             rest, end = rest - count, end + count
+        buffers[kept.place] = buffer, end
         places.append([parts[0].view(kept.shape)] if len(parts) == 1 else parts)
     return places
 
@@ -171,7 +183,7 @@ def _tensors_in(value: Any) -> Iterator[Tensor]:
 
 def _without_data(value: Any) -> Any:
     if isinstance(value, Tensor):
-        return _Kept(value.shape, value.dtype)
+        return _Kept(value.shape, value.dtype, value.device)
     if isinstance(value, dict):
         return {key: _without_data(item) for key, item in value.items()}
     return copy.deepcopy(value)

@@ -20,11 +20,7 @@ from rl_compat.training import memory
 from rl_compat.training.loss_scaling import LossScaler
 from rl_compat.training.offload import OffloadedOptimizer
 from rl_compat.training.optimizers import OptimizerSettings, build_optimizer, set_learning_rate
-from rl_compat.training.state import (
-    HostCopy,
-    load_training_state,
-    save_training_state,
-)
+from rl_compat.training.state import CopyPlace, StateCopy, load_training_state, save_training_state
 
 MAX_SKIPS_IN_A_ROW = 5
 Limits = tuple[int, int | None]
@@ -55,7 +51,7 @@ class OptimizerStep:
         self.skips_in_a_row = 0
         self._num_changes = 0
         "calls of the optimizer"
-        self._copy = HostCopy()
+        self._copy = StateCopy()
         self._marked: _Mark | None = None
 
     def _build(self) -> torch.optim.Optimizer | OffloadedOptimizer:
@@ -166,9 +162,11 @@ class OptimizerStep:
         """Record the current state without a copy: `put_back` restores it as long as no weight has changed."""
         self._marked = _Mark(progress=self._progress(limits), num_changes=self._num_changes, copied=False)
 
-    def keep(self, *, limits: Limits) -> None:
-        """Start to copy the current state to host memory, for `put_back`."""
-        self._copy.start(self.parameters, self.optimizer)
+    def keep(self, *, limits: Limits, place: CopyPlace) -> None:
+        """Start to copy the current state, for `put_back`. A device without room leaves it to the host."""
+        copy = partial(self._copy.start, self.parameters, self.optimizer)
+        if place == "host" or memory.unless_out_of_memory(partial(copy, place=place)) is None:
+            copy(place="host")
         self._marked = _Mark(progress=self._progress(limits), num_changes=self._num_changes, copied=True)
 
     def wait_for_copy(self) -> None:

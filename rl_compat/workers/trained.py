@@ -12,6 +12,7 @@ from rl_compat.batch import Batch
 from rl_compat.distributed.dispatch import dispatch, distinct
 from rl_compat.distributed.group import WorkerGroup
 from rl_compat.training.base import TrainEngine
+from rl_compat.training.state import CopyPlace
 from rl_compat.workers.mini_batches import mini_batches
 
 AnyBatch = TypeVar("AnyBatch", bound=Batch)
@@ -75,10 +76,10 @@ class TrainedWorker:
         self.engine.mark_state()
 
     @dispatch()
-    def keep_state(self) -> None:
-        """Copy the current state to host memory, for `put_back_state`."""
+    def keep_state(self, *, place: CopyPlace) -> None:
+        """Copy the current state to the device or the host, for `put_back_state`."""
         self._marked_version = self.version
-        self.engine.keep_state()
+        self.engine.keep_state(place)
 
     @dispatch()
     def put_back_state(self) -> None:

@@ -22,7 +22,7 @@ from rl_compat.trainer.recipe import PreparedRun
 from rl_compat.trainer.reporter import SilentReporter
 from rl_compat.trainer.run_folder import RunFolder
 from rl_compat.training.engine import PolicyEngine, ValueEngine
-from rl_compat.training.state import HostCopy
+from rl_compat.training.state import StateCopy
 from rl_compat.training.step import OptimizerStep
 from rl_compat.workers.critic import CriticWorker
 from rl_compat.workers.learner import LearnerWorker
@@ -247,7 +247,7 @@ def test_without_room_for_a_copy_only_an_error_after_changed_weights_loses_steps
 ) -> None:
     arguments = settings(llama_folder, tmp_path / "run", PPO, num_steps=4, save_every=0, validate_before="false")
     reporter = injected(PHASES[phase])
-    monkeypatch.setattr(PreparedRun, "can_keep_a_step", False)
+    monkeypatch.setattr(PreparedRun, "place_of_copies", None)
     with pytest.raises(InjectedError) as stop:
         train(arguments, reporter=reporter)
     assert any("`trainer.save_every=1`" in line for line in reporter.lines)
@@ -267,8 +267,8 @@ def test_an_update_of_one_optimizer_step_needs_no_copy_and_still_loses_no_finish
     arguments = settings(llama_folder, tmp_path / "run", DPO, num_steps=4, save_every=0, validate_before="false")
     arguments.append(f"trainer.mini_batch_size={mini_batch_size}")
     copies: list[int] = []
-    start = HostCopy.start
-    monkeypatch.setattr(HostCopy, "start", lambda *given: (copies.append(1), start(*given)))
+    start = StateCopy.start
+    monkeypatch.setattr(StateCopy, "start", lambda *given, place: (copies.append(1), start(*given, place=place)))
     train(arguments)
     assert len(copies) == num_copies, "the first step starts from the model that is on disk"
 

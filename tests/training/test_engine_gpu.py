@@ -12,6 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from rl_compat.models.load import load_causal_lm
 from rl_compat.training.engine import OptimizerSettings, PolicyEngine
+from rl_compat.training.state import CopyPlace
 
 pytestmark = pytest.mark.gpu
 DEVICE = "cuda:0"
@@ -91,15 +92,18 @@ def test_an_offloaded_state_resumes(wide_folder: Path, tmp_path: Path) -> None:
     assert other["loss"] == pytest.approx(one["loss"], rel=1e-5)
 
 
+@pytest.mark.parametrize("place", ["device", "host"])
 @pytest.mark.parametrize("plan", [{}, {"offload_idle": True}, {"offload_optimizer": True}], ids=str)
-def test_a_kept_state_comes_back_although_steps_follow_at_once(wide_folder: Path, plan: dict[str, bool]) -> None:
+def test_a_kept_state_comes_back_although_steps_follow_at_once(
+    wide_folder: Path, plan: dict[str, bool], place: CopyPlace
+) -> None:
     """The copy is still under way when the update begins."""
     engine = _engine(wide_folder, **plan)
     with engine.onloaded():
         engine.update(random_batch(), loss=token_mean_loss, temperature=1.0)
     before = {name: parameter.detach().cpu().clone() for name, parameter in engine.parameters.items()}
     for _ in range(2):
-        engine.keep_state()
+        engine.keep_state(place)
         with engine.onloaded():
             first = [engine.update(random_batch(seed=n), loss=token_mean_loss, temperature=1.0) for n in (1, 2)]
         changed = [name for name, value in before.items() if not engine.parameters[name].detach().cpu().equal(value)]
@@ -115,19 +119,32 @@ def test_a_kept_state_comes_back_although_steps_follow_at_once(wide_folder: Path
 def test_a_copy_goes_to_pinned_memory_and_is_not_waited_for(wide_folder: Path) -> None:
     engine = _engine(wide_folder)
     engine.update(random_batch(), loss=token_mean_loss, temperature=1.0)
-    engine.keep_state()
+    engine.keep_state("host")
     assert engine.step is not None
     copy = engine.step._copy
     assert all(place.is_pinned() for places in copy._places for place in places)
     torch.cuda.synchronize(DEVICE)
     started, issued, done = (torch.cuda.Event(enable_timing=True) for _ in range(3))
     started.record()
-    engine.keep_state()
+    engine.keep_state("host")
     issued.record()  # on the stream of the model, which the copy does not hold up
     copy.wait()
     done.record()
     torch.cuda.synchronize(DEVICE)
     assert started.elapsed_time(issued) < started.elapsed_time(done)
+
+
+def test_a_copy_that_the_device_has_no_room_for_goes_to_the_host(wide_folder: Path) -> None:
+    engine = _engine(wide_folder)
+    torch.cuda.empty_cache()
+    total = torch.cuda.get_device_properties(DEVICE).total_memory
+    torch.cuda.set_per_process_memory_fraction(torch.cuda.memory_reserved(DEVICE) / total, DEVICE)
+    try:
+        engine.keep_state("device")
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0, DEVICE)
+    assert engine.step is not None
+    assert all(place.is_pinned() for places in engine.step._copy._places for place in places)
 
 
 def test_a_real_out_of_memory_is_survived(wide_folder: Path) -> None:

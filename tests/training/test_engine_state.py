@@ -16,6 +16,7 @@ from rl_compat.models.load import load_causal_lm
 from rl_compat.models.lora import LoraSettings
 from rl_compat.models.value_model import load_value_model
 from rl_compat.training.engine import OptimizerSettings, PolicyEngine, ValueEngine
+from rl_compat.training.state import CopyPlace
 
 SETTINGS = OptimizerSettings(lr=1e-2, schedule="cosine", warmup_steps=1, total_steps=8)
 
@@ -221,15 +222,25 @@ def assert_same_state(mine: dict[str, object], others: dict[str, object]) -> Non
 
 @pytest.mark.parametrize("before", [0, 2], ids=["before the first step", "after two steps"])
 @pytest.mark.parametrize("lora", [None, lora_of(rank=4)], ids=["all weights", "adapters"])
-@pytest.mark.parametrize("plan", [{}, {"compute_dtype": "fp16", "loss_scaling": True}], ids=["fp32", "fp16"])
+@pytest.mark.parametrize(
+    ("plan", "place"),
+    [({}, "host"), ({"compute_dtype": "fp16", "loss_scaling": True}, "device")],
+    ids=["fp32 to the host", "fp16 to the device"],
+)
 def test_a_kept_state_comes_back_whatever_happened_since(
-    llama_folder: Path, tmp_path: Path, before: int, lora: LoraSettings | None, plan: dict, monkeypatch
+    llama_folder: Path,
+    tmp_path: Path,
+    before: int,
+    lora: LoraSettings | None,
+    plan: dict,
+    place: CopyPlace,
+    monkeypatch,
 ) -> None:
     monkeypatch.setattr("rl_compat.training.state.BUFFER_BYTES", 1000)
     engine = _policy(llama_folder, lora=lora, **plan)
     _steps(engine, range(before))
     engine.limits = engine.limits.halved(5, 100)
-    engine.keep_state()
+    engine.keep_state(place)
     kept = state_of(engine, tmp_path)
     _steps(engine, range(before, before + 2))
     engine.limits = engine.limits.halved(2, 50)
@@ -244,14 +255,14 @@ def test_buffers_of_a_kept_state_are_allocated_once(llama_folder: Path, monkeypa
     monkeypatch.setattr("rl_compat.training.state.BUFFER_BYTES", 4096)
     engine = _policy(llama_folder)
     _steps(engine, range(1))
-    engine.keep_state()
+    engine.keep_state("host")
     assert engine.step is not None
     places = _places(engine)
     size = sum(parameter.nbytes for parameter in engine.parameters.values())
     steps = 4 * len(engine.parameters)
     assert sum(size for _, size in places) == 3 * size + steps
     _steps(engine, range(1, 2))
-    engine.keep_state()
+    engine.keep_state("host")
     assert _places(engine) == places
 
 
