@@ -81,7 +81,7 @@ class DataConfig:
     mixture_weights: tuple[Positive, ...] = ()
     "share of each of train_files in every batch; when empty, all rows form one dataset"
     streaming: bool | Auto = "auto"
-    "read train_files piece by piece in bounded memory; `auto` does so when the rows would fill a quarter of the memory"
+    "keep the rows of train_files on disk during the run; `auto` does so when they would fill a quarter of the memory"
     max_prompt_length: Count = 512
     "longest prompt, in tokens"
     max_response_length: Count = 256

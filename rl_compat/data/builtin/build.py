@@ -10,12 +10,11 @@ from typing import Any, Literal
 from rl_compat.data.builtin import gsm8k, math_problems
 from rl_compat.data.builtin.verl_schema import schema_row, write_rows
 from rl_compat.data.form.columns import Record, columns_of, has_column, lookup
-from rl_compat.data.read.file_pieces import open_file
-from rl_compat.data.read.files import is_data_file, read_records
+from rl_compat.data.read.files import is_data_file
 from rl_compat.data.read.hub import HubName, load_from_hub
 from rl_compat.data.read.names import SPLIT_WORDS, Split, files_of_split, split_of
 from rl_compat.data.read.reading import check_usable
-from rl_compat.data.read.records import Records, TableRecords
+from rl_compat.data.read.records import Records, open_file, table_records
 from rl_compat.errors import DataError, did_you_mean, quoted
 
 AnswerIn = Literal["column", "hash", "boxed"]
@@ -55,7 +54,7 @@ def build_file(
     """
     if output.suffix != ".parquet":
         raise DataError(f"`{output}` does not end in .parquet", hint=f"name it `{output.with_suffix('.parquet')}`")
-    records = read_records(source)
+    records = list(open_file(source, name=str(source)).read())
     _check_columns(records, (question, answer), name=str(source))
     rows: list[dict[str, Any]] = []
     bad: dict[str, list[int]] = {}
@@ -91,7 +90,7 @@ def build_math(source: str, folder: Path) -> list[Written]:
     """
     written: list[Written] = []
     for split, files in _math_files(source).items():
-        records = [record for file in files for record in file.read_all()]
+        records = [record for file in files for record in file.read()]
         name = ", ".join(file.name for file in files)
         _check_columns(records, ("problem", "solution"), name=name)
         found = [math_problems.from_raw(record, index, split) for index, record in enumerate(records)]
@@ -116,7 +115,7 @@ def _math_files(source: str) -> dict[Split, list[Records]]:
     hub = HubName.parse(source)
     if hub is None:
         raise DataError(f"there is no file or folder `{source}`", hint="a hub id has the form `owner/name`")
-    return {split: [TableRecords(source, load_from_hub(hub, split=split, streaming=False))] for split in splits}
+    return {split: [table_records(load_from_hub(hub, split=split, streaming=False), name=source)] for split in splits}
 
 
 def _check_columns(records: Sequence[Record], wanted: Sequence[str], *, name: str) -> None:

@@ -16,7 +16,7 @@ from rl_compat.data.form.columns import Record
 from rl_compat.data.form.conversion import CONVERTERS
 from rl_compat.data.form.rows import LabelledRow, PreferenceRow, PromptRow, SupervisedRow, Text, response_messages
 from rl_compat.data.form.turns import Unusable
-from rl_compat.data.read.reading import Reading, form_of
+from rl_compat.data.read.reading import Reading, open_rows
 from rl_compat.data.read.records import Records
 from rl_compat.errors import RLCompatError
 
@@ -63,19 +63,14 @@ class FileCheck:
         self._sources: Counter[str] = Counter()
         self._labels: set[bool] = set()
         self._num_usable = self._tokens = 0
-        self._pieces = file.pieces(file=0, first_row=0, limit=None)
-        self._form = form_of(file.read(self._pieces[0]) if self._pieces else [], reading, file)
-
-    @property
-    def num_rows(self) -> int:
-        return sum(piece.num_rows for piece in self._pieces)
+        self._form, records = open_rows(file, reading)
+        self.num_rows = sum(1 for _ in records)
 
     def run(self, on_progress: Callable[[int], None] = lambda rows: None) -> FileReport:
         """Validate every row. Raises DataError for a file that cannot be read to its end."""
-        for piece in self._pieces:
-            for offset, record in enumerate(self._file.read(piece)):
-                self._look_at(record, row=piece.first_row + offset, index=piece.index + offset)
-                on_progress(1)
+        for row, record in enumerate(self._file.read()):
+            self._look_at(record, row)
+            on_progress(1)
         self._look_at_labels()
         return FileReport(
             name=self.name,
@@ -89,10 +84,10 @@ class FileCheck:
             problems=self._findings.problems(),
         )
 
-    def _look_at(self, record: Record, *, row: int, index: int) -> None:
+    def _look_at(self, record: Record, row: int) -> None:
         convert = CONVERTERS[self._reading.task]
         try:
-            found = convert(record, self._form, row=row, index=index, split=self._reading.split)
+            found = convert(record, self._form, row=row, index=row, split=self._reading.split)
         except Unusable as error:
             self._findings.add(row, "unusable", f"cannot be used: {error}", hint=_LEAVE_OUT)
             return

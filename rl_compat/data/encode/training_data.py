@@ -8,25 +8,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from rl_compat import seeds
-from rl_compat.data.encode.prompts import Overlong, PromptEncoder, build_prompts, check_batch_size
-from rl_compat.data.encode.streamed import StreamedFile, StreamedPrompts
-from rl_compat.data.order.batches import Keep, MixtureOrder, Order, PromptOrder
-from rl_compat.data.order.epochs import BlockEpochs, Epochs, WholeEpochs
-from rl_compat.data.read.reading import (
-    Reading,
-    SourceRows,
-    check_usable,
-    convert_all,
-    form_of,
-    is_builtin,
-    load_sources,
-    open_source,
-)
+from rl_compat.data.encode.prompts import Overlong, PromptEncoder, build_prompts
+from rl_compat.data.encode.streamed import StreamedPrompts
+from rl_compat.data.order.batches import Keep, Order, make_order
+from rl_compat.data.read.reading import Reading, SourceRows, load_sources, open_source
 from rl_compat.data.read.records import Records
 from rl_compat.errors import DataError
 from rl_compat.trajectory import Prompt
-from rl_compat.units import counted
 
 MEMORY_PER_BYTE = 12
 "bytes of a row in memory, as text and as token ids, for each byte in its file"
@@ -34,13 +22,13 @@ SHARE_OF_MEMORY = 0.25
 "largest share of the memory for rows; larger data is streamed"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingData:
-    """Prompts by index, and the range of each source among them."""
+    """Prompts by index; those of each source follow each other."""
 
     prompts: Sequence[Prompt]
-    sources: tuple[tuple[int, int], ...]
-    "first index and number of rows of each source"
+    counts: tuple[int, ...]
+    "the number of prompts of each source"
     weights: tuple[float, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -50,23 +38,8 @@ class TrainingData:
 
     def order(self, batch_size: int, *, shuffle: bool, seed: int) -> Order:
         """Batches of indexes into the prompts. Raises DataError when there are too few rows."""
-        check_batch_size(len(self.prompts), batch_size)
         keep: Keep = self.prompts.usable if isinstance(self.prompts, StreamedPrompts) else lambda row: True
-        if self.weights:
-            epochs = [
-                self._epochs(place, shuffle, seeds.derive(seed, "source", index))
-                for index, place in enumerate(self.sources)
-            ]
-            return MixtureOrder(epochs, self.weights, batch_size, shuffle=shuffle, seed=seed, keep=keep)
-        whole = self._epochs((0, len(self.prompts)), shuffle, seed)
-        return PromptOrder(len(self.prompts), batch_size, shuffle=shuffle, seed=seed, epochs=whole, keep=keep)
-
-    def _epochs(self, place: tuple[int, int], shuffle: bool, seed: int) -> Epochs:
-        first, count = place
-        if not isinstance(self.prompts, StreamedPrompts):
-            return WholeEpochs(count, shuffle=shuffle, seed=seed, first_row=first)
-        pieces = [item for item in self.prompts.pieces if first <= item.first_row < first + count]
-        return BlockEpochs(pieces, shuffle=shuffle, seed=seed)
+        return make_order(self.counts, self.weights, batch_size, shuffle=shuffle, seed=seed, keep=keep)
 
 
 def load_training(
@@ -82,25 +55,33 @@ def load_training(
 ) -> TrainingData:
     """The prompts of all sources. With `weights`, one per source, they are a mixture, and `max_samples` is divided.
 
-    Of a streamed source the first piece is checked; a later row that cannot be used is left out and counted.
-    Raises DataError.
+    A streamed row that is too long is left out when it is drawn, and counted. Raises DataError.
     """
-    limits = sample_limits(max_samples, weights)
+    loaded = load_sources(sources, reading, limits=sample_limits(max_samples, weights), on_disk=streaming)
     limit: dict[str, Any] = {"chat": chat, "max_prompt_length": max_prompt_length, "overlong": overlong}
     if streaming:
-        opened, places = _open(sources, reading, limits)
-        prompts: Sequence[Prompt] = StreamedPrompts(opened, **limit, num_blocks=max(1, len(weights)))
-        return TrainingData(prompts=prompts, sources=tuple(places), weights=tuple(weights))
-    loaded = load_sources(sources, reading, limits=limits)
-    built = build_prompts([row for source in loaded for row in source.rows], **limit)
-    places = _places(loaded, built.prompts)
-    for source, (_, count) in zip(loaded, places, strict=True):
+        counts = tuple(source.num_rows for source in loaded.sources)
+        return TrainingData(prompts=StreamedPrompts(loaded, **limit), counts=counts, weights=tuple(weights))
+    built = build_prompts(loaded.rows, **limit)
+    counts = counts_of([prompt.row for prompt in built.prompts], loaded.sources)
+    check_shares(counts, loaded.sources, weights)
+    return TrainingData(prompts=built.prompts, counts=counts, weights=tuple(weights), notes=built.notes)
+
+
+def counts_of(row_numbers: Sequence[int], sources: Sequence[SourceRows]) -> tuple[int, ...]:
+    """How many of the rows, which are in order, come from each source."""
+    starts = [bisect_left(row_numbers, source.first_row) for source in sources]
+    return tuple(end - start for start, end in pairwise([*starts, len(row_numbers)]))
+
+
+def check_shares(counts: Sequence[int], sources: Sequence[SourceRows], weights: Sequence[float]) -> None:
+    """Raise DataError for a source of a mixture without a usable row."""
+    for source, count in zip(sources, counts, strict=True):
         if weights and not count:
             raise DataError(
                 f"no row of `{source.name}` can be used, and `data.mixture_weights` gives it a share",
-                hint="raise `data.max_prompt_length`, or remove the file",
+                hint="raise `data.max_prompt_length` or `data.max_response_length`, or remove the file",
             )
-    return TrainingData(prompts=built.prompts, sources=tuple(places), weights=tuple(weights), notes=built.notes)
 
 
 def left_out(prompts: Sequence[Prompt]) -> list[str]:
@@ -111,7 +92,7 @@ def left_out(prompts: Sequence[Prompt]) -> list[str]:
 def should_stream(sources: Sequence[str | Records], *, memory_bytes: int) -> bool:
     """Whether the rows would take more than their share of the memory, or come from a stream of unknown length."""
     reading = Reading(task="prompts")
-    size = sum(file.size_bytes() for source in sources for file in open_source(source, reading))
+    size = sum(file.num_bytes for source in sources for file in open_source(source, reading))
     return size * MEMORY_PER_BYTE > SHARE_OF_MEMORY * memory_bytes
 
 
@@ -120,46 +101,3 @@ def sample_limits(max_samples: int | None, weights: Sequence[float]) -> list[int
     if max_samples is None or not weights:
         return max_samples
     return [max(1, round(max_samples * weight / sum(weights))) for weight in weights]
-
-
-def _places(sources: Sequence[SourceRows], prompts: Sequence[Prompt]) -> list[tuple[int, int]]:
-    """The first index and the number of prompts of each source; dropped rows leave no gap."""
-    rows = [prompt.row for prompt in prompts]
-    starts = [bisect_left(rows, source.first_row) for source in sources]
-    return [(start, end - start) for start, end in pairwise([*starts, len(rows)])]
-
-
-def _open(
-    sources: Sequence[str | Records], reading: Reading, limits: Sequence[int | None] | int | None
-) -> tuple[list[StreamedFile], list[tuple[int, int]]]:
-    """Every file with its form and pieces, and the first index and number of rows of each source."""
-    opened: list[StreamedFile] = []
-    places: list[tuple[int, int]] = []
-    start = 0
-    for index, source in enumerate(sources):
-        first = start
-        limit = limits - start if isinstance(limits, int) else limits[index] if limits else None
-        for file in open_source(source, reading, streaming=True):
-            left = None if limit is None else limit - (start - first)
-            if left is not None and left <= 0:
-                break
-            opened.append(_open_one(file, reading, number=len(opened), first_row=start, limit=left))
-            start += sum(piece.num_rows for piece in opened[-1].pieces)
-        if start > first:
-            places.append((first, start - first))
-    return opened, places
-
-
-def _open_one(file: Records, reading: Reading, *, number: int, first_row: int, limit: int | None) -> StreamedFile:
-    """The first piece tells the form; its rows must be usable unless `data.bad_rows=drop`."""
-    pieces = tuple(file.pieces(file=number, first_row=first_row, limit=limit))
-    records = file.read(pieces[0]) if pieces else []
-    form = form_of(records, reading, file)
-    if not is_builtin(file):
-        if not file.reads_pieces:
-            reading.announce(f"`{file.name}` cannot be read in pieces and is held in memory")
-        reading.announce(f"{form.sentence(file.name)}; streamed in {counted(len(pieces), 'piece')}")
-    if reading.bad_rows == "error":
-        _, bad = convert_all(records, form, task="prompts", split=reading.split, first_row=first_row)
-        check_usable(bad, num_rows=len(records), name=file.name, column=form.columns.get("prompt", "prompts"))
-    return StreamedFile(file=file, form=form, pieces=pieces, split=reading.split)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
+import numpy
+
+from rl_compat import seeds
 from rl_compat.data.encode.prompts import check_batch_size
-from rl_compat.data.order.epochs import Epochs, WholeEpochs
 from rl_compat.errors import DataError
 
 Keep = Callable[[int], bool]
@@ -32,6 +35,34 @@ class Order(Iterator[list[int]], Protocol):
         ...
 
 
+def epoch_order(num_rows: int, *, shuffle: bool, seed: int, epoch: int) -> Sequence[int]:
+    """The rows of one epoch: a permutation that depends only on the seed and the epoch."""
+    if not shuffle:
+        return range(num_rows)
+    generator = random.Random(f"{seed}:{epoch}")
+    keys = numpy.fromiter((generator.random() for _ in range(num_rows)), dtype=numpy.float64, count=num_rows)
+    return numpy.argsort(keys, kind="stable").data
+
+
+class Epochs:
+    """The rows of one source, epoch after epoch."""
+
+    def __init__(self, num_rows: int, *, shuffle: bool, seed: int, first_row: int = 0) -> None:
+        self.num_rows = num_rows
+        self._first_row = first_row
+        self._shuffle = shuffle
+        self._seed = seed
+        self._epoch = -1
+        self._order: Sequence[int] = ()
+
+    def row(self, epoch: int, offset: int) -> int:
+        """The index of the row at a position of an epoch."""
+        if epoch != self._epoch:
+            self._order = epoch_order(self.num_rows, shuffle=self._shuffle, seed=self._seed, epoch=epoch)
+            self._epoch = epoch
+        return self._first_row + self._order[offset]
+
+
 class PromptOrder(Order):
     """Batches from one source. An incomplete last batch is dropped, and the next epoch begins."""
 
@@ -42,12 +73,11 @@ class PromptOrder(Order):
         *,
         shuffle: bool,
         seed: int,
-        epochs: Epochs | None = None,
         keep: Keep = lambda row: True,
     ) -> None:
-        """`epochs` is the order of streamed rows; `keep` tells whether a row is usable."""
+        """`keep` tells whether a row is usable."""
         check_batch_size(num_rows, batch_size)
-        self._epochs = WholeEpochs(num_rows, shuffle=shuffle, seed=seed) if epochs is None else epochs
+        self._epochs = Epochs(num_rows, shuffle=shuffle, seed=seed)
         self._batch_size = batch_size
         self._keep = keep
         self._shuffle = shuffle
@@ -112,7 +142,7 @@ class MixtureOrder(Order):
 
     def __init__(
         self,
-        sources: Sequence[Epochs],
+        counts: Sequence[int],
         weights: Sequence[float],
         batch_size: int,
         *,
@@ -120,16 +150,20 @@ class MixtureOrder(Order):
         seed: int,
         keep: Keep = lambda row: True,
     ) -> None:
-        check_batch_size(sum(source.num_rows for source in sources), batch_size)
-        self._sources = sources
+        """`counts` has the number of rows of each source; their indexes follow each other."""
+        check_batch_size(sum(counts), batch_size)
+        self._sources = [
+            Epochs(count, shuffle=shuffle, seed=seeds.derive(seed, "source", index), first_row=sum(counts[:index]))
+            for index, count in enumerate(counts)
+        ]
         self._weights = tuple(weights)
         self._shares = [weight / sum(weights) for weight in weights]
         self._batch_size = batch_size
         self._keep = keep
         self._shuffle = shuffle
         self._seed = seed
-        self._given = [0] * len(sources)
-        self._behind = [0] * len(sources)
+        self._given = [0] * len(counts)
+        self._behind = [0] * len(counts)
 
     @property
     def steps_per_epoch(self) -> int:
@@ -172,6 +206,21 @@ class MixtureOrder(Order):
             "shuffle": self._shuffle,
             "seed": self._seed,
         }
+
+
+def make_order(
+    counts: Sequence[int],
+    weights: Sequence[float],
+    batch_size: int,
+    *,
+    shuffle: bool,
+    seed: int,
+    keep: Keep = lambda row: True,
+) -> Order:
+    """The order of all sources, a mixture where they have weights. Raises DataError when there are too few rows."""
+    if weights:
+        return MixtureOrder(counts, weights, batch_size, shuffle=shuffle, seed=seed, keep=keep)
+    return PromptOrder(sum(counts), batch_size, shuffle=shuffle, seed=seed, keep=keep)
 
 
 def check_same(state: dict[str, Any], mine: dict[str, Any]) -> None:

@@ -18,7 +18,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from glob import escape
 from importlib import import_module
-from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,8 +27,10 @@ from rl_compat.errors import DataError, quoted
 COMPRESSIONS = (".gz", ".bz2", ".xz", ".zst")
 LARGEST_CSV_FIELD = 2**27
 SHOWN_NAMES = 5
-BATCH_ROWS = 4096
-CHUNK_CHARACTERS = 2**20
+BATCH_ROWS = 256
+READ_BYTES = CHUNK_CHARACTERS = 2**20
+COMPRESSION_RATIO = 4
+"assumed for compressed text"
 
 
 def suffix_of(path: Path) -> str:
@@ -44,13 +45,41 @@ def is_data_file(path: Path) -> bool:
     return _format_of(path) is not None
 
 
-def read_records(path: Path, *, limit: int | None = None) -> list[Record]:
-    """The rows of one file, at most `limit`. Raises DataError for a file that is missing, damaged or not data."""
-    check_file(path)
+def records_in(path: Path, name: str) -> Iterator[Record]:
+    """The rows of a file, read as a stream: nothing is written to the cache of `datasets`, nothing asks the network.
+
+    `load_dataset` would report its use to the hub before it opens a local file, so the builder is made directly.
+    """
     form = _format_of(path)
     assert form is not None
-    with reading_errors(str(path)), quiet():
-        return list(islice(form.decode(_batches(path, form), str(path)), limit))
+    if form.builder is None:
+        return rows_of(_parquet_tables(path))
+    module = import_module(f"datasets.packaged_modules.{form.builder.lower()}.{form.builder.lower()}")
+    files = {"train": [escape(str(path.absolute()))]}
+    with tempfile.TemporaryDirectory() as locks:
+        builder = getattr(module, form.builder)(cache_dir=locks, data_files=files, **form.options)
+        stream = builder.as_streaming_dataset(split="train")
+    return form.decode(stream.with_format("arrow").iter(batch_size=BATCH_ROWS), name)
+
+
+def _parquet_tables(path: Path) -> Iterator[Any]:
+    """A file a few rows at a time; the streams of `datasets` decode a whole row group, which may be the whole file."""
+    import pyarrow.parquet
+
+    with pyarrow.parquet.ParquetFile(path, pre_buffer=False, buffer_size=READ_BYTES) as file:
+        for batch in file.iter_batches(batch_size=BATCH_ROWS, use_threads=False):
+            yield pyarrow.Table.from_batches([batch])
+
+
+def uncompressed_bytes(path: Path, name: str) -> int:
+    """About the size of the rows of a file. Raises DataError for parquet that cannot be read."""
+    import pyarrow.parquet
+
+    if suffix_of(path) != ".parquet":
+        return path.stat().st_size * (COMPRESSION_RATIO if suffix_of(path).count(".") > 1 else 1)
+    with reading_errors(name):
+        metadata = pyarrow.parquet.read_metadata(path)
+    return sum(metadata.row_group(index).total_byte_size for index in range(metadata.num_row_groups))
 
 
 def check_file(path: Path) -> None:
@@ -75,8 +104,7 @@ def files_inside(folder: Path) -> str:
     return f"`{folder}` contains {quoted(found[:SHOWN_NAMES])}{more}"
 
 
-def object_in(text: str, *, where: str) -> Record:
-    """The JSON object in a text; `where` names its place in errors. Raises DataError."""
+def _object_in(text: str, *, where: str) -> Record:
     try:
         record = json.loads(text)
     except json.JSONDecodeError as error:
@@ -84,16 +112,25 @@ def object_in(text: str, *, where: str) -> Record:
     return _checked_object(record, where=where)
 
 
-def without_index(table: Any) -> Any:
-    """A table without the index columns that pandas adds."""
-    return table.drop_columns([name for name in table.column_names if name.startswith("__index_level_")])
+def rows_of(tables: Iterable[Any]) -> Iterator[Record]:
+    """The rows of Arrow tables, without the index columns that pandas adds."""
+    for table in tables:
+        yield from table.drop_columns(
+            [key for key in table.column_names if key.startswith("__index_level_")]
+        ).to_pylist()
 
 
 @contextmanager
 def reading_errors(name: str) -> Iterator[None]:
-    """Errors of `datasets`, Arrow, decompression and the file system as DataError that names what was read."""
+    """Errors of `datasets`, Arrow, decompression and the file system as DataError that names what was read.
+
+    The log of `datasets`, which repeats them, is silent meanwhile.
+    """
+    import datasets
     import pyarrow
 
+    level = datasets.logging.get_verbosity()
+    datasets.logging.set_verbosity(datasets.logging.CRITICAL)
     try:
         yield
     except UnicodeDecodeError as error:
@@ -102,42 +139,14 @@ def reading_errors(name: str) -> Iterator[None]:
         raise DataError(f"`{name}` is truncated or not a compressed file: {error}", hint="write it again") from error
     except (pyarrow.ArrowException, OSError, ValueError, RuntimeError, ImportError) as error:
         raise DataError(f"`{name}` cannot be read: {first_line(error)}") from error
+    finally:
+        datasets.logging.set_verbosity(level)
 
 
 def first_line(error: BaseException) -> str:
     """The first line of an error's message, of its cause where `datasets` wrapped it."""
     cause = error.__cause__ if type(error).__name__.startswith("DatasetGeneration") and error.__cause__ else error
     return str(cause).splitlines()[0].rstrip(".") if str(cause) else type(cause).__name__
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Without the log of `datasets`, which repeats the errors that DataError carries."""
-    import datasets
-
-    level = datasets.logging.get_verbosity()
-    datasets.logging.set_verbosity(datasets.logging.CRITICAL)
-    try:
-        yield
-    finally:
-        datasets.logging.set_verbosity(level)
-
-
-def _batches(path: Path, form: FileFormat) -> Iterator[Any]:
-    """The tables of a file, read as a stream: nothing is written to the cache of `datasets`, nothing asks the network.
-
-    `load_dataset` would report its use to the hub before it opens a local file, so the builder is made directly.
-    """
-    module = import_module(f"datasets.packaged_modules.{form.builder.lower()}.{form.builder.lower()}")
-    files = {"train": [escape(str(path.absolute()))]}
-    with tempfile.TemporaryDirectory() as locks:
-        builder = getattr(module, form.builder)(cache_dir=locks, data_files=files, **form.options)
-        stream = builder.as_streaming_dataset(split="train")
-    return iter(stream.with_format("arrow").iter(batch_size=BATCH_ROWS))
-
-
-def _table_rows(tables: Iterable[Any], name: str) -> Iterator[Record]:
-    return (record for table in tables for record in without_index(table).to_pylist())
 
 
 def _lines(tables: Iterable[Any]) -> Iterator[str]:
@@ -151,7 +160,7 @@ def _json_lines(tables: Iterable[Any], name: str) -> Iterator[Record]:
 def _objects(lines: Iterable[str], name: str) -> Iterator[Record]:
     for number, line in enumerate(lines, start=1):
         if line.strip():
-            yield object_in(line, where=f"line {number} of `{name}`")
+            yield _object_in(line, where=f"line {number} of `{name}`")
 
 
 def _json_document(tables: Iterable[Any], name: str) -> Iterator[Record]:
@@ -206,9 +215,9 @@ def _kind(value: object) -> str:
 class FileFormat:
     """How files with one suffix are read."""
 
-    builder: Literal["Parquet", "Arrow", "Text"]
-    "of `datasets`"
-    decode: Callable[[Iterable[Any], str], Iterator[Record]] = _table_rows
+    builder: Literal["Arrow", "Text"] | None
+    "of `datasets`; None for parquet"
+    decode: Callable[[Iterable[Any], str], Iterator[Record]] = lambda tables, name: rows_of(tables)
     "from the tables of the builder and the name of the file to records"
     options: Mapping[str, Any] = field(default_factory=dict)
     "of the builder"
@@ -216,7 +225,7 @@ class FileFormat:
 
 _TEXT = {"encoding": "utf-8-sig", "chunksize": CHUNK_CHARACTERS}
 FORMATS: Mapping[str, FileFormat] = {
-    ".parquet": FileFormat(builder="Parquet", options={"batch_size": BATCH_ROWS}),
+    ".parquet": FileFormat(builder=None),
     ".arrow": FileFormat(builder="Arrow"),
     ".jsonl": FileFormat(builder="Text", decode=_json_lines, options=_TEXT),
     ".json": FileFormat(builder="Text", decode=_json_document, options=_TEXT | {"sample_by": "document"}),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,11 +16,10 @@ from rl_compat.data.form.conversion import CONVERTERS
 from rl_compat.data.form.detection import TITLES, detect
 from rl_compat.data.form.patterns import Form
 from rl_compat.data.form.turns import Unusable
-from rl_compat.data.read.file_pieces import open_file
 from rl_compat.data.read.files import SUFFIXES, reading_errors
 from rl_compat.data.read.hub import HubName, load_from_hub
 from rl_compat.data.read.names import Split, local_files, saved_split
-from rl_compat.data.read.records import Records, StreamRecords, TableRecords, WholeRecords
+from rl_compat.data.read.records import Records, RowsOnDisk, open_file, table_records
 from rl_compat.errors import DataError, did_you_mean, quoted
 
 BadRows = Literal["error", "drop"]
@@ -28,6 +29,8 @@ BUILTIN_DATASETS: Mapping[str, Callable[..., list[Record]]] = {"gsm8k": gsm8k.ro
 "by name: a function of the split and the largest number of rows"
 
 NUM_NAMED_ROWS = 8
+NUM_FIRST_RECORDS = 4096
+"that show the columns of a file"
 
 
 def _say_nothing(note: str) -> None:
@@ -47,15 +50,23 @@ class Reading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceRows:
-    """The rows of one source in the settings."""
+    """Where the rows of one source in the settings are."""
 
     name: str
-    rows: list[Any]
-    first_row: int = 0
-    num_read: int = 0
-    "including the rows that cannot be used"
-    forms: tuple[Form, ...] = ()
+    first_row: int
+    "the number of its first row, counted over all sources with the rows that cannot be used"
+    num_rows: int
+    "that can be used"
+    forms: tuple[Form, ...]
     "of its files"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedRows:
+    """The usable rows of all sources, in memory or on disk."""
+
+    rows: Sequence[Any]
+    sources: tuple[SourceRows, ...]
 
 
 def load_rows(
@@ -74,25 +85,36 @@ def load_rows(
     or empty, columns of no known form, and rows that cannot be used, which `bad_rows="drop"` leaves out instead.
     """
     reading = Reading(task=task, split=split, columns=columns, bad_rows=bad_rows, announce=announce)
-    return [row for source in load_sources(sources, reading, limits=max_samples) for row in source.rows]
+    return list(load_sources(sources, reading, limits=max_samples).rows)
 
 
 def load_sources(
-    sources: Sequence[str | Records], reading: Reading, *, limits: Sequence[int | None] | int | None = None
-) -> list[SourceRows]:
+    sources: Sequence[str | Records],
+    reading: Reading,
+    *,
+    limits: Sequence[int | None] | int | None = None,
+    on_disk: bool = False,
+) -> LoadedRows:
     """The rows of each source; `limits` is the largest number of rows of all together, or one for each."""
+    rows: RowsOnDisk | list[Any] = RowsOnDisk() if on_disk else []
     found: list[SourceRows] = []
     num_read = 0
     for index, source in enumerate(sources):
-        if isinstance(limits, int):
-            limit: int | None = limits - num_read
-            if limits <= num_read:
+        limit = limits - num_read if isinstance(limits, int) else limits[index] if limits else None
+        if limit is not None and limit <= 0:
+            break
+        first_row, num_before, forms = num_read, len(rows), []
+        for file in open_source(source, reading, streaming=on_disk):
+            left = None if limit is None else limit - (num_read - first_row)
+            if left is not None and left <= 0:
                 break
-        else:
-            limit = limits[index] if limits else None
-        found.append(_source_rows(source, reading, limit, first_row=num_read))
-        num_read += found[-1].num_read
-    return found
+            form, num_more = _read_into(rows, file, reading, limit=left, first_row=num_read)
+            num_read += num_more
+            forms.append(form)
+        name = source if isinstance(source, str) else source.name
+        num_rows = len(rows) - num_before
+        found.append(SourceRows(name=name, first_row=first_row, num_rows=num_rows, forms=tuple(forms)))
+    return LoadedRows(rows=rows, sources=tuple(found))
 
 
 def open_source(source: str | Records, reading: Reading, *, streaming: bool = False) -> list[Records]:
@@ -105,14 +127,14 @@ def open_source(source: str | Records, reading: Reading, *, streaming: bool = Fa
         return [source]
     if source in BUILTIN_DATASETS:
         rows = _builtin(source, reading.task)
-        return [WholeRecords(source, lambda limit: rows(reading.split, limit=limit))]
+        return [Records(name=source, begin=lambda: rows(reading.split))]
     path = Path(source).expanduser()
     saved = saved_split(path, reading.split)
     if saved is not None:
         import datasets
 
         with reading_errors(source):
-            return [TableRecords(source, datasets.load_from_disk(str(saved)))]
+            return [table_records(datasets.load_from_disk(str(saved)), name=source)]
     hub = HubName.parse(source)
     if hub is None or hub.is_short or path.exists():
         paths = local_files(source, split=reading.split, announce=reading.announce)
@@ -120,35 +142,20 @@ def open_source(source: str | Records, reading: Reading, *, streaming: bool = Fa
             return [open_file(item, name=source if item == path else str(item)) for item in paths]
     if hub is None:
         raise _unknown(source)
-    table = load_from_hub(hub, split=reading.split, streaming=streaming)
-    return [StreamRecords(source, partial(iter, table)) if streaming else TableRecords(source, table)]
+    if streaming:
+        stream = load_from_hub(hub, split=reading.split, streaming=True)
+        return [Records(name=source, begin=partial(iter, stream), num_bytes=math.inf)]
+    return [table_records(load_from_hub(hub, split=reading.split, streaming=False), name=source)]
 
 
-def is_builtin(source: Records) -> bool:
-    return source.name in BUILTIN_DATASETS
-
-
-def form_of(records: Sequence[Record], reading: Reading, source: Records) -> Form:
-    """The form of a source by its first records. Raises DataError when it has none, or no records."""
-    if not records:
-        raise DataError(f"`{source.name}` has no rows")
-    columns = Columns() if is_builtin(source) else reading.columns
-    return detect(records, task=reading.task, columns=columns, name=source.name)
-
-
-def convert_all(
-    records: Sequence[Record], form: Form, *, task: Task, split: str, first_row: int = 0
-) -> tuple[list[Any], dict[str, list[int]]]:
-    """The usable rows, and the numbers of the others by reason."""
-    rows: list[Any] = []
-    bad: dict[str, list[int]] = {}
-    for index, record in enumerate(records):
-        try:
-            row = CONVERTERS[task](record, form, row=first_row + index, index=index, split=split)
-            rows.extend(row if isinstance(row, list) else [row])
-        except Unusable as error:
-            bad.setdefault(str(error), []).append(first_row + index)
-    return rows, bad
+def open_rows(file: Records, reading: Reading, *, limit: int | None = None) -> tuple[Form, Iterator[Record]]:
+    """The form of a file by its first records, and all its records. Raises DataError."""
+    records = file.read(limit)
+    first = list(islice(records, NUM_FIRST_RECORDS))
+    if not first:
+        raise DataError(f"`{file.name}` has no rows")
+    columns = Columns() if file.name in BUILTIN_DATASETS else reading.columns
+    return detect(first, task=reading.task, columns=columns, name=file.name), chain(first, records)
 
 
 def check_usable(
@@ -175,29 +182,30 @@ def name_rows(numbers: Sequence[int]) -> str:
     return f"{'row' if len(numbers) == 1 else 'rows'} {shown}{more}"
 
 
-def _source_rows(source: str | Records, reading: Reading, limit: int | None, *, first_row: int) -> SourceRows:
-    rows: list[Any] = []
-    forms: list[Form] = []
-    num_read = 0
-    for part in open_source(source, reading):
-        if limit is not None and num_read >= limit:
-            break
-        records = part.read_all(None if limit is None else limit - num_read)
-        form = form_of(records, reading, part)
-        if not is_builtin(part):
-            reading.announce(form.sentence(part.name))
-        more, bad = convert_all(records, form, task=reading.task, split=reading.split, first_row=first_row + num_read)
-        if reading.bad_rows == "error":
-            column = form.columns.get("prompt", TITLES[reading.task])
-            check_usable(bad, num_rows=len(records), name=part.name, column=column)
-        elif bad:
-            count = f"{sum(map(len, bad.values()))} of {len(records)} rows"
-            reading.announce(f"{count} of `{part.name}` left out: {name_bad(bad)}")
-        rows += more
-        forms.append(form)
-        num_read += len(records)
-    name = source if isinstance(source, str) else source.name
-    return SourceRows(name=name, rows=rows, first_row=first_row, num_read=num_read, forms=tuple(forms))
+def _read_into(
+    rows: RowsOnDisk | list[Any], file: Records, reading: Reading, *, limit: int | None, first_row: int
+) -> tuple[Form, int]:
+    """Append the usable rows of a file; its form and the number of all its rows. Raises DataError."""
+    form, records = open_rows(file, reading, limit=limit)
+    if file.name not in BUILTIN_DATASETS:
+        reading.announce(form.sentence(file.name))
+    convert = CONVERTERS[reading.task]
+    bad: dict[str, list[int]] = {}
+    count = 0
+    for record in records:
+        try:
+            found = convert(record, form, row=first_row + count, index=count, split=reading.split)
+            for row in found if isinstance(found, list) else [found]:
+                rows.append(row)
+        except Unusable as error:
+            bad.setdefault(str(error), []).append(first_row + count)
+        count += 1
+    if reading.bad_rows == "error":
+        check_usable(bad, num_rows=count, name=file.name, column=form.columns.get("prompt", TITLES[reading.task]))
+    elif bad:
+        left_out = f"{sum(map(len, bad.values()))} of {count} rows"
+        reading.announce(f"{left_out} of `{file.name}` left out: {name_bad(bad)}")
+    return form, count
 
 
 def _builtin(name: str, task: Task) -> Callable[..., list[Record]]:

@@ -44,9 +44,9 @@ def jsonl(folder: Path, *records: dict[str, Any]) -> str:
 
 
 def prompt_of(folder: Path, record: dict[str, Any], **columns: str) -> tuple[Any, Any, tuple[str, Any]]:
-    source = load_sources([jsonl(folder, record)], Reading(task="prompts", columns=Columns(**columns)))[0]
-    form = source.forms[0]
-    return source.rows[0].prompt, source.rows[0].ground_truth, (form.name, form.columns)
+    loaded = load_sources([jsonl(folder, record)], Reading(task="prompts", columns=Columns(**columns)))
+    form = loaded.sources[0].forms[0]
+    return loaded.rows[0].prompt, loaded.rows[0].ground_truth, (form.name, form.columns)
 
 
 @pytest.mark.parametrize(

@@ -11,17 +11,12 @@ from fakes.encoders import CharacterEncoder
 
 from rl_compat.data.encode.training_data import TrainingData, load_training
 from rl_compat.data.order.batches import MixtureOrder, PromptOrder
-from rl_compat.data.order.epochs import WholeEpochs
 from rl_compat.data.read.reading import Reading
 from rl_compat.errors import DataError
 
 
 def _order(sizes: tuple[int, ...], weights: tuple[float, ...], batch_size: int = 5, *, seed: int = 1) -> MixtureOrder:
-    sources, start = [], 0
-    for index, size in enumerate(sizes):
-        sources.append(WholeEpochs(size, shuffle=True, seed=seed + index, first_row=start))
-        start += size
-    return MixtureOrder(sources, weights, batch_size, shuffle=True, seed=seed)
+    return MixtureOrder(sizes, weights, batch_size, shuffle=True, seed=seed)
 
 
 def _data(folder: Path, *sizes: int, limit: int = 16, **options: object) -> TrainingData:
@@ -84,7 +79,7 @@ def test_a_position_in_another_mixture_is_refused() -> None:
 def test_files_are_mixed_by_weight_and_dropped_rows_leave_no_gap(tmp_path: Path) -> None:
     data = _data(tmp_path, 12, 4, weights=(1, 3), limit=3)
     assert "2 of 16 rows" in data.notes[0]
-    assert data.sources == ((0, 10), (10, 4))
+    assert data.counts == (10, 4)
     order = data.order(8, shuffle=True, seed=1)
     texts = [data.prompts[row].text for _ in range(2) for row in next(order)]
     assert Counter(text[0] for text in texts) == {"0": 4, "1": 12}
@@ -92,7 +87,7 @@ def test_files_are_mixed_by_weight_and_dropped_rows_leave_no_gap(tmp_path: Path)
 
 def test_a_sample_limit_is_shared_by_weight(tmp_path: Path) -> None:
     data = _data(tmp_path, 12, 12, weights=(1, 3), max_samples=8)
-    assert data.sources == ((0, 2), (2, 6))
+    assert data.counts == (2, 6)
 
 
 def test_a_source_without_usable_rows_is_refused(tmp_path: Path) -> None:

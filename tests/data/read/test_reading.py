@@ -83,7 +83,7 @@ def test_raw_gsm8k_is_converted_and_announced(tmp_path: Path) -> None:
     said: list[str] = []
     assert load_rows([path], announce=said.append) == load_rows(["gsm8k"], max_samples=3)
     assert len(said) == 1 and f"`{path}`" in said[0]
-    assert load_sources([path], Reading(task="prompts"))[0].forms[0].name == "gsm8k"
+    assert load_sources([path], Reading(task="prompts")).sources[0].forms[0].name == "gsm8k"
 
 
 def test_questions_and_answers_that_are_not_gsm8k_are_taken_as_they_are_and_said(tmp_path: Path) -> None:

@@ -71,13 +71,13 @@ def test_what_streaming_leaves_out_is_said(llama_folder: Path, tmp_path: Path) -
     assert any("row 7 " in text and "tokens" in text and "16" in text for text in Recorder.said)
 
 
-def test_forms_and_pieces_are_among_the_notes_before_a_model_loads(llama_folder: Path, tmp_path: Path) -> None:
+def test_forms_are_among_the_notes_before_a_model_loads(llama_folder: Path, tmp_path: Path) -> None:
     names = _files(tmp_path)
     config = load_config(None, [*_settings(llama_folder, tmp_path / "run", names), "data.streaming=true"]).config
     prepared = check_run(config, cpu())
     prepared.reward.close()
     said = next(note for note in prepared.notes if names[0] in note)
-    assert "`reward_model.ground_truth`" in said and "1 piece" in said
+    assert "`reward_model.ground_truth`" in said and "`data_source`" in said
     assert prepared.total_steps == 60 // 8
 
 
