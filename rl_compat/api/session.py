@@ -7,7 +7,7 @@ from typing import Self, Unpack
 
 from rl_compat.distributed.pool import ResourcePool
 from rl_compat.planning.types import Plan
-from rl_compat.rewards.named import RewardFunction
+from rl_compat.rewards.assemble import RewardFunction
 from rl_compat.workers.actor import ActorModel
 from rl_compat.workers.critic import CriticModel
 from rl_compat.workers.options import ActorOptions, CriticOptions, ReferenceOptions, RewardOptions

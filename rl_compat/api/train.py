@@ -17,7 +17,7 @@ from rl_compat.config.toml_file import flat
 from rl_compat.config.types import RunConfig
 from rl_compat.distributed.pool import ResourcePool
 from rl_compat.errors import ConfigError, nearest
-from rl_compat.rewards.named import PREFIX, RewardFunction, named_functions
+from rl_compat.rewards.assemble import PREFIX, RewardFunction, named_functions
 from rl_compat.trainer.callbacks import Callback, StepCallback, StepFunction
 from rl_compat.trainer.offline.training import Offline
 from rl_compat.trainer.online.reinforcement import Reinforcement

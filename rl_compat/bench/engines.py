@@ -1,67 +1,26 @@
-"""The benchmarked engines by name, and the measurement."""
+"""The benchmarked engines by name: those of the rollout, `generate` of transformers, and vLLM with its own sampler."""
 
 from __future__ import annotations
 
-import time
+import os
+import weakref
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Any
 
-import torch
 from torch import nn
 
-from rl_compat.bench.cases import BenchCase
-from rl_compat.bench.memory import peak_bytes, reset_peak
+from rl_compat.bench.measure import Generates
 from rl_compat.bench.options import ENGINES
-from rl_compat.bench.peers import PlainGenerate
-from rl_compat.bench.vllm_alone import VllmAlone
 from rl_compat.models.load import TORCH_DTYPES
 from rl_compat.planning.types import RolloutPlan
 from rl_compat.resharding.source import WeightSource
 from rl_compat.rollout.build import build_rollout_engine
+from rl_compat.rollout.inference import generating, hugging_face_model, neutral_generation_config
+from rl_compat.rollout.transformers import pad_left
 from rl_compat.rollout.types import Response, SamplingParams
-
-
-class Generates(Protocol):
-    def generate(
-        self, prompts: Sequence[Sequence[int]], params: SamplingParams, *, group_size: int = ...
-    ) -> Sequence[Sequence[Response]]: ...
-
-    def load(self, source: WeightSource) -> None: ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """The result of one engine on one case: the best of its calls."""
-
-    engine: str
-    dtype: str
-    case: str
-    batch: int
-    "concurrent sequences"
-    prompt_tokens: int
-    "mean tokens of a prompt"
-    new_tokens: int
-    "maximum tokens of a response"
-    tokens: int
-    "tokens of all responses"
-    seconds: float
-    first_seconds: float
-    "seconds of the first call, which compiles, captures and allocates"
-    tokens_per_second: float
-    step_seconds: float | None
-    "seconds per decode step, without prefill; None if responses have different lengths"
-    peak_bytes: int
-    "peak memory: allocated by torch on a GPU, resident in the process on a CPU"
-    num_parameters: int | None = None
-    "bytes of the model's weights"
-    start_seconds: float = 0.0
-    "seconds to build the engine, in which vLLM loads, compiles and captures"
-    floor_fraction: float | None = None
-    "the minimum time for weights, cache and arithmetic on this device, as a fraction of a step"
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
+from rl_compat.rollout.vllm.shutdown import Held, stop
+from rl_compat.rollout.vllm.start import config_folder, engine_arguments, keep_log, require_vllm, start
+from rl_compat.rollout.vllm.weights import hand_over
 
 
 def engine_for(
@@ -89,53 +48,110 @@ def engine_for(
     return build_rollout_engine(model, plan=plan, pad_token_id=0)
 
 
-def measure(
-    name: str,
-    engine: Generates,
-    case: BenchCase,
-    source: WeightSource,
-    *,
-    device: str,
-    repeats: int,
-) -> Row:
-    """The best of a first call and `repeats` further ones, and a call for one token that measures the prefill."""
-    on_gpu = device.startswith("cuda")
-    if on_gpu:
-        torch.cuda.synchronize()
-    reset_peak(on_gpu=on_gpu)
-    calls = [_timed(engine, case.prompts, case.params, source, on_gpu=on_gpu) for _ in range(1 + repeats)]
-    first, (seconds, tokens) = calls[0][0], min(calls)
-    step = None
-    if not case.params.stop_token_ids and len(case.prompts) <= case.batch:
-        one = SamplingParams(max_new_tokens=1, seed=0)
-        prefill = min(_timed(engine, case.prompts, one, source, on_gpu=on_gpu)[0] for _ in range(2))
-        step = (seconds - prefill) / (case.params.max_new_tokens - 1)
-    return Row(
-        engine=name,
-        dtype=ENGINES[name][1],
-        case=case.name,
-        batch=case.batch,
-        prompt_tokens=round(sum(map(len, case.prompts)) / len(case.prompts)),
-        new_tokens=case.params.max_new_tokens,
-        tokens=tokens,
-        seconds=seconds,
-        first_seconds=first,
-        tokens_per_second=tokens / seconds,
-        step_seconds=step,
-        peak_bytes=peak_bytes(on_gpu=on_gpu),
+class PlainGenerate:
+    """`model.generate` with sampling, in batches of fixed size and in the order of the prompts."""
+
+    def __init__(self, model: nn.Module, *, batch: int) -> None:
+        self._model = hugging_face_model(model)
+        self._batch = batch
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], params: SamplingParams, *, group_size: int = 1
+    ) -> list[list[Response]]:
+        from transformers import GenerationConfig
+
+        assert group_size == 1
+        model: Any = self._model
+        settings = GenerationConfig(
+            max_new_tokens=params.max_new_tokens,
+            do_sample=True,
+            temperature=params.temperature,
+            top_k=0,
+            eos_token_id=list(params.stop_token_ids) or None,
+            pad_token_id=0,
+        )
+        responses = []
+        for first in range(0, len(prompts), self._batch):
+            ids, mask = pad_left(prompts[first : first + self._batch], filler_id=0)
+            with generating(model), neutral_generation_config(model):
+                output = model.generate(
+                    input_ids=ids.to(model.device), attention_mask=mask.to(model.device), generation_config=settings
+                )
+            responses += [[_cut(row, params)] for row in output[:, ids.shape[1] :].tolist()]
+        return responses
+
+    def load(self, source: WeightSource) -> None:
+        """Do nothing, since the engine uses the model's weights."""
+        del source
+
+
+def _cut(tokens: list[int], params: SamplingParams) -> Response:
+    end = next((place + 1 for place, token in enumerate(tokens) if token in params.stop_token_ids), len(tokens))
+    return Response(
+        token_ids=tuple(tokens[:end]),
+        logprobs=(),
+        finish_reason="stop" if tokens[end - 1] in params.stop_token_ids else "length",
     )
 
 
-def _timed(
-    engine: Generates, prompts: Sequence[Sequence[int]], params: SamplingParams, source: WeightSource, *, on_gpu: bool
-) -> tuple[float, int]:
-    """Seconds and tokens of a call after a weight update, which empties prefix caches."""
-    engine.load(source)
-    if on_gpu:
-        torch.cuda.synchronize()
-    start = time.perf_counter()
-    groups = engine.generate(prompts, params)
-    if on_gpu:
-        torch.cuda.synchronize()
-    seconds = time.perf_counter() - start
-    return seconds, sum(len(response.token_ids) for group in groups for response in group)
+TRITON_AS_IT_COMES = ("TRITON_F32_DEFAULT", "tf32")
+"by default vLLM computes fp32 attention in TF32; this project's engine sets the same variable"
+
+
+class VllmAlone:
+    """vLLM with its own sampler, used as documented; it returns the log-probabilities of the drawn tokens."""
+
+    def __init__(self, model: nn.Module, *, plan: RolloutPlan) -> None:
+        require_vllm()
+        os.environ.setdefault(*TRITON_AS_IT_COMES)
+        self._log = keep_log()
+        self._folder = config_folder(model)
+        arguments = engine_arguments(model, plan, folder=self._folder.name)
+        del arguments["logits_processors"]
+        self._engine = start(arguments)
+        self._held = Held(engine=self._engine, source=weakref.ref(model))
+        hand_over(self._engine, model, in_place=False)
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], params: SamplingParams, *, group_size: int = 1
+    ) -> list[list[Response]]:
+        from vllm import SamplingParams as VllmParams
+        from vllm.sampling_params import RequestOutputKind
+
+        assert group_size == 1
+        settings = VllmParams(
+            temperature=params.temperature,
+            max_tokens=params.max_new_tokens,
+            stop_token_ids=list(params.stop_token_ids),
+            ignore_eos=True,
+            detokenize=False,
+            logprobs=0,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+        )
+        for row, prompt in enumerate(prompts):
+            self._engine.add_request(str(row), {"prompt_token_ids": list(prompt)}, settings)
+        found: dict[int, Response] = {}
+        while len(found) < len(prompts):
+            for output in self._engine.step():
+                if output.finished:
+                    found[int(output.request_id)] = _of_vllm(output.outputs[0])
+        return [[found[row]] for row in range(len(prompts))]
+
+    def load(self, source: WeightSource) -> None:
+        """Drop cached prompts, as loading new weights does."""
+        del source
+        assert self._engine.reset_prefix_cache()
+
+    def stop(self) -> None:
+        """Stop vLLM; a process can run only one."""
+        self._engine = None
+        stop(self._held)
+
+
+def _of_vllm(completion: Any) -> Response:
+    drawn = zip(completion.token_ids, completion.logprobs, strict=True)
+    return Response(
+        token_ids=tuple(completion.token_ids),
+        logprobs=tuple(float(at[token].logprob) for token, at in drawn),
+        finish_reason=completion.finish_reason,
+    )

@@ -7,7 +7,7 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
@@ -15,8 +15,8 @@ from torch import nn
 
 from rl_compat.bench import cases as cases_of
 from rl_compat.bench.cases import BenchCase
-from rl_compat.bench.engines import Row, engine_for, measure
-from rl_compat.bench.floor import floor_seconds, measured_speeds
+from rl_compat.bench.engines import engine_for
+from rl_compat.bench.measure import Row, floor_seconds, measure, measured_speeds
 from rl_compat.bench.options import ENGINES, NOW, ROW, BenchOptions
 from rl_compat.resharding.source import SharedStorage
 
@@ -101,7 +101,7 @@ def main() -> None:
         print(NOW + what, flush=True)
 
     for row in rows_of(engine_name, BenchOptions.from_json(text), json.load(sys.stdin), now=now):
-        print(ROW + json.dumps(row.as_dict()), flush=True)
+        print(ROW + json.dumps(asdict(row)), flush=True)
 
 
 if __name__ == "__main__":

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from rl_compat.bench.options import ENGINES
-from rl_compat.bench.request import (
+from rl_compat.bench.options import (
+    ENGINES,
     check_names,
     check_numbers,
     engines_here,

@@ -8,10 +8,11 @@ from typing import Any
 
 from rl_compat.config.types import RewardConfig
 from rl_compat.errors import ConfigError
-from rl_compat.rewards.builtin.table import AUTO
-from rl_compat.rewards.parts import OverlongPart, Part, function_part
+from rl_compat.rewards.builtin.length import overlong
+from rl_compat.rewards.builtin.table import AUTO, BUILTINS, Builtin
+from rl_compat.rewards.checks import builtin_of, unknown_source
+from rl_compat.rewards.parts import BuiltinPart, Part, function_part
 from rl_compat.rewards.processes.custom import BATCHED_KEYWORDS, KEYWORDS, split_spec
-from rl_compat.rewards.sources import builtin_of, unknown_source
 from rl_compat.rewards.types import RewardOutcome, ScoreRequest
 
 
@@ -34,9 +35,9 @@ def make_parts(
             else:
                 part = function_part(spec, name, config, max_response_length=max_response_length, callables=callables)
                 parts.append(part)
+        _check_arguments(config, parts)
         if config.overlong_buffer:
             parts.append(_overlong(config, max_response_length))
-        _check_arguments(config, parts)
     except BaseException:
         for part in parts:
             part.close()
@@ -44,11 +45,10 @@ def make_parts(
     return parts
 
 
-class AutoPart:
+class AutoPart(Part):
     """Scores each response with the reward for its data source."""
 
     name = AUTO
-    needs_correct = False
 
     def __init__(
         self, config: RewardConfig, *, data_sources: Iterable[str] = (), max_response_length: int | None = None
@@ -62,11 +62,6 @@ class AutoPart:
         except BaseException:
             self.close()
             raise
-
-    @property
-    def arguments(self) -> tuple[str, ...]:
-        """Names of the user's arguments that the rewards in use accept."""
-        return tuple(name for part in self._parts.values() for name in part.arguments)
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -93,18 +88,22 @@ class AutoPart:
             raise unknown_source([source], rows=rows, sources=self._config.sources)
         if spec not in self._parts:
             name = split_spec(spec)[1] if ".py" in spec else spec
-            self._parts[spec] = function_part(spec, name, self._config, max_response_length=self._max_response_length)
+            part = function_part(spec, name, self._config, max_response_length=self._max_response_length)
+            self._parts[spec] = part
+            self.arguments += part.arguments
         return self._parts[spec]
 
 
-def _overlong(config: RewardConfig, max_response_length: int | None) -> OverlongPart:
+def _overlong(config: RewardConfig, max_response_length: int | None) -> BuiltinPart:
     if max_response_length is None or config.overlong_buffer > max_response_length:
         raise ConfigError(
             f"`reward.overlong_buffer` is {config.overlong_buffer} tokens and the maximum response length is "
             f"{max_response_length or 'unknown'}",
             hint="the buffer is the last part of `data.max_response_length`, where the penalty grows",
         )
-    return OverlongPart(buffer=config.overlong_buffer, max_response_length=max_response_length)
+    arguments = {"buffer": str(config.overlong_buffer)}
+    builtin = Builtin(function=overlong, truth="none")
+    return BuiltinPart("overlong", builtin, arguments=arguments, max_response_length=max_response_length)
 
 
 def _names(functions: Sequence[str]) -> list[str]:
@@ -129,3 +128,32 @@ def _check_arguments(config: RewardConfig, parts: Sequence[Part]) -> None:
                 f"no function in `reward.functions` accepts `{name}`, which is set in `reward.function_arguments`",
                 hint="add a keyword of that name to the function; `docs/rewards.md` lists those of the built-in ones",
             )
+
+
+PREFIX = "python:"
+"prefix of the name of an object in the settings"
+
+RewardFunction = Callable[..., Any]
+"a reward function: called with the keywords of docs/rewards.md that it accepts; returns a number or a dict"
+
+
+def named_functions(reward: Any, functions: dict[str, RewardFunction]) -> tuple[str, ...]:
+    """The names that stand for reward functions in the settings; Python functions are added to `functions`."""
+    names: list[str] = []
+    for item in reward if isinstance(reward, list | tuple) else (reward,):
+        if isinstance(item, str):
+            names.append(item)
+            continue
+        if not callable(item):
+            raise ConfigError(f"`reward` is a {type(item).__name__}, not a function or the name of one")
+        name = f"{PREFIX}{getattr(item, '__name__', type(item).__name__)}"
+        if name in functions:
+            name = f"{name}_{len(functions)}"
+        functions[name] = item
+        names.append(name)
+    return tuple(names)
+
+
+def names_function(name: str) -> bool:
+    """Whether a text is a built-in name or `file.py:function`, and not a model."""
+    return name == AUTO or name in BUILTINS or ".py:" in name

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 from rl_compat.config.types import RewardConfig
 from rl_compat.errors import RewardError
-from rl_compat.rewards.builtin.length import overlong_penalty
 from rl_compat.rewards.builtin.table import Builtin, find_builtin
 from rl_compat.rewards.processes.custom import Call, bind_function, split_spec
 from rl_compat.rewards.processes.timeouts import FunctionProcesses
@@ -20,28 +20,24 @@ BUILTIN_SECONDS = 5.0
 "time limit per response for a built-in reward that may hang; `reward.timeout_seconds` can only lower it"
 
 
-class Part(Protocol):
+class Part(ABC):
     """One term of a reward."""
 
     name: str
-    needs_correct: bool
-    "uses the correctness judged by the other terms"
+    arguments: tuple[str, ...] = ()
+    "names of the user's arguments that it accepts"
+    needs_correct = False
+    "whether it uses the correctness judged by the other terms"
 
-    @property
-    def arguments(self) -> tuple[str, ...]:
-        """Names of the user's arguments that it accepts."""
-        ...
-
+    @abstractmethod
     def outcomes(self, requests: Sequence[ScoreRequest]) -> list[RewardOutcome]:
         """One outcome per request, in order."""
-        ...
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027
         """End its processes and free its memory."""
-        ...
 
 
-class BuiltinPart:
+class BuiltinPart(Part):
     """A built-in reward in this process."""
 
     def __init__(
@@ -61,9 +57,6 @@ class BuiltinPart:
             )
             for request in requests
         ]
-
-    def close(self) -> None:
-        """Nothing to release."""
 
     def _given(self, request: ScoreRequest) -> dict[str, Any]:
         values = {
@@ -86,10 +79,8 @@ _WITHOUT = {
 }
 
 
-class ProcessPart:
+class ProcessPart(Part):
     """A function in processes that can be killed: a custom function, or a built-in reward that may hang."""
-
-    needs_correct = False
 
     def __init__(
         self, name: str, processes: FunctionProcesses, *, arguments: tuple[str, ...], wrong: float | None = None
@@ -111,10 +102,8 @@ class ProcessPart:
         return replace(outcome, reward=self._wrong, correct=False) if stopped and self._wrong is not None else outcome
 
 
-class CallablePart:
+class CallablePart(Part):
     """A function given from Python, called in this process without a time limit."""
-
-    needs_correct = False
 
     def __init__(self, name: str, function: Callable[..., Any], config: RewardConfig) -> None:
         self.name = name
@@ -126,33 +115,6 @@ class CallablePart:
         if self._function.batched:
             return self._function.score_batch(calls)
         return [self._function.score(call) for call in calls]
-
-    def close(self) -> None:
-        """Nothing to release."""
-
-
-class OverlongPart:
-    """The penalty on responses that come close to the maximum length."""
-
-    name = "overlong"
-    arguments: tuple[str, ...] = ()
-    needs_correct = False
-
-    def __init__(self, *, buffer: int, max_response_length: int) -> None:
-        self._buffer = buffer
-        self._max_response_length = max_response_length
-
-    def outcomes(self, requests: Sequence[ScoreRequest]) -> list[RewardOutcome]:
-        return [RewardOutcome(reward=self._penalty(request)) for request in requests]
-
-    def close(self) -> None:
-        """Nothing to release."""
-
-    def _penalty(self, request: ScoreRequest) -> float:
-        if request.response_ids is None:
-            raise RewardError(f"`reward.overlong_buffer` for row {request.prompt.row} {_WITHOUT['response_ids']}")
-        length = len(request.response_ids)
-        return overlong_penalty(length, max_length=self._max_response_length, buffer=self._buffer)
 
 
 def function_part(

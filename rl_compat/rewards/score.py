@@ -10,7 +10,8 @@ from typing import Any, Literal
 from rl_compat.config.types import RewardConfig
 from rl_compat.errors import ConfigError, RewardError
 from rl_compat.rewards.assemble import AutoPart, make_parts
-from rl_compat.rewards.builtin.table import AUTO, BUILTINS, check_sources
+from rl_compat.rewards.builtin.table import AUTO, BUILTINS
+from rl_compat.rewards.checks import check_sources
 from rl_compat.rewards.parts import Part
 from rl_compat.rewards.types import RewardOutcome, ScoreRequest, Scores
 

@@ -15,9 +15,9 @@ from rl_compat.distributed.dispatch import Shares, dispatch
 from rl_compat.distributed.group import WorkerGroup
 from rl_compat.distributed.pool import ResourcePool, start_without_device
 from rl_compat.errors import ConfigError, nearest
-from rl_compat.rewards.named import RewardFunction, named_functions, names_function
-from rl_compat.rewards.rows import join_scores, pick_scores
+from rl_compat.rewards.assemble import RewardFunction, named_functions, names_function
 from rl_compat.rewards.score import Scorer, ScoreRequest, Scores, build_scorer
+from rl_compat.rewards.types import join_scores, pick_scores
 from rl_compat.workers.options import FunctionOptions, ModelOptions, RewardOptions, option_keys, role_values
 from rl_compat.workers.reward_model import RewardModelScorer, RewardModelSettings, reward_model_settings
 from rl_compat.workers.role import Role

@@ -12,6 +12,7 @@ from rl_compat.models.chat import ChatEncoder
 from rl_compat.models.reward_model import load_reward_model
 from rl_compat.models.tokenizer import load_tokenizer
 from rl_compat.planning.types import RoleName, RolePlan
+from rl_compat.rewards.parts import Part
 from rl_compat.rewards.types import Failure, RewardOutcome, ScoreRequest
 from rl_compat.training.reward_engine import RewardEngine
 from rl_compat.workers.setup import Planned
@@ -39,12 +40,10 @@ def reward_model_settings(setup: Planned, role: RoleName = "reward") -> RewardMo
     )
 
 
-class RewardModelScorer:
+class RewardModelScorer(Part):
     """Scores conversations, which are formatted and tokenized with the reward model's template and tokenizer."""
 
     name = LEARNED
-    needs_correct = False
-    arguments: tuple[str, ...] = ()
 
     def __init__(self, settings: RewardModelSettings) -> None:
         """Load the tokenizer; the model is loaded by `load` or on first use. Raises ModelError."""

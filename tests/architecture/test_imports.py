@@ -97,7 +97,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 HOMES: dict[str, tuple[str, ...]] = {
     "pynvml": ("hardware/gpu/nvml",),
     "psutil": ("hardware/system/host",),
-    "vllm": ("rollout/vllm", "bench/vllm_alone"),
+    "vllm": ("rollout/vllm", "bench/engines"),
     "ray": ("distributed/ray",),
     "bitsandbytes": ("training/optimizers", "models/", "hardware/torch_child"),
     "peft": ("models/",),

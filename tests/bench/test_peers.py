@@ -8,8 +8,7 @@ from rollout.conftest import PROMPTS, forward_logprobs, plain_generate
 from rollout.conftest import llama as llama
 from torch import nn
 
-from rl_compat.bench.peers import PlainGenerate
-from rl_compat.bench.vllm_alone import VllmAlone
+from rl_compat.bench.engines import PlainGenerate, VllmAlone
 from rl_compat.planning.types import RolloutPlan
 from rl_compat.resharding.source import SharedStorage
 from rl_compat.rollout.types import SamplingParams

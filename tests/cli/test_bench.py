@@ -10,7 +10,7 @@ import pytest
 from fakes.machines import A100, H200, P40, V100, machine
 from fakes.runs import cpu
 
-from rl_compat.bench.request import engines_here, measured_machine, options_for, questions_for
+from rl_compat.bench.options import engines_here, measured_machine, options_for, questions_for
 from rl_compat.cli.app import main
 from rl_compat.cli.bench import MEASURED_BY, keep, machine_facts, measurements_of
 from rl_compat.errors import HardwareError, UsageError

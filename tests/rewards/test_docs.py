@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from rl_compat.rewards.builtin.table import BUILTINS
-from rl_compat.rewards.sources import BUILTIN_BY_SOURCE, CODE_SOURCES
+from rl_compat.rewards.checks import BUILTIN_BY_SOURCE, CODE_SOURCES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "rewards.md").read_text(encoding="utf-8")
 

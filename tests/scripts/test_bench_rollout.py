@@ -12,9 +12,8 @@ import pytest
 import torch
 
 from rl_compat.bench.cases import SHAPES, fixed_case, question_case, ragged_case, random_model
-from rl_compat.bench.engines import engine_for, measure
-from rl_compat.bench.floor import Speeds, floor_seconds
-from rl_compat.bench.memory import peak_bytes, reset_peak
+from rl_compat.bench.engines import engine_for
+from rl_compat.bench.measure import Speeds, floor_seconds, measure, peak_bytes, reset_peak
 from rl_compat.bench.options import BenchOptions
 from rl_compat.bench.run import measured
 from rl_compat.resharding.source import SharedStorage

@@ -9,12 +9,14 @@ from typing import Any
 from rl_compat.rewards.types import RewardOutcome
 
 
-def overlong_penalty(length: int, *, max_length: int, buffer: int) -> float:
-    """0 up to `max_length - buffer` tokens, then falling linearly to -1 at `max_length` (Yu et al. 2025, "DAPO").
+def overlong(
+    response: str, ground_truth: Any = None, *, response_ids: Sequence[int], max_response_length: int, buffer: int
+) -> RewardOutcome:
+    """0 up to `max_response_length - buffer` tokens, then falling linearly to -1 (Yu et al. 2025, "DAPO").
 
-    min(-(length - (max_length - buffer)) / buffer, 0). It continues to fall beyond `max_length`.
+    min(-(length - (max_response_length - buffer)) / buffer, 0). It continues to fall beyond the maximum.
     """
-    return min(-(length - (max_length - buffer)) / buffer, 0.0)
+    return RewardOutcome(reward=min(-(len(response_ids) - (max_response_length - buffer)) / buffer, 0.0))
 
 
 def repetition(

@@ -5,20 +5,16 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
-from rl_compat.errors import ConfigError, DataError, did_you_mean, quoted
-from rl_compat.rewards.builtin.arithmetic import arithmetic
-from rl_compat.rewards.builtin.choice import multiple_choice, truth_letter
-from rl_compat.rewards.builtin.form import format_tags
+from rl_compat.errors import ConfigError, did_you_mean, quoted
+from rl_compat.rewards.builtin.choice import multiple_choice
 from rl_compat.rewards.builtin.gsm8k import gsm8k, gsm8k_format, gsm8k_strict
 from rl_compat.rewards.builtin.length import cosine_length, repetition
 from rl_compat.rewards.builtin.math_answer import math, math_dapo
-from rl_compat.rewards.builtin.numbers import parse_number
-from rl_compat.rewards.builtin.texts import exact_match, qa_exact_match, regex, truths
-from rl_compat.rewards.sources import builtin_of, unknown_source
+from rl_compat.rewards.builtin.texts import arithmetic, exact_match, format_tags, qa_exact_match, regex
 from rl_compat.rewards.types import RewardOutcome
 
 AUTO = "auto"
@@ -104,17 +100,6 @@ BUILTINS: Mapping[str, Builtin] = {
 }
 
 
-class HasTruth(Protocol):
-    """A row or a prompt."""
-
-    @property
-    def data_source(self) -> str: ...
-    @property
-    def ground_truth(self) -> Any: ...
-    @property
-    def row(self) -> int: ...
-
-
 def find_builtin(name: str) -> Builtin:
     """The built-in reward `name`. Raises ConfigError if it is unknown or its package is not installed."""
     if name not in BUILTINS:
@@ -129,53 +114,6 @@ def find_builtin(name: str) -> Builtin:
             hint="install it with `pip install 'rl_compat[math]'`",
         )
     return builtin
-
-
-def check_rows(rows: Sequence[HasTruth], functions: Sequence[str], sources: Mapping[str, str] | None = None) -> None:
-    """Raise DataError if a row has an unknown data source or no usable ground truth for one of the functions.
-
-    `sources` is `reward.sources`.
-    """
-    if AUTO in functions:
-        unknown = {row.row: row.data_source for row in rows if builtin_of(row.data_source, sources) is None}
-        if unknown:
-            raise unknown_source(unknown.values(), rows=list(unknown), sources=sources)
-    for row in rows:
-        for name in functions:
-            meant = builtin_of(row.data_source, sources) if name == AUTO else name
-            problem = truth_problem(meant or "", row.ground_truth)
-            if problem is not None:
-                raise DataError(f"row {row.row} {problem}", hint=_truth_hint(row.ground_truth))
-
-
-def check_sources(
-    data_sources: Iterable[str], functions: Sequence[str], sources: Mapping[str, str] | None = None
-) -> None:
-    """Raise DataError if `functions` contains `auto` and it does not know a data source."""
-    unknown = [source for source in data_sources if builtin_of(source, sources) is None]
-    if AUTO in functions and unknown:
-        raise unknown_source(unknown, sources=sources)
-
-
-def truth_problem(name: str, ground_truth: Any) -> str | None:
-    """Why the built-in `name` cannot use a ground truth, as a predicate of the row; None if it can use it."""
-    truth = BUILTINS[name].truth if name in BUILTINS else "none"
-    if truth == "none":
-        return None
-    accepted = truths(ground_truth) if truth == "texts" else [ground_truth]
-    if not accepted or any(item is None or str(item) == "" for item in accepted):
-        return f"has no ground truth, which the reward `{name}` needs"
-    shown = f"has the ground truth `{str(ground_truth)[:40]}`, and the reward `{name}` needs"
-    if truth == "number" and parse_number(str(ground_truth)) is None:
-        return f"{shown} a number"
-    if truth == "letter" and truth_letter(ground_truth) is None:
-        return f"{shown} a letter"
-    return None
-
-
-def _truth_hint(ground_truth: Any) -> str | None:
-    missing = ground_truth is None or str(ground_truth) == ""
-    return "add it as `reward_model.ground_truth`, or as a column `ground_truth` or `answer`" if missing else None
 
 
 def _parsed(key: str, text: str, kind: Any) -> Any:

@@ -1,25 +1,31 @@
-"""A custom reward function: loaded from a file or given from Python, and called with the keywords that it accepts."""
+"""A custom reward function: loaded from a file or given from Python, and called with the keywords that it accepts.
+
+What it returns becomes an outcome.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import importlib.util
 import inspect
+import math
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 from rl_compat.errors import ConfigError, did_you_mean, quoted
-from rl_compat.rewards.processes.interpret import failed, outcome_of, shown
-from rl_compat.rewards.types import RewardOutcome
+from rl_compat.rewards.types import Failure, RewardOutcome
 
 DEFAULT_FUNCTION = "compute_score"
 COMPLETIONS = "completions"
 BATCHED_FUNCTION = "compute_scores"
 KEYWORDS = ("data_source", "solution_str", "ground_truth", "extra_info", "response_length")
+SHOWN_CHARACTERS = 200
 BATCHED_KEYWORDS = ("data_sources", "solution_strs", "ground_truths", "extra_infos", "response_lengths")
 
 
@@ -156,23 +162,36 @@ def bind_function(
     function: Callable[..., Any], name: str, arguments: Mapping[str, str], *, file: Path | None = None
 ) -> CustomFunction:
     """A function with the keywords and arguments that it accepts. Raises ConfigError if it requires others."""
-    by_columns = COMPLETIONS in inspect.signature(function).parameters
+    parameters = inspect.signature(function).parameters.values()
+    takes_all = any(item.kind is item.VAR_KEYWORD for item in parameters)
+    named = [item.name for item in parameters if item.kind in (item.POSITIONAL_OR_KEYWORD, item.KEYWORD_ONLY)]
+    by_columns = any(item.name == COMPLETIONS for item in parameters)
     batched = by_columns or name == BATCHED_FUNCTION or bool(getattr(function, "batched", False))
-    given = (_named(function) if by_columns else BATCHED_KEYWORDS) if batched else KEYWORDS
-    given = tuple(key for key in given if not by_columns or key not in arguments)
-    accepted, own = _bind(
-        function, given=given, arguments=arguments, label=f"`{name}`" if file is None else f"`{name}` of `{file}`"
-    )
+    given: Sequence[str] = BATCHED_KEYWORDS if batched else KEYWORDS
+    if by_columns:
+        given = [key for key in named if key not in arguments]
+    required = [
+        item
+        for item in parameters
+        if item.default is item.empty and item.kind not in (item.VAR_KEYWORD, item.VAR_POSITIONAL)
+    ]
+    missing = [item.name for item in required if item.name not in named or item.name not in {*given, *arguments}]
+    if missing:
+        label = f"`{name}`" if file is None else f"`{name}` of `{file}`"
+        raise ConfigError(
+            f"{label} requires {quoted(missing)}, which the run does not pass",
+            hint=f"functions are called with the keywords {', '.join(given)} and with `reward.function_arguments`",
+        )
     return CustomFunction(
         name=name,
         file=file,
         function=function,
-        arguments=own,
-        accepted=accepted,
+        arguments={key: value for key, value in arguments.items() if takes_all or key in named},
+        accepted=tuple(key for key in given if takes_all or key in named),
         batched=batched,
         concurrent=inspect.iscoroutinefunction(function) and not batched,
         by_columns=by_columns,
-        takes_all=_takes_all(function),
+        takes_all=takes_all,
     )
 
 
@@ -223,30 +242,56 @@ def _columns(calls: Sequence[Call]) -> dict[str, list[Any]]:
     }
 
 
-def _takes_all(function: Callable[..., Any]) -> bool:
-    return any(item.kind is item.VAR_KEYWORD for item in inspect.signature(function).parameters.values())
+def outcome_of(value: Any, *, function: str, row: int) -> RewardOutcome:
+    """The outcome for a number, or for a dict with `score`; its other keys become extras, and `acc` the correctness.
+
+    None, NaN and infinity are errors of that response. Any other value is misuse, which stops the run.
+    """
+    extras: dict[str, Any] = {}
+    score = value
+    if isinstance(value, Mapping):
+        if "score" not in value:
+            keys = quoted(value) or "no keys"
+            return failed(f"`{function}` returned a dict with {keys} for row {row}, expected `score`", kind="misuse")
+        score = value["score"]
+        extras = {str(key): plain(item) for key, item in value.items() if key != "score"}
+    number = as_number(score)
+    if number is None:
+        kind = "error" if score is None else "misuse"
+        return failed(f"`{function}` returned {shown(score)} for row {row}, expected a number", kind=kind)
+    if not math.isfinite(number):
+        return failed(f"`{function}` returned `{number}` for row {row}, expected a finite number")
+    accuracy = as_number(extras.get("acc"))
+    return RewardOutcome(reward=number, correct=None if accuracy is None else accuracy >= 1, extras=extras)
 
 
-def _named(function: Callable[..., Any]) -> tuple[str, ...]:
-    parameters = inspect.signature(function).parameters.values()
-    return tuple(item.name for item in parameters if item.kind in (item.POSITIONAL_OR_KEYWORD, item.KEYWORD_ONLY))
+def failed(message: str, *, kind: Any = "error") -> RewardOutcome:
+    """The outcome of a function that returned no reward."""
+    return RewardOutcome(reward=None, failure=Failure(kind=kind, message=message))
 
 
-def _bind(
-    function: Callable[..., Any], *, given: Sequence[str], arguments: Mapping[str, str], label: str
-) -> tuple[tuple[str, ...], dict[str, str]]:
-    parameters = inspect.signature(function).parameters.values()
-    takes_all, named = _takes_all(function), _named(function)
-    required = [
-        item.name
-        for item in parameters
-        if item.default is item.empty and item.kind not in (item.VAR_KEYWORD, item.VAR_POSITIONAL)
-    ]
-    missing = [name for name in required if name not in named or name not in {*given, *arguments}]
-    if missing:
-        raise ConfigError(
-            f"{label} requires {quoted(missing)}, which the run does not pass",
-            hint=f"functions are called with the keywords {', '.join(given)} and with `reward.function_arguments`",
-        )
-    accepted = tuple(name for name in given if takes_all or name in named)
-    return accepted, {name: value for name, value in arguments.items() if takes_all or name in named}
+def as_number(value: Any) -> float | None:
+    """The float of a number, boolean or zero-dimensional array, else None."""
+    value = value.tolist() if hasattr(value, "tolist") else value
+    if isinstance(value, (int, float, Decimal, Fraction)):
+        return float(value)
+    return None
+
+
+def plain(value: Any) -> Any:
+    """A value that another process can read without the user's code: unknown objects become their `repr`."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if hasattr(value, "tolist"):
+        return plain(value.tolist())
+    return shown(value)
+
+
+def shown(value: Any) -> str:
+    """The `repr` of a value, shortened for a message."""
+    text = repr(value)
+    return f"`{text[:SHOWN_CHARACTERS]}{'…' if len(text) > SHOWN_CHARACTERS else ''}`"

@@ -15,8 +15,7 @@ from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 
 from rl_compat.errors import ConfigError
-from rl_compat.rewards.processes.custom import Call
-from rl_compat.rewards.processes.interpret import failed
+from rl_compat.rewards.processes.custom import Call, failed
 from rl_compat.rewards.processes.worker import Load, Ready, Work, timeout_message
 from rl_compat.rewards.types import RewardOutcome
 

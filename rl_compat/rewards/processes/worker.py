@@ -20,8 +20,7 @@ from typing import Any
 
 from rl_compat.errors import ConfigError
 from rl_compat.rewards.builtin.table import find_builtin
-from rl_compat.rewards.processes.custom import Call, CustomFunction, load_function
-from rl_compat.rewards.processes.interpret import failed
+from rl_compat.rewards.processes.custom import Call, CustomFunction, failed, load_function
 from rl_compat.rewards.types import Failure, RewardOutcome
 
 MAX_CONCURRENT = 64

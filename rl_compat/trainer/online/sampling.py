@@ -12,8 +12,7 @@ import torch
 from rl_compat import seeds
 from rl_compat.algorithms.advantages.group_statistics import group_statistics, zero_spread_fraction
 from rl_compat.config.types import RunConfig
-from rl_compat.rewards.rows import join_scores, pick_scores
-from rl_compat.rewards.types import Scores
+from rl_compat.rewards.types import Scores, join_scores, pick_scores
 from rl_compat.trainer.phases import Phases
 from rl_compat.trajectory import Prompt
 from rl_compat.workers.actor import ActorModel

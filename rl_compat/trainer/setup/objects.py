@@ -10,7 +10,7 @@ from rl_compat.config.types import DataConfig
 from rl_compat.data.form.columns import Columns
 from rl_compat.data.read.records import Records, as_source
 from rl_compat.errors import ConfigError
-from rl_compat.rewards.named import PREFIX
+from rl_compat.rewards.assemble import PREFIX
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from rl_compat.errors import ModelError
 from rl_compat.hardware.types import Hardware
 from rl_compat.planning.memory.budget import checkpoint_bytes
 from rl_compat.planning.types import RoleName
-from rl_compat.rewards.builtin.table import check_rows
+from rl_compat.rewards.checks import check_rows
 from rl_compat.trainer.checkpoints import check_disk
 from rl_compat.trainer.online.prompt_data import load_training_data, load_validation_prompts
 from rl_compat.trainer.recipe import PreparedRun

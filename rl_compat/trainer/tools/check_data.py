@@ -12,7 +12,7 @@ from rl_compat.data.read.reading import Reading, open_source
 from rl_compat.models.chat import ChatEncoder
 from rl_compat.models.files.registry import resolve_model
 from rl_compat.models.tokenizer import TokenizerBundle, load_tokenizer
-from rl_compat.rewards.reference import reference_judge
+from rl_compat.rewards.checks import reference_judge
 from rl_compat.trainer.setup.objects import data_columns
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from rl_compat.config.types import RewardConfig
 from rl_compat.errors import ConfigError, RewardError
-from rl_compat.rewards.builtin.length import cosine_length, overlong_penalty, repetition
+from rl_compat.rewards.builtin.length import cosine_length, overlong, repetition
 from rl_compat.rewards.score import ScoreRequest, build_scorer
 from rl_compat.trajectory import Prompt
 
@@ -24,7 +24,8 @@ def _requests(*lengths: int | None, text: str = "#### 42") -> list[ScoreRequest]
     ("length", "penalty"), [(0, 0.0), (80, 0.0), (81, -0.05), (90, -0.5), (100, -1.0), (110, -1.5)]
 )
 def test_the_overlong_penalty_grows_over_the_buffer(length: int, penalty: float) -> None:
-    assert overlong_penalty(length, max_length=100, buffer=20) == pytest.approx(penalty)
+    outcome = overlong("", response_ids=[7] * length, max_response_length=100, buffer=20)
+    assert outcome.reward == pytest.approx(penalty)
 
 
 def test_the_overlong_penalty_is_a_part_of_the_sum_and_no_part_of_correctness() -> None:

@@ -6,8 +6,8 @@ import pytest
 
 from rl_compat.data.form.rows import PromptRow
 from rl_compat.errors import ConfigError, DataError
-from rl_compat.rewards.builtin.table import BUILTINS, check_rows, check_sources, find_builtin, truth_problem
-from rl_compat.rewards.sources import BUILTIN_BY_SOURCE, builtin_of
+from rl_compat.rewards.builtin.table import BUILTINS, find_builtin
+from rl_compat.rewards.checks import BUILTIN_BY_SOURCE, builtin_of, check_rows, check_sources, truth_problem
 
 
 def _rows(*sources_and_truths: tuple[str, Any]) -> list[PromptRow]:

@@ -6,7 +6,7 @@ import pytest
 
 from rl_compat.config.types import RewardConfig
 from rl_compat.errors import ConfigError
-from rl_compat.rewards.builtin.texts import exact_match, qa_exact_match, regex
+from rl_compat.rewards.builtin.texts import arithmetic, exact_match, format_tags, qa_exact_match, regex
 from rl_compat.rewards.score import ScoreRequest, build_scorer
 from rl_compat.trajectory import Prompt
 
@@ -83,3 +83,59 @@ def test_a_pattern_that_backtracks_forever_costs_its_row_only() -> None:
     scorer.close()
     assert scores.rewards == (1.0, 0.0, 0.0)
     assert (scores.metrics["reward/timeouts"], scores.metrics["reward/errors"]) == (1.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("response", "reward", "found"),
+    [
+        ("42", 1.0, True),
+        (" 42\n", 1.0, True),
+        ("042", 0.0, True),
+        ("41", 0.0, True),
+        ("42.", 0.0, False),
+        ("=42", 0.0, False),
+        ("", 0.0, False),
+    ],
+)
+def test_only_the_digits_themselves_count(response: str, reward: float, found: bool) -> None:
+    outcome = arithmetic(response, "42")
+    assert (outcome.reward, outcome.correct, outcome.answer_found) == (reward, reward == 1.0, found)
+
+
+def test_a_ground_truth_may_be_a_number() -> None:
+    assert arithmetic("42", 42).reward == 1.0
+
+
+@pytest.mark.parametrize(
+    ("response", "reward"),
+    [
+        ("<think>a</think><answer>b</answer>", 1.0),
+        ("  <think>a</think>\n\n<answer>b</answer>\n", 1.0),
+        ("<think>a < b</think><answer>b</answer>", 1.0),
+        ("<think>a</think>", 0.0),
+        ("<answer>b</answer><think>a</think>", 0.0),
+        ("so <think>a</think><answer>b</answer>", 0.0),
+        ("<think>a</think> so <answer>b</answer>", 0.0),
+        ("<think>a</think><answer>b</answer> end", 0.0),
+        ("<think>a</think><answer> </answer>", 0.0),
+        ("<think>a</think><answer>b</answer><answer>c</answer>", 0.0),
+        ("<think>a<answer>b</answer></think>", 0.0),
+        ("<think>a<answer>b</think></answer>", 0.0),
+        ("<think>a</think><answer>b", 0.0),
+        ("a</think><answer>b</answer>", 0.0),
+        ("", 0.0),
+    ],
+)
+def test_the_response_is_the_tags_and_nothing_else(response: str, reward: float) -> None:
+    assert format_tags(response).reward == reward
+
+
+def test_other_tags_may_be_named() -> None:
+    assert format_tags("<plan>a</plan><code>b</code>", tags="plan, code").reward == 1.0
+    assert format_tags("<plan>a</plan>", tags="plan, code").reward == 0.0
+
+
+def test_a_tag_that_the_template_has_opened_may_be_missing() -> None:
+    assert format_tags("a</think><answer>b</answer>", prompt_text="<|assistant|><think>\n").reward == 1.0
+    assert format_tags("<think>a</think><answer>b</answer>", prompt_text="…<think>\n").reward == 1.0
+    assert format_tags("b</answer>", prompt_text="<think>").reward == 0.0

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from rl_compat.rewards.rows import join_scores, pick_scores
-from rl_compat.rewards.types import Scores
+from rl_compat.rewards.types import Scores, join_scores, pick_scores
 
 FIRST = Scores(
     rewards=(1.0, None, 0.5),

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from rl_compat.data.builtin import gsm8k
-from rl_compat.rewards.reference import reference_judge
+from rl_compat.rewards.checks import reference_judge
 
 
 def test_every_official_solution_of_gsm8k_is_accepted() -> None:

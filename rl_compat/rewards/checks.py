@@ -1,0 +1,200 @@
+"""Check data against the rewards of a run before training: data sources, ground truths and reference solutions.
+
+`BUILTIN_BY_SOURCE` is the reward of each `data_source`, which `auto` uses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any, Protocol
+
+from rl_compat.errors import DataError, nearest, quoted
+from rl_compat.rewards.builtin.choice import truth_letter
+from rl_compat.rewards.builtin.math_answer import find_answer, plain_form
+from rl_compat.rewards.builtin.numbers import parse_number
+from rl_compat.rewards.builtin.table import AUTO, BUILTINS
+from rl_compat.rewards.builtin.texts import truths
+from rl_compat.rewards.types import RewardOutcome
+
+BUILTIN_BY_SOURCE: Mapping[str, str] = {
+    "openai/gsm8k": "gsm8k",
+    "rlc/arithmetic": "arithmetic",
+    "lighteval/MATH": "math",
+    "DigitalLearningGmbH/MATH-lighteval": "math",
+    "HuggingFaceH4/MATH-500": "math",
+    "hiyouga/geometry3k": "math",
+    "numina_*": "math",
+    "math": "math_dapo",
+    "math_dapo": "math_dapo",
+    "math_dapo_reasoning": "math_dapo",
+    "aime*": "math_dapo",
+    "searchR1_*": "qa_exact_match",
+}
+"data source, or a pattern with `*`, to the name of a built-in reward"
+
+CODE_SOURCES = ("codecontests", "apps", "codeforces", "taco")
+"data sources whose answers are programs, which are not executed here"
+
+NUM_NAMED_ROWS = 8
+
+
+Complaints = list[tuple[bool, str, str | None]]
+"whether the row cannot be used for training, the problem, and the hint"
+NO_REWARD = "set a reward, for example `reward.functions=exact_match`, or one for this source in `reward.sources`"
+NO_TRUTH = "add it as `reward_model.ground_truth`, or set `data.answer_key` to its column"
+
+
+class HasTruth(Protocol):
+    """A row or a prompt."""
+
+    @property
+    def data_source(self) -> str: ...
+    @property
+    def ground_truth(self) -> Any: ...
+    @property
+    def row(self) -> int: ...
+
+
+def builtin_of(source: str, sources: Mapping[str, str] | None = None) -> str | None:
+    """The reward that `auto` uses for a data source: the entry of `reward.sources`, else the built-in one, else None.
+
+    An exact name takes precedence over a pattern.
+    """
+    for table in (sources or {}, BUILTIN_BY_SOURCE):
+        if source in table:
+            return table[source]
+        for pattern, name in table.items():
+            if "*" in pattern and fnmatchcase(source, pattern):
+                return name
+    return None
+
+
+def unknown_source(
+    sources_found: Iterable[str], *, rows: Sequence[int] = (), sources: Mapping[str, str] | None = None
+) -> DataError:
+    """The error for data sources without a reward."""
+    distinct = list(dict.fromkeys(sources_found))
+    names = quoted(distinct[:NUM_NAMED_ROWS])
+    known = [*(sources or {}), *BUILTIN_BY_SOURCE]
+    shown = ", ".join(map(str, rows[:NUM_NAMED_ROWS])) + (" …" if len(rows) > NUM_NAMED_ROWS else "")
+    where = f" ({len(rows)} rows, counted from 0: {shown})" if rows else ""
+    return DataError(
+        f"no reward belongs to the data source {names}{where}; known are {quoted(known)}", hint=_remedy(distinct, known)
+    )
+
+
+def _remedy(unknown: Sequence[str], known: Sequence[str]) -> str:
+    own = "a custom function `reward.functions=my_rewards.py:my_function`"
+    programs = [source for source in unknown if source in CODE_SOURCES]
+    if programs:
+        return f"the answers of `{programs[0]}` are programs, which are not executed here: use {own}"
+    close = [(source, near) for source in unknown if (near := nearest(source, known)) is not None]
+    meant = f"for `{close[0][0]}` did you mean `{close[0][1]}`; otherwise " if close else ""
+    return (
+        f"{meant}set the reward with `reward.functions=gsm8k`, {own}, "
+        f'or for this source only with `reward.sources={{"{unknown[0]}": "math"}}`'
+    )
+
+
+def reference_judge(
+    functions: Sequence[str], *, sources: Mapping[str, str] | None = None, arguments: Mapping[str, str] | None = None
+) -> Callable[[str, Any, str | None], Complaints]:
+    """A function that checks a row's data source, ground truth and reference solution (or None).
+
+    Custom functions are not called.
+    """
+    bound = {name: BUILTINS[name].bind(name, arguments or {}) for name in functions if name in BUILTINS}
+
+    def judge(data_source: str, ground_truth: Any, reference: str | None) -> Complaints:
+        found: Complaints = []
+        for function in functions:
+            name = builtin_of(data_source, sources) if function == AUTO else function
+            if name is None:
+                found.append((True, f"no reward belongs to the data source `{data_source}`", NO_REWARD))
+            elif name in BUILTINS:
+                found += _of_builtin(name, ground_truth, reference, bound.get(name, {}))
+        return found
+
+    return judge
+
+
+def _of_builtin(name: str, truth: Any, reference: str | None, arguments: Mapping[str, Any]) -> Complaints:
+    if truth_problem(name, truth) is not None:
+        kind = {"number": "a number", "letter": "a letter"}.get(BUILTINS[name].truth, "a ground truth")
+        missing = truth is None or str(truth) == "" or truth == []
+        problem = "no ground truth" if missing else f"a ground truth that is not {kind}"
+        return [(True, f"{problem}, which the reward `{name}` needs", NO_TRUTH if missing else None)]
+    if reference is None or BUILTINS[name].truth == "none" or BUILTINS[name].needed:
+        return []
+    if name in ("math", "math_dapo"):
+        return _of_math(name, truth, reference)
+    if BUILTINS[name].timed:
+        return []
+    return _of_outcome(name, BUILTINS[name].function(reference, truth, **arguments))
+
+
+def _of_outcome(name: str, outcome: RewardOutcome) -> Complaints:
+    if outcome.answer_found is False:
+        return [(True, f"the reward `{name}` finds no answer in the reference solution", None)]
+    if outcome.correct is False:
+        return [(True, f"the reward `{name}` does not accept the reference solution", None)]
+    return []
+
+
+def _of_math(name: str, truth: Any, reference: str) -> Complaints:
+    """Compares text only. Whether two expressions are equal is left to the reward, which has a time limit."""
+    answer = find_answer(reference)
+    if answer is None:
+        return [(True, f"the reward `{name}` finds no answer in the reference solution", None)]
+    truths = truth if isinstance(truth, (list, tuple)) else [truth]
+    if plain_form(answer.text) in {plain_form(str(item)) for item in truths}:
+        return []
+    return [(False, f"the answer in the reference solution is not written like the ground truth of `{name}`", None)]
+
+
+def check_rows(rows: Sequence[HasTruth], functions: Sequence[str], sources: Mapping[str, str] | None = None) -> None:
+    """Raise DataError if a row has an unknown data source or no usable ground truth for one of the functions.
+
+    `sources` is `reward.sources`.
+    """
+    if AUTO in functions:
+        unknown = {row.row: row.data_source for row in rows if builtin_of(row.data_source, sources) is None}
+        if unknown:
+            raise unknown_source(unknown.values(), rows=list(unknown), sources=sources)
+    for row in rows:
+        for name in functions:
+            meant = builtin_of(row.data_source, sources) if name == AUTO else name
+            problem = truth_problem(meant or "", row.ground_truth)
+            if problem is not None:
+                raise DataError(f"row {row.row} {problem}", hint=_truth_hint(row.ground_truth))
+
+
+def check_sources(
+    data_sources: Iterable[str], functions: Sequence[str], sources: Mapping[str, str] | None = None
+) -> None:
+    """Raise DataError if `functions` contains `auto` and it does not know a data source."""
+    unknown = [source for source in data_sources if builtin_of(source, sources) is None]
+    if AUTO in functions and unknown:
+        raise unknown_source(unknown, sources=sources)
+
+
+def truth_problem(name: str, ground_truth: Any) -> str | None:
+    """Why the built-in `name` cannot use a ground truth, as a predicate of the row; None if it can use it."""
+    truth = BUILTINS[name].truth if name in BUILTINS else "none"
+    if truth == "none":
+        return None
+    accepted = truths(ground_truth) if truth == "texts" else [ground_truth]
+    if not accepted or any(item is None or str(item) == "" for item in accepted):
+        return f"has no ground truth, which the reward `{name}` needs"
+    shown = f"has the ground truth `{str(ground_truth)[:40]}`, and the reward `{name}` needs"
+    if truth == "number" and parse_number(str(ground_truth)) is None:
+        return f"{shown} a number"
+    if truth == "letter" and truth_letter(ground_truth) is None:
+        return f"{shown} a letter"
+    return None
+
+
+def _truth_hint(ground_truth: Any) -> str | None:
+    missing = ground_truth is None or str(ground_truth) == ""
+    return "add it as `reward_model.ground_truth`, or as a column `ground_truth` or `answer`" if missing else None
