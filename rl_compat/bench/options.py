@@ -6,8 +6,8 @@ import json
 from dataclasses import asdict, dataclass, replace
 
 from rl_compat.capability.devices import on_cpu
-from rl_compat.capability.precision import compute_dtype
-from rl_compat.capability.rollout_engines import rollout_engine
+from rl_compat.capability.precision import against_dtype
+from rl_compat.capability.rollout_engines import against_engine
 from rl_compat.config.types import PlanConfig
 from rl_compat.errors import HardwareError, UsageError, did_you_mean
 from rl_compat.hardware.types import Hardware
@@ -115,8 +115,8 @@ def obstacles(machine: Hardware, name: str) -> tuple[str, ...]:
     """Why an engine of `ENGINES` does not run on a machine."""
 
     kind, dtype = ENGINES[name]
-    engine = () if kind == "generate" else rollout_engine(machine, kind.removesuffix("-alone")).reasons_against
-    return engine + compute_dtype(machine, dtype).reasons_against
+    engine = () if kind == "generate" else against_engine(machine, kind.removesuffix("-alone"))
+    return engine + against_dtype(machine, dtype)
 
 
 def check_names(asked: str) -> None:

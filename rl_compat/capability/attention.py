@@ -10,8 +10,7 @@ cuDNN is not used: it builds a plan for every new shape, and shapes change with 
 from __future__ import annotations
 
 from rl_compat.capability.binaries import parse_version
-from rl_compat.capability.choice import Capability, capability
-from rl_compat.capability.devices import below, on_cpu, torch_version
+from rl_compat.capability.devices import NEEDS_CUDA, below, on_cpu, torch_version
 from rl_compat.hardware.types import Hardware
 
 ATTENTIONS = ("flash_attention_2", "sdpa", "eager")
@@ -21,19 +20,17 @@ GROUPED_EFFICIENT_TORCH = (2, 14)
 USED_BACKENDS = ("flash", "efficient", "math")
 
 
-def attention(hardware: Hardware, name: str, *, compute_dtype: str) -> Capability:
-    """Whether an attention implementation runs in a compute dtype."""
+def against_attention(hardware: Hardware, name: str, *, compute_dtype: str) -> tuple[str, ...]:
+    """Every reason against an attention implementation in a compute dtype; empty if it runs."""
     if name != "flash_attention_2":
-        return capability(name)
+        return ()
     if on_cpu(hardware):
-        return capability(name, ("needs a CUDA device",))
-    return capability(
-        name,
-        below(hardware, FLASH_MINIMUM),
-        ()
-        if "flash-attn" in hardware.software.packages
-        else ("needs the package `flash-attn`, which is not installed",),
-        (f"computes in half precision only, not in {compute_dtype}",) if compute_dtype == "fp32" else (),
+        return NEEDS_CUDA
+    missing = "flash-attn" not in hardware.software.packages
+    return (
+        *below(hardware, FLASH_MINIMUM),
+        *(("needs the package `flash-attn`, which is not installed",) if missing else ()),
+        *((f"computes in half precision only, not in {compute_dtype}",) if compute_dtype == "fp32" else ()),
     )
 
 
@@ -45,13 +42,13 @@ def sdpa_backends(hardware: Hardware) -> tuple[str, ...]:
     return ("efficient", "math") if weakest >= EFFICIENT_MINIMUM else ("math",)
 
 
-def repeated_keys(hardware: Hardware, *, compute_dtype: str) -> Capability:
-    """Whether grouped keys and values must be repeated before scaled_dot_product_attention."""
+def against_repeated_keys(hardware: Hardware, *, compute_dtype: str) -> tuple[str, ...]:
+    """Why grouped keys and values need no repeating before scaled_dot_product_attention; empty if they must be."""
     weakest = hardware.weakest_capability()
     if weakest is None:
-        return capability("repeat_kv", ("the CPU kernels accept grouped keys",))
+        return ("the CPU kernels accept grouped keys",)
     if parse_version(torch_version(hardware) or "") >= GROUPED_EFFICIENT_TORCH:
-        return capability("repeat_kv", ("the memory-efficient kernel accepts grouped keys from torch 2.14",))
+        return ("the memory-efficient kernel accepts grouped keys from torch 2.14",)
     if weakest >= FLASH_MINIMUM and compute_dtype != "fp32":
-        return capability("repeat_kv", ("the flash kernel accepts grouped keys",))
-    return capability("repeat_kv")
+        return ("the flash kernel accepts grouped keys",)
+    return ()

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rl_compat.capability.binaries import parse_version, wheel_supports
-from rl_compat.capability.devices import below, capability_text, describe, on_cpu
+from rl_compat.capability.devices import NEEDS_CUDA, below, capability_text, describe, on_cpu
 from rl_compat.hardware.gpu.catalogue import capability_of, read_table
 from rl_compat.hardware.types import Device, Hardware
 
@@ -37,7 +37,7 @@ class Library:
 def missing(hardware: Hardware, *, feature: str) -> tuple[str, ...]:
     """All reasons why a feature does not work: `optimizer_8bit`, `nf4` or `llm_int8`."""
     if on_cpu(hardware):
-        return ("needs a CUDA device",)
+        return NEEDS_CUDA
     software = hardware.software
     version = software.packages.get("bitsandbytes")
     if version is None:

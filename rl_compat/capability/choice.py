@@ -11,18 +11,6 @@ Reasons = Callable[[str], tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Capability:
-    """Whether something works on given hardware, with every reason against it."""
-
-    name: str
-    reasons_against: tuple[str, ...] = ()
-
-    @property
-    def supported(self) -> bool:
-        return not self.reasons_against
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Rejected:
     """A value that was not chosen."""
 
@@ -91,8 +79,3 @@ def _asked(key: str, asked: str, candidates: Sequence[str], against: Reasons, un
 
 def _rejected(value: str, reasons: tuple[str, ...], *, otherwise: str) -> Rejected:
     return Rejected(value=value, reasons=reasons or (otherwise,), works=not reasons)
-
-
-def capability(name: str, *reasons: tuple[str, ...]) -> Capability:
-    """A capability with all reasons against it."""
-    return Capability(name=name, reasons_against=tuple(reason for group in reasons for reason in group))

@@ -10,7 +10,6 @@ from functools import cache
 from typing import Any
 
 from rl_compat.capability.binaries import parse_version
-from rl_compat.capability.choice import Capability, capability
 from rl_compat.capability.devices import below, on_cpu, torch_version
 from rl_compat.hardware.gpu.catalogue import read_table
 from rl_compat.hardware.types import Hardware
@@ -24,12 +23,11 @@ EXPLICIT_BELOW = (8, 0)
 "from here on vLLM chooses its attention backend"
 
 
-def rollout_engine(hardware: Hardware, name: str, *, native_obstacle: str | None = None) -> Capability:
-    """Whether an engine runs on this hardware. `native_obstacle` is why the native engine cannot run the model."""
+def against_engine(hardware: Hardware, name: str, *, native_obstacle: str | None = None) -> tuple[str, ...]:
+    """Every reason against an engine here. `native_obstacle` is why the native engine cannot run the model."""
     if name == "vllm":
-        return capability(name, _against_vllm(hardware))
-    impossible = name == "native" and native_obstacle is not None
-    return capability(name, (f"cannot run this model: {native_obstacle}",) if impossible else ())
+        return _against_vllm(hardware)
+    return (f"cannot run this model: {native_obstacle}",) if name == "native" and native_obstacle else ()
 
 
 def unwise_engine(name: str, *, native_obstacle: str | None) -> tuple[str, ...]:
@@ -43,7 +41,8 @@ def _against_vllm(hardware: Hardware) -> tuple[str, ...]:
         return (f"uses its own kernels, which cannot be restricted to those of an emulated {hardware.emulated}",)
     package = vllm_package(hardware)
     if package is None:
-        return (*below(hardware, VLLM_FLOOR), f"needs the package `{_wanted(hardware)}`, which is not installed")
+        wanted = CPU_PACKAGE if on_cpu(hardware) else "vllm"
+        return (*below(hardware, VLLM_FLOOR), f"needs the package `{wanted}`, which is not installed")
     version = hardware.software.packages[package]
     old = parse_version(version)[:2] < VLLM_OLDEST
     broken = hardware.software.import_errors.get("vllm")
@@ -63,10 +62,6 @@ def vllm_package(hardware: Hardware) -> str | None:
     if CPU_PACKAGE in packages:
         return CPU_PACKAGE
     return "vllm" if "+cpu" in packages.get("vllm", "") else None
-
-
-def _wanted(hardware: Hardware) -> str:
-    return CPU_PACKAGE if on_cpu(hardware) else "vllm"
 
 
 def _other_torch(hardware: Hardware, package: str, version: str) -> tuple[str, ...]:

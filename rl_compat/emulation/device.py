@@ -5,26 +5,25 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, NoReturn
 
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from rl_compat.capability.kernels import TRITON_MINIMUM
 from rl_compat.emulation.operations import ForbiddenOperations
 from rl_compat.errors import HardwareError
 from rl_compat.planning.types import PoolPlan
 
-TRITON_MINIMUM = (7, 0)
-"below it torch.compile raises GPUTooOldForTriton and Triton's code does not assemble"
-
-SDPA_SWITCHES: dict[str, tuple[Callable[[], bool], Callable[[bool], None]]] = {
-    "flash": (torch.backends.cuda.flash_sdp_enabled, torch.backends.cuda.enable_flash_sdp),
-    "efficient": (torch.backends.cuda.mem_efficient_sdp_enabled, torch.backends.cuda.enable_mem_efficient_sdp),
-    "cudnn": (torch.backends.cuda.cudnn_sdp_enabled, torch.backends.cuda.enable_cudnn_sdp),
-    "math": (torch.backends.cuda.math_sdp_enabled, torch.backends.cuda.enable_math_sdp),
+SDPA_BACKENDS = {
+    "flash": SDPBackend.FLASH_ATTENTION,
+    "efficient": SDPBackend.EFFICIENT_ATTENTION,
+    "cudnn": SDPBackend.CUDNN_ATTENTION,
+    "math": SDPBackend.MATH,
 }
-"name in a plan: getter and setter"
+"by the name in a plan"
 
 
 @contextmanager
@@ -111,17 +110,9 @@ def tf32(allowed: bool) -> Iterator[None]:
         torch.backends.cudnn.allow_tf32 = convolution
 
 
-@contextmanager
-def sdpa_backends(names: Sequence[str]) -> Iterator[None]:
+def sdpa_backends(names: Iterable[str]) -> AbstractContextManager[None]:
     """Restrict scaled_dot_product_attention to the named kernels, in every thread."""
-    before = {name: read() for name, (read, _) in SDPA_SWITCHES.items()}
-    for name, (_, set_enabled) in SDPA_SWITCHES.items():
-        set_enabled(name in names)
-    try:
-        yield
-    finally:
-        for name, (_, set_enabled) in SDPA_SWITCHES.items():
-            set_enabled(before[name])
+    return sdpa_kernel([SDPA_BACKENDS[name] for name in names])
 
 
 @contextmanager

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Literal
 
 from rl_compat.errors import RLCompatError
 from rl_compat.planning.decide import Decided, decide
 from rl_compat.planning.memory.budget import phase_budgets
-from rl_compat.planning.memory.ladder import Solution
+from rl_compat.planning.memory.ladder import search
 from rl_compat.planning.memory.sizing import Shortage
 from rl_compat.planning.shapes.known import SMOLLM2_135M
 from rl_compat.planning.types import TRAINED_ROLES
 from rl_compat.planning.workload import Requests, Workload
 from rl_compat.units import format_bytes
 
-Search = Callable[[Decided], Solution | Shortage]
 Change = tuple[str, Workload, Requests]
 "its settings, and what they make of the workload and the requests"
 MOST_OFFERED = 3
@@ -25,11 +24,11 @@ SMALLER_BASES: dict[str, tuple[Literal["int8", "nf4"], ...]] = {"none": ("int8",
 "quantized forms of frozen weights that are smaller"
 
 
-def nearest_that_fits(decided: Decided, search: Search) -> str:
+def nearest_that_fits(decided: Decided) -> str:
     """The hint: up to three changes that fit, each with its peak memory."""
     offers = []
     for words, workload, requests in _changes(decided.workload, decided.requests):
-        peak = _peak_bytes(workload, requests, decided, search)
+        peak = _peak_bytes(workload, requests, decided)
         if peak is not None:
             offers.append(f"{words} ({format_bytes(peak)})")
         if len(offers) == MOST_OFFERED:
@@ -97,12 +96,12 @@ def _smaller_model(workload: Workload, requests: Requests) -> Iterator[Change]:
         yield "`model.path=smollm2-135m`", replace(workload, models=models), requests
 
 
-def _peak_bytes(workload: Workload, requests: Requests, decided: Decided, search: Search) -> int | None:
+def _peak_bytes(workload: Workload, requests: Requests, decided: Decided) -> int | None:
     try:
         changed = decide(workload, decided.hardware, requests)
     except RLCompatError:
         return None
-    outcome = search(changed)
+    outcome = search(changed.problem)
     if isinstance(outcome, Shortage):
         return None
     return max(budget.total_bytes for budget in phase_budgets(changed.request, outcome.levers, outcome.sizes))

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
 from rl_compat.capability import attention, kernels, optimizers, precision, rollout_engines
-from rl_compat.capability.choice import Capability, Choice, choose
+from rl_compat.capability.choice import Choice, Reasons, choose
 from rl_compat.hardware.types import Hardware
 from rl_compat.planning.profile import Profile
 from rl_compat.planning.workload import Requests, Workload
 
-Check = Callable[[str], Capability]
 ORDERS = {
     "compute_dtype": precision.DTYPES,
     "rollout_dtype": precision.DTYPES,
@@ -43,105 +42,89 @@ class Chooser:
 
     def _precision(self, found: Mapping[str, Choice]) -> dict[str, Choice]:
         unwise = partial(precision.unwise_compute_dtype, self.hardware)
-        check = partial(precision.compute_dtype, self.hardware)
-        store = partial(precision.storage_dtype, self.hardware)
-        asked = self.requests.plan
-        compute = self._preferred("compute_dtype", "plan.compute_dtype", asked.compute_dtype, check, unwise)
-        scaling = precision.loss_scaling(compute.value)
+        against = partial(precision.against_dtype, self.hardware)
+        compute = self._preferred("compute_dtype", "plan.compute_dtype", against, unwise)
+        enough = () if compute.value == "fp16" else (f"{compute.value} has the range of fp32",)
         return {
             "compute_dtype": compute,
-            "loss_scaling": _switch(scaling, "fp16 gradients underflow without it"),
-            "rollout_dtype": self._preferred("rollout_dtype", "plan.rollout_dtype", asked.rollout_dtype, check, unwise),
-            "frozen_storage_dtype": self._preferred(
-                "frozen_storage_dtype", "plan.frozen_storage_dtype", asked.frozen_storage_dtype, store
-            ),
+            "loss_scaling": _switch(enough, "fp16 gradients underflow without it"),
+            "rollout_dtype": self._preferred("rollout_dtype", "plan.rollout_dtype", against, unwise),
+            "frozen_storage_dtype": self._preferred("frozen_storage_dtype", "plan.frozen_storage_dtype", against),
         }
 
     def _attention(self, found: Mapping[str, Choice]) -> dict[str, Choice]:
         dtype = found["compute_dtype"].value
-        check = partial(attention.attention, self.hardware, compute_dtype=dtype)
-        chosen = self._preferred("attention", "plan.attention", self.requests.plan.attention, check)
+        against = partial(attention.against_attention, self.hardware, compute_dtype=dtype)
+        chosen = self._preferred("attention", "plan.attention", against)
         if chosen.value != "sdpa":
             return {"attention": chosen}
         exact = "fp32" if "fp32" in (dtype, found["rollout_dtype"].value) else dtype
-        repeated = attention.repeated_keys(self.hardware, compute_dtype=exact)
+        unneeded = attention.against_repeated_keys(self.hardware, compute_dtype=exact)
         reason = "grouped keys would fall back to math attention, whose memory grows with the square of the length"
-        return {"attention": chosen, "repeat_kv": _switch(repeated, reason)}
+        return {"attention": chosen, "repeat_kv": _switch(unneeded, reason)}
 
     def _engine(self, found: Mapping[str, Choice]) -> dict[str, Choice]:
         engine = self.engine or self._preferred_engine()
-        graphs = kernels.cuda_graphs(self.hardware, engine=engine.value)
+        without_graphs = kernels.against_graphs(self.hardware, engine=engine.value)
         return {
             "rollout_engine": engine,
-            "cuda_graphs": _switch(graphs, "one launch for a whole decode step, on every CUDA card"),
+            "cuda_graphs": _switch(without_graphs, "one launch for a whole decode step, on every CUDA card"),
         }
 
     def _preferred_engine(self) -> Choice:
         obstacle = self.workload.main_model.native_obstacle
-        check = partial(rollout_engines.rollout_engine, self.hardware, native_obstacle=obstacle)
+        against = partial(rollout_engines.against_engine, self.hardware, native_obstacle=obstacle)
         unwise = partial(rollout_engines.unwise_engine, native_obstacle=obstacle)
-        engine = self._preferred("rollout_engine", "rollout.engine", self.requests.rollout.engine, check, unwise)
+        engine = self._preferred("rollout_engine", "rollout.engine", against, unwise)
         if obstacle is None or engine.asked:
             return engine
         return replace(engine, reason=f"native cannot run this model: {obstacle}")
 
     def _optimizer(self, found: Mapping[str, Choice]) -> dict[str, Choice]:
         plan, optimizer = self.requests.plan, self.requests.optimizer
-        steps = partial(optimizers.optimizer, self.hardware, offloaded=plan.offload_optimizer is True)
-        keeps = partial(precision.quantization, self.hardware, lora_rank=self.workload.lora_rank)
+        steps = partial(optimizers.against_optimizer, self.hardware, offloaded=plan.offload_optimizer is True)
+        keeps = partial(optimizers.against_quantization, self.hardware, lora_rank=self.workload.lora_rank)
         return {
             "optimizer": _set("optimizer.name", optimizers.OPTIMIZERS, steps, optimizer),
-            "quantization": _set("plan.quantization", precision.QUANTIZATIONS, keeps, plan.quantization),
+            "quantization": _set("plan.quantization", optimizers.QUANTIZATIONS, keeps, plan.quantization),
         }
 
     def _kernels(self, found: Mapping[str, Choice]) -> dict[str, Choice]:
-        fast = kernels.tf32(self.hardware, compute_dtype=found["compute_dtype"].value)
+        slower = kernels.against_tf32(self.hardware, compute_dtype=found["compute_dtype"].value)
+        changing = "sequence lengths change with every batch, and each change would recompile"
         return {
-            "triton": _unused(kernels.triton(self.hardware), "no kernel of this program needs it"),
-            "torch_compile": _unused(
-                kernels.torch_compile(self.hardware),
-                "sequence lengths change with every batch, and each change would recompile",
-            ),
-            "tf32": _switch(fast, "the remaining fp32 products stay at least as exact as half precision"),
+            "triton": _off(kernels.against_triton(self.hardware), "no kernel of this program needs it"),
+            "torch_compile": _off(kernels.against_compile(self.hardware), changing),
+            "tf32": _switch(slower, "the remaining fp32 products stay at least as exact as half precision"),
         }
 
-    def _preferred(
-        self,
-        concern: str,
-        key: str,
-        asked: str,
-        check: Check,
-        unwise: Callable[[str], tuple[str, ...]] = lambda value: (),
-    ) -> Choice:
+    def _preferred(self, concern: str, key: str, against: Reasons, unwise: Reasons = lambda value: ()) -> Choice:
+        """The setting `key`, or the profile's first preference that works here."""
+        section, _, name = key.partition(".")
+        asked = getattr(getattr(self.requests, section), name)
         preference = self.profile.prefer[concern]
         rest = tuple(value for value in ORDERS[concern] if value not in preference.order)
         return choose(
             key,
             preference.order + rest,
             because=preference.because,
-            against=_against(check),
+            against=against,
             unwise=unwise,
             asked=None if asked == "auto" else asked,
         )
 
 
-def _set(key: str, values: tuple[str, ...], check: Check, value: str) -> Choice:
+def _set(key: str, values: tuple[str, ...], against: Reasons, value: str) -> Choice:
     """A setting without `auto`. Raises HardwareError if its value cannot work here."""
-    chosen = choose(key, values, because="", against=_against(check), asked=value)
+    chosen = choose(key, values, because="", against=against, asked=value)
     return replace(chosen, reason=f"set by `{key}`", asked=value != values[0])
 
 
-def _against(check: Check) -> Callable[[str], tuple[str, ...]]:
-    return lambda value: check(value).reasons_against
-
-
-def _switch(able: Capability, reason: str) -> Choice:
+def _switch(against: tuple[str, ...], reason: str) -> Choice:
     """On with the reason, or off with everything against it."""
-    if able.supported:
-        return Choice(value="on", reason=reason)
-    return Choice(value="off", reason="; ".join(able.reasons_against))
+    return _off(against, "") if against else Choice(value="on", reason=reason)
 
 
-def _unused(able: Capability, reason: str) -> Choice:
+def _off(against: tuple[str, ...], otherwise: str) -> Choice:
     """Off, because the hardware lacks it or because nothing uses it."""
-    return Choice(value="off", reason="; ".join(able.reasons_against) or reason)
+    return Choice(value="off", reason="; ".join(against) or otherwise)

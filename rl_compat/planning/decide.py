@@ -7,16 +7,14 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 from rl_compat.capability.choice import Choice
-from rl_compat.capability.devices import emulated_on_cpu, on_cpu, select_devices, torch_build
+from rl_compat.capability.devices import against_torch, emulated_on_cpu, on_cpu
 from rl_compat.capability.optimizers import STATE_BYTES, host_budget_bytes
 from rl_compat.config.types import RolloutConfig
 from rl_compat.errors import ConfigError, HardwareError
 from rl_compat.hardware.types import Hardware
 from rl_compat.planning.choices import Chooser
-from rl_compat.planning.memory.ladder import Levels
-from rl_compat.planning.memory.request import MemoryRequest
+from rl_compat.planning.memory.request import Levels, MemoryProblem, MemoryRequest, Room, Wanted
 from rl_compat.planning.memory.share import engine_room_bytes, with_share
-from rl_compat.planning.memory.sizing import Room, Wanted
 from rl_compat.planning.profile import Profile, match_profile
 from rl_compat.planning.types import TRAINED_ROLES, DType
 from rl_compat.planning.workload import Requests, Workload
@@ -31,10 +29,11 @@ class Decided:
     "with only the pool's devices; none if the device is the CPU"
     profile: Profile
     choices: Mapping[str, Choice]
-    request: MemoryRequest
-    levels: Levels
-    wanted: Wanted
-    room: Room
+    problem: MemoryProblem
+
+    @property
+    def request(self) -> MemoryRequest:
+        return self.problem.request
 
     @property
     def workload(self) -> Workload:
@@ -69,14 +68,17 @@ def decide(
         hardware=selected,
         profile=profile,
         choices=choices,
-        request=request,
-        levels=_levels(requests, selected, choices, request, profile),
-        wanted=_wanted(requests, request),
-        room=Room(
-            available_bytes=_available_bytes(selected, plan.memory_fraction, host_bytes),
-            host_bytes=host_bytes,
-            engine_bytes=engine_room_bytes(share, selected, request),
-            sequences_wait=request.engine == "vllm" and requests.rollout.max_num_seqs is not None,
+        problem=MemoryProblem(
+            request=request,
+            levels=_levels(requests, selected, choices, request, profile),
+            wanted=_wanted(requests, request),
+            limits=profile.limits,
+            room=Room(
+                available_bytes=_available_bytes(selected, plan.memory_fraction, host_bytes),
+                host_bytes=host_bytes,
+                engine_bytes=engine_room_bytes(share, selected, request),
+                sequences_wait=request.engine == "vllm" and requests.rollout.max_num_seqs is not None,
+            ),
         ),
     )
 
@@ -93,21 +95,24 @@ def _applicable(requests: Requests, workload: Workload) -> Requests:
 
 def selected_hardware(requests: Requests, hardware: Hardware) -> Hardware:
     """The device of a pool. Raises HardwareError if it does not exist or torch cannot use it."""
-    plan = requests.plan
-    if plan.device == "cuda" and not hardware.devices:
-        select_devices(hardware, plan.num_devices)
+    plan, visible, hidden = requests.plan, len(hardware.devices), len(hardware.hidden_devices)
+    if plan.num_devices > visible and (plan.num_devices > 1 or plan.device == "cuda"):
+        aside = f" and {hidden} hidden by `CUDA_VISIBLE_DEVICES`" if hidden else ""
+        raise HardwareError(
+            f"devices requested: {plan.num_devices}, visible: {visible}{aside}",
+            hint=f"set `plan.num_devices={visible}`" if visible else "set `plan.device=cpu` and `plan.num_devices=1`",
+        )
     if plan.num_devices > 1:
-        select_devices(hardware, plan.num_devices)
         raise HardwareError(
             f"`plan.num_devices={plan.num_devices}`, and a pool has one device", hint="set `plan.num_devices=1`"
         )
-    if plan.device == "cpu" or not hardware.devices:
-        return select_devices(hardware, 0)
-    selected = select_devices(hardware, 1)
-    usable = torch_build(selected)
-    if not usable.supported:
+    if plan.device == "cpu" or not visible:
+        return replace(hardware, devices=())
+    selected = replace(hardware, devices=hardware.devices[:1])
+    against = against_torch(selected)
+    if against:
         raise HardwareError(
-            "; ".join(usable.reasons_against),
+            "; ".join(against),
             hint="run `rlc doctor` to see which torch to install, or set `plan.device=cpu`",
         )
     return selected
@@ -154,7 +159,7 @@ def _levels(
         sleep_between=both if request.workload.generates else (False,),
         gradient_checkpointing=_fixed(plan.gradient_checkpointing, both) if trains else (False,),
         frozen_dtype=_frozen_dtypes(choices["frozen_storage_dtype"], request.workload, profile),
-        offload_idle=(False,) if cpu else _fixed(plan.offload_idle_models, idle),
+        offload_idle_models=(False,) if cpu else _fixed(plan.offload_idle_models, idle),
         offload_optimizer=(False,) if cpu or not trains else _fixed(plan.offload_optimizer, optimizer),
     )
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from rl_compat.errors import ConfigError, DoesNotFitError, HardwareError
+from rl_compat.errors import DoesNotFitError, HardwareError
 from rl_compat.hardware.types import Hardware
 from rl_compat.planning.alternatives import nearest_that_fits
 from rl_compat.planning.decide import Decided, decide
@@ -52,16 +52,16 @@ def plan_pools(
 ) -> Plan:
     """The plan of a workload whose roles are spread over pools, each planned for its own devices.
 
-    `placement` gives the pool of each role that does not work on the first one. Raises the errors of `make_plan`, and
-    ConfigError for a role or pool that does not exist, a pool without a role, or a device in two pools.
+    `placement` gives the pool of each role that does not work on the first one; every pool has a role. Raises the
+    errors of `make_plan`, and HardwareError for a pool of several devices.
     """
-    roles_by_pool = _roles_by_pool(workload, tuple(pools), placement or {})
-    _check_apart(pools)
     solved: dict[str, tuple[Decided, Solution]] = {}
-    host_taken_bytes = 0
+    first, host_taken_bytes = next(iter(pools)), 0
     for name, pool in pools.items():
+        roles = [role for role in workload.models if (placement or {}).get(role, first) == name]
+        assert roles, f"no role works on the pool {name}"
         solved[name] = _solve(
-            workload.only(roles_by_pool[name]),
+            workload.only(roles),
             _devices_of(pool, hardware),
             pool.requests,
             measured=measured,
@@ -74,7 +74,7 @@ def plan_pools(
 def plan_if_it_fits(workload: Workload, hardware: Hardware, requests: Requests) -> Plan | None:
     """The plan of one pool, or None where `make_plan` raises DoesNotFitError; without a search for alternatives."""
     decided = decide(workload, hardware, requests)
-    outcome = _search(decided)
+    outcome = search(decided.problem)
     return _assembled(workload, {MAIN_POOL: (decided, outcome)}) if isinstance(outcome, Solution) else None
 
 
@@ -101,60 +101,21 @@ def _solve(
     """The decisions, levers and sizes of one pool. Raises DoesNotFitError."""
     again = partial(decide, workload, hardware, requests, host_taken_bytes=host_taken_bytes)
     decided = again()
-    outcome = _search(decided)
+    outcome = search(decided.problem)
     if isinstance(outcome, Solution):
-        return with_fastest_engine(
-            decided, outcome, own=measured, decide=lambda choice: again(engine=choice), search=_search
-        )
-    raise DoesNotFitError(
-        f"{shortage_text(outcome)} ({_where(decided, outcome)})", hint=nearest_that_fits(decided, _search)
-    )
-
-
-def _roles_by_pool(
-    workload: Workload, pools: Sequence[str], placement: Mapping[RoleName, str]
-) -> dict[str, list[RoleName]]:
-    for role, pool in placement.items():
-        if role not in workload.models:
-            raise ConfigError(f"role `{role}` is placed on pool `{pool}`, and the workload has no such role")
-        if pool not in pools:
-            raise ConfigError(f"role `{role}` is placed on pool `{pool}`, and the pools are `{'`, `'.join(pools)}`")
-    found = {pool: [role for role in workload.models if placement.get(role, pools[0]) == pool] for pool in pools}
-    for pool, roles in found.items():
-        if not roles:
-            raise ConfigError(f"pool `{pool}` has no role", hint="place a role on it, or remove it")
-    return found
-
-
-def _check_apart(pools: Mapping[str, PoolRequest]) -> None:
-    """Raise ConfigError for a device in two pools."""
-    taken: dict[int, str] = {}
-    for name, pool in pools.items():
-        for device in pool.devices or ():
-            if device in taken:
-                raise ConfigError(f"device {device} is in the pools `{taken[device]}` and `{name}`")
-            taken[device] = name
+        return with_fastest_engine(decided, outcome, own=measured, decide=lambda choice: again(engine=choice))
+    raise DoesNotFitError(f"{shortage_text(outcome)} ({_where(decided, outcome)})", hint=nearest_that_fits(decided))
 
 
 def _devices_of(pool: PoolRequest, hardware: Hardware) -> Hardware:
     """The hardware with only the pool's devices. Raises HardwareError."""
     if pool.devices is None:
         return hardware
-    visible = {device.index: device for device in hardware.devices}
-    missing = [index for index in pool.devices if index not in visible]
-    if missing:
-        raise HardwareError(f"device {missing[0]} is not visible; visible: {sorted(visible)}")
     if len(pool.devices) > 1:
         raise HardwareError(
             f"the pool has the devices {list(pool.devices)}, and this version supports one device per pool"
         )
-    return replace(hardware, devices=tuple(visible[index] for index in pool.devices))
-
-
-def _search(decided: Decided) -> Solution | Shortage:
-    return search(
-        decided.request, decided.levels, wanted=decided.wanted, limits=decided.profile.limits, room=decided.room
-    )
+    return replace(hardware, devices=tuple(device for device in hardware.devices if device.index in pool.devices))
 
 
 def _where(decided: Decided, short: Shortage) -> str:

@@ -1,16 +1,93 @@
-"""Which profile a machine uses."""
+"""Profiles: the preferences and size limits of a family of cards, read from TOML, and which one a machine uses."""
 
 from __future__ import annotations
 
+import tomllib
+from collections.abc import Mapping
+from dataclasses import astuple, dataclass
 from functools import cache
 from importlib.resources import files
+from typing import Literal
 
 from rl_compat.capability.devices import has_tensor_cores
 from rl_compat.errors import ConfigError, HardwareError, did_you_mean
+from rl_compat.hardware.gpu.catalogue import capability_of
 from rl_compat.hardware.types import Device, Hardware
-from rl_compat.planning.profile_file import CONCERNS, Limits, Match, Preference, Profile, parse_profile
+from rl_compat.units import parse_bytes
 
-__all__ = ["CONCERNS", "Limits", "Match", "Preference", "Profile", "find_profile", "load_profiles", "match_profile"]
+CONCERNS = ("compute_dtype", "rollout_dtype", "frozen_storage_dtype", "attention", "rollout_engine")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Match:
+    """Hard conditions: a profile never applies to a device that does not meet one."""
+
+    device: Literal["cpu", "cuda"]
+    min_capability: tuple[int, int] | None = None
+    max_capability: tuple[int, int] | None = None
+    tensor_cores: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preference:
+    order: tuple[str, ...]
+    because: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Upper limits of useful sizes, and memory overhead in addition to tensors."""
+
+    context_bytes: int
+    "of the CUDA context and libraries; on a CPU, of the interpreter and its libraries"
+    allocator_factor: float
+    "memory reserved by the allocator over memory requested from it"
+    max_num_seqs: int
+    max_micro_batch_size: int
+    max_tokens_per_micro_batch: int
+    enough_tokens_per_micro_batch: int
+    "above it, a larger micro-batch gains less than gradient checkpointing costs"
+    max_prefill_tokens: int
+    max_logprob_chunk_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    name: str
+    summary: str
+    match: Match
+    prefer: Mapping[str, Preference]
+    limits: Limits
+
+
+def parse_profile(name: str, text: str) -> Profile:
+    """A profile from its TOML. Raises ConfigError, naming the file and the key or value that is wrong."""
+    try:
+        table = tomllib.loads(text)
+        match, limits = table.pop("match"), table.pop("limits")
+        match |= {key: capability_of(match[key]) for key in ("min_capability", "max_capability") if key in match}
+        prefer = {
+            concern: Preference(**values | {"order": tuple(values["order"])})
+            for concern, values in table.pop("prefer").items()
+        }
+        limits["context_bytes"] = parse_bytes(limits.pop("context"))
+        profile = Profile(name=name, match=Match(**match), prefer=prefer, limits=Limits(**limits), **table)
+        _check(profile)
+    except KeyError as error:
+        raise ConfigError(f"profile `{name}.toml`: `{error.args[0]}` is missing") from error
+    except (TypeError, ValueError, ConfigError) as error:
+        raise ConfigError(f"profile `{name}.toml`: {error}") from error
+    return profile
+
+
+def _check(profile: Profile) -> None:
+    """Raise ValueError for a value that no profile can have."""
+    if profile.match.device not in ("cpu", "cuda"):
+        raise ValueError(f"`match.device` is `{profile.match.device}`, expected `cpu` or `cuda`")
+    if set(profile.prefer) != set(CONCERNS) or not all(preference.order for preference in profile.prefer.values()):
+        raise ValueError(f"`prefer` needs an order for each of {', '.join(CONCERNS)}, and has {profile.prefer}")
+    if not all(isinstance(limit, int | float) and limit > 0 for limit in astuple(profile.limits)):
+        raise ValueError(f"`limits` are numbers above 0, not {profile.limits}")
 
 
 @cache

@@ -7,7 +7,6 @@ from dataclasses import replace
 from rl_compat.capability.attention import sdpa_backends
 from rl_compat.capability.choice import Choice, Rejected
 from rl_compat.capability.devices import emulated_on_cpu, on_cpu
-from rl_compat.capability.optimizers import offload
 from rl_compat.capability.rollout_engines import vllm_attention
 from rl_compat.planning.decide import Decided
 from rl_compat.planning.memory.budget import host_bytes, phase_budgets
@@ -17,13 +16,8 @@ from rl_compat.planning.memory.vllm import cache_bytes, vllm_bytes
 from rl_compat.planning.types import TRAINED_ROLES, PoolPlan, RoleName, RolePlan, RolloutPlan
 from rl_compat.units import format_bytes
 
-LEVER_CHOICES = {
-    "sleep_between": ("sleep_between", ""),
-    "gradient_checkpointing": ("gradient_checkpointing", "gradient_checkpointing"),
-    "offload_idle": ("offload_idle_models", "offload_idle_models"),
-    "offload_optimizer": ("offload_optimizer", "offload_optimizer"),
-}
-"lever: concern, and the setting under `plan` that fixes it"
+SWITCHED_LEVERS = ("sleep_between", "gradient_checkpointing", "offload_idle_models", "offload_optimizer")
+"in the order in which they are shown; all but the first are settings under `plan`"
 ROLLOUT_CONCERNS = ("rollout_dtype", "rollout_engine", "cuda_graphs", "sleep_between")
 "left out for a pool that generates nothing"
 TRAINING_CONCERNS = ("loss_scaling", "optimizer", "gradient_checkpointing", "offload_optimizer")
@@ -44,7 +38,7 @@ def pool_plan(decided: Decided, found: Solution) -> PoolPlan:
         profile=decided.profile.name,
         choices={concern: choice for concern, choice in choices.items() if concern not in unused},
         budgets=phase_budgets(decided.request, found.levers, found.sizes),
-        memory_available_bytes=decided.room.available_bytes,
+        memory_available_bytes=decided.problem.room.available_bytes,
         host_bytes=pool_host_bytes(decided, found),
         notes=_notes(decided),
         tf32=decided.choices["tf32"].value == "on",
@@ -75,7 +69,7 @@ def role_plans(decided: Decided, found: Solution, *, pool: str) -> dict[RoleName
 
 
 def _role_plan(decided: Decided, found: Solution, role: RoleName, pool: str) -> RolePlan:
-    choices, request, wanted = decided.choices, decided.request, decided.wanted
+    choices, request, wanted = decided.choices, decided.request, decided.problem.wanted
     updates = request.workload.updates(role)
     kept_whole = role in TRAINED_ROLES and request.workload.lora_rank == 0
     limits = decided.profile.limits
@@ -91,7 +85,7 @@ def _role_plan(decided: Decided, found: Solution, role: RoleName, pool: str) -> 
         loss_scaling=updates and choices["loss_scaling"].value == "on",
         gradient_checkpointing=updates and found.levers.gradient_checkpointing,
         offload_optimizer=updates and found.levers.offload_optimizer,
-        offload_idle=found.levers.offload_idle,
+        offload_idle=found.levers.offload_idle_models,
         optimizer=choices["optimizer"].value,
         quantization=request.quantization if role in TRAINED_ROLES else "none",
         micro_batch_size=rows,
@@ -143,14 +137,14 @@ def _for_vllm(plan: RolloutPlan, decided: Decided, found: Solution) -> RolloutPl
 
 def _lever_choices(decided: Decided, found: Solution) -> dict[str, Choice]:
     recorded = {}
-    away = offload(decided.hardware, num_bytes=0, fraction=1.0).reasons_against
-    for lever, (concern, key) in LEVER_CHOICES.items():
+    no_offload = "the device is the CPU: its memory is the host's" if on_cpu(decided.hardware) else ""
+    for lever in SWITCHED_LEVERS:
         on = getattr(found.levers, lever)
-        asked = bool(key) and getattr(decided.requests.plan, key) != "auto"
-        impossible = "; ".join(away) if lever.startswith("offload") else ""
+        asked = getattr(decided.requests.plan, lever, "auto") != "auto"
+        impossible = no_offload if lever.startswith("offload") else ""
         otherwise = impossible or ("set by the user" if asked else "every phase fits without it")
         reason = found.because.get(lever) or otherwise
-        recorded[concern] = Choice(value="on" if on else "off", reason=reason, asked=asked)
+        recorded[lever] = Choice(value="on" if on else "off", reason=reason, asked=asked)
     frozen = decided.choices["frozen_storage_dtype"]
     if found.levers.frozen_dtype != frozen.value:
         reason = found.because["frozen_dtype"]

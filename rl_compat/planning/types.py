@@ -100,10 +100,6 @@ class PoolPlan:
     "`cpu`, or `cuda:0` …"
     device_name: str
     profile: str
-    data_parallel: int = 1
-    "replicas, or shards, that each train on a part of a batch"
-    tensor_parallel: int = 1
-    "devices that share each layer; together with `data_parallel` it makes the number of devices"
     choices: Mapping[str, Choice] = field(default_factory=dict)
     "by concern: `compute_dtype`, `attention`, `rollout_engine`, `optimizer`, `offload_optimizer` …"
     budgets: tuple[PhaseBudget, ...]

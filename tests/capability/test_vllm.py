@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from fakes.machines import A100, H200, P40, T4, V100, machine
 
-from rl_compat.capability.rollout_engines import rollout_engine, vllm_attention
+from rl_compat.capability.rollout_engines import against_engine, vllm_attention
 from rl_compat.hardware.types import Hardware
 
 
@@ -29,7 +29,7 @@ def with_torch(hardware: Hardware, version: str) -> Hardware:
     ],
 )
 def test_vllm_generates_where_a_wheel_has_code_and_torch_is_the_one_it_was_compiled_for(hardware, torch) -> None:
-    assert rollout_engine(with_torch(hardware, torch), "vllm").reasons_against == ()
+    assert against_engine(with_torch(hardware, torch), "vllm") == ()
 
 
 @pytest.mark.parametrize(
@@ -51,14 +51,14 @@ def test_vllm_generates_where_a_wheel_has_code_and_torch_is_the_one_it_was_compi
     ],
 )
 def test_whatever_stands_against_vllm_is_said(hardware, torch, reason) -> None:
-    assert any(reason in found for found in rollout_engine(with_torch(hardware, torch), "vllm").reasons_against)
+    assert any(reason in found for found in against_engine(with_torch(hardware, torch), "vllm"))
 
 
 def test_a_vllm_that_does_not_import_is_not_chosen() -> None:
     hardware = machine(H200, vllm="0.24.0")
     broken = replace(hardware.software, import_errors={"vllm": "libcudart.so.13: cannot open shared object file"})
 
-    reasons = rollout_engine(replace(hardware, software=broken), "vllm").reasons_against
+    reasons = against_engine(replace(hardware, software=broken), "vllm")
 
     assert reasons == ("does not import: libcudart.so.13: cannot open shared object file",)
 
@@ -66,7 +66,7 @@ def test_a_vllm_that_does_not_import_is_not_chosen() -> None:
 def test_an_emulated_card_cannot_stop_kernels_of_vllms() -> None:
     emulated = replace(machine(H200, vllm="0.24.0"), emulated="Tesla V100")
 
-    assert "Tesla V100" in rollout_engine(emulated, "vllm").reasons_against[0]
+    assert "Tesla V100" in against_engine(emulated, "vllm")[0]
 
 
 def test_below_8_0_vllm_is_told_to_attend_with_triton_and_above_it_chooses() -> None:

@@ -9,7 +9,9 @@ from fakes.machines import PPO, fits, planned, recorded
 
 from rl_compat.config.types import ModelConfig
 from rl_compat.errors import DoesNotFitError
-from rl_compat.planning.shapes.known import QWEN25_7B
+from rl_compat.planning.shapes.known import KNOWN_SHAPES
+
+QWEN25_7B = KNOWN_SHAPES["Qwen/Qwen2.5-7B-Instruct"]
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from rl_compat.capability.attention import sdpa_backends
 from rl_compat.capability.devices import has_tensor_cores
-from rl_compat.capability.kernels import TF32_MINIMUM, TRITON_MINIMUM, torch_compile, triton
-from rl_compat.capability.precision import compute_dtype
+from rl_compat.capability.kernels import TF32_MINIMUM, TRITON_MINIMUM, against_compile, against_triton
+from rl_compat.capability.precision import against_dtype
 from rl_compat.doctor.findings import Finding, finding, ok
 from rl_compat.doctor.tables.cards import device_ids, with_capability
 from rl_compat.doctor.tables.target import has_a_build
@@ -39,8 +39,8 @@ def check_precision(hardware: Hardware) -> Iterator[Finding]:
     emulated: list[Device] = []
     slow: list[Device] = []
     for device in _usable(hardware).devices:
-        alone = compute_dtype(replace(hardware, devices=(device,)), "bf16")
-        group = native if alone.supported else slow if _half_rate(device) in SLOW_HALF else emulated
+        against = against_dtype(replace(hardware, devices=(device,)), "bf16")
+        group = native if not against else slow if _half_rate(device) in SLOW_HALF else emulated
         group.append(device)
     for rate, devices in _by_rate(native):
         what = f"{with_capability(devices)}: bf16 is native; {HALF[rate]}; fp32 products can use TF32"
@@ -105,7 +105,7 @@ def check_kernels(hardware: Hardware) -> Iterator[Finding]:
     weakest = _weakest(hardware)
     shared = weakest.shared_memory_optin_bytes or shared_memory_optin_bytes(weakest.compute_capability)
     room = f"; a block has {format_bytes(shared)} of shared memory" if shared else ""
-    if triton(hardware).supported and torch_compile(hardware).supported:
+    if not against_triton(hardware) and not against_compile(hardware):
         what = f"Triton kernels, torch.compile and CUDA graphs run on {with_capability([weakest])}{room}"
         yield ok("kernels.on", what, CAPABILITY)
         return

@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from rl_compat.capability.attention import sdpa_backends
 from rl_compat.capability.binaries import wheel_supports
-from rl_compat.capability.kernels import triton
-from rl_compat.capability.precision import compute_dtype
+from rl_compat.capability.kernels import against_triton
+from rl_compat.capability.precision import against_dtype
 from rl_compat.doctor.findings import Finding, Remedy, Severity, finding, ok, remedy
 from rl_compat.doctor.remedies import shell, unset
 from rl_compat.doctor.tables.cards import device_ids, names, with_capability
@@ -74,9 +74,9 @@ def _capabilities(hardware: Hardware) -> Finding:
 
 def _features(hardware: Hardware) -> list[str]:
     supported = {
-        "bf16": compute_dtype(hardware, "bf16").supported,
+        "bf16": not against_dtype(hardware, "bf16"),
         "flash attention": "flash" in sdpa_backends(hardware),
-        "Triton and torch.compile": triton(hardware).supported,
+        "Triton and torch.compile": not against_triton(hardware),
     }
     return [name for name, available in supported.items() if available]
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from rl_compat.capability.optimizers import STATE_BYTES
-from rl_compat.capability.precision import DTYPE_BYTES, WEIGHT_BYTES
+from rl_compat.capability.optimizers import STATE_BYTES, WEIGHT_BYTES
+from rl_compat.capability.precision import DTYPE_BYTES
 from rl_compat.planning.memory import activations
 from rl_compat.planning.memory.activations import FP32_BYTES, Arithmetic
 from rl_compat.planning.memory.request import Levers, MemoryRequest, Sizes
@@ -67,7 +67,7 @@ def host_bytes(request: MemoryRequest, levers: Levers) -> int:
         if levers.offload_optimizer and request.workload.updates(role):
             parameters = request.workload.trainable_parameters(role)
             total += parameters * HOST_BYTES_PER_OFFLOADED_PARAMETER + HOST_GRADIENT_BYTES
-        if levers.offload_idle:
+        if levers.offload_idle_models:
             total += weights_bytes(request, levers, role)
     return total
 
@@ -265,7 +265,7 @@ def _resident(request: MemoryRequest, levers: Levers, sizes: Sizes, phase: Phase
     work = request.workload
     items = {"context": request.context_bytes}
     for role in work.models:
-        if role == phase.role or not levers.offload_idle:
+        if role == phase.role or not levers.offload_idle_models:
             items[f"{role} weights"] = weights_bytes(request, levers, role)
         if work.updates(role) and not levers.offload_optimizer:
             items[f"{role} optimizer"] = work.trainable_parameters(role) * request.optimizer_state_bytes

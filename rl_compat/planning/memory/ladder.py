@@ -6,25 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from rl_compat.planning.memory.budget import host_bytes
-from rl_compat.planning.memory.request import Levers, MemoryRequest, Sizes
-from rl_compat.planning.memory.sizing import Room, Shortage, Wanted, largest_sizes
-from rl_compat.planning.profile import Limits
-from rl_compat.planning.types import DType
+from rl_compat.planning.memory.request import Levels, Levers, MemoryProblem, Sizes
+from rl_compat.planning.memory.sizing import Shortage, largest_sizes
 from rl_compat.units import format_bytes
 
 CHEAP = ("sleep_between", "gradient_checkpointing", "frozen_dtype")
 "worth pulling for larger micro-batches; the other levers only when nothing fits without them"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Levels:
-    """The values each lever may take, from no saving to most; one value where the user fixed it."""
-
-    sleep_between: tuple[bool, ...] = (False, True)
-    gradient_checkpointing: tuple[bool, ...] = (False, True)
-    frozen_dtype: tuple[DType, ...] = ("fp32",)
-    offload_idle: tuple[bool, ...] = (False, True)
-    offload_optimizer: tuple[bool, ...] = (False, True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,51 +23,45 @@ class Solution:
     because: dict[str, str] = field(default_factory=dict)
 
 
-LEVERS = ("sleep_between", "gradient_checkpointing", "frozen_dtype", "offload_idle", "offload_optimizer")
+LEVERS = ("sleep_between", "gradient_checkpointing", "frozen_dtype", "offload_idle_models", "offload_optimizer")
 "in the order of cost"
 
 
-def search(
-    request: MemoryRequest, levels: Levels, *, wanted: Wanted, limits: Limits, room: Room
-) -> Solution | Shortage:
+def search(problem: MemoryProblem) -> Solution | Shortage:
     """The first step of the ladder whose sizes are large enough, else the best that fits, else what is short."""
     best: Solution | None = None
     short: Shortage | None = None
     because: dict[str, str] = {}
     why = ""
-    for lever, levers in steps(levels):
+    for lever, levers in steps(problem.levels):
         if lever:
             because = because | {lever: why}
         if best is not None and lever not in CHEAP:
             break
-        outcome = _try(request, levers, wanted, limits, room)
+        outcome = _try(problem, levers)
         if isinstance(outcome, Shortage):
             short, why = outcome, shortage_text(outcome)
             continue
         if best is None or _better(outcome, best.sizes):
             best = Solution(levers=levers, sizes=outcome, because=because)
-        if is_enough(request, outcome, wanted, limits):
+        if is_enough(problem, outcome):
             break
         why = f"only {outcome.micro_batch_tokens} tokens fit in a micro-batch and {outcome.max_num_seqs} in a rollout"
     if best is not None:
-        return _released(request, best, levels, wanted, limits, room)
+        return _released(problem, best)
     assert short is not None
     return short
 
 
-def _released(
-    request: MemoryRequest, found: Solution, levels: Levels, wanted: Wanted, limits: Limits, room: Room
-) -> Solution:
+def _released(problem: MemoryProblem, found: Solution) -> Solution:
     """The same without the levers that later ones made unnecessary, the costliest first."""
     for name in reversed(LEVERS):
-        first = getattr(levels, name)[0]
+        first = getattr(problem.levels, name)[0]
         if getattr(found.levers, name) == first:
             continue
         levers = replace(found.levers, **{name: first})
-        outcome = _try(request, levers, wanted, limits, room)
-        if isinstance(outcome, Shortage) or (
-            _better(found.sizes, outcome) and not is_enough(request, outcome, wanted, limits)
-        ):
+        outcome = _try(problem, levers)
+        if isinstance(outcome, Shortage) or (_better(found.sizes, outcome) and not is_enough(problem, outcome)):
             continue
         because = {key: why for key, why in found.because.items() if key != name}
         found = Solution(levers=levers, sizes=outcome, because=because)
@@ -97,16 +78,16 @@ def steps(levels: Levels) -> Iterator[tuple[str, Levers]]:
             yield name, current
 
 
-def is_enough(request: MemoryRequest, sizes: Sizes, wanted: Wanted, limits: Limits) -> bool:
+def is_enough(problem: MemoryProblem, sizes: Sizes) -> bool:
     """Whether larger sizes would gain little."""
-    whole = wanted.mini_batch_sequences * request.workload.length
-    tokens = min(limits.enough_tokens_per_micro_batch, whole)
+    wanted, limits, length = problem.wanted, problem.limits, problem.request.workload.length
+    whole = wanted.mini_batch_sequences * length
     fixed = wanted.micro_batch_size is not None or wanted.micro_batch_tokens is not None
+    tokens = min(limits.enough_tokens_per_micro_batch, whole - length + 1)
     sequences = min(limits.max_num_seqs // 4, wanted.num_sequences)
-    enough_tokens = (
-        fixed or sizes.micro_batch_tokens >= tokens or sizes.micro_batch_tokens + request.workload.length > whole
+    return (fixed or sizes.micro_batch_tokens >= tokens) and (
+        wanted.max_num_seqs is not None or sizes.max_num_seqs >= sequences
     )
-    return enough_tokens and (wanted.max_num_seqs is not None or sizes.max_num_seqs >= sequences)
 
 
 def shortage_text(short: Shortage) -> str:
@@ -116,11 +97,11 @@ def shortage_text(short: Shortage) -> str:
     )
 
 
-def _try(request: MemoryRequest, levers: Levers, wanted: Wanted, limits: Limits, room: Room) -> Sizes | Shortage:
-    on_host = host_bytes(request, levers)
-    if on_host > room.host_bytes:
-        return Shortage(phase="host memory", needed_bytes=on_host, available_bytes=room.host_bytes)
-    return largest_sizes(request, levers, wanted=wanted, limits=limits, room=room)
+def _try(problem: MemoryProblem, levers: Levers) -> Sizes | Shortage:
+    on_host, available = host_bytes(problem.request, levers), problem.room.host_bytes
+    if on_host > available:
+        return Shortage(phase="host memory", needed_bytes=on_host, available_bytes=available)
+    return largest_sizes(problem, levers)
 
 
 def _better(sizes: Sizes, best: Sizes) -> bool:

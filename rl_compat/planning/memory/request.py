@@ -1,4 +1,4 @@
-"""What has to fit in memory, the levers that save memory, and the sizes that use it."""
+"""What has to fit in memory, the levers that save memory, the sizes that use it, and the memory that there is."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from rl_compat.capability.precision import DTYPE_BYTES
 from rl_compat.planning.memory.activations import Arithmetic
+from rl_compat.planning.profile import Limits
 from rl_compat.planning.shapes.shape import ModelShape
 from rl_compat.planning.types import DType
 from rl_compat.planning.workload import Workload
@@ -59,8 +60,19 @@ class Levers:
     sleep_between: bool = False
     gradient_checkpointing: bool = False
     frozen_dtype: DType = "fp32"
-    offload_idle: bool = False
+    offload_idle_models: bool = False
     offload_optimizer: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Levels:
+    """The values each lever may take, from no saving to most; one value where the user fixed it."""
+
+    sleep_between: tuple[bool, ...] = (False, True)
+    gradient_checkpointing: tuple[bool, ...] = (False, True)
+    frozen_dtype: tuple[DType, ...] = ("fp32",)
+    offload_idle_models: tuple[bool, ...] = (False, True)
+    offload_optimizer: tuple[bool, ...] = (False, True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,3 +83,42 @@ class Sizes:
     logprob_chunk_tokens: int
     max_num_seqs: int
     max_prefill_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Upper limits of useful sizes, and sizes that the user fixed."""
+
+    num_sequences: int
+    "maximum concurrent sequences, if they fit"
+    mini_batch_sequences: int
+    max_num_seqs: int | None = None
+    max_prefill_tokens: int | None = None
+    micro_batch_size: int | None = None
+    micro_batch_tokens: int | None = None
+    logprob_chunk_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """Available memory."""
+
+    available_bytes: int
+    "of the device"
+    host_bytes: int
+    "of the host, by offload"
+    engine_bytes: int | None = None
+    "what the rollout engine may hold, where the user set its fraction of the device"
+    sequences_wait: bool = False
+    "sequences wait for a place in the engine's KV cache: one must fit, not all that the user allows"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryProblem:
+    """What has to fit, which levers and sizes may be changed for it, and the memory that there is."""
+
+    request: MemoryRequest
+    levels: Levels
+    wanted: Wanted
+    limits: Limits
+    room: Room

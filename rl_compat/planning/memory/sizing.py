@@ -7,40 +7,11 @@ from dataclasses import dataclass, replace
 
 from rl_compat.planning.memory import activations
 from rl_compat.planning.memory.budget import engine_needs_bytes, phase_budgets
-from rl_compat.planning.memory.request import Levers, MemoryRequest, Sizes
-from rl_compat.planning.profile import Limits
+from rl_compat.planning.memory.request import Levers, MemoryProblem, Sizes
 
 SMALLEST_CHUNK = 64
 LOGITS_FRACTION = 0.1
 "of the available memory, for the logits of one chunk"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """Upper limits of useful sizes, and sizes that the user fixed."""
-
-    num_sequences: int
-    "maximum concurrent sequences, if they fit"
-    mini_batch_sequences: int
-    max_num_seqs: int | None = None
-    max_prefill_tokens: int | None = None
-    micro_batch_size: int | None = None
-    micro_batch_tokens: int | None = None
-    logprob_chunk_tokens: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
-    """Available memory."""
-
-    available_bytes: int
-    "of the device"
-    host_bytes: int
-    "of the host, by offload"
-    engine_bytes: int | None = None
-    "what the rollout engine may hold, where the user set its fraction of the device"
-    sequences_wait: bool = False
-    "sequences wait for a place in the engine's KV cache: one must fit, not all that the user allows"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,35 +23,35 @@ class Shortage:
     available_bytes: int
 
 
-def largest_sizes(
-    request: MemoryRequest, levers: Levers, *, wanted: Wanted, limits: Limits, room: Room
-) -> Sizes | Shortage:
+def largest_sizes(problem: MemoryProblem, levers: Levers) -> Sizes | Shortage:
     """The largest sizes that fit, raised one after the other: concurrent sequences, prefill, micro-batch."""
-    smallest = _smallest(request, wanted, limits, room)
-    short = shortage(request, levers, smallest, room)
+    wanted, limits, work = problem.wanted, problem.limits, problem.request.workload
+    smallest = _smallest(problem)
+    short = shortage(problem, levers, smallest)
     if short is not None:
         return short
 
     def fits(sizes: Sizes) -> bool:
-        return shortage(request, levers, sizes, room) is None
+        return shortage(problem, levers, sizes) is None
 
     sizes = smallest
     if wanted.max_num_seqs is None:
-        most = max(1, min(limits.max_num_seqs, wanted.num_sequences))
+        most = min(limits.max_num_seqs, wanted.num_sequences)
         sizes = _raise(sizes, most, lambda count: replace(smallest, max_num_seqs=count), fits)
     if wanted.max_prefill_tokens is None:
-        sizes = _raise_prefill(request, sizes, limits, fits)
+        rolling, prompt = sizes, work.max_prompt_length
+        most = min(limits.max_prefill_tokens // prompt, rolling.max_num_seqs)
+        sizes = _raise(rolling, most, lambda count: replace(rolling, max_prefill_tokens=count * prompt), fits)
     if wanted.micro_batch_size is None and wanted.micro_batch_tokens is None:
-        base = sizes
-        most = max(1, min(limits.max_tokens_per_micro_batch // request.workload.length, wanted.mini_batch_sequences))
-        sizes = _raise(
-            base, most, lambda count: replace(base, micro_batch_tokens=count * request.workload.length), fits
-        )
+        filled = sizes
+        most = min(limits.max_tokens_per_micro_batch // work.length, wanted.mini_batch_sequences)
+        sizes = _raise(filled, most, lambda count: replace(filled, micro_batch_tokens=count * work.length), fits)
     return sizes
 
 
-def shortage(request: MemoryRequest, levers: Levers, sizes: Sizes, room: Room) -> Shortage | None:
+def shortage(problem: MemoryProblem, levers: Levers, sizes: Sizes) -> Shortage | None:
     """The phase that exceeds the available memory by most, or None."""
+    request, room = problem.request, problem.room
     if room.engine_bytes is not None:
         held = engine_needs_bytes(request, levers, replace(sizes, max_num_seqs=1) if room.sequences_wait else sizes)
         if held > room.engine_bytes:
@@ -91,30 +62,24 @@ def shortage(request: MemoryRequest, levers: Levers, sizes: Sizes, room: Room) -
     return Shortage(phase=worst.phase, needed_bytes=worst.total_bytes, available_bytes=room.available_bytes)
 
 
-def _smallest(request: MemoryRequest, wanted: Wanted, limits: Limits, room: Room) -> Sizes:
-    rows = wanted.micro_batch_size or (2 if request.workload.pairs else 1)
-    tokens = wanted.micro_batch_tokens or rows * request.workload.length
+def _smallest(problem: MemoryProblem) -> Sizes:
+    wanted, work = problem.wanted, problem.request.workload
+    rows = wanted.micro_batch_size or (2 if work.pairs else 1)
     return Sizes(
-        micro_batch_tokens=tokens,
-        logprob_chunk_tokens=wanted.logprob_chunk_tokens or _chunk_tokens(request, limits, room),
+        micro_batch_tokens=wanted.micro_batch_tokens or rows * work.length,
+        logprob_chunk_tokens=wanted.logprob_chunk_tokens or _chunk_tokens(problem),
         max_num_seqs=wanted.max_num_seqs or 1,
-        max_prefill_tokens=wanted.max_prefill_tokens or request.workload.max_prompt_length,
+        max_prefill_tokens=wanted.max_prefill_tokens or work.max_prompt_length,
     )
 
 
-def _chunk_tokens(request: MemoryRequest, limits: Limits, room: Room) -> int:
+def _chunk_tokens(problem: MemoryProblem) -> int:
     """The largest power of two whose logits stay within their fraction of the memory."""
-    one = activations.logits_bytes(request.workload.main_model.vocab_size, tokens=1)
-    chunk = limits.max_logprob_chunk_tokens
-    while chunk > SMALLEST_CHUNK and chunk * one > room.available_bytes * LOGITS_FRACTION:
+    one = activations.logits_bytes(problem.request.workload.main_model.vocab_size, tokens=1)
+    chunk = problem.limits.max_logprob_chunk_tokens
+    while chunk > SMALLEST_CHUNK and chunk * one > problem.room.available_bytes * LOGITS_FRACTION:
         chunk //= 2
     return chunk
-
-
-def _raise_prefill(request: MemoryRequest, sizes: Sizes, limits: Limits, fits: Callable[[Sizes], bool]) -> Sizes:
-    prompt = request.workload.max_prompt_length
-    most = max(1, min(limits.max_prefill_tokens // prompt, sizes.max_num_seqs))
-    return _raise(sizes, most, lambda count: replace(sizes, max_prefill_tokens=count * prompt), fits)
 
 
 def _raise(start: Sizes, most: int, at: Callable[[int], Sizes], fits: Callable[[Sizes], bool]) -> Sizes:

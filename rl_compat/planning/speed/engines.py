@@ -7,12 +7,11 @@ from dataclasses import replace
 
 from rl_compat.capability.choice import Choice, choose
 from rl_compat.capability.devices import on_cpu
-from rl_compat.capability.rollout_engines import ENGINES, rollout_engine
+from rl_compat.capability.rollout_engines import ENGINES, against_engine
 from rl_compat.errors import RLCompatError
 from rl_compat.planning.decide import Decided
-from rl_compat.planning.memory.ladder import CHEAP, LEVERS, Solution, shortage_text
+from rl_compat.planning.memory.ladder import CHEAP, LEVERS, Solution, search, shortage_text
 from rl_compat.planning.memory.request import Levers
-from rl_compat.planning.memory.sizing import Shortage
 from rl_compat.planning.speed.comparison import Comparison, compared
 from rl_compat.planning.speed.measurements import Measurement, shipped_measurements
 
@@ -20,11 +19,10 @@ TIE = 0.05
 "a smaller lead does not decide: the preferred engine stays"
 
 Decide = Callable[[Choice], Decided]
-Search = Callable[[Decided], Solution | Shortage]
 
 
 def with_fastest_engine(
-    decided: Decided, found: Solution, *, own: Iterable[Measurement], decide: Decide, search: Search
+    decided: Decided, found: Solution, *, own: Iterable[Measurement], decide: Decide
 ) -> tuple[Decided, Solution]:
     """The decisions and sizes with the engine that was measured to be the fastest.
 
@@ -43,9 +41,7 @@ def with_fastest_engine(
     if speeds[fastest] < speeds[preferred.value] * (1 + TIE):
         reason = f"{preferred.reason}; {comparison.figures(preferred.value)}, which differ by less than {TIE:.0%}"
         return _keeping(decided, _chosen(decided, preferred.value, because=reason)), found
-    other = _fitting(
-        _chosen(decided, fastest, because=comparison.figures(fastest), against=slower), found, decide, search
-    )
+    other = _fitting(_chosen(decided, fastest, because=comparison.figures(fastest), against=slower), found, decide)
     if isinstance(other, str):
         reason = f"was measured faster ({comparison.figures(fastest)}), but {other}"
         kept = _chosen(decided, preferred.value, because=preferred.reason, against={fastest: reason})
@@ -77,18 +73,18 @@ def _comparison(decided: Decided, batch: int, own: Iterable[Measurement]) -> Com
             dtype=request.rollout_dtype,
             num_parameters=request.actor.num_parameters,
             batch=batch,
-            engines=[name for name in ENGINES if rollout_engine(hardware, name).supported],
+            engines=[name for name in ENGINES if not against_engine(hardware, name)],
         )
         if comparison is not None and preferred.value in comparison.speeds:
             return comparison
     return None
 
 
-def _fitting(choice: Choice, found: Solution, decide: Decide, search: Search) -> tuple[Decided, Solution] | str:
+def _fitting(choice: Choice, found: Solution, decide: Decide) -> tuple[Decided, Solution] | str:
     """The decisions with another engine, or why it is not used."""
     try:
         other = decide(choice)
-        outcome = search(other)
+        outcome = search(other.problem)
     except RLCompatError as error:
         return error.message
     if not isinstance(outcome, Solution):
@@ -113,7 +109,7 @@ def _chosen(decided: Decided, engine: str, *, because: str, against: Mapping[str
         "rollout.engine",
         (engine, *others),
         because=because,
-        against=lambda name: rollout_engine(decided.hardware, name).reasons_against,
+        against=lambda name: against_engine(decided.hardware, name),
         unwise=lambda name: (against[name],) if against and name in against else (),
     )
 

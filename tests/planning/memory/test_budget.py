@@ -146,7 +146,7 @@ def test_each_lever_saves_what_it_says() -> None:
 
     asleep = phase("actor_update", levers=Levers(sleep_between=True))
     halved = phase("actor_update", levers=Levers(frozen_dtype="fp16"))
-    away = phase("actor_update", levers=Levers(offload_idle=True))
+    away = phase("actor_update", levers=Levers(offload_idle_models=True))
     on_host = phase("actor_update", levers=Levers(offload_optimizer=True))
     checkpointed = phase("actor_update", levers=Levers(gradient_checkpointing=True))
 
@@ -158,7 +158,7 @@ def test_each_lever_saves_what_it_says() -> None:
 
 
 def test_the_active_role_is_never_away() -> None:
-    levers = Levers(offload_idle=True)
+    levers = Levers(offload_idle_models=True)
 
     assert "actor weights" in phase("rollout", levers=levers)
     assert "reference weights" in phase("reference", levers=levers)
@@ -167,7 +167,7 @@ def test_the_active_role_is_never_away() -> None:
 
 def test_offload_moves_bytes_to_the_host() -> None:
     assert host_bytes(REQUEST, Levers()) == 0
-    assert host_bytes(REQUEST, Levers(offload_idle=True)) == sum(
+    assert host_bytes(REQUEST, Levers(offload_idle_models=True)) == sum(
         weights_bytes(REQUEST, Levers(), role) for role in REQUEST.workload.models
     )
     assert host_bytes(REQUEST, Levers(offload_optimizer=True)) >= 12 * 2 * QWEN_05B.trunk_parameters
