@@ -12,11 +12,12 @@ from typing import Any, NoReturn
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from rl_compat.capability.kernels import TRITON_MINIMUM
 from rl_compat.emulation.operations import ForbiddenOperations
 from rl_compat.errors import HardwareError
 from rl_compat.planning.types import PoolPlan
 
+TRITON_MINIMUM = (7, 0)
+"below it torch.compile raises GPUTooOldForTriton and Triton's code does not assemble"
 SDPA_BACKENDS = {
     "flash": SDPBackend.FLASH_ATTENTION,
     "efficient": SDPBackend.EFFICIENT_ATTENTION,

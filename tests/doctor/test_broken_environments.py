@@ -352,7 +352,7 @@ from rl_compat.hardware.probe import assemble
 from rl_compat.hardware.gpu.readings import TorchReading
 driver = read_driver(os.environ, timeout_seconds=1.0)
 host = read_host(environment=os.environ)
-hardware = assemble(driver, TorchReading(looked=False), host, environment=os.environ)
+hardware = assemble(driver, TorchReading(), host, environment=os.environ)
 findings = [finding for result in run_checks(CHECKS, hardware) for finding in result.findings]
 print(json.dumps({"error": hardware.driver.nvml_error, "ids": [finding.id for finding in findings]}))
 """
