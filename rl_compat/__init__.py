@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rl_compat.api.session import Session
     from rl_compat.api.train import TrainedRun, train
-    from rl_compat.batch import Batch
+    from rl_compat.batch import Batch, Sequences
     from rl_compat.config.types import AlgorithmConfig, OffPolicyConfig
     from rl_compat.distributed.pool import ResourcePool
     from rl_compat.objectives.experience import Experience, ExperienceSettings, make_experience
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from rl_compat.workers.options import ActorOptions, CriticOptions, FunctionOptions, ReferenceOptions, RewardOptions
     from rl_compat.workers.reference import ReferenceModel
     from rl_compat.workers.reward import RewardModel
-    from rl_compat.workers.sequences import Sequences
 
 __version__ = "0.1.0"
 
@@ -73,7 +72,7 @@ _HOMES = {
     "RewardOptions": "rl_compat.workers.options",
     "SamplingParams": "rl_compat.rollout.types",
     "Scores": "rl_compat.rewards.types",
-    "Sequences": "rl_compat.workers.sequences",
+    "Sequences": "rl_compat.batch",
     "Session": "rl_compat.api.session",
     "TrainedRun": "rl_compat.api.train",
     "make_experience": "rl_compat.objectives.experience",

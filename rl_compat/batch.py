@@ -1,4 +1,4 @@
-"""The responses of a step as tensors, with fields for everything that is computed from them."""
+"""The responses of a step as tensors, with fields for everything that is computed from them, and as texts."""
 
 from __future__ import annotations
 
@@ -126,3 +126,20 @@ class Batch:
     def sequence_lengths(self) -> list[int]:
         """Prompt plus response tokens of each row."""
         return [len(p) + int(n) for p, n in zip(self.prompt_ids, self.response_lengths, strict=True)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sequences:
+    """B responses with their prompts: as trajectories, as texts and as tensors, in the same order."""
+
+    trajectories: tuple[Trajectory, ...]
+    texts: tuple[str, ...]
+    "each response as text, without special tokens"
+    batch: Batch
+
+    @classmethod
+    def from_trajectories(cls, trajectories: Sequence[Trajectory], texts: Sequence[str]) -> Self:
+        return cls(trajectories=tuple(trajectories), texts=tuple(texts), batch=Batch.from_trajectories(trajectories))
+
+    def __len__(self) -> int:
+        return len(self.trajectories)

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from rl_compat.bench.cases import question_case
 from rl_compat.config.types import ModelConfig
 from rl_compat.data.builtin.gsm8k import raw_records
-from rl_compat.models.load import load_causal_lm
+from rl_compat.models.load import LoadSettings, load_causal_lm
 from rl_compat.planning.types import RolePlan, RolloutPlan
 from rl_compat.rollout.build import build_rollout_engine
 from rl_compat.rollout.inference import plain_logprobs
@@ -58,7 +58,9 @@ def planned(folder: Path, device: str, *, quantization: str) -> nn.Module:
         attention="sdpa",
         quantization=quantization,
     )
-    return load_causal_lm(folder, role=role, lora=lora_settings(ModelConfig(lora_rank=8)))
+    return load_causal_lm(
+        LoadSettings(folder=folder, role=role, lora=lora_settings(ModelConfig(lora_rank=8)), trust_remote_code=False)
+    )
 
 
 def of_bitsandbytes(folder: Path, device: str, *, threshold: float) -> nn.Module:

@@ -1,16 +1,15 @@
-"""Estimators of KL(policy || reference) from sampled tokens, and controllers of the KL coefficient."""
+"""Estimators of KL(policy || reference) from sampled tokens, and the controller of the KL coefficient."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
 
-from rl_compat.algorithms.precision import MAX_LOG_RATIO, at_least_float32
+from rl_compat.algorithms.masking import MAX_LOG_RATIO, at_least_float32
 from rl_compat.algorithms.table import KLKind
 
 MAX_K3 = 10.0
@@ -50,65 +49,29 @@ def _estimate(kind: str, log_ratio: Tensor) -> Tensor:
             raise AssertionError(f"unknown KL estimator `{kind}`")
 
 
-class KLController(Protocol):
-    """The coefficient of the KL penalty, updated after each step."""
+@dataclass(slots=True, kw_only=True)
+class KLController:
+    """The coefficient of the KL penalty: constant, or moved towards a target KL (Ziegler et al. 2019, 2.2)."""
 
     coef: float
+    target: float | None = None
+    "KL per token: the coefficient rises while the KL is above it and falls below it; None is a constant coefficient"
+    horizon: int = 1
 
     def update(self, *, kl: float, num_sequences: int) -> None:
-        """Update the coefficient with the mean KL of a step of `num_sequences` sequences."""
+        """After a step: coef *= 1 + clip(kl / target - 1, -0.2, 0.2) * num_sequences / horizon.
+
+        A KL of NaN has no effect.
+        """
+        if self.target is not None and not math.isnan(kl):
+            error = min(max(kl / self.target - 1, -MAX_RELATIVE_ERROR), MAX_RELATIVE_ERROR)
+            self.coef *= 1 + error * num_sequences / self.horizon
 
     def state_dict(self) -> dict[str, float]:
         """The state in a checkpoint."""
-
-    def load_state_dict(self, state: Mapping[str, float]) -> None:
-        """Restore the state of a checkpoint."""
-
-
-@dataclass(slots=True, kw_only=True)
-class FixedKLController:
-    """A constant coefficient. It keeps the configured value when a run resumes."""
-
-    coef: float
-
-    def update(self, *, kl: float, num_sequences: int) -> None:
-        """Does nothing."""
-
-    def state_dict(self) -> dict[str, float]:
         return {"coef": self.coef}
 
     def load_state_dict(self, state: Mapping[str, float]) -> None:
-        """Does nothing: the configured coefficient applies."""
-
-
-@dataclass(slots=True, kw_only=True)
-class AdaptiveKLController:
-    """A coefficient that rises while the KL is above the target and falls below it (Ziegler et al. 2019, 2.2)."""
-
-    coef: float
-    target: float
-    horizon: int
-
-    def __post_init__(self) -> None:
-        assert self.target > 0
-        assert self.horizon > 0
-
-    def update(self, *, kl: float, num_sequences: int) -> None:
-        """coef *= 1 + clip(kl / target - 1, -0.2, 0.2) * num_sequences / horizon. A KL of NaN has no effect."""
-        if math.isnan(kl):
-            return
-        error = min(max(kl / self.target - 1, -MAX_RELATIVE_ERROR), MAX_RELATIVE_ERROR)
-        self.coef *= 1 + error * num_sequences / self.horizon
-
-    def state_dict(self) -> dict[str, float]:
-        return {"coef": self.coef}
-
-    def load_state_dict(self, state: Mapping[str, float]) -> None:
-        self.coef = state["coef"]
-
-
-def make_kl_controller(kind: Literal["fixed", "adaptive"], *, coef: float, target: float, horizon: int) -> KLController:
-    """The controller of a kind. A fixed one ignores target and horizon."""
-    if kind == "fixed":
-        return FixedKLController(coef=coef)
-    return AdaptiveKLController(coef=coef, target=target, horizon=horizon)
+        """Restore the state of a checkpoint. A constant coefficient keeps the configured value."""
+        if self.target is not None:
+            self.coef = state["coef"]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from rl_compat.algorithms.precision import at_least_float32
+from rl_compat.algorithms.masking import at_least_float32
 
 
 @dataclass(slots=True, kw_only=True)

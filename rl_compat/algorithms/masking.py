@@ -1,11 +1,9 @@
-"""Masked sums, means and whitening. Values outside the mask, including NaN, have no effect."""
+"""Masked sums, means and whitening, in at least float32. Values outside the mask, including NaN, have no effect."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
-
-from rl_compat.algorithms.precision import at_least_float32
 
 WHITENING_EPSILON = 1e-8
 
@@ -33,15 +31,22 @@ def masked_variance(x: Tensor, *, mask: Tensor) -> Tensor:
     return masked_sum(deviation.square(), mask=mask) / (mask.sum() - 1).clamp(min=1)
 
 
-def whiten(x: Tensor, *, mask: Tensor, shift_mean: bool = True) -> Tensor:
-    """x [...] scaled to unit variance and, with shift_mean, zero mean over the mask [...]; 0 outside the mask.
+def whiten(x: Tensor, *, mask: Tensor) -> Tensor:
+    """x [...] scaled to zero mean and unit variance over the mask [...]; 0 outside the mask.
 
     (x - mean) / sqrt(variance + 1e-8) with the sample variance. Statistics are computed in float64, so that equal
-    values become exactly 0. A single value becomes 0, or stays unchanged without shift_mean.
+    values, and a single one, become exactly 0.
     """
     exact = x.double()
-    mean = masked_mean(exact, mask=mask)
-    whitened = (exact - mean) * torch.rsqrt(masked_variance(exact, mask=mask) + WHITENING_EPSILON)
-    if not shift_mean:
-        whitened = whitened + mean
+    deviation = exact - masked_mean(exact, mask=mask)
+    whitened = deviation * torch.rsqrt(masked_variance(exact, mask=mask) + WHITENING_EPSILON)
     return whitened.masked_fill(~mask, 0).to(at_least_float32(x).dtype)
+
+
+MAX_LOG_RATIO = 20.0
+"log-ratios of probabilities are clamped to plus and minus this before the exponential"
+
+
+def at_least_float32(x: Tensor) -> Tensor:
+    """x in float32, or unchanged if it is float64."""
+    return x if x.dtype == torch.float64 else x.float()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,35 +25,48 @@ from rl_compat.planning.types import TRAINED_ROLES, RolePlan
 TORCH_DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
-def load_causal_lm(
-    folder: Path, *, role: RolePlan, lora: LoraSettings | None = None, trust_remote_code: bool = False
-) -> nn.Module:
-    """The language model of a role, in eval mode. Actors train all weights in fp32, or only the adapters of `lora`.
+def autocast_for(role: RolePlan) -> torch.autocast:
+    """Autocast to the role's compute dtype on its device; disabled for fp32."""
+    device_type = torch.device(role.device).type
+    if role.compute_dtype == "fp32":
+        return torch.autocast(device_type, enabled=False)
+    return torch.autocast(device_type, dtype=TORCH_DTYPES[role.compute_dtype])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadSettings:
+    """The model that a worker loads."""
+
+    folder: Path
+    role: RolePlan
+    lora: LoraSettings | None = None
+    "train adapters and freeze the rest; None trains all weights, of a role that learns"
+    trust_remote_code: bool
+
+
+def load_causal_lm(settings: LoadSettings) -> nn.Module:
+    """A language model, in eval mode; trained weights are in fp32.
 
     Raises ModelError if the folder cannot be loaded completely.
     """
-    return _load(folder, auto=AutoModelForCausalLM, role=role, lora=lora, trust_remote_code=trust_remote_code)
+    return _load(settings, AutoModelForCausalLM)
 
 
-def load_trunk(
-    folder: Path, *, role: RolePlan, lora: LoraSettings | None = None, trust_remote_code: bool = False
-) -> nn.Module:
+def load_trunk(settings: LoadSettings) -> nn.Module:
     """Like `load_causal_lm`, without the language-model head: `forward` returns hidden states."""
-    return _load(folder, auto=AutoModel, role=role, lora=lora, trust_remote_code=trust_remote_code)
+    return _load(settings, AutoModel)
 
 
-def load_sequence_classifier(folder: Path, *, role: RolePlan, trust_remote_code: bool = False) -> nn.Module:
+def load_sequence_classifier(settings: LoadSettings) -> nn.Module:
     """A frozen reward model: one number for a sequence, not rounded to bf16 under autocast.
 
     Raises ModelError if the folder cannot be loaded completely or the model does not have exactly one output.
     """
-    model = _load(
-        folder, auto=AutoModelForSequenceClassification, role=role, lora=None, trust_remote_code=trust_remote_code
-    )
+    model = _load(settings, AutoModelForSequenceClassification)
     outputs = int(model.config.num_labels)  # type: ignore[union-attr, arg-type]
     if outputs != 1:
         raise ModelError(
-            f"the model in `{folder}` has {outputs} outputs and a reward model has 1",
+            f"the model in `{settings.folder}` has {outputs} outputs and a reward model has 1",
             hint="a reward model needs `num_labels=1`: choose a model that was trained to score responses",
         )
     for module in model.modules():
@@ -61,7 +75,8 @@ def load_sequence_classifier(folder: Path, *, role: RolePlan, trust_remote_code:
     return model
 
 
-def _load(folder: Path, *, auto: Any, role: RolePlan, lora: LoraSettings | None, trust_remote_code: bool) -> nn.Module:
+def _load(settings: LoadSettings, auto: Any) -> nn.Module:
+    role, lora = settings.role, settings.lora
     trains_all = role.role in TRAINED_ROLES and lora is None
     storage = "fp32" if trains_all else role.storage_dtype
     if role.quantization != "none" and trains_all:
@@ -69,12 +84,12 @@ def _load(folder: Path, *, auto: Any, role: RolePlan, lora: LoraSettings | None,
             f"`{role.role}` trains all its weights, which cannot be quantized to `{role.quantization}`",
             hint="set `model.lora_rank` to train adapters, or `plan.quantization=none`",
         )
-    model = _from_folder(folder, auto=auto, role=role, storage=storage, trust_remote_code=trust_remote_code)
+    model = _from_folder(settings, auto, storage=storage)
     if role.quantization == "int8":
         keep_in_int8(model, device=role.device)
     if storage != "fp32":
         keep_in_storage_dtype(model)
-        _restore_exact_parameters(model, folder)
+        _restore_exact_parameters(model, settings.folder)
     model.requires_grad_(trains_all)
     if lora is not None:
         add_adapters(model, lora)
@@ -87,10 +102,11 @@ def _load(folder: Path, *, auto: Any, role: RolePlan, lora: LoraSettings | None,
     return model.eval()
 
 
-def _from_folder(folder: Path, *, auto: Any, role: RolePlan, storage: str, trust_remote_code: bool) -> nn.Module:
+def _from_folder(settings: LoadSettings, auto: Any, *, storage: str) -> nn.Module:
+    folder, role = settings.folder, settings.role
     if not (folder / "config.json").is_file():
         raise ModelError(f"`{folder}` has no `config.json`", hint="give a folder saved by `save_pretrained`")
-    options: dict[str, Any] = {"trust_remote_code": trust_remote_code, "local_files_only": True}
+    options: dict[str, Any] = {"trust_remote_code": settings.trust_remote_code, "local_files_only": True}
     try:
         config = AutoConfig.from_pretrained(folder, **options)
         _switch_dropout_off(config)

@@ -14,11 +14,11 @@ from rl_compat.algorithms.kl import kl_estimate
 from rl_compat.algorithms.losses.policy import POLICY_LOSSES, aggregate
 from rl_compat.algorithms.losses.types import PolicyLossInputs, PolicyLossNumbers
 from rl_compat.algorithms.losses.value import value_loss
-from rl_compat.algorithms.off_policy.mismatch import mismatch_metrics
+from rl_compat.algorithms.off_policy.importance import mismatch_metrics
 from rl_compat.algorithms.table import LOSS_READS, Aggregation, PolicyLossName, policy_loss_of
 from rl_compat.batch import Batch
 from rl_compat.config.types import AlgorithmConfig
-from rl_compat.training.engine import BatchTotals, TokenOutputs
+from rl_compat.training.types import BatchTotals, TokenOutputs
 
 MEANS_OVER_TOKENS = ("rollout_corr/kl", "rollout_corr/k3_kl", "rollout_corr/chi2_token")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,11 +13,13 @@ from rl_compat.algorithms.advantages.estimators import ESTIMATORS, AdvantageInpu
 from rl_compat.algorithms.advantages.gae import AdvantageEstimate, add_kl_penalty, outcome_token_rewards
 from rl_compat.algorithms.kl import kl_estimate
 from rl_compat.algorithms.masking import masked_mean
+from rl_compat.algorithms.off_policy.importance import importance_weights
+from rl_compat.algorithms.off_policy.rejection import rejection_mask
+from rl_compat.algorithms.off_policy.rejection_rules import parse_rejection_rules
 from rl_compat.algorithms.table import KLKind
 from rl_compat.batch import Batch
 from rl_compat.config.options import check_section
 from rl_compat.config.types import AlgorithmConfig, OffPolicyConfig
-from rl_compat.objectives.off_policy import Corrected, correct, corrects
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,3 +157,43 @@ def _reward_kl(batch: Batch, kind: KLKind) -> Tensor:
     assert batch.old_logprobs is not None, "the KL in the reward needs the policy's log-probabilities"
     assert batch.ref_logprobs is not None, "the KL in the reward needs the reference's log-probabilities"
     return kl_estimate(kind, logprobs=batch.old_logprobs, ref_logprobs=batch.ref_logprobs)
+
+
+class Corrected(NamedTuple):
+    batch: Batch
+    metrics: dict[str, float]
+
+
+def corrects(config: OffPolicyConfig) -> bool:
+    """Whether the settings correct a batch."""
+    return config.importance != "none" or bool(config.reject)
+
+
+def correct(batch: Batch, settings: OffPolicyConfig) -> Corrected:
+    """The batch with `weights` and a `response_mask` without rejected tokens, from its `old_logprobs`.
+
+    Weights are computed with the mask before rejection, as in verl.
+    """
+    assert batch.old_logprobs is not None
+    assert batch.rollout_logprobs is not None
+    both = {"old_logprobs": batch.old_logprobs, "rollout_logprobs": batch.rollout_logprobs}
+    metrics: dict[str, float] = {}
+    changes = {}
+    if settings.importance != "none":
+        importance = importance_weights(
+            **both,
+            response_mask=batch.response_mask,
+            level=settings.importance,
+            truncate=settings.truncate,
+            band=settings.band,
+            normalize=settings.normalize,
+        )
+        changes["weights"] = importance.weights
+        metrics |= importance.metrics
+    if settings.reject:
+        rejection = rejection_mask(
+            **both, response_mask=batch.response_mask, rules=parse_rejection_rules(settings.reject)
+        )
+        changes["response_mask"] = rejection.mask
+        metrics |= rejection.metrics
+    return Corrected(batch.with_(**changes), metrics)

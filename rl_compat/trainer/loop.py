@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from rl_compat.algorithms.losses.policy import POLICY_LOSSES
 from rl_compat.algorithms.table import ALGORITHMS, policy_loss_of
-from rl_compat.batch import Batch
+from rl_compat.batch import Batch, Sequences
 from rl_compat.config.types import AlgorithmConfig, RunConfig
 from rl_compat.objectives.experience import Experience, ExperienceSettings, RewardParts, make_experience
 from rl_compat.rewards.types import Scores
@@ -18,7 +18,6 @@ from rl_compat.workers.actor import ActorModel
 from rl_compat.workers.critic import CriticModel
 from rl_compat.workers.reference import ReferenceModel
 from rl_compat.workers.reward import RewardModel
-from rl_compat.workers.sequences import Sequences
 from rl_compat.workers.setup import optimizer_steps_per_batch
 
 

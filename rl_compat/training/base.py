@@ -15,11 +15,12 @@ from torch import Tensor, nn
 from rl_compat.batch import Batch
 from rl_compat.distributed.ranks import Ranks, Solo
 from rl_compat.errors import RLCompatError
+from rl_compat.models.load import autocast_for
 from rl_compat.models.lora import trainable_parameters
 from rl_compat.planning.types import RolePlan
-from rl_compat.training import memory
-from rl_compat.training.layout import Layout
+from rl_compat.training.memory import HostWeights, unless_out_of_memory
 from rl_compat.training.micro_batches import (
+    Layout,
     MicroBatches,
     MicroBatchLimits,
     TokenMatrix,
@@ -27,9 +28,7 @@ from rl_compat.training.micro_batches import (
     lowest,
     on_device,
 )
-from rl_compat.training.offload import HostWeights
 from rl_compat.training.optimizers import OptimizerSettings
-from rl_compat.training.precision import autocast_for
 from rl_compat.training.state import CopyPlace, load_trained_weights
 from rl_compat.training.step import OptimizerStep
 from rl_compat.training.types import BatchTotals, LossFunction, TokenOutputs
@@ -254,7 +253,7 @@ class TrainEngine:
         while True:
             micro_batches = self.layout.split(lengths, self.limits, groups=groups)
             num_fillers = max(self.ranks.gather(len(micro_batches))) - len(micro_batches)
-            done = memory.unless_out_of_memory(partial(attempt, micro_batches + [[]] * num_fillers))
+            done = unless_out_of_memory(partial(attempt, micro_batches + [[]] * num_fillers))
             if not self.ranks.any(done is None):
                 assert done is not None
                 return done.value

@@ -25,8 +25,7 @@ _GAP = MIB
 "bytes skipped by a reader that are read for the hash at once"
 _DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _UNREADABLE = (
-    *(RuntimeError, LookupError, TypeError, ValueError, OSError, EOFError),
-    *(pickle.UnpicklingError, struct.error),
+    *(RuntimeError, LookupError, TypeError, ValueError, OSError, EOFError, pickle.UnpicklingError, struct.error),
 )
 "how torch and the functions here fail on a damaged file"
 _HINT = (
@@ -190,17 +189,8 @@ def _verified(file: Path) -> Iterator[_HashingReader]:
         raise
     except FileNotFoundError as error:
         raise DamagedCheckpointError(f"`{file}` is missing", hint=_HINT) from error
-    except (
-        RuntimeError,
-        pickle.UnpicklingError,
-        struct.error,
-        LookupError,
-        TypeError,
-        ValueError,
-        OSError,
-        EOFError,
-    ) as e:
-        raise _damaged(file, f"cannot be read: {e}") from e
+    except _UNREADABLE as error:
+        raise _damaged(file, f"cannot be read: {error}") from error
 
 
 def _damaged(file: Path, fact: str) -> DamagedCheckpointError:

@@ -7,16 +7,15 @@ chunk and recomputes the others, so the logits of two chunks never exist at once
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from rl_compat.training.precision import multiply_dtype
-
-Statistic = Literal["entropy", "sum_pi_squared"]
-"optional statistics of a token in addition to its log-probability"
+from rl_compat.models.files.storage import rounds_logits
+from rl_compat.training.types import Statistic, TokenOutputs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,22 +45,6 @@ class LogitRule:
         return grad if self.scale == 1.0 else grad.mul_(self.scale)
 
 
-class TokenStatistics(NamedTuple):
-    """Statistics of N tokens, [N] each; None for those that the caller does not request."""
-
-    logprobs: Tensor
-    entropy: Tensor | None = None
-    "of the next-token distribution, in nats"
-    sum_pi_squared: Tensor | None = None
-    "the sum of the squared probabilities of all tokens, without gradient"
-
-    @classmethod
-    def of(cls, columns: tuple[Tensor, Tensor, Tensor], wanted: tuple[Statistic, ...]) -> TokenStatistics:
-        """The three fields, with None for those that are not requested."""
-        logprobs, entropy, squares = columns
-        return cls(logprobs, entropy if "entropy" in wanted else None, squares if "sum_pi_squared" in wanted else None)
-
-
 class _Options(NamedTuple):
     rule: LogitRule
     chunk_tokens: int
@@ -78,22 +61,30 @@ def chunked_logprobs(
     rule: LogitRule,
     chunk_tokens: int,
     wanted: tuple[Statistic, ...] = (),
-) -> TokenStatistics:
+) -> TokenOutputs:
     """Hidden [N, H], head weight [V, H] and bias [V], token ids [N] to log-probabilities and requested statistics.
 
     Products are in the dtype of autocast (fp32 under bf16) or of `hidden`; softmax statistics are fp32, or float64 for
     float64.
     """
-    options = _Options(rule, chunk_tokens, wanted, multiply_dtype(hidden))
+    options = _Options(rule, chunk_tokens, wanted, _multiply_dtype(hidden))
     with torch.autocast(hidden.device.type, enabled=False):
         columns = _ChunkedLogprobs.apply(hidden, weight, bias, token_ids, options)
-    return TokenStatistics.of(columns, wanted)
+    return requested(columns, wanted)
+
+
+def requested(columns: Sequence[Tensor], wanted: tuple[Statistic, ...]) -> TokenOutputs:
+    """The three columns of `token_statistics`, with None for those that are not requested."""
+    logprobs, entropy, squares = columns
+    return TokenOutputs(
+        logprobs, entropy if "entropy" in wanted else None, squares if "sum_pi_squared" in wanted else None
+    )
 
 
 def token_statistics(
     logits: Tensor, token_ids: Tensor, wanted: tuple[Statistic, ...] = ()
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Tempered logits [n, V] and token ids [n] to the fields of TokenStatistics, zeros if not requested."""
+    """Tempered logits [n, V] and token ids [n] to the fields of TokenOutputs, zeros if not requested."""
     log_normalizer = torch.logsumexp(logits, dim=-1)
     logprobs = logits.gather(-1, token_ids[:, None]).squeeze(-1) - log_normalizer
     entropy = squares = torch.zeros_like(logprobs)
@@ -167,6 +158,16 @@ class _Head:
 
     def output(self, hidden: Tensor) -> Tensor:
         return torch.nn.functional.linear(hidden.to(self.weight.dtype), self.weight, self.bias)
+
+
+def _multiply_dtype(hidden: Tensor) -> torch.dtype:
+    """The dtype of the output layer's product: that of autocast or of `hidden`, but never bf16, which is too coarse."""
+    device_type = hidden.device.type
+    if rounds_logits(device_type):
+        return torch.float32
+    if torch.is_autocast_enabled(device_type):
+        return torch.get_autocast_dtype(device_type)
+    return hidden.dtype
 
 
 def _chunks(num_tokens: int, chunk_tokens: int) -> list[slice]:

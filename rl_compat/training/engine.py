@@ -1,32 +1,23 @@
-"""The training engines of the roles: a policy computes log-probabilities, a critic computes values."""
+"""The engines of the roles: a policy gives log-probabilities, a critic values, a reward model a number per sequence."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
+import torch
 from torch import Tensor, nn
 
 from rl_compat.batch import Batch
 from rl_compat.distributed.ranks import Ranks, Solo
+from rl_compat.models.load import autocast_for
+from rl_compat.models.scalar import RewardNetwork
 from rl_compat.planning.types import RolePlan
 from rl_compat.training.base import TrainEngine
-from rl_compat.training.chunked_logprobs import Statistic
-from rl_compat.training.layout import Layout
-from rl_compat.training.micro_batches import TokenMatrix
+from rl_compat.training.micro_batches import Layout, MicroBatches, TokenMatrix
 from rl_compat.training.optimizers import OptimizerSettings
 from rl_compat.training.output_head import SplitModel
-from rl_compat.training.precision import autocast_for
-from rl_compat.training.types import BatchTotals, LossFunction, TokenOutputs
-
-__all__ = [
-    "BatchTotals",
-    "LossFunction",
-    "OptimizerSettings",
-    "PolicyEngine",
-    "TokenOutputs",
-    "TrainEngine",
-    "ValueEngine",
-]
+from rl_compat.training.types import LossFunction, Statistic, TokenOutputs
 
 
 class PolicyEngine(TrainEngine):
@@ -96,9 +87,7 @@ class PolicyEngine(TrainEngine):
             chunk_tokens=self.role.logprob_chunk_tokens,
             wanted=wanted,
         )
-        logprobs, entropy, squares = (None if column is None else matrix.to_columns(column) for column in statistics)
-        assert logprobs is not None
-        return TokenOutputs(logprobs=logprobs, entropy=entropy, sum_pi_squared=squares)
+        return TokenOutputs(*(None if column is None else matrix.to_columns(column) for column in statistics))  # type: ignore[arg-type]
 
 
 class ValueEngine(TrainEngine):
@@ -117,3 +106,35 @@ class ValueEngine(TrainEngine):
 
     def _outputs(self, matrix: TokenMatrix) -> Tensor:
         return matrix.to_columns(matrix.at_predictors(self.model(matrix.input_ids)))
+
+
+class RewardEngine(TrainEngine):
+    """A frozen reward model, in micro-batches under the plan's token budget."""
+
+    model: RewardNetwork
+
+    def __init__(self, model: RewardNetwork, *, role: RolePlan, pad_token_id: int) -> None:
+        super().__init__(model, role=role, optimizer=None)
+        self._pad_token_id = pad_token_id
+
+    def rewards(self, sequences: Sequence[Sequence[int]]) -> list[float]:
+        """The reward of each sequence, in order. Sequences must not be empty."""
+
+        def attempt(micro_batches: MicroBatches) -> list[float]:
+            rewards: dict[int, float] = {}
+            for rows in micro_batches:
+                self._running_rows = rows
+                computed = self._forward([sequences[row] for row in rows] or [[self._pad_token_id]])
+                rewards |= zip(rows, computed, strict=False)
+            return [rewards[row] for row in range(len(sequences))]
+
+        return self._within_memory([len(sequence) for sequence in sequences], attempt)
+
+    def _forward(self, sequences: Sequence[Sequence[int]]) -> list[float]:
+        lengths = torch.tensor([len(sequence) for sequence in sequences])
+        input_ids = torch.full((len(sequences), int(lengths.max())), self._pad_token_id)
+        for row, sequence in enumerate(sequences):
+            input_ids[row, : len(sequence)] = torch.tensor(list(sequence))
+        with torch.no_grad(), autocast_for(self.role):
+            rewards = self.model(input_ids.to(self.role.device), lengths.to(self.role.device))
+        return [float(reward) for reward in rewards.cpu()]

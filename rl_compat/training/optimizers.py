@@ -1,7 +1,8 @@
-"""Optimizers by name: AdamW, and AdamW with 8-bit states."""
+"""Optimizers by name, AdamW and AdamW with 8-bit states, and the learning rate of each step."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -9,9 +10,8 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import nn
 
-from rl_compat.config.types import StepConfig
+from rl_compat.config.types import Schedule, StepConfig
 from rl_compat.errors import HardwareError, nearest
-from rl_compat.training.schedules import learning_rate
 
 NAMES = ("adamw", "adamw8bit")
 
@@ -85,3 +85,27 @@ def _bitsandbytes() -> Any:
             hint="install `rl_compat[quant]`, or use `optimizer.name=adamw`",
         ) from error
     return bitsandbytes
+
+
+def learning_rate(
+    step: float,
+    *,
+    lr: float,
+    schedule: Schedule,
+    warmup_steps: int = 0,
+    total_steps: int | None = None,
+    min_lr_fraction: float = 0.0,
+) -> float:
+    """The learning rate at optimizer step `step`, counted from 0.
+
+    It rises linearly over `warmup_steps`, is `lr` at step `warmup_steps`, and falls to `lr * min_lr_fraction` at
+    step `total_steps`. A resumed run with another total continues on the new curve, without a second warm-up.
+    """
+    if step < warmup_steps:
+        return lr * (step + 1) / (warmup_steps + 1)
+    if schedule == "constant":
+        return lr
+    assert total_steps is not None, f"a {schedule} schedule needs the total number of steps"
+    progress = min(1.0, (step - warmup_steps) / max(1, total_steps - warmup_steps))
+    shape = 1.0 - progress if schedule == "linear" else 0.5 * (1.0 + math.cos(math.pi * progress))
+    return lr * (min_lr_fraction + (1.0 - min_lr_fraction) * shape)

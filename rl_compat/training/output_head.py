@@ -11,14 +11,9 @@ from torch.utils.checkpoint import checkpoint
 
 from rl_compat.errors import ModelError
 from rl_compat.models.files.storage import ExactHead, StoredLinear
-from rl_compat.training.chunked_logprobs import (
-    LogitRule,
-    Statistic,
-    TokenStatistics,
-    chunked_logprobs,
-    token_statistics,
-)
+from rl_compat.training.chunked_logprobs import LogitRule, chunked_logprobs, requested, token_statistics
 from rl_compat.training.micro_batches import TokenMatrix
+from rl_compat.training.types import Statistic, TokenOutputs
 
 _PLAIN_HEADS = (nn.Linear, StoredLinear, ExactHead)
 
@@ -39,7 +34,7 @@ class SplitModel(nn.Module):
 
     def forward(
         self, matrix: TokenMatrix, *, temperature: float, chunk_tokens: int, wanted: tuple[Statistic, ...] = ()
-    ) -> TokenStatistics:
+    ) -> TokenOutputs:
         """Statistics of the N response tokens of a matrix, [N] fp32, under the tempered softmax."""
         hidden = matrix.at_predictors(self.hidden(matrix.input_ids, position_ids=matrix.position_ids))
         return self.logprobs(hidden, matrix.targets, temperature=temperature, chunk_tokens=chunk_tokens, wanted=wanted)
@@ -61,7 +56,7 @@ class SplitModel(nn.Module):
         temperature: float,
         chunk_tokens: int,
         wanted: tuple[Statistic, ...] = (),
-    ) -> TokenStatistics:
+    ) -> TokenOutputs:
         """Hidden states [N, H] and the tokens after them [N] to the requested statistics of these tokens, fp32."""
         rule = replace(self.rule, temperature=temperature)
         if type(self.head) not in _PLAIN_HEADS:
@@ -117,7 +112,7 @@ def _module_logprobs(
     rule: LogitRule,
     chunk_tokens: int,
     wanted: tuple[Statistic, ...],
-) -> TokenStatistics:
+) -> TokenOutputs:
     """The same for a head that is more than one matrix (adapters, quantized), with a checkpoint per chunk."""
 
     def chunk(part_hidden: Tensor, part_ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -127,8 +122,7 @@ def _module_logprobs(
         checkpoint(chunk, part_hidden, part_ids, use_reentrant=False)
         for part_hidden, part_ids in zip(hidden.split(chunk_tokens), token_ids.split(chunk_tokens), strict=True)
     ]
-    logprobs, entropy, squares = (torch.cat(column) for column in zip(*chunks, strict=True))
-    return TokenStatistics.of((logprobs, entropy, squares), wanted)
+    return requested([torch.cat(column) for column in zip(*chunks, strict=True)], wanted)
 
 
 def _logit_rule(model: Any) -> LogitRule:

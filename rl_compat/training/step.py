@@ -1,4 +1,4 @@
-"""Optimizer steps: sum over ranks, unscaling, clipping, the schedule, and skipped steps."""
+"""Optimizer steps: sum over ranks, loss scaling, clipping, the schedule, and skipped steps."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypedDict, cast
 
 import torch
 from torch import nn
@@ -16,9 +16,7 @@ from rl_compat.distributed.ranks import Ranks
 from rl_compat.errors import RLCompatError
 from rl_compat.models.lora import trainable_parameters
 from rl_compat.planning.types import RolePlan
-from rl_compat.training import memory
-from rl_compat.training.loss_scaling import LossScaler
-from rl_compat.training.offload import OffloadedOptimizer
+from rl_compat.training.memory import OffloadedOptimizer, unless_out_of_memory
 from rl_compat.training.optimizers import OptimizerSettings, build_optimizer, set_learning_rate
 from rl_compat.training.state import CopyPlace, StateCopy, load_training_state, save_training_state
 
@@ -122,7 +120,7 @@ class OptimizerStep:
         self.wait_for_copy()
         self._num_changes += 1
         set_learning_rate(self.optimizer, rate)
-        if self.ranks.any(memory.unless_out_of_memory(self.optimizer.step) is None):
+        if self.ranks.any(unless_out_of_memory(self.optimizer.step) is None):
             raise RLCompatError(
                 f"`{self.role.role}`: the optimizer states do not fit on `{self.role.device}`",
                 hint="use `optimizer.name=adamw8bit`, `plan.offload_optimizer=true` or `model.lora_rank=16`",
@@ -165,7 +163,7 @@ class OptimizerStep:
     def keep(self, *, limits: Limits, place: CopyPlace) -> None:
         """Start to copy the current state, for `put_back`. A device without room leaves it to the host."""
         copy = partial(self._copy.start, self.parameters, self.optimizer)
-        if place == "host" or memory.unless_out_of_memory(partial(copy, place=place)) is None:
+        if place == "host" or unless_out_of_memory(partial(copy, place=place)) is None:
             copy(place="host")
         self._marked = _Mark(progress=self._progress(limits), num_changes=self._num_changes, copied=True)
 
@@ -206,3 +204,48 @@ class OptimizerStep:
 
     def _planned_limits(self) -> Limits:
         return self.role.micro_batch_size, self.role.max_tokens_per_micro_batch
+
+
+LOWEST_SCALE = 2.0**-14
+HIGHEST_SCALE = 2.0**24
+
+
+class ScaleState(TypedDict):
+    scale: float
+    good_steps: int
+
+
+class LossScaler:
+    """A factor that halves when a gradient overflows and doubles after many steps without an overflow.
+
+    A disabled scaler keeps the factor at 1. Unlike `torch.amp.GradScaler` it does not know optimizers, so the same code
+    serves optimizers whose parameters live on another device. RL runs are short: the factor starts lower and grows
+    sooner than in pre-training.
+    """
+
+    def __init__(self, *, enabled: bool, start: float = 2.0**13, growth_interval: int = 200) -> None:
+        self.enabled = enabled
+        self.scale = start if enabled else 1.0
+        self.growth_interval = growth_interval
+        self.good_steps = 0
+
+    @property
+    def can_lower(self) -> bool:
+        return self.enabled and self.scale > LOWEST_SCALE
+
+    def update(self, *, overflowed: bool) -> None:
+        """Record whether a gradient overflowed."""
+        if not self.enabled:
+            return
+        if overflowed:
+            self.scale, self.good_steps = max(self.scale / 2, LOWEST_SCALE), 0
+            return
+        self.good_steps += 1
+        if self.good_steps == self.growth_interval:
+            self.scale, self.good_steps = min(self.scale * 2, HIGHEST_SCALE), 0
+
+    def state(self) -> ScaleState:
+        return {"scale": self.scale, "good_steps": self.good_steps}
+
+    def load(self, state: ScaleState) -> None:
+        self.scale, self.good_steps = state["scale"], state["good_steps"]

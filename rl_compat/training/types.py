@@ -4,22 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Literal, NamedTuple, Protocol, TypeVar
 
 from torch import Tensor
 
 from rl_compat.batch import Batch
 
+Statistic = Literal["entropy", "sum_pi_squared"]
+"optional statistics of a token in addition to its log-probability"
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenOutputs:
-    """Statistics of each response token under a policy, [B, T], 0 in the padding; None if not requested."""
+
+class TokenOutputs(NamedTuple):
+    """Statistics of N tokens under a policy, [N] each, or of the response tokens of a batch, [B, T], 0 in the padding.
+
+    None if not requested.
+    """
 
     logprobs: Tensor
     entropy: Tensor | None = None
     "of the next-token distribution, in nats"
     sum_pi_squared: Tensor | None = None
-    "of the next-token distribution, without gradient"
+    "sum of the squared probabilities of all tokens, without gradient"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from typing import Any, Unpack
 
 from torch import Tensor
 
-from rl_compat.batch import Batch
+from rl_compat.batch import Batch, Sequences
 from rl_compat.config.options import checked_value
 from rl_compat.distributed.group import WorkerGroup, then
 from rl_compat.distributed.pool import ResourcePool
@@ -24,8 +24,7 @@ from rl_compat.workers.options import ActorOptions, role_values
 from rl_compat.workers.policy import PolicySettings, PolicyWorker
 from rl_compat.workers.role import Role
 from rl_compat.workers.rollout import RolloutSettings, RolloutWorker
-from rl_compat.workers.sequences import Sequences
-from rl_compat.workers.setup import Setup, lora_settings, loss_settings, optimizer_settings, tokenizer_folder
+from rl_compat.workers.setup import Setup, loss_settings, optimizer_settings, tokenizer_folder
 from rl_compat.workers.shared_plan import SharedPlan
 from rl_compat.workers.trained import copy_state
 
@@ -48,27 +47,21 @@ def actor_settings(setup: Setup, *, num_batches: int | None = None) -> ActorSett
     decode = partial(setup.tokenizer.tokenizer.decode, skip_special_tokens=False, clean_up_tokenization_spaces=False)
     assert plan.rollout is not None, "an actor generates"
     policy = PolicySettings(
-        model_folder=setup.source.folder,
-        role=plan.roles["actor"],
+        model=setup.load_settings("actor"),
         optimizer=optimizer_settings(config, config.optimizer.actor_lr, num_batches),
-        lora=lora_settings(config.model),
         loss=loss_settings(config),
         off_policy=config.off_policy,
         temperature=config.rollout.temperature,
         num_epochs=config.algorithm.num_epochs,
         mini_batch_size=config.trainer.mini_batch_size,
         tokenizer_folder=tokenizer_folder(config.model, setup.source.folder),
-        trust_remote_code=config.model.trust_remote_code,
     )
     rollout = RolloutSettings(
-        model_folder=policy.model_folder,
-        role=policy.role,
+        model=policy.model,
         plan=plan.rollout,
         pad_token_id=setup.tokenizer.pad_token_id,
         num_valid_tokens=setup.tokenizer.num_tokens,
         decode=decode,
-        lora=policy.lora,
-        trust_remote_code=policy.trust_remote_code,
     )
     return ActorSettings(
         policy=policy,

@@ -10,26 +10,23 @@ from typing import Unpack
 
 from torch import Tensor
 
-from rl_compat.batch import Batch
-from rl_compat.distributed.dispatch import dispatch
-from rl_compat.distributed.group import WorkerGroup
+from rl_compat.batch import Batch, Sequences
+from rl_compat.distributed.group import WorkerGroup, dispatch
 from rl_compat.distributed.pool import ResourcePool
 from rl_compat.distributed.ranks import Ranks, Solo
 from rl_compat.errors import CheckpointError, ConfigError
 from rl_compat.models.files.atomic import fill_folder
 from rl_compat.models.files.export import check_output
-from rl_compat.models.lora import LoraSettings
-from rl_compat.models.value_model import ValueModel, load_value_model
+from rl_compat.models.load import LoadSettings
+from rl_compat.models.scalar import ValueModel, load_value_model
 from rl_compat.objectives.actor_critic import LossSettings, critic_loss
-from rl_compat.planning.types import RoleName, RolePlan
+from rl_compat.planning.types import RoleName
 from rl_compat.training.engine import ValueEngine
 from rl_compat.training.optimizers import OptimizerSettings
-from rl_compat.workers.means import mean_metrics
-from rl_compat.workers.mini_batches import own_share
+from rl_compat.workers.mini_batches import mean_metrics, own_share
 from rl_compat.workers.options import CriticOptions, option_keys, role_values
 from rl_compat.workers.role import Role
-from rl_compat.workers.sequences import Sequences
-from rl_compat.workers.setup import Planned, lora_settings, loss_settings, optimizer_settings
+from rl_compat.workers.setup import Planned, loss_settings, optimizer_settings
 from rl_compat.workers.shared_plan import SharedPlan
 from rl_compat.workers.trained import TrainedWorker, copy_state
 
@@ -38,29 +35,23 @@ from rl_compat.workers.trained import TrainedWorker, copy_state
 class CriticSettings:
     """The settings of a critic worker."""
 
-    model_folder: Path
-    role: RolePlan
+    model: LoadSettings
     optimizer: OptimizerSettings
-    lora: LoraSettings | None = None
     loss: LossSettings = field(default_factory=LossSettings)
     num_epochs: int
     mini_batch_size: int | None = None
     "prompts per optimizer step; None is the whole batch"
-    trust_remote_code: bool
 
 
 def critic_settings(setup: Planned, *, role: RoleName = "critic", num_batches: int | None = None) -> CriticSettings:
     """The settings of the critic or, with `role="cost_critic"`, of the cost critic."""
     config = setup.config
     return CriticSettings(
-        model_folder=setup.sources.get("critic", setup.source).folder,
-        role=setup.plan.roles[role],
+        model=setup.load_settings(role, source="critic"),
         optimizer=optimizer_settings(config, config.optimizer.critic_lr, num_batches),
-        lora=lora_settings(config.model),
         loss=loss_settings(config),
         num_epochs=config.algorithm.num_epochs,
         mini_batch_size=config.trainer.mini_batch_size,
-        trust_remote_code=config.model.trust_remote_code,
     )
 
 
@@ -71,13 +62,8 @@ class CriticWorker(TrainedWorker):
 
     def __init__(self, settings: CriticSettings, ranks: Ranks = Solo()) -> None:
         self.settings = settings
-        model = load_value_model(
-            settings.model_folder,
-            role=settings.role,
-            lora=settings.lora,
-            trust_remote_code=settings.trust_remote_code,
-        )
-        self.engine = ValueEngine(model, role=settings.role, optimizer=settings.optimizer, ranks=ranks)
+        model = load_value_model(settings.model)
+        self.engine = ValueEngine(model, role=settings.model.role, optimizer=settings.optimizer, ranks=ranks)
 
     @dispatch(split=("batch",))
     def values(self, *, batch: Batch) -> Tensor:
@@ -102,7 +88,7 @@ class CriticWorker(TrainedWorker):
                     seed=seed,
                 )
             ]
-        return mean_metrics(steps, prefix=f"{self.settings.role.role}/")
+        return mean_metrics(steps, prefix=f"{self.settings.model.role.role}/")
 
     @dispatch()
     def export(self, *, output: Path) -> Path:

@@ -4,30 +4,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 from torch import Tensor
 
 from rl_compat.batch import Batch
-from rl_compat.config.types import RunConfig
 from rl_compat.data.encode.items import ItemBatch
-from rl_compat.distributed.dispatch import dispatch
-from rl_compat.distributed.group import WorkerGroup
+from rl_compat.distributed.group import WorkerGroup, dispatch
 from rl_compat.distributed.pool import ResourcePool
 from rl_compat.distributed.ranks import Ranks, Solo
-from rl_compat.models.load import load_causal_lm
-from rl_compat.models.lora import LoraSettings, adapter_disabled
-from rl_compat.models.value_model import load_scoring_model
-from rl_compat.objectives.offline import Counts, Objective, value_of_each
-from rl_compat.objectives.preference import DPOObjective, KTOObjective, RewardModelObjective
-from rl_compat.objectives.supervised import SFTObjective
-from rl_compat.planning.types import RolePlan
-from rl_compat.training.engine import BatchTotals, PolicyEngine, TokenOutputs, ValueEngine
-from rl_compat.training.layout import Layout
+from rl_compat.models.load import LoadSettings, load_causal_lm
+from rl_compat.models.lora import adapter_disabled
+from rl_compat.models.scalar import load_scoring_model
+from rl_compat.objectives.offline import Counts, Objective, objective_of, value_of_each
+from rl_compat.training.engine import PolicyEngine, ValueEngine
+from rl_compat.training.micro_batches import Layout
 from rl_compat.training.optimizers import OptimizerSettings
-from rl_compat.workers.means import mean_metrics
-from rl_compat.workers.mini_batches import over_ranks, own_share
-from rl_compat.workers.setup import Setup, lora_settings, optimizer_settings
+from rl_compat.training.types import BatchTotals, TokenOutputs
+from rl_compat.workers.mini_batches import mean_metrics, over_ranks, own_share
+from rl_compat.workers.setup import Setup, optimizer_settings
 from rl_compat.workers.trained import TrainedWorker
 
 
@@ -35,17 +29,14 @@ from rl_compat.workers.trained import TrainedWorker
 class LearnerSettings:
     """The settings of a learner."""
 
-    model_folder: Path
-    role: RolePlan
+    model: LoadSettings
     objective: Objective
     mini_batch_size: int
     "items per optimizer step"
     optimizer: OptimizerSettings | None = None
     "None for evaluation only"
-    lora: LoraSettings | None = None
     pack_tokens: int | None = None
     "examples share packs of this many tokens; None pads each to the longest"
-    trust_remote_code: bool
 
 
 def learner_settings(setup: Setup, *, num_batches: int | None, trains: bool = True) -> LearnerSettings:
@@ -54,28 +45,12 @@ def learner_settings(setup: Setup, *, num_batches: int | None, trains: bool = Tr
     packs = config.algorithm.name == "sft" and config.algorithm.sft.packing
     optimizer = optimizer_settings(config, config.optimizer.actor_lr, num_batches)
     return LearnerSettings(
-        model_folder=setup.source.folder,
-        role=setup.plan.roles["actor"],
-        objective=objective_of(config),
+        model=setup.load_settings("actor"),
+        objective=objective_of(config.algorithm),
         mini_batch_size=config.trainer.mini_batch_size,
         optimizer=optimizer if trains else None,
-        lora=lora_settings(config.model),
         pack_tokens=config.data.max_prompt_length + config.data.max_response_length if packs else None,
-        trust_remote_code=config.model.trust_remote_code,
     )
-
-
-def objective_of(config: RunConfig) -> Objective:
-    """The training objective of the algorithm."""
-    algorithm, name = config.algorithm, config.algorithm.name
-    if name == "sft":
-        return SFTObjective()
-    if name == "dpo":
-        return DPOObjective(config=algorithm.dpo)
-    if name == "kto":
-        return KTOObjective(config=algorithm.kto)
-    assert name == "reward_model", name
-    return RewardModelObjective()
 
 
 class LearnerWorker(TrainedWorker):
@@ -121,7 +96,7 @@ class LearnerWorker(TrainedWorker):
             mismatched = mismatched.select(batch.groups.tolist())
             assert mismatched.reference is not None
             values = over_ranks(self._values, mismatched, self.engine.ranks)
-            log_ratios = (values - mismatched.reference).to(self.settings.role.device)
+            log_ratios = (values - mismatched.reference).to(self.settings.model.role.device)
         loss = partial(_loss, objective=self.objective, counts=Counts.of(batch), mismatched=log_ratios)
         share = own_share(batch, self.engine.ranks)
         if isinstance(self.engine, PolicyEngine):
@@ -136,13 +111,13 @@ class LearnerWorker(TrainedWorker):
 
 
 def _engine(settings: LearnerSettings, ranks: Ranks) -> PolicyEngine | ValueEngine:
-    role, objective = settings.role, settings.objective
+    role, objective = settings.model.role, settings.objective
     layout = Layout(whole_groups=objective.compares, pack_tokens=settings.pack_tokens)
-    load = load_scoring_model if objective.scores else load_causal_lm
-    model = load(settings.model_folder, role=role, lora=settings.lora, trust_remote_code=settings.trust_remote_code)
     if objective.scores:
-        return ValueEngine(model, role=role, optimizer=settings.optimizer, layout=layout, ranks=ranks)
-    return PolicyEngine(model, role=role, optimizer=settings.optimizer, layout=layout, ranks=ranks)
+        scoring = load_scoring_model(settings.model)
+        return ValueEngine(scoring, role=role, optimizer=settings.optimizer, layout=layout, ranks=ranks)
+    policy = load_causal_lm(settings.model)
+    return PolicyEngine(policy, role=role, optimizer=settings.optimizer, layout=layout, ranks=ranks)
 
 
 def _loss(

@@ -1,8 +1,8 @@
-"""The mini-batches of an update, and the share of each rank."""
+"""The mini-batches of an update, the share of each rank, and the mean metrics."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rl_compat import seeds
 from rl_compat.batch import Batch
-from rl_compat.distributed.dispatch import balanced_shares
+from rl_compat.distributed.group import balanced_shares
 from rl_compat.distributed.ranks import Ranks
 
 AnyBatch = TypeVar("AnyBatch", bound=Batch)
@@ -43,3 +43,22 @@ def over_ranks(compute: Callable[[AnyBatch], Tensor], batch: AnyBatch, ranks: Ra
     whole = torch.zeros(len(batch), *part.shape[1:])
     whole[rows] = part
     return ranks.sum(whole)
+
+
+_SUMMED = ("skipped_steps",)
+_LAST = ("lr",)
+
+
+def mean_metrics(steps: Sequence[dict[str, float]], *, prefix: str) -> dict[str, float]:
+    """Means over the steps; skipped steps are counted and `lr` is the last one. Names get the prefix."""
+    merged = {}
+    for name in dict.fromkeys(name for step in steps for name in step):
+        values = [step[name] for step in steps if name in step]
+        full_name = name if "/" in name else f"{prefix}{name}"
+        if name in _SUMMED:
+            merged[full_name] = sum(values)
+        elif name in _LAST:
+            merged[full_name] = values[-1]
+        else:
+            merged[full_name] = sum(values) / len(values)
+    return merged

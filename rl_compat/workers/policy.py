@@ -12,21 +12,19 @@ from rl_compat import seeds
 from rl_compat.algorithms.losses.policy import POLICY_LOSSES
 from rl_compat.batch import Batch
 from rl_compat.config.types import OffPolicyConfig
-from rl_compat.distributed.dispatch import dispatch
+from rl_compat.distributed.group import dispatch
 from rl_compat.distributed.ranks import Ranks, Solo
 from rl_compat.errors import ConfigError
 from rl_compat.models.files.export import export_model
-from rl_compat.models.load import load_causal_lm
-from rl_compat.models.lora import LoraSettings, adapter_disabled
+from rl_compat.models.load import LoadSettings, load_causal_lm
+from rl_compat.models.lora import adapter_disabled
 from rl_compat.objectives.actor_critic import LossSettings, policy_loss, policy_loss_inputs
-from rl_compat.objectives.off_policy import correct, corrects
-from rl_compat.planning.types import RolePlan
+from rl_compat.objectives.experience import correct, corrects
 from rl_compat.resharding.source import SharedStorage, WeightSource
 from rl_compat.rollout.inference import ignored_generation_settings
 from rl_compat.training.engine import PolicyEngine
 from rl_compat.training.optimizers import OptimizerSettings
-from rl_compat.workers.means import mean_metrics
-from rl_compat.workers.mini_batches import over_ranks, own_share
+from rl_compat.workers.mini_batches import mean_metrics, over_ranks, own_share
 from rl_compat.workers.trained import TrainedWorker
 
 
@@ -34,11 +32,9 @@ from rl_compat.workers.trained import TrainedWorker
 class PolicySettings:
     """The settings of a policy worker."""
 
-    model_folder: Path
-    role: RolePlan
+    model: LoadSettings
     optimizer: OptimizerSettings | None = None
     "None for a policy that only generates"
-    lora: LoraSettings | None = None
     loss: LossSettings = field(default_factory=LossSettings)
     off_policy: OffPolicyConfig = field(default_factory=OffPolicyConfig)
     temperature: float
@@ -48,7 +44,6 @@ class PolicySettings:
     "prompts per optimizer step; None is the whole batch"
     tokenizer_folder: Path | None = None
     "where the tokenizer came from; None is the folder of the model"
-    trust_remote_code: bool
 
 
 class PolicyWorker(TrainedWorker):
@@ -58,13 +53,8 @@ class PolicyWorker(TrainedWorker):
 
     def __init__(self, settings: PolicySettings, ranks: Ranks = Solo()) -> None:
         self.settings = settings
-        model = load_causal_lm(
-            settings.model_folder,
-            role=settings.role,
-            lora=settings.lora,
-            trust_remote_code=settings.trust_remote_code,
-        )
-        self.engine = PolicyEngine(model, role=settings.role, optimizer=settings.optimizer, ranks=ranks)
+        model = load_causal_lm(settings.model)
+        self.engine = PolicyEngine(model, role=settings.model.role, optimizer=settings.optimizer, ranks=ranks)
         self._source = SharedStorage(model, version=self.version, resident=self.engine.onloaded)
         ignored = ignored_generation_settings(model)
         if ignored:
@@ -171,7 +161,7 @@ class PolicyWorker(TrainedWorker):
         with self.engine.onloaded():
             return export_model(
                 self.engine.model,
-                source_folder=settings.model_folder,
+                source_folder=settings.model.folder,
                 output=output,
                 tokenizer_folder=settings.tokenizer_folder,
             )

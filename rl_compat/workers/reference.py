@@ -6,23 +6,20 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Unpack
 
 from torch import Tensor
 
-from rl_compat.batch import Batch
-from rl_compat.distributed.dispatch import dispatch
+from rl_compat.batch import Batch, Sequences
+from rl_compat.distributed.group import dispatch
 from rl_compat.distributed.pool import ResourcePool
 from rl_compat.distributed.ranks import Ranks, Solo
-from rl_compat.models.load import load_causal_lm
-from rl_compat.planning.types import RolePlan
+from rl_compat.models.load import LoadSettings, load_causal_lm
 from rl_compat.training.engine import PolicyEngine
 from rl_compat.workers.actor import ActorModel
 from rl_compat.workers.options import ReferenceOptions, option_keys, role_values
 from rl_compat.workers.policy import PolicyWorker
 from rl_compat.workers.role import Role
-from rl_compat.workers.sequences import Sequences
 from rl_compat.workers.setup import Planned
 from rl_compat.workers.shared_plan import SharedPlan
 
@@ -31,19 +28,13 @@ from rl_compat.workers.shared_plan import SharedPlan
 class ReferenceSettings:
     """The settings of a reference worker."""
 
-    model_folder: Path
-    role: RolePlan
+    model: LoadSettings
     temperature: float
-    trust_remote_code: bool
 
 
 def reference_settings(setup: Planned) -> ReferenceSettings:
-    return ReferenceSettings(
-        model_folder=setup.source.folder,
-        role=setup.plan.roles["reference"],
-        temperature=setup.config.rollout.temperature,
-        trust_remote_code=setup.config.model.trust_remote_code,
-    )
+    model = setup.load_settings("reference", learns=False)
+    return ReferenceSettings(model=model, temperature=setup.config.rollout.temperature)
 
 
 class ReferenceWorker:
@@ -51,8 +42,8 @@ class ReferenceWorker:
 
     def __init__(self, settings: ReferenceSettings, ranks: Ranks = Solo()) -> None:
         self.settings = settings
-        model = load_causal_lm(settings.model_folder, role=settings.role, trust_remote_code=settings.trust_remote_code)
-        self.engine = PolicyEngine(model, role=settings.role, optimizer=None, ranks=ranks)
+        model = load_causal_lm(settings.model)
+        self.engine = PolicyEngine(model, role=settings.model.role, optimizer=None, ranks=ranks)
 
     @dispatch(split=("batch",))
     def logprobs(self, *, batch: Batch) -> Tensor:
@@ -72,7 +63,7 @@ class ReferenceModel(Role[ReferenceSettings | ActorModel, Logprobs]):
     @classmethod
     def of_adapter(cls, actor: ActorModel) -> ReferenceModel:
         """The base model of an actor that trains adapters; it needs no further weights."""
-        assert actor.settings.policy.lora is not None, "only an actor with adapters holds its own reference"
+        assert actor.settings.policy.model.lora is not None, "only an actor with adapters holds its own reference"
         return cls(lambda: actor, pool=actor.pool)
 
     @classmethod

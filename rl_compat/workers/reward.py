@@ -9,19 +9,19 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, Unpack
 
+from rl_compat.batch import Sequences
 from rl_compat.config.options import checked_value
 from rl_compat.config.types import RewardConfig
-from rl_compat.distributed.dispatch import Shares, dispatch
-from rl_compat.distributed.group import WorkerGroup
+from rl_compat.distributed.group import Shares, WorkerGroup, dispatch
 from rl_compat.distributed.pool import ResourcePool, start_without_device
 from rl_compat.errors import ConfigError, nearest
+from rl_compat.models.load import LoadSettings
 from rl_compat.rewards.assemble import RewardFunction, named_functions, names_function
 from rl_compat.rewards.score import Scorer, ScoreRequest, Scores, build_scorer
 from rl_compat.rewards.types import join_scores, pick_scores
 from rl_compat.workers.options import FunctionOptions, ModelOptions, RewardOptions, option_keys, role_values
-from rl_compat.workers.reward_model import RewardModelScorer, RewardModelSettings, reward_model_settings
+from rl_compat.workers.reward_model import RewardModelScorer, reward_model_settings
 from rl_compat.workers.role import Role
-from rl_compat.workers.sequences import Sequences
 from rl_compat.workers.shared_plan import SharedPlan
 
 FUNCTIONS_ONLY = ("weights", "function_arguments", "num_processes", "timeout_seconds")
@@ -45,7 +45,7 @@ class RewardWorker:
         config: RewardConfig,
         data_sources: Sequence[str],
         max_response_length: int | None = None,
-        learned: RewardModelSettings | None = None,
+        learned: LoadSettings | None = None,
         callables: Mapping[str, RewardFunction] = MappingProxyType({}),
     ) -> None:
         self._data_sources = data_sources
@@ -92,7 +92,7 @@ class RewardWorker:
         )
 
 
-class RewardModel(Role[RewardModelSettings | None, WorkerGroup[RewardWorker]]):
+class RewardModel(Role[LoadSettings | None, WorkerGroup[RewardWorker]]):
     """The reward: functions, a reward model, or a weighted sum of both."""
 
     role = "reward"
@@ -104,7 +104,7 @@ class RewardModel(Role[RewardModelSettings | None, WorkerGroup[RewardWorker]]):
         data_sources: Sequence[str] = (),
         pool: ResourcePool,
         max_response_length: int | None = None,
-        learned: Callable[[], RewardModelSettings] | None = None,
+        learned: Callable[[], LoadSettings] | None = None,
         callables: Mapping[str, RewardFunction] = MappingProxyType({}),
         shared: SharedPlan | None = None,
     ) -> None:
@@ -270,7 +270,7 @@ class RewardModel(Role[RewardModelSettings | None, WorkerGroup[RewardWorker]]):
             self._workers.run(RewardWorker.close).result()
         super().close()
 
-    def _start(self, settings: RewardModelSettings | None) -> WorkerGroup[RewardWorker]:
+    def _start(self, settings: LoadSettings | None) -> WorkerGroup[RewardWorker]:
         start = start_without_device if settings is None else self.pool.start
         arguments = (self.config, self._data_sources, self._max_response_length, settings, self._callables)
         return start(partial(RewardWorker, *arguments))
@@ -285,7 +285,7 @@ class RewardModel(Role[RewardModelSettings | None, WorkerGroup[RewardWorker]]):
         ).close()
 
 
-def _learned(shared: SharedPlan) -> RewardModelSettings:
+def _learned(shared: SharedPlan) -> LoadSettings:
     settings = reward_model_settings(shared.planned("reward"))
     assert settings is not None
     return settings

@@ -4,40 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
 
 from rl_compat.errors import ModelError
 from rl_compat.models.chat import ChatEncoder
-from rl_compat.models.reward_model import load_reward_model
+from rl_compat.models.load import LoadSettings
+from rl_compat.models.scalar import load_reward_model
 from rl_compat.models.tokenizer import load_tokenizer
-from rl_compat.planning.types import RoleName, RolePlan
+from rl_compat.planning.types import RoleName
 from rl_compat.rewards.parts import Part
 from rl_compat.rewards.types import Failure, RewardOutcome, ScoreRequest
-from rl_compat.training.reward_engine import RewardEngine
+from rl_compat.training.engine import RewardEngine
 from rl_compat.workers.setup import Planned
 
 LEARNED = "model"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RewardModelSettings:
-    """The settings of a reward model."""
-
-    model_folder: Path
-    role: RolePlan
-    trust_remote_code: bool
-
-
-def reward_model_settings(setup: Planned, role: RoleName = "reward") -> RewardModelSettings | None:
-    """The settings of the reward model or, with `role="cost"`, of the cost model; None without one."""
-    if role not in setup.sources:
-        return None
-    return RewardModelSettings(
-        model_folder=setup.sources[role].folder,
-        role=setup.plan.roles[role],
-        trust_remote_code=setup.config.model.trust_remote_code,
-    )
+def reward_model_settings(setup: Planned, role: RoleName = "reward") -> LoadSettings | None:
+    """The reward model or, with `role="cost"`, the cost model; None without one."""
+    return setup.load_settings(role, learns=False) if role in setup.sources else None
 
 
 class RewardModelScorer(Part):
@@ -45,22 +29,19 @@ class RewardModelScorer(Part):
 
     name = LEARNED
 
-    def __init__(self, settings: RewardModelSettings) -> None:
+    def __init__(self, settings: LoadSettings) -> None:
         """Load the tokenizer; the model is loaded by `load` or on first use. Raises ModelError."""
         self.settings = settings
-        self._chat = ChatEncoder(load_tokenizer(settings.model_folder, trust_remote_code=settings.trust_remote_code))
+        self._chat = ChatEncoder(load_tokenizer(settings.folder, trust_remote_code=settings.trust_remote_code))
         self._engine: RewardEngine | None = None
         self._notes = [f"reward model: {note}" for note in self._chat.notes]
 
     def load(self) -> RewardEngine:
         """The engine; the first call loads the model. Raises ModelError."""
         if self._engine is None:
-            settings = self.settings
-            model = load_reward_model(
-                settings.model_folder, role=settings.role, trust_remote_code=settings.trust_remote_code
-            )
+            model = load_reward_model(self.settings)
             self._check_ids(model.classifier.get_input_embeddings().num_embeddings)  # type: ignore[union-attr, operator]
-            self._engine = RewardEngine(model, role=settings.role, pad_token_id=self._chat.bundle.pad_token_id)
+            self._engine = RewardEngine(model, role=self.settings.role, pad_token_id=self._chat.bundle.pad_token_id)
             self._engine.offload()
         return self._engine
 
@@ -105,7 +86,7 @@ class RewardModelScorer(Part):
     def _check_ids(self, num_embeddings: int) -> None:
         if self._chat.bundle.pad_token_id >= num_embeddings:
             raise ModelError(
-                f"the tokenizer in `{self.settings.model_folder}` pads with the id {self._chat.bundle.pad_token_id} "
+                f"the tokenizer in `{self.settings.folder}` pads with the id {self._chat.bundle.pad_token_id} "
                 f"and the reward model knows the ids below {num_embeddings}",
                 hint="the tokenizer is not the one that the reward model was trained with",
             )

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from rl_compat.distributed.dispatch import dispatch
-from rl_compat.models.load import load_causal_lm
-from rl_compat.models.lora import LoraSettings
-from rl_compat.planning.types import RolePlan, RolloutPlan
+from rl_compat.distributed.group import dispatch
+from rl_compat.models.load import LoadSettings, load_causal_lm
+from rl_compat.planning.types import RolloutPlan
 from rl_compat.resharding.source import SharedStorage, WeightSource
 from rl_compat.rollout.build import build_rollout_engine
 from rl_compat.rollout.types import Decode, SamplingParams
@@ -20,17 +18,14 @@ from rl_compat.trajectory import Prompt, Trajectory
 class RolloutSettings:
     """The settings of a rollout worker."""
 
-    model_folder: Path
-    role: RolePlan
-    "role of the policy whose weights the rollout uses"
+    model: LoadSettings
+    "of the policy whose weights the rollout uses"
     plan: RolloutPlan
     pad_token_id: int
     num_valid_tokens: int
     "number of tokenizer entries; larger token ids are never drawn"
     decode: Decode | None = None
     "decodes token ids to the text in which stop strings are searched"
-    lora: LoraSettings | None = None
-    trust_remote_code: bool
 
 
 class RolloutWorker:
@@ -39,15 +34,7 @@ class RolloutWorker:
     def __init__(self, settings: RolloutSettings, source: WeightSource) -> None:
         self._settings = settings
         self._source = source
-        if isinstance(source, SharedStorage):
-            model = source.model
-        else:
-            model = load_causal_lm(
-                settings.model_folder,
-                role=settings.role,
-                lora=settings.lora,
-                trust_remote_code=settings.trust_remote_code,
-            )
+        model = source.model if isinstance(source, SharedStorage) else load_causal_lm(settings.model)
         self.session = build_rollout_engine(
             model,
             plan=settings.plan,

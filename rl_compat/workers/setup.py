@@ -7,16 +7,13 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from rl_compat.algorithms.table import ALGORITHMS, is_offline
-from rl_compat.config.types import (
-    ModelConfig,
-    RunConfig,
-    StepConfig,
-)
+from rl_compat.config.types import ModelConfig, RunConfig, StepConfig
 from rl_compat.distributed.pool import ResourcePool
 from rl_compat.hardware.types import Hardware
 from rl_compat.models.chat import ChatEncoder
 from rl_compat.models.files.folder import ALL_PARTS, Part
 from rl_compat.models.files.registry import ModelSource, resolve_model
+from rl_compat.models.load import LoadSettings
 from rl_compat.models.lora import LoraSettings
 from rl_compat.models.tokenizer import TokenizerBundle, load_tokenizer
 from rl_compat.objectives.actor_critic import LossSettings
@@ -46,6 +43,15 @@ class Planned:
     def pool_of(self, role: RoleName) -> ResourcePool:
         """The device of a role; a role without weights uses the actor's."""
         return self.pools[self.plan.roles.get(role, self.plan.roles["actor"]).pool]
+
+    def load_settings(self, role: RoleName, *, source: RoleName | None = None, learns: bool = True) -> LoadSettings:
+        """The model of a role, with the files of `source` (default: itself), which are the actor's if it has none."""
+        return LoadSettings(
+            folder=self.sources.get(source or role, self.source).folder,
+            role=self.plan.roles[role],
+            lora=lora_settings(self.config.model) if learns else None,
+            trust_remote_code=self.config.model.trust_remote_code,
+        )
 
     @property
     def source(self) -> ModelSource:

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from rl_compat.batch import Batch
-from rl_compat.distributed.dispatch import dispatch, distinct
-from rl_compat.distributed.group import WorkerGroup
+from rl_compat.distributed.group import WorkerGroup, dispatch, distinct
 from rl_compat.training.base import TrainEngine
 from rl_compat.training.state import CopyPlace
 from rl_compat.workers.mini_batches import mini_batches

@@ -47,9 +47,8 @@ class Rows:
 def by_tokens(estimator: Callable[..., AdvantageEstimate], *names: str, **settings: float):
     def run(rows: Rows) -> AdvantageEstimate:
         chosen = {name: getattr(rows, name) for name in names}
-        return estimator(
-            token_rewards=rows.token_rewards, response_mask=rows.response_mask, scored=rows.scored, **chosen, **settings
-        )
+        mask = rows.response_mask & rows.scored[:, None]
+        return estimator(token_rewards=rows.token_rewards, response_mask=mask, **chosen, **settings)
 
     return run
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from rl_compat.algorithms.kl import AdaptiveKLController, FixedKLController, kl_estimate, make_kl_controller
+from rl_compat.algorithms.kl import KLController, kl_estimate
 
 KINDS = ("k1", "abs", "k2", "k3")
 STRAIGHT_THROUGH = ("k1+", "abs+", "k2+", "k3+")
@@ -141,7 +141,7 @@ def test_an_unknown_kind_is_refused():
 
 
 def test_adaptive_controller_matches_the_golden_numbers(golden):
-    controller = AdaptiveKLController(coef=0.2, target=6, horizon=10_000)
+    controller = KLController(coef=0.2, target=6, horizon=10_000)
 
     coefs = []
     for kl in (3, 6.5, 12, 6):
@@ -152,7 +152,7 @@ def test_adaptive_controller_matches_the_golden_numbers(golden):
 
 
 def test_adaptive_controller_moves_at_most_a_fifth_per_horizon():
-    controller = AdaptiveKLController(coef=1.0, target=0.1, horizon=64)
+    controller = KLController(coef=1.0, target=0.1, horizon=64)
 
     controller.update(kl=1e9, num_sequences=64)
 
@@ -160,7 +160,7 @@ def test_adaptive_controller_moves_at_most_a_fifth_per_horizon():
 
 
 def test_a_nan_measurement_does_not_move_the_coefficient():
-    controller = AdaptiveKLController(coef=0.3, target=0.1, horizon=64)
+    controller = KLController(coef=0.3, target=0.1, horizon=64)
 
     controller.update(kl=float("nan"), num_sequences=64)
 
@@ -168,9 +168,9 @@ def test_a_nan_measurement_does_not_move_the_coefficient():
 
 
 def test_adaptive_controller_continues_from_its_state():
-    uninterrupted = AdaptiveKLController(coef=0.2, target=6, horizon=1000)
+    uninterrupted = KLController(coef=0.2, target=6, horizon=1000)
     uninterrupted.update(kl=3, num_sequences=8)
-    resumed = AdaptiveKLController(coef=0.2, target=6, horizon=1000)
+    resumed = KLController(coef=0.2, target=6, horizon=1000)
     resumed.load_state_dict(uninterrupted.state_dict())
 
     for controller in (uninterrupted, resumed):
@@ -180,18 +180,10 @@ def test_adaptive_controller_continues_from_its_state():
 
 
 def test_fixed_controller_keeps_the_configured_coefficient():
-    controller = FixedKLController(coef=0.01)
+    controller = KLController(coef=0.01)
 
     controller.update(kl=100, num_sequences=8)
     controller.load_state_dict({"coef": 5.0})
 
     assert controller.coef == 0.01
     assert controller.state_dict() == {"coef": 0.01}
-
-
-def test_controllers_are_made_by_name():
-    fixed = make_kl_controller("fixed", coef=0.1, target=0.1, horizon=10)
-    adaptive = make_kl_controller("adaptive", coef=0.1, target=0.2, horizon=10)
-
-    assert fixed == FixedKLController(coef=0.1)
-    assert adaptive == AdaptiveKLController(coef=0.1, target=0.2, horizon=10)

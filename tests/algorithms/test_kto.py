@@ -29,7 +29,7 @@ ALL = {
 def test_equals_what_trl_1_16_returned_for_these_responses(swapped, point, settings, expected):
     sides = (REF_MISMATCHED, MISMATCHED) if swapped else (MISMATCHED, REF_MISMATCHED)
 
-    reference_point = kto_reference_point(mismatched_logprobs=sides[0], mismatched_ref_logprobs=sides[1])
+    reference_point = kto_reference_point(sides[0] - sides[1])
     loss = kto_loss(**ALL, reference_point=reference_point, **settings)
 
     assert reference_point.item() == point
@@ -53,14 +53,8 @@ def test_by_hand():
     assert loss.rewards.tolist() == [0.5, 0.5]
 
 
-def test_the_reference_point_is_over_the_whole_batch_without_masked_rows_or_gradient():
-    mismatched = numbers(-1.0, -2.0, float("nan")).requires_grad_()
-
-    point = kto_reference_point(
-        mismatched_logprobs=mismatched,
-        mismatched_ref_logprobs=numbers(-2.0, -4.0, 0.0),
-        mask=torch.tensor([True, True, False]),
-    )
+def test_the_reference_point_is_a_mean_without_gradient():
+    point = kto_reference_point(numbers(1.0, 2.0).requires_grad_())
 
     assert point.item() == 1.5
     assert not point.requires_grad

@@ -10,7 +10,7 @@ from architecture.source_tree import REPOSITORY, Source, sources
 
 MOST_PARAMETERS = 7
 LONGER = {
-    "algorithms/advantages/vtrace:vtrace": "the inputs and constants of the formula",
+    "algorithms/advantages/gae:vtrace": "the inputs and constants of the formula",
     "algorithms/losses/preference:dpo_loss": "the inputs and constants of the formula",
     "api/train:train": "the public entry point: one parameter for each part of a run",
     "cli/data:build": "one parameter for each option of the command",

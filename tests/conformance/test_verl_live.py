@@ -16,12 +16,11 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from rl_compat.algorithms.advantages.estimators import ESTIMATORS, AdvantageInputs
-from rl_compat.algorithms.kl import AdaptiveKLController, kl_estimate
+from rl_compat.algorithms.kl import KLController, kl_estimate
 from rl_compat.algorithms.losses.policy import POLICY_LOSSES, aggregate
 from rl_compat.algorithms.losses.types import PolicyLossInputs, PolicyLossNumbers
 from rl_compat.algorithms.losses.value import value_loss
-from rl_compat.algorithms.off_policy.importance import importance_weights
-from rl_compat.algorithms.off_policy.mismatch import mismatch_metrics
+from rl_compat.algorithms.off_policy.importance import importance_weights, mismatch_metrics
 from rl_compat.algorithms.off_policy.rejection import rejection_mask
 from rl_compat.algorithms.off_policy.rejection_rules import RULE_NAMES, parse_rejection_rules
 from rl_compat.algorithms.table import LOSS_READS
@@ -314,7 +313,7 @@ def test_a_kl_estimate_has_the_value_and_the_gradient_of_verls(name: str, plus: 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_adaptive_coefficient_moves_as_in_verl(seed: int, core: Any) -> None:
     verls = core.AdaptiveKLController(init_kl_coef=0.2, target_kl=0.1, horizon=1000)
-    ours = AdaptiveKLController(coef=0.2, target=0.1, horizon=1000)
+    ours = KLController(coef=0.2, target=0.1, horizon=1000)
 
     for kl in draw(seed)["values"][:, 0].abs().tolist():
         verls.update(current_kl=kl, n_steps=64)

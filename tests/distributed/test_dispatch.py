@@ -15,8 +15,7 @@ from fakes.engines import random_batch
 
 import rl_compat
 from rl_compat.batch import Batch
-from rl_compat.distributed.dispatch import balanced_shares, dispatch, dispatch_of, distinct
-from rl_compat.distributed.group import PendingCall, WorkerGroup
+from rl_compat.distributed.group import PendingCall, WorkerGroup, balanced_shares, dispatch, dispatch_of, distinct
 from rl_compat.distributed.local import LocalWorker, WorkerThread
 from rl_compat.distributed.pool import ResourcePool
 from rl_compat.errors import HardwareError
@@ -129,7 +128,7 @@ def test_a_pool_refuses_more_gpus_than_it_can_use() -> None:
 
 
 SNIPPET = """
-    from rl_compat.distributed.dispatch import dispatch
+    from rl_compat.distributed.group import dispatch
     from rl_compat.distributed.group import WorkerGroup
 
     class Trainer:
@@ -155,7 +154,7 @@ SNIPPET = """
 def test_mypy_sees_a_wrong_argument_of_a_worker_method(tmp_path: Path) -> None:
     """Against a copy of what the snippet imports, so that nothing else of the package is checked."""
     package = Path(rl_compat.__file__).parent
-    for name in ("distributed/group.py", "distributed/dispatch.py", "batch.py", "trajectory.py"):
+    for name in ("distributed/group.py", "batch.py", "trajectory.py"):
         copied = tmp_path / "rl_compat" / name
         copied.parent.mkdir(parents=True, exist_ok=True)
         (copied.parent / "__init__.py").touch()

@@ -13,8 +13,7 @@ from concurrent.futures import CancelledError
 import pytest
 import torch
 
-from rl_compat.distributed.dispatch import dispatch
-from rl_compat.distributed.group import WorkerGroup
+from rl_compat.distributed.group import WorkerGroup, dispatch
 from rl_compat.distributed.local import CallAborted, LocalWorker, WorkerThread, abort_running_calls, device_thread
 from rl_compat.distributed.pool import ResourcePool, start_without_device
 from rl_compat.trainer.interrupt import Interrupted, StopSignals

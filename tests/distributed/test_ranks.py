@@ -9,7 +9,7 @@ import torch
 from fakes.ranks import CASES, Found, run_on_ranks
 
 from rl_compat.distributed.ranks import Solo
-from rl_compat.training.loss_scaling import LOWEST_SCALE
+from rl_compat.training.step import LOWEST_SCALE
 
 TOLERANCE = 1e-5
 LOCAL_METRICS = ("num_micro_batches", "loss_scale")

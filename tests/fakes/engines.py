@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from rl_compat.batch import Batch
+from rl_compat.models.load import LoadSettings, load_causal_lm
+from rl_compat.models.lora import LoraSettings
+from rl_compat.models.scalar import ValueModel, load_value_model
 from rl_compat.planning.types import RolePlan
 from rl_compat.training.types import BatchTotals, TokenOutputs
 from rl_compat.trajectory import Prompt, Trajectory
@@ -28,6 +32,20 @@ def role_plan(role: str = "actor", **changes: Any) -> RolePlan:
         "logprob_chunk_tokens": 6,
     }
     return RolePlan(**(plan | changes))
+
+
+def load_settings(folder: Path, *, role: RolePlan, lora: LoraSettings | None = None) -> LoadSettings:
+    return LoadSettings(folder=folder, role=role, lora=lora, trust_remote_code=False)
+
+
+def causal_lm(folder: Path, *, role: RolePlan, lora: LoraSettings | None = None) -> Any:
+    """The language model in a folder, as a worker loads it."""
+    return load_causal_lm(load_settings(folder, role=role, lora=lora))
+
+
+def value_model(folder: Path, *, role: RolePlan, lora: LoraSettings | None = None) -> ValueModel:
+    """A critic on the model in a folder, as a worker loads it."""
+    return load_value_model(load_settings(folder, role=role, lora=lora))
 
 
 def random_batch(lengths: Sequence[tuple[int, int]] = LENGTHS, *, seed: int = 0) -> Batch:

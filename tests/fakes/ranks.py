@@ -14,19 +14,19 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import Tensor
 
-from fakes.engines import random_batch, role_plan, token_mean_loss
+from fakes.engines import causal_lm, load_settings, random_batch, role_plan, token_mean_loss
 from fakes.part_settings import loss_settings
 from rl_compat.algorithms.advantages.group import grpo
 from rl_compat.batch import Batch
+from rl_compat.config.types import AlgorithmConfig
 from rl_compat.data.encode.conversations import Example
 from rl_compat.data.encode.items import Item, ItemBatch, item_batch
 from rl_compat.distributed.ranks import ProcessGroupRanks, Ranks
 from rl_compat.errors import RLCompatError
-from rl_compat.models.load import load_causal_lm
-from rl_compat.objectives.preference import DPOObjective, KTOObjective, RewardModelObjective
-from rl_compat.objectives.supervised import SFTObjective
+from rl_compat.objectives.offline import objective_of
 from rl_compat.training.base import TrainEngine
-from rl_compat.training.engine import OptimizerSettings, PolicyEngine
+from rl_compat.training.engine import PolicyEngine
+from rl_compat.training.optimizers import OptimizerSettings
 from rl_compat.workers.critic import CriticSettings, CriticWorker
 from rl_compat.workers.learner import LearnerSettings, LearnerWorker
 from rl_compat.workers.mini_batches import over_ranks, own_share
@@ -83,10 +83,8 @@ def actor(
     """Two epochs of two mini-batches a step, so that old and current policy differ."""
     plan = role_plan(micro_batch_size=3, max_tokens_per_micro_batch=30)
     settings = PolicySettings(
-        model_folder=folder,
-        role=plan,
+        model=load_settings(folder, role=plan),
         temperature=1.0,
-        trust_remote_code=False,
         optimizer=OPTIMIZER,
         loss=loss_settings(policy_loss=loss, entropy_coef=0.01, kl_loss="k3"),
         num_epochs=2,
@@ -105,12 +103,10 @@ def actor(
 def critic(folder: Path, ranks: Ranks) -> Found:
     plan = role_plan("critic", micro_batch_size=3)
     settings = CriticSettings(
-        model_folder=folder,
-        role=plan,
+        model=load_settings(folder, role=plan),
         optimizer=OPTIMIZER,
         num_epochs=2,
         mini_batch_size=2,
-        trust_remote_code=False,
     )
     torch.manual_seed(0)
     worker = CriticWorker(settings, ranks)
@@ -138,15 +134,14 @@ def items(kind: str) -> ItemBatch:
     return batch.with_(reference=-3.0 * batch.response_mask.sum(1).float())
 
 
-def learner(folder: Path, ranks: Ranks, *, objective: Any, kind: str, pack_tokens: int | None = None) -> Found:
+def learner(folder: Path, ranks: Ranks, *, algorithm: Any, kind: str, pack_tokens: int | None = None) -> Found:
+    objective = objective_of(AlgorithmConfig(name=algorithm))
     settings = LearnerSettings(
-        model_folder=folder,
-        role=role_plan(micro_batch_size=4),
+        model=load_settings(folder, role=role_plan(micro_batch_size=4)),
         objective=objective,
         mini_batch_size=3,
         optimizer=OPTIMIZER,
         pack_tokens=pack_tokens,
-        trust_remote_code=False,
     )
     torch.manual_seed(0)
     worker = LearnerWorker(settings, ranks)
@@ -157,7 +152,7 @@ def learner(folder: Path, ranks: Ranks, *, objective: Any, kind: str, pack_token
 
 def engine(folder: Path, ranks: Ranks, **plan: Any) -> PolicyEngine:
     role = role_plan(**plan)
-    return PolicyEngine(load_causal_lm(folder, role=role), role=role, optimizer=OPTIMIZER, ranks=ranks)
+    return PolicyEngine(causal_lm(folder, role=role), role=role, optimizer=OPTIMIZER, ranks=ranks)
 
 
 def overflow(folder: Path, ranks: Ranks) -> Found:
@@ -229,12 +224,10 @@ CASES: Mapping[str, Callable[[Path, Ranks], Found]] = {
     "ppo critic, ragged groups": critic,
     "grpo, a rank without rows": lambda folder, ranks: actor(folder, ranks, batch=ragged(3)),
     "tokens chosen from the whole mini-batch": lambda folder, ranks: actor(folder, ranks, loss="clip_cov", num_steps=3),
-    "dpo": lambda folder, ranks: learner(folder, ranks, objective=DPOObjective(), kind="pairs"),
-    "kto": lambda folder, ranks: learner(folder, ranks, objective=KTOObjective(), kind="labels"),
-    "sft, packed": lambda folder, ranks: learner(
-        folder, ranks, objective=SFTObjective(), kind="labels", pack_tokens=16
-    ),
-    "reward model": lambda folder, ranks: learner(folder, ranks, objective=RewardModelObjective(), kind="pairs"),
+    "dpo": lambda folder, ranks: learner(folder, ranks, algorithm="dpo", kind="pairs"),
+    "kto": lambda folder, ranks: learner(folder, ranks, algorithm="kto", kind="labels"),
+    "sft, packed": lambda folder, ranks: learner(folder, ranks, algorithm="sft", kind="labels", pack_tokens=16),
+    "reward model": lambda folder, ranks: learner(folder, ranks, algorithm="reward_model", kind="pairs"),
     "fp16 overflow on one rank": overflow,
     "infinite loss on one rank": not_finite,
     "out of memory on one rank": out_of_memory,

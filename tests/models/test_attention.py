@@ -7,14 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-from fakes.engines import random_batch, role_plan
+from fakes.engines import causal_lm, random_batch, role_plan
 from torch.nn import Module
 from torch.nn.functional import scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
 
 from rl_compat.errors import ModelError
 from rl_compat.models.attention import REPEATED_SDPA, attn_implementation_for, sdpa_with_repeated_keys
-from rl_compat.models.load import load_causal_lm
 from rl_compat.training.engine import PolicyEngine
 
 
@@ -35,7 +34,7 @@ def test_the_plan_names_the_implementation(attention: str, repeat_kv: bool, expe
 def test_repeated_keys_give_the_same_logits_and_tokens(fixture: str, request: pytest.FixtureRequest) -> None:
     folder = request.getfixturevalue(fixture)
     plain, repeated, eager = (
-        load_causal_lm(folder, role=role_plan(**plan)) for plan in ({}, {"repeat_kv": True}, {"attention": "eager"})
+        causal_lm(folder, role=role_plan(**plan)) for plan in ({}, {"repeat_kv": True}, {"attention": "eager"})
     )
     torch.manual_seed(0)
     ids = torch.randint(6, 60, (2, 11))
@@ -66,7 +65,7 @@ class _RecordAttention(TorchFunctionMode):
 @pytest.mark.parametrize("repeat_kv", [False, True])
 def test_padded_micro_batches_are_causal_without_a_mask(llama_folder: Path, repeat_kv: bool) -> None:
     role = role_plan(repeat_kv=repeat_kv)
-    engine = PolicyEngine(load_causal_lm(llama_folder, role=role), role=role, optimizer=None)
+    engine = PolicyEngine(causal_lm(llama_folder, role=role), role=role, optimizer=None)
     with _RecordAttention() as recorded:
         engine.logprobs(random_batch(), temperature=1.0)
     assert len(recorded.calls) == 2
@@ -74,7 +73,7 @@ def test_padded_micro_batches_are_causal_without_a_mask(llama_folder: Path, repe
 
 
 def test_keys_are_repeated_and_grouped_attention_is_never_asked_for(llama_folder: Path) -> None:
-    model = load_causal_lm(llama_folder, role=role_plan(repeat_kv=True))
+    model = causal_lm(llama_folder, role=role_plan(repeat_kv=True))
     with _RecordAttention() as recorded:
         model(torch.randint(6, 60, (1, 5)))
     assert all(call["num_key_heads"] == 4 and not call.get("enable_gqa") for call in recorded.calls)

@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from fakes.engines import role_plan
+from fakes.engines import causal_lm, role_plan
 from fakes.part_settings import lora_of
 from torch import Tensor, nn
 
 from rl_compat.models.int8 import Int8Linear, keep_in_int8
-from rl_compat.models.load import load_causal_lm
 from rl_compat.models.lora import merge_for_export
 
 
@@ -79,7 +78,7 @@ def test_under_autocast_it_multiplies_in_the_autocast_dtype(dtype: torch.dtype) 
 @pytest.mark.parametrize("storage", ["fp32", "fp16"])
 def test_embeddings_norms_and_the_output_layer_stay_as_the_plan_says(llama_folder: Path, storage: str) -> None:
     role = role_plan(quantization="int8", storage_dtype=storage)
-    model = load_causal_lm(llama_folder, role=role, lora=lora_of(rank=4))
+    model = causal_lm(llama_folder, role=role, lora=lora_of(rank=4))
     half = torch.float16 if storage == "fp16" else torch.float32
     assert model.model.embed_tokens.weight.dtype == half and model.lm_head.weight.dtype == half
     assert model.model.norm.weight.dtype == torch.float32

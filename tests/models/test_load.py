@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
-from fakes.engines import role_plan
+from fakes.engines import causal_lm, role_plan
 from fakes.models import save_random_model
 from safetensors.torch import load_file, save_file
 
 from rl_compat.errors import ModelError
-from rl_compat.models.load import load_causal_lm
 
 IDS = torch.arange(6, 30)[None]
 
@@ -22,20 +21,20 @@ def test_a_trained_model_is_fp32_whatever_the_file_holds(tmp_path: Path) -> None
     folder = save_random_model(tmp_path)
     weights = {name: tensor.bfloat16() for name, tensor in load_file(folder / "model.safetensors").items()}
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    model = load_causal_lm(folder, role=role_plan(storage_dtype="fp16"))
+    model = causal_lm(folder, role=role_plan(storage_dtype="fp16"))
     assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
     assert all(parameter.requires_grad for parameter in model.parameters())
     assert not model.training
 
 
 def test_a_frozen_model_needs_no_gradients(llama_folder: Path) -> None:
-    model = load_causal_lm(llama_folder, role=role_plan("reference"))
+    model = causal_lm(llama_folder, role=role_plan("reference"))
     assert not any(parameter.requires_grad for parameter in model.parameters())
 
 
 def test_checkpointing_follows_the_plan_and_only_trained_roles(llama_folder: Path) -> None:
     flags = [
-        load_causal_lm(llama_folder, role=role_plan(role, gradient_checkpointing=True)).model.gradient_checkpointing
+        causal_lm(llama_folder, role=role_plan(role, gradient_checkpointing=True)).model.gradient_checkpointing
         for role in ("actor", "reference")
     ]
     assert flags == [True, False]
@@ -45,16 +44,16 @@ def test_dropout_is_off(tmp_path: Path) -> None:
     folder = save_random_model(tmp_path)
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"attention_dropout": 0.5}))
-    model = load_causal_lm(folder, role=role_plan()).train()
+    model = causal_lm(folder, role=role_plan()).train()
     assert torch.equal(model(IDS).logits, model(IDS).logits)
 
 
 def test_tied_weights_stay_tied(tmp_path: Path) -> None:
     """A-CKPT-05: save, load, compare logits."""
     folder = save_random_model(tmp_path / "model")
-    model = load_causal_lm(folder, role=role_plan())
+    model = causal_lm(folder, role=role_plan())
     model.save_pretrained(tmp_path / "again")
-    again = load_causal_lm(tmp_path / "again", role=role_plan())
+    again = causal_lm(tmp_path / "again", role=role_plan())
     assert list(load_file(tmp_path / "again" / "model.safetensors")).count("lm_head.weight") == 0
     assert again.lm_head.weight is again.model.embed_tokens.weight
     assert torch.equal(model(IDS).logits, again(IDS).logits)
@@ -73,13 +72,13 @@ def test_a_model_that_caps_attention_logits_is_loaded_with_eager_and_says_so(tmp
     )
     transformers.Gemma2ForCausalLM(config).save_pretrained(tmp_path)
     with pytest.warns(RuntimeWarning, match="`eager`"):
-        model = load_causal_lm(tmp_path, role=role_plan(repeat_kv=True))
+        model = causal_lm(tmp_path, role=role_plan(repeat_kv=True))
     assert model.config._attn_implementation == "eager"
 
 
 def test_a_folder_without_config_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelError) as error:
-        load_causal_lm(tmp_path, role=role_plan())
+        causal_lm(tmp_path, role=role_plan())
     assert "`config.json`" in error.value.message
 
 
@@ -87,7 +86,7 @@ def test_a_folder_without_weights_is_refused(tmp_path: Path) -> None:
     folder = save_random_model(tmp_path)
     (folder / "model.safetensors").unlink()
     with pytest.raises(ModelError) as error:
-        load_causal_lm(folder, role=role_plan())
+        causal_lm(folder, role=role_plan())
     assert f"`{folder}`" in error.value.message
 
 
@@ -96,7 +95,7 @@ def test_weights_in_a_pickle_are_refused(tmp_path: Path) -> None:
     torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
     (folder / "model.safetensors").unlink()
     with pytest.raises(ModelError) as error:
-        load_causal_lm(folder, role=role_plan())
+        causal_lm(folder, role=role_plan())
     assert f"`{folder}`" in error.value.message
 
 
@@ -106,7 +105,7 @@ def test_missing_tensors_are_refused_and_not_made_up(tmp_path: Path) -> None:
     del weights["model.layers.1.mlp.up_proj.weight"]
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(ModelError) as error:
-        load_causal_lm(folder, role=role_plan())
+        causal_lm(folder, role=role_plan())
     assert "`model.layers.1.mlp.up_proj.weight`" in error.value.message
 
 
@@ -114,5 +113,5 @@ def test_a_truncated_file_is_refused(tmp_path: Path) -> None:
     folder = save_random_model(tmp_path)
     (folder / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes()[:2000])
     with pytest.raises(ModelError) as error:
-        load_causal_lm(folder, role=role_plan())
+        causal_lm(folder, role=role_plan())
     assert f"`{folder}`" in error.value.message

@@ -6,14 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from fakes.engines import role_plan
+from fakes.engines import causal_lm, role_plan
 from fakes.models import save_random_model
 from fakes.part_settings import lora_of
 from torch import nn
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
 from rl_compat.errors import ModelError
-from rl_compat.models.load import load_causal_lm
 from rl_compat.models.lora import (
     LoraSettings,
     adapter_disabled,
@@ -28,7 +27,7 @@ IDS = torch.arange(6, 30)[None]
 def _with_adapters(folder: Path, *, settings: LoraSettings | None = None, **plan) -> nn.Module:
     """A model whose adapters were moved away from zero."""
     torch.manual_seed(0)
-    model = load_causal_lm(folder, role=role_plan(**plan), lora=settings or lora_of(rank=4, alpha=8.0))
+    model = causal_lm(folder, role=role_plan(**plan), lora=settings or lora_of(rank=4, alpha=8.0))
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "lora_B" in name:
@@ -37,13 +36,13 @@ def _with_adapters(folder: Path, *, settings: LoraSettings | None = None, **plan
 
 
 def test_new_adapters_change_nothing(llama_folder: Path) -> None:
-    base = load_causal_lm(llama_folder, role=role_plan())
-    adapted = load_causal_lm(llama_folder, role=role_plan(), lora=lora_of(rank=4))
+    base = causal_lm(llama_folder, role=role_plan())
+    adapted = causal_lm(llama_folder, role=role_plan(), lora=lora_of(rank=4))
     assert torch.equal(base(IDS).logits, adapted(IDS).logits)
 
 
 def test_switched_off_adapters_give_the_base(llama_folder: Path) -> None:
-    base, adapted = load_causal_lm(llama_folder, role=role_plan()), _with_adapters(llama_folder)
+    base, adapted = causal_lm(llama_folder, role=role_plan()), _with_adapters(llama_folder)
     trained = set(trainable_parameters(adapted))
     with adapter_disabled(adapted):
         assert torch.equal(adapted(IDS).logits, base(IDS).logits)
@@ -85,12 +84,12 @@ def test_merged_weights_give_the_adapted_logits_under_plain_names(tmp_path: Path
     folder = save_random_model(tmp_path / "base", tie_word_embeddings=tied)
     adapted = _with_adapters(folder, storage_dtype=storage)
     expected = adapted(IDS).logits
-    plain = load_causal_lm(folder, role=role_plan())
+    plain = causal_lm(folder, role=role_plan())
     merged = merge_for_export(adapted)
     assert ("lm_head.weight" in merged) is not tied
     assert set(merged) == {name for name, _ in plain.named_parameters()}
     plain.save_pretrained(tmp_path / "merged", state_dict=merged)
-    exported = load_causal_lm(tmp_path / "merged", role=role_plan())
+    exported = causal_lm(tmp_path / "merged", role=role_plan())
     assert (exported.lm_head.weight is exported.model.embed_tokens.weight) is tied
     torch.testing.assert_close(exported(IDS).logits, expected, atol=1e-4 if storage == "fp32" else 0.05, rtol=1e-3)
     assert torch.equal(adapted(IDS).logits, expected)
@@ -106,7 +105,10 @@ def test_adapters_over_a_quantized_base_train_and_merge(
     if quantization == "nf4":
         pytest.importorskip("bitsandbytes")
     folder = save_random_model(tmp_path, hidden_size=64)
-    base, model = load_causal_lm(folder, role=role_plan()), _with_adapters(folder, quantization=quantization)
+    base, model = (
+        causal_lm(folder, role=role_plan()),
+        _with_adapters(folder, quantization=quantization),
+    )
     assert {p.dtype for name, p in model.named_parameters() if "base_layer.weight" in name} == {dtype}
     with adapter_disabled(model):
         distance = (model(IDS).logits - base(IDS).logits).abs().mean()
@@ -138,6 +140,6 @@ def test_merging_leaves_an_8_bit_base_of_bitsandbytes_as_it_was(llama_folder: Pa
 
 def test_full_training_cannot_be_quantized(llama_folder: Path) -> None:
     with pytest.raises(ModelError) as error:
-        load_causal_lm(llama_folder, role=role_plan(quantization="nf4"))
+        causal_lm(llama_folder, role=role_plan(quantization="nf4"))
     assert "`nf4`" in error.value.message
     assert "`model.lora_rank`" in str(error.value.hint)

@@ -7,9 +7,9 @@ import torch
 from fakes.engines import random_batch
 from fakes.part_settings import loss_settings
 
-from rl_compat.algorithms.off_policy.mismatch import mismatch_metrics
+from rl_compat.algorithms.off_policy.importance import mismatch_metrics
 from rl_compat.objectives.actor_critic import LossSettings, policy_loss
-from rl_compat.training.engine import BatchTotals, TokenOutputs
+from rl_compat.training.types import BatchTotals, TokenOutputs
 
 
 def gradient(old_logprobs: torch.Tensor | None, settings: LossSettings) -> tuple[torch.Tensor, dict[str, float]]:

@@ -9,8 +9,7 @@ from objectives.test_experience import batch_of
 
 from rl_compat.batch import Batch
 from rl_compat.config.types import OffPolicyConfig, VTraceConfig
-from rl_compat.objectives.experience import make_experience
-from rl_compat.objectives.off_policy import correct
+from rl_compat.objectives.experience import correct, make_experience
 
 
 def batch() -> Batch:

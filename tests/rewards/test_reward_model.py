@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from fakes.engines import load_settings
 from fakes.models import save_random_model
 from fakes.reward_models import save_reward_model
 from fakes.runs import cpu, settings, train
@@ -20,7 +21,7 @@ from rl_compat.planning.types import RolePlan
 from rl_compat.rewards.score import ScoreRequest, Scores
 from rl_compat.trajectory import Prompt
 from rl_compat.workers.reward import RewardModel, RewardWorker
-from rl_compat.workers.reward_model import RewardModelScorer, RewardModelSettings
+from rl_compat.workers.reward_model import RewardModelScorer
 
 TEXTS = ("a", "bcd" * 5, "", "no " * 9, "x")
 Save = Callable[..., Path]
@@ -37,7 +38,7 @@ def _role(**changes: Any) -> RolePlan:
 
 
 def _learned(folder: Path, **role: Any) -> RewardModelScorer:
-    return RewardModelScorer(RewardModelSettings(model_folder=folder, role=_role(**role), trust_remote_code=False))
+    return RewardModelScorer(load_settings(folder, role=_role(**role)))
 
 
 def _requests(*texts: str, messages: Any = "hello", text: str = "p") -> list[ScoreRequest]:
@@ -145,9 +146,7 @@ def test_a_language_model_is_no_reward_model(tmp_path: Path) -> None:
 
 
 def _model(folder: Path | None, **reward: Any) -> RewardModel:
-    learned = (
-        None if folder is None else RewardModelSettings(model_folder=folder, role=_role(), trust_remote_code=False)
-    )
+    learned = None if folder is None else load_settings(folder, role=_role())
     config = RewardConfig(model=None if folder is None else str(folder), **reward)
     return RewardModel(
         config, pool=ResourcePool(gpus=[]), max_response_length=8, learned=None if learned is None else lambda: learned

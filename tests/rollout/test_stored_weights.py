@@ -8,14 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from fakes.engines import role_plan
+from fakes.engines import causal_lm, role_plan
 from fakes.part_settings import lora_of
 from peft.tuners.lora import Linear as Adapted
 from rollout.conftest import PROMPTS, build, forward_logprobs, load_newest, plain_generate
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from rl_compat.models.load import load_causal_lm
 from rl_compat.rollout.inference import hugging_face_model
 from rl_compat.rollout.types import SamplingParams
 
@@ -42,7 +41,7 @@ class Casts(TorchDispatchMode):
 def stored(qwen2_folder: Path) -> nn.Module:
     """Biases and adapters that change something, over a base in fp16."""
     torch.manual_seed(0)
-    model = load_causal_lm(qwen2_folder, role=role_plan(storage_dtype="fp16"), lora=lora_of(rank=4))
+    model = causal_lm(qwen2_folder, role=role_plan(storage_dtype="fp16"), lora=lora_of(rank=4))
     for name, parameter in model.named_parameters():
         if "lora_B" in name:
             nn.init.normal_(parameter, std=0.1)

@@ -10,7 +10,7 @@ import pytest
 from fakes.runs import PPO, settings, steps, train
 from safetensors.torch import load_file
 
-from rl_compat.distributed.dispatch import dispatch
+from rl_compat.distributed.group import dispatch
 from rl_compat.tracking.build import Trackers
 from rl_compat.trainer import loop
 from rl_compat.trainer import run as run_module

@@ -11,6 +11,7 @@ import pytest
 import torch
 from trainer.online.test_sampling import Actor, prompts
 
+from rl_compat.batch import Sequences
 from rl_compat.config.types import AlgorithmConfig, RunConfig, TrainerConfig
 from rl_compat.rewards.types import Scores
 from rl_compat.trainer.loop import Roles, collect
@@ -19,7 +20,6 @@ from rl_compat.trainer.reporter import SilentReporter, Timer
 from rl_compat.workers.actor import ActorModel
 from rl_compat.workers.critic import CriticModel
 from rl_compat.workers.reward import RewardModel
-from rl_compat.workers.sequences import Sequences
 
 
 class Pending(Future[Scores]):

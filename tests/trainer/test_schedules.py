@@ -10,7 +10,7 @@ import pytest
 from fakes.runs import PPO, settings, steps, train
 
 from rl_compat.errors import CheckpointError
-from rl_compat.training.schedules import learning_rate
+from rl_compat.training.optimizers import learning_rate
 
 WARM = {"algorithm.critic_warmup_steps": 2, "data.val_files": ""}
 PER_BATCH = 4

@@ -7,15 +7,23 @@ from pathlib import Path
 
 import pytest
 import torch
-from fakes.engines import LENGTHS, random_batch, role_plan, sequence_mean_loss, token_mean_loss, value_mean_loss
+from fakes.engines import (
+    LENGTHS,
+    causal_lm,
+    random_batch,
+    role_plan,
+    sequence_mean_loss,
+    token_mean_loss,
+    value_mean_loss,
+    value_model,
+)
 from fakes.part_settings import lora_of
 from torch import Tensor
 
 from rl_compat.batch import Batch
-from rl_compat.models.load import load_causal_lm
 from rl_compat.models.lora import LoraSettings
-from rl_compat.models.value_model import load_value_model
-from rl_compat.training.engine import OptimizerSettings, PolicyEngine, ValueEngine
+from rl_compat.training.engine import PolicyEngine, ValueEngine
+from rl_compat.training.optimizers import OptimizerSettings
 from rl_compat.training.types import BatchTotals, TokenOutputs
 
 FAST = OptimizerSettings(lr=1e-2, max_grad_norm=0.0)
@@ -24,12 +32,12 @@ FAST = OptimizerSettings(lr=1e-2, max_grad_norm=0.0)
 def _policy(folder: Path, *, lora: LoraSettings | None = None, **plan) -> PolicyEngine:
     role = role_plan(**plan)
     torch.manual_seed(0)
-    return PolicyEngine(load_causal_lm(folder, role=role, lora=lora), role=role, optimizer=FAST)
+    return PolicyEngine(causal_lm(folder, role=role, lora=lora), role=role, optimizer=FAST)
 
 
 def _critic(folder: Path, **plan) -> ValueEngine:
     role = role_plan("critic", **plan)
-    model = load_value_model(folder, role=role)
+    model = value_model(folder, role=role)
     torch.manual_seed(0)
     torch.nn.init.normal_(model.head.weight, std=0.1)
     return ValueEngine(model, role=role, optimizer=FAST)
@@ -163,7 +171,7 @@ def test_a_frozen_half_copy_agrees_with_the_actor_it_was_copied_from(tmp_path: P
     weights = {name: tensor.to(half).float() for name, tensor in load_file(folder / "model.safetensors").items()}
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     role = role_plan("reference", storage_dtype=dtype, compute_dtype=dtype)
-    reference = PolicyEngine(load_causal_lm(folder, role=role), role=role, optimizer=None)
+    reference = PolicyEngine(causal_lm(folder, role=role), role=role, optimizer=None)
     actor = _policy(folder, compute_dtype=dtype)
     batch = random_batch()
     assert torch.equal(*(engine.logprobs(batch, temperature=1.0).logprobs for engine in (actor, reference)))
@@ -191,7 +199,7 @@ def test_gradients_are_cut_to_the_limit(llama_folder: Path) -> None:
     sums = []
     for limit in (0.0, 0.01):
         settings = OptimizerSettings(lr=1.0, betas=(0.0, 0.0), eps=1.0, weight_decay=0.0, max_grad_norm=limit)
-        engine = PolicyEngine(load_causal_lm(llama_folder, role=role), role=role, optimizer=settings)
+        engine = PolicyEngine(causal_lm(llama_folder, role=role), role=role, optimizer=settings)
         before = {name: p.detach().clone() for name, p in engine.parameters.items()}
         metrics = engine.update(random_batch(), loss=token_mean_loss, temperature=1.0)
         assert metrics["grad_norm"] > 0.1
@@ -202,7 +210,7 @@ def test_gradients_are_cut_to_the_limit(llama_folder: Path) -> None:
 def test_the_learning_rate_follows_the_schedule(llama_folder: Path) -> None:
     role = role_plan()
     settings = OptimizerSettings(lr=1.0e-3, schedule="linear", warmup_steps=1, total_steps=3)
-    engine = PolicyEngine(load_causal_lm(llama_folder, role=role), role=role, optimizer=settings)
+    engine = PolicyEngine(causal_lm(llama_folder, role=role), role=role, optimizer=settings)
     rates = [engine.update(random_batch(), loss=token_mean_loss, temperature=1.0)["lr"] for _ in range(3)]
     assert rates == pytest.approx([0.5e-3, 1.0e-3, 0.5e-3])
 

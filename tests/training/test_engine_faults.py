@@ -6,21 +6,21 @@ from pathlib import Path
 
 import pytest
 import torch
-from fakes.engines import random_batch, role_plan, token_mean_loss
+from fakes.engines import causal_lm, random_batch, role_plan, token_mean_loss
 from fakes.part_settings import lora_of
 
 from rl_compat.errors import RLCompatError
-from rl_compat.models.load import load_causal_lm
 from rl_compat.models.lora import LoraSettings
-from rl_compat.training.engine import OptimizerSettings, PolicyEngine
-from rl_compat.training.loss_scaling import LOWEST_SCALE
+from rl_compat.training.engine import PolicyEngine
+from rl_compat.training.optimizers import OptimizerSettings
+from rl_compat.training.step import LOWEST_SCALE
 
 
 def _engine(
     folder: Path, *, settings: OptimizerSettings = OptimizerSettings(lr=1e-3), lora: LoraSettings | None = None, **plan
 ) -> PolicyEngine:
     role = role_plan(**plan)
-    return PolicyEngine(load_causal_lm(folder, role=role, lora=lora), role=role, optimizer=settings)
+    return PolicyEngine(causal_lm(folder, role=role, lora=lora), role=role, optimizer=settings)
 
 
 def _weights(engine: PolicyEngine) -> dict[str, torch.Tensor]:

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from fakes.engines import random_batch, role_plan, token_mean_loss
+from fakes.engines import causal_lm, random_batch, role_plan, token_mean_loss
 from fakes.models import save_random_model
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from rl_compat.models.load import load_causal_lm
-from rl_compat.training.engine import OptimizerSettings, PolicyEngine
+from rl_compat.training.engine import PolicyEngine
+from rl_compat.training.optimizers import OptimizerSettings
 from rl_compat.training.state import CopyPlace
 
 pytestmark = pytest.mark.gpu
@@ -26,12 +26,12 @@ def wide_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _engine(folder: Path, **plan) -> PolicyEngine:
     role = role_plan(device=DEVICE, **plan)
-    return PolicyEngine(load_causal_lm(folder, role=role), role=role, optimizer=OptimizerSettings(lr=1e-3))
+    return PolicyEngine(causal_lm(folder, role=role), role=role, optimizer=OptimizerSettings(lr=1e-3))
 
 
 def test_a_step_on_the_gpu_is_that_on_the_cpu(wide_folder: Path) -> None:
     role = role_plan()
-    on_cpu = PolicyEngine(load_causal_lm(wide_folder, role=role), role=role, optimizer=OptimizerSettings(lr=1e-3))
+    on_cpu = PolicyEngine(causal_lm(wide_folder, role=role), role=role, optimizer=OptimizerSettings(lr=1e-3))
     on_gpu = _engine(wide_folder)
     batch = random_batch()
     one, other = (engine.update(batch, loss=token_mean_loss, temperature=0.9) for engine in (on_cpu, on_gpu))

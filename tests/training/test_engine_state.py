@@ -7,15 +7,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from fakes.engines import random_batch, role_plan, token_mean_loss, value_mean_loss
+from fakes.engines import causal_lm, random_batch, role_plan, token_mean_loss, value_mean_loss, value_model
 from fakes.part_settings import lora_of
 from safetensors.torch import load_file
 
 from rl_compat.errors import CheckpointError, DamagedCheckpointError, RLCompatError
-from rl_compat.models.load import load_causal_lm
 from rl_compat.models.lora import LoraSettings
-from rl_compat.models.value_model import load_value_model
-from rl_compat.training.engine import OptimizerSettings, PolicyEngine, ValueEngine
+from rl_compat.training.engine import PolicyEngine, ValueEngine
+from rl_compat.training.optimizers import OptimizerSettings
 from rl_compat.training.state import CopyPlace
 
 SETTINGS = OptimizerSettings(lr=1e-2, schedule="cosine", warmup_steps=1, total_steps=8)
@@ -24,7 +23,7 @@ SETTINGS = OptimizerSettings(lr=1e-2, schedule="cosine", warmup_steps=1, total_s
 def _policy(folder: Path, *, lora: LoraSettings | None = None, settings=SETTINGS, seed=0, **plan) -> PolicyEngine:
     role = role_plan(**plan)
     torch.manual_seed(seed)
-    return PolicyEngine(load_causal_lm(folder, role=role, lora=lora), role=role, optimizer=settings)
+    return PolicyEngine(causal_lm(folder, role=role, lora=lora), role=role, optimizer=settings)
 
 
 def _steps(engine: PolicyEngine, numbers: range) -> list[dict[str, float]]:
@@ -51,7 +50,7 @@ def test_resuming_gives_what_an_uninterrupted_run_gives(
 
 def test_a_critic_resumes_with_its_head(llama_folder: Path, tmp_path: Path) -> None:
     role = role_plan("critic")
-    engines = [ValueEngine(load_value_model(llama_folder, role=role), role=role, optimizer=SETTINGS) for _ in range(2)]
+    engines = [ValueEngine(value_model(llama_folder, role=role), role=role, optimizer=SETTINGS) for _ in range(2)]
     engines[0].update(random_batch(), loss=value_mean_loss)
     engines[0].save_state(tmp_path)
     engines[1].load_state(tmp_path)

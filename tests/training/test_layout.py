@@ -6,17 +6,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from fakes.engines import LENGTHS, random_batch, role_plan, token_mean_loss
+from fakes.engines import LENGTHS, causal_lm, random_batch, role_plan, token_mean_loss
 from fakes.part_settings import lora_of
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from rl_compat.errors import RLCompatError
-from rl_compat.models.load import load_causal_lm
 from rl_compat.models.lora import LoraSettings
-from rl_compat.training.engine import OptimizerSettings, PolicyEngine
-from rl_compat.training.layout import Layout, fill_packs
-from rl_compat.training.micro_batches import MicroBatchLimits, TokenMatrix
+from rl_compat.training.engine import PolicyEngine
+from rl_compat.training.micro_batches import Layout, MicroBatchLimits, TokenMatrix, fill_packs
+from rl_compat.training.optimizers import OptimizerSettings
 from rl_compat.training.output_head import SplitModel
 
 PACKED = Layout(pack_tokens=16)
@@ -25,7 +24,7 @@ PACKED = Layout(pack_tokens=16)
 def policy(folder: Path, *, layout: Layout = Layout(), lora: LoraSettings | None = None, **plan) -> PolicyEngine:
     role = role_plan(**plan)
     torch.manual_seed(0)
-    model = load_causal_lm(folder, role=role, lora=lora)
+    model = causal_lm(folder, role=role, lora=lora)
     return PolicyEngine(model, role=role, optimizer=OptimizerSettings(lr=1e-2, max_grad_norm=0.0), layout=layout)
 
 

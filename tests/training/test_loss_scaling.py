@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rl_compat.training.loss_scaling import LossScaler
+from rl_compat.training.step import LossScaler
 
 
 def test_the_scale_halves_on_overflow_and_doubles_after_good_steps() -> None:

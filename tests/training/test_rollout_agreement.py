@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from fakes.engines import role_plan, token_mean_loss
+from fakes.engines import causal_lm, role_plan, token_mean_loss
 from fakes.part_settings import lora_of
 
 from rl_compat.batch import Batch
-from rl_compat.models.load import load_causal_lm
 from rl_compat.planning.types import RolloutPlan
 from rl_compat.resharding.source import SharedStorage
 from rl_compat.rollout.build import build_rollout_engine
 from rl_compat.rollout.types import SamplingParams
-from rl_compat.training.engine import OptimizerSettings, PolicyEngine
+from rl_compat.training.engine import PolicyEngine
+from rl_compat.training.optimizers import OptimizerSettings
 from rl_compat.trajectory import Prompt, Trajectory
 
 PROMPTS = ((7, 8, 9), (10, 11, 12, 13, 14, 15), (20,))
@@ -51,7 +51,7 @@ def test_rollout_and_training_agree_before_and_after_a_step(qwen2_folder: Path, 
     lora = lora_of(rank=4) if plan.pop("lora", False) else None
     role = role_plan(**plan)
     torch.manual_seed(0)
-    model = load_causal_lm(qwen2_folder, role=role, lora=lora)
+    model = causal_lm(qwen2_folder, role=role, lora=lora)
     engine = PolicyEngine(model, role=role, optimizer=OptimizerSettings(lr=1e-2))
     sampler = build_rollout_engine(
         model,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rl_compat.training.schedules import learning_rate
+from rl_compat.training.optimizers import learning_rate
 
 
 def test_warm_up_rises_and_a_constant_rate_stays() -> None:

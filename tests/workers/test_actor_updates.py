@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from fakes.engines import random_batch, role_plan
+from fakes.engines import load_settings, random_batch, role_plan
 from fakes.part_settings import loss_settings
 from torch import Tensor
 
@@ -23,11 +23,9 @@ NUMBERS = {"clip_cov__fraction": 0.3, "clip_cov__low": -5.0, "kl_cov__fraction":
 
 def worker(folder: Path, *, rows: int, loss: str, **changes: Any) -> PolicyWorker:
     settings = PolicySettings(
-        model_folder=folder,
-        role=role_plan(micro_batch_size=rows),
+        model=load_settings(folder, role=role_plan(micro_batch_size=rows)),
         temperature=1.0,
         num_epochs=1,
-        trust_remote_code=False,
         optimizer=OptimizerSettings(lr=1e-3, eps=1e-6),  # rounding in a gradient near 0 is not blown up to a whole step
         loss=loss_settings(
             policy_loss=loss,

@@ -8,21 +8,19 @@ from typing import Any
 
 import pytest
 import torch
-from fakes.engines import role_plan
+from fakes.engines import load_settings, role_plan
 from fakes.part_settings import lora_of
 from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn.functional import logsigmoid, sigmoid
 from transformers import AutoModelForCausalLM
 
-from rl_compat.config.types import DPOConfig, KTOConfig
+from rl_compat.config.types import AlgorithmConfig, DPOConfig, KTOConfig
 from rl_compat.data.encode.conversations import Example
 from rl_compat.data.encode.items import Item, ItemBatch, item_batch
 from rl_compat.distributed.pool import ResourcePool
 from rl_compat.models.lora import LoraSettings
-from rl_compat.objectives.offline import Counts, Objective
-from rl_compat.objectives.preference import DPOObjective, KTOObjective, RewardModelObjective
-from rl_compat.objectives.supervised import SFTObjective
+from rl_compat.objectives.offline import Counts, Objective, objective_of
 from rl_compat.training.optimizers import OptimizerSettings
 from rl_compat.workers.learner import LearnerModel, LearnerSettings, LearnerWorker
 
@@ -58,6 +56,10 @@ def pairs() -> list[Item]:
     ]
 
 
+def objective_for(name: Any, **settings: Any) -> Objective:
+    return objective_of(AlgorithmConfig(name=name, **settings))
+
+
 def learner(folder: Path, objective: Objective, *, lora: LoraSettings | None = None, **changes: Any) -> LearnerModel:
     settings: dict[str, Any] = {
         "mini_batch_size": 6,
@@ -68,11 +70,8 @@ def learner(folder: Path, objective: Objective, *, lora: LoraSettings | None = N
     torch.manual_seed(0)
     return LearnerModel(
         LearnerSettings(
-            model_folder=folder,
-            role=role_plan(**({"micro_batch_size": 64} | changes)),
+            model=load_settings(folder, role=role_plan(**({"micro_batch_size": 64} | changes)), lora=lora),
             objective=objective,
-            lora=lora,
-            trust_remote_code=False,
             **(settings | options),
         ),
         pool=ResourcePool(gpus=[]),
@@ -119,11 +118,11 @@ def written_out(name: str, batch: ItemBatch, values: Tensor, mismatched: Tensor 
 
 
 OBJECTIVES: dict[str, tuple[Objective, Callable[[], list[Item]]]] = {
-    "sft": (SFTObjective(), singles),
-    "dpo": (DPOObjective(config=DPOConfig(beta=0.2, label_smoothing=0.1)), pairs),
-    "ipo": (DPOObjective(config=DPOConfig(loss="ipo", beta=0.2, length_normalized=True)), pairs),
-    "hinge": (DPOObjective(config=DPOConfig(loss="hinge", beta=0.2)), pairs),
-    "kto": (KTOObjective(config=KTOConfig(beta=0.2, desirable_weight=1.5)), lambda: singles(labels=True)),
+    "sft": (objective_for("sft"), singles),
+    "dpo": (objective_for("dpo", dpo=DPOConfig(beta=0.2, label_smoothing=0.1)), pairs),
+    "ipo": (objective_for("dpo", dpo=DPOConfig(loss="ipo", beta=0.2, length_normalized=True)), pairs),
+    "hinge": (objective_for("dpo", dpo=DPOConfig(loss="hinge", beta=0.2)), pairs),
+    "kto": (objective_for("kto", kto=KTOConfig(beta=0.2, desirable_weight=1.5)), lambda: singles(labels=True)),
 }
 
 
@@ -154,7 +153,7 @@ def test_an_update_takes_the_gradient_of_the_loss_written_out(
 
 def test_packed_rows_have_the_loss_of_unpacked_ones(llama_folder: Path) -> None:
     batch = item_batch(singles())
-    updates = [learner(llama_folder, SFTObjective(), pack_tokens=tokens).update(batch) for tokens in (None, 16)]
+    updates = [learner(llama_folder, objective_for("sft"), pack_tokens=tokens).update(batch) for tokens in (None, 16)]
     assert updates[0]["train/loss"] == pytest.approx(updates[1]["train/loss"], abs=1e-5)
     assert updates[0]["train/grad_norm"] == pytest.approx(updates[1]["train/grad_norm"], rel=1e-4)
 
@@ -169,7 +168,7 @@ def test_values_are_log_probabilities_of_what_is_learned(name: str, llama_folder
 
 def test_the_reference_of_adapters_is_their_base(llama_folder: Path) -> None:
     batch = item_batch(singles())
-    found = learner(llama_folder, SFTObjective(), lora=lora_of(rank=4), optimizer=OptimizerSettings(lr=0.1))
+    found = learner(llama_folder, objective_for("sft"), lora=lora_of(rank=4), optimizer=OptimizerSettings(lr=0.1))
     before = found.values(batch)
     found.update(batch)
     assert (found.values(batch) - before).abs().max() > 0.1
@@ -179,7 +178,7 @@ def test_the_reference_of_adapters_is_their_base(llama_folder: Path) -> None:
 def test_the_margins_of_dpo_are_those_of_its_rewards(llama_folder: Path) -> None:
     values, _ = model_values(llama_folder, item_batch(pairs()))
     batch = moved(item_batch(pairs()), values)
-    found = learner(llama_folder, DPOObjective(config=DPOConfig(beta=0.2))).judge(batch, values)
+    found = learner(llama_folder, objective_for("dpo", dpo=DPOConfig(beta=0.2))).judge(batch, values)
     rewards = 0.2 * (values - batch.reference)
     assert found["rewards/chosen"] == pytest.approx(float(rewards[0::2].mean()), abs=1e-5)
     assert found["rewards/margins"] == pytest.approx(float((rewards[0::2] - rewards[1::2]).mean()), abs=1e-5)
@@ -189,7 +188,7 @@ def test_the_margins_of_dpo_are_those_of_its_rewards(llama_folder: Path) -> None
 
 def test_without_a_reference_its_log_probabilities_count_as_zero() -> None:
     batch, values = item_batch(pairs()), torch.randn(12)
-    objective = DPOObjective(config=DPOConfig(reference_free=True))
+    objective = objective_for("dpo", dpo=DPOConfig(reference_free=True))
     assert not objective.needs_reference
     found = objective.judge(batch, values, Counts.of(batch))
     expected = -logsigmoid(0.1 * (values[0::2] - values[1::2])).mean()
@@ -199,8 +198,8 @@ def test_without_a_reference_its_log_probabilities_count_as_zero() -> None:
 def test_the_order_of_rows_does_not_change_a_comparison() -> None:
     batch, values = item_batch(pairs()).with_(reference=torch.randn(12)), torch.randn(12)
     rows = torch.randperm(12).tolist()
-    one = DPOObjective().judge(batch, values, Counts.of(batch))
-    other = DPOObjective().judge(batch.select(rows), values[rows], Counts.of(batch))
+    one = objective_for("dpo").judge(batch, values, Counts.of(batch))
+    other = objective_for("dpo").judge(batch.select(rows), values[rows], Counts.of(batch))
     assert float(one.loss) == pytest.approx(float(other.loss), rel=1e-5)
     assert {name: float(part) for name, part in one.shares.items()} == pytest.approx(
         {name: float(part) for name, part in other.shares.items()}, rel=1e-4, abs=1e-6
@@ -209,7 +208,7 @@ def test_the_order_of_rows_does_not_change_a_comparison() -> None:
 
 def test_labels_of_one_kind_have_no_margin() -> None:
     batch = item_batch(singles()).with_(reference=torch.zeros(6))
-    found = KTOObjective().judge(batch, torch.zeros(6), Counts.of(batch), mismatched=torch.zeros(6))
+    found = objective_for("kto").judge(batch, torch.zeros(6), Counts.of(batch), mismatched=torch.zeros(6))
     assert "rewards/chosen" in found.shares
     assert not {"rewards/rejected", "rewards/margins"} & found.shares.keys()
 
@@ -225,7 +224,7 @@ def scored(texts: Callable[[int], tuple[list[int], list[int]]], count: int = 6) 
 
 def test_a_reward_model_learns_the_loss_of_bradley_and_terry(llama_folder: Path) -> None:
     batch = item_batch(scored(lambda n: ([5 + n, 8, 9], [5 + n, 9])))
-    found = learner(llama_folder, RewardModelObjective())
+    found = learner(llama_folder, objective_for("reward_model"))
     assert found.values(batch).abs().max() == 0
     assert found.update(batch)["train/loss"] == pytest.approx(float(-logsigmoid(torch.tensor(-0.3))), rel=1e-5)
     scores = found.values(batch)
@@ -235,7 +234,7 @@ def test_a_reward_model_learns_the_loss_of_bradley_and_terry(llama_folder: Path)
 
 
 def test_a_reward_model_is_read_at_its_last_token(llama_folder: Path, tmp_path: Path) -> None:
-    found = learner(llama_folder, RewardModelObjective())
+    found = learner(llama_folder, objective_for("reward_model"))
     batch = item_batch(scored(lambda n: ([5 + n, 8, 9, 10 + n], [5 + n, 9])))
     found.update(batch)
     worker = LearnerWorker(found.settings)
@@ -246,7 +245,7 @@ def test_a_reward_model_is_read_at_its_last_token(llama_folder: Path, tmp_path: 
 
 
 def test_the_bias_of_a_reward_model_stays_where_no_comparison_moves_it(llama_folder: Path, tmp_path: Path) -> None:
-    found = learner(llama_folder, RewardModelObjective())
+    found = learner(llama_folder, objective_for("reward_model"))
     found.update(item_batch(scored(lambda n: ([5 + n, 8, 9], [5 + n, 9]))))
     found.group.run(LearnerWorker.save_state, folder=tmp_path).result()
     assert "head.bias" not in load_file(tmp_path / "weights.safetensors")

@@ -21,9 +21,9 @@ from rl_compat import (
     RewardModel,
     make_experience,
 )
+from rl_compat.batch import Sequences
 from rl_compat.errors import ConfigError, HardwareError, ModelError
 from rl_compat.workers.policy import PolicyWorker
-from rl_compat.workers.sequences import Sequences
 
 LENGTHS: dict[str, Any] = {"max_prompt_length": 16, "max_new_tokens": 8}
 SUMS = ["1+2=", "12+34=", "5+5=", "70+7="]

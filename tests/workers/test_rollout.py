@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.engines import random_batch, role_plan
+from fakes.engines import load_settings, random_batch, role_plan
 
 from rl_compat.planning.types import RolloutPlan
 from rl_compat.resharding.source import SharedStorage, Weight, WeightSource
@@ -49,11 +49,9 @@ def policy(folder: Path) -> PolicyWorker:
     role = role_plan(micro_batch_size=8)
     optimizer = OptimizerSettings(lr=1e-2)
     settings = PolicySettings(
-        model_folder=folder,
-        role=role,
+        model=load_settings(folder, role=role),
         temperature=1.0,
         num_epochs=1,
-        trust_remote_code=False,
         optimizer=optimizer,
     )
     return PolicyWorker(settings)
@@ -61,12 +59,10 @@ def policy(folder: Path) -> PolicyWorker:
 
 def rollout(folder: Path, source: WeightSource, **plan: Any) -> RolloutWorker:
     settings = RolloutSettings(
-        model_folder=folder,
-        role=role_plan(),
+        model=load_settings(folder, role=role_plan()),
         plan=RolloutPlan(engine="native", compute_dtype="fp32", max_num_seqs=4, max_prefill_tokens=64, **plan),
         pad_token_id=0,
         num_valid_tokens=60,
-        trust_remote_code=False,
     )
     return RolloutWorker(settings, source)
 

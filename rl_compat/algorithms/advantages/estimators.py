@@ -5,13 +5,14 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from operator import attrgetter
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from rl_compat.algorithms.advantages.gae import AdvantageEstimate, gae, reinforce_plus_plus, remax
+from rl_compat.algorithms.advantages.gae import AdvantageEstimate, gae, reinforce_plus_plus, remax, vtrace
 from rl_compat.algorithms.advantages.group import (
     gdpo,
     gpg,
@@ -22,7 +23,6 @@ from rl_compat.algorithms.advantages.group import (
     rloo,
 )
 from rl_compat.algorithms.advantages.token_baseline import optimal_token_baseline, tir_optimal_token_baseline
-from rl_compat.algorithms.advantages.vtrace import vtrace
 from rl_compat.algorithms.lagrangian import constrained_advantages
 from rl_compat.algorithms.masking import masked_sum, whiten
 
@@ -44,7 +44,7 @@ class AdvantageInputs:
     rewards: Tensor
     "[B] outcome reward"
     response_mask: Tensor
-    "[B, T] bool"
+    "[B, T] bool: empty in rows without a reward"
     groups: Tensor
     "[B] int64"
     values: Tensor | None = None
@@ -77,11 +77,10 @@ class AdvantageInputs:
 
 
 def ppo_advantages(inputs: AdvantageInputs) -> AdvantageEstimate:
-    """GAE or V-trace, whitened over the step if `whiten`. Rows without a reward get advantage and return 0."""
+    """GAE or V-trace, whitened over the step if `whiten`."""
     assert inputs.values is not None
-    mask = kept(inputs)
     estimate = with_critic(inputs, token_rewards=inputs.token_rewards, values=inputs.values)
-    return estimate._replace(advantages=whiten(estimate.advantages, mask=mask)) if inputs.whiten else estimate
+    return estimate._replace(advantages=_whitened(estimate.advantages, inputs))
 
 
 def lagrangian_advantages(inputs: AdvantageInputs) -> AdvantageEstimate:
@@ -93,38 +92,33 @@ def lagrangian_advantages(inputs: AdvantageInputs) -> AdvantageEstimate:
     assert inputs.cost_advantages is not None
     reward = with_critic(inputs, token_rewards=inputs.token_rewards, values=inputs.values)
     both = constrained_advantages(reward.advantages, inputs.cost_advantages, multiplier=inputs.multiplier)
-    return AdvantageEstimate(whiten(both, mask=kept(inputs)) if inputs.whiten else both, reward.returns)
+    return AdvantageEstimate(_whitened(both, inputs), reward.returns)
 
 
 def with_critic(inputs: AdvantageInputs, *, token_rewards: Tensor, values: Tensor) -> AdvantageEstimate:
-    """GAE or V-trace over the scored rows, not whitened."""
-    mask = kept(inputs)
-    if inputs.vtrace is None:
-        return gae(
-            token_rewards=token_rewards,
-            values=values,
-            response_mask=mask,
-            gamma=inputs.gamma,
-            gae_lambda=inputs.gae_lambda,
+    """GAE or V-trace, not whitened."""
+    estimate: Callable[..., AdvantageEstimate] = gae
+    if inputs.vtrace is not None:
+        assert inputs.logprobs is not None
+        assert inputs.rollout_logprobs is not None
+        estimate = partial(
+            vtrace,
+            old_logprobs=inputs.logprobs,
+            rollout_logprobs=inputs.rollout_logprobs,
+            max_rho=inputs.vtrace.rho,
+            max_c=inputs.vtrace.c,
         )
-    assert inputs.logprobs is not None
-    assert inputs.rollout_logprobs is not None
-    return vtrace(
+    return estimate(
         token_rewards=token_rewards,
         values=values,
-        old_logprobs=inputs.logprobs,
-        rollout_logprobs=inputs.rollout_logprobs,
-        response_mask=mask,
+        response_mask=inputs.response_mask,
         gamma=inputs.gamma,
         gae_lambda=inputs.gae_lambda,
-        max_rho=inputs.vtrace.rho,
-        max_c=inputs.vtrace.c,
     )
 
 
-def kept(inputs: AdvantageInputs) -> Tensor:
-    """[B, T] bool: the tokens of scored rows."""
-    return inputs.response_mask if inputs.scored is None else inputs.response_mask & inputs.scored[:, None]
+def _whitened(advantages: Tensor, inputs: AdvantageInputs) -> Tensor:
+    return whiten(advantages, mask=inputs.response_mask) if inputs.whiten else advantages
 
 
 def response_rewards(inputs: AdvantageInputs) -> Tensor:

@@ -1,4 +1,4 @@
-"""Advantages along a response: token rewards, discounted returns and generalized advantage estimation."""
+"""Advantages along a response: token rewards, discounted returns, generalized advantage estimation and V-trace."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rl_compat.algorithms.masking import length_mask, whiten
-from rl_compat.algorithms.precision import at_least_float32
+from rl_compat.algorithms.masking import MAX_LOG_RATIO, at_least_float32, length_mask, whiten
 
 
 class AdvantageEstimate(NamedTuple):
@@ -66,25 +65,58 @@ def discounted_returns(*, token_rewards: Tensor, response_mask: Tensor, gamma: f
     return torch.stack(reversed_returns[::-1], dim=1).masked_fill(~response_mask, 0)
 
 
-def reinforce_plus_plus(
-    *, token_rewards: Tensor, response_mask: Tensor, gamma: float, scored: Tensor | None = None
-) -> AdvantageEstimate:
+def reinforce_plus_plus(*, token_rewards: Tensor, response_mask: Tensor, gamma: float) -> AdvantageEstimate:
     """Discounted returns, whitened over the batch's response tokens (Hu et al. 2025, "REINFORCE++"), [B, T].
 
-    Rows where scored [B] is False get 0 and are excluded from the statistics. Returns are not whitened.
+    Returns are not whitened.
     """
-    kept = response_mask if scored is None else response_mask & scored[:, None]
-    returns = discounted_returns(token_rewards=token_rewards, response_mask=kept, gamma=gamma)
-    return AdvantageEstimate(whiten(returns, mask=kept), returns)
+    returns = discounted_returns(token_rewards=token_rewards, response_mask=response_mask, gamma=gamma)
+    return AdvantageEstimate(whiten(returns, mask=response_mask), returns)
 
 
-def remax(
-    *, token_rewards: Tensor, baselines: Tensor, response_mask: Tensor, scored: Tensor | None = None
-) -> AdvantageEstimate:
+def remax(*, token_rewards: Tensor, baselines: Tensor, response_mask: Tensor) -> AdvantageEstimate:
     """Reward-to-go minus the reward [B] of the greedy response to the same prompt (Li et al. 2023, "ReMax"), [B, T].
 
-    Rows where scored [B] is False get 0. Returns are the reward-to-go.
+    Returns are the reward-to-go.
     """
-    kept = response_mask if scored is None else response_mask & scored[:, None]
-    returns = discounted_returns(token_rewards=token_rewards, response_mask=kept, gamma=1.0)
-    return AdvantageEstimate((returns - at_least_float32(baselines)[:, None]).masked_fill(~kept, 0), returns)
+    returns = discounted_returns(token_rewards=token_rewards, response_mask=response_mask, gamma=1.0)
+    advantages = returns - at_least_float32(baselines)[:, None]
+    return AdvantageEstimate(advantages.masked_fill(~response_mask, 0), returns)
+
+
+def vtrace(
+    *,
+    token_rewards: Tensor,
+    values: Tensor,
+    old_logprobs: Tensor,
+    rollout_logprobs: Tensor,
+    response_mask: Tensor,
+    gamma: float,
+    gae_lambda: float = 1.0,
+    max_rho: float = 1.0,
+    max_c: float = 1.0,
+) -> AdvantageEstimate:
+    """V-trace over responses, all [B, T] (Espeholt et al. 2018, "IMPALA", section 4.1).
+
+    With ratio = exp(old_logprobs - rollout_logprobs), the current policy over the one that sampled,
+    rho = min(max_rho, ratio) and c = gae_lambda min(max_c, ratio): returns v_t = V_t + delta_t + gamma c_t (v_{t+1} -
+    V_{t+1}) with delta_t = rho_t (r_t + gamma V_{t+1} - V_t), and advantages rho_t (r_t + gamma v_{t+1} - V_t). t + 1
+    is the next token of the mask, and v and V are 0 after the last. Results are 0 outside the mask and not whitened.
+    """
+    outside = ~response_mask
+    token_rewards, values, difference = (
+        at_least_float32(x).detach().masked_fill(outside, 0)
+        for x in (token_rewards, values, at_least_float32(old_logprobs) - at_least_float32(rollout_logprobs))
+    )
+    ratio = difference.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
+    rho, c = ratio.clamp(max=max_rho), gae_lambda * ratio.clamp(max=max_c)
+    next_value = next_return = torch.zeros_like(values[:, 0])
+    returns, advantages = torch.zeros_like(values), torch.zeros_like(values)
+    for t in reversed(range(values.shape[1])):
+        inside = response_mask[:, t]
+        delta = rho[:, t] * (token_rewards[:, t] + gamma * next_value - values[:, t])
+        advantages[:, t] = rho[:, t] * (token_rewards[:, t] + gamma * next_return - values[:, t])
+        returns[:, t] = values[:, t] + delta + gamma * c[:, t] * (next_return - next_value)
+        next_value = torch.where(inside, values[:, t], next_value)
+        next_return = torch.where(inside, returns[:, t], next_return)
+    return AdvantageEstimate(advantages.masked_fill(outside, 0), returns.masked_fill(outside, 0))

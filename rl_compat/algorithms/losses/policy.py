@@ -9,12 +9,13 @@ from typing import assert_never
 from torch import Tensor
 
 from rl_compat.algorithms.losses.covariance import clip_cov_loss, clip_cov_selection, kl_cov_loss, kl_cov_selection
-from rl_compat.algorithms.losses.sequence import geo_mean_loss, gspo_loss
 from rl_compat.algorithms.losses.token import (
     cispo_loss,
     dppo_kl_loss,
     dppo_tv_loss,
     dro_loss,
+    geo_mean_loss,
+    gspo_loss,
     ppo_clip_loss,
     reinforce_loss,
     sapo_loss,

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from rl_compat.algorithms.masking import masked_mean
-from rl_compat.algorithms.precision import at_least_float32
+from rl_compat.algorithms.masking import at_least_float32
 
 PairLoss = Literal["sigmoid", "ipo", "hinge"]
 
@@ -103,17 +102,13 @@ def kto_loss(
     return VerdictLoss(losses, beta * log_ratio.detach())
 
 
-def kto_reference_point(
-    *, mismatched_logprobs: Tensor, mismatched_ref_logprobs: Tensor | None, mask: Tensor | None = None
-) -> Tensor:
-    """An estimate of KL(policy || reference): the mean log-ratio of mismatched responses, at least 0, a scalar.
+def kto_reference_point(mismatched: Tensor) -> Tensor:
+    """An estimate of KL(policy || reference): the mean log-ratio [N] of mismatched responses, at least 0, a scalar.
 
-    The log-probabilities [N] are those of each prompt with the response of another row of the mini-batch (Ethayarajh et
-    al. 2024, section 4.1). Rows where mask [N] is False are excluded. Detached.
+    They are the log-ratios to the reference of each prompt with the response of another row of the mini-batch
+    (Ethayarajh et al. 2024, section 4.1). Detached.
     """
-    log_ratio = _log_ratio(mismatched_logprobs, mismatched_ref_logprobs).detach()
-    kept = torch.ones_like(log_ratio, dtype=torch.bool) if mask is None else mask
-    return masked_mean(log_ratio, mask=kept).clamp(min=0)
+    return at_least_float32(mismatched).detach().mean().clamp(min=0)
 
 
 def bradley_terry_loss(*, chosen_rewards: Tensor, rejected_rewards: Tensor, margins: Tensor | None = None) -> Tensor:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rl_compat.algorithms.precision import MAX_LOG_RATIO, at_least_float32
+from rl_compat.algorithms.masking import MAX_LOG_RATIO, at_least_float32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,8 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rl_compat.algorithms.masking import masked_variance
-from rl_compat.algorithms.precision import at_least_float32
+from rl_compat.algorithms.masking import at_least_float32, masked_variance
 
 
 class ValueLoss(NamedTuple):

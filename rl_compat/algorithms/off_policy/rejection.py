@@ -9,10 +9,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rl_compat.algorithms.masking import masked_mean, masked_sum
+from rl_compat.algorithms.masking import MAX_LOG_RATIO, masked_mean, masked_sum
 from rl_compat.algorithms.off_policy.importance import log_ratio_of, prefixed, sample_std
 from rl_compat.algorithms.off_policy.rejection_rules import RejectionRule
-from rl_compat.algorithms.precision import MAX_LOG_RATIO
 
 
 class Rejection(NamedTuple):

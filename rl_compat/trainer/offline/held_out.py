@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from rl_compat.data.encode.items import Item, ItemBatch, item_batch, mismatched
+from rl_compat.objectives.offline import objective_of
 from rl_compat.trainer.online.metrics import proportion_interval
-from rl_compat.workers.learner import LearnerModel, objective_of
+from rl_compat.workers.learner import LearnerModel
 from rl_compat.workers.setup import Setup
 
 CHUNK_ITEMS = 64
@@ -72,7 +73,7 @@ class HeldOutRows:
     """Held-out rows, with their reference log-probabilities."""
 
     def __init__(self, setup: Setup, items: Sequence[Item]) -> None:
-        objective = objective_of(setup.config)
+        objective = objective_of(setup.config.algorithm)
         self.items = items
         self._default_margin = setup.config.algorithm.reward_model.margin
         self._mismatched = mismatched(items) if objective.needs_mismatched and items else []

@@ -11,13 +11,14 @@ from typing import Any
 from rl_compat import seeds
 from rl_compat.data.encode.items import Item, ItemBatch, item_batch, mismatched
 from rl_compat.distributed.group import WorkerGroup
+from rl_compat.objectives.offline import objective_of
 from rl_compat.trainer.offline.held_out import HeldOut, HeldOutRows
 from rl_compat.trainer.offline.reference_values import ReferenceValues, identity_of, weights_digest
 from rl_compat.trainer.phases import Phases
 from rl_compat.trainer.recipe import Measure
 from rl_compat.trainer.run_folder import RunFolder
 from rl_compat.trainer.setup.offline import OfflinePrepared, load_learner
-from rl_compat.workers.learner import LearnerModel, LearnerWorker, objective_of
+from rl_compat.workers.learner import LearnerModel, LearnerWorker
 from rl_compat.workers.trained import TrainedWorker
 
 MARGIN = Measure(metric="rewards/margins", title="mean margin of the rewards", key="margins")
@@ -39,7 +40,7 @@ class Offline:
     def __init__(self, prepared: OfflinePrepared) -> None:
         self.prepared = prepared
         self.config = prepared.setup.config
-        self.objective = objective_of(self.config)
+        self.objective = objective_of(self.config.algorithm)
         self.measure = MARGIN if self.objective.compares or self.objective.needs_mismatched else LOSS
         items = prepared.training.items
         self.mismatched = mismatched(items) if self.objective.needs_mismatched else []

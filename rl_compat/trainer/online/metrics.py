@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from rl_compat.algorithms.advantages.group_statistics import zero_spread_fraction
+from rl_compat.algorithms.advantages.group import zero_spread_fraction
 from rl_compat.algorithms.losses.value import explained_variance
-from rl_compat.algorithms.off_policy import mismatch
+from rl_compat.algorithms.off_policy import importance
 from rl_compat.batch import Batch
 
 
@@ -64,7 +64,7 @@ def mismatch_metrics(batch: Batch) -> dict[str, float]:
         "training/rollout_logprobs_diff_max": float(gap.max()),
         "training/rollout_probs_diff_mean": float(probability_gap.mean()),
         "training/rollout_probs_diff_max": float(probability_gap.max()),
-        **mismatch.mismatch_metrics(
+        **importance.mismatch_metrics(
             old_logprobs=batch.old_logprobs, rollout_logprobs=batch.rollout_logprobs, response_mask=mask
         ),
     }

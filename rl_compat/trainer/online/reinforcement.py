@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from rl_compat import seeds
-from rl_compat.algorithms.kl import make_kl_controller
+from rl_compat.algorithms.kl import KLController
 from rl_compat.algorithms.lagrangian import LagrangeMultiplier
 from rl_compat.algorithms.table import ALGORITHMS
 from rl_compat.config.types import AlgorithmConfig
@@ -50,9 +50,8 @@ class Reinforcement:
         self.config = prepared.setup.config
         algorithm = self.config.algorithm
         controller = algorithm.kl_controller
-        self.kl = make_kl_controller(
-            controller.type, coef=algorithm.kl_coef, target=controller.target, horizon=controller.horizon
-        )
+        target = controller.target if controller.type == "adaptive" else None
+        self.kl = KLController(coef=algorithm.kl_coef, target=target, horizon=controller.horizon)
         self.multiplier = lagrange_multiplier(algorithm)
         self.more = Rows(prepared.order)
         self._notes: list[str] = []

@@ -10,14 +10,14 @@ from typing import NamedTuple
 import torch
 
 from rl_compat import seeds
-from rl_compat.algorithms.advantages.group_statistics import group_statistics, zero_spread_fraction
+from rl_compat.algorithms.advantages.group import group_statistics, zero_spread_fraction
+from rl_compat.batch import Sequences
 from rl_compat.config.types import RunConfig
 from rl_compat.rewards.types import Scores, join_scores, pick_scores
 from rl_compat.trainer.phases import Phases
 from rl_compat.trajectory import Prompt
 from rl_compat.workers.actor import ActorModel
 from rl_compat.workers.reward import RewardModel
-from rl_compat.workers.sequences import Sequences
 
 Draw = Callable[[int], Sequence[Prompt]]
 "returns the given number of next prompts in the order of the run"

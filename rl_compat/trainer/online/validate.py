@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rl_compat import seeds
+from rl_compat.batch import Sequences
 from rl_compat.config.types import RunConfig
 from rl_compat.rewards.score import Scores
 from rl_compat.trainer.online.metrics import mean_interval
 from rl_compat.trajectory import Prompt
 from rl_compat.workers.actor import ActorModel
 from rl_compat.workers.reward import RewardModel
-from rl_compat.workers.sequences import Sequences
 
 ACCURACY = "accuracy"
 COST = "cost"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from rl_compat.algorithms.table import ALGORITHMS
 from rl_compat.config.types import RunConfig
 from rl_compat.hardware.types import Hardware
-from rl_compat.models.value_model import check_scoring_family
+from rl_compat.models.scalar import check_scoring_family
 from rl_compat.planning.memory.budget import checkpoint_bytes
 from rl_compat.trainer.checkpoints import check_disk
 from rl_compat.trainer.offline.data import OfflineData, training_items, validation_items

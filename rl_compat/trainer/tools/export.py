@@ -13,10 +13,10 @@ from rl_compat.config.types import RunConfig
 from rl_compat.errors import ConfigError
 from rl_compat.models.files.export import check_output, export_model
 from rl_compat.models.files.registry import resolve_model
-from rl_compat.models.load import load_causal_lm
+from rl_compat.models.load import LoadSettings, load_causal_lm
 from rl_compat.models.lora import trainable_parameters
+from rl_compat.models.scalar import classifier_of, load_scoring_model
 from rl_compat.models.tokenizer import load_tokenizer
-from rl_compat.models.value_model import classifier_of, load_scoring_model
 from rl_compat.planning.serialize import load_plan
 from rl_compat.planning.types import RolePlan
 from rl_compat.trainer.run_folder import RunFolder
@@ -57,12 +57,14 @@ def _trained(
 ) -> tuple[dict[str, Tensor] | nn.Module, dict[str, Any]]:
     """The weights of a saved state, as a model or by name, and changes to the model config."""
     model = config.model
-    options: dict[str, Any] = {"lora": lora_settings(model), "trust_remote_code": model.trust_remote_code}
+    settings = LoadSettings(
+        folder=folder, role=role, lora=lora_settings(model), trust_remote_code=model.trust_remote_code
+    )
     if not ALGORITHMS[config.algorithm.name].scores:
-        policy = load_causal_lm(folder, role=role, **options)
+        policy = load_causal_lm(settings)
         load_trained_weights(state, trainable_parameters(policy))
         return policy, {}
-    scoring = load_scoring_model(folder, role=role, **options)
+    scoring = load_scoring_model(settings)
     load_trained_weights(state, trainable_parameters(scoring))
     tokenizer = load_tokenizer(tokenizer_folder(model, folder), model_folder=folder)
     return classifier_of(scoring, folder, pad_token_id=tokenizer.pad_token_id)

@@ -10,9 +10,8 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from rl_compat.algorithms.advantages.estimators import ESTIMATORS, AdvantageInputs, VTraceBounds
-from rl_compat.algorithms.advantages.gae import gae
+from rl_compat.algorithms.advantages.gae import gae, vtrace
 from rl_compat.algorithms.advantages.group import gdpo, grpo
-from rl_compat.algorithms.advantages.vtrace import vtrace
 
 
 @pytest.fixture
@@ -161,8 +160,9 @@ def test_unscored_rows_get_nothing_and_move_nobody(inputs, name):
     def spoiled(x: Tensor) -> Tensor:
         return torch.where(scored if x.dim() == 1 else scored[:, None], x, float("nan"))
 
+    mask = inputs.response_mask & scored[:, None]
     estimate = ESTIMATORS[name](
-        dataclasses.replace(changed(inputs, spoiled, "rewards", "token_rewards"), scored=scored)
+        dataclasses.replace(changed(inputs, spoiled, "rewards", "token_rewards"), scored=scored, response_mask=mask)
     )
 
     alone = ESTIMATORS[name](changed(inputs, lambda x: x[scored]))

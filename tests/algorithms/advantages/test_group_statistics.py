@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rl_compat.algorithms.advantages.group_statistics import group_statistics, group_sums, zero_spread_fraction
+from rl_compat.algorithms.advantages.group import group_statistics, group_sums, zero_spread_fraction
 
 NAN = float("nan")
 

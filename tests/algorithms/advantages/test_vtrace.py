@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from rl_compat.algorithms.advantages.gae import AdvantageEstimate, discounted_returns, gae
-from rl_compat.algorithms.advantages.vtrace import vtrace
+from rl_compat.algorithms.advantages.gae import AdvantageEstimate, discounted_returns, gae, vtrace
 
 
 def run(responses, filler: float = 0.0, **settings) -> AdvantageEstimate:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from fakes.part_settings import loss_numbers
 
-from rl_compat.algorithms.losses.sequence import geo_mean_loss, gspo_loss
+from rl_compat.algorithms.losses.token import geo_mean_loss, gspo_loss
 from rl_compat.algorithms.losses.types import PolicyLossInputs
 
 MASK = torch.tensor([[True, True, False], [True, True, True], [False, False, False]])

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from rl_compat.algorithms.off_policy.importance import importance_weights
-from rl_compat.algorithms.off_policy.mismatch import mismatch_metrics
+from rl_compat.algorithms.off_policy.importance import importance_weights, mismatch_metrics
 
 NAN = float("nan")
 RUNS = {

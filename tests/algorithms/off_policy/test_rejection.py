@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rl_compat.algorithms.off_policy.mismatch import mismatch_metrics
+from rl_compat.algorithms.off_policy.importance import mismatch_metrics
 from rl_compat.algorithms.off_policy.rejection import Rejection, rejection_mask
 from rl_compat.algorithms.off_policy.rejection_rules import RULE_NAMES, parse_rejection_rule, parse_rejection_rules
 

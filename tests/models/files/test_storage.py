@@ -6,17 +6,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from fakes.engines import role_plan
+from fakes.engines import causal_lm, role_plan
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from rl_compat.models.files.storage import PIECE_NUMBERS, StoredLinear, keep_in_storage_dtype, linear_in_pieces
-from rl_compat.models.load import load_causal_lm
 from rl_compat.planning.memory import budget as memory
 
 
 def _reference(folder: Path, storage: str, compute: str = "fp32"):
-    return load_causal_lm(folder, role=role_plan("reference", storage_dtype=storage, compute_dtype=compute))
+    return causal_lm(folder, role=role_plan("reference", storage_dtype=storage, compute_dtype=compute))
 
 
 @pytest.mark.parametrize(("storage", "tolerance"), [("fp16", 0.02), ("bf16", 0.15)])

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from fakes.engines import load_settings
 from fakes.runs import records, steps, train
 from safetensors.torch import load_file
 from transformers import AutoModelForSequenceClassification
@@ -21,8 +22,8 @@ from rl_compat.cli.app import main
 from rl_compat.config.load import load_config
 from rl_compat.errors import ConfigError, DataError, ModelError
 from rl_compat.models.chat import ChatEncoder
+from rl_compat.models.scalar import check_scoring_family
 from rl_compat.models.tokenizer import load_tokenizer
-from rl_compat.models.value_model import check_scoring_family
 from rl_compat.planning.memory.budget import checkpoint_bytes
 from rl_compat.planning.serialize import load_plan
 from rl_compat.planning.shapes.shape import ModelShape
@@ -31,7 +32,7 @@ from rl_compat.rewards.types import ScoreRequest
 from rl_compat.trainer.checkpoints import find_newest
 from rl_compat.trainer.reporter import SilentReporter
 from rl_compat.trajectory import Prompt
-from rl_compat.workers.reward_model import RewardModelScorer, RewardModelSettings
+from rl_compat.workers.reward_model import RewardModelScorer
 
 BASE: dict[str, Any] = {
     "data.train_files": "arithmetic",
@@ -275,7 +276,7 @@ def test_an_exported_reward_model_scores_as_it_did_in_training(
     ids = chat.encode_conversation("1+2=", "3")[1]
     expected = float(model(torch.tensor([ids])).logits[0, 0].detach())
     role = load_plan(runs["reward_model"] / "plan.json").roles["actor"]
-    reward = RewardModelScorer(RewardModelSettings(model_folder=output, role=role, trust_remote_code=False))
+    reward = RewardModelScorer(load_settings(output, role=role))
     prompt = Prompt(token_ids=(2,), text="", messages="1+2=")
     (outcome,) = reward.outcomes([ScoreRequest(response_text="3", prompt=prompt)])
     assert outcome.reward == pytest.approx(expected, abs=1e-5)

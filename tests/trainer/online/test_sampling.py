@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from rl_compat.batch import Sequences
 from rl_compat.config.types import AlgorithmConfig, RunConfig
 from rl_compat.planning.types import PoolPlan
 from rl_compat.rewards.types import Scores
@@ -18,7 +19,6 @@ from rl_compat.trainer.reporter import SilentReporter, Timer
 from rl_compat.trajectory import Prompt, Trajectory
 from rl_compat.workers.actor import ActorModel
 from rl_compat.workers.reward import RewardModel
-from rl_compat.workers.sequences import Sequences
 
 MIXED = {3, 5, 8}
 "rows whose two responses get different rewards"

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from rl_compat.training.offload import HostWeights, OffloadedOptimizer
+from rl_compat.training.memory import HostWeights, OffloadedOptimizer
 from rl_compat.training.optimizers import OptimizerSettings, build_optimizer
 
 SETTINGS = OptimizerSettings(lr=0.01, weight_decay=0.1)

@@ -1,4 +1,4 @@
-"""The critic: the trunk of a language model with one linear output per token."""
+"""Models with numbers as output: a critic with one per token, a reward model with one per conversation."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from rl_compat.errors import ModelError
-from rl_compat.models.load import load_trunk
-from rl_compat.models.lora import LoraSettings, merge_for_export
-from rl_compat.planning.types import RolePlan
+from rl_compat.models.load import LoadSettings, load_sequence_classifier, load_trunk
+from rl_compat.models.lora import merge_for_export
 
 HEAD_FILE = "value_head.safetensors"
 
@@ -66,14 +65,13 @@ def scoring_architecture(folder: Path) -> str | None:
     return type(model).__name__ if suits else None
 
 
-def load_value_model(
-    folder: Path, *, role: RolePlan, lora: LoraSettings | None = None, trust_remote_code: bool = False
-) -> ValueModel:
+def load_value_model(settings: LoadSettings) -> ValueModel:
     """A critic from a language model, a reward model (whose score initialises the head) or a saved critic.
 
     Raises ModelError if the folder cannot be loaded or its head does not fit the trunk.
     """
-    trunk = load_trunk(folder, role=role, lora=lora, trust_remote_code=trust_remote_code)
+    folder = settings.folder
+    trunk = load_trunk(settings)
     hidden_size = int(trunk.config.get_text_config().hidden_size)  # type: ignore[union-attr, operator]
     model = ValueModel(trunk, hidden_size)
     weights = _stored_head(folder)
@@ -82,18 +80,16 @@ def load_value_model(
             shape = tuple(weights["weight"].shape)
             raise ModelError(f"the value head in `{folder}` has shape {shape}, and the trunk needs (1, {hidden_size})")
         model.head.load_state_dict({"bias": torch.zeros(1)} | weights)
-    model.head.to(role.device)
+    model.head.to(settings.role.device)
     return model.eval()
 
 
-def load_scoring_model(
-    folder: Path, *, role: RolePlan, lora: LoraSettings | None = None, trust_remote_code: bool = False
-) -> ValueModel:
+def load_scoring_model(settings: LoadSettings) -> ValueModel:
     """A reward model to train: a critic whose head has no bias, since comparisons cannot determine one.
 
     Raises ModelError like `load_value_model`.
     """
-    model = load_value_model(folder, role=role, lora=lora, trust_remote_code=trust_remote_code)
+    model = load_value_model(settings)
     nn.init.zeros_(model.head.bias)
     model.head.bias.requires_grad_(False)
     return model
@@ -128,3 +124,38 @@ def _stored_head(folder: Path) -> dict[str, Tensor] | None:
             if "score.weight" in tensors.keys() and tensors.get_slice("score.weight").get_shape()[0] == 1:  # noqa: SIM118
                 return {"weight": tensors.get_tensor("score.weight")}
     return None
+
+
+class RewardNetwork(nn.Module):
+    """Token ids [B, L], padded on the right, with lengths [B], to rewards [B] in fp32.
+
+    The reward of a decoder is read at position `length - 1`. The lengths are an argument because the pad token may be
+    missing or equal to the end token. Encoders use their own pooling and the attention mask.
+    """
+
+    def __init__(self, classifier: nn.Module) -> None:
+        super().__init__()
+        self.classifier = classifier
+        self.reads_last_token = isinstance(getattr(classifier, "score", None), nn.Linear)
+
+    @property
+    def max_length(self) -> int | None:
+        """The longest input of the model in tokens, None if its config does not say."""
+        config: Any = self.classifier.config
+        longest = getattr(config.get_text_config(), "max_position_embeddings", None)
+        return int(longest) if isinstance(longest, int) and longest > 0 else None
+
+    def forward(self, input_ids: Tensor, lengths: Tensor) -> Tensor:
+        model: Any = self.classifier
+        inside = torch.arange(input_ids.shape[1], device=input_ids.device) < lengths[:, None]
+        mask = None if bool(inside.all()) else inside.long()
+        if not self.reads_last_token:
+            return model(input_ids=input_ids, attention_mask=mask).logits[:, 0].float()  # type: ignore[no-any-return]
+        hidden = model.base_model(input_ids=input_ids, attention_mask=mask, use_cache=False)[0]
+        last = hidden[torch.arange(len(lengths), device=hidden.device), lengths - 1]
+        return model.score(last)[:, 0].float()  # type: ignore[no-any-return]
+
+
+def load_reward_model(settings: LoadSettings) -> RewardNetwork:
+    """The frozen reward model in a folder, on the device of the role. Raises ModelError."""
+    return RewardNetwork(load_sequence_classifier(settings)).eval()
