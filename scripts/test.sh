@@ -7,8 +7,13 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/environment.sh"
 
 help_if_asked 'usage: scripts/test.sh [PYTEST ARGUMENT]...
 
-Makes .venv if need be, installs rl_compat with what the tests need, and runs pytest with the given arguments.' "$@"
+Makes .venv if need be, installs rl_compat with what the tests need, and runs pytest: with the given arguments in this
+process, or without arguments all tests, in one process with one thread for each processor, at most 8.' "$@"
 
 prepare_environment "[dev,quant]"
 cd "$root"
+if (($# == 0)); then
+    export OMP_NUM_THREADS=1
+    set -- -q -n logical --maxprocesses 8 --dist worksteal --durations 15
+fi
 exec "$venv/bin/python" -m pytest "$@"
