@@ -7,8 +7,8 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/environment.sh"
 
 help_if_asked 'usage: scripts/test.sh [PYTEST ARGUMENT]...
 
-Makes .venv if need be, installs rl_compat with what the tests need, and runs pytest: with the given arguments in this
-process, or without arguments all tests, in one process with one thread for each processor, at most 8.' "$@"
+Makes .venv if need be, installs rl_compat with what the tests need, and runs pytest with the given arguments.
+Without arguments, all tests run in one process for each processor, at most 8 processes of one thread.' "$@"
 
 prepare_environment "[dev,quant]"
 cd "$root"
