@@ -41,8 +41,7 @@ class Diagnosis:
     @property
     def findings(self) -> tuple[Finding, ...]:
         """Of all checks, the worst first and otherwise in the order of the checks."""
-        found = [finding for result in self.results for finding in result.findings]
-        return tuple(sorted(found, key=lambda finding: -finding.severity))
+        return tuple(sorted(findings_of(self.results), key=lambda finding: -finding.severity))
 
     @property
     def counts(self) -> dict[Severity, int]:
@@ -68,9 +67,9 @@ def diagnose(options: Options, checks: Sequence[Check]) -> Diagnosis:
     selected = [check for check in checks if check not in [check for check, _ in skipped]]
     hardware = read_machine(options, selected)
     results = run_checks(selected, hardware)
-    findings = [finding for result in results for finding in result.findings]
+    findings = findings_of(results)
     failures = [finding.what for finding in findings if finding.severity is Severity.FAILURE]
-    fixes = plan_fixes(findings, hardware)
+    fixes = plan_fixes(findings, hardware, lambda machine: findings_of(run_checks(selected, machine)))
     verdict = None if options.only else judge(hardware, failures)
     broken = verdict is not None and not verdict.works
     return Diagnosis(
@@ -128,6 +127,10 @@ def select_checks(checks: Sequence[Check], ids: Sequence[str]) -> tuple[Check, .
         if wanted not in known:
             raise UsageError(f"unknown check `{wanted}`", hint=did_you_mean(wanted, known, "`--list` shows them"))
     return tuple(check for check in checks if not ids or check.id in ids)
+
+
+def findings_of(results: Iterable[CheckResult]) -> list[Finding]:
+    return [finding for result in results for finding in result.findings]
 
 
 def run_checks(checks: Iterable[Check], hardware: Hardware) -> tuple[CheckResult, ...]:

@@ -1,4 +1,4 @@
-"""What to run to fix a machine: one remedy per finding, without contradictions, in the order of their steps."""
+"""What to run to fix a machine: remedies in order, each for the machine that the earlier ones leave."""
 
 from __future__ import annotations
 
@@ -8,15 +8,19 @@ import shlex
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 
 from rl_compat.doctor.findings import Certainty, Finding, Remedy, Severity, Step
-from rl_compat.doctor.remedies import NEW_ENVIRONMENT, install_torch
+from rl_compat.doctor.remedies import NEW_ENVIRONMENT
+from rl_compat.doctor.repaired import OPTIONS_WITH_VALUES, after
 from rl_compat.errors import UsageError
 from rl_compat.hardware.system.software import environment_kind
 from rl_compat.hardware.types import Hardware
 
+Examine = Callable[[Hardware], Iterable[Finding]]
+"what is found on a machine"
 WIDTH = 98
 QUICKSTART = "scripts/quickstart.sh"
 ON_THE_HOST = (Step.DRIVER, Step.CONTAINER)
@@ -35,20 +39,60 @@ class Fix:
 
     remedy: Remedy
     findings: tuple[str, ...]
-    "ids of the findings that it fixes"
+    "ids of the findings that ask for it"
+    settles: tuple[str, ...] = ()
+    "ids of the findings that are gone with it too"
     elsewhere: str | None = None
     "where to run its commands, if not here: `the host`, `Windows`"
 
 
-def plan_fixes(findings: Iterable[Finding], hardware: Hardware) -> tuple[Fix, ...]:
-    """The preferred remedies of failures and warnings, in the order of their steps."""
+def plan_fixes(findings: Iterable[Finding], hardware: Hardware, examine: Examine) -> tuple[Fix, ...]:
+    """The preferred remedies of failures and warnings, the earliest step first.
+
+    After each remedy, `examine` says what is still wrong on the machine that it leaves: a finding that is gone needs
+    no remedy, and one that the remedy causes gets its own. Nothing is assigned, installed or removed twice.
+    """
+    fixes: list[Fix] = []
+    machine, bad, changed = hardware, _with_remedies(findings), set[str]()
+    while True:
+        open_remedies = [(finding, preferred(finding)) for finding in bad]
+        open_remedies = [(finding, remedy) for finding, remedy in open_remedies if not changed & _changes(remedy)]
+        if not open_remedies:
+            return tuple(fixes)
+        _, chosen = min(open_remedies, key=lambda one: (one[1].step, not _uninstalls(one[1]), -one[0].severity))
+        elsewhere = _elsewhere(chosen.step, hardware)
+        following = after(machine, [line for line in chosen.commands if elsewhere is None and can_run(line, chosen)])
+        remaining = bad if following == machine else _with_remedies(examine(following))
+        asked = [finding.id for finding, remedy in open_remedies if _changes(remedy) == _changes(chosen)]
+        gone = [finding.id for finding in bad if finding.id not in {*asked, *(other.id for other in remaining)}]
+        fixes.append(Fix(remedy=chosen, findings=tuple(asked), settles=tuple(gone), elsewhere=elsewhere))
+        machine, bad, changed = following, remaining, changed | _changes(chosen)
+
+
+def _with_remedies(findings: Iterable[Finding]) -> list[Finding]:
+    """Failures and warnings that have a remedy, the worst first."""
     bad = [finding for finding in findings if finding.severity >= Severity.WARNING and finding.remedies]
-    bad.sort(key=lambda finding: -finding.severity)
-    chosen = [(finding.id, preferred(finding)) for finding in bad]
-    merged = _merge(_one_torch(_one_environment(chosen, hardware), hardware))
-    ordered = sorted(merged, key=lambda fix: (fix.remedy.step, not _uninstalls(fix.remedy)))
-    moved = _in_new_environment(ordered, hardware)
-    return tuple(replace(fix, elsewhere=_elsewhere(fix.remedy.step, hardware)) for fix in moved)
+    return sorted(bad, key=lambda finding: -finding.severity)
+
+
+def _changes(remedy: Remedy) -> set[str]:
+    """The variables, packages and environments that a remedy changes, and the driver; else its commands or its text."""
+    changed: set[str] = set()
+    for line in remedy.commands:
+        words = split_plain(line) or line.split()
+        if words[0] in ("export", "unset"):
+            changed |= {word.partition("=")[0] for word in words[1:]}
+        elif words[1:3] == ["-m", "pip"]:
+            changed |= {
+                re.split("[<>=!~]", word)[0]
+                for option, word in pairwise(words[3:])
+                if not word.startswith("-") and option not in OPTIONS_WITH_VALUES
+            }
+        elif "-m venv " in line or "conda create" in line or line == QUICKSTART:
+            changed.add(NEW_ENVIRONMENT)
+        elif "nvidia-driver-" in line:
+            changed.add("the driver")
+    return changed or {*remedy.commands, *([] if remedy.commands else [remedy.what])}
 
 
 def preferred(finding: Finding) -> Remedy:
@@ -70,7 +114,7 @@ def script(fixes: Sequence[Fix], *, brief: bool = False) -> Iterator[str]:
         what = fix.remedy.what.partition("; ")[0] if brief and fix.remedy.commands else fix.remedy.what
         yield from _comment(f"{where}{what}{caution(fix.remedy, '; {}')}")
         for command in fix.remedy.commands:
-            yield command if fix.elsewhere is None and _can_run(command, fix.remedy.certainty) else f"#   {command}"
+            yield command if fix.elsewhere is None and can_run(command, fix.remedy) else f"#   {command}"
 
 
 def caution(remedy: Remedy, form: str) -> str:
@@ -84,72 +128,10 @@ def replaces_torch(fixes: Iterable[Fix]) -> bool:
     return any(_installs_torch(fix.remedy) for fix in fixes)
 
 
-def _can_run(command: str, certainty: Certainty) -> bool:
-    return certainty is Certainty.READY or (certainty is Certainty.UNCERTAIN and "sudo " not in command)
-
-
-def _one_environment(chosen: Sequence[tuple[str, Remedy]], hardware: Hardware) -> list[tuple[str, Remedy]]:
-    """If the quickstart creates an environment with everything in it, it replaces all remedies for an environment."""
-    whole = next((remedy for _, remedy in chosen if QUICKSTART in remedy.commands), None)
-    if whole is None:
-        return list(chosen)
-    python = re.escape(shlex.quote(hardware.software.executable or "python3"))
-
-    def is_covered(commands: Sequence[str]) -> bool:
-        return bool(commands) and all(re.match(rf"{python} -m (venv|pip) ", command) for command in commands)
-
-    return [(id, whole if is_covered(remedy.commands) else remedy) for id, remedy in chosen]
-
-
-def _one_torch(chosen: Sequence[tuple[str, Remedy]], hardware: Hardware) -> list[tuple[str, Remedy]]:
-    """If remedies install several builds of torch, one build for all of them.
-
-    Another Python comes with its own torch; otherwise it is the build for the card, the driver and the Python.
-    """
-    wanted = [remedy for _, remedy in chosen if _installs_torch(remedy)]
-    if len({remedy.commands for remedy in wanted}) < 2:
-        return list(chosen)
-    torch = next((remedy for remedy in wanted if remedy.step is Step.PYTHON), None) or install_torch(hardware)
-    return [(id, torch if _installs_torch(remedy) else remedy) for id, remedy in chosen]
-
-
-def _merge(chosen: Iterable[tuple[str, Remedy]]) -> list[Fix]:
-    """Each set of commands once, for all the findings that it fixes; a remedy without commands by its text."""
-    merged: dict[tuple[object, ...], Fix] = {}
-    for id, remedy in chosen:
-        key = (remedy.step, remedy.commands or remedy.what)
-        known = merged.get(key)
-        merged[key] = replace(known, findings=(*known.findings, id)) if known else Fix(remedy=remedy, findings=(id,))
-    return list(merged.values())
-
-
-def _in_new_environment(fixes: Sequence[Fix], hardware: Hardware) -> list[Fix]:
-    """Packages go into the environment that an earlier line creates, not into the Python that it replaces."""
-    creates = any(
-        re.search(rf"(venv|--prefix) .*{re.escape(NEW_ENVIRONMENT)}\b", line)
-        for fix in fixes
-        if fix.remedy.step is Step.PYTHON
-        for line in fix.remedy.commands
-    )
-    if not creates:
-        return list(fixes)
-    found: list[Fix] = []
-    for fix in (_with_new_python(fix, hardware) for fix in fixes):
-        commands = set(fix.remedy.commands)
-        whole = next((it for it in found if commands and commands <= set(it.remedy.commands)), None)
-        if whole is None:
-            found.append(fix)
-        else:
-            found[found.index(whole)] = replace(whole, findings=(*whole.findings, *fix.findings))
-    return found
-
-
-def _with_new_python(fix: Fix, hardware: Hardware) -> Fix:
-    if fix.remedy.step not in OF_PIP:
-        return fix
-    old, new = shlex.quote(hardware.software.executable or "python"), f"{NEW_ENVIRONMENT}/bin/python"
-    commands = tuple(re.sub(rf"^{re.escape(old)} -m pip\b", f"{new} -m pip", line) for line in fix.remedy.commands)
-    return replace(fix, remedy=replace(fix.remedy, commands=commands))
+def can_run(command: str, remedy: Remedy) -> bool:
+    """Whether a command is safe to paste: complete, and not an uncertain change of the system."""
+    uncertain = remedy.certainty is Certainty.UNCERTAIN and "sudo " not in command
+    return remedy.certainty is Certainty.READY or uncertain
 
 
 def _installs_torch(remedy: Remedy) -> bool:

@@ -7,9 +7,8 @@ from dataclasses import replace
 
 from rl_compat.capability.binaries import parse_version
 from rl_compat.doctor.findings import Certainty, Remedy, Step
-from rl_compat.doctor.tables.cards import all_cards
 from rl_compat.doctor.tables.drivers import install_driver, last_branch
-from rl_compat.doctor.tables.target import known_driver, newest_cuda, suitable_torch, target_of
+from rl_compat.doctor.tables.target import known_driver, newest_cuda, suitable_torch, target_of, trainable_cards
 from rl_compat.doctor.tables.torch import OLDEST_PYTHON, companions, releases
 from rl_compat.doctor.tables.wheels import NoTorchBuildError, TorchInstall
 from rl_compat.hardware.types import Hardware
@@ -88,7 +87,7 @@ def install(hardware: Hardware, build: TorchInstall) -> Remedy:
 
 def update_driver(hardware: Hardware, needed: str) -> Remedy:
     """Get a driver of at least that version, on the host or on Windows if the driver is there."""
-    cards = all_cards(hardware)
+    cards = trainable_cards(hardware)
     lasts = [last for card in cards if card.capability and (last := last_branch(card.capability)) is not None]
     bound = f", up to R{min(lasts)}, the last branch that supports every card here" if lasts else ""
     driver = f"an NVIDIA driver of {needed} or newer{bound}"
@@ -105,8 +104,10 @@ def on_the_cpu(hardware: Hardware, because: str) -> Remedy:
     except NoTorchBuildError as error:
         return Remedy(f"{because}; torch for the CPU cannot be installed either: {error}", Step.TORCH)
     what = f"hide the card and train on the CPU with torch {build.version}, or use another card; {because}"
-    command = pip(hardware, "install", *_pip_arguments(hardware, build))
-    return Remedy(what, Step.TORCH, ("export CUDA_VISIBLE_DEVICES=", command))
+    hide, torch = "export CUDA_VISIBLE_DEVICES=", hardware.software.torch
+    if torch is not None and torch.cuda is None and parse_version(torch.version) == parse_version(build.version):
+        return shell(what, hide)
+    return Remedy(what, Step.TORCH, (hide, pip(hardware, "install", *_pip_arguments(hardware, build))))
 
 
 def newer_system() -> Remedy:

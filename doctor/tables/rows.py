@@ -93,12 +93,18 @@ def library_row(package: str, version: str) -> Row | None:
 
 def pinned_library(package: str, torch: str, variant: str) -> str | None:
     """The version of a CUDA library that a build of torch requires; None if not listed."""
+    return pinned_libraries(torch, variant).get(package)
+
+
+def pinned_libraries(torch: str, variant: str) -> dict[str, str]:
+    """The versions of the CUDA libraries that a build of torch requires, as far as they are listed, by package."""
     release = parse_version(torch)[:2]
-    for row in read_table("torch")["pinned_libraries"]:
-        listed = row["package"] == package and (row["variants"] is None or variant in row["variants"])
-        if listed and parse_version(row["torch_min"]) <= release <= parse_version(row["torch_max"]):
-            return str(row["version"])
-    return None
+    return {
+        str(row["package"]): str(row["version"])
+        for row in read_table("torch")["pinned_libraries"]
+        if (row["variants"] is None or variant in row["variants"])
+        and parse_version(row["torch_min"]) <= release <= parse_version(row["torch_max"])
+    }
 
 
 def transformers_row(version: str) -> Row | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from rl_compat.capability.binaries import parse_version, wheel_supports
-from rl_compat.doctor.tables.cards import all_cards
+from rl_compat.doctor.tables.cards import Card, all_cards
 from rl_compat.doctor.tables.drivers import RESERVED_BY
 from rl_compat.doctor.tables.rows import Capability
 from rl_compat.doctor.tables.torch import OLDEST, cuda_of, driver_of_cuda, releases, variants
@@ -79,3 +79,10 @@ def _cards(hardware: Hardware) -> tuple[Capability, ...]:
         return tuple(device.compute_capability for device in seen)
     on_bus = [card.capability for card in all_cards(hardware) if card.kernel_driver not in RESERVED_BY]
     return tuple(capability for capability in on_bus if capability is not None)
+
+
+def trainable_cards(hardware: Hardware) -> tuple[Card, ...]:
+    """The cards that any supported torch has code for: only they are worth a driver. All cards if there are none."""
+    cards = all_cards(hardware)
+    served = tuple(card for card in cards if card.capability and has_a_build(hardware, card.capability))
+    return served or cards

@@ -169,22 +169,18 @@ def _refusal(target: Target) -> NoTorchBuildError:
             return _refused_libc(target)
     if not releases(target.python):
         return _refused_python(target)
-    weakest, code = target.cards[0], f"code for compute capability {capability_text(target.cards[0])}"
-    serving = [
-        (release, cuda_of(variant))
-        for release in releases()
-        for variant, archs in variants(release, target.machine)
-        if wheel_supports(archs, weakest, cuda=cuda_of(variant))
-    ]
-    if not serving:
+    serving = {card: _builds_with_code(target.machine, card) for card in target.cards}
+    weakest = next((card for card in target.cards if serving[card]), target.cards[0])
+    code = f"code for compute capability {capability_text(weakest)}"
+    if not serving[weakest]:
         return NoTorchBuildError(
             f"no torch from {'.'.join(map(str, OLDEST))} on has {code} on {target.machine}: this card is not usable, "
             "hide it with CUDA_VISIBLE_DEVICES",
             obstacle="card",
         )
-    for_python = [cuda for release, cuda in serving if python_fits(release["python"], target.python)]
+    for_python = [cuda for release, cuda in serving[weakest] if python_fits(release["python"], target.python)]
     if not for_python:
-        needs = f"torch with {code} needs Python {serving[0][0]['python']}, this is {target.python}"
+        needs = f"torch with {code} needs Python {serving[weakest][0][0]['python']}, this is {target.python}"
         return NoTorchBuildError(needs, obstacle="python")
     least = min(filter(None, map(needed_driver, for_python)), key=parse_version)
     return NoTorchBuildError(
@@ -192,6 +188,16 @@ def _refusal(target: Target) -> NoTorchBuildError:
         obstacle="driver",
         needed_driver=least,
     )
+
+
+def _builds_with_code(machine: str, card: Capability) -> list[tuple[dict[str, Any], str]]:
+    """The release and the CUDA version of every build with code for a card, newest first."""
+    return [
+        (release, cuda_of(variant))
+        for release in releases()
+        for variant, archs in variants(release, machine)
+        if wheel_supports(archs, card, cuda=cuda_of(variant))
+    ]
 
 
 def _refused_libc(target: Target) -> NoTorchBuildError:

@@ -7,8 +7,9 @@ from dataclasses import replace
 from datetime import date
 
 from rl_compat.capability.binaries import TEGRA, wheel_supports
+from rl_compat.doctor.checks.cards.visible_devices import hides_every_gpu
 from rl_compat.doctor.findings import Finding, Remedy, Severity, finding, ok, remedy
-from rl_compat.doctor.remedies import pip_install
+from rl_compat.doctor.remedies import on_the_cpu, pip_install
 from rl_compat.doctor.tables.cards import Card, all_cards, device_ids, names
 from rl_compat.doctor.tables.drivers import (
     branch_of,
@@ -21,7 +22,8 @@ from rl_compat.doctor.tables.drivers import (
     support_ended,
     why_unlisted,
 )
-from rl_compat.doctor.tables.rows import capability_text
+from rl_compat.doctor.tables.rows import Capability, capability_text
+from rl_compat.doctor.tables.target import has_a_build, trainable_cards
 from rl_compat.hardware.types import Hardware
 
 CUDA_13 = (13, 0)
@@ -38,6 +40,10 @@ def check_driver(hardware: Hardware, *, today: date | None = None) -> Iterator[F
     if hardware.host.wsl:
         yield _under_wsl(hardware)
         return
+    apart = [card for card in cards if card.capability and _outlived(card.capability, cards)]
+    if apart:
+        cards = tuple(card for card in cards if card not in apart)
+        yield _no_common_driver(hardware, apart, cards)
     found = [*_mismatch(hardware), *_missing(hardware, cards), *_unfit(hardware, cards)]
     yield from found
     if not found:
@@ -78,6 +84,24 @@ def _mismatch(hardware: Hardware) -> Iterator[Finding]:
     )
 
 
+def _outlived(capability: Capability, cards: Sequence[Card]) -> bool:
+    """Whether the last driver of a card is older than the first of another one."""
+    last = last_branch(capability)
+    firsts = [first for card in cards if card.capability and (first := first_driver(card.capability)) is not None]
+    return last is not None and any(branch_of(first) > last for first in firsts)
+
+
+def _no_common_driver(hardware: Hardware, old: Sequence[Card], others: Sequence[Card]) -> Finding:
+    lasts = [last for card in old if card.capability and (last := last_branch(card.capability)) is not None]
+    listed = any(card.listed for card in others)
+    return finding(
+        "driver.no_common",
+        f"no driver supports both {names(old)}, for which R{min(lasts)} is the last, and {names(others)}",
+        *(() if listed else (remedy("second_machine", cards=names(old)),)),
+        severity=Severity.NOTE if listed else Severity.WARNING,
+    )
+
+
 def _missing(hardware: Hardware, cards: tuple[Card, ...]) -> Iterator[Finding]:
     without = [card for card in cards if why_unlisted(hardware, card) == "no_driver"]
     if not without:
@@ -85,7 +109,7 @@ def _missing(hardware: Hardware, cards: tuple[Card, ...]) -> Iterator[Finding]:
     yield finding(
         "driver.missing",
         f"{names(without)} is installed ({', '.join(card.where for card in without)}) but no NVIDIA driver is loaded",
-        install_driver(hardware, without),
+        install_driver(hardware, [card for card in trainable_cards(hardware) if card in without] or without),
         remedy("see_unloaded"),
     )
 
@@ -97,14 +121,17 @@ def _unfit(hardware: Hardware, cards: tuple[Card, ...]) -> Iterator[Finding]:
     past = [card for card in cards if why_unlisted(hardware, card) == "legacy"]
     early = [card for card in cards if why_unlisted(hardware, card) == "driver_too_old"]
     every = [card for card in cards if card.capability is not None]
+    useless = past and not any(card.capability and has_a_build(hardware, card.capability) for card in past)
     if past or "legacy" in (hardware.driver.nvml_error or "").lower():
+        unused = useless and (hardware.devices or hides_every_gpu(hardware))
+        hold = _install_and_hold(hardware, past or every)
         lasts = [last_branch(card.capability) or 0 for card in past if card.capability]
         yield finding(
             "driver.legacy",
             f"driver {version or 'of unknown version'} no longer supports {names(past) or 'this card'}: "
             f"R{min(lasts, default=recommended_branch(()))} is the last branch that does",
-            _install_and_hold(hardware, past or every),
-            severity=severity,
+            *(() if unused else (on_the_cpu(hardware, "no torch supports this card") if useless else hold,)),
+            severity=Severity.NOTE if unused else severity,
         )
     if early:
         needs = max((first_driver(card.capability) or "" for card in early if card.capability), default="")
@@ -175,13 +202,13 @@ def _recorded(hardware: Hardware) -> date:
 
 def check_kernel_module(hardware: Hardware) -> Iterator[Finding]:
     """Nothing if the kind of module is not known, and under WSL, which uses the Windows driver."""
-    cards = [card for card in all_cards(hardware) if card.capability is not None]
+    cards = [card for card in trainable_cards(hardware) if card.capability is not None]
     if not cards or hardware.host.wsl:
         return
     old = [card for card in cards if card.capability and needed_module(card.capability) == "proprietary"]
     new = [card for card in cards if card.capability and needed_module(card.capability) == "open"]
     module = hardware.driver.kernel_module
-    if old and new:
+    if old and new and not all(card.listed for card in (*old, *new)):
         yield _no_common_module(hardware, old, new)
     elif module is not None:
         wrong = [card for card in cards if why_unlisted(hardware, card) == f"{module}_module"]

@@ -201,6 +201,7 @@ def check_card_health(hardware: Hardware) -> Iterator[Finding]:
 
 def _none(hardware: Hardware) -> Finding:
     """No GPU: CPU mode, or the finding that explains it."""
+    on_purpose = visible_devices.hides_every_gpu(hardware)
     others = chain(
         driver.check_driver(hardware),
         driver.check_kernel_module(hardware),
@@ -210,9 +211,11 @@ def _none(hardware: Hardware) -> Finding:
     causes = [other.id for other in others if other.severity >= Severity.WARNING]
     cards = all_cards(hardware)
     causes += ["mig.no_slices" for device in hardware.hidden_devices if _unusable(device)]
-    if not causes and (cards or hardware.driver.version):
+    if not causes and not on_purpose and (cards or hardware.driver.version):
         return _unreachable(hardware, cards)
-    what = f"no usable GPU, see `{causes[0]}`: CPU mode until that is fixed" if causes else "no NVIDIA GPU: CPU mode"
+    what = f"no {'usable' if on_purpose else 'NVIDIA'} GPU: CPU mode"
+    if causes:
+        what = f"no usable GPU, see `{causes[0]}`: CPU mode until that is fixed"
     return finding(
         "gpu.none",
         what,

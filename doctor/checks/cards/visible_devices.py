@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from rl_compat.doctor.findings import Finding, Remedy, Severity, finding, ok
 from rl_compat.doctor.remedies import shell, unset
 from rl_compat.doctor.tables.cards import device_ids, names
-from rl_compat.hardware.gpu.cuda_view import Picked, cuda_order, resolve_entry
+from rl_compat.hardware.gpu.cuda_view import Picked, cuda_order, resolve_entry, select_visible
 from rl_compat.hardware.gpu.readings import NvmlDevice, NvmlSlice
 from rl_compat.hardware.types import Device, Hardware
 
@@ -56,9 +56,14 @@ def means_no_gpu(value: str) -> bool:
     return first.lower() in NO_GPU or re.match(r"-[0-9]", first) is not None
 
 
+def hides_every_gpu(hardware: Hardware) -> bool:
+    value = hardware.environment.get(VISIBLE)
+    return value is not None and means_no_gpu(value)
+
+
 def _entries(hardware: Hardware, value: str, entries: list[str]) -> Iterator[Finding]:
     """What is wrong with the entries: where CUDA stops, or reads something else than what was meant."""
-    gpus = _unrestricted(hardware)
+    gpus = every_gpu(hardware)
     listed = [_as_listed(device) for device in gpus]
     picked: list[Picked] = []
     for entry in entries:
@@ -85,7 +90,7 @@ def _entries(hardware: Hardware, value: str, entries: list[str]) -> Iterator[Fin
         yield _finding(hardware, "beside_a_slice", what, only)
 
 
-def _unrestricted(hardware: Hardware) -> list[Device]:
+def every_gpu(hardware: Hardware) -> list[Device]:
     """Every GPU in CUDA's own order, as far as it is known."""
     devices = [*hardware.devices, *hardware.hidden_devices]
     readings = [
@@ -93,6 +98,11 @@ def _unrestricted(hardware: Hardware) -> list[Device]:
         for position, gpu in enumerate(devices)
     ]
     return [devices[reading.index] for reading in cuda_order(readings, hardware.environment)[0]]
+
+
+def selected(gpus: list[Device], value: str | None) -> list[int]:
+    """The positions of the GPUs that a value of CUDA_VISIBLE_DEVICES shows; None is unset."""
+    return [picked.position for picked in select_visible([_as_listed(gpu) for gpu in gpus], value).picked]
 
 
 def _as_listed(device: Device) -> NvmlDevice:

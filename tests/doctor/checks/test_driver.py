@@ -132,11 +132,24 @@ def test_an_old_card_beside_a_new_one_under_a_new_driver_is_a_warning() -> None:
     assert found(check_driver, machine)["driver.legacy"].severity is Severity.WARNING
 
 
-def test_kepler_ends_with_r470() -> None:
+def test_kepler_ends_with_r470_which_is_not_worth_installing_since_no_torch_has_code_for_it() -> None:
     machine = alone(recorded("p40_r580"), "102d", version="580.95.05")
     finding = found(check_driver, machine)["driver.legacy"]
     assert "Tesla K80: R470" in finding.what
-    assert finding.remedies[0].commands[0] == "sudo apt-get install nvidia-driver-470"
+    assert finding.remedies[0].commands[0] == "export CUDA_VISIBLE_DEVICES="
+    assert not any("nvidia-driver" in line for remedy in finding.remedies for line in remedy.commands)
+
+
+def test_an_old_card_that_no_torch_has_code_for_does_not_decide_the_driver_of_a_newer_one() -> None:
+    """A K80 on the bus and a listed RTX 4090: no driver supports both, and that of the newer one stays."""
+    newer = recorded("rtx4090")
+    together = replace(newer, pci_gpus=(*(newer.pci_gpus or ()), PciGpu(bus_id="0000:81:00.0", device_id="102d")))
+
+    findings = found(check_driver, together)
+
+    assert findings["driver.no_common"].severity is Severity.NOTE
+    assert findings["driver.fits"].severity is Severity.OK
+    assert not any(finding.remedies for finding in findings.values())
 
 
 def test_the_word_legacy_of_nvml_is_enough_where_the_bus_is_unknown() -> None:

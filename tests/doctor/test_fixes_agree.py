@@ -1,0 +1,108 @@
+"""Each fix suits the machine that the earlier ones leave, on every recording and with every pair of cards."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+from itertools import pairwise
+
+import pytest
+from fakes.doctor import RECORDINGS, machine
+from recordings.parts import CPU_TORCH, CU124, NEW_TORCH, OLD_TORCH, nvml_device, pci_gpus
+from recordings.parts import machine as composed
+
+from rl_compat.doctor.diagnosis import findings_of, run_checks
+from rl_compat.doctor.findings import Finding
+from rl_compat.doctor.fix import Fix, can_run, plan_fixes, script
+from rl_compat.doctor.repaired import after
+from rl_compat.doctor.table import CHECKS
+from rl_compat.hardware.gpu.catalogue import all_gpus
+from rl_compat.hardware.types import Hardware, TorchBuild
+
+KINDS = {gpu.compute_capability: gpu for gpu in reversed(all_gpus()) if gpu.form in ("datacenter", "consumer")}
+"a card of each compute capability"
+OF_KEPLER = TorchBuild(version="2.5.1+cu118", cuda="11.8", arch_list=("sm_37", *CU124), cuda_available=True)
+SOFTWARE = (
+    {"torch": NEW_TORCH, "driver": "595.45.04", "cuda_version": "13.2"},
+    {"torch": OLD_TORCH, "driver": "580.95.05", "cuda_version": "13.0"},
+    {"torch": CPU_TORCH, "driver": "580.95.05", "cuda_version": "13.0"},
+    {"torch": OF_KEPLER, "driver": "470.256.02", "cuda_version": "11.4"},
+    {"torch": None, "driver": "550.54.14", "cuda_version": "12.4"},
+)
+
+
+def examine(hardware: Hardware) -> list[Finding]:
+    return findings_of(run_checks(CHECKS, hardware))
+
+
+def fixes_of(hardware: Hardware) -> tuple[Fix, ...]:
+    return plan_fixes(examine(hardware), hardware, examine)
+
+
+def commands_of(hardware: Hardware) -> list[str]:
+    return [line for line in script(fixes_of(hardware)) if not line.startswith("#")]
+
+
+def changed_by(fix: Fix) -> set[str]:
+    """The variables, packages and folders that a fix sets, installs, removes or creates, and the driver."""
+    names: set[str] = set()
+    for line in fix.remedy.commands:
+        words = shlex.split(line)
+        if words[0] in ("export", "unset"):
+            names |= {word.partition("=")[0] for word in words[1:]}
+        elif "pip" in words:
+            arguments = pairwise(words[words.index("pip") + 1 :])
+            names |= {
+                re.split("[=<>!]", word)[0]
+                for before, word in arguments
+                if word[0] != "-" and before not in ("--index-url", "--extra-index-url")
+            }
+        elif "venv" in words:
+            names.add(words[-1])
+        elif any("nvidia-driver" in word for word in words):
+            names.add("the driver")
+    return names
+
+
+def assert_sound(hardware: Hardware) -> None:
+    """Nothing is set, installed or removed by two remedies, is installed already, or is needed again afterwards."""
+    fixes = fixes_of(hardware)
+    changes = [name for fix in fixes for name in changed_by(fix)]
+    assert len(changes) == len(set(changes)), [fix.remedy.commands for fix in fixes]
+    fixed, done = hardware, set[str]()
+    for fix in fixes:
+        commands = [line for line in fix.remedy.commands if fix.elsewhere is None and can_run(line, fix.remedy)]
+        for name, version in re.findall(r" ([a-z0-9-]+)==([0-9][^ ']*)", " ".join(commands)):
+            forced = "--force-reinstall" in commands[0] or fixed.software.torch_error is not None
+            assert forced or fixed.software.packages.get(name) != version, commands
+        fixed = after(fixed, commands)
+        done |= changed_by(fix) if commands else set()
+    left = {name for fix in fixes_of(fixed) for name in changed_by(fix)}
+    assert not left & done - {"the driver"}, left
+
+
+@pytest.mark.parametrize("path", sorted(RECORDINGS.glob("*.json")), ids=lambda path: path.stem)
+def test_the_fixes_of_every_recording_are_one_consistent_shell_script(path) -> None:
+    hardware = machine(path.stem)
+
+    assert_sound(hardware)
+
+    lines = list(script(fixes_of(hardware)))
+    shell = shutil.which("sh")
+    assert shell is not None
+    assert subprocess.run([shell, "-n"], input="\n".join(lines), capture_output=True, text=True).stderr == ""
+    assert not (hardware.host.wsl and any("nvidia-driver" in line for line in lines if line[0] != "#"))
+
+
+@pytest.mark.parametrize("first", KINDS, ids=lambda capability: ".".join(map(str, capability)))
+def test_the_fixes_of_every_pair_of_cards_agree(first: tuple[int, int]) -> None:
+    """Both listed by the driver, or the second one on the bus only; the software differs from pair to pair."""
+    for number, second in enumerate(KINDS, list(KINDS).index(first)):
+        software = SOFTWARE[number % len(SOFTWARE)]
+        chosen = (KINDS[first], KINDS[second])
+        cards = tuple(nvml_device(index, gpu.name, total=gpu.memory_bytes) for index, gpu in enumerate(chosen))
+
+        assert_sound(composed(cards, **software))
+        assert_sound(composed(cards[:1], pci=pci_gpus(cards), **software))
