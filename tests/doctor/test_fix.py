@@ -165,7 +165,7 @@ def test_a_machine_with_nothing_to_fix_gets_an_empty_script(capsys: pytest.Captu
 
 
 def test_the_systems_python_is_never_changed() -> None:
-    with pytest.raises(UsageError, match="`--yes` changes virtual environments only") as caught:
+    with pytest.raises(UsageError, match="`--yes`") as caught:
         refuse_system_python({}, prefix=sys.base_prefix)
 
     assert caught.value.exit_code == 2

@@ -46,7 +46,7 @@ def test_the_build_for_card_driver_and_python_is_installed_by_the_python_that_wa
         f"{PYTHON} -m pip install --index-url https://download.pytorch.org/whl/cu126 torch==2.14.1+cu126"
     )
     assert remedy.step is Step.TORCH
-    assert "install torch 2.14.1 for CUDA 12.6" in remedy.what
+    assert "torch 2.14.1" in remedy.what
 
 
 def test_packages_that_go_with_one_torch_are_installed_with_it() -> None:
@@ -100,11 +100,11 @@ class TestDriver:
     def test_one_that_runs_no_torch_of_our_range_is_updated(self) -> None:
         (remedy,) = torch_remedies(with_driver(without(recorded("rtx3090")), "440.100"))
         assert remedy.step is Step.DRIVER
-        assert "450.80.02 or newer" in remedy.what
+        assert "450.80.02" in remedy.what
 
     def test_a_blackwell_card_needs_a_newer_one(self) -> None:
         (remedy,) = torch_remedies(with_driver(without(recorded("rtx5090")), "470.86"))
-        assert "an NVIDIA driver of 525.60.13 or newer" in remedy.what
+        assert "525.60.13" in remedy.what
 
     def test_an_old_card_is_not_sent_past_its_last_branch(self) -> None:
         assert "up to R580" in update_driver(recorded("p40"), "525.60.13").what

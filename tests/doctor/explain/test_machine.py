@@ -113,13 +113,12 @@ def test_the_shared_memory_of_a_container_is_found_to_be_small() -> None:
 
 
 def test_no_driver_is_installed_inside_of_wsl() -> None:
-    steps = {remedy.step for error in ERRORS.values() for remedy in advise(error, machine("wsl_rtx3070"), ()).remedies}
+    advice = [advise(error, machine("wsl_rtx3070"), ()) for error in ERRORS.values()]
 
-    assert Step.SHELL in steps
-    for error in ERRORS.values():
-        found = advise(error, machine("wsl_rtx3070"), ())
+    assert Step.SHELL in {remedy.step for found in advice for remedy in found.remedies}
+    for found in advice:
         if found.concerns == "yes":
-            assert all(remedy.step is not Step.DRIVER for remedy in found.remedies), error.id
+            assert all(remedy.step is not Step.DRIVER for remedy in found.remedies), found
 
 
 def test_in_a_container_the_driver_is_the_hosts() -> None:
