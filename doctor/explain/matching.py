@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 from rl_compat.doctor.explain.patterns import KnownError, Pattern
 from rl_compat.doctor.explain.reading import Line
@@ -25,9 +25,14 @@ PREFIX = re.compile(
     r"""(?:
       \s+
     | [│┃|>❱╭╰═─]+
-    | \(\w[\w.\- ]{0,60}\bpid=\d{1,9}[^)]{0,60}\)     # Ray and vLLM
+    | \((?:\w[\w.:\- ]{0,60}\b)?pid=\d{1,9}[^)]{0,60}\) # Ray and vLLM
     | \((?:raylet|autoscaler|driver)[^)]{0,60}\)
-    | \[(?:rank|default)?\d{1,4}\]:?(?=[\s\[])        # torchrun, NCCL
+    | \[(?:rank|default)\d{1,5}\]:?                   # torchrun
+    | \[\d{1,4}\]:?(?=[\s\[])(?!\s+[+\-]\s)           # NCCL, but no job of a shell
+    | \[\d{1,4},\d{1,4}\]<std(?:out|err)>:           # mpirun
+    | \d{1,5}:\ (?=\S)                              # srun --label
+    | \[pod/[\w./\-]{1,160}\]                       # kubectl logs --prefix
+    | [\w.\-]{1,60}[\-_]\d{1,4}\ {1,20}\|             # docker compose
     | \[?\d{4}[-/]\d\d[-/]\d\d[T ,]?                  # dates and times
     | \d\d:\d\d:\d\d(?:[.,]\d{1,9})?Z?\]?
     | (?:INFO|WARNING|ERROR|DEBUG|CRITICAL|WARN|FATAL)\b[: ]?\s*(?:\d\d-\d\d)?
@@ -185,7 +190,10 @@ def _search(text: _Text, error: KnownError, matches: dict[str, ErrorMatch]) -> N
 def _spans(text: _Text, pattern: Pattern) -> list[tuple[int, int]]:
     if pattern.literal not in text.lower:
         return []
-    return [found.span() for found in pattern.regex.finditer(text.text) if found.end() > text.old]
+    if not pattern.whole_line:
+        return [found.span() for found in pattern.regex.finditer(text.text) if found.end() > text.old]
+    lines = [line for line in pairwise((0, *text.ends)) if line[1] > text.old]
+    return [line for line in lines if pattern.regex.fullmatch(text.text, *line)]
 
 
 def _without_general(matches: dict[str, ErrorMatch]) -> list[ErrorMatch]:

@@ -61,6 +61,8 @@ class Pattern:
     regex: re.Pattern[str]
     literal: str
     "in lower case; text without it cannot match"
+    whole_line: bool = False
+    "whether it has to match a whole line, without its prefix: the text in the table begins with `^`"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,17 +108,19 @@ class KnownError:
 
 @cache
 def known_errors() -> tuple[KnownError, ...]:
-    """Every row, in the order of the table."""
+    """Every row, in the order of the tables."""
     table = read_table("errors")
     layers = [FaultLayer(**_with_tuples(row)) for row in table["layers"]]
     depth = {layer.id: index for index, layer in enumerate(layers)}
-    return tuple(_known_error(row, layers, depth) for row in table["errors"])
+    rows = [*table["errors"], *read_table("errors_distributed")["errors"]]
+    return tuple(_known_error(row, layers, depth) for row in rows)
 
 
 def compile_pattern(text: str) -> Pattern:
     """A pattern of the table, compiled. White space in it matches any amount, including none."""
-    squeezed = re.sub(r"(?: |\\s)[*+?]?", "", text)
-    return Pattern(text, re.compile(squeezed, re.IGNORECASE), required_literal(squeezed).lower())
+    whole_line = text.startswith("^")
+    squeezed = re.sub(r"(?: |\\s)[*+?]?", "", text.removeprefix("^").removesuffix("$") if whole_line else text)
+    return Pattern(text, re.compile(squeezed, re.IGNORECASE), required_literal(squeezed).lower(), whole_line)
 
 
 def required_literal(pattern: str) -> str:

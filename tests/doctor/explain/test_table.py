@@ -75,7 +75,9 @@ def test_texts_are_in_the_style_of_the_doctor() -> None:
 def _is_a_name(text: str) -> bool:
     """Whether a text begins with a name that has a capital, such as CUDA or Ray."""
     names = "CUDA|DeepSpeed|NCCL|NVML|NaN|NumPy|Triton|TensorRT|Ray|RBF|NVIDIA|Weights|Python|Volta|Maxwell|Blackwell"
-    return re.match(rf"(?:{names}|Inductor|FlashAttention)\b", text) is not None
+    return (
+        re.match(rf"(?:{names}|Inductor|FlashAttention|FSDP|GPUs|InfiniBand|Kubernetes|NFS|NVLS)\b", text) is not None
+    )
 
 
 def test_steps_and_sureness_are_the_doctors() -> None:
@@ -129,7 +131,7 @@ def test_every_message_of_the_knowledge_base_is_recognised(messages: dict[str, s
 def test_every_pattern_recognises_what_it_describes(error: KnownError, pattern: Pattern) -> None:
     text = _example(parser.parse(pattern.text))
 
-    for line in (text, f"RuntimeError: {text} "):
+    for line in (text, f"[rank0]: {text} " if pattern.whole_line else f"RuntimeError: {text} "):
         found = find_errors([[Line(1, line)]], [error])
         assert [match.error.id for match in found.matches] == [error.id], line
 
