@@ -15,7 +15,7 @@ from rl_compat.config.report import KeyVerdict, Problem, refusal
 from rl_compat.config.rules.inert import inert_settings
 from rl_compat.config.rules.validate import problems, validate
 from rl_compat.config.settings import build, settings, settings_by_algorithm, values_of
-from rl_compat.config.suggest import RENAMED, means_ours, suggestion
+from rl_compat.config.suggest import means_ours, suggestion
 from rl_compat.config.toml_file import read_toml
 from rl_compat.config.types import RunConfig
 from rl_compat.config.values import NONE_WORDS, Mismatch, alternatives, coerce, parse_text, unquote
@@ -242,7 +242,7 @@ def _apply_foreign(given: _Given, dialect: Dialect, arguments: Sequence[Argument
 
 
 def _unknown_key(dialect: Dialect | None, argument: Argument) -> KeyVerdict:
-    close = dialect.nearest_key(argument.key) if dialect and argument.key not in RENAMED else None
+    close = dialect.nearest_key(argument.key) if dialect else None
     if close is not None and means_ours(argument.key) and not _is_closer(argument.key, close, settings()):
         close = None
     hint = f"did you mean `{close}`" if close else suggestion(argument.key)

@@ -8,40 +8,6 @@ from difflib import get_close_matches
 from rl_compat.config.settings import sections, settings
 from rl_compat.errors import nearest
 
-RENAMED = {
-    "algorithm.clip_cov_fraction": "algorithm.clip_cov.fraction",
-    "algorithm.clip_cov_high": "algorithm.clip_cov.high",
-    "algorithm.clip_cov_low": "algorithm.clip_cov.low",
-    "algorithm.cost_limit": "algorithm.lagrangian.cost_limit",
-    "algorithm.dro_beta": "algorithm.dro.beta",
-    "algorithm.kl_controller": "algorithm.kl_controller.type",
-    "algorithm.kl_cov_coef": "algorithm.kl_cov.coef",
-    "algorithm.kl_cov_fraction": "algorithm.kl_cov.fraction",
-    "algorithm.kl_horizon": "algorithm.kl_controller.horizon",
-    "algorithm.kl_target": "algorithm.kl_controller.target",
-    "algorithm.lagrange_init": "algorithm.lagrangian.init",
-    "algorithm.lagrange_lr": "algorithm.lagrangian.lr",
-    "algorithm.lagrange_max": "algorithm.lagrangian.max",
-    "algorithm.reward_part_weights": "algorithm.gdpo.weights",
-    "algorithm.reward_parts": "algorithm.gdpo.parts",
-    "algorithm.sapo_tau_negative": "algorithm.sapo.tau_negative",
-    "algorithm.sapo_tau_positive": "algorithm.sapo.tau_positive",
-    "off_policy.vtrace": "off_policy.vtrace.enabled",
-    "off_policy.vtrace_c": "off_policy.vtrace.c",
-    "off_policy.vtrace_rho": "off_policy.vtrace.rho",
-    "preference.beta": "algorithm.dpo.beta",
-    "preference.desirable_weight": "algorithm.kto.desirable_weight",
-    "preference.label_smoothing": "algorithm.dpo.label_smoothing",
-    "preference.length_normalized": "algorithm.dpo.length_normalized",
-    "preference.loss": "algorithm.dpo.loss",
-    "preference.margin": "algorithm.reward_model.margin",
-    "preference.reference_free": "algorithm.dpo.reference_free",
-    "preference.undesirable_weight": "algorithm.kto.undesirable_weight",
-    "supervised.loss_on": "algorithm.sft.loss_on",
-    "supervised.packing": "algorithm.sft.packing",
-}
-"a key of an earlier version to the key that replaced it"
-
 OTHER_NAMES = {
     "actor.lr": ("optimizer.actor_lr",),
     "critic.lr": ("optimizer.critic_lr",),
@@ -76,8 +42,6 @@ OTHER_NAMES = {
 
 def suggestion(key: str) -> str:
     """A sentence that names the nearest valid key and its section, or the sections."""
-    if normalize(key) in RENAMED:
-        return f"it is now `{RENAMED[normalize(key)]}`"
     if normalize(key) in sections():
         return _names_in(normalize(key))
     section, _, name = normalize(key).rpartition(".")
@@ -88,8 +52,8 @@ def suggestion(key: str) -> str:
         _did_you_mean(OTHER_NAMES.get(f"{section}.{name}", OTHER_NAMES.get(name, ())))
         or _same_name_elsewhere(section, name)
         or _other_name(f"{section}.{name}")
-        or _other_name(name)
         or _near_in_section(section, name)
+        or _other_name(name)
         or _near_anywhere(name)
         or _section_hint(section)
         or f"the sections are {', '.join(f'[{name}]' for name in sections())}"
@@ -140,8 +104,9 @@ def _other_name(key: str) -> str | None:
 
 def _near_in_section(section: str, name: str) -> str | None:
     section = section if section in sections() else nearest(section, sections()) or ""
-    close = nearest(name, [setting.name for setting in settings().values() if setting.section == section])
-    return _did_you_mean((f"{section}.{close}",)) if close else None
+    names = {key.removeprefix(f"{section}.").replace(".", "_"): key for key in settings() if key.startswith(section)}
+    close = nearest(name, names) if section else None
+    return _did_you_mean((names[close],)) if close else None
 
 
 def _near_anywhere(name: str) -> str | None:

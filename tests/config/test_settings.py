@@ -10,7 +10,6 @@ import pytest
 from rl_compat.config.limits import NotEmpty, Range
 from rl_compat.config.rules.validate import problems
 from rl_compat.config.settings import replace, sections, settings, values_of
-from rl_compat.config.suggest import RENAMED
 from rl_compat.config.types import RunConfig
 from rl_compat.config.values import violations
 
@@ -83,6 +82,3 @@ def test_a_broken_limit_is_named_with_the_value(value: Any, annotation: Any, wor
     assert all(word in violation for word in words)
 
 
-def test_a_key_of_an_earlier_version_leads_to_one_that_exists() -> None:
-    assert set(RENAMED.values()) <= set(settings())
-    assert not set(RENAMED) & set(settings())
