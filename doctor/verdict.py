@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from rl_compat.capability.devices import capability_text
-from rl_compat.config.embedded import embedded_config
+from rl_compat.config.given import config_of
 from rl_compat.config.types import RunConfig
 from rl_compat.doctor.repaired import repaired_machines
 from rl_compat.errors import RLCompatError
@@ -116,7 +116,7 @@ def largest_models(hardware: Hardware) -> tuple[LargestModel, ...]:
 
 def largest_model(hardware: Hardware, method: str, run: str, values: Mapping[str, str | int]) -> LargestModel:
     """The largest model for one method, by bisection."""
-    config = embedded_config(run, values)
+    config = config_of(values, run=run)
     settings = tuple(f"{key}={value}" for key, value in values.items())
     low, high = 0, len(LADDER)
     best: Plan | None = None

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rl_compat.config.embedded import embedded_runs
-from rl_compat.config.load import load_values
+from rl_compat.config.given import embedded_runs
+from rl_compat.config.load import default_run, load_values
 from rl_compat.config.report import warnings_of
 from rl_compat.config.settings import sections
 from rl_compat.config.toml_file import flat
@@ -78,11 +78,11 @@ def train(
     or several of them; Python functions run in this process without a time limit. `data` and `validation_data` are
     names of `data.train_files`, a `datasets.Dataset` or `IterableDataset`, a list of rows, a function that returns an
     iterator over rows, or a list of these; with `data` and without `validation_data` there is no validation.
-    `callbacks` are `Callback` objects or functions of step and metrics. `settings` is a settings file or the name of a
-    built-in one, and `values` are sections of the settings: `trainer={"num_steps": 100}`. The four sections that have a
-    parameter of their own are given by it as a dict, such as `algorithm={"name": "grpo", "group_size": 4}` or
-    `data={"train_files": [dataset], "max_prompt_length": 64}`. `pool` is the device, by default the first GPU, or the
-    CPU without one.
+    `callbacks` are `Callback` objects or functions of step and metrics. `settings` is a settings file or the name
+    of a built-in one, by default `gsm8k` unless other data or an algorithm for offline data is given, and `values`
+    are sections of the settings: `trainer={"num_steps": 100}`. The four sections that have a parameter of their own
+    are given by it as a dict, such as `algorithm={"name": "grpo", "group_size": 4}` or `data={"train_files":
+    [dataset], "max_prompt_length": 64}`. `pool` is the device, by default the first GPU, or the CPU without one.
 
     Warnings and progress go to the logger `rl_compat`. Raises ConfigError, DataError, ModelError, RewardError,
     HardwareError, DoesNotFitError or CheckpointError; an error after the first step leaves the newest finished step in
@@ -101,7 +101,10 @@ def train(
     for key in ("data.train_files", "data.val_files"):
         if key in given:
             given[key] = _named_data(given[key], key.partition(".")[2], datasets)
-    loaded = load_values(_settings_file(settings), given)
+    file, why = default_run(given) if settings is None else (_settings_file(settings), "")
+    loaded = load_values(file, given)
+    for note in (why, *loaded.notes) if why else loaded.notes:
+        logger.info(note)
     for sentence in warnings_of(loaded.report):
         logger.warning(sentence)
     machine = (pool or ResourcePool.auto()).hardware
@@ -150,10 +153,8 @@ class _LogReporter:
         logger.debug("%s %d of %d", name, done, total)
 
 
-def _settings_file(settings: str | Path | None) -> Path | None:
-    if settings is None or Path(settings).exists():
-        return None if settings is None else Path(settings)
-    return embedded_runs().get(str(settings), Path(settings))
+def _settings_file(settings: str | Path) -> Path:
+    return Path(settings) if Path(settings).exists() else embedded_runs().get(str(settings), Path(settings))
 
 
 def _flat(values: Mapping[str, Any]) -> dict[str, Any]:

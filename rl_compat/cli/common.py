@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -10,8 +11,9 @@ import typer
 
 from rl_compat import verl
 from rl_compat.cli.render import print_note, print_table, print_warning
-from rl_compat.config.embedded import DEFAULT, embedded_runs
-from rl_compat.config.load import LoadedConfig, load_config
+from rl_compat.config.arguments import split_argument
+from rl_compat.config.given import embedded_runs
+from rl_compat.config.load import LoadedConfig, default_run, load_config
 from rl_compat.config.report import COLUMNS, render_report, warnings_of
 from rl_compat.config.settings import settings
 from rl_compat.errors import ConfigError
@@ -25,7 +27,8 @@ Settings = Annotated[
     typer.Argument(
         metavar="[RUN.TOML] [KEY=VALUE]...",
         help="A settings file, or the name of a built-in one (sums, gsm8k, gsm8k-cpu, sft-gsm8k), followed by "
-        "settings that override it. If a setting is given twice, the last value wins.",
+        "settings that override it; without a file they change gsm8k. If a setting is given twice, the last value "
+        "wins.",
     ),
 ]
 
@@ -45,7 +48,7 @@ def new_app() -> typer.Typer:
 
 
 def read_settings(arguments: list[str] | None) -> LoadedConfig:
-    """The configuration from at most one settings file and `key=value` pairs; `gsm8k` if there are no arguments.
+    """The configuration from at most one settings file and `key=value` pairs; without a file, they change `gsm8k`.
 
     Reports on stderr how verl's keys were translated and which settings have no effect. Raises ConfigError.
     """
@@ -55,8 +58,11 @@ def read_settings(arguments: list[str] | None) -> LoadedConfig:
         raise ConfigError(
             f"`{files[0]}` and `{files[1]}` are both settings files", hint="give one file, then `key=value`"
         )
-    file = _settings_file(files[0]) if files else None if given else embedded_runs()[DEFAULT]
-    loaded = load_config(file, [text for text in given if text not in files], dialect=verl)
+    pairs = [text for text in given if text not in files]
+    named = {argument.key: argument.value for argument in map(split_argument, pairs)}
+    file, why = (_settings_file(files[0]), "") if files else default_run(named, verl)
+    loaded = load_config(file, pairs, dialect=verl)
+    loaded = replace(loaded, notes=(why, *loaded.notes)) if why else loaded
     show_report(loaded)
     return loaded
 

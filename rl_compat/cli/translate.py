@@ -69,8 +69,7 @@ def _judged(words: list[str]) -> LoadedConfig:
         return judge_config(Path(first), rest, dialect=verl)
     if "=" not in first and first[0] not in "~-" and split_program(words).module is None:
         raise UsageError(f"file `{first}` does not exist", hint="give a script, a YAML file or `key=value` pairs")
-    source = read_words(words)
-    return judge_config(None, source.arguments, dialect=verl)
+    return judge_config(None, read_words(words), dialect=verl)
 
 
 def _summary(report: tuple[KeyVerdict, ...]) -> str:

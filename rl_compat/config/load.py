@@ -2,40 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 from types import NoneType
-from typing import Any, Literal
+from typing import Any
 
+from rl_compat.algorithms.table import ALGORITHMS, is_offline
 from rl_compat.config.arguments import Argument, last_of_each, split_arguments
-from rl_compat.config.dialect import Dialect
+from rl_compat.config.dialect import Dialect, ForeignArguments
+from rl_compat.config.given import GivenValues, Source, embedded_runs
+from rl_compat.config.options import checked_value
 from rl_compat.config.report import KeyVerdict, Problem, refusal
+from rl_compat.config.rules.conflicts import problems, validate
 from rl_compat.config.rules.inert import inert_settings
-from rl_compat.config.rules.validate import problems, validate
-from rl_compat.config.settings import build, settings, settings_by_algorithm, values_of
+from rl_compat.config.settings import build, settings, values_of
 from rl_compat.config.suggest import means_ours, suggestion
-from rl_compat.config.toml_file import read_toml
 from rl_compat.config.types import RunConfig
-from rl_compat.config.values import NONE_WORDS, Mismatch, alternatives, coerce, parse_text, unquote
+from rl_compat.config.values import NONE_WORDS, Mismatch, alternatives, parse_text, unquote
 from rl_compat.errors import ConfigError
 
-Source = Literal["default", "file", "command line", "verl", "algorithm"]
-"`algorithm` is a value that `algorithm.name` sets"
-
-PATHS = (
-    "model.path",
-    "model.critic_path",
-    "model.tokenizer",
-    "model.chat_template",
-    "data.train_files",
-    "data.val_files",
-    "reward.functions",
-    "trainer.output_dir",
-    "trainer.resume",
-)
-"paths in which a leading `~` is the home folder"
+DEFAULT_RUN = "gsm8k"
+"the built-in run that `rlc train` changes if no file is named"
+ON_DEFAULT_RUN = {
+    "data.train_files": (("gsm8k",), "gsm8k", "[gsm8k]"),
+    **dict.fromkeys(("algorithm.name", "algorithm"), tuple(name for name in ALGORITHMS if not is_offline(name))),
+}
+"settings with whose other values nothing of that run is left"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,33 +41,19 @@ class LoadedConfig:
     sources: Mapping[str, Source] = field(default_factory=dict)
     "dotted native key to its source, for every key"
     notes: tuple[str, ...] = ()
-    "notes on how a script or YAML file was read"
-
-
-@dataclass(slots=True)
-class _Given:
-    """Values collected so far, each with its source and place, and the verdict on each argument."""
-
-    dialect: Dialect | None = None
-    values: dict[str, Any] = field(default_factory=dict)
-    sources: dict[str, Source] = field(default_factory=dict)
-    origins: dict[str, str] = field(default_factory=dict)
-    report: list[KeyVerdict] = field(default_factory=list)
-
-    def put(self, key: str, value: Any, source: Source, origin: str) -> None:
-        self.values[key] = _expand_home(key, value)
-        self.sources[key] = source
-        self.origins[key] = origin
-
-    def drop(self, key: str) -> None:
-        for table in (self.values, self.sources, self.origins):
-            table.pop(key, None)
+    "notes on how a script or YAML file was read, and on values that follow others"
 
 
 def load_config(
-    path: Path | None = None, overrides: Sequence[str | Argument] = (), *, dialect: Dialect | None = None
+    path: Path | None = None,
+    overrides: Sequence[str | Argument] | ForeignArguments = (),
+    *,
+    dialect: Dialect | None = None,
 ) -> LoadedConfig:
-    """Load defaults, the file, keys of the dialect and native arguments; later ones override. Raises ConfigError."""
+    """Load defaults, the file, keys of the dialect and native arguments; later ones override. Raises ConfigError.
+
+    Values of a settings file that ships with the package give way to the others where both cannot hold.
+    """
     loaded, given = _judge(path, overrides, dialect)
     error = refusal(loaded.report)
     if error is not None:
@@ -83,7 +63,10 @@ def load_config(
 
 
 def judge_config(
-    path: Path | None = None, overrides: Sequence[str | Argument] = (), *, dialect: Dialect | None = None
+    path: Path | None = None,
+    overrides: Sequence[str | Argument] | ForeignArguments = (),
+    *,
+    dialect: Dialect | None = None,
 ) -> LoadedConfig:
     """Like `load_config`, but a key that cannot be honoured is a verdict, and the other keys make the configuration.
 
@@ -99,65 +82,63 @@ def judge_config(
 
 def load_values(path: Path | None, values: Mapping[str, Any]) -> LoadedConfig:
     """Load defaults, the file and Python values by dotted key; later ones override. Raises ConfigError."""
-    given = _Given()
+    given = GivenValues()
     if path is not None:
-        for key, read in read_toml(path).items():
-            given.put(key, read.value, "file", read.origin)
+        given.read(path)
     for key, value in values.items():
         if key not in settings():
             raise ConfigError(f"there is no setting `{key}`", hint=suggestion(key))
-        try:
-            given.put(key, coerce(value, settings()[key].hint), "command line", f"`{key}`")
-        except Mismatch as error:
-            raise ConfigError(f"`{key}` takes {error.expected}, not `{value!r}`", hint=error.hint) from error
-    config = _complete(given)
+        given.put(key, checked_value(key, value, key=key), "command line", "")
+    config = given.complete()
     validate(config, given.origins)
-    sources = {key: given.sources.get(key, "default") for key in settings()}
-    return LoadedConfig(config=config, report=inert_settings(config, list(values)), sources=sources)
+    return _loaded(given, config, inert_settings(config, list(values)))
 
 
-def config_of(values: Mapping[str, Any]) -> RunConfig:
-    """The configuration of a file with these values by dotted key, including derived values.
-
-    The values are not checked, so the standard library suffices.
-    """
-    given = _Given()
-    for key, value in values.items():
-        given.put(key, value, "file", "")
-    return _complete(given)
+def default_run(given: Mapping[str, Any], dialect: Dialect | None = None) -> tuple[Path | None, str]:
+    """The built-in run that values by dotted key change if no file is named; without one, the reason for it."""
+    if dialect is not None and any(key not in settings() and dialect.is_key(key) for key in given):
+        return None, ""
+    own = [key for key, usual in ON_DEFAULT_RUN.items() if key in given and given[key] not in usual]
+    if not own:
+        return embedded_runs()[DEFAULT_RUN], ""
+    return None, f"`{own[0]}` is not that of the built-in run `{DEFAULT_RUN}`: settings that are not given are defaults"
 
 
 def _judge(
-    path: Path | None, overrides: Sequence[str | Argument], dialect: Dialect | None
-) -> tuple[LoadedConfig, _Given]:
-    given = _Given(dialect=dialect)
-    notes: tuple[str, ...] = ()
-    if path is not None and dialect is not None and dialect.is_file(path):
-        reading = dialect.read_file(path, [str(text) for text in overrides])
-        overrides, notes = reading.arguments, tuple(reading.notes)
+    path: Path | None, overrides: Sequence[str | Argument] | ForeignArguments, dialect: Dialect | None
+) -> tuple[LoadedConfig, GivenValues]:
+    given = GivenValues()
+    whole: ForeignArguments | None = None
+    if isinstance(overrides, ForeignArguments):
+        whole = overrides
+    elif path is not None and dialect is not None and dialect.is_file(path):
+        whole = dialect.read_file(path, [str(text) for text in overrides])
     elif path is not None:
-        for key, read in read_toml(path).items():
-            given.put(key, read.value, "file", read.origin)
-    default = (lambda key: None) if dialect is None else dialect.default_text
-    texts = split_arguments(overrides, default=default)
+        given.read(path)
+    if whole is not None:
+        overrides = whole.arguments
+        given.notes += whole.notes
+    assert not isinstance(overrides, ForeignArguments)
+    texts = split_arguments(overrides, default=(lambda key: None) if dialect is None else dialect.default_text)
     arguments, replaced = last_of_each(_in_full(texts if dialect is None else dialect.expand(texts)))
     given.report += [_replaced(earlier, later) for earlier, later in replaced]
-    _apply(given, arguments)
+    _apply(given, arguments, dialect, is_whole=whole is not None)
     chosen = set(given.values)
-    config = _complete(given)
+    config = given.complete()
+    verl = given.keys_of("verl")
+    report = [*given.report, *inert_settings(config, given.keys_of("file", "command line"))]
+    if dialect is not None and (verl or whole is not None):
+        reasons = {line.native_key: line.reason for line in inert_settings(config, verl)}
+        report = [_idle(line, reasons) for line in report]
+        report += dialect.defaults_that_differ(config, chosen)
     position = {argument.key: number for number, argument in enumerate(arguments)}
-    report = sorted(_finished(given, config, chosen), key=lambda line: position.get(line.key, len(position)))
+    report = sorted(report, key=lambda line: position.get(line.key, len(position)))
+    return _loaded(given, config, tuple(report)), given
+
+
+def _loaded(given: GivenValues, config: RunConfig, report: tuple[KeyVerdict, ...]) -> LoadedConfig:
     sources = {key: given.sources.get(key, "default") for key in settings()}
-    return LoadedConfig(config=config, report=tuple(report), sources=sources, notes=notes), given
-
-
-def _finished(given: _Given, config: RunConfig, chosen: Collection[str]) -> list[KeyVerdict]:
-    """The report, with settings that have no effect and, if the dialect's keys were used, its differing defaults."""
-    verl = [key for key, source in given.sources.items() if source == "verl"]
-    own = [key for key, source in given.sources.items() if source in ("file", "command line")]
-    reasons = {line.native_key: line.reason for line in inert_settings(config, verl)}
-    report = [*(_idle(line, reasons) for line in given.report), *inert_settings(config, own)]
-    return [*report, *given.dialect.defaults_that_differ(config, chosen)] if verl and given.dialect else report
+    return LoadedConfig(config=config, report=report, sources=sources, notes=tuple(given.notes))
 
 
 def _idle(line: KeyVerdict, reasons: Mapping[str | None, str]) -> KeyVerdict:
@@ -174,21 +155,24 @@ def _in_full(arguments: Sequence[Argument]) -> list[Argument]:
     ]
 
 
-def _apply(given: _Given, arguments: Sequence[Argument]) -> None:
-    """Split arguments into native ones and those of the dialect."""
-    foreign = [argument for argument in arguments if given.dialect and _is_foreign(given.dialect, argument)]
+def _apply(given: GivenValues, arguments: Sequence[Argument], dialect: Dialect | None, *, is_whole: bool) -> None:
+    """Add native arguments, and those of the dialect: all that it knows in a whole command of its own."""
+    foreign = []
+    if dialect is not None:
+        foreign = [
+            argument
+            for argument in arguments
+            if _is_foreign(dialect, argument) or (is_whole and dialect.is_key(argument.key))
+        ]
     for argument in arguments:
         if argument not in foreign:
-            _apply_native(given, argument, with_verdict=bool(foreign))
-    if foreign and given.dialect:
-        _apply_foreign(given, given.dialect, foreign)
-
-
-def _complete(given: _Given) -> RunConfig:
-    """The configuration, with the values that follow from the algorithm's name and the batch size."""
-    _follow_algorithm(given)
-    _follow_batch_size(given)
-    return build(given.values)
+            _apply_native(given, argument, dialect, with_verdict=bool(foreign) or is_whole)
+    if foreign and dialect is not None:
+        native = given.keys_of("command line")
+        translation = dialect.translate(foreign, base=build(given.values), given_natively=native)
+        for key, value in translation.values.items():
+            given.put(key, value, "verl", f"`{translation.origins[key]}`")
+        given.report += translation.verdicts
 
 
 def _is_foreign(dialect: Dialect, argument: Argument) -> bool:
@@ -199,14 +183,14 @@ def _is_foreign(dialect: Dialect, argument: Argument) -> bool:
     return nothing and dialect.is_key(argument.key)
 
 
-def _apply_native(given: _Given, argument: Argument, *, with_verdict: bool) -> None:
+def _apply_native(given: GivenValues, argument: Argument, dialect: Dialect | None, *, with_verdict: bool) -> None:
     """Add one native argument to the values, with a verdict if the other arguments have one."""
     key, entry = _setting_and_entry(argument.key)
     if argument.problem:
         given.report.append(_refused(argument, argument.problem, argument.hint))
         return
     if key is None:
-        given.report.append(_unknown_key(given.dialect, argument))
+        given.report.append(_unknown_key(dialect, argument))
         return
     if argument.deletes:
         given.drop(key)
@@ -233,14 +217,6 @@ def _setting_and_entry(key: str) -> tuple[str | None, str]:
     return name, key.removeprefix(f"{name}.")
 
 
-def _apply_foreign(given: _Given, dialect: Dialect, arguments: Sequence[Argument]) -> None:
-    native = [key for key, source in given.sources.items() if source == "command line"]
-    translation = dialect.translate(arguments, base=build(given.values), given_natively=native)
-    for key, value in translation.values.items():
-        given.put(key, value, "verl", f"from `{translation.origins[key]}`")
-    given.report += translation.verdicts
-
-
 def _unknown_key(dialect: Dialect | None, argument: Argument) -> KeyVerdict:
     close = dialect.nearest_key(argument.key) if dialect else None
     if close is not None and means_ours(argument.key) and not _is_closer(argument.key, close, settings()):
@@ -262,7 +238,7 @@ def _refused(argument: Argument, reason: str, hint: str | None) -> KeyVerdict:
     )
 
 
-def _unusable(problem: Problem, given: _Given) -> KeyVerdict:
+def _unusable(problem: Problem, given: GivenValues) -> KeyVerdict:
     """A value that validation rejects, under the key that set it."""
     origin = given.origins.get(problem.key, "")
     line = next((line for line in given.report if f"{line.key}={line.value}`" in origin), None)
@@ -281,23 +257,3 @@ def _replaced(earlier: Argument, later: Argument) -> KeyVerdict:
     return KeyVerdict(
         key=earlier.key, value=earlier.value, verdict="without effect", reason=reason, warn=earlier.value != later.value
     )
-
-
-def _follow_algorithm(given: _Given) -> None:
-    """Set the defaults of the algorithm, where nothing else sets a value."""
-    for key, value in settings_by_algorithm(given.values).items():
-        given.put(key, value, "algorithm", f"from `algorithm.name={given.values['algorithm.name']}`")
-
-
-def _follow_batch_size(given: _Given) -> None:
-    """Set one optimizer step per batch, unless a mini-batch size is given."""
-    batch, mini = "trainer.batch_size", "trainer.mini_batch_size"
-    if batch in given.values and mini not in given.values:
-        given.put(mini, given.values[batch], "default", given.origins[batch])
-
-
-def _expand_home(key: str, value: Any) -> Any:
-    if isinstance(value, tuple):
-        return tuple(_expand_home(key, item) for item in value)
-    starts = key in PATHS and isinstance(value, str) and value.startswith("~")
-    return str(Path(value).expanduser()) if starts else value

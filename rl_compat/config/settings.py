@@ -6,7 +6,7 @@ import ast
 import dataclasses
 import inspect
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -116,13 +116,13 @@ def replace(config: Part, values: Mapping[str, Any]) -> Part:
     return dataclasses.replace(config, **own)  # type: ignore[type-var]
 
 
-def settings_by_algorithm(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Dotted key to value for what the algorithm's name sets and `values` do not."""
+def settings_by_algorithm(values: Mapping[str, Any], given: Collection[str]) -> dict[str, Any]:
+    """Dotted key to value for what the name of the algorithm in `values` sets; `given` keeps its values."""
     row = ALGORITHMS.get(values.get("algorithm.name", ""))
     if row is None:
         return {}
     defaults = {**({"algorithm.group_size": GROUP_SIZE} if row.needs_groups else {}), **row.defaults}
-    return {key: _follow(value, values) for key, value in defaults.items() if key not in values}
+    return {key: _follow(value, values) for key, value in defaults.items() if key not in given}
 
 
 def _follow(value: Any, values: Mapping[str, Any]) -> Any:

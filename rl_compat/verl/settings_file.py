@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from rl_compat.config.dump import COMMENT_WIDTH, format_value
-from rl_compat.config.load import LoadedConfig, config_of
+from rl_compat.config.given import GIVEN, config_of
+from rl_compat.config.load import LoadedConfig
 from rl_compat.config.report import KeyVerdict
 from rl_compat.config.settings import sections, settings, values_of
 from rl_compat.errors import ConfigError
@@ -41,7 +42,7 @@ def write_toml(path: Path, text: str) -> None:
 
 def _needed(loaded: LoadedConfig, wanted: Mapping[str, Any]) -> list[str]:
     """The settings that a file needs to load to these values, in the order of the settings."""
-    given = {key for key, source in loaded.sources.items() if source not in ("default", "algorithm")}
+    given = {key for key, source in loaded.sources.items() if source in GIVEN}
     keys = {key for key in given if wanted[key] != settings()[key].default}
     read_back = values_of(config_of({key: wanted[key] for key in keys}))
     return [key for key in settings() if key in keys or read_back[key] != wanted[key]]

@@ -221,7 +221,7 @@ def test_rows_of_a_large_problem_are_capped_and_counted(
 
 
 def test_the_shipped_test_questions_are_fine(check: Check) -> None:
-    code, shown = check("data.train_files=arithmetic", "data.max_prompt_length=1024")
+    code, shown = check("data.train_files=arithmetic", "data.val_files=gsm8k", "data.max_prompt_length=1024")
     train, test = shown["files"]
     assert (train["name"], test["name"], test["split"], test["num_rows"]) == ("arithmetic", "gsm8k", "test", 1319)
     assert (code, problems(shown, spoils=True), shown["shared"]) == (0, [], [])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from fakes.facts import facts
 
 from rl_compat.config.arguments import last_of_each, split_arguments
 from rl_compat.errors import ConfigError
@@ -57,27 +58,24 @@ def test_the_environment_is_filled_in(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("texts", "problem"),
     [
-        (["a.b=${a.c}"], "`a.c`"),
-        (["a.b=${HOMEDIR}/x"], "`HOMEDIR`"),
-        (["a.b=${a.c}", "a.c=${a.b}"], "`a.b`"),
-        (["a.b=${oc.env:RLC_NOT_SET}"], "`RLC_NOT_SET`"),
-        (["a.b=${my.resolver:1}"], "`${my.resolver:1}`"),
+        (["a.b=${a.c}"], "a.c"),
+        (["a.b=${HOMEDIR}/x"], "HOMEDIR"),
+        (["a.b=${a.c}", "a.c=${a.b}"], "a.b"),
+        (["a.b=${oc.env:RLC_NOT_SET}"], "RLC_NOT_SET"),
+        (["a.b=${my.resolver:1}"], "${my.resolver:1}"),
     ],
 )
 def test_a_reference_that_leads_nowhere_is_the_problem_of_its_argument(texts: list[str], problem: str) -> None:
     argument = split_arguments(texts)[0]
 
-    assert argument.problem is not None
-    assert problem in argument.problem
+    assert problem in facts(argument.problem)
     assert argument.text == texts[0]
     assert argument.hint or texts == ["a.b=${a.c}", "a.c=${a.b}"]
 
 
-@pytest.mark.parametrize(
-    ("text", "message"), [("word", "`word` is not of the form `key=value`"), ("=1", "does not start with a key")]
-)
-def test_arguments_that_cannot_be_read_are_refused(text: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+@pytest.mark.parametrize("text", ["word", "=1"])
+def test_arguments_that_cannot_be_read_are_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
         split_arguments([text])
 
 

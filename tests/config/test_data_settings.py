@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from fakes.facts import facts
 
 from rl_compat.config.load import load_config
 from rl_compat.errors import ConfigError
@@ -26,5 +27,6 @@ def test_a_column_that_the_rows_do_not_have_is_said_to_be_without_effect(key: st
 
 @pytest.mark.parametrize("weights", ["1", "1,2,3"])
 def test_a_mixture_needs_one_weight_per_name(weights: str) -> None:
-    with pytest.raises(ConfigError, match=r"`data.train_files` has 2 names"):
+    with pytest.raises(ConfigError) as caught:
         load_config(None, ["data.train_files=gsm8k,arithmetic", f"data.mixture_weights={weights}"])
+    assert {"data.mixture_weights", "data.train_files", "2"} <= facts(caught.value)

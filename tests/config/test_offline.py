@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from fakes.facts import facts
 
 from rl_compat.config.load import load_config
+from rl_compat.config.rules.conflicts import problems
 from rl_compat.config.rules.inert import inert_settings
-from rl_compat.config.rules.validate import problems
 from rl_compat.config.settings import build
 from rl_compat.config.types import AlgorithmConfig, PlanConfig, RunConfig, TrainerConfig
 from rl_compat.errors import ConfigError
@@ -19,17 +20,19 @@ def without_effect(*arguments: str) -> dict[str, str]:
     return {line.key: line.reason for line in load_config(None, arguments).report if line.verdict == "without effect"}
 
 
-def refused(config: RunConfig) -> list[str]:
-    return [problem.message for problem in problems(config)]
+def refused(config: RunConfig) -> set[str]:
+    (problem,) = problems(config)
+    return facts(problem.message)
 
 
 def test_the_name_alone_says_the_algorithm() -> None:
     loaded = load_config(None, ["algorithm=dpo"])
     assert loaded.config.algorithm.name == "dpo"
     assert loaded.config == load_config(None, ["algorithm.name=dpo"]).config
-    with pytest.raises(ConfigError, match=r"`algorithm\.name`") as stop:
+    with pytest.raises(ConfigError) as stop:
         load_config(None, ["algorithm=reward_modle"])
-    assert "reward_model" in str(stop.value.hint)
+    assert "algorithm.name" in facts(stop.value.message)
+    assert facts(stop.value.hint) == {"reward_model"}
 
 
 def test_what_generates_and_rewards_has_no_effect() -> None:
@@ -51,7 +54,7 @@ def test_what_generates_and_rewards_has_no_effect() -> None:
         "algorithm.dpo.beta",
         "data.streaming",
     }
-    assert "`algorithm.name=sft`" in found["rollout.top_k"]
+    assert facts(found["rollout.top_k"]) == {"algorithm.name=sft"}
 
 
 @pytest.mark.parametrize(
@@ -88,14 +91,14 @@ def test_settings_that_every_training_has_are_still_checked() -> None:
 
 def test_pairs_are_computed_together() -> None:
     config = RunConfig(algorithm=AlgorithmConfig(name="dpo"), plan=PlanConfig(micro_batch_size=1))
-    assert refused(config) == ["`plan.micro_batch_size` is 1 and `algorithm.name=dpo` compares two sequences"]
+    assert refused(config) == {"plan.micro_batch_size", "1", "algorithm.name=dpo"}
     tight = replace(config, plan=PlanConfig(max_tokens_per_micro_batch=1000))
-    assert refused(tight) == ["`plan.max_tokens_per_micro_batch` is 1000 and the longest pair has 1536 tokens"]
+    assert {"plan.max_tokens_per_micro_batch", "1000", "1536"} <= refused(tight)
 
 
 def test_kto_needs_a_mean_over_a_mini_batch() -> None:
     config = RunConfig(algorithm=AlgorithmConfig(name="kto"), trainer=TrainerConfig(batch_size=4, mini_batch_size=1))
-    assert "estimates a mean over a mini-batch" in refused(config)[0]
+    assert refused(config) == {"trainer.mini_batch_size", "1", "algorithm.name=kto"}
 
 
 @pytest.mark.parametrize(
@@ -103,6 +106,4 @@ def test_kto_needs_a_mean_over_a_mini_batch() -> None:
     [("dpo.beta", 0.0), ("kto.beta", 0.0), ("dpo.label_smoothing", 0.5), ("reward_model.margin", -1.0)],
 )
 def test_numbers_have_their_range(key: str, value: float) -> None:
-    (problem,) = refused(build({"algorithm.name": "dpo", f"algorithm.{key}": value}))
-    assert f"`algorithm.{key}`" in problem
-    assert str(value) in problem
+    assert {f"algorithm.{key}", str(value)} <= refused(build({"algorithm.name": "dpo", f"algorithm.{key}": value}))

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import pytest
 
 from rl_compat.config.limits import NotEmpty, Range
-from rl_compat.config.rules.validate import problems
+from rl_compat.config.rules.conflicts import problems
 from rl_compat.config.settings import replace, sections, settings, values_of
 from rl_compat.config.types import RunConfig
 from rl_compat.config.values import violations
@@ -80,5 +80,3 @@ def test_a_broken_limit_is_named_with_the_value(value: Any, annotation: Any, wor
     (violation,) = violations(value, annotation)
 
     assert all(word in violation for word in words)
-
-

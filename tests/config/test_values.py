@@ -80,7 +80,7 @@ def test_a_misspelled_literal_gets_the_nearest() -> None:
     with pytest.raises(Mismatch) as caught:
         parse_text("betta", Letter)
 
-    assert caught.value.hint == "did you mean `beta`"
+    assert "`beta`" in str(caught.value.hint)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from fakes.doctor import RECORDINGS, machine
 
 from rl_compat.cli.app import main as rlc
-from rl_compat.config.embedded import embedded_runs
+from rl_compat.config.given import embedded_runs
 from rl_compat.config.load import load_config
 from rl_compat.doctor import verdict
 from rl_compat.doctor.verdict import LADDER, METHODS, judge, judge_fixed, largest_model, largest_models, workload_of

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
+from operator import attrgetter
 from typing import Any
 
 from rl_compat.algorithms.table import ALGORITHMS, LOSS_READS, OFFLINE_ROWS, PolicyLossName, is_offline, policy_loss_of
@@ -108,7 +109,7 @@ def _without_critic(config: RunConfig) -> bool:
 
 def _switched_off(switch: str, off: Any, on: Any, keys: tuple[str, ...]) -> InertSettings:
     words = "is empty" if off == () else f"is {off}" if isinstance(off, int) else f"is `{off}`"
-    return InertSettings(keys, lambda config: values_of(config)[switch] == off, f"`{switch}` {words.lower()}")
+    return InertSettings(keys, lambda config: bool(attrgetter(switch)(config) == off), f"`{switch}` {words.lower()}")
 
 
 def _unread_by_estimator(setting: str) -> InertSettings:
@@ -175,16 +176,21 @@ def losses_reading(key: str) -> tuple[PolicyLossName, ...]:
 
 def inert_settings(config: RunConfig, given: Iterable[str]) -> tuple[KeyVerdict, ...]:
     """A verdict for every given key that differs from its default and has no effect."""
-    values = values_of(config)
-    reasons: dict[str, str] = {}
-    for rule in _applying(config):
-        for key in rule.keys:
-            reasons.setdefault(key, rule.because.format(algorithm=config.algorithm))
+    values, reasons = values_of(config), inert_reasons(config)
     return tuple(
         _verdict(key, values[key], reasons[key])
         for key in dict.fromkeys(given)
         if key in reasons and values[key] != settings()[key].default
     )
+
+
+def inert_reasons(config: RunConfig) -> dict[str, str]:
+    """The keys that have no effect, with the reason."""
+    reasons: dict[str, str] = {}
+    for rule in _applying(config):
+        for key in rule.keys:
+            reasons.setdefault(key, rule.because.format(algorithm=config.algorithm))
+    return reasons
 
 
 def _applying(config: RunConfig) -> Iterator[InertSettings]:

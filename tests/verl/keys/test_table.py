@@ -30,7 +30,10 @@ def changed(*arguments: str) -> dict[str, Any]:
         (["data.filter_overlong_prompts=False", "data.truncation=left"], {"data.overlong_prompts": "left"}),
         (["data.filter_overlong_prompts=True", "data.truncation=error"], {}),
         (["data.seed=null"], {}),
-        (["data.train_files=['a.parquet','b.parquet']"], {"data.train_files": ("a.parquet", "b.parquet")}),
+        (
+            ["data.train_files=['a.parquet','b.parquet']"],
+            {"data.train_files": ("a.parquet", "b.parquet"), "data.val_files": ()},
+        ),
         ([f"{R}.n=5", "algorithm.adv_estimator=grpo"], {"algorithm.name": "grpo", "algorithm.group_size": 5}),
         ([f"{R}.max_model_len=4096"], {"rollout.max_model_len": 4096}),
         ([f"{R}.max_model_len=null"], {}),
