@@ -75,7 +75,11 @@ class AutoPart(Part):
         done: dict[int, RewardOutcome] = {}
         for source, indices in rows.items():
             part = self._part_of(source, rows=[requests[i].prompt.row for i in indices])
-            done |= zip(indices, part.outcomes([requests[i] for i in indices]), strict=True)
+            outcomes = part.outcomes([requests[i] for i in indices])
+            for outcome in outcomes:
+                if outcome.stops(self._config.on_error):
+                    return [outcome] * len(requests)
+            done |= zip(indices, outcomes, strict=True)
         return [done[i] for i in range(len(requests))]
 
     def close(self) -> None:

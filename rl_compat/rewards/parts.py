@@ -14,7 +14,7 @@ from rl_compat.errors import RewardError
 from rl_compat.rewards.builtin.table import Builtin, find_builtin
 from rl_compat.rewards.processes.custom import Call, bind_function, split_spec
 from rl_compat.rewards.processes.timeouts import FunctionProcesses
-from rl_compat.rewards.types import RewardOutcome, ScoreRequest
+from rl_compat.rewards.types import OnError, RewardOutcome, ScoreRequest
 
 BUILTIN_SECONDS = 5.0
 "time limit per response for a built-in reward that may hang; `reward.timeout_seconds` can only lower it"
@@ -83,19 +83,30 @@ class ProcessPart(Part):
     """A function in processes that can be killed: a custom function, or a built-in reward that may hang."""
 
     def __init__(
-        self, name: str, processes: FunctionProcesses, *, arguments: tuple[str, ...], wrong: float | None = None
+        self,
+        name: str,
+        processes: FunctionProcesses,
+        *,
+        arguments: tuple[str, ...],
+        on_error: OnError,
+        wrong: float | None = None,
     ) -> None:
         """A response over the time limit gets the reward `wrong` and is counted; it is a failure if that is None."""
         self.name = name
+        self._on_error = on_error
         self.arguments = arguments
         self._processes = processes
         self._wrong = wrong
 
     def outcomes(self, requests: Sequence[ScoreRequest]) -> list[RewardOutcome]:
-        return [self._scored(outcome) for outcome in self._processes.outcomes([_call(item) for item in requests])]
+        outcomes = self._processes.outcomes([_call(item) for item in requests], stops=self._stops)
+        return [self._scored(outcome) for outcome in outcomes]
 
     def close(self) -> None:
         self._processes.close()
+
+    def _stops(self, outcome: RewardOutcome) -> bool:
+        return self._wrong is None and outcome.stops(self._on_error)
 
     def _scored(self, outcome: RewardOutcome) -> RewardOutcome:
         stopped = outcome.failure is not None and outcome.failure.kind in ("timeout", "died")
@@ -108,13 +119,19 @@ class CallablePart(Part):
     def __init__(self, name: str, function: Callable[..., Any], config: RewardConfig) -> None:
         self.name = name
         self._function = bind_function(function, name, config.function_arguments)
+        self._on_error = config.on_error
         self.arguments = tuple(self._function.arguments)
 
     def outcomes(self, requests: Sequence[ScoreRequest]) -> list[RewardOutcome]:
         calls = [_call(request) for request in requests]
         if self._function.batched:
             return self._function.score_batch(calls)
-        return [self._function.score(call) for call in calls]
+        outcomes: list[RewardOutcome] = []
+        for call in calls:
+            outcomes.append(self._function.score(call))
+            if outcomes[-1].stops(self._on_error):
+                return [outcomes[-1]] * len(calls)
+        return outcomes
 
 
 def function_part(
@@ -135,12 +152,12 @@ def function_part(
     if ".py" in spec:
         file, function = split_spec(spec)
         processes = start(file, function, timeout_seconds=config.timeout_seconds)
-        return ProcessPart(name, processes, arguments=processes.arguments)
+        return ProcessPart(name, processes, arguments=processes.arguments, on_error=config.on_error)
     builtin = find_builtin(spec)
     if builtin.timed:
         builtin.bind(spec, config.function_arguments)
         processes = start(None, spec, timeout_seconds=min(config.timeout_seconds, BUILTIN_SECONDS))
-        return ProcessPart(spec, processes, arguments=builtin.arguments, wrong=builtin.wrong)
+        return ProcessPart(spec, processes, arguments=builtin.arguments, on_error=config.on_error, wrong=builtin.wrong)
     return BuiltinPart(spec, builtin, arguments=config.function_arguments, max_response_length=max_response_length)
 
 

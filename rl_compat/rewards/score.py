@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any
 
 from rl_compat.config.types import RewardConfig
 from rl_compat.errors import ConfigError, RewardError
@@ -13,7 +13,7 @@ from rl_compat.rewards.assemble import AutoPart, make_parts
 from rl_compat.rewards.builtin.table import AUTO, BUILTINS
 from rl_compat.rewards.checks import check_sources
 from rl_compat.rewards.parts import Part
-from rl_compat.rewards.types import RewardOutcome, ScoreRequest, Scores
+from rl_compat.rewards.types import OnError, RewardOutcome, ScoreRequest, Scores
 
 __all__ = ["ScoreRequest", "Scorer", "Scores", "build_scorer"]
 
@@ -55,7 +55,7 @@ class Scorer:
         parts: Sequence[Part],
         *,
         weights: Sequence[float],
-        on_error: Literal["stop", "zero", "skip"],
+        on_error: OnError,
         learned: Part | None = None,
     ) -> None:
         """`weights` holds one weight per part and, last, that of the reward model."""
@@ -68,8 +68,6 @@ class Scorer:
     def score(self, requests: Sequence[ScoreRequest]) -> Scores:
         """The rewards in the order of the requests. Raises RewardError if a function fails and `on_error` is `stop`."""
         by_part = self._outcomes(requests)
-        for outcomes in by_part.values():
-            self._stop_on_failure(outcomes)
         components = {name: tuple(map(self._component, outcomes)) for name, outcomes in by_part.items()}
         rewards = tuple(self._sum(row) for row in zip(*components.values(), strict=True))
         rows = list(zip(*by_part.values(), strict=True))
@@ -91,26 +89,27 @@ class Scorer:
 
     def _outcomes(self, requests: Sequence[ScoreRequest]) -> dict[str, list[RewardOutcome]]:
         """The outcomes by function, in order. Functions that use correctness run after those that judge it."""
-        done = {part.name: part.outcomes(requests) for part in self._parts if not part.needs_correct}
+        done = {part.name: self._run(part, requests) for part in self._parts if not part.needs_correct}
         judged = [_first(outcome.correct for outcome in row) for row in zip(*done.values(), strict=True)]
         known = [
             replace(request, correct=correct)
             for request, correct in zip(requests, judged or [None] * len(requests), strict=True)
         ]
-        done |= {part.name: part.outcomes(known) for part in self._parts if part.needs_correct}
+        done |= {part.name: self._run(part, known) for part in self._parts if part.needs_correct}
         return {part.name: done[part.name] for part in self._parts}
 
-    def _stop_on_failure(self, outcomes: Sequence[RewardOutcome]) -> None:
-        for outcome in outcomes:
-            failure = outcome.failure
-            if failure is None or outcome.reward is not None:
-                continue
-            if failure.kind != "misuse" and self._on_error != "stop":
-                continue
+    def _run(self, part: Part, requests: Sequence[ScoreRequest]) -> list[RewardOutcome]:
+        """The outcomes of a part. Raises RewardError if one of them ends the run."""
+        outcomes = part.outcomes(requests)
+        failure = next((outcome.failure for outcome in outcomes if outcome.stops(self._on_error)), None)
+        if failure is None:
+            return outcomes
+        if failure.kind == "misuse":
             hint = "a reward function returns a number, or a dict with `score`"
-            if failure.kind != "misuse":
-                hint = "fix the function, or continue with `reward.on_error=zero` or `reward.on_error=skip`"
-            raise RewardError(failure.message, hint=hint)
+        else:
+            more = ", raise `reward.timeout_seconds`" if failure.kind == "timeout" else ""
+            hint = f"fix the function{more}, or continue with `reward.on_error=zero` or `reward.on_error=skip`"
+        raise RewardError(failure.message, hint=hint)
 
     def _component(self, outcome: RewardOutcome) -> float | None:
         if outcome.reward is not None:

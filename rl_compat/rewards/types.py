@@ -23,6 +23,10 @@ class ScoreRequest:
     "the verdict of the functions that judge correctness, for functions that use it"
 
 
+OnError = Literal["stop", "zero", "skip"]
+"`reward.on_error`"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
     """Why a function returned no usable reward for a response."""
@@ -44,6 +48,12 @@ class RewardOutcome:
     "None for a function that does not look for an answer"
     extras: Mapping[str, Any] = field(default_factory=dict)
     failure: Failure | None = None
+
+    def stops(self, on_error: OnError) -> bool:
+        """Whether it ends the run: a failure without a reward that `on_error` does not cover."""
+        if self.failure is None or self.reward is not None:
+            return False
+        return on_error == "stop" or self.failure.kind == "misuse"
 
 
 def judged(correct: bool, answer: str | None) -> RewardOutcome:

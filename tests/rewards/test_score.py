@@ -264,6 +264,33 @@ def test_a_hanging_function_costs_its_own_row_only(build: Build, mine: str) -> N
     assert scores.metrics["reward/errors"] == 0.0
 
 
+def test_a_hanging_function_stops_the_run_at_its_first_row(build: Build, mine: str, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    (tmp_path / "slow.py").write_text(
+        f"import time\ndef f(solution_str):\n    open({str(log)!r}, 'a').write('x')\n    time.sleep(600)\n"
+    )
+    scorer = build(f"{tmp_path / 'slow.py'}:f", f"{mine}:one", timeout_seconds=1.0)
+    with pytest.raises(RewardError) as error:
+        scorer.score(_requests(*["a"] * 1319))
+    assert "`f`" in error.value.message and "row 10" in error.value.message and "1 s" in error.value.message
+    assert "`reward.timeout_seconds`" in str(error.value.hint)
+    assert log.read_text() == "x"
+
+
+def test_a_python_function_is_not_called_again_after_a_failure_that_stops_the_run() -> None:
+    called: list[str] = []
+
+    def fails(solution_str: str) -> float:
+        called.append(solution_str)
+        raise ValueError(solution_str)
+
+    config = RewardConfig(functions=("python:fails",))
+    scorer = build_scorer(config, data_sources=(), callables={"python:fails": fails})
+    with pytest.raises(RewardError):
+        scorer.score(_requests("a", "b", "c"))
+    assert called == ["a"]
+
+
 def test_scoring_from_another_thread_gives_the_same(build: Build) -> None:
     """A-REW-09"""
     scorer = build("gsm8k")

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
+from typing import IO
 
 from rl_compat.errors import ConfigError
 from rl_compat.rewards.processes.custom import Call, failed
-from rl_compat.rewards.processes.worker import Load, Ready, Work, timeout_message
+from rl_compat.rewards.processes.worker import CallLimit, Load, Ready, Work, kill_tree, timeout_message
 from rl_compat.rewards.types import RewardOutcome
 
 LOAD_SECONDS = 120.0
@@ -27,11 +26,25 @@ GRACE_SECONDS = 2.0
 MAX_DELAY = 10.0
 "time that waiting for a processor adds to a limit at most, in limits"
 SHORTEST_WAIT_SECONDS = 0.01
+MOST_LOST, LEAST_LOST_SECONDS = 4.0, 20.0
+"time that stopped calls and restarts may take in a step, in limits of a call; the other calls are then not made"
+SHOWN_BYTES = 2**16
+"output of a process that is shown per step"
 
 _CHILD = (
     "import sys; sys.path[:] = sys.argv[2:]; "
     "from rl_compat.rewards.processes.worker import main; main(int(sys.argv[1]))"
 )
+Stops = Callable[[RewardOutcome], bool]
+"whether an outcome ends the run, so that no further call is worth its time"
+
+
+class StopsRunError(Exception):
+    """An outcome ends the run."""
+
+    def __init__(self, outcome: RewardOutcome) -> None:
+        super().__init__(outcome.failure)
+        self.outcome = outcome
 
 
 class FunctionProcesses:
@@ -63,22 +76,28 @@ class FunctionProcesses:
         """Names of the user's arguments that the function accepts."""
         return self._functions[0].arguments
 
-    def outcomes(self, calls: Sequence[Call]) -> list[RewardOutcome]:
-        """One outcome per call, in order."""
-        number = min(len(self._functions), len(calls))
-        if number <= 1:
-            return self._functions[0].outcomes(calls)
-        shares = [calls[i::number] for i in range(number)]
-        threads = ThreadPoolExecutor(number)
-        try:
-            answers = list(threads.map(TimedFunction.outcomes, self._functions[:number], shares))
-        except BaseException:
-            for function in self._functions:
-                function.abandon()
-            raise
-        finally:
-            threads.shutdown()
-        return [answers[i % number][i // number] for i in range(len(calls))]
+    def outcomes(self, calls: Sequence[Call], *, stops: Stops) -> list[RewardOutcome]:
+        """One outcome per call, in order. If one `stops`, it ends the other calls and stands for all of them."""
+        functions = self._functions[: len(calls)]
+        number = len(functions)
+        if not calls:
+            return []
+        with ThreadPoolExecutor(number) as threads:
+            shares = [
+                threads.submit(function.outcomes, calls[i::number], stops=stops) for i, function in enumerate(functions)
+            ]
+            try:
+                for share in as_completed(shares):
+                    share.result()
+            except StopsRunError as stopped:
+                for function in functions:
+                    function.kill()
+                return [stopped.outcome] * len(calls)
+            except BaseException:
+                for function in self._functions:
+                    function.abandon()
+                raise
+        return [shares[i % number].result()[i // number] for i in range(len(calls))]
 
     def close(self) -> None:
         """End the processes and their child processes."""
@@ -95,8 +114,10 @@ class TimedFunction:
         Raises ConfigError if the function cannot be used.
         """
         self.name = name
-        self._load = Load(file=file, name=name, arguments=dict(arguments), timeout_seconds=timeout_seconds)
-        self._timeout_seconds = timeout_seconds
+        self._load = Load(file=file, name=name, arguments=dict(arguments))
+        self._limit = CallLimit(timeout_seconds)
+        self._lost_seconds = 0.0
+        self._shown_bytes = 0
         self._lock = threading.Lock()
         self._abandoned = False
         self._process: subprocess.Popen[bytes] | None = None
@@ -113,29 +134,42 @@ class TimedFunction:
         """Names of the user's arguments that the function accepts."""
         return self._ready.arguments
 
-    def outcomes(self, calls: Sequence[Call]) -> list[RewardOutcome]:
-        """One outcome per call, in order. A call over the limit is stopped and the others continue."""
+    def outcomes(self, calls: Sequence[Call], *, stops: Stops = lambda outcome: False) -> list[RewardOutcome]:
+        """One outcome per call, in order. A call over the limit is stopped and the others continue.
+
+        Once stopped calls of a custom function have taken MOST_LOST limits, the others fail without a call. Raises
+        StopsRunError at the first outcome that `stops`.
+        """
         with self._lock:
             done: dict[int, RewardOutcome] = {}
             one_by_one = not self._ready.concurrent
+            self._lost_seconds = self._shown_bytes = 0
             try:
                 while len(done) < len(calls):
                     assert not self._abandoned, "an abandoned function is not called again"
                     pending = [i for i in range(len(calls)) if i not in done]
-                    done |= self._attempt(calls, pending, one_by_one=one_by_one)
+                    lost, most = self._lost_seconds, max(MOST_LOST * self._limit.most, LEAST_LOST_SECONDS)
+                    if self._load.file is not None and lost > most:
+                        message = f"`{self.name}` was not called again: stopped calls took {lost:.0f} s"
+                        done |= {i: failed(message, kind="timeout") for i in pending}
+                        break
+                    done |= self._attempt(calls, pending, one_by_one=one_by_one, stops=stops)
                     one_by_one = True
             except BaseException:
                 self._kill()
                 raise
             return [done[i] for i in range(len(calls))]
 
-    def abandon(self) -> None:
-        """End the process while another thread waits for its results."""
-        self._abandoned = True
+    def kill(self) -> None:
+        """End the process, also while another thread waits for its results. The next call starts a new one."""
         process = self._process
         if process is not None:
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
+            kill_tree(process.pid)
+
+    def abandon(self) -> None:
+        """End the process while another thread waits for its results. It is not called again."""
+        self._abandoned = True
+        self.kill()
 
     def close(self) -> None:
         """End the process and its child processes. A call that waits in another thread fails."""
@@ -143,34 +177,50 @@ class TimedFunction:
         with self._lock:
             self._kill()
 
-    def _attempt(self, calls: Sequence[Call], pending: Sequence[int], *, one_by_one: bool) -> dict[int, RewardOutcome]:
+    def _attempt(
+        self, calls: Sequence[Call], pending: Sequence[int], *, one_by_one: bool, stops: Stops
+    ) -> dict[int, RewardOutcome]:
         """Outcomes until all are complete or the process must be killed, in which case the call at fault fails."""
+        started = time.monotonic()
         if self._connection is None:
             self._ready = self._start()
+            self._lost_seconds += time.monotonic() - started
         assert self._connection is not None
         done: dict[int, RewardOutcome] = {}
         fault = None
+        announces = one_by_one or self._ready.batched
+        started, running = time.monotonic(), not announces
+        limit = self._limit.seconds
         try:
-            self._connection.send(Work(calls=tuple(calls[i] for i in pending), one_by_one=one_by_one))
-            limit = self._limit_seconds(len(pending), one_by_one=one_by_one)
-            announces = one_by_one or self._ready.batched
-            running = not announces
+            self._connection.send(
+                Work(calls=tuple(calls[i] for i in pending), one_by_one=one_by_one, limit_seconds=limit)
+            )
             while len(done) < len(pending):
-                if not self._hears_within(limit if running else LOAD_SECONDS):
+                wait = self._wait_seconds(limit, len(pending), one_by_one=one_by_one) if running else LOAD_SECONDS
+                if not self._hears_within(wait):
                     fault = "timeout"
                     break
                 position, outcome = self._connection.recv()
-                running = outcome is None or self._ready.batched or not announces
-                if outcome is not None:
-                    done[pending[position]] = outcome
+                if outcome is None:
+                    started, running = time.monotonic(), True
+                    continue
+                running = self._ready.batched or not announces
+                done[pending[position]] = outcome
+                self._limit.count(outcome, time.monotonic() - started)
+                if stops(outcome):
+                    raise StopsRunError(outcome)
         except (EOFError, ConnectionError):
             fault = "ended"
         if fault is None:
             return done
         exit_code = self._exit_code() if fault == "ended" else None
         self._kill()
+        self._lost_seconds += time.monotonic() - started
+        self._limit.hung |= fault == "timeout"
         for index in self._at_fault([i for i in pending if i not in done], one_by_one=one_by_one):
-            done[index] = self._failure(calls[index], fault=fault, exit_code=exit_code)
+            done[index] = self._failure(calls[index], limit, fault=fault, exit_code=exit_code)
+            if stops(done[index]):
+                raise StopsRunError(done[index])
         return done
 
     def _hears_within(self, seconds: float) -> bool:
@@ -191,14 +241,14 @@ class TimedFunction:
             return unanswered
         return unanswered[:1] if one_by_one else ()
 
-    def _limit_seconds(self, num_calls: int, *, one_by_one: bool) -> float:
+    def _wait_seconds(self, limit: float, num_calls: int, *, one_by_one: bool) -> float:
         if self._ready.batched:
-            return self._timeout_seconds * num_calls
-        return self._timeout_seconds if one_by_one else self._timeout_seconds + GRACE_SECONDS
+            return limit * num_calls
+        return limit if one_by_one else limit + GRACE_SECONDS
 
-    def _failure(self, call: Call, *, fault: str, exit_code: int | None) -> RewardOutcome:
+    def _failure(self, call: Call, limit: float, *, fault: str, exit_code: int | None) -> RewardOutcome:
         if fault == "timeout":
-            return failed(timeout_message(self.name, call.row, self._timeout_seconds), kind="timeout")
+            return failed(timeout_message(self.name, call.row, limit), kind="timeout")
         return failed(f"the process of `{self.name}` ended with code {exit_code} on row {call.row}", kind="died")
 
     def _start(self) -> Ready:
@@ -209,13 +259,26 @@ class TimedFunction:
                 stdin=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,
+                stderr=subprocess.PIPE,
             )
+        threading.Thread(target=self._show, args=(self._process.stderr,), daemon=True).start()
         self._connection = ours
         try:
             return self._first_answer(ours)
         except BaseException:
             self._kill()
             raise
+
+    def _show(self, output: IO[bytes]) -> None:
+        """Copy what a process prints to stderr, up to SHOWN_BYTES per step."""
+        with output:
+            while chunk := os.read(output.fileno(), SHOWN_BYTES):
+                left = SHOWN_BYTES - self._shown_bytes
+                self._shown_bytes += len(chunk)
+                if left > 0:
+                    os.write(2, chunk[:left])
+                    if len(chunk) >= left:
+                        os.write(2, f"\n`{self.name}` prints more, which is not shown\n".encode())
 
     def _first_answer(self, connection: Connection) -> Ready:
         imported = self._load.file or self.name
@@ -244,8 +307,7 @@ class TimedFunction:
         if process is None or connection is None:
             return
         connection.close()
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
+        kill_tree(process.pid)
         process.wait()
 
 

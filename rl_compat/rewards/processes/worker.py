@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -40,7 +40,6 @@ class Load:
     "None for a built-in reward"
     name: str
     arguments: Mapping[str, str]
-    timeout_seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +59,32 @@ class Work:
     calls: tuple[Call, ...]
     one_by_one: bool
     "run calls of a coroutine function one after the other"
+    limit_seconds: float
+    "of each call"
+
+
+@dataclass(slots=True)
+class CallLimit:
+    """The time limit of a call. Once one has hung, it is a tenth, at least 1 s and ten times the longest that returned.
+
+    It never exceeds `most`.
+    """
+
+    most: float
+    longest: float = 0.0
+    "seconds of the longest call that returned"
+    hung: bool = False
+
+    @property
+    def seconds(self) -> float:
+        return min(self.most, max(self.most / 10, 1.0, 10 * self.longest)) if self.hung else self.most
+
+    def count(self, outcome: RewardOutcome, seconds: float) -> None:
+        """Take note of a call that ended."""
+        if outcome.failure is not None and outcome.failure.kind == "timeout":
+            self.hung = True
+        else:
+            self.longest = max(self.longest, seconds)
 
 
 def main(file_descriptor: int) -> None:
@@ -76,7 +101,7 @@ def main(file_descriptor: int) -> None:
         connection.send(
             Ready(batched=function.batched, concurrent=function.concurrent, arguments=tuple(function.arguments))
         )
-        serve(connection, function, load.timeout_seconds)
+        serve(connection, function)
 
 
 def _load(load: Load) -> CustomFunction:
@@ -117,36 +142,60 @@ def load_builtin(name: str, arguments: Mapping[str, str]) -> CustomFunction:
     )
 
 
-def serve(connection: Connection, function: CustomFunction, timeout_seconds: float) -> None:
+def serve(connection: Connection, function: CustomFunction) -> None:
     """Answer each Work with one (position, outcome) per call. Raises EOFError if the other end closes.
 
     (position, None) announces a call, or a batch of them, whose time the other end limits.
     """
+    process = os.getpid()
+
+    def send(position: int, outcome: RewardOutcome | None) -> None:
+        if os.getpid() != process:  # the function has forked, and this is its child
+            os._exit(0)
+        connection.send((position, outcome))
+
     while True:
         work: Work = connection.recv()
+        limit = work.limit_seconds
         if function.batched:
-            connection.send((0, None))
-            with _Deadline(timeout_seconds * len(work.calls)):
+            send(0, None)
+            with _Deadline(limit * len(work.calls)):
                 outcomes = function.score_batch(work.calls)
             for position, outcome in enumerate(outcomes):
-                connection.send((position, outcome))
+                send(position, outcome)
         elif function.concurrent and not work.one_by_one:
             num_waves = math.ceil(len(work.calls) / MAX_CONCURRENT)
-            with _Deadline(timeout_seconds * num_waves):
-                asyncio.run(_concurrent(connection, function, work.calls, timeout_seconds))
+            with _Deadline(limit * num_waves):
+                asyncio.run(_concurrent(send, function, work.calls, CallLimit(limit)))
         else:
             for position, call in enumerate(work.calls):
-                connection.send((position, None))
-                with _Deadline(timeout_seconds):
+                send(position, None)
+                with _Deadline(limit):
                     outcome = function.score(call)
-                connection.send((position, outcome))
+                send(position, outcome)
 
 
 def _end_with_parent(parent: int) -> None:
     """End this process and its child processes if the parent is gone, since a killed parent cannot do it."""
     while os.getppid() == parent:
         time.sleep(PARENT_SECONDS)
-    os.killpg(0, signal.SIGKILL)
+    kill_tree(os.getpid())
+
+
+def kill_tree(pid: int) -> None:
+    """Kill a process that leads a session, and its descendants, also those that have started another session."""
+    descendants = list(_descendants(pid))
+    for end, target in (*((os.kill, child) for child in descendants), (os.killpg, pid)):
+        with suppress(ProcessLookupError, PermissionError):
+            end(target, signal.SIGKILL)
+
+
+def _descendants(pid: int) -> Iterator[int]:
+    for children in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):
+            for child in map(int, children.read_text().split()):
+                yield child
+                yield from _descendants(child)
 
 
 class _Deadline:
@@ -165,24 +214,27 @@ class _Deadline:
 
 
 async def _concurrent(
-    connection: Connection, function: CustomFunction, calls: Sequence[Call], timeout_seconds: float
+    send: Callable[[int, RewardOutcome], None], function: CustomFunction, calls: Sequence[Call], limit: CallLimit
 ) -> None:
     places = asyncio.Semaphore(MAX_CONCURRENT)
 
     async def answer(position: int, call: Call) -> None:
         async with places:
-            connection.send((position, await _overlapping(function, call, timeout_seconds)))
+            started = time.monotonic()
+            outcome = await _overlapping(function, call, limit.seconds)
+            limit.count(outcome, time.monotonic() - started)
+            send(position, outcome)
 
     await asyncio.gather(*(answer(position, call) for position, call in enumerate(calls)))
 
 
-async def _overlapping(function: CustomFunction, call: Call, timeout_seconds: float) -> RewardOutcome:
+async def _overlapping(function: CustomFunction, call: Call, seconds: float) -> RewardOutcome:
     try:
-        async with asyncio.timeout(timeout_seconds) as limit:
+        async with asyncio.timeout(seconds) as limit:
             return function.outcome(await function.call(call), call)
     except (Exception, SystemExit) as error:
         if isinstance(error, TimeoutError) and limit.expired():
-            return failed(timeout_message(function.name, call.row, timeout_seconds), kind="timeout")
+            return failed(timeout_message(function.name, call.row, seconds), kind="timeout")
         return function.crashed(error, call)
 
 

@@ -14,11 +14,13 @@ import pytest
 
 from rl_compat.errors import ConfigError
 from rl_compat.rewards.processes import timeouts
-from rl_compat.rewards.processes.custom import Call
-from rl_compat.rewards.processes.timeouts import TimedFunction
+from rl_compat.rewards.processes.custom import Call, failed
+from rl_compat.rewards.processes.timeouts import FunctionProcesses, TimedFunction
+from rl_compat.rewards.processes.worker import CallLimit
+from rl_compat.rewards.types import RewardOutcome
 
 SOURCE = """
-import asyncio, os, subprocess, sys, time
+import asyncio, os, pathlib, signal, subprocess, sys, time
 
 def score(solution_str, ground_truth):
     if solution_str == "hang":
@@ -31,11 +33,30 @@ def score(solution_str, ground_truth):
     if solution_str == "child":
         subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
         time.sleep(60)
+    if solution_str == "detached":
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+        pathlib.Path(ground_truth).write_text(str(child.pid))
+        time.sleep(60)
+    if solution_str == "fork" and os.fork() == 0:
+        return 5.0
+    if solution_str == "deaf":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        time.sleep(60)
+    if solution_str == "chatter":
+        while True:
+            print("x" * 10_000, flush=True)
     if solution_str == "raise":
         raise ValueError("bad text")
     if solution_str == "print":
         print("a line of the user")
     return float(solution_str == ground_truth)
+
+def counted(solution_str, ground_truth):
+    with open(ground_truth, "a") as file:
+        file.write(solution_str)
+    if solution_str != "y":
+        time.sleep(60)
+    return 1.0
 
 def late(solution_str, ground_truth):
     time.sleep(1.2)
@@ -85,9 +106,9 @@ def start(tmp_path: Path) -> Iterator[Start]:
     assert not left, "a process was left behind"
 
 
-def _calls(*texts: str) -> list[Call]:
+def _calls(*texts: str, truth: str = "yes") -> list[Call]:
     return [
-        Call(row=i, data_source="", solution_str=text, ground_truth="yes", extra_info={})
+        Call(row=i, data_source="", solution_str=text, ground_truth=truth, extra_info={})
         for i, text in enumerate(texts)
     ]
 
@@ -138,6 +159,89 @@ def test_the_message_of_a_timeout_names_function_row_and_limit(start: Start) -> 
     assert "0.8 s" in failure.message
 
 
+def test_the_limit_falls_once_a_call_has_hung_but_not_below_what_calls_take() -> None:
+    limit = CallLimit(60.0)
+    assert limit.seconds == 60.0
+    limit.count(failed("late", kind="timeout"), 60.0)
+    assert limit.seconds == 6.0
+    limit.count(RewardOutcome(reward=1.0), 2.0)
+    assert limit.seconds == 20.0
+    limit.count(RewardOutcome(reward=0.0), 9.0)
+    assert limit.seconds == 60.0
+    short = CallLimit(2.0, hung=True)
+    assert short.seconds == 1.0
+
+
+def test_calls_that_all_hang_take_a_few_limits_and_no_more(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timeouts, "LEAST_LOST_SECONDS", 0.0)
+    log = tmp_path / "log"
+    outcomes = start("counted", timeout_seconds=0.2).outcomes(_calls(*"n" * 200, truth=str(log)))
+    assert [outcome.failure.kind for outcome in outcomes if outcome.failure is not None] == ["timeout"] * 200
+    assert 1 <= len(log.read_text()) <= 5
+
+
+def test_rows_that_return_between_those_that_hang_keep_their_rewards(start: Start, tmp_path: Path) -> None:
+    outcomes = start("counted", timeout_seconds=1.0).outcomes(_calls(*"ynyy", truth=str(tmp_path / "log")))
+    assert [outcome.reward for outcome in outcomes] == [1.0, None, 1.0, 1.0]
+
+
+@pytest.mark.parametrize("num_processes", [1, 2])
+def test_the_first_outcome_that_ends_the_run_ends_every_call(start: Start, tmp_path: Path, num_processes: int) -> None:
+    log = tmp_path / "log"
+    processes = FunctionProcesses(
+        tmp_path / "mine.py", "counted", arguments={}, timeout_seconds=0.5, num_processes=num_processes
+    )
+    texts = ["y" if row % 2 else "n" for row in range(40)]
+    outcomes = processes.outcomes(_calls(*texts, truth=str(log)), stops=lambda outcome: outcome.stops("stop"))
+    processes.close()
+    assert len(outcomes) == 40
+    assert all(outcome.failure is not None and "row 0" in outcome.failure.message for outcome in outcomes)
+    assert log.read_text().count("n") == 1
+
+
+def test_a_coroutine_that_blocks_is_not_waited_for_twice(start: Start) -> None:
+    function = start("slow", timeout_seconds=3.0)
+    function._limit.hung = True
+    assert _summary(function, "yes", "busy", "no") == [1.0, "timeout", 0.0]
+    assert function._limit.seconds < 3.0
+
+
+def test_overlapping_calls_after_a_wave_that_hung_have_a_shorter_limit(start: Start) -> None:
+    outcomes = start("slow", timeout_seconds=3.0).outcomes(_calls(*["hang"] * 65))
+    messages = [outcome.failure.message for outcome in outcomes if outcome.failure is not None]
+    assert sum("3 s" in message for message in messages) == 64
+    assert sum("1 s" in message for message in messages) == 1
+
+
+def test_a_child_in_a_session_of_its_own_ends_with_the_call(start: Start, tmp_path: Path) -> None:
+    function = start()
+    assert function.outcomes(_calls("detached", truth=str(tmp_path / "pid")))[0].failure is not None
+    child = int((tmp_path / "pid").read_text())
+    deadline = time.monotonic() + 60
+    while _runs(child) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not _runs(child)
+
+
+def test_a_child_that_forked_answers_nothing(start: Start) -> None:
+    function = start()
+    assert _summary(function, "yes", "fork", "yes", "no") == [1.0, 0.0, 1.0, 0.0]
+    assert _summary(function, "yes", "yes") == [1.0, 1.0]
+
+
+def test_a_function_that_ignores_signals_is_stopped(start: Start) -> None:
+    assert _summary(start(), "deaf", "yes") == ["timeout", 1.0]
+
+
+def test_a_function_that_prints_without_end_fills_no_log(start: Start, capfd: pytest.CaptureFixture[str]) -> None:
+    function = start()
+    assert _summary(function, "chatter", "yes") == ["timeout", 1.0]
+    function.close()
+    assert timeouts.SHOWN_BYTES < len(capfd.readouterr().err) < 2 * timeouts.SHOWN_BYTES
+
+
 def test_what_a_stopped_call_started_ends_with_it(start: Start) -> None:
     """A-REW-10"""
     assert _summary(start(), "child", "yes") == ["timeout", 1.0]
@@ -156,7 +260,7 @@ def test_an_exception_is_an_error_of_its_row(start: Start) -> None:
     outcomes = start().outcomes(_calls("raise", "yes"))
     assert outcomes[1].reward == 1.0
     assert outcomes[0].failure is not None
-    for literal in ("`score`", "row 0", "ValueError: bad text", "line 16 of `mine.py`"):
+    for literal in ("`score`", "row 0", "ValueError: bad text", "line 28 of `mine.py`"):
         assert literal in outcomes[0].failure.message
 
 
