@@ -114,6 +114,8 @@ class RewardConfig:
     "reward model added to the functions: folder or hub id of a sequence classification model with one output"
     model_weight: float = 1.0
     "weight of the reward model in the sum"
+    thinking: str = "auto"
+    "thoughts, which hold no answer: `auto` knows the usual markers, `off` reads all, or `<open>,<close>`"
     overlong_buffer: Index = 0
     "tokens before data.max_response_length over which a penalty grows from 0 to overlong_penalty; 0 for no penalty"
     overlong_penalty: NotNegative = 1.0

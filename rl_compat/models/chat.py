@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,8 @@ class ChatEncoder:
         self.bundle = bundle
         self.notes: tuple[str, ...] = ()
         self._prefix = ""
+        added = bundle.tokenizer.added_tokens_decoder.items()
+        self._special = {token_id: token.content for token_id, token in added if token.special}
         if template == PLAIN or (template is None and not bundle.tokenizer.chat_template):
             self._template: str | None = PLAIN_TEMPLATE
             self._prefix = _default_prefix(bundle.tokenizer)
@@ -81,10 +83,13 @@ class ChatEncoder:
         """The ids of a text. `is_whole`: the text has no template, so the tokenizer adds its begin token, if any."""
         return list(self.bundle.tokenizer(text, add_special_tokens=is_whole)["input_ids"])
 
-    def decode(self, token_ids: Sequence[int]) -> str:
-        """The text of ids, without special tokens and without ids that the tokenizer does not know."""
+    def decode(self, token_ids: Sequence[int], *, keeps: Collection[str] = ()) -> str:
+        """The text of ids, without ids that the tokenizer does not know and special tokens, except those in `keeps`."""
         known = [token_id for token_id in token_ids if token_id < self.bundle.num_tokens]
-        text = self.bundle.tokenizer.decode(known, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        kept = any(self._special.get(token_id) in keeps for token_id in known)
+        if kept:
+            known = [token_id for token_id in known if self._special.get(token_id, "") in ("", *keeps)]
+        text = self.bundle.tokenizer.decode(known, skip_special_tokens=not kept, clean_up_tokenization_spaces=False)
         assert isinstance(text, str)
         return text
 

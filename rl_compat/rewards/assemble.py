@@ -105,9 +105,8 @@ def _overlong(config: RewardConfig, max_response_length: int | None) -> BuiltinP
             f"{max_response_length or 'unknown'}",
             hint="the buffer is the last part of `data.max_response_length`, where the penalty grows",
         )
-    arguments = {"buffer": str(config.overlong_buffer)}
-    builtin = Builtin(function=overlong, truth="none")
-    return BuiltinPart("overlong", builtin, arguments=arguments, max_response_length=max_response_length)
+    builtin = Builtin(function=overlong(config.overlong_buffer), truth="none", reads_thoughts=True)
+    return BuiltinPart("overlong", builtin, config, max_response_length=max_response_length)
 
 
 def _names(functions: Sequence[str]) -> list[str]:

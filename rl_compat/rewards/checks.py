@@ -10,6 +10,7 @@ from fnmatch import fnmatchcase
 from typing import Any, Protocol
 
 from rl_compat.errors import DataError, nearest, quoted
+from rl_compat.rewards.builtin.answers import after_thoughts
 from rl_compat.rewards.builtin.choice import truth_letter
 from rl_compat.rewards.builtin.math_answer import find_answer, plain_form
 from rl_compat.rewards.builtin.numbers import parse_number
@@ -128,10 +129,10 @@ def _of_builtin(name: str, truth: Any, reference: str | None, arguments: Mapping
     if reference is None or BUILTINS[name].truth == "none" or BUILTINS[name].needed:
         return []
     if name in ("math", "math_dapo"):
-        return _of_math(name, truth, reference)
+        return _of_math(name, truth, after_thoughts(reference))
     if BUILTINS[name].timed:
         return []
-    return _of_outcome(name, BUILTINS[name].function(reference, truth, **arguments))
+    return _of_outcome(name, BUILTINS[name].function(after_thoughts(reference), truth, **arguments))
 
 
 def _of_outcome(name: str, outcome: RewardOutcome) -> Complaints:

@@ -11,6 +11,7 @@ from typing import Any
 
 from rl_compat.config.types import RewardConfig
 from rl_compat.errors import RewardError
+from rl_compat.rewards.builtin.answers import after_thoughts, thought_markers
 from rl_compat.rewards.builtin.table import Builtin, find_builtin
 from rl_compat.rewards.processes.custom import Call, bind_function, split_spec
 from rl_compat.rewards.processes.timeouts import FunctionProcesses
@@ -40,20 +41,22 @@ class Part(ABC):
 class BuiltinPart(Part):
     """A built-in reward in this process."""
 
-    def __init__(
-        self, name: str, builtin: Builtin, *, arguments: Mapping[str, str], max_response_length: int | None
-    ) -> None:
+    def __init__(self, name: str, builtin: Builtin, config: RewardConfig, *, max_response_length: int | None) -> None:
         self.name = name
         self.arguments = builtin.arguments
         self.needs_correct = "correct" in builtin.given
         self._builtin = builtin
-        self._bound = builtin.bind(name, arguments)
+        self._bound = builtin.bind(name, config.function_arguments)
+        self._thoughts = () if builtin.reads_thoughts else thought_markers(config.thinking)
         self._max_response_length = max_response_length
 
     def outcomes(self, requests: Sequence[ScoreRequest]) -> list[RewardOutcome]:
         return [
             self._builtin.function(
-                request.response_text, request.prompt.ground_truth, **self._bound, **self._given(request)
+                after_thoughts(request.response_text, request.prompt.text, thoughts=self._thoughts),
+                request.prompt.ground_truth,
+                **self._bound,
+                **self._given(request),
             )
             for request in requests
         ]
@@ -90,16 +93,22 @@ class ProcessPart(Part):
         arguments: tuple[str, ...],
         on_error: OnError,
         wrong: float | None = None,
+        thoughts: Sequence[tuple[str, str]] = (),
     ) -> None:
-        """A response over the time limit gets the reward `wrong` and is counted; it is a failure if that is None."""
+        """A response over the time limit gets the reward `wrong` and is counted; it is a failure if that is None.
+
+        The function sees what follows the `thoughts` of a response.
+        """
         self.name = name
         self._on_error = on_error
         self.arguments = arguments
         self._processes = processes
         self._wrong = wrong
+        self._thoughts = thoughts
 
     def outcomes(self, requests: Sequence[ScoreRequest]) -> list[RewardOutcome]:
-        outcomes = self._processes.outcomes([_call(item) for item in requests], stops=self._stops)
+        calls = [_call(request, self._thoughts) for request in requests]
+        outcomes = self._processes.outcomes(calls, stops=self._stops)
         return [self._scored(outcome) for outcome in outcomes]
 
     def close(self) -> None:
@@ -157,16 +166,23 @@ def function_part(
     if builtin.timed:
         builtin.bind(spec, config.function_arguments)
         processes = start(None, spec, timeout_seconds=min(config.timeout_seconds, BUILTIN_SECONDS))
-        return ProcessPart(spec, processes, arguments=builtin.arguments, on_error=config.on_error, wrong=builtin.wrong)
-    return BuiltinPart(spec, builtin, arguments=config.function_arguments, max_response_length=max_response_length)
+        return ProcessPart(
+            spec,
+            processes,
+            arguments=builtin.arguments,
+            on_error=config.on_error,
+            wrong=builtin.wrong,
+            thoughts=() if builtin.reads_thoughts else thought_markers(config.thinking),
+        )
+    return BuiltinPart(spec, builtin, config, max_response_length=max_response_length)
 
 
-def _call(request: ScoreRequest) -> Call:
+def _call(request: ScoreRequest, thoughts: Sequence[tuple[str, str]] = ()) -> Call:
     prompt = request.prompt
     return Call(
         row=prompt.row,
         data_source=prompt.data_source,
-        solution_str=request.response_text,
+        solution_str=after_thoughts(request.response_text, prompt.text, thoughts=thoughts),
         ground_truth=prompt.ground_truth,
         extra_info=dict(prompt.extra_info),
         response_length=None if request.response_ids is None else len(request.response_ids),

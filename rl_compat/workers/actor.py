@@ -18,6 +18,7 @@ from rl_compat.distributed.pool import ResourcePool
 from rl_compat.errors import ConfigError
 from rl_compat.models.chat import ChatEncoder
 from rl_compat.models.files.export import check_output
+from rl_compat.rewards.builtin.answers import THOUGHT_TOKENS
 from rl_compat.rollout.types import SamplingParams
 from rl_compat.trajectory import Prompt, Trajectory
 from rl_compat.workers.options import ActorOptions, role_values
@@ -233,7 +234,7 @@ class ActorModel(Role[ActorSettings, ActorWorkers]):
         copy_state(old.policy, new.policy)
 
     def _with_texts(self, trajectories: Sequence[Trajectory]) -> Sequences:
-        texts = [self.chat.decode(trajectory.response_ids) for trajectory in trajectories]
+        texts = [self.chat.decode(trajectory.response_ids, keeps=THOUGHT_TOKENS) for trajectory in trajectories]
         return Sequences.from_trajectories(trajectories, texts)
 
 

@@ -1,8 +1,11 @@
-"""Find the final answer of a response: in a box, in a tag, or after a phrase."""
+"""Find the final answer of a response: after its thoughts, in a box, in a tag, or after a phrase."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+
+from rl_compat.errors import ConfigError
 
 _BOX = re.compile(r"\\(?:boxed|fbox)\b")
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
@@ -10,6 +13,41 @@ _ONE_WORD = re.compile(r"\s*([^\s{}$.,;]+)")
 _ANNOUNCED = re.compile(
     r"\banswer\b[*_]*(?:\s+(?:is|was|would\s+be|must\s+be))?\s*[*_]*\s*[:=]?[*_]*[ \t]*", re.IGNORECASE
 )
+
+THOUGHTS = (
+    *((f"<{name}>", f"</{name}>") for name in ("think", "thinking", "thought", "reasoning", "reason", "seed:think")),
+    ("◁think▷", "◁/think▷"),
+    ("[THINK]", "[/THINK]"),
+    ("<|begin_of_thought|>", "<|end_of_thought|>"),
+    ("<|START_THINKING|>", "<|END_THINKING|>"),
+    ("<|channel|>", "<|channel|>final<|message|>"),
+)
+"what opens and closes a thought in the templates of known models"
+THOUGHT_TOKENS = frozenset({*(text for pair in THOUGHTS for text in pair), "<|message|>"})
+"special tokens that are part of a response's text"
+
+
+def thought_markers(setting: str) -> tuple[tuple[str, str], ...]:
+    """The markers of `reward.thinking`. Raises ConfigError."""
+    if setting in ("auto", "off"):
+        return THOUGHTS if setting == "auto" else ()
+    opens, _, closes = (part.strip() for part in setting.partition(","))
+    if not (opens and closes):
+        raise ConfigError(
+            f"`reward.thinking` is `{setting}`, expected `auto`, `off` or two markers",
+            hint="separate the markers by a comma: `<think>,</think>`",
+        )
+    return ((opens, closes),)
+
+
+def after_thoughts(text: str, prompt: str = "", *, thoughts: Sequence[tuple[str, str]] = THOUGHTS) -> str:
+    """The text of a response after its last thought, empty if it ends inside one. The prompt may have opened it."""
+    for opens, closes in thoughts:
+        _, closed, rest = text.rpartition(closes)
+        if opens in rest or (not closed and prompt.rstrip().endswith(opens)):
+            return ""
+        text = rest
+    return text
 
 
 def last_boxed(text: str) -> str | None:

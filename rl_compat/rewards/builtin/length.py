@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import cos, pi
 from typing import Any
 
 from rl_compat.rewards.types import RewardOutcome
 
 
-def overlong(
-    response: str, ground_truth: Any = None, *, response_ids: Sequence[int], max_response_length: int, buffer: int
-) -> RewardOutcome:
-    """0 up to `max_response_length - buffer` tokens, then falling linearly to -1 (Yu et al. 2025, "DAPO").
+def overlong(buffer: int) -> Callable[..., RewardOutcome]:
+    """The penalty on responses close to the maximum length: 0, then falling linearly to -1 (Yu et al. 2025, "DAPO").
 
-    min(-(length - (max_response_length - buffer)) / buffer, 0). It continues to fall beyond the maximum.
+    min(-(length - (max_response_length - buffer)) / buffer, 0), in tokens. It continues to fall beyond the maximum.
     """
-    return RewardOutcome(reward=min(-(len(response_ids) - (max_response_length - buffer)) / buffer, 0.0))
+
+    def penalty(
+        response: str, ground_truth: Any = None, *, response_ids: Sequence[int], max_response_length: int
+    ) -> RewardOutcome:
+        return RewardOutcome(reward=min(-(len(response_ids) - (max_response_length - buffer)) / buffer, 0.0))
+
+    return penalty
 
 
 def repetition(

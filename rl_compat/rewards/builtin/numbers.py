@@ -39,21 +39,18 @@ def numbers(text: str) -> Iterator[Number]:
     touches the number or its currency sign and does not follow a digit, a word or a closing bracket, so `10-7` holds
     `10` and `7`. `3/4` is a fraction, and a trailing full stop is not part of a number.
     """
-    plain = text.translate(_MINUS_SIGNS)
-    for match in _NUMBER.finditer(plain):
-        number = _number(match, text)
-        if number is not None:
-            yield number
+    for match in _NUMBER.finditer(text.translate(_MINUS_SIGNS)):
+        if _is_number(match):
+            yield _number(match, text)
 
 
 def last_number(text: str) -> Number | None:
     """The last number in a text, or None."""
-    plain = text.translate(_MINUS_SIGNS)
-    for match in reversed(list(_NUMBER.finditer(plain))):
-        number = _number(match, text)
-        if number is not None:
-            return number
-    return None
+    last = None
+    for match in _NUMBER.finditer(text.translate(_MINUS_SIGNS)):
+        if _is_number(match):
+            last = match
+    return None if last is None else _number(last, text)
 
 
 def parse_number(text: str) -> Fraction | None:
@@ -62,17 +59,13 @@ def parse_number(text: str) -> Fraction | None:
     return None if first is None else first.value
 
 
-def _number(match: re.Match[str], text: str) -> Number | None:
-    value = _value(match)
-    return None if value is None else Number(value, text[match.start() : match.end()], match.end())
+def _is_number(match: re.Match[str]) -> bool:
+    return len(match.group()) <= LONGEST_DIGITS and (match["denominator"] is None or int(match["denominator"]) != 0)
 
 
-def _value(match: re.Match[str]) -> Fraction | None:
-    if len(match.group()) > LONGEST_DIGITS:
-        return None
-    magnitude = Fraction((match["digits"] or "0").replace(",", "") + (match["decimals"] or ""))
+def _number(match: re.Match[str], text: str) -> Number:
+    value = Fraction((match["digits"] or "0").replace(",", "") + (match["decimals"] or ""))
     if match["denominator"]:
-        if int(match["denominator"]) == 0:
-            return None
-        magnitude /= int(match["denominator"])
-    return -magnitude if match["sign"] == "-" or match["late_sign"] else magnitude
+        value /= int(match["denominator"])
+    negative = match["sign"] == "-" or match["late_sign"]
+    return Number(-value if negative else value, text[match.start() : match.end()], match.end())

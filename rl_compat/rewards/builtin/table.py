@@ -34,6 +34,8 @@ class Builtin:
     "type of the ground truth"
     timed: bool = False
     "may hang, so it runs in a process with a time limit"
+    reads_thoughts: bool = False
+    "judges the whole response; the others see only what follows its thoughts"
     package: str | None = None
     "required package"
     looks_for: str = ""
@@ -93,10 +95,10 @@ BUILTINS: Mapping[str, Builtin] = {
         looks_for="`<answer>…</answer>`",
         remedy="`reward.functions=exact_match` also accepts responses without the tag",
     ),
-    "regex": Builtin(function=regex, truth="none", timed=True, looks_for="the pattern"),
-    "format": Builtin(function=format_tags, truth="none"),
-    "repetition": Builtin(function=repetition, truth="none"),
-    "cosine_length": Builtin(function=cosine_length, truth="none"),
+    "regex": Builtin(function=regex, truth="none", timed=True, reads_thoughts=True, looks_for="the pattern"),
+    "format": Builtin(function=format_tags, truth="none", reads_thoughts=True),
+    "repetition": Builtin(function=repetition, truth="none", reads_thoughts=True),
+    "cosine_length": Builtin(function=cosine_length, truth="none", reads_thoughts=True),
 }
 
 

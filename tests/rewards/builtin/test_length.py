@@ -24,7 +24,7 @@ def _requests(*lengths: int | None, text: str = "#### 42") -> list[ScoreRequest]
     ("length", "penalty"), [(0, 0.0), (80, 0.0), (81, -0.05), (90, -0.5), (100, -1.0), (110, -1.5)]
 )
 def test_the_overlong_penalty_grows_over_the_buffer(length: int, penalty: float) -> None:
-    outcome = overlong("", response_ids=[7] * length, max_response_length=100, buffer=20)
+    outcome = overlong(20)("", response_ids=[7] * length, max_response_length=100)
     assert outcome.reward == pytest.approx(penalty)
 
 
