@@ -9,6 +9,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from rl_compat.errors import ConfigError, check_type, did_you_mean
 from rl_compat.trajectory import Trajectory
 
 _OPTIONAL = (
@@ -26,6 +27,16 @@ _OPTIONAL = (
     "cost_values",
     "cost_returns",
 )
+_SOURCES = {
+    "old_logprobs": "actor.compute_logprobs(sequences).result()",
+    "ref_logprobs": "reference.compute_logprobs(sequences).result()",
+    "values": "critic.compute_values(sequences).result()",
+    "cost_values": "cost_critic.compute_values(sequences).result()",
+    "sum_pi_squared": 'actor.compute_token_outputs(sequences).result()["sum_pi_squared"]',
+    "rollout_logprobs": "sequences.batch.rollout_logprobs",
+}
+"calls that compute a field"
+_READY = "calls return futures: pass their `.result()`"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,8 +119,28 @@ class Batch:
         )
 
     def with_(self, **changes: Any) -> Self:
-        """A copy of the batch with some fields set."""
+        """A copy of the batch with some fields set.
+
+        Raises ConfigError for a field that does not exist, and for a per-token tensor of another shape.
+        """
+        known = [item.name for item in fields(self)]
+        shape = changes.get("response_ids", self.response_ids).shape
+        for name, value in changes.items():
+            if name not in known:
+                raise ConfigError(f"`{name}` is not a field of a batch", hint=did_you_mean(name, known))
+            if name in _OPTIONAL and value is not None:
+                check_type(name, value, Tensor, hint=_READY)
+                if value.shape != shape:
+                    raise ConfigError(f"`{name}` has shape {tuple(value.shape)} and the responses {tuple(shape)}")
         return replace(self, **changes)
+
+    def require(self, *names: str, reader: str) -> None:
+        """Raise ConfigError for a field that `reader` needs and the batch lacks."""
+        for name in names:
+            if getattr(self, name) is None:
+                value = _SOURCES.get(name)
+                hint = f"set it: `batch.with_({name}={value})`" if value else "pass the `batch` of `make_experience(…)`"
+                raise ConfigError(f"the batch has no `{name}`, and {reader} needs it", hint=hint)
 
     def select(self, rows: Sequence[int]) -> Self:
         """A batch of the given rows, in that order, trimmed to their longest response."""

@@ -58,6 +58,14 @@ class RewardError(RLCompatError):
     """A reward function that failed or returned something unusable."""
 
 
+def check_type(name: str, value: object, *kinds: type, hint: str | None = None) -> None:
+    """Raise ConfigError if the argument `name` of a public call is of none of the kinds."""
+    if not isinstance(value, kinds):
+        wanted = " or ".join(f"`{kind.__name__}`" for kind in kinds)
+        given = f"`{value!r}`" if isinstance(value, str | int | float) else f"`{type(value).__name__}`"
+        raise ConfigError(f"`{name}` takes {wanted}, not {given}", hint=hint)
+
+
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """The known name closest to `name`, or None if none is similar."""
     matches = get_close_matches(name, list(known), n=1, cutoff=0.6)

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from rl_compat.batch import Batch
+from rl_compat.errors import ConfigError
 from rl_compat.trajectory import Prompt, Trajectory
 
 END = 2
@@ -74,5 +75,5 @@ def test_selecting_rows_reorders_every_field_and_trims_to_the_longest() -> None:
 
 def test_a_field_of_another_shape_is_refused() -> None:
     batch = Batch.from_trajectories([_trajectory(5, END)])
-    with pytest.raises(AssertionError, match="values is"):
+    with pytest.raises(ConfigError, match="`values`"):
         batch.with_(values=torch.zeros(1, 3))

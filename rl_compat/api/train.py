@@ -107,7 +107,7 @@ def train(
         logger.info(note)
     for sentence in warnings_of(loaded.report):
         logger.warning(sentence)
-    machine = (pool or ResourcePool.auto()).hardware
+    machine = ResourcePool.given(pool).hardware
     training = Training(loaded.config, machine, objects=PythonObjects(functions=functions, datasets=datasets))
     history = _History()
     with closing(training):

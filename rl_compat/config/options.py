@@ -11,7 +11,7 @@ from typing import Any
 from rl_compat.config.settings import settings
 from rl_compat.config.types import RunConfig
 from rl_compat.config.values import Mismatch, coerce, violations
-from rl_compat.errors import ConfigError, did_you_mean
+from rl_compat.errors import ConfigError, check_type, did_you_mean
 
 
 @cache
@@ -40,10 +40,7 @@ def values_of_options(
 
 def check_section(section: str, values: Any) -> None:
     """Raise ConfigError, with its key, for a value of a section's dataclass that its setting does not allow."""
-    expected = type(getattr(RunConfig(), section))
-    if not isinstance(values, expected):
-        given = f"`{values!r}`" if isinstance(values, str | int | float) else f"a {type(values).__name__}"
-        raise ConfigError(f"`{section}` takes an `{expected.__name__}`, not {given}")
+    check_type(section, values, type(getattr(RunConfig(), section)))
     for key, setting in settings().items():
         name = key.removeprefix(f"{section}.")
         for words in violations(attrgetter(name)(values), setting.annotation) if name != key else ():

@@ -9,7 +9,7 @@ from typing import Self, TypeVar
 
 from rl_compat.distributed.group import WorkerGroup
 from rl_compat.distributed.local import LocalWorker, WorkerThread, device_thread
-from rl_compat.errors import HardwareError
+from rl_compat.errors import HardwareError, check_type
 from rl_compat.hardware.types import Hardware
 
 Worker = TypeVar("Worker")
@@ -21,8 +21,12 @@ class ResourcePool:
     def __init__(self, *, gpus: Sequence[int] | None = None, hardware: Hardware | None = None) -> None:
         """`gpus` are CUDA indices, `[]` is the CPU, None takes the first GPU if there is one.
 
-        Raises HardwareError for more than one GPU, and later for one that is not visible.
+        Raises ConfigError for anything else, HardwareError for several GPUs, and later for one that is not visible.
         """
+        if gpus is not None:
+            check_type("gpus", gpus, list, tuple, range)
+            for index in gpus:
+                check_type("gpus", index, int)
         self._gpus = None if gpus is None else tuple(gpus)
         self._given_hardware = hardware
         if self._gpus is not None and len(self._gpus) > 1:
@@ -35,6 +39,13 @@ class ResourcePool:
     def auto(cls) -> Self:
         """The first visible GPU, or the CPU where there is none."""
         return cls()
+
+    @classmethod
+    def given(cls, pool: ResourcePool | None) -> ResourcePool:
+        """The pool that a call was given, or the default one. Raises ConfigError for anything else."""
+        if pool is not None:
+            check_type("pool", pool, ResourcePool, hint="use `ResourcePool(gpus=[0])`, or `gpus=[]` for the CPU")
+        return pool or cls.auto()
 
     @cached_property
     def hardware(self) -> Hardware:

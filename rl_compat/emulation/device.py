@@ -29,12 +29,15 @@ SDPA_BACKENDS = {
 
 @contextmanager
 def emulate(plan: PoolPlan) -> Iterator[None]:
-    """Restrict the process to the planned card while the context is open. Enter it before the model loads.
+    """Let the process work as the plan of a device says while the context is open. Enter it before the model loads.
 
-    On a CUDA device this caps the allocator, allows TF32 only if planned, and restricts SDPA to the planned kernels. If
-    the plan emulates another card, also on a CPU, an operation, number format or Triton kernel that the card lacks
-    raises HardwareError. Everything is restored afterwards.
+    This sets the planned number of CPU threads, which stays. On a CUDA device it caps the allocator, allows TF32 only
+    if planned, and restricts SDPA to the planned kernels. If the plan emulates another card, also on a CPU, an
+    operation, number format or Triton kernel that the card lacks raises HardwareError. All of this is undone
+    afterwards.
     """
+    if plan.num_threads is not None:
+        torch.set_num_threads(plan.num_threads)
     with ExitStack() as stack:
         if plan.device.startswith("cuda"):
             stack.enter_context(memory_cap(plan.device, plan.memory_cap_bytes))

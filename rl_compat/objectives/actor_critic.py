@@ -14,6 +14,7 @@ from rl_compat.algorithms.kl import kl_estimate
 from rl_compat.algorithms.losses.policy import POLICY_LOSSES, aggregate
 from rl_compat.algorithms.losses.types import PolicyLossInputs, PolicyLossNumbers
 from rl_compat.algorithms.losses.value import value_loss
+from rl_compat.algorithms.masking import masked_sum
 from rl_compat.algorithms.off_policy.importance import mismatch_metrics
 from rl_compat.algorithms.table import LOSS_READS, Aggregation, PolicyLossName, policy_loss_of
 from rl_compat.batch import Batch
@@ -82,6 +83,8 @@ def policy_loss(
     if batch.old_logprobs is None and batch.rollout_logprobs is not None:
         metrics |= _mismatch_shares(batch, inputs.old_logprobs, totals)
     if outputs.entropy is not None:
+        metrics["actor/entropy"] = masked_sum(outputs.entropy.detach(), mask=mask) / num_tokens
+    if outputs.entropy is not None and algorithm.entropy_coef != 0.0:
         entropy = total(outputs.entropy)
         loss = loss - algorithm.entropy_coef * entropy
         metrics["actor/entropy_loss"] = entropy.detach()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from numbers import Real
 from typing import NamedTuple
 
 import torch
@@ -16,10 +18,14 @@ from rl_compat.algorithms.masking import masked_mean
 from rl_compat.algorithms.off_policy.importance import importance_weights
 from rl_compat.algorithms.off_policy.rejection import rejection_mask
 from rl_compat.algorithms.off_policy.rejection_rules import parse_rejection_rules
-from rl_compat.algorithms.table import KLKind
+from rl_compat.algorithms.table import ALGORITHMS, is_offline
 from rl_compat.batch import Batch
 from rl_compat.config.options import check_section
 from rl_compat.config.types import AlgorithmConfig, OffPolicyConfig
+from rl_compat.errors import ConfigError, check_type
+
+Column = Sequence[float | None]
+"one number per response or group; None where there is none"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +45,7 @@ class ExperienceSettings:
 class RewardParts:
     """The rewards of a step by name, for an algorithm that weights them itself."""
 
-    values: Mapping[str, Sequence[float | None]]
+    values: Mapping[str, Column]
     weights: Mapping[str, float]
 
 
@@ -60,12 +66,12 @@ class Experience:
 def make_experience(
     batch: Batch,
     *,
-    rewards: Sequence[float | None],
+    rewards: Column,
     settings: ExperienceSettings,
     kl_coef: float = 0.0,
     parts: RewardParts | None = None,
-    greedy_rewards: Sequence[float | None] | None = None,
-    costs: Sequence[float | None] | None = None,
+    greedy_rewards: Column | None = None,
+    costs: Column | None = None,
     multiplier: float = 0.0,
 ) -> Experience:
     """The batch with rewards, token rewards, advantages and returns.
@@ -74,8 +80,13 @@ def make_experience(
     no group statistic counts it. `greedy_rewards` (ReMax) holds one outcome per group, in ascending order; None
     excludes the group. `costs` (PPO-Lagrangian) holds one cost per response, with None as for rewards, and
     `multiplier` is their Lagrange multiplier. A KL in the reward needs `old_logprobs` and `ref_logprobs`, PPO needs
-    `values`, and a cost needs `cost_values`.
+    `values`, and a cost needs `cost_values`. Raises ConfigError for a field or argument that the algorithm needs and
+    lacks, and for one that it does not use.
     """
+    check_type("batch", batch, Batch, hint="use `sequences.batch`")
+    check_type("settings", settings, ExperienceSettings)
+    _check_fields(batch, settings)
+    _check_arguments(batch, settings.algorithm, rewards, greedy_rewards, costs, parts)
     algorithm, vtrace = settings.algorithm, settings.off_policy.vtrace
     outcome, scored = _column(rewards)
     baselines = outcome_costs = None
@@ -118,6 +129,54 @@ def make_experience(
     return Experience(batch=batch, scored=scored, reward_kl=reward_kl, metrics=metrics)
 
 
+def _check_fields(batch: Batch, settings: ExperienceSettings) -> None:
+    algorithm, off_policy = settings.algorithm, settings.off_policy
+    name, row = algorithm.name, ALGORITHMS[algorithm.name]
+    if is_offline(name):
+        raise ConfigError(f"`{name}` learns from offline data, without advantages", hint="use `rl_compat.train`")
+    reader = f"`algorithm.name={name}`"
+    if row.needs_critic:
+        batch.require("values", reader=reader)
+    if row.needs_cost:
+        batch.require("cost_values", reader=reader)
+    if row.needs_sum_pi_squared:
+        batch.require("old_logprobs", "sum_pi_squared", reader=reader)
+    if algorithm.kl_in_reward != "none":
+        batch.require("old_logprobs", "ref_logprobs", reader=f"`algorithm.kl_in_reward={algorithm.kl_in_reward}`")
+    if (corrects(off_policy) and not off_policy.bypass) or (row.needs_critic and off_policy.vtrace.enabled):
+        batch.require("old_logprobs", "rollout_logprobs", reader="the off-policy correction")
+
+
+def _check_arguments(
+    batch: Batch,
+    algorithm: AlgorithmConfig,
+    rewards: Column,
+    greedy_rewards: Column | None,
+    costs: Column | None,
+    parts: RewardParts | None,
+) -> None:
+    row, rows = ALGORITHMS[algorithm.name], len(batch)
+    columns: list[tuple[str, Column | None, int, bool]] = [
+        ("rewards", rewards, rows, True),
+        ("greedy_rewards", greedy_rewards, len(batch.groups.unique()), row.needs_greedy_response),
+        ("costs", costs, rows, row.needs_cost),
+        *((f"parts.{name}", part, rows, True) for name, part in (parts.values.items() if parts is not None else ())),
+    ]
+    if (parts is None) == row.needs_reward_parts:
+        raise ConfigError(f"`parts` is {'needed' if parts is None else 'not used'} by `algorithm.name={row.name}`")
+    for name, column, length, is_used in columns:
+        if (column is None) == is_used:
+            raise ConfigError(f"`{name}` is {'needed' if is_used else 'not used'} by `algorithm.name={row.name}`")
+        if column is None:
+            continue
+        if isinstance(column, str) or not hasattr(column, "__len__") or len(column) != length:
+            given = f"has {len(column)} values" if hasattr(column, "__len__") else f"is a `{type(column).__name__}`"
+            raise ConfigError(f"`{name}` {given}, expected a sequence of {length}")
+        for position, value in enumerate(column):
+            if value is not None and not (isinstance(value, Real | Tensor) and math.isfinite(value)):
+                raise ConfigError(f"`{name}[{position}]` is `{value!r}`, expected a finite number or `None`")
+
+
 def _corrected(batch: Batch, settings: OffPolicyConfig) -> Corrected:
     """Importance weights and rejection, unless the update computes them."""
     return correct(batch, settings) if corrects(settings) and not settings.bypass else Corrected(batch, {})
@@ -131,7 +190,8 @@ def _token_rewards(batch: Batch, algorithm: AlgorithmConfig, *, kl_coef: float) 
         rewards=batch.rewards, response_lengths=batch.response_lengths, response_mask=mask
     )
     if algorithm.kl_in_reward != "none":
-        kl = _reward_kl(batch, algorithm.kl_in_reward)
+        assert batch.old_logprobs is not None and batch.ref_logprobs is not None
+        kl = kl_estimate(algorithm.kl_in_reward, logprobs=batch.old_logprobs, ref_logprobs=batch.ref_logprobs)
         reward_kl = float(masked_mean(kl, mask=mask))
         token_rewards = add_kl_penalty(token_rewards, kl=kl, coef=kl_coef, mask=mask)
     return token_rewards, reward_kl
@@ -139,24 +199,17 @@ def _token_rewards(batch: Batch, algorithm: AlgorithmConfig, *, kl_coef: float) 
 
 def _of_cost(batch: Batch, inputs: AdvantageInputs) -> AdvantageEstimate:
     """Advantages and returns of the cost, which is placed on the last token like the reward, without a KL."""
-    assert batch.costs is not None
-    assert batch.cost_values is not None
+    assert batch.costs is not None and batch.cost_values is not None
     token_costs = outcome_token_rewards(
         rewards=batch.costs, response_lengths=batch.response_lengths, response_mask=batch.response_mask
     )
     return with_critic(inputs, token_rewards=token_costs, values=batch.cost_values)
 
 
-def _column(values: Sequence[float | None]) -> tuple[Tensor, Tensor]:
+def _column(values: Column) -> tuple[Tensor, Tensor]:
     """The values in float32 with 0 in place of None, and a bool mask of the known ones."""
     numbers = torch.tensor([0.0 if value is None else float(value) for value in values])
     return numbers, torch.tensor([value is not None for value in values])
-
-
-def _reward_kl(batch: Batch, kind: KLKind) -> Tensor:
-    assert batch.old_logprobs is not None, "the KL in the reward needs the policy's log-probabilities"
-    assert batch.ref_logprobs is not None, "the KL in the reward needs the reference's log-probabilities"
-    return kl_estimate(kind, logprobs=batch.old_logprobs, ref_logprobs=batch.ref_logprobs)
 
 
 class Corrected(NamedTuple):

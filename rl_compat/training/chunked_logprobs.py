@@ -89,7 +89,7 @@ def token_statistics(
     logprobs = logits.gather(-1, token_ids[:, None]).squeeze(-1) - log_normalizer
     entropy = squares = torch.zeros_like(logprobs)
     if "entropy" in wanted:
-        entropy = log_normalizer - (torch.softmax(logits, dim=-1) * logits).sum(-1)
+        entropy = log_normalizer - torch.linalg.vecdot(torch.softmax(logits, dim=-1), logits)
     if "sum_pi_squared" in wanted:
         squares = torch.linalg.vector_norm(torch.softmax(logits.detach(), dim=-1), dim=-1).square()
     return logprobs, entropy, squares
@@ -113,12 +113,16 @@ class _ChunkedLogprobs(torch.autograd.Function):
             logprobs[part], entropy[part], squares[part] = token_statistics(logits, token_ids[part], wanted)
         ctx.last_logits = logits
         ctx.mark_non_differentiable(squares)
+        ctx.set_materialize_grads(False)
         return logprobs, entropy, squares
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         hidden, weight, bias, token_ids = ctx.saved_tensors
-        rule, chunk_tokens, wanted, dtype = ctx.options
+        rule, chunk_tokens, _, dtype = ctx.options
+        grad_logprobs, grad_entropy = grads[:2]
+        if grad_logprobs is None:
+            grad_logprobs = torch.zeros(len(token_ids), device=hidden.device)
         needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
         kept, ctx.last_logits = ctx.last_logits, None
         with torch.autocast(hidden.device.type, enabled=False):
@@ -129,8 +133,8 @@ class _ChunkedLogprobs(torch.autograd.Function):
             for part in reversed(_chunks(len(token_ids), chunk_tokens)):
                 logits = rule.apply(head.output(hidden[part])) if kept is None else kept
                 kept = None
-                entropy_grads = grads[1][part] if "entropy" in wanted else None
-                grad = _grad_logits(logits, token_ids[part], grads[0][part], entropy_grads)
+                of_entropy = None if grad_entropy is None else grad_entropy[part]
+                grad = _grad_logits(logits, token_ids[part], grad_logprobs[part], of_entropy)
                 grad = rule.backward(grad, logits)
                 if grad_bias is not None:
                     grad_bias += grad.sum(0)

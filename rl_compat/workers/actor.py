@@ -15,7 +15,7 @@ from rl_compat.batch import Batch, Sequences
 from rl_compat.config.options import checked_value
 from rl_compat.distributed.group import WorkerGroup, then
 from rl_compat.distributed.pool import ResourcePool
-from rl_compat.errors import ConfigError
+from rl_compat.errors import ConfigError, check_type
 from rl_compat.models.chat import ChatEncoder
 from rl_compat.models.files.export import check_output
 from rl_compat.rewards.builtin.answers import THOUGHT_TOKENS
@@ -23,7 +23,7 @@ from rl_compat.rollout.types import SamplingParams
 from rl_compat.trajectory import Prompt, Trajectory
 from rl_compat.workers.options import ActorOptions, role_values
 from rl_compat.workers.policy import PolicySettings, PolicyWorker
-from rl_compat.workers.role import Role
+from rl_compat.workers.role import Role, batch_of, check_update
 from rl_compat.workers.rollout import RolloutSettings, RolloutWorker
 from rl_compat.workers.setup import Setup, loss_settings, optimizer_settings, tokenizer_folder
 from rl_compat.workers.shared_plan import SharedPlan
@@ -112,7 +112,7 @@ class ActorModel(Role[ActorSettings, ActorWorkers]):
     def planned(cls, shared: SharedPlan, path: str, *, pool: ResourcePool | None, options: ActorOptions) -> ActorModel:
         """The actor of a shared plan."""
         values = role_values(cls.__name__, options)
-        pool = pool or ResourcePool.auto()
+        pool = ResourcePool.given(pool)
         model = shared.add("actor", path, pool=pool, values=values, shared=())
         assert model.tokenizer is not None
         tokenizer, chat = model.tokenizer, ChatEncoder(model.tokenizer, values.get("model.chat_template"))
@@ -139,6 +139,10 @@ class ActorModel(Role[ActorSettings, ActorWorkers]):
     ) -> list[Prompt]:
         """Texts or chat messages as prompts, template applied; `ground_truths` are what a reward compares with."""
         truths = [None] * len(prompts) if ground_truths is None else ground_truths
+        if len(truths) != len(prompts):
+            raise ConfigError(f"`ground_truths` has {len(truths)} values and `prompts` {len(prompts)}")
+        for prompt in prompts:
+            check_type("prompts", prompt, str, list, hint="a prompt is a text or a list of messages")
         encoded = [self.chat.encode(prompt) for prompt in prompts]
         return [
             Prompt(token_ids=tuple(ids), text=text, data_source=data_source, ground_truth=truth, row=row)
@@ -165,9 +169,12 @@ class ActorModel(Role[ActorSettings, ActorWorkers]):
         `sampling` gives all sampling settings at once, and none of them is given separately then. Each prompt is a
         group of its own. Raises ConfigError for a value that the setting of that name does not allow.
         """
-        ready = [p if isinstance(p, Prompt) else self.encode([p])[0] for p in prompts]
-        if not ready:
+        check_type("prompts", prompts, list, tuple, hint="give a list of prompts, also for a single one")
+        if not prompts:
             raise ConfigError("`prompts` is empty")
+        ready = [p if isinstance(p, Prompt) else self.encode([p])[0] for p in prompts]
+        if sampling is not None:
+            check_type("sampling", sampling, SamplingParams)
         separate = (max_new_tokens, temperature, top_p, top_k, min_p, seed)
         if sampling is not None and separate != (None, None, 1.0, 0, 0.0, None):
             raise ConfigError(
@@ -197,24 +204,21 @@ class ActorModel(Role[ActorSettings, ActorWorkers]):
 
     def compute_logprobs(self, sequences: Sequences) -> Future[Tensor]:
         """Log-probability of each response token under the current weights, [B, T]."""
-        return self.policy.run(PolicyWorker.logprobs, batch=sequences.batch)
+        return self.policy.run(PolicyWorker.logprobs, batch=batch_of(sequences))
 
     def compute_token_outputs(self, sequences: Sequences) -> Future[dict[str, Tensor]]:
         """The same as `logprobs`, with `sum_pi_squared`: the sum of the squared probabilities of all tokens, [B, T]."""
-        return self.policy.run(PolicyWorker.token_outputs, batch=sequences.batch)
+        return self.policy.run(PolicyWorker.token_outputs, batch=batch_of(sequences))
 
     def update(self, batch: Batch, *, seed: int = 0) -> Future[dict[str, float]]:
         """Learn from a batch with `advantages` and, for several steps, `old_logprobs`; returns the metrics.
 
         `seed` orders the mini-batches. Raises ConfigError for a batch that lacks one of the two.
         """
-        if batch.advantages is None:
-            raise ConfigError("the batch has no `advantages`", hint="pass the `batch` of `make_experience(…)`")
-        if batch.ref_logprobs is None and self.settings.policy.loss.algorithm.kl_loss != "none":
-            raise ConfigError(
-                "the batch has no `ref_logprobs`, and `kl_loss` compares with them",
-                hint="set them: `batch.with_(ref_logprobs=reference.compute_logprobs(sequences).result())`",
-            )
+        check_update(batch, seed)
+        batch.require("advantages", reader="the update")
+        if self.settings.policy.loss.algorithm.kl_loss != "none":
+            batch.require("ref_logprobs", reader="`kl_loss`")
         return self.policy.run(PolicyWorker.update, batch=batch, seed=seed)
 
     def save_pretrained(self, path: str | Path) -> Path:
@@ -222,7 +226,7 @@ class ActorModel(Role[ActorSettings, ActorWorkers]):
 
         Raises ModelError if the folder is not empty, CheckpointError if it cannot be written.
         """
-        check_output(Path(path))
+        check_output(path)
         return self.policy.run(PolicyWorker.export, output=Path(path)).result()
 
     def _start(self, settings: ActorSettings) -> ActorWorkers:
@@ -240,6 +244,8 @@ class ActorModel(Role[ActorSettings, ActorWorkers]):
 
 def _check(params: SamplingParams, group_size: int) -> None:
     """Raise ConfigError for a value that its setting does not allow. Temperature 0 is greedy."""
+    if params.seed is not None:
+        check_type("seed", params.seed, int)
     checked_value("group_size", group_size, key="algorithm.group_size")
     checked_value("max_new_tokens", params.max_new_tokens, key="data.max_response_length")
     checked_value("temperature", params.temperature, key="trainer.validation_temperature")

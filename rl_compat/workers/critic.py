@@ -14,7 +14,7 @@ from rl_compat.batch import Batch, Sequences
 from rl_compat.distributed.group import WorkerGroup, dispatch
 from rl_compat.distributed.pool import ResourcePool
 from rl_compat.distributed.ranks import Ranks, Solo
-from rl_compat.errors import CheckpointError, ConfigError
+from rl_compat.errors import CheckpointError
 from rl_compat.models.files.atomic import fill_folder
 from rl_compat.models.files.export import check_output
 from rl_compat.models.load import LoadSettings
@@ -25,7 +25,7 @@ from rl_compat.training.engine import ValueEngine
 from rl_compat.training.optimizers import OptimizerSettings
 from rl_compat.workers.mini_batches import mean_metrics, own_share
 from rl_compat.workers.options import CriticOptions, option_keys, role_values
-from rl_compat.workers.role import Role
+from rl_compat.workers.role import Role, batch_of, check_update
 from rl_compat.workers.setup import Planned, loss_settings, optimizer_settings
 from rl_compat.workers.shared_plan import SharedPlan
 from rl_compat.workers.trained import TrainedWorker, copy_state
@@ -126,7 +126,7 @@ class CriticModel(Role[CriticSettings, WorkerGroup[CriticWorker]]):
     ) -> CriticModel:
         """The critic of a shared plan."""
         values = role_values(cls.__name__, options)
-        pool = pool or ResourcePool.auto()
+        pool = ResourcePool.given(pool)
         shared.add("critic", path, pool=pool, values=values, shared=tuple(option_keys(CriticOptions).values()))
         return cls(lambda: critic_settings(shared.planned("critic")), pool=pool, shared=shared)
 
@@ -136,16 +136,15 @@ class CriticModel(Role[CriticSettings, WorkerGroup[CriticWorker]]):
 
     def compute_values(self, sequences: Sequences) -> Future[Tensor]:
         """[B, T]: the value of the state before each response token."""
-        return self.group.run(CriticWorker.values, batch=sequences.batch)
+        return self.group.run(CriticWorker.values, batch=batch_of(sequences))
 
     def update(self, batch: Batch, *, seed: int = 0) -> Future[dict[str, float]]:
         """Learn from a batch with `values` and `returns`; returns the metrics.
 
         `seed` orders the mini-batches. Raises ConfigError for a batch that lacks one of the two.
         """
-        if batch.values is None or batch.returns is None:
-            missing = "values" if batch.values is None else "returns"
-            raise ConfigError(f"the batch has no `{missing}`", hint="pass the `batch` of `make_experience(…)`")
+        check_update(batch, seed)
+        batch.require("values", "returns", reader="the update")
         return self.group.run(CriticWorker.update, batch=batch, seed=seed)
 
     def save_pretrained(self, path: str | Path) -> Path:
@@ -153,7 +152,7 @@ class CriticModel(Role[CriticSettings, WorkerGroup[CriticWorker]]):
 
         Raises ModelError if the folder is not empty, CheckpointError if it cannot be written.
         """
-        check_output(Path(path))
+        check_output(path)
         return self.group.run(CriticWorker.export, output=Path(path)).result()
 
     def _start(self, settings: CriticSettings) -> WorkerGroup[CriticWorker]:

@@ -14,7 +14,6 @@ from rl_compat.batch import Batch
 from rl_compat.config.types import OffPolicyConfig
 from rl_compat.distributed.group import dispatch
 from rl_compat.distributed.ranks import Ranks, Solo
-from rl_compat.errors import ConfigError
 from rl_compat.models.files.export import export_model
 from rl_compat.models.load import LoadSettings, load_causal_lm
 from rl_compat.models.lora import adapter_disabled
@@ -94,11 +93,8 @@ class PolicyWorker(TrainedWorker):
         without `old_logprobs` that takes more than one optimizer step.
         """
         settings = self.settings
-        if batch.old_logprobs is None and not self._takes_one_step(batch):
-            raise ConfigError(
-                "the batch has no `old_logprobs`, and the update takes more than one optimizer step",
-                hint="set them: `batch.with_(old_logprobs=actor.compute_logprobs(sequences).result())`",
-            )
+        if not self._takes_one_step(batch):
+            batch.require("old_logprobs", reader="an update of more than one optimizer step")
         loss = partial(policy_loss, settings=settings.loss)
         batches = self.mini_batches(
             batch,
@@ -116,7 +112,7 @@ class PolicyWorker(TrainedWorker):
                     own_share(mini_batch, self.engine.ranks),
                     loss=loss,
                     temperature=settings.temperature,
-                    wanted=("entropy",) if settings.loss.algorithm.entropy_coef != 0.0 else (),
+                    wanted=("entropy",),
                 )
                 steps.append(metrics)
         self._source.changed(version=self.version)

@@ -19,7 +19,7 @@ from rl_compat.training.engine import PolicyEngine
 from rl_compat.workers.actor import ActorModel
 from rl_compat.workers.options import ReferenceOptions, option_keys, role_values
 from rl_compat.workers.policy import PolicyWorker
-from rl_compat.workers.role import Role
+from rl_compat.workers.role import Role, batch_of
 from rl_compat.workers.setup import Planned
 from rl_compat.workers.shared_plan import SharedPlan
 
@@ -89,7 +89,7 @@ class ReferenceModel(Role[ReferenceSettings | ActorModel, Logprobs]):
     ) -> ReferenceModel:
         """The reference of a shared plan; `actor` gives the one whose base it may be."""
         values = role_values(cls.__name__, options)
-        pool = pool or ResourcePool.auto()
+        pool = ResourcePool.given(pool)
         shared.add("reference", path, pool=pool, values=values, shared=tuple(option_keys(ReferenceOptions).values()))
 
         def settings() -> ReferenceSettings | ActorModel:
@@ -101,7 +101,7 @@ class ReferenceModel(Role[ReferenceSettings | ActorModel, Logprobs]):
 
     def compute_logprobs(self, sequences: Sequences) -> Future[Tensor]:
         """Log-probability of each response token under the reference, [B, T]."""
-        return self.workers(sequences.batch)
+        return self.workers(batch_of(sequences))
 
     def _start(self, settings: ReferenceSettings | ActorModel) -> Logprobs:
         if isinstance(settings, ActorModel):

@@ -14,7 +14,7 @@ from rl_compat.config.options import checked_value
 from rl_compat.config.types import RewardConfig
 from rl_compat.distributed.group import Shares, WorkerGroup, dispatch
 from rl_compat.distributed.pool import ResourcePool, start_without_device
-from rl_compat.errors import ConfigError, nearest
+from rl_compat.errors import ConfigError, check_type, nearest
 from rl_compat.models.load import LoadSettings
 from rl_compat.rewards.assemble import RewardFunction, named_functions, names_function
 from rl_compat.rewards.score import Scorer, ScoreRequest, Scores, build_scorer
@@ -191,7 +191,7 @@ class RewardModel(Role[LoadSettings | None, WorkerGroup[RewardWorker]]):
             if idle:
                 raise ConfigError(f"`{idle[0]}` is an option of reward functions, and there are none")
         values = role_values(cls.__name__, options)
-        pool = pool or ResourcePool.auto()
+        pool = ResourcePool.given(pool)
         model = cls._of_values({**values, "reward.model": str(path)}, functions, pool=pool, shared=shared)
         model._check_functions()
         lengths = {key: value for key, value in values.items() if not key.startswith("reward.")}
@@ -224,6 +224,7 @@ class RewardModel(Role[LoadSettings | None, WorkerGroup[RewardWorker]]):
 
     def compute_rewards(self, sequences: Sequences) -> Future[Scores]:
         """One reward per response; None for a response that `on_error=skip` excludes."""
+        check_type("sequences", sequences, Sequences)
         requests = [
             ScoreRequest(response_text=text, prompt=trajectory.prompt, response_ids=trajectory.response_ids)
             for text, trajectory in zip(sequences.texts, sequences.trajectories, strict=True)

@@ -7,8 +7,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Generic, Self, TypeVar
 
+from rl_compat.batch import Batch, Sequences
 from rl_compat.distributed.pool import ResourcePool
-from rl_compat.errors import ConfigError
+from rl_compat.errors import ConfigError, check_type
 from rl_compat.planning.types import RoleName
 from rl_compat.workers.shared_plan import SharedPlan
 
@@ -62,6 +63,7 @@ class Role(ABC, Generic[Settings, Workers]):
                 f"the {self.role} belongs to a run, which planned its device",
                 hint="save it with `save_pretrained` and load it with `from_pretrained(path, pool=…)`",
             )
+        pool = ResourcePool.given(pool)
         devices = [[device.index for device in where.hardware.devices] for where in (self.pool, pool)]
         if devices[0] != devices[1]:
             before = self.pool
@@ -78,6 +80,8 @@ class Role(ABC, Generic[Settings, Workers]):
     def close(self) -> None:
         """Free the workers and their memory. Calls raise ConfigError from then on."""
         self._workers, self._settings, self._closed = None, None, True
+        if self._shared is not None:
+            self._shared.release(self.role)
         gc.collect()
 
     def _restart(self) -> None:
@@ -95,3 +99,15 @@ class Role(ABC, Generic[Settings, Workers]):
 
     def _copy_state(self, old: Workers, new: Workers) -> None:
         """Give new workers what the old ones have learned."""
+
+
+def batch_of(sequences: Sequences) -> Batch:
+    """The tensors of the sequences that a call was given. Raises ConfigError for anything else."""
+    check_type("sequences", sequences, Sequences)
+    return sequences.batch
+
+
+def check_update(batch: Batch, seed: int) -> None:
+    """Raise ConfigError for arguments of an update that are of another type."""
+    check_type("batch", batch, Batch, hint="use the `batch` of `make_experience(…)`")
+    check_type("seed", seed, int)

@@ -159,4 +159,4 @@ def lora_settings(config: ModelConfig) -> LoraSettings | None:
 def optimizer_steps_per_batch(config: RunConfig) -> int:
     """Optimizer steps of one training step; offline data is used once."""
     passes = 1 if is_offline(config.algorithm.name) else config.algorithm.num_epochs
-    return passes * (config.trainer.batch_size // config.trainer.mini_batch_size)
+    return passes * -(-config.trainer.batch_size // config.trainer.mini_batch_size)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,6 +13,7 @@ from rl_compat.config.load import load_values
 from rl_compat.config.report import warnings_of
 from rl_compat.config.types import RunConfig
 from rl_compat.distributed.pool import ResourcePool
+from rl_compat.emulation.device import emulate
 from rl_compat.errors import ConfigError, ModelError
 from rl_compat.hardware.types import Hardware
 from rl_compat.models.files.folder import ALL_PARTS
@@ -47,7 +49,11 @@ class PlacedModel:
 
 
 class SharedPlan:
-    """The roles of a program and their plan, which is computed when the first role starts."""
+    """The roles of a program and their plan, which is computed when the first role starts.
+
+    From then on until the roles are closed, the process works as the plan says: CPU threads, TF32, SDPA kernels and
+    memory limit.
+    """
 
     def __init__(self, *, neighbours: Sequence[RoleName] = ()) -> None:
         """`neighbours` are roles outside of this plan for which it leaves room, each with a model of the same shape."""
@@ -55,6 +61,9 @@ class SharedPlan:
         self._models: dict[RoleName, PlacedModel] = {}
         self._planned: tuple[Workload, Plan, Mapping[str, ResourcePool]] | None = None
         self._closed = False
+        self._in_use: set[RoleName] = set()
+        self._process = ExitStack()
+        "what the plan sets in this process"
 
     def add(
         self, role: RoleName, path: str, *, pool: ResourcePool, values: Mapping[str, Any], shared: Sequence[str]
@@ -70,6 +79,7 @@ class SharedPlan:
             raise ConfigError(f"this session already has the {role}")
         model = _placed(role, path, pool=pool, values=values, shared=shared)
         self._models[role] = model
+        self._in_use.add(role)
         return model
 
     @property
@@ -102,6 +112,13 @@ class SharedPlan:
     def close(self) -> None:
         """Close the session: no further role can start."""
         self._closed = True
+        self._process.close()
+
+    def release(self, role: RoleName) -> None:
+        """Record that a role has closed; after the last one, the process has its own settings again."""
+        self._in_use.discard(role)
+        if not self._in_use:
+            self._process.close()
 
     def check_open(self) -> None:
         """Raise ConfigError after `close`."""
@@ -153,6 +170,9 @@ class SharedPlan:
                 placement={role: name for role, name in placement.items() if role in workload.models},
                 measured=own_measurements(),
             )
+            self._process.close()
+            for name in reversed(pools):  # the number of threads is that of the first role's pool
+                self._process.enter_context(emulate(plan.pools[name]))
             self._planned = workload, plan, pools
             for note in plan.notes:
                 logger.info(note)

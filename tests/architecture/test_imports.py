@@ -64,7 +64,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     | {"distributed.ranks"},
     "emulation": {"errors", "units", "planning.types"},
     "tracking": {"errors", "units"},
-    "workers": {*COMPUTE, "errors", "units", "seeds", "config", "hardware.types", "planning"} - {"trainer"},
+    "workers": {*COMPUTE, "emulation", "errors", "units", "seeds", "config", "hardware.types", "planning"}
+    - {"trainer"},
     "trainer": {
         *COMPUTE,
         "emulation",

@@ -127,3 +127,14 @@ def test_tokens_come_with_the_sum_of_squared_probabilities(llama_folder: Path) -
     squares, mask = outputs["sum_pi_squared"], batch.response_mask
     assert bool((squares[mask] >= outputs["logprobs"][mask].exp().square()).all())
     assert bool((squares[mask] <= 1).all())
+
+
+def test_the_entropy_of_the_policy_is_always_measured(llama_folder: Path) -> None:
+    actor, batch = worker(llama_folder, rows=2, loss="ppo_clip"), random_batch()
+    entropy = actor.engine.logprobs(batch, temperature=actor.settings.temperature, wanted=("entropy",)).entropy
+    assert entropy is not None
+
+    metrics = actor.update(batch=batch, seed=0)
+
+    assert metrics["actor/entropy"] == pytest.approx(float(entropy[batch.response_mask].mean()), rel=1e-5)
+    assert "actor/entropy_loss" not in metrics

@@ -12,7 +12,7 @@ from huggingface_hub import save_torch_state_dict
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from rl_compat.errors import CheckpointError, ModelError
+from rl_compat.errors import CheckpointError, ModelError, check_type
 from rl_compat.models.files.atomic import fill_folder, no_space_left
 from rl_compat.models.files.folder import check_model_folder, read_json
 from rl_compat.models.lora import merge_for_export
@@ -66,9 +66,10 @@ def export_model(
     return output
 
 
-def check_output(output: Path) -> None:
-    """Raise ModelError if the folder exists and is not empty."""
-    output = output.expanduser()
+def check_output(output: str | Path) -> None:
+    """Raise ModelError if the folder exists and is not empty, ConfigError for anything but a path."""
+    check_type("path", output, str, Path)
+    output = Path(output).expanduser()
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise ModelError(f"`{output}` exists and is not empty", hint="choose a new folder")
 

@@ -13,7 +13,6 @@ from rl_compat.trainer.checkpoints import check_disk
 from rl_compat.trainer.offline.data import OfflineData, training_items, validation_items
 from rl_compat.trainer.recipe import PreparedRun
 from rl_compat.trainer.setup.objects import PythonObjects
-from rl_compat.trainer.setup.roles import set_num_threads
 from rl_compat.workers.learner import LearnerModel, learner_settings
 from rl_compat.workers.setup import Setup, prepare
 
@@ -57,7 +56,6 @@ def check_model(setup: Setup) -> None:
 
 
 def load_learner(setup: Setup, *, num_batches: int | None = None, trains: bool = True) -> LearnerModel:
-    """The model of the settings, with the planned number of CPU threads; without an optimizer for evaluation."""
-    set_num_threads(setup)
+    """The model of the settings; without an optimizer for evaluation."""
     settings = learner_settings(setup, num_batches=num_batches, trains=trains)
     return LearnerModel(settings, pool=setup.pool_of("actor"))

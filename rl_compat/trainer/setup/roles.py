@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-import torch
-
 from rl_compat.planning.types import CRITIC_ROLES
 from rl_compat.trainer.loop import Roles
 from rl_compat.trainer.reporter import Reporter
@@ -52,16 +50,8 @@ def build_roles(prepared: Prepared, reporter: Reporter) -> Roles:
 
 
 def load_actor(setup: Setup, reporter: Reporter, *, num_batches: int | None = None, trains: bool = True) -> ActorModel:
-    """The actor alone, with the planned number of CPU threads; without an optimizer if it only generates."""
-    set_num_threads(setup)
+    """The actor alone; without an optimizer if it only generates."""
     reporter.phase("loading the actor")
     settings = actor_settings(setup, num_batches=num_batches)
     settings = settings if trains else replace(settings, policy=replace(settings.policy, optimizer=None))
     return ActorModel(lambda: settings, pool=setup.pool_of("actor"), chat=setup.chat).start()
-
-
-def set_num_threads(setup: Setup) -> None:
-    """Set the planned number of CPU threads of torch."""
-    num_threads = setup.plan.pool_of("actor").num_threads
-    if num_threads is not None:
-        torch.set_num_threads(num_threads)
