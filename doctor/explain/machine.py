@@ -60,13 +60,12 @@ def origin(error: KnownError, hardware: Hardware) -> tuple[str, str]:
     if not applies.ranges:
         return "yes", ""
     if not cards:
-        return "unknown", f"the message comes from cards {applies}, but this machine shows no card"
+        return "unknown", f"the message comes from compute capability {applies}, but this machine shows no card"
     inside = [card for card in cards if card in applies]
     if inside and len(inside) < len(cards):
-        names = [
-            f"cuda:{device.index} ({device.name})" for device in hardware.devices if device.compute_capability in inside
-        ]
-        return "yes", f"the message comes from cards {applies}: {', '.join(names or map(capability_text, inside))}"
+        names = [f"cuda:{it.index} ({it.name})" for it in hardware.devices if it.compute_capability in inside]
+        listed = ", ".join(names or map(capability_text, inside))
+        return "yes", f"the message comes from compute capability {applies}: {listed}"
     if inside:
         return "yes", ""
     has = f"this machine has compute capability {' and '.join(capability_text(card) for card in sorted(set(cards)))}"
@@ -99,7 +98,7 @@ def _suiting(remedy: KnownRemedy, hardware: Hardware) -> list[Remedy]:
 def _elsewhere(remedy: KnownRemedy) -> Remedy:
     """The remedy for another machine, whose Python and cards are unknown."""
     named = "; run `rlc doctor` there to find it" if remedy.install_torch else ""
-    for_cards = f", on cards {remedy.capabilities}" if remedy.capabilities.ranges else ""
+    for_cards = f", on compute capability {remedy.capabilities}" if remedy.capabilities.ranges else ""
     return _remedy(remedy, f"on the machine of the log: {remedy.what}{for_cards}{named}", "python")
 
 

@@ -28,7 +28,7 @@ PREFIX = re.compile(
     | \((?:\w[\w.:\- ]{0,60}\b)?pid=\d{1,9}[^)]{0,60}\) # Ray and vLLM
     | \((?:raylet|autoscaler|driver)[^)]{0,60}\)
     | \[(?:rank|default)\d{1,5}\]:?                   # torchrun
-    | \[\d{1,4}\]:?(?=[\s\[])(?!\s+[+\-]\s)           # NCCL, but no job of a shell
+    | \[\d{1,4}\]:?(?=[\s\[])(?!\s+[+\-\d]+\s+[\dk])  # NCCL, but no job of a shell
     | \[\d{1,4},\d{1,4}\]<std(?:out|err)>:           # mpirun
     | \d{1,5}:\ (?=\S)                              # srun --label
     | \[pod/[\w./\-]{1,160}\]                       # kubectl logs --prefix

@@ -30,8 +30,8 @@ class Capabilities:
         return any(inside) or not self.ranges
 
     def __str__(self) -> str:
-        """`below 8.0`, `6.0 to below 7.0 or from 12.0`"""
-        return " or ".join(_range_text(low, end) for low, end in self.ranges)
+        """`below 8.0`, `6.0 to below 7.0, or 12.0 and newer`"""
+        return ", or ".join(_range_text(low, end) for low, end in self.ranges)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,4 +170,4 @@ def _range_text(low: Capability | None, end: Capability | None) -> str:
     below = f"below {capability_text(end)}" if end else ""
     if low is None:
         return below
-    return f"{capability_text(low)} to {below}" if below else f"from {capability_text(low)}"
+    return f"{capability_text(low)} {f'to {below}' if below else 'and newer'}"
