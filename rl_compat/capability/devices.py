@@ -52,6 +52,15 @@ def torch_version(hardware: Hardware) -> str | None:
     return software.torch.version if software.torch is not None else software.packages.get("torch")
 
 
+def against_package(hardware: Hardware, name: str) -> tuple[str, ...]:
+    """Why an optional package cannot be used: not installed, or installed and broken."""
+    software = hardware.software
+    version, error = software.packages.get(name), software.import_errors.get(name)
+    if version is None:
+        return (f"needs the package `{name}`, which is not installed",)
+    return () if error is None else (f"the installed `{name}` {version} does not import: {error}",)
+
+
 def against_torch(hardware: Hardware) -> tuple[str, ...]:
     """Why torch has no code for the selected devices or cannot reach them; nothing is against an emulated device."""
     torch = hardware.software.torch

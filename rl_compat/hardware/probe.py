@@ -41,8 +41,8 @@ def probe(
 
     torch is imported in a child process that times out after `torch_timeout_seconds`. None skips it, which takes a
     fraction of a second; CUDA's facts are then derived from NVML. With `packages`, all packages built on torch are
-    imported, not only bitsandbytes. `folder` is where a run would be written. Servers are contacted only with
-    `network_timeout_seconds`.
+    imported, not only those that a plan may use. `folder` is where a run would be written. Servers are contacted only
+    with `network_timeout_seconds`.
     """
     variables = os.environ if environment is None else environment
     failed: list[str] = []

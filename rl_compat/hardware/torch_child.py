@@ -36,10 +36,10 @@ IMPORTS = {
 }
 "packages that often fail to import, by distribution: the module, and a submodule that loads native code, if any"
 ALWAYS = ("torch", "bitsandbytes")
-"what a plan depends on"
 QUICK = ("transformers", "triton")
-SLOW = ("liger-kernel", "xformers", "flash-attn", "vllm")
-"checked in a second child: importing them takes seconds"
+PLANNED = ("flash-attn", "vllm")
+"what a plan may use in addition to ALWAYS, in a second child: importing them takes seconds"
+SLOW = ("liger-kernel", "xformers", *PLANNED)
 
 
 def say(stage: str, **facts: Any) -> None:

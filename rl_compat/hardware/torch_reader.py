@@ -13,7 +13,7 @@ from typing import Any
 from rl_compat.hardware.gpu.nvml import cuda_version_text
 from rl_compat.hardware.gpu.readings import CudaDevice, TorchReading
 from rl_compat.hardware.system.timeouts import Background, Finished, no_answer, run_program
-from rl_compat.hardware.torch_child import ALWAYS, BEGIN, MARK, PATIENCE_SECONDS, QUICK, SLOW
+from rl_compat.hardware.torch_child import ALWAYS, BEGIN, MARK, PATIENCE_SECONDS, PLANNED, QUICK, SLOW
 from rl_compat.hardware.types import TorchBuild
 
 CHILD_PROGRAM = (sys.executable, "-P", str(Path(__file__).with_name("torch_child.py")))
@@ -40,8 +40,9 @@ def read_torch(
 ) -> TorchReading:
     """What torch reports in a child process. A crash, a hang or a failed import becomes an error in the reading.
 
-    The child also checks bitsandbytes and, with `packages`, the other packages built on torch; slow ones in
-    a second child at the same time. The subjects are appended to the command.
+    The child also checks bitsandbytes and, with `packages`, the other packages built on torch. A second child checks
+    slow ones at the same time, without `packages` only those that a plan may use. The subjects are appended to the
+    command.
     """
 
     def run(*subjects: str) -> Finished:
@@ -49,11 +50,11 @@ def read_torch(
             [*command, *subjects], environment={**environment, **NOTHING_FETCHED}, timeout_seconds=timeout_seconds
         )
 
-    slow_parts = Background(lambda: run(*SLOW)) if packages else None
+    slow_parts = Background(lambda: run(*(SLOW if packages else PLANNED)))
     try:
         child = run(*ALWAYS, *(QUICK if packages else ()))
         reading = parse_child_output(child.stdout, failure=_failure(child, timeout_seconds))
-        if slow_parts is None or reading.build is None:
+        if reading.build is None:
             return reading
         other = slow_parts.result()
     except (OSError, ValueError) as error:

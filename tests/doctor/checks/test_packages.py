@@ -15,6 +15,7 @@ from fakes.doctor import missing
 from fakes.machines import A100, GTX_1660, H200, P40, T4, V100, gpu, recorded
 
 from rl_compat.capability.bitsandbytes import find_library, library_file
+from rl_compat.doctor.checks.cards.precision import check_kernels
 from rl_compat.doctor.checks.packages.bitsandbytes import check_bitsandbytes, fitting_release
 from rl_compat.doctor.checks.packages.kernels import check_attention_packages
 from rl_compat.doctor.checks.packages.required import check_required_packages
@@ -591,3 +592,54 @@ def test_healthy_machines_get_nothing_worse_than_ok(name: str) -> None:
 
 def test_the_name_of_a_library_is_its_cuda_version() -> None:
     assert library_file("13.2") == "libbitsandbytes_cuda132.so"
+
+
+@pytest.mark.parametrize(
+    ("torch", "cuda", "triton", "wanted"),
+    [
+        ("2.5.1+cu124", "12.4", "2.1.0", "3.1.0"),
+        ("2.15.0+cu132", "13.2", None, "3.9"),
+        ("2.14.1+cu126", "12.6", "3.9.0", "3.8"),
+        ("2.14.1+cu126", "12.6", "3.8.0", None),
+        ("2.9.0a0+git1b2c3d4", "12.8", None, None),
+    ],
+)
+def test_the_triton_is_compared_with_the_one_that_torch_requires(torch, cuda, triton, wanted) -> None:
+    recorded_machine = with_torch(recorded("rtx4090"), torch, cuda)
+    packages = {name: version for name, version in recorded_machine.software.packages.items() if name != "triton"}
+    hardware = with_software(recorded_machine, packages={**packages, **({"triton": triton} if triton else {})})
+
+    finding = found(check_attention_packages, hardware).get("attention_packages.triton_mismatch")
+    kernels = found(check_kernels, hardware)
+
+    assert (finding is None) == (wanted is None)
+    assert ("kernels.on" in kernels) == (wanted is None)
+    if finding is not None:
+        assert finding.severity is Severity.WARNING
+        assert f"triton=={wanted}" in commands(finding)
+
+
+def test_below_7_0_the_triton_does_not_matter() -> None:
+    hardware = recorded("p40")
+    foreign = with_software(hardware, packages={**hardware.software.packages, "triton": "2.1.0"})
+
+    assert "attention_packages.triton_mismatch" not in found(check_attention_packages, foreign)
+
+
+@pytest.mark.parametrize(
+    ("package", "version", "case", "severity"),
+    [
+        ("nvidia-cudnn-cu13", "9.20.0.48", "cudnn_too_old", Severity.WARNING),
+        ("nvidia-nccl-cu13", "2.21.5", "nccl_too_old", Severity.WARNING),
+        ("nvidia-nccl-cu13", "2.32.3", "nccl_upgraded", Severity.NOTE),
+    ],
+)
+def test_the_libraries_of_torch_are_compared_with_the_ones_that_it_requires(package, version, case, severity) -> None:
+    hardware = recorded("rtx4090")
+    other = with_software(hardware, packages={**hardware.software.packages, package: version})
+
+    finding = found(check_cuda_libraries, other)[f"cuda_libraries.{case}"]
+
+    assert finding.severity is severity
+    assert re.search(rf"pip install --no-deps {package}==[0-9.]+$", commands(finding))
+    assert version not in commands(finding)

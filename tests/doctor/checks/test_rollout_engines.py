@@ -10,6 +10,7 @@ import pytest
 from fakes.doctor import missing
 from fakes.machines import A100, P40, T4, V100, machine, recorded
 
+from rl_compat.capability.rollout_engines import against_engine, vllm_row
 from rl_compat.doctor.checks.packages.engines import check_cpu_packages, check_sglang, check_vllm
 from rl_compat.doctor.findings import Finding, Severity
 from rl_compat.hardware.types import Driver, Hardware, TorchBuild
@@ -186,3 +187,36 @@ def test_a_recorded_machine_without_other_engines_has_nothing_to_fix() -> None:
 
     assert found(check_cpu_packages, hardware) == found(check_sglang, hardware) == {}
     assert found(check_vllm, hardware)["vllm.not_installed"].severity is Severity.OK
+
+
+@pytest.mark.parametrize(
+    ("version", "torch"),
+    [
+        ("0.9.0", "2.7.0"),
+        ("0.14.0", "2.9.1"),
+        ("0.17.0", "2.10.0"),
+        ("0.20.1", "2.11.0"),
+        ("0.22.0", "2.11.0"),
+        ("0.27.0", "2.13.0"),
+        ("0.11.1", None),
+        ("0.6.3", None),
+        ("0.34.0", None),
+    ],
+)
+def test_a_release_has_the_torch_of_its_own_minor_or_is_unknown(version: str, torch: str | None) -> None:
+    row = vllm_row("vllm", version)
+    hardware = engine(A100, torch=f"{torch or '2.14.1'}+cu126", vllm=version)
+
+    assert (row["torch"] if row else None) == (torch and f"=={torch}")
+    if torch is None:
+        assert found(check_vllm, hardware)["vllm.unknown"].severity is Severity.NOTE
+        assert not any("torch" in reason for reason in against_engine(hardware, "vllm"))
+    else:
+        assert "vllm.unknown" not in found(check_vllm, hardware)
+        assert not any("needs torch" in finding.what for finding in check_vllm(hardware))
+
+
+def test_a_release_just_above_a_minor_is_not_the_last_of_that_minor() -> None:
+    """vLLM 0.9.0 is for torch 2.7.0; 0.8.5 before it is for 2.6.0."""
+    assert "vllm.mismatch" in found(check_vllm, engine(A100, torch="2.6.0+cu124", vllm="0.9.0"))
+    assert any("2.7.0" in reason for reason in against_engine(engine(A100, torch="2.6.0+cu124", vllm="0.9.0"), "vllm"))

@@ -9,13 +9,13 @@ from fakes.machines import A100, P40, P100, T4, V100, machine
 
 from rl_compat.capability.binaries import wheel_supports
 from rl_compat.capability.bitsandbytes import find_library, minimum, missing
+from rl_compat.capability.rollout_engines import vllm_row
 from rl_compat.doctor.tables.engines import (
     attention_backends,
     forks_for,
     last_vllm_with_code,
     vllm_has_code,
     vllm_releases,
-    vllm_row,
 )
 from rl_compat.doctor.tables.rows import (
     has_kernels,
@@ -87,7 +87,7 @@ def test_a_package_of_kernels_has_the_row_of_its_release(package: str, version: 
 def test_a_release_between_two_rows_has_none() -> None:
     assert kernel_row("flash-attn", "1.5.0") is None
     assert kernel_row("nothing", "1.0") is None
-    assert vllm_row("0.1") is None
+    assert vllm_row("vllm", "0.1") is None
 
 
 def test_a_package_runs_on_cards_within_its_bounds_and_its_code() -> None:
@@ -149,12 +149,12 @@ def test_no_vllm_has_code_for_pascal_and_only_forks_do() -> None:
 
 
 def test_0_4_0_alone_left_volta_out() -> None:
-    rows = {name: vllm_row(name) for name in ("0.3.3", "0.4.0", "0.4.3")}
+    rows = {name: vllm_row("vllm", name) for name in ("0.3.3", "0.4.0", "0.4.3")}
     assert [bool(row and vllm_has_code(row, (7, 0))) for row in rows.values()] == [True, False, True]
 
 
 def test_attention_below_8_0_is_not_flash() -> None:
-    newest, older = vllm_row("0.33.0"), vllm_row("0.10.0")
+    newest, older = vllm_row("vllm", "0.33.0"), vllm_row("vllm", "0.10.0")
     assert newest is not None
     assert older is not None
     assert attention_backends(newest, (7, 5)) == ("TRITON_ATTN", "FLEX_ATTENTION")
