@@ -176,7 +176,7 @@ def _notes(decided: Decided) -> tuple[str, ...]:
             )
     model = workload.main_model
     if not model.exact:
-        notes.append(f"`{model.model_type}` is not a known model family: its memory is estimated as for llama")
+        notes.append(f"`{model.model_type}` is not a known model family: its parameters are counted as for llama")
     if model.own_forward_obstacle is not None and workload.generates and decided.request.engine == "native":
         notes.append(
             f"rollout engine `native` calls the model's own forward, which is slower: {model.own_forward_obstacle}"

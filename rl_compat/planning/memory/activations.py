@@ -43,7 +43,7 @@ def saved_layer_bytes(shape: ModelShape, arithmetic: Arithmetic, *, tokens: int,
     norms = 2 * FP32_BYTES * hidden * shape.norms_per_layer
     if shape.query_key_norm:
         norms += 2 * FP32_BYTES * (query + shape.kv_width)
-    fed = [linear for linear in shape.linears if linear.inputs == hidden and linear.name != "o_proj"]
+    fed = [linear for linear in shape.linears if linear.inputs == hidden and linear.name not in ("o_proj", "dense")]
     inputs = hidden * arithmetic.compute_bytes * (len(fed) if arithmetic.half else 2)
     attention = arithmetic.compute_bytes * (2 * query + 2 * keys)
     feed_forward = 4 * arithmetic.compute_bytes * shape.intermediate_size

@@ -257,7 +257,7 @@ def _cast_items(request: MemoryRequest, levers: Levers, role: RoleName) -> dict[
     if (levers.frozen_dtype if frozen else "fp32") == request.compute_dtype and not quantized:
         return {}
     largest = max(linear.num_parameters for linear in shape.linears)
-    return {"weight copies": width * (largest if frozen else shape.linear_parameters)}
+    return {"weight copies": width * (largest if frozen else shape.linear_parameters + shape.expert_parameters)}
 
 
 def _resident(request: MemoryRequest, levers: Levers, sizes: Sizes, phase: Phase) -> dict[str, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from pathlib import Path
 
@@ -9,10 +10,11 @@ import pytest
 import torch
 from fakes.machines import QWEN_05B
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from rl_compat.errors import ModelError
 from rl_compat.planning.shapes.known import KNOWN_SHAPES
-from rl_compat.planning.shapes.shape import KNOWN_FAMILIES, ModelShape
+from rl_compat.planning.shapes.shape import KNOWN_FAMILIES, ModelShape, family_defaults
 
 SMALL = {
     "hidden_size": 48,
@@ -36,6 +38,15 @@ VARIANTS = [
     ("phi3", {}),
     ("smollm3", {}),
     ("smollm3", {"tie_word_embeddings": False}),
+    ("gemma", {}),
+    ("gemma", {"tie_word_embeddings": False}),
+    ("gemma2", {"head_dim": 16}),
+    ("cohere", {}),
+    ("mixtral", {"num_local_experts": 4}),
+    ("qwen2_moe", {"num_experts": 4, "moe_intermediate_size": 24, "shared_expert_intermediate_size": 40}),
+    ("qwen2_moe", {"num_experts": 4, "shared_expert_intermediate_size": 40, "mlp_only_layers": [0]}),
+    ("qwen3_moe", {"num_experts": 4, "moe_intermediate_size": 24, "head_dim": 16, "mlp_only_layers": [1]}),
+    ("granitemoe", {"num_local_experts": 4}),
 ]
 
 
@@ -53,8 +64,60 @@ def test_parameters_are_counted_exactly(family, changes, tmp_path: Path) -> None
     assert shape.trunk_parameters == trunk.num_parameters()
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen2", "phi3"])
-@pytest.mark.parametrize("targets", [("all-linear",), ("o_proj", "down_proj")])
+@pytest.mark.parametrize("family", sorted(KNOWN_FAMILIES - {"gemma3"}))
+def test_what_a_configuration_leaves_out_is_what_the_family_assumes(family, tmp_path: Path) -> None:
+    """A `config.json` with the sizes alone, also without the key-value heads: ties, heads, experts and biases."""
+    given = {key: value for key, value in SMALL.items() if key != "num_key_value_heads"}
+    (tmp_path / "config.json").write_text(json.dumps(given | {"model_type": family}))
+
+    shape = ModelShape.from_folder(tmp_path)
+
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(tmp_path))
+    assert shape.exact
+    assert shape.num_parameters == model.num_parameters()
+    assert shape.tie_word_embeddings == (model.get_output_embeddings().weight is model.get_input_embeddings().weight)
+
+
+def test_the_table_of_defaults_is_that_of_the_installed_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For every family with a causal language model; `scripts/family_defaults.py` writes the table."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[3] / "scripts"))
+
+    assert family_defaults() == importlib.import_module("family_defaults").family_defaults()
+
+
+@pytest.mark.parametrize("family", sorted({*family_defaults(), "llama", "qwen2", "olmo2", "granite"}))
+def test_every_family_is_tied_as_transformers_ties_it(family) -> None:
+    assert ModelShape.from_config({**SMALL, "model_type": family}).tie_word_embeddings == bool(
+        getattr(CONFIG_MAPPING[family], "tie_word_embeddings", False)
+    )
+
+
+def test_an_explicit_tie_beats_the_default_of_the_family_in_both_places() -> None:
+    text = {**SMALL, "model_type": "gemma3_text"}
+    assert not ModelShape.from_config(
+        {**SMALL, "model_type": "gemma", "tie_word_embeddings": False}
+    ).tie_word_embeddings
+    assert not ModelShape.from_config(
+        {"model_type": "gemma3", "text_config": text, "tie_word_embeddings": False}
+    ).tie_word_embeddings
+
+
+def test_a_mixture_of_experts_computes_with_its_active_experts() -> None:
+    shape = ModelShape.from_config({**SMALL, "model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2})
+
+    assert shape.intermediate_size == 2 * 80
+    assert shape.expert_parameters == 3 * (4 * 3 * 48 * 80 + 4 * 48)
+
+
+@pytest.mark.parametrize(
+    ("family", "targets"),
+    [
+        *((family, ("all-linear",)) for family in ("llama", "qwen2", "phi3", "phi")),
+        *((family, ("o_proj", "down_proj")) for family in ("llama", "qwen2", "phi3")),
+        ("phi", ("dense", "fc1")),
+    ],
+)
 def test_adapters_are_counted_as_peft_makes_them(family, targets) -> None:
     from peft import LoraConfig, inject_adapter_in_model
 
@@ -87,32 +150,29 @@ def test_the_text_part_of_a_multimodal_configuration_is_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "literals"),
     [
-        ({"hidden_size": None}, "`hidden_size` is missing"),
-        ({"vocab_size": "many"}, "`vocab_size` is `many`, not a positive whole number"),
-        ({"num_hidden_layers": 0}, "`num_hidden_layers` is `0`"),
-        ({"head_dim": -4}, "`head_dim` is `-4`"),
-        ({"num_key_value_heads": "two"}, "`num_key_value_heads` is `two`"),
+        ({"hidden_size": None}, ("`hidden_size`",)),
+        ({"vocab_size": "many"}, ("`vocab_size`", "`many`")),
+        ({"num_hidden_layers": 0}, ("`num_hidden_layers`", "`0`")),
+        ({"head_dim": -4}, ("`head_dim`", "`-4`")),
+        ({"num_key_value_heads": "two"}, ("`num_key_value_heads`", "`two`")),
     ],
 )
-def test_a_wrong_dimension_is_refused_by_file_and_key(change, message, tmp_path: Path) -> None:
+def test_a_wrong_dimension_is_refused_by_file_and_key(change, literals, tmp_path: Path) -> None:
     config = {**SMALL, "model_type": "llama", **change}
     (tmp_path / "config.json").write_text(json.dumps({k: v for k, v in config.items() if v is not None}))
 
     with pytest.raises(ModelError, match=r"config\.json") as caught:
         ModelShape.from_folder(tmp_path)
 
-    assert message in caught.value.message
+    assert all(literal in caught.value.message for literal in literals)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [(None, "has no `config.json`"), ("{", "is not JSON"), ("[1]", "is not a configuration")],
-)
-def test_a_folder_without_a_usable_configuration_is_refused(text, message, tmp_path: Path) -> None:
+@pytest.mark.parametrize("text", [None, "{", "[1]"])
+def test_a_folder_without_a_usable_configuration_is_refused(text, tmp_path: Path) -> None:
     if text is not None:
         (tmp_path / "config.json").write_text(text)
 
-    with pytest.raises(ModelError, match=message):
+    with pytest.raises(ModelError, match=r"config\.json"):
         ModelShape.from_folder(tmp_path)
