@@ -17,7 +17,7 @@ from rl_compat.config.load import LoadedConfig, default_run, load_config
 from rl_compat.config.report import COLUMNS, render_report, warnings_of
 from rl_compat.config.settings import settings
 from rl_compat.errors import ConfigError
-from rl_compat.hardware.gpu.catalogue import emulated_hardware
+from rl_compat.hardware.gpu.catalogue import emulated_hardware, other_machine
 from rl_compat.hardware.probe import probe
 from rl_compat.hardware.recording import load_recording
 from rl_compat.hardware.types import Hardware
@@ -37,7 +37,7 @@ HardwareFile = Annotated[
     typer.Option("--hardware", metavar="FILE", help="Plan for the machine recorded in FILE by `rlc probe --json`."),
 ]
 AsCard = Annotated[
-    str | None, typer.Option("--as", metavar="CARD", help='Emulate another card, for example "Tesla P40".')
+    str | None, typer.Option("--as", metavar="CARD", help='Emulate another card, for example "RTX 4090" or p40.')
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 
@@ -88,7 +88,21 @@ def is_file_argument(text: str) -> bool:
     return "=" not in text and text not in settings() and not (text.startswith("~") and "/" not in text)
 
 
-def load_hardware(file: Path | None = None, as_card: str | None = None) -> Hardware:
-    """This machine or the one recorded in `file`, with the facts of `as_card` in place of its own card's if given."""
+def load_hardware(
+    file: Path | None = None, as_card: str | None = None, host_memory_bytes: int | None = None
+) -> Hardware:
+    """This machine or the one recorded in `file`, emulating `as_card` if given.
+
+    With `host_memory_bytes` it is another machine, with that much host memory and a real card of that name.
+    """
     hardware = probe(packages=False) if file is None else load_recording(file)
+    if host_memory_bytes is not None:
+        host = replace(
+            hardware.host,
+            ram_total_bytes=host_memory_bytes,
+            ram_limit_bytes=host_memory_bytes,
+            ram_available_bytes=host_memory_bytes,
+        )
+        hardware = replace(hardware, host=host)
+        return hardware if as_card is None else other_machine(as_card, hardware)
     return hardware if as_card is None else emulated_hardware(as_card, hardware)

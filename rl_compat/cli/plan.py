@@ -9,6 +9,8 @@ import typer
 from rl_compat.cli.common import AsCard, AsJson, HardwareFile, Settings, load_hardware, new_app, read_settings
 from rl_compat.cli.render import print_json, print_lines, print_note, print_table
 from rl_compat.config.types import RunConfig
+from rl_compat.errors import quoted
+from rl_compat.hardware.types import Hardware
 from rl_compat.models.files.registry import resolve_model
 from rl_compat.planning import report
 from rl_compat.planning.fit import make_plan
@@ -18,6 +20,10 @@ from rl_compat.planning.shapes.shape import ModelShape
 from rl_compat.planning.speed.measurements import own_measurements
 from rl_compat.planning.types import Plan, RoleName
 from rl_compat.planning.workload import Workload, run_requests, run_workload
+from rl_compat.units import format_bytes, parse_bytes
+
+CHOSEN_PACKAGES = ("vllm", "flash-attn", "bitsandbytes")
+"that decide which engines, kernels and quantized weights a plan may choose"
 
 app = new_app()
 
@@ -27,6 +33,15 @@ def plan(
     settings: Settings = None,
     hardware: HardwareFile = None,
     as_card: AsCard = None,
+    host_memory: Annotated[
+        str | None,
+        typer.Option(
+            "--host-memory",
+            metavar="SIZE",
+            help="Plan for another machine with that much host memory, for example 64GiB; with `--as`, one with a real "
+            "card of that name.",
+        ),
+    ] = None,
     explain: Annotated[
         bool,
         typer.Option("--explain", help="Also show every memory item of every phase and every rejected alternative."),
@@ -37,10 +52,13 @@ def plan(
 
     No model is loaded. The exit code is 2 if a setting cannot work on this hardware or the run does not fit.
 
-    Example: rlc plan model.path=Qwen/Qwen2.5-0.5B-Instruct --as "Tesla P40" --explain
+    Example: rlc plan model.path=Qwen/Qwen2.5-0.5B-Instruct --as p40 --host-memory 64GiB --explain
     """
     loaded = read_settings(settings)
-    machine = load_hardware(hardware, as_card)
+    memory_bytes = None if host_memory is None else parse_bytes(host_memory)
+    machine = load_hardware(hardware, as_card, memory_bytes)
+    if as_card is not None:
+        print_note(f"note: {_what_is_of_this_machine(machine, 'this machine' if hardware is None else str(hardware))}")
 
     config = loaded.config
     paths: dict[RoleName, str | None] = {
@@ -58,6 +76,20 @@ def plan(
         return
     set_by_name = [key for key, source in loaded.sources.items() if source == "algorithm"]
     _show(made, config, workload, set_by_name, explain=explain)
+
+
+def _what_is_of_this_machine(machine: Hardware, base: str) -> str:
+    """What the answer for another card takes from the machine that it is planned on."""
+    host, card = machine.host, machine.devices[0].name
+    missing = quoted(name for name in CHOSEN_PACKAGES if name not in machine.software.packages)
+    packages = f"packages{f' (without {missing})' if missing else ''}"
+    if machine.emulated is None:
+        memory = format_bytes(host.ram_available_bytes)
+        return f"planned for a machine with {card} and {memory} of host memory; its cores and {packages} are {base}'s"
+    return (
+        f"{card} is emulated on {base}, whose host memory ({format_bytes(host.ram_available_bytes)} available), cores "
+        f"and {packages} limit the plan; `--host-memory SIZE` plans for another machine with that card"
+    )
 
 
 def _shape_of(path: str) -> ModelShape:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 from fakes.machines import RECORDINGS
 
 from rl_compat.cli.app import main
+from rl_compat.hardware.recording import load_recording
+from rl_compat.units import GIB, format_bytes
 
 P40 = ("--hardware", str(RECORDINGS / "p40.json"))
 
@@ -75,6 +78,57 @@ def test_another_card_can_be_tried(capsys: pytest.CaptureFixture[str]) -> None:
     plan = json.loads(capsys.readouterr().out)
     pool = plan["pools"]["main"]
     assert (pool["profile"], pool["emulated"]) == ("ampere", "NVIDIA A100-SXM4-80GB")
+
+
+def test_another_card_is_planned_on_this_machines_host_memory_and_that_is_said(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    laptop = ("--hardware", str(RECORDINGS / "laptop_no_gpu.json"))
+    host = load_recording(RECORDINGS / "laptop_no_gpu.json").host
+
+    assert main(["plan", *laptop, "--as", "h200", "--json"]) == 0
+    here = capsys.readouterr()
+    assert json.loads(here.out)["pools"]["main"]["memory_available_bytes"] < host.ram_available_bytes
+    for fact in ("NVIDIA H200", format_bytes(host.ram_available_bytes), "`--host-memory SIZE`", "`vllm`", "laptop_no"):
+        assert fact in here.err
+
+
+def test_another_machine_has_the_host_memory_that_is_given_and_a_real_card(capsys: pytest.CaptureFixture[str]) -> None:
+    laptop = ("--hardware", str(RECORDINGS / "laptop_no_gpu.json"))
+
+    assert main(["plan", *laptop, "--as", "h200", "--host-memory", "256GiB", "--json"]) == 0
+    there = capsys.readouterr()
+    plan = json.loads(there.out)
+    pool = plan["pools"]["main"]
+    assert (pool["devices"], pool["emulated"], pool["memory_cap_bytes"]) == (["cuda:0"], None, None)
+    assert pool["memory_available_bytes"] == int(141 * GIB * 15 / 16 * 0.9)
+    assert plan["rollout"]["cuda_graphs"]
+    assert "256.0 GiB" in there.err and "`vllm`" in there.err
+
+
+def test_host_memory_bounds_what_is_offloaded(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["plan", *P40, "plan.offload_optimizer=true"]
+
+    assert main([*arguments, "--host-memory", "1GiB"]) == 2
+    assert "`host memory`" in capsys.readouterr().err
+    assert main([*arguments, "--host-memory", "64GiB"]) == 0
+    assert main([*arguments, "--host-memory", "lots"]) == 2
+
+
+@pytest.mark.parametrize("name", ["RTX 4090", "4090", "rtx4090", "NVIDIA GeForce RTX 4090"])
+def test_a_card_is_known_by_any_unambiguous_name(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", *P40, "--as", name, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["pools"]["main"]["emulated"] == "NVIDIA GeForce RTX 4090"
+
+
+def test_an_ambiguous_card_lists_the_candidates(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", *P40, "--as", "a100"]) == 2
+    assert set(re.findall(r"`(a100-[\w-]+)`", capsys.readouterr().err)) == {
+        "a100-sxm4-40",
+        "a100-pcie-40",
+        "a100-sxm4-80",
+        "a100-pcie-80",
+    }
 
 
 def test_a_model_folder_is_read_from_its_configuration_alone(

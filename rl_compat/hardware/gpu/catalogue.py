@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from rl_compat.errors import HardwareError
-from rl_compat.hardware.types import Device, Hardware
+from rl_compat.errors import HardwareError, quoted
+from rl_compat.hardware.types import Device, Hardware, TorchBuild
 from rl_compat.units import GIB, format_bytes
 
 USABLE_FRACTION = 15 / 16
 """Fraction of the nominal memory that a program can use. Inline ECC takes 1/16 on GDDR boards (a Tesla P40 has 22.5 of
 24 GiB), and the context and the driver's reserve take about as much on the others."""
+
+BRANDS = ("nvidia", "geforce", "tesla", "rtx", "gtx", "gpu")
+"words that need not be said"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,13 +80,52 @@ def _by_name() -> dict[str, tuple[Gpu, ...]]:
     return found
 
 
-def nearest_gpus(name: str, count: int = 3) -> tuple[str, ...]:
+def choose_gpu(name: str) -> Gpu:
+    """The only card that `name` can mean, such as `4090`, `RTX 3080 12GB` or `a100 pcie 40gb`.
+
+    Raises HardwareError for no card, with the nearest names, and for several, with all of them.
+    """
+    wanted, plain = set(_words(name)), _plain(name)
+    found = [gpu for gpu in all_gpus() if gpu.id == plain] or list(_by_name().get(plain, ()))
+    for exact in (True, False):
+        found = found or [gpu for gpu in all_gpus() if any(_means(wanted, form, gpu, exact) for form in _forms(gpu))]
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        near = quoted(_nearest_names(name))
+        raise HardwareError(f"`{name}` is not in the catalogue of cards", hint=f"the nearest names are {near}")
+    cards = ", ".join(f"`{gpu.id}` ({gpu.name}, {format_bytes(gpu.memory_bytes)})" for gpu in found)
+    raise HardwareError(f"`{name}` can be {len(found)} cards", hint=f"give one of {cards}")
+
+
+def _means(wanted: set[str], form: Sequence[str], gpu: Gpu, exact: bool) -> bool:
+    """Whether a card has all wanted words, in any way of writing it; if `exact`, also no word beside them."""
+    memory = f"{gpu.memory_bytes // GIB}gb"
+    beside = [word for word in form if word not in BRANDS and word not in wanted and not word.endswith("gb")]
+    known = all(
+        word == memory or any(word == other or word == other.rstrip("0123456789") for other in form) for word in wanted
+    )
+    return bool(wanted) and known and not (exact and beside)
+
+
+def _forms(gpu: Gpu) -> list[list[str]]:
+    """The words of each name of a card, and of its id."""
+    return [_words(name) for name in (gpu.id, *gpu.names)]
+
+
+def _words(name: str) -> list[str]:
+    """`rtx4090ti 24 GiB` as `rtx`, `4090`, `ti`, `24gb`."""
+    text = re.sub(r"\b(rtx|gtx)(?=[0-9])", r"\1 ", _plain(name))
+    text = re.sub(r"\b([0-9]{3,4})(ti|super)\b", r"\1 \2", text)
+    return re.findall(r"[a-z0-9]+", re.sub(r"\b([0-9]+) ?gi?b?\b", r"\1gb", text))
+
+
+def _nearest_names(name: str, count: int = 3) -> tuple[str, ...]:
     """Names of cards similar to `name`, best first."""
     wanted = _plain(name)
 
     def likeness(gpu: Gpu) -> float:
-        known = [_plain(text) for text in (gpu.id, gpu.name)]
-        return max(SequenceMatcher(None, wanted, text).ratio() + (wanted in text) for text in known)
+        return max(SequenceMatcher(None, wanted, _plain(text)).ratio() for text in (gpu.id, gpu.name))
 
     ranked = sorted(all_gpus(), key=likeness, reverse=True)
     return tuple(dict.fromkeys(gpu.name for gpu in ranked[: count + 3]))[:count]
@@ -98,14 +140,11 @@ def shared_memory_optin_bytes(capability: tuple[int, int]) -> int | None:
 
 
 def emulated_hardware(name: str, base: Hardware) -> Hardware:
-    """`base` with the named card as its only GPU. Raises HardwareError for an unknown card.
+    """`base` with the named card as its only GPU. Raises HardwareError unless the name means one card.
 
     Everything else is that of `base`: `software.torch.cuda_available` says whether there is a real GPU.
     """
-    gpu = find_gpu(name)
-    if gpu is None:
-        near = ", ".join(f"`{known}`" for known in nearest_gpus(name))
-        raise HardwareError(f"`{name}` is not in the catalogue of cards", hint=f"the nearest names are {near}")
+    gpu = choose_gpu(name)
     return replace(
         base,
         devices=(_device_of(gpu),),
@@ -113,6 +152,15 @@ def emulated_hardware(name: str, base: Hardware) -> Hardware:
         warnings=(*base.warnings, *_emulation_warnings(gpu, base)),
         emulated=gpu.name,
     )
+
+
+def other_machine(name: str, base: Hardware) -> Hardware:
+    """A machine that has the named card, a torch for it, and the host and packages of `base`. Raises HardwareError."""
+    device = _device_of(choose_gpu(name))
+    torch = base.software.torch or TorchBuild(version=base.software.packages.get("torch", "0"))
+    cuda = torch.cuda or ("12.8" if device.compute_capability >= (10, 0) else "12.6")
+    software = replace(base.software, torch=replace(torch, cuda=cuda, arch_list=(), cuda_available=True))
+    return replace(base, devices=(device,), hidden_devices=(), software=software, warnings=(), emulated=None)
 
 
 def _emulation_warnings(gpu: Gpu, base: Hardware) -> tuple[str, ...]:

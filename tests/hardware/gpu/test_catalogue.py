@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from recordings.compose import RECORDINGS
 
 from rl_compat.errors import HardwareError
-from rl_compat.hardware.gpu.catalogue import all_gpus, emulated_hardware, find_gpu, shared_memory_optin_bytes
+from rl_compat.hardware.gpu.catalogue import (
+    all_gpus,
+    choose_gpu,
+    emulated_hardware,
+    find_gpu,
+    shared_memory_optin_bytes,
+)
 from rl_compat.units import GIB
 
 
@@ -56,6 +64,56 @@ def test_an_unknown_card_names_the_nearest() -> None:
     assert "`Tesla P41`" in caught.value.message
     assert "`Tesla P40`" in (caught.value.hint or "")
     assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "gpu"),
+    [
+        ("4090", "rtx4090"),
+        ("RTX 4090", "rtx4090"),
+        ("rtx4090", "rtx4090"),
+        ("rtx 4090 d", "rtx4090d"),
+        ("3080 Ti", "rtx3080ti"),
+        ("3080ti", "rtx3080ti"),
+        ("RTX 3080 12GB", "rtx3080-12"),
+        ("4060 ti 16 GiB", "rtx4060ti-16"),
+        ("2080 super", "rtx2080s"),
+        ("h200", "h200-sxm"),
+        ("h100 sxm", "h100-sxm"),
+        ("a100 pcie 40gb", "a100-pcie-40"),
+        ("V100 SXM2 32GB", "v100-sxm2-32"),
+        ("rtx 6000 ada", "rtx6000ada"),
+        ("l40", "l40"),
+        ("NVIDIA RTX A2000", "a2000-6"),
+    ],
+)
+def test_any_unambiguous_name_chooses_its_card(name: str, gpu: str) -> None:
+    assert choose_gpu(name).id == gpu
+
+
+@pytest.mark.parametrize(
+    ("name", "ids"),
+    [
+        ("h100", {"h100-sxm", "h100-pcie", "h100-nvl"}),
+        ("a100 80gb", {"a100-sxm4-80", "a100-pcie-80"}),
+        ("RTX 3080", {"rtx3080", "rtx3080-12"}),
+        ("rtx 4000", {"qrtx4000", "rtx4000ada", "rtxpro4000"}),
+        ("a2000", {"a2000-6", "a2000-12"}),
+        ("orin", {"orin-agx-64", "orin-nano-8"}),
+    ],
+)
+def test_an_ambiguous_name_lists_all_its_cards(name: str, ids: set[str]) -> None:
+    with pytest.raises(HardwareError) as caught:
+        choose_gpu(name)
+    assert caught.value.exit_code == 2
+    assert set(re.findall(r"`([^`]+)`", caught.value.hint or "")) == ids
+    assert all(choose_gpu(card).id == card for card in ids)
+
+
+@pytest.mark.parametrize("name", ["nvidia", "", "rtx", "RTX 4090 Laptop", "MI210"])
+def test_a_name_of_no_card_chooses_none(name: str) -> None:
+    with pytest.raises(HardwareError, match=f"`{name}`"):
+        choose_gpu(name)
 
 
 def test_an_emulated_p40_has_a_p40s_limits() -> None:
