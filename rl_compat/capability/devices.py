@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import re
 
-from rl_compat.capability.binaries import wheel_supports
+from rl_compat.capability.binaries import TEGRA, wheel_supports
 from rl_compat.hardware.types import Device, Hardware, TorchBuild
+from rl_compat.units import GIB
 
+UNIFIED = TEGRA | {(10, 1), (11, 0), (12, 1)}
+"compute capabilities of integrated devices: Jetson, Thor, GB10"
+UNIFIED_RESERVE_BYTES = 2 * GIB
+"left to the system, at most a sixteenth of the memory"
 NEEDS_CUDA = ("needs a CUDA device",)
 _WITHOUT_TENSOR_CORES = re.compile(
     r"GTX 16\d\d|\bMX[45]50\b|\bT(400|500|550|600|1000|1200|2000)\b|Quadro T\d{3,4}", re.IGNORECASE
@@ -38,6 +43,18 @@ def has_tensor_cores(device: Device) -> bool:
 
 def on_cpu(hardware: Hardware) -> bool:
     return not hardware.devices
+
+
+def has_unified_memory(hardware: Hardware) -> bool:
+    """Whether the devices compute in the host's memory, so that nothing can be offloaded from one to the other."""
+    return on_cpu(hardware) or any(device.compute_capability in UNIFIED for device in hardware.devices)
+
+
+def unified_free_bytes(hardware: Hardware) -> int:
+    """What a device of unified memory may use: the smaller of what CUDA and the system have free, less a reserve."""
+    host, device = hardware.host, hardware.devices[0]
+    free = min(device.memory_free_bytes, host.ram_available_bytes, host.ram_limit_bytes)
+    return max(0, free - min(UNIFIED_RESERVE_BYTES, device.memory_total_bytes // 16))
 
 
 def emulated_on_cpu(hardware: Hardware) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 from rl_compat.capability.choice import Choice
-from rl_compat.capability.devices import against_torch, emulated_on_cpu, on_cpu
+from rl_compat.capability.devices import against_torch, emulated_on_cpu, has_unified_memory, on_cpu, unified_free_bytes
 from rl_compat.capability.optimizers import STATE_BYTES, host_budget_bytes
 from rl_compat.config.types import RolloutConfig
 from rl_compat.errors import ConfigError, HardwareError
@@ -119,9 +119,11 @@ def selected_hardware(requests: Requests, hardware: Hardware) -> Hardware:
 
 
 def _available_bytes(hardware: Hardware, fraction: float, host_bytes: int) -> int:
-    """What the phases may fill: free memory of the device, or of the host if the CPU computes."""
+    """What the phases may fill: free memory of the device, or of the host if it is the device's."""
     if on_cpu(hardware):
         return host_bytes
+    if has_unified_memory(hardware):
+        return min(int(unified_free_bytes(hardware) * fraction), host_bytes)
     free = int(min(device.memory_free_bytes for device in hardware.devices) * fraction)
     return min(free, host_bytes) if emulated_on_cpu(hardware) else free
 
@@ -151,16 +153,16 @@ def memory_request(
 def _levels(
     requests: Requests, hardware: Hardware, choices: Mapping[str, Choice], request: MemoryRequest, profile: Profile
 ) -> Levels:
-    plan, cpu, trains = requests.plan, on_cpu(hardware), request.workload.trains
+    plan, unified, trains = requests.plan, has_unified_memory(hardware), request.workload.trains
     both = (False, True)
-    idle = both if len(request.workload.models) > 1 and not cpu else (False,)
-    optimizer = both if not cpu and choices["optimizer"].value == "adamw" else (False,)
+    idle = both if len(request.workload.models) > 1 else (False,)
+    optimizer = both if choices["optimizer"].value == "adamw" else (False,)
     return Levels(
         sleep_between=both if request.workload.generates else (False,),
         gradient_checkpointing=_fixed(plan.gradient_checkpointing, both) if trains else (False,),
         frozen_dtype=_frozen_dtypes(choices["frozen_storage_dtype"], request.workload, profile),
-        offload_idle_models=(False,) if cpu else _fixed(plan.offload_idle_models, idle),
-        offload_optimizer=(False,) if cpu or not trains else _fixed(plan.offload_optimizer, optimizer),
+        offload_idle_models=(False,) if unified else _fixed(plan.offload_idle_models, idle),
+        offload_optimizer=(False,) if unified or not trains else _fixed(plan.offload_optimizer, optimizer),
     )
 
 

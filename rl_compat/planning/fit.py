@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from rl_compat.capability.devices import has_unified_memory
 from rl_compat.errors import DoesNotFitError, HardwareError
 from rl_compat.hardware.types import Hardware
 from rl_compat.planning.alternatives import nearest_that_fits
@@ -124,6 +125,7 @@ def _where(decided: Decided, short: Shortage) -> str:
         limit = format_bytes(host.ram_limit_bytes)
         return f"{format_bytes(host.ram_available_bytes)} of host memory available, limit {limit}"
     device = decided.hardware.devices[0]
-    return (
-        f"{format_bytes(device.memory_free_bytes)} of {format_bytes(device.memory_total_bytes)} free on {device.name}"
-    )
+    free, total = format_bytes(device.memory_free_bytes), format_bytes(device.memory_total_bytes)
+    shared = has_unified_memory(decided.hardware)
+    also = f", shared with the host, which has {format_bytes(host.ram_available_bytes)} available" if shared else ""
+    return f"{free} of {total} free on {device.name}{also}"

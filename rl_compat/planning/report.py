@@ -110,7 +110,8 @@ def verdict(plan: Plan) -> Iterator[str]:
     for name, pool in plan.pools.items():
         worst = max(pool.budgets, key=lambda budget: budget.total_bytes)
         share = 100 * worst.total_bytes / pool.memory_available_bytes
-        host = f", {format_bytes(pool.host_bytes)} of host memory" if pool.host_bytes and pool.device != "cpu" else ""
+        offloads = pool.host_bytes not in (0, pool.peak_bytes)
+        host = f", {format_bytes(pool.host_bytes)} of host memory" if offloads else ""
         where = f" on pool `{name}`" if len(plan.pools) > 1 else ""
         yield (
             f"fits{where}: `{worst.phase}` is the largest phase with {format_bytes(worst.total_bytes)} of "

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from rl_compat.capability.attention import sdpa_backends
 from rl_compat.capability.choice import Choice, Rejected
-from rl_compat.capability.devices import emulated_on_cpu, on_cpu
+from rl_compat.capability.devices import emulated_on_cpu, has_unified_memory, on_cpu
 from rl_compat.capability.rollout_engines import vllm_attention
 from rl_compat.planning.decide import Decided
 from rl_compat.planning.memory.budget import host_bytes, phase_budgets
@@ -51,8 +51,8 @@ def pool_plan(decided: Decided, found: Solution) -> PoolPlan:
 
 
 def pool_host_bytes(decided: Decided, found: Solution) -> int:
-    """Host memory that a pool uses: by offload, or for everything if the CPU computes."""
-    if not on_cpu(decided.hardware):
+    """Host memory that a pool uses: by offload, or for everything if it is the device's too."""
+    if not has_unified_memory(decided.hardware):
         return host_bytes(decided.request, found.levers)
     return max(budget.total_bytes for budget in phase_budgets(decided.request, found.levers, found.sizes))
 
@@ -137,7 +137,7 @@ def _for_vllm(plan: RolloutPlan, decided: Decided, found: Solution) -> RolloutPl
 
 def _lever_choices(decided: Decided, found: Solution) -> dict[str, Choice]:
     recorded = {}
-    no_offload = "the device is the CPU: its memory is the host's" if on_cpu(decided.hardware) else ""
+    no_offload = "the device's memory is the host's" if has_unified_memory(decided.hardware) else ""
     for lever in SWITCHED_LEVERS:
         on = getattr(found.levers, lever)
         asked = getattr(decided.requests.plan, lever, "auto") != "auto"
@@ -187,6 +187,6 @@ def _notes(decided: Decided) -> tuple[str, ...]:
             "`data.max_prompt_length` or `data.max_response_length`"
         )
     plan = decided.requests.plan
-    if on_cpu(hardware) and True in (plan.offload_optimizer, plan.offload_idle_models):
-        notes.append("offload has no effect: the device is the CPU, and its memory is the host's")
+    if has_unified_memory(hardware) and True in (plan.offload_optimizer, plan.offload_idle_models):
+        notes.append("offload has no effect: the device's memory is the host's")
     return tuple(notes)

@@ -107,7 +107,7 @@ class PoolPlan:
     memory_available_bytes: int
     "that the phases may fill on each device: free memory times `plan.memory_fraction`"
     host_bytes: int = 0
-    "host memory that offload takes, or everything if the device is the CPU"
+    "host memory that offload takes, or everything if it is the device's memory too"
     notes: tuple[str, ...] = ()
     tf32: bool = False
     num_threads: int | None = None
