@@ -99,13 +99,13 @@ def choose_gpu(name: str) -> Gpu:
 
 
 def _means(wanted: set[str], form: Sequence[str], gpu: Gpu, exact: bool) -> bool:
-    """Whether a card has all wanted words, in any way of writing it; if `exact`, also no word beside them."""
+    """Whether a card has all wanted words, in any way of writing it; if `exact`, also no other word."""
     memory = f"{gpu.memory_bytes // GIB}gb"
-    beside = [word for word in form if word not in BRANDS and word not in wanted and not word.endswith("gb")]
+    others = [word for word in form if word not in BRANDS and word not in wanted and not word.endswith("gb")]
     known = all(
         word == memory or any(word == other or word == other.rstrip("0123456789") for other in form) for word in wanted
     )
-    return bool(wanted) and known and not (exact and beside)
+    return bool(wanted) and known and not (exact and others)
 
 
 def _forms(gpu: Gpu) -> list[list[str]]:
