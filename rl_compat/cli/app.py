@@ -39,6 +39,8 @@ PIPE_CLOSED = 141
 
 def main(arguments: Sequence[str] | None = None, *, program: str = "rlc") -> int:
     """Run one command and return its exit code: 0 success, 1 a problem was found, 2 usage error, 130 interrupted."""
+    # read when torch is imported: threads that spin at a barrier take the processor from the thread they wait for
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     try:
         code = dispatch(list(sys.argv[1:] if arguments is None else arguments), program)
         sys.stdout.flush()

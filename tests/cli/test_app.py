@@ -140,3 +140,14 @@ def test_an_interrupt_is_exit_code_130(tmp_path: Path) -> None:
 
     assert process.returncode == 130
     assert errors == ""
+
+
+@pytest.mark.parametrize(("given", "policy"), [({}, "PASSIVE"), ({"OMP_WAIT_POLICY": "active"}, "ACTIVE")])
+def test_threads_of_torch_sleep_while_they_wait_unless_the_environment_says_otherwise(
+    given: dict[str, str], policy: str
+) -> None:
+    code = "from rl_compat.cli.app import main; main(['--version']); import torch; torch.set_num_threads(1)"
+    variables = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    variables |= {"OMP_DISPLAY_ENV": "TRUE", **given}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=variables, check=True)
+    assert f"OMP_WAIT_POLICY = '{policy}'" in done.stderr
