@@ -24,6 +24,8 @@ class Prompt:
     "position in the dataset"
     messages: str | Sequence[Mapping[str, Any]] | None = None
     "the conversation before the template, for models with another template; None if only `text` is known"
+    tools: Sequence[Mapping[str, Any]] = ()
+    "functions that the assistant may call, in OpenAI's form"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

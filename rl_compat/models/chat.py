@@ -10,6 +10,8 @@ from rl_compat.errors import ModelError
 from rl_compat.models.tokenizer import TokenizerBundle, turn_end_ids
 
 Messages = Sequence[Mapping[str, Any]]
+ToolList = Sequence[Mapping[str, Any]]
+"functions that the assistant may call, in OpenAI's form"
 
 PLAIN = "plain"
 PLAIN_TEMPLATE = (
@@ -51,16 +53,16 @@ class ChatEncoder:
         "appended to the end of a response, None for a model without an end token"
         self.encode("a")
 
-    def encode(self, prompt: str | Messages) -> tuple[str, list[int]]:
+    def encode(self, prompt: str | Messages, tools: ToolList = ()) -> tuple[str, list[int]]:
         """The prompt with the template applied, as text and as ids. A string is one user turn.
 
         The tokenizer adds no begin token, because the template writes it. Raises ModelError if the template rejects
         the messages.
         """
-        text = self._prefix + self._render(_messages(prompt))
+        text = self.render(_messages(prompt), opens_response=True, tools=tools)
         return text, list(self.bundle.tokenizer(text, add_special_tokens=False)["input_ids"])
 
-    def encode_conversation(self, prompt: str | Messages, response: str) -> tuple[str, list[int]]:
+    def encode_conversation(self, prompt: str | Messages, response: str, tools: ToolList = ()) -> tuple[str, list[int]]:
         """A prompt with the assistant's response and the template's end of turn, as text and as ids.
 
         If the prompt ends with the start of the assistant's turn, the response continues it. Raises ModelError like
@@ -69,15 +71,32 @@ class ChatEncoder:
         messages = _messages(prompt)
         begun = messages.pop() if messages and messages[-1].get("role") == "assistant" else {"content": ""}
         messages.append({"role": "assistant", "content": f"{begun['content']}{response}"})
-        text = self._prefix + self._render(messages, add_generation_prompt=False)
+        text = self.render(messages, opens_response=False, tools=tools)
         return text, list(self.bundle.tokenizer(text, add_special_tokens=False)["input_ids"])
 
-    def render(self, messages: Messages, *, opens_response: bool) -> str:
+    def render(self, messages: Messages, *, opens_response: bool, tools: ToolList = ()) -> str:
         """The text of messages; with `opens_response`, followed by the template's start of a response.
 
         Raises ModelError if the template rejects the messages.
         """
-        return self._prefix + self._render(_messages(messages), add_generation_prompt=opens_response)
+        from jinja2 import TemplateError
+
+        try:
+            text = self.bundle.tokenizer.apply_chat_template(
+                [dict(message) for message in messages],
+                tools=[dict(tool) for tool in tools] or None,
+                chat_template=self._template,
+                tokenize=False,
+                add_generation_prompt=opens_response,
+            )
+        except (TemplateError, ValueError, TypeError, KeyError) as error:
+            roles = ", ".join(str(message.get("role")) for message in messages)
+            raise ModelError(
+                f"the chat template failed on messages with roles `{roles}`: {error}",
+                hint="set `model.chat_template` to `plain` or to a file with another Jinja template",
+            ) from error
+        assert isinstance(text, str)
+        return self._prefix + text
 
     def tokenize(self, text: str, *, is_whole: bool = False) -> list[int]:
         """The ids of a text. `is_whole`: the text has no template, so the tokenizer adds its begin token, if any."""
@@ -90,25 +109,6 @@ class ChatEncoder:
         if kept:
             known = [token_id for token_id in known if self._special.get(token_id, "") in ("", *keeps)]
         text = self.bundle.tokenizer.decode(known, skip_special_tokens=not kept, clean_up_tokenization_spaces=False)
-        assert isinstance(text, str)
-        return text
-
-    def _render(self, messages: list[dict[str, Any]], *, add_generation_prompt: bool = True) -> str:
-        from jinja2 import TemplateError
-
-        try:
-            text = self.bundle.tokenizer.apply_chat_template(
-                messages,
-                chat_template=self._template,
-                tokenize=False,
-                add_generation_prompt=add_generation_prompt,
-            )
-        except (TemplateError, ValueError, TypeError, KeyError) as error:
-            roles = ", ".join(str(message.get("role")) for message in messages)
-            raise ModelError(
-                f"the chat template failed on messages with roles `{roles}`: {error}",
-                hint="set `model.chat_template` to `plain` or to a file with another Jinja template",
-            ) from error
         assert isinstance(text, str)
         return text
 

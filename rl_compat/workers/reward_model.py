@@ -72,7 +72,7 @@ class RewardModelScorer(Part):
             ids = list(self._chat.bundle.tokenizer(prompt.text + request.response_text)["input_ids"])
         else:
             try:
-                ids = self._chat.encode_conversation(prompt.messages, request.response_text)[1]
+                ids = self._chat.encode_conversation(prompt.messages, request.response_text, prompt.tools)[1]
             except ModelError as error:
                 return _failed(f"row {prompt.row}: {error.message}")
         if not ids:

@@ -199,7 +199,8 @@ def test_each_kind_of_data_is_looked_at_as_its_algorithm_reads_it(
     path = jsonl(tmp_path / "a.jsonl", *rows)
     _, shown = check(path, f"algorithm.name={algorithm}", "data.max_response_length=8")
     assert problems(shown) == found
-    assert shown["files"][0]["lengths"]["response"]["minimum"] == 1
+    lengths = shown["files"][0]["lengths"]
+    assert (lengths["conversation"] if algorithm == "reward_model" else lengths["response"])["minimum"] >= 2
 
 
 def test_rows_of_a_large_problem_are_capped_and_counted(

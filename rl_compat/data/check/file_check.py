@@ -11,14 +11,14 @@ from typing import Any
 
 from rl_compat.data.check.findings import NUM_NAMED, DataProblem, FileReport, Findings, lengths_of
 from rl_compat.data.check.oddities import of_text, of_turns
-from rl_compat.data.encode.prompts import Overlong, PromptEncoder
+from rl_compat.data.encode.items import Encoding, ItemEncoder
+from rl_compat.data.encode.prompts import EncodingError, encode_row
 from rl_compat.data.form.columns import Record
 from rl_compat.data.form.conversion import CONVERTERS
-from rl_compat.data.form.rows import LabelledRow, PreferenceRow, PromptRow, SupervisedRow, Text, response_messages
+from rl_compat.data.form.rows import LabelledRow, PreferenceRow, PromptRow, SupervisedRow, Text
 from rl_compat.data.form.turns import Unusable
 from rl_compat.data.read.reading import Reading, open_rows
 from rl_compat.data.read.records import Records
-from rl_compat.errors import RLCompatError
 
 AnyRow = PromptRow | SupervisedRow | PreferenceRow | LabelledRow
 Judge = Callable[[str, Any, str | None], list[tuple[bool, str, str | None]]]
@@ -26,37 +26,32 @@ Judge = Callable[[str, Any, str | None], list[tuple[bool, str, str | None]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LengthLimits:
-    """Limits in tokens."""
-
-    max_prompt_length: int
-    max_response_length: int
-    overlong: Overlong = "filter"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Tools:
-    """The tokenizer and the rewards of the run."""
+    """The encoding and the rewards of the run."""
 
-    chat: PromptEncoder
+    encoding: Encoding
+    encoder: ItemEncoder | None = None
+    "of rows with responses; None for prompts"
     count_tokens: Callable[[str], int]
     begin: int | None = None
     "begin-of-text id, where the tokenizer has one"
     special: tuple[str, ...] = ()
     "special tokens as text"
+    end: tuple[str, ...] = ()
+    "the tokens that end a response, as text with their ids"
     judge: Judge = lambda data_source, truth, reference: []
 
 
 class FileCheck:
     """Validates the rows of one file, a piece at a time."""
 
-    def __init__(self, file: Records, reading: Reading, limits: LengthLimits, tools: Tools) -> None:
+    def __init__(self, file: Records, reading: Reading, tools: Tools) -> None:
         """Raises DataError for a file without rows or with columns of no known form."""
         self.name = file.name
         self.split = reading.split
         self.prompts: dict[int, int] = {}
         "digest of a prompt to its first row"
-        self._file, self._reading, self._limits, self._tools = file, reading, limits, tools
+        self._file, self._reading, self._tools = file, reading, tools
         self._findings = Findings()
         self._whole: dict[int, tuple[int, str]] = {}
         self._lengths: dict[str, list[int]] = {}
@@ -94,56 +89,65 @@ class FileCheck:
         self._look_at_row(found if isinstance(found, list) else [found])
 
     def _look_at_row(self, rows: Sequence[AnyRow]) -> None:
+        """`rows` are the two labelled rows of a pair, or one row."""
         first = rows[0]
         self._sources[first.data_source] += 1
-        tokens = self._prompt_tokens(first)
-        if tokens is None:
+        for kind, what, spoils in of_turns(first.prompt):
+            self._findings.add(first.row, kind, what, spoils=spoils)
+        try:
+            kept = [self._measured(row) for row in rows]
+        except EncodingError as error:
+            self._findings.add(first.row, error.kind, error.message, hint=error.hint or _LEAVE_OUT)
             return
-        responses = [response for row in rows for response in _responses(row)]
-        lengths = [self._tools.count_tokens(_said(response)) for response in responses]
-        self._lengths.setdefault("prompt", []).append(tokens)
-        self._look_at_lengths(first.row, tokens, lengths)
-        self._look_at_copies(first, responses)
+        self._num_usable += any(kept)
+        self._tokens += sum(kept)
+        self._look_at_text(first)
+        self._look_at_copies(first, [response for row in rows for response in _responses(row)])
         if isinstance(first, PromptRow):
             self._look_at_reward(first)
         elif isinstance(first, PreferenceRow) and first.chosen == first.rejected:
             self._findings.add(first.row, "same-responses", "the chosen and the rejected response are the same")
         self._labels.update(row.label for row in rows if isinstance(row, LabelledRow))
 
-    def _prompt_tokens(self, row: AnyRow) -> int | None:
-        """The length of the prompt; None when the template fails."""
+    def _measured(self, row: AnyRow) -> int:
+        """The tokens that the run trains on, 0 for a row that it drops. Raises EncodingError."""
+        encoding, encoder = self._tools.encoding, self._tools.encoder
+        limit, overlong = encoding.max_prompt_length, encoding.overlong
+        if isinstance(row, PromptRow):
+            prompt, length = encode_row(row, chat=encoding.chat, max_prompt_length=limit, overlong=overlong)
+            self._note_lengths(row.row, [("prompt", length, limit)])
+            return 0 if prompt is None else len(prompt.token_ids)
+        assert encoder is not None
+        items = encoder.items(row)
+        self._note_lengths(row.row, [part for item in items for part in encoder.lengths(item)])
+        kept = [fitted for item in items if (fitted := encoder.within_limits(item)) is not None]
+        return sum(len(example) for item in kept for example in item.examples)
+
+    def _note_lengths(self, row: int, parts: Sequence[tuple[str, int, int]]) -> None:
+        done = {"filter": "dropped", "error": "refused"}.get(self._tools.encoding.overlong, "cut")
+        for what, length, _ in parts:
+            self._lengths.setdefault(what, []).append(length)
+        for what, limit in {(what, limit): None for what, length, limit in parts if length > limit}:
+            keys = [
+                f"data.max_{key}_length"
+                for key in ("prompt", "response")
+                if what not in ("prompt", "response") or key == what
+            ]
+            self._findings.add(
+                row,
+                f"{what}-too-long",
+                f"the {what} has more than {limit} tokens and would be {done}",
+                hint=f"raise {' or '.join(f'`{key}`' for key in keys)}",
+            )
+
+    def _look_at_text(self, row: AnyRow) -> None:
+        """Oddities of the text that the template makes of the prompt."""
         if row.prompt == "":
-            return 0
-        for kind, what, spoils in of_turns(row.prompt):
-            self._findings.add(row.row, kind, what, spoils=spoils)
-        try:
-            text, token_ids = self._tools.chat.encode(row.prompt)
-        except RLCompatError as error:
-            self._findings.add(row.row, "template-error", error.message, hint=error.hint)
-            return None
-        if not token_ids:
-            self._findings.add(row.row, "no-tokens", "the prompt gives no tokens")
-            return None
+            return
+        text, token_ids = self._tools.encoding.chat.encode(row.prompt, row.tools)
         odd = of_text(row.prompt, text, token_ids, begin=self._tools.begin, special=self._tools.special)
         for kind, what, spoils in odd:
             self._findings.add(row.row, kind, what, spoils=spoils)
-        return len(token_ids)
-
-    def _look_at_lengths(self, row: int, prompt: int, responses: Sequence[int]) -> None:
-        limits = self._limits
-        if responses:
-            self._lengths.setdefault("response", []).extend(responses)
-        if prompt > limits.max_prompt_length:
-            done = {"filter": "dropped", "error": "refused"}.get(limits.overlong, f"cut ({limits.overlong})")
-            what = f"the prompt has more than {limits.max_prompt_length} tokens and would be {done}"
-            self._findings.add(row, "prompt-too-long", what, hint="raise `data.max_prompt_length`")
-        if any(length > limits.max_response_length for length in responses):
-            what = f"a response has more than {limits.max_response_length} tokens"
-            self._findings.add(row, "response-too-long", what, hint="raise `data.max_response_length`")
-        if prompt <= limits.max_prompt_length or limits.overlong in ("left", "right", "middle"):
-            self._num_usable += 1
-            self._tokens += min(prompt, limits.max_prompt_length)
-            self._tokens += sum(min(length, limits.max_response_length) for length in responses)
 
     def _look_at_copies(self, row: AnyRow, responses: Sequence[Text]) -> None:
         prompt = digest(row.prompt if row.prompt != "" else responses[0])
@@ -164,8 +168,8 @@ class FileCheck:
         if reference is not None:
             length = self._tools.count_tokens(reference)
             self._lengths.setdefault("reference solution", []).append(length)
-            if length > self._limits.max_response_length:
-                what = f"the reference solution has more than {self._limits.max_response_length} tokens"
+            if length > self._tools.encoding.max_response_length:
+                what = f"the reference solution has more than {self._tools.encoding.max_response_length} tokens"
                 hint = "raise `data.max_response_length`"
                 self._findings.add(row.row, "reference-too-long", what, spoils=False, hint=hint)
         for spoils, what, advice in self._tools.judge(row.data_source, row.ground_truth, reference):
@@ -222,9 +226,3 @@ def _responses(row: AnyRow) -> list[Text]:
     if isinstance(row, PromptRow):
         return []
     return [row.chosen, row.rejected] if isinstance(row, PreferenceRow) else [row.response]
-
-
-def _said(response: Text) -> str:
-    """The text of the assistant turns in a response."""
-    messages = response_messages(response)
-    return "\n".join(str(message.get("content") or "") for message in messages if message["role"] == "assistant")

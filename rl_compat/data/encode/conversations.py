@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Protocol
 
-from rl_compat.data.form.rows import ChatMessages, Text, prompt_messages, response_messages
-from rl_compat.errors import DataError, RLCompatError
+from rl_compat.data.encode.prompts import EncodingError, PromptEncoder, Render, check_dropped
+from rl_compat.data.form.rows import ChatMessages, Text, ToolSchemas, prompt_messages, response_messages
+from rl_compat.errors import ModelError
 from rl_compat.units import counted
 
 REWRITES = "template_rewrites"
@@ -21,7 +22,7 @@ NOTES = {
 }
 
 
-class ConversationEncoder(Protocol):
+class ConversationEncoder(PromptEncoder, Protocol):
     """Renders messages with the chat template, and tokenizes text."""
 
     @property
@@ -30,7 +31,7 @@ class ConversationEncoder(Protocol):
     @property
     def end_token_id(self) -> int | None: ...
 
-    def render(self, messages: ChatMessages, *, opens_response: bool) -> str: ...
+    def render(self, messages: ChatMessages, *, opens_response: bool, tools: ToolSchemas = ()) -> str: ...
 
     def tokenize(self, text: str, *, is_whole: bool = False) -> list[int]: ...
 
@@ -55,21 +56,21 @@ class Conversations:
     chat: ConversationEncoder
     counts: Counter[str] = field(default_factory=Counter)
 
-    def examples(self, prompt: Text, response: Text) -> list[Example]:
+    def examples(self, prompt: Text, response: Text, tools: ToolSchemas = ()) -> list[Example]:
         """One example, or one for each assistant turn where the template rewrites earlier turns.
 
-        Raises DataError for a response without tokens and for messages that the template refuses.
+        Raises EncodingError for a response without tokens and for messages that the template refuses or drops.
         """
         before, turns = prompt_messages(prompt), _to_last_of_assistant(response_messages(response))
         try:
-            spans = self._spans(before, turns)
+            spans = self._spans(before, turns, tools)
             if spans is not None:
                 return [self._joined(spans)]
             self.counts[REWRITES] += 1
             numbers = [i for i, turn in enumerate(turns) if turn["role"] == "assistant"]
-            return [self._alone([*before, *turns[:number]], turns[number]) for number in numbers]
-        except RLCompatError as error:
-            raise DataError(error.message, hint=error.hint) from error
+            return [self._alone([*before, *turns[:number]], turns[number], tools) for number in numbers]
+        except ModelError as error:
+            raise EncodingError("template-error", error.message, hint=error.hint) from error
 
     def plain_text(self, text: str) -> Example:
         """A text without turns; everything after its first token is learned, including an end token."""
@@ -77,34 +78,43 @@ class Conversations:
         if ids and ids[-1] not in self.chat.stop_token_ids:
             ids += _end(self.chat)
         if len(ids) < 2:
-            raise DataError("the text has fewer than two tokens", hint="remove the row: it has no token to learn")
+            raise EncodingError(
+                "no-tokens", "the text has fewer than two tokens", hint="remove the row: it has no token to learn"
+            )
         return Example(prompt_ids=(ids[0],), response_ids=tuple(ids[1:]), learned=(True,) * (len(ids) - 1))
 
-    def whole(self, prompt: Text, response: Text) -> list[int]:
-        """The ids of a whole conversation with its end."""
+    def whole(self, prompt: Text, response: Text, tools: ToolSchemas = ()) -> list[int]:
+        """The ids of a whole conversation with its end. Raises EncodingError."""
         if prompt == "" and isinstance(response, str):
             return self.chat.tokenize(response, is_whole=True)
         messages = [*prompt_messages(prompt), *response_messages(response)]
         try:
-            return self.chat.tokenize(self.chat.render(messages, opens_response=False))
-        except RLCompatError as error:
-            raise DataError(error.message, hint=error.hint) from error
+            return self.chat.tokenize(self._written(messages, tools))
+        except ModelError as error:
+            raise EncodingError("template-error", error.message, hint=error.hint) from error
 
     def notes(self) -> list[str]:
         """Notes about unusual conversations."""
         return [NOTES[kind].format(rows=counted(count, "row")) for kind, count in self.counts.items()]
 
-    def _spans(self, before: ChatMessages, turns: ChatMessages) -> list[tuple[str, str]] | None:
+    def _written(self, messages: ChatMessages, tools: ToolSchemas) -> str:
+        """The text of a whole conversation. Raises EncodingError where the template drops a part."""
+        render: Render = lambda turns, given: self.chat.render(turns, opens_response=False, tools=given)  # noqa: E731
+        text = render(messages, tools)
+        check_dropped(text, render, messages, tools)
+        return text
+
+    def _spans(self, before: ChatMessages, turns: ChatMessages, tools: ToolSchemas) -> list[tuple[str, str]] | None:
         """The text before each assistant turn, and its own; None where they are not parts of the whole text."""
-        whole = self.chat.render([*before, *turns], opens_response=False)
+        whole = self._written([*before, *turns], tools)
         spans, position = [], 0
         for number, turn in enumerate(turns):
             if turn["role"] != "assistant":
                 continue
-            opened = self.chat.render([*before, *turns[:number]], opens_response=True)
+            opened = self.chat.render([*before, *turns[:number]], opens_response=True, tools=tools)
             closed = whole
             if number + 1 < len(turns):
-                closed = self.chat.render([*before, *turns[: number + 1]], opens_response=False)
+                closed = self.chat.render([*before, *turns[: number + 1]], opens_response=False, tools=tools)
             if not (closed.startswith(opened) and whole.startswith(closed) and len(opened) >= position):
                 return None
             spans.append((whole[position : len(opened)], closed[len(opened) :]))
@@ -117,7 +127,7 @@ class Conversations:
         start = learned.index(True) if True in learned else len(learned)
         last = len(learned) - learned[::-1].index(True) if True in learned else start
         if start == last or all(token in self.chat.stop_token_ids for token in ids[start:last]):
-            raise DataError("the response is empty", hint="remove the row: it has no token to learn")
+            raise EncodingError("no-tokens", "the response is empty", hint="remove the row: it has no token to learn")
         return Example(
             prompt_ids=tuple(ids[:start]), response_ids=tuple(ids[start:last]), learned=tuple(learned[start:last])
         )
@@ -165,15 +175,16 @@ class Conversations:
         end = _end(self.chat)
         return ids + end, learned + [True] * len(end)
 
-    def _alone(self, before: ChatMessages, turn: dict[str, Any]) -> Example:
+    def _alone(self, before: ChatMessages, turn: dict[str, Any], tools: ToolSchemas) -> Example:
         """One turn after the prompt that the template gives for it."""
-        opened = self.chat.render(before, opens_response=True)
-        closed = self.chat.render([*before, turn], opens_response=False)
+        opened = self.chat.render(before, opens_response=True, tools=tools)
+        closed = self.chat.render([*before, turn], opens_response=False, tools=tools)
         if closed.startswith(opened):
             return self._joined([(opened, closed[len(opened) :])])
         content = turn.get("content")
         if not isinstance(content, str):
-            raise DataError(
+            raise EncodingError(
+                "template-drops",
                 "the template does not render a response without text after its prompt",
                 hint="remove the row, or set `model.chat_template`",
             )
@@ -189,7 +200,7 @@ def learn_everything(example: Example) -> Example:
 def _to_last_of_assistant(turns: ChatMessages) -> ChatMessages:
     spoken = [number for number, turn in enumerate(turns) if turn["role"] == "assistant"]
     if not spoken:
-        raise DataError("the response has no assistant turn", hint="remove the row, or fix its roles")
+        raise EncodingError("unusable", "the response has no assistant turn", hint="remove the row, or fix its roles")
     return turns[: spoken[-1] + 1]
 
 

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Literal, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from rl_compat.batch import Batch
 from rl_compat.data.encode.conversations import ConversationEncoder, Conversations, Example, learn_everything
-from rl_compat.data.encode.prompts import Overlong, cut
+from rl_compat.data.encode.prompts import EncodingError, Overlong, cut
 from rl_compat.data.form.rows import LabelledRow, PreferenceRow, SupervisedRow, Text
 from rl_compat.data.read.reading import BadRows, check_usable, name_bad, name_rows
 from rl_compat.errors import DataError
 
-OfflineRow = TypeVar("OfflineRow", SupervisedRow, PreferenceRow, LabelledRow)
+OfflineRow = SupervisedRow | PreferenceRow | LabelledRow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,75 +63,131 @@ class Encoding:
     overlong: Overlong = "filter"
     "rows over a limit: drop them, stop, or cut the prompt on that side and the response at its end"
     bad_rows: BadRows = "error"
+    learns_prompt: bool = False
+    "all tokens but the first are learned"
 
 
-def supervised_items(
-    rows: Sequence[SupervisedRow], encoding: Encoding, *, loss_on: Literal["response", "all"] = "response"
-) -> ItemSet:
+def _supervised(row: SupervisedRow, conversations: Conversations) -> list[Item]:
     """Examples to imitate; where the template rewrites earlier turns, a row gives one example for each response."""
-
-    def encode(row: SupervisedRow, conversations: Conversations) -> list[Item]:
-        examples = _examples(conversations, row.prompt, row.response, is_plain_text=row.is_plain_text)
-        return [Item(examples=(example,), row=row.row) for example in examples]
-
-    found = _encode_all(rows, encoding, encode)
-    if loss_on == "response":
-        return found
-    return replace(
-        found, items=tuple(replace(item, examples=tuple(map(learn_everything, item.examples))) for item in found.items)
-    )
+    return [Item(examples=(example,), row=row.row) for example in _examples(conversations, row, row.response)]
 
 
-def preference_items(rows: Sequence[PreferenceRow], encoding: Encoding) -> ItemSet:
-    """Pairs with one prompt, the chosen response first."""
-
-    def encode(row: PreferenceRow, conversations: Conversations) -> list[Item]:
-        if isinstance(row.chosen, str) and isinstance(row.rejected, str) and row.is_plain_text:
-            pair = _parted(conversations.plain_text(row.chosen), conversations.plain_text(row.rejected))
-        else:
-            pair = _one(conversations, row.prompt, row.chosen), _one(conversations, row.prompt, row.rejected)
-        return [Item(examples=pair, preferred=(True, False), margin=row.margin, row=row.row)]
-
-    found = _encode_all(rows, encoding, encode)
-    same = [item.row for item in found.items if item.examples[0] == item.examples[1]]
-    note = f"chosen and rejected are the same in {name_rows(same)}: the loss of these rows is constant"
-    return replace(found, notes=(*found.notes, note)) if same else found
+def _pair(row: PreferenceRow, conversations: Conversations) -> list[Item]:
+    """The chosen response first, after the same prompt; two whole texts are split after their common beginning."""
+    chosen, rejected = (_one(conversations, row, response) for response in (row.chosen, row.rejected))
+    pair = _parted(chosen, rejected) if row.prompt == "" and isinstance(row.chosen, str) else (chosen, rejected)
+    return [Item(examples=pair, preferred=(True, False), margin=row.margin, row=row.row)]
 
 
-def labelled_items(rows: Sequence[LabelledRow], encoding: Encoding) -> ItemSet:
-    """Single responses with their labels."""
-
-    def encode(row: LabelledRow, conversations: Conversations) -> list[Item]:
-        if isinstance(row.response, str) and row.is_plain_text:
-            example = conversations.plain_text(row.response)
-        else:
-            example = _one(conversations, row.prompt, row.response)
-        return [Item(examples=(example,), preferred=(row.label,), row=row.row)]
-
-    return _encode_all(rows, encoding, encode)
+def _labelled(row: LabelledRow, conversations: Conversations) -> list[Item]:
+    example = _one(conversations, row, row.response)
+    return [Item(examples=(example,), preferred=(row.label,), row=row.row)]
 
 
-def scored_items(rows: Sequence[PreferenceRow], encoding: Encoding) -> ItemSet:
-    """Pairs of whole conversations for a reward model, which scores each at its last token.
+def _scored(row: PreferenceRow, conversations: Conversations) -> list[Item]:
+    """Whole conversations for a reward model, which scores each at its last token.
 
     The conversation is the prompt, followed by one placeholder token, so the state before it is scored.
     """
+    pair = []
+    for response in (row.chosen, row.rejected):
+        if row.prompt != "" or not isinstance(response, str):
+            _one(conversations, row, response)
+        ids = conversations.whole(row.prompt, response, row.tools)
+        if not ids:
+            raise EncodingError("no-tokens", "the conversation gives no tokens", hint="remove the row")
+        pair.append(Example(prompt_ids=tuple(ids), response_ids=(0,), learned=(True,)))
+    return [Item(examples=tuple(pair), preferred=(True, False), margin=row.margin, row=row.row)]
 
-    def encode(row: PreferenceRow, conversations: Conversations) -> list[Item]:
-        pair = []
-        for response in (row.chosen, row.rejected):
-            if not row.is_plain_text:
-                _one(conversations, row.prompt, response)
-            ids = conversations.whole(row.prompt, response)
-            if not ids:
-                raise DataError("the conversation gives no tokens", hint="remove the row")
-            pair.append(Example(prompt_ids=tuple(ids), response_ids=(0,), learned=(True,)))
-        return [Item(examples=tuple(pair), preferred=(True, False), margin=row.margin, row=row.row)]
 
-    whole = replace(
-        encoding, max_prompt_length=encoding.max_prompt_length + encoding.max_response_length - 1, max_response_length=1
-    )
-    return _encode_all(rows, whole, encode)
+_ENCODERS: Mapping[str, Callable[[Any, Conversations], list[Item]]] = {
+    "sft": _supervised,
+    "dpo": _pair,
+    "kto": _labelled,
+    "reward_model": _scored,
+}
+
+
+class ItemEncoder:
+    """Encodes the rows of one algorithm that learns from offline data."""
+
+    def __init__(self, algorithm: str, encoding: Encoding) -> None:
+        self._encode = _ENCODERS[algorithm]
+        self._is_scored = algorithm == "reward_model"
+        self.encoding = encoding
+        self.conversations = Conversations(encoding.chat)
+
+    def items(self, row: OfflineRow) -> list[Item]:
+        """The items of a row, of any length. Raises EncodingError for a row that cannot be used."""
+        return self._encode(row, self.conversations)
+
+    def within_limits(self, item: Item) -> Item | None:
+        """The item, cut where it is longer than the limits, or None where it is dropped."""
+        fitted = self._fitted(item)
+        if fitted is None or not self.encoding.learns_prompt:
+            return fitted
+        return replace(fitted, examples=tuple(map(learn_everything, fitted.examples)))
+
+    def lengths(self, item: Item) -> list[tuple[str, int, int]]:
+        """The parts of an item: what each is, its tokens, and its limit. Examples of a pair share their prompt."""
+        limits, found = self.encoding, []
+        both = limits.max_prompt_length + limits.max_response_length
+        for number, example in enumerate(item.examples):
+            prompt, response = len(example.prompt_ids), len(example.response_ids)
+            if self._is_scored:
+                found.append(("conversation", prompt, both - 1))
+            elif prompt == 1:
+                found.append(("text", prompt + response, both))
+            else:
+                found += [("prompt", prompt, limits.max_prompt_length)] * (number == 0)
+                found.append(("response", response, limits.max_response_length))
+        return found
+
+    def _fitted(self, item: Item) -> Item | None:
+        if all(length <= limit for _, length, limit in self.lengths(item)):
+            return item
+        keep = self.encoding.overlong
+        if keep == "filter" or keep == "error":
+            return None
+        most_prompt, most_response = self.encoding.max_prompt_length, self.encoding.max_response_length
+        if self._is_scored:
+            most_prompt, most_response = most_prompt + most_response - 1, 1
+        examples = tuple(
+            Example(
+                prompt_ids=tuple(cut(example.prompt_ids, most_prompt, keep=keep)),
+                response_ids=example.response_ids[:most_response],
+                learned=example.learned[:most_response],
+            )
+            for example in item.examples
+        )
+        return replace(item, examples=examples) if all(any(example.learned) for example in examples) else None
+
+    def encode_all(self, rows: Sequence[OfflineRow]) -> ItemSet:
+        """The items of all rows. Raises DataError for rows that cannot be used or are too long, and without any."""
+        items: list[Item] = []
+        bad: dict[str, list[int]] = {}
+        too_long: list[int] = []
+        hint = None
+        for row in rows:
+            try:
+                found = self.items(row)
+            except EncodingError as error:
+                bad.setdefault(error.message, []).append(row.row)
+                hint = error.hint
+                continue
+            too_long += [row.row] * any(self._fitted(item) is not item for item in found)
+            items += [fitted for item in found if (fitted := self.within_limits(item)) is not None]
+        if self.encoding.bad_rows == "error":
+            check_usable(bad, num_rows=len(rows), name="the data", column="response", hint=hint)
+        notes = self.conversations.notes() + ([f"rows left out: {name_bad(bad)}"] if bad else [])
+        if too_long:
+            notes.append(_overlong_note(too_long, len(rows), self.encoding))
+        if not items:
+            raise DataError(f"none of {len(rows)} rows can be used", hint="; ".join(notes) or None)
+        same = [item.row for item in items if len(item.examples) == 2 and item.examples[0] == item.examples[1]]
+        if same:
+            notes.append(f"chosen and rejected are the same in {name_rows(same)}: the loss of these rows is constant")
+        return ItemSet(items=tuple(items), notes=tuple(notes))
 
 
 def partners(items: Sequence[Item]) -> list[int]:
@@ -185,33 +241,6 @@ def item_batch(items: Sequence[Item], *, default_margin: float = 0.0) -> ItemBat
     )
 
 
-def _encode_all(
-    rows: Sequence[OfflineRow], encoding: Encoding, encode: Callable[[OfflineRow, Conversations], list[Item]]
-) -> ItemSet:
-    """Encode every row. Raises DataError for rows that cannot be used or are too long, and when no row is left."""
-    conversations = Conversations(encoding.chat)
-    items: list[Item] = []
-    bad: dict[str, list[int]] = {}
-    too_long: list[int] = []
-    for row in rows:
-        try:
-            encoded = encode(row, conversations)
-        except DataError as error:
-            bad.setdefault(error.message, []).append(row.row)
-            continue
-        fitting = [_fitted(item, encoding) for item in encoded]
-        too_long += [row.row] * any(kept is not item for kept, item in zip(fitting, encoded, strict=True))
-        items += [item for item in fitting if item is not None]
-    if bad and encoding.bad_rows == "error":
-        check_usable(bad, num_rows=len(rows), name="the data", column="response")
-    notes = conversations.notes() + ([f"rows left out: {name_bad(bad)}"] if bad else [])
-    if too_long:
-        notes.append(_overlong_note(too_long, len(rows), encoding))
-    if not items:
-        raise DataError(f"none of {len(rows)} rows can be used", hint="; ".join(notes) or None)
-    return ItemSet(items=tuple(items), notes=tuple(notes))
-
-
 def _overlong_note(too_long: Sequence[int], num_rows: int, encoding: Encoding) -> str:
     limits = f"{encoding.max_prompt_length} prompt tokens or {encoding.max_response_length} response tokens"
     fact = f"{len(too_long)} of {num_rows} rows have more than {limits}"
@@ -224,39 +253,17 @@ def _overlong_note(too_long: Sequence[int], num_rows: int, encoding: Encoding) -
     return f"{fact} and were {done}: {name_rows(too_long)}"
 
 
-def _fitted(item: Item, encoding: Encoding) -> Item | None:
-    """The item itself within the limits, else cut to them, or None where it is dropped."""
-    most_prompt, most_response = encoding.max_prompt_length, encoding.max_response_length
-    lengths = [(len(example.prompt_ids), len(example.response_ids)) for example in item.examples]
-    total = most_prompt + most_response
-    if all(
-        p <= most_prompt and (r <= most_response or (p == 1 and p + r <= total)) for p, r in lengths
-    ):  # the prompt of plain text is one token, so its response may fill both limits
-        return item
-    keep = encoding.overlong
-    if keep == "filter" or keep == "error":
-        return None
-    cut_examples = [
-        Example(
-            prompt_ids=tuple(cut(example.prompt_ids, most_prompt, keep=keep)),
-            response_ids=example.response_ids[:most_response],
-            learned=example.learned[:most_response],
-        )
-        for example in item.examples
-    ]
-    return replace(item, examples=tuple(cut_examples)) if all(any(e.learned) for e in cut_examples) else None
-
-
-def _examples(conversations: Conversations, prompt: Text, response: Text, *, is_plain_text: bool) -> Iterable[Example]:
-    if is_plain_text and isinstance(response, str):
+def _examples(conversations: Conversations, row: OfflineRow, response: Text) -> list[Example]:
+    if row.prompt == "" and isinstance(response, str):
         return [conversations.plain_text(response)]
-    return conversations.examples(prompt, response)
+    return conversations.examples(row.prompt, response, row.tools)
 
 
-def _one(conversations: Conversations, prompt: Text, response: Text) -> Example:
-    examples = conversations.examples(prompt, response)
+def _one(conversations: Conversations, row: OfflineRow, response: Text) -> Example:
+    examples = _examples(conversations, row, response)
     if len(examples) > 1:
-        raise DataError(
+        raise EncodingError(
+            "template-rewrites",
             "the template rewrites earlier turns of this response, so it cannot be compared as a whole",
             hint="remove the rows, or set `model.chat_template`",
         )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
-from rl_compat.data.form.rows import PromptRow
-from rl_compat.data.read.reading import name_rows
+from rl_compat.data.form.rows import ChatMessages, PromptRow, Text, ToolSchemas, prompt_messages
+from rl_compat.data.read.reading import BadRows, check_usable, name_bad, name_rows
 from rl_compat.errors import DataError, ModelError, RLCompatError
 from rl_compat.trajectory import Prompt
 from rl_compat.units import counted
@@ -18,9 +18,53 @@ Overlong = Literal["filter", "error", "left", "right", "middle"]
 class PromptEncoder(Protocol):
     """Applies the chat template and tokenizes."""
 
-    def encode(self, prompt: str | list[dict[str, Any]]) -> tuple[str, list[int]]:
+    def encode(self, prompt: Text, tools: ToolSchemas = ()) -> tuple[str, list[int]]:
         """The templated text, and its token ids."""
         ...
+
+
+class EncodingError(DataError):
+    """A row that gives no tokens to learn from, or not those that were meant. `kind` is that of `rlc data check`."""
+
+    def __init__(self, kind: str, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.kind = kind
+
+
+Render = Callable[[ChatMessages, ToolSchemas], str]
+
+
+def check_dropped(text: str, render: Render, messages: ChatMessages, tools: ToolSchemas) -> None:
+    """Raise EncodingError where the template dropped a part of the messages from the text that it made of them."""
+    if tools and _rendered(render, messages, ()) == text:
+        raise EncodingError("template-drops", "the template drops the tools", hint=DROPPED)
+    for number, key in _parts_to_check(text, messages):
+        message = messages[number]
+        emptied = {**message, key: ""} if key == "content" else {k: v for k, v in message.items() if k != key}
+        if _rendered(render, [*messages[:number], emptied, *messages[number + 1 :]], tools) == text:
+            what = f"the template drops the {key} of turn {number} (`{message['role']}`)"
+            raise EncodingError("template-drops", what, hint=DROPPED)
+
+
+def _parts_to_check(text: str, messages: ChatMessages) -> list[tuple[int, str]]:
+    """Calls, and the contents where they do not all stand in the text in their order."""
+    position, in_order = 0, True
+    for message in messages:
+        content = (message.get("content") or "").strip()
+        found = text.find(content, position)
+        in_order, position = in_order and found >= 0, found + len(content)
+    keys = ("tool_calls",) if in_order else ("content", "tool_calls")
+    return [(number, key) for number, message in enumerate(messages) for key in keys if message.get(key)]
+
+
+def _rendered(render: Render, messages: ChatMessages, tools: ToolSchemas) -> str | None:
+    try:
+        return render(messages, tools)
+    except RLCompatError:
+        return None
+
+
+DROPPED = "set `model.chat_template` to a template that writes it, or remove it from the data"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,32 +77,47 @@ class PromptSet:
 
 
 def build_prompts(
-    rows: Sequence[PromptRow], *, chat: PromptEncoder, max_prompt_length: int, overlong: Overlong = "filter"
+    rows: Sequence[PromptRow],
+    *,
+    chat: PromptEncoder,
+    max_prompt_length: int,
+    overlong: Overlong = "filter",
+    bad_rows: BadRows = "error",
 ) -> PromptSet:
     """Encode every row once; the rollout and the update use the same ids.
 
     A prompt of exactly `max_prompt_length` tokens is kept. `filter` drops longer ones; `error` stops; `left` keeps the
     last `max_prompt_length` tokens, `right` the first, `middle` half of them (rounded down) from the start and the
-    rest from the end. `Prompt.text` keeps the whole text. Raises DataError when no row is left, and for a row
-    without tokens.
+    rest from the end. `Prompt.text` keeps the whole text. Raises DataError when no row is left, and for rows
+    without tokens or that the template refuses, unless `bad_rows` drops them.
     """
     prompts: list[Prompt] = []
     too_long: list[tuple[int, int]] = []
+    bad: dict[str, list[int]] = {}
+    hint = None
     for row in rows:
-        prompt, length = encode_row(row, chat=chat, max_prompt_length=max_prompt_length, overlong=overlong)
+        try:
+            prompt, length = encode_row(row, chat=chat, max_prompt_length=max_prompt_length, overlong=overlong)
+        except EncodingError as error:
+            bad.setdefault(error.message, []).append(row.row)
+            hint = error.hint
+            continue
         if length > max_prompt_length:
             too_long.append((row.row, length))
         if prompt is not None:
             prompts.append(prompt)
     _check_lengths(too_long, num_rows=len(rows), limit=max_prompt_length, overlong=overlong)
+    if bad_rows == "error" or (bad and not prompts):
+        check_usable(bad, num_rows=len(rows), name="the data", column="prompt", hint=hint)
     notes = _notes(too_long, num_rows=len(rows), limit=max_prompt_length, overlong=overlong)
+    notes += (f"rows left out: {name_bad(bad)}",) if bad else ()
     return PromptSet(prompts=tuple(prompts), notes=notes)
 
 
 def encode_row(
     row: PromptRow, *, chat: PromptEncoder, max_prompt_length: int, overlong: Overlong
 ) -> tuple[Prompt | None, int]:
-    """The prompt, None where it is dropped, and its number of tokens before any cut. Raises DataError."""
+    """The prompt, None where it is dropped, and its number of tokens before any cut. Raises EncodingError."""
     text, token_ids = _encode(row, chat)
     length = len(token_ids)
     if length > max_prompt_length:
@@ -105,11 +164,13 @@ def check_token_ids(sequences: Iterable[Sequence[int]], vocab_size: int) -> None
 
 def _encode(row: PromptRow, chat: PromptEncoder) -> tuple[str, list[int]]:
     try:
-        text, token_ids = chat.encode(row.prompt)
+        text, token_ids = chat.encode(row.prompt, row.tools)
     except RLCompatError as error:
-        raise DataError(f"row {row.row}: {error.message}", hint=error.hint) from error
+        raise EncodingError("template-error", error.message, hint=error.hint) from error
     if not token_ids:
-        raise DataError(f"row {row.row} gives no tokens", hint=f"its prompt is `{text[:80]}`")
+        raise EncodingError("no-tokens", "the prompt gives no tokens", hint=f"its text is `{text[:80]}`")
+    render: Render = lambda turns, tools: chat.encode(turns, tools)[0]  # noqa: E731
+    check_dropped(text, render, prompt_messages(row.prompt), row.tools)
     return text, token_ids
 
 
@@ -122,6 +183,7 @@ def _prompt(row: PromptRow, text: str, token_ids: Sequence[int]) -> Prompt:
         extra_info=row.extra_info,
         row=row.row,
         messages=row.prompt,
+        tools=row.tools,
     )
 
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import overload
 
-from rl_compat.data.encode.prompts import Overlong, PromptEncoder, encode_row, too_long_error
+from rl_compat.data.encode.prompts import EncodingError, Overlong, PromptEncoder, encode_row, too_long_error
 from rl_compat.data.form.rows import PromptRow
-from rl_compat.data.read.reading import LoadedRows
+from rl_compat.data.read.reading import BadRows, LoadedRows
 from rl_compat.errors import DataError
 from rl_compat.trajectory import Prompt
 
@@ -17,23 +17,26 @@ NUM_SAMPLED = 64
 
 
 class StreamedPrompts(Sequence[Prompt]):
-    """All rows as a sequence. A row may turn out too long: `usable` tells, and indexing it raises DataError.
+    """All rows as a sequence. A row may turn out unusable: `usable` tells, and indexing it raises DataError.
 
     Memory holds the last prompts that were accessed.
     """
 
-    def __init__(self, loaded: LoadedRows, *, chat: PromptEncoder, max_prompt_length: int, overlong: Overlong) -> None:
+    def __init__(
+        self, loaded: LoadedRows, *, chat: PromptEncoder, max_prompt_length: int, overlong: Overlong, bad_rows: BadRows
+    ) -> None:
         self._rows: Sequence[PromptRow] = loaded.rows
         self._sources = loaded.sources
         self._chat = chat
         self._max_prompt_length = max_prompt_length
         self._overlong = overlong
+        self._bad_rows = bad_rows
         self._prompt = lru_cache(NUM_KEPT_PROMPTS)(self._encode)
         self._num_left_out = 0
         self._notes: list[str] = []
 
     def __len__(self) -> int:
-        """The number of rows, too long or not."""
+        """The number of rows, usable or not."""
         return len(self._rows)
 
     @overload
@@ -41,12 +44,12 @@ class StreamedPrompts(Sequence[Prompt]):
     @overload
     def __getitem__(self, index: slice) -> list[Prompt]: ...
     def __getitem__(self, index: int | slice) -> Prompt | list[Prompt]:
-        """The prompt of a row. Raises DataError for a row that is too long or cannot be read."""
+        """The prompt of a row. Raises DataError for a row that cannot be used or read."""
         if isinstance(index, slice):
             return [self[number] for number in range(*index.indices(len(self)))]
         prompt = self._prompt(range(len(self))[index])
         if prompt is None:
-            raise DataError(f"row {self._rows[index].row} has more than {self._max_prompt_length} tokens")
+            raise DataError(f"row {self._rows[index].row} cannot be used as a prompt")
         return prompt
 
     def usable(self, index: int) -> bool:
@@ -76,12 +79,21 @@ class StreamedPrompts(Sequence[Prompt]):
 
     def _encode(self, index: int) -> Prompt | None:
         row, limit = self._rows[index], self._max_prompt_length
-        prompt, length = encode_row(row, chat=self._chat, max_prompt_length=limit, overlong=self._overlong)
+        try:
+            prompt, length = encode_row(row, chat=self._chat, max_prompt_length=limit, overlong=self._overlong)
+        except EncodingError as error:
+            if self._bad_rows == "error":
+                raise EncodingError(error.kind, f"row {row.row}: {error.message}", hint=error.hint) from error
+            self._leave_out(row.row, error.message)
+            return None
         if prompt is None and self._overlong == "error":
             raise too_long_error(row.row, length, limit=limit)
         if prompt is None:
-            self._num_left_out += 1
-            if self._num_left_out in (10**power for power in range(10)):
-                so_far = f" ({self._num_left_out} rows so far)" if self._num_left_out > 1 else ""
-                self._notes.append(f"row {row.row} is left out{so_far}: {length} tokens, and the limit is {limit}")
+            self._leave_out(row.row, f"{length} tokens, and the limit is {limit}")
         return prompt
+
+    def _leave_out(self, row: int, why: str) -> None:
+        self._num_left_out += 1
+        if self._num_left_out in (10**power for power in range(10)):
+            so_far = f" ({self._num_left_out} rows so far)" if self._num_left_out > 1 else ""
+            self._notes.append(f"row {row} is left out{so_far}: {why}")

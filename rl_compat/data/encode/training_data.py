@@ -58,7 +58,12 @@ def load_training(
     A streamed row that is too long is left out when it is drawn, and counted. Raises DataError.
     """
     loaded = load_sources(sources, reading, limits=sample_limits(max_samples, weights), on_disk=streaming)
-    limit: dict[str, Any] = {"chat": chat, "max_prompt_length": max_prompt_length, "overlong": overlong}
+    limit: dict[str, Any] = {
+        "chat": chat,
+        "max_prompt_length": max_prompt_length,
+        "overlong": overlong,
+        "bad_rows": reading.bad_rows,
+    }
     if streaming:
         counts = tuple(source.num_rows for source in loaded.sources)
         return TrainingData(prompts=StreamedPrompts(loaded, **limit), counts=counts, weights=tuple(weights))

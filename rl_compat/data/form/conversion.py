@@ -10,7 +10,7 @@ from rl_compat.data.form.columns import Record, lookup
 from rl_compat.data.form.parts import pair_in, prompt_and_response, prompt_in, whole_conversation
 from rl_compat.data.form.patterns import TRUTH, Form
 from rl_compat.data.form.rows import LabelledRow, PreferenceRow, PromptRow, SupervisedRow
-from rl_compat.data.form.turns import Unusable, before_response, is_empty, unpacked_object
+from rl_compat.data.form.turns import Unusable, before_response, is_empty, part, tools_in, unpacked_object
 
 REWRITTEN = {
     "prompt": "prompt",
@@ -19,6 +19,8 @@ REWRITTEN = {
     "source": "data_source",
 }
 "columns of a rewritten record, which has verl's schema"
+MEDIA = ("images", "image", "videos", "video", "audios", "audio")
+"columns that no text model can see"
 YES = ("true", "1", "yes", "good", "desirable", "chosen")
 NO = ("false", "0", "no", "bad", "undesirable", "rejected")
 
@@ -38,10 +40,9 @@ def to_row(record: Record, form: Form, *, row: int, index: int, split: str) -> P
     others = {key: value for key, value in record.items() if key not in consumed}
     return PromptRow(
         prompt=prompt,
-        data_source=_source(record, columns),
         ground_truth=_truth(record, columns),
         extra_info=others | extra_info,
-        row=row,
+        **_common(record, columns, row),
     )
 
 
@@ -50,9 +51,7 @@ def to_supervised(record: Record, form: Form, *, row: int, index: int, split: st
     record, columns = _rewritten(record, form, index, split)
     read = whole_conversation if form.name == "turns" else prompt_and_response
     prompt, response = read(record, columns)
-    if is_empty(response):
-        raise Unusable("response: empty")
-    return SupervisedRow(prompt=prompt, response=response, data_source=_source(record, columns), row=row)
+    return SupervisedRow(prompt=prompt, response=response, **_common(record, columns, row))
 
 
 def to_preference(record: Record, form: Form, *, row: int, index: int, split: str) -> PreferenceRow:
@@ -67,26 +66,25 @@ def to_preference(record: Record, form: Form, *, row: int, index: int, split: st
         chosen=chosen,
         rejected=rejected,
         margin=None if margin is None else float(margin),
-        data_source=_source(record, columns),
-        row=row,
+        **_common(record, columns, row),
     )
 
 
 def to_labelled(record: Record, form: Form, *, row: int, index: int, split: str) -> list[LabelledRow]:
     """A response with its label; a preference pair gives two rows."""
-    columns, source = form.columns, _source(record, form.columns)
+    columns, common = form.columns, _common(record, form.columns, row)
     if form.name == "preference":
         prompt, chosen, rejected = pair_in(record, columns)
         return [
-            LabelledRow(prompt=prompt, response=chosen, label=True, data_source=source, row=row),
-            LabelledRow(prompt=prompt, response=rejected, label=False, data_source=source, row=row),
+            LabelledRow(prompt=prompt, response=chosen, label=True, **common),
+            LabelledRow(prompt=prompt, response=rejected, label=False, **common),
         ]
     read = whole_conversation if form.name == "labelled-turns" else prompt_and_response
     prompt, response = read(record, columns)
     label = _label(lookup(record, columns["label"]))
     if label is None:
         raise Unusable("the label is neither true nor false")
-    return [LabelledRow(prompt=prompt, response=response, label=label, data_source=source, row=row)]
+    return [LabelledRow(prompt=prompt, response=response, label=label, **common)]
 
 
 _CONSUMED = ("prompt", "input", "system", "history", "source", "chosen", "rejected")
@@ -101,8 +99,14 @@ def _rewritten(record: Record, form: Form, index: int, split: str) -> tuple[Reco
     return rewritten, REWRITTEN
 
 
-def _source(record: Record, columns: Mapping[str, str]) -> str:
-    return str(lookup(record, columns.get("source")) or "")
+def _common(record: Record, columns: Mapping[str, str], row: int) -> dict[str, Any]:
+    """What every row has besides its texts. Raises Unusable for tools without names, and for images and the like."""
+    unseen = next((column for column in MEDIA if record.get(column)), None)
+    if unseen is not None:
+        raise Unusable(f"`{unseen}`, which a text model cannot see")
+    with part("tools"):
+        tools = tools_in(lookup(record, columns.get("tools")))
+    return {"tools": tools, "data_source": str(lookup(record, columns.get("source")) or ""), "row": row}
 
 
 def _truth(record: Record, columns: Mapping[str, str]) -> Any:

@@ -55,9 +55,11 @@ def _match(
             columns[role] = column
         elif role in pattern.needs:
             return None
-    if not pattern.fits(records, columns):
+    if not pattern.fits(records, columns, task):
         return None
-    return Form(name=pattern.name, title=pattern.title, columns=columns, rewrite=pattern.rewrite)
+    used = {column.partition(".")[0] for column in columns.values()}
+    unused = () if task == "prompts" else tuple(column for column in present if column not in used)
+    return Form(name=pattern.name, title=pattern.title, columns=columns, rewrite=pattern.rewrite, unused=unused)
 
 
 def _competes(form: Form, pattern: FormPattern, first: Form) -> bool:

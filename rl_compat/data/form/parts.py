@@ -7,7 +7,15 @@ from typing import Any
 
 from rl_compat.data.form.columns import Record, lookup
 from rl_compat.data.form.rows import Text, prompt_messages
-from rl_compat.data.form.turns import Unusable, is_empty, part, split_at_response, text_or_turns
+from rl_compat.data.form.turns import (
+    Unusable,
+    checked_response,
+    is_empty,
+    part,
+    says_something,
+    split_at_response,
+    text_or_turns,
+)
 from rl_compat.errors import quoted
 
 NUM_NAMED_COLUMNS = 4
@@ -24,6 +32,10 @@ def prompt_in(record: Record, columns: Mapping[str, str]) -> Text:
         prompt = f"{prompt}\n\n{below}" if prompt.strip() else below
     if is_empty(prompt):
         raise Unusable("empty")
+    if isinstance(prompt, list) and all(
+        turn["role"] in ("system", "developer") for turn in filter(says_something, prompt)
+    ):
+        raise Unusable("only a system message")
     earlier = _history(lookup(record, columns.get("history")))
     system = lookup(record, columns.get("system"))
     if isinstance(system, str) and system.strip() and not (isinstance(prompt, list) and prompt[0]["role"] == "system"):
@@ -55,7 +67,7 @@ def prompt_and_response(record: Record, columns: Mapping[str, str]) -> tuple[Tex
     with part("response"):
         response = text_or_turns(lookup(record, columns["response"]))
         if isinstance(response, str) or response[0]["role"] == "assistant":
-            return prompt, response
+            return prompt, checked_response(response)
         before, response = split_at_response(response)
     return (before if len(before) >= len(prompt_messages(prompt)) else prompt), response
 
@@ -70,9 +82,9 @@ def whole_conversation(record: Record, columns: Mapping[str, str]) -> tuple[Text
 def pair_in(record: Record, columns: Mapping[str, str]) -> tuple[Text, Text, Text]:
     """Prompt, chosen, rejected. The common beginning of two whole conversations is their prompt. Raises Unusable."""
     with part("`chosen`"):
-        chosen = text_or_turns(lookup(record, columns["chosen"]))
+        chosen = checked_response(text_or_turns(lookup(record, columns["chosen"])))
     with part("`rejected`"):
-        rejected = text_or_turns(lookup(record, columns["rejected"]))
+        rejected = checked_response(text_or_turns(lookup(record, columns["rejected"])))
     if isinstance(chosen, str) != isinstance(rejected, str):
         raise Unusable("one of `chosen` and `rejected` is text, the other messages")
     prompt = prompt_in(record, columns) if columns.get("prompt") else ""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rl_compat.data.builtin import gsm8k, math_problems
 from rl_compat.data.form.columns import Record, Task, columns_of, lookup
 from rl_compat.data.form.turns import unpacked
+from rl_compat.errors import quoted
 
 Rewrite = Callable[[Record, int, str], Record | None]
 
@@ -22,11 +24,14 @@ class Form:
     "role to column; a dotted column is a field of a struct"
     rewrite: Rewrite | None = None
     "from a raw record, its number and the split to a record in verl's schema, None without a final answer"
+    unused: tuple[str, ...] = ()
+    "columns without a role, in tasks other than prompts, whose rewards get every column"
 
     def sentence(self, name: str) -> str:
         """One line with the form and its columns."""
         used = ", ".join(f"{role} from `{column}`" for role, column in self.columns.items())
-        return f"`{name}` is read as {self.title}: {used}"
+        rest = f"; not used: {quoted(self.unused)}" if self.unused else ""
+        return f"`{name}` is read as {self.title}: {used}{rest}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +47,7 @@ class FormPattern:
     "the same for optional columns"
     truth: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     "the same for optional columns that only prompts have"
-    fits: Callable[[Sequence[Record], Mapping[str, str]], bool] = lambda records, columns: True
+    fits: Callable[[Sequence[Record], Mapping[str, str], Task], bool] = lambda records, columns, task: True
     "whether the first rows have the values that the column names suggest"
     rewrite: Rewrite | None = None
     wins: bool = False
@@ -51,28 +56,37 @@ class FormPattern:
     "applies only where no other form fits"
 
 
-def _is_verl(records: Sequence[Record], columns: Mapping[str, str]) -> bool:
+def _is_verl(records: Sequence[Record], columns: Mapping[str, str], task: Task) -> bool:
     return bool({"reward_model", "data_source"} & set(columns_of(records)))
 
 
-def _is_gsm8k(records: Sequence[Record], columns: Mapping[str, str]) -> bool:
-    return all(
-        isinstance(record.get("question"), str) and gsm8k.MARKER in str(record.get("answer")) for record in records
-    )
+def _is_gsm8k(records: Sequence[Record], columns: Mapping[str, str], task: Task) -> bool:
+    return _enough([_GSM8K_END.search(str(record.get("answer"))) is not None for record in records], task)
 
 
-def _is_math(records: Sequence[Record], columns: Mapping[str, str]) -> bool:
-    return all(math_problems.answer_in(str(record.get("solution"))) is not None for record in records)
+def _is_math(records: Sequence[Record], columns: Mapping[str, str], task: Task) -> bool:
+    return _enough([math_problems.answer_in(str(record.get("solution"))) is not None for record in records], task)
 
 
-def _has_turns(records: Sequence[Record], columns: Mapping[str, str]) -> bool:
+def _enough(final: Sequence[bool], task: Task) -> bool:
+    """Whether the solutions of the first rows have final answers.
+
+    A prompt needs one: where some rows have it, the others cannot be used. A response is learned without it.
+    """
+    return any(final) if task == "prompts" else all(final)
+
+
+_GSM8K_END = re.compile(r"####[^\n]*\s*$")
+
+
+def _has_turns(records: Sequence[Record], columns: Mapping[str, str], task: Task) -> bool:
     values = [unpacked(lookup(record, columns["prompt"])) for record in records]
     return all(isinstance(value, list) for value in values if value is not None)
 
 
-def _has_responses(records: Sequence[Record], columns: Mapping[str, str]) -> bool:
+def _has_responses(records: Sequence[Record], columns: Mapping[str, str], task: Task) -> bool:
     """Whether the conversations of the first rows end with an assistant turn."""
-    if not _has_turns(records, columns):
+    if not _has_turns(records, columns, task):
         return False
     last = [turns[-1] for record in records if (turns := unpacked(lookup(record, columns["prompt"])))]
     speakers = [turn.get("role") or turn.get("from") for turn in last if isinstance(turn, dict)]
@@ -86,7 +100,8 @@ INSTRUCTION = ("instruction",)
 ANSWER = ("answer", "solution", "output", "response")
 RESPONSE = ("completion", "response")
 INPUT = {"input": ("input", "context"), "history": ("history",)}
-SYSTEM = {"system": ("system", "system_prompt")}
+TOOLS = {"tools": ("tools", "functions")}
+SYSTEM = {"system": ("system", "system_prompt"), **TOOLS}
 PAIR = {"chosen": ("chosen",), "rejected": ("rejected",)}
 LABEL = {"label": ("label", "kto_tag")}
 TRUTH = {"answer": ("reward_model.ground_truth", "ground_truth", "answer")}
@@ -139,7 +154,7 @@ PATTERNS: tuple[FormPattern, ...] = (
         title="verl's schema",
         tasks=("prompts",),
         needs={"prompt": PROMPT},
-        takes={**TRUTH, **SOURCE},
+        takes={**TRUTH, **TOOLS, **SOURCE},
         fits=_is_verl,
         wins=True,
     ),

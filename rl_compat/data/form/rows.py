@@ -9,56 +9,49 @@ from typing import Any
 ChatMessages = list[dict[str, Any]]
 "turns with `role` and `content`"
 
+ToolSchemas = tuple[dict[str, Any], ...]
+"functions that the assistant may call, in OpenAI's form"
+
 Text = str | ChatMessages
 """A prompt: the text of one user turn, or the messages before the response. A response: the text of one assistant turn,
 or messages, of which the assistant turns are the response."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PromptRow:
-    """A prompt for reinforcement learning, with what the reward needs."""
-
+class _Row:
     prompt: Text
+    "empty for plain text, which gets no chat template"
+    tools: ToolSchemas = ()
     data_source: str = ""
-    ground_truth: Any = None
-    extra_info: Mapping[str, Any] = field(default_factory=dict)
-    "the fields of the column `extra_info`, and every other column under its name"
     row: int = 0
     "position in the dataset, over all files, from 0"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SupervisedRow:
-    """A prompt and the response to imitate."""
+class PromptRow(_Row):
+    """A prompt for reinforcement learning, with what the reward needs."""
 
-    prompt: Text
-    "empty for plain text, which gets no chat template"
-    response: Text
-    "messages begin with an assistant turn and may continue with further turns"
-    data_source: str = ""
-    row: int = 0
-
-    @property
-    def is_plain_text(self) -> bool:
-        return self.prompt == "" and isinstance(self.response, str)
+    ground_truth: Any = None
+    extra_info: Mapping[str, Any] = field(default_factory=dict)
+    "the fields of the column `extra_info`, and every other column under its name"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PreferenceRow:
+class SupervisedRow(_Row):
+    """A prompt and the response to imitate."""
+
+    response: Text
+    "messages begin with an assistant turn and may continue with further turns"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreferenceRow(_Row):
     """A prompt with a chosen and a rejected response."""
 
-    prompt: Text
-    "empty where both responses are whole texts without turns"
     chosen: Text
     rejected: Text
     margin: float | None = None
     "reward difference between chosen and rejected, where the data has it"
-    data_source: str = ""
-    row: int = 0
-
-    @property
-    def is_plain_text(self) -> bool:
-        return self.prompt == "" and isinstance(self.chosen, str)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from rl_compat.data.form.rows import ChatMessages, Text
+from rl_compat.data.form.rows import ChatMessages, Text, ToolSchemas, response_messages
 
 ROLES: Mapping[str, str] = {
     "human": "user",
@@ -17,12 +17,15 @@ ROLES: Mapping[str, str] = {
     "bard": "assistant",
     "model": "assistant",
     "assistant": "assistant",
+    "function_call": "assistant",
     "system": "system",
+    "developer": "developer",
     "tool": "tool",
     "function": "tool",
     "observation": "tool",
+    "ipython": "tool",
 }
-"values of `from` in ShareGPT to roles"
+"values of `role`, and of `from` in ShareGPT, to roles"
 
 
 class Unusable(Exception):  # noqa: N818
@@ -49,37 +52,71 @@ def text_or_turns(value: Any) -> Text:
         value = [value]
     if not isinstance(value, list):
         raise Unusable(f"neither text nor messages: {type(value).__name__}")
-    turns = [_turn(item) for item in value]
-    if not any(turn.get("content") or turn.get("tool_calls") for turn in turns):
+    turns: ChatMessages = []
+    for number, item in enumerate(value):
+        with part(f"turn {number}"):
+            turns.append(_turn(item))
+    if not any(map(says_something, turns)):
         raise Unusable("empty")
     return turns
 
 
+def says_something(turn: Mapping[str, Any]) -> bool:
+    """Whether a turn has a text other than white space, or calls."""
+    return bool((turn.get("content") or "").strip() or turn.get("tool_calls"))
+
+
 def unpacked(value: Any) -> Any:
     """Messages that a column holds as JSON text, decoded; any other value unchanged."""
-    if not isinstance(value, str) or not value.lstrip().startswith(("[", "{")):
-        return value
-    try:
-        decoded = json.loads(value)
-    except ValueError:
-        return value
-    items = decoded if isinstance(decoded, list) else [decoded]
+    found = decoded(value)
+    items = found if isinstance(found, list) else [found]
     speaks = bool(items) and all(isinstance(item, dict) and ("role" in item or "from" in item) for item in items)
-    return decoded if speaks else value
+    return found if speaks else value
 
 
 def unpacked_object(value: Any) -> dict[str, Any]:
     """A struct, also one in JSON text; an empty dict for any other value."""
-    if isinstance(value, str) and value.lstrip().startswith("{"):
-        try:
-            value = json.loads(value)
-        except ValueError:
-            return {}
+    value = decoded(value)
     return value if isinstance(value, dict) else {}
+
+
+def decoded(value: Any) -> Any:
+    """A list or an object in JSON text; any other value unchanged."""
+    if isinstance(value, str) and value.lstrip().startswith(("[", "{")):
+        try:
+            return json.loads(value)
+        except ValueError:
+            return value
+    return value
+
+
+def tools_in(value: Any) -> ToolSchemas:
+    """Tools in OpenAI's form from schemas of functions, each or all of them also in JSON text. Raises Unusable."""
+    value = decoded(value)
+    if not value:
+        return ()
+    items = [decoded(item) for item in (value if isinstance(value, list) else [value])]
+    found = []
+    for item in items:
+        own = item.get("function", item) if isinstance(item, dict) else None
+        if not isinstance(own, dict) or not isinstance(own.get("name"), str):
+            raise Unusable("a tool without a name")
+        if "parameters" in own:
+            own = own | {"parameters": decoded(own["parameters"])}
+        found.append(_drop_nulls({"type": "function", "function": own}))
+    return tuple(found)
 
 
 def is_empty(value: Text) -> bool:
     return isinstance(value, str) and not value.strip()
+
+
+def checked_response(value: Text) -> Text:
+    """The response itself. Raises Unusable where no assistant turn has a text other than white space, or calls."""
+    turns = response_messages(value)
+    if not any(turn["role"] == "assistant" and says_something(turn) for turn in turns):
+        raise Unusable("empty" if any(turn["role"] == "assistant" for turn in turns) else "no assistant turn")
+    return value
 
 
 def before_response(messages: ChatMessages) -> ChatMessages:
@@ -97,24 +134,67 @@ def split_at_response(messages: ChatMessages) -> tuple[ChatMessages, ChatMessage
         raise Unusable("no assistant turn")
     if spoken[0] == 0:
         raise Unusable("begins with an assistant turn")
-    return messages[: spoken[0]], messages[spoken[0] : spoken[-1] + 1]
+    response = messages[spoken[0] : spoken[-1] + 1]
+    checked_response(response)
+    return messages[: spoken[0]], response
 
 
 def _turn(item: Any) -> dict[str, Any]:
     """A message from a dict with `role` and `content`, or with `from` and `value`."""
-    if isinstance(item, dict) and isinstance(item.get("role"), str):
-        return _without_nulls(item)
-    if not isinstance(item, dict) or not isinstance(item.get("from"), str):
-        raise Unusable("a list without `role` and `content`")
-    role = ROLES.get(item["from"].lower())
+    speaker = (item.get("role") or item.get("from")) if isinstance(item, dict) else None
+    if not isinstance(speaker, str):
+        raise Unusable("no `role` and `content`")
+    role = ROLES.get(speaker.lower())
     if role is None:
-        raise Unusable(f"unknown speaker `{item['from']}`")
-    return {"role": role, "content": item.get("value")}
+        raise Unusable(f"unknown role `{speaker}`")
+    content = item.get("content") if "role" in item else item.get("value")
+    others = {key: _drop_nulls(value) for key, value in item.items() if value is not None and key not in _READ}
+    calls = item.get("tool_calls") or item.get("function_call")
+    if speaker.lower() == "function_call":
+        calls, content = content, None
+    if calls:
+        others["tool_calls"] = _calls_in(calls)
+    content = _content_in(content, role)
+    return {"role": role, "content": "" if content is None and not calls else content, **others}
 
 
-def _without_nulls(message: dict[str, Any]) -> dict[str, Any]:
-    """A message without the fields that are null because another row of the table has them."""
-    return {key: _drop_nulls(value) for key, value in message.items() if value is not None or key == "content"}
+_READ = ("role", "content", "from", "value", "tool_calls", "function_call")
+
+
+def _content_in(content: Any, role: str) -> str | None:
+    """The text of a turn: parts are joined by line breaks, as in vLLM, and an object that a tool returns is JSON."""
+    if content is None or isinstance(content, str):
+        return content
+    if role == "tool" and not _has_parts(content):
+        return json.dumps(content, ensure_ascii=False)
+    texts = []
+    for number, item in enumerate(content if isinstance(content, list) else [content]):
+        text = item.get("text") if isinstance(item, dict) else item
+        if not isinstance(text, str):
+            kind = item.get("type") if isinstance(item, dict) else type(item).__name__
+            raise Unusable(f"part {number} of the content is `{kind}`, not text")
+        texts.append(text)
+    return "\n".join(texts)
+
+
+def _has_parts(content: Any) -> bool:
+    items = content if isinstance(content, list) else [content]
+    return all(isinstance(item, dict) and isinstance(item.get("type"), str) for item in items)
+
+
+def _calls_in(value: Any) -> list[dict[str, Any]]:
+    """Calls in OpenAI's form with the arguments as an object, which is what templates expect. Raises Unusable."""
+    value = decoded(value)
+    found = []
+    for item in map(decoded, value if isinstance(value, list) else [value]):
+        own = item.get("function", item) if isinstance(item, dict) else None
+        if not isinstance(own, dict) or not isinstance(own.get("name"), str):
+            raise Unusable("a call without the name of a function")
+        given = own.get("arguments") or {}
+        call = {"name": own["name"], "arguments": decoded(given) if isinstance(given, str) else _drop_nulls(given)}
+        kept = {"id": item["id"]} if item.get("id") else {}
+        found.append({**kept, "type": "function", "function": call})
+    return found
 
 
 def _drop_nulls(value: Any) -> Any:

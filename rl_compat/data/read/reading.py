@@ -159,14 +159,20 @@ def open_rows(file: Records, reading: Reading, *, limit: int | None = None) -> t
 
 
 def check_usable(
-    bad: Mapping[str, list[int]], *, num_rows: int, name: str, column: str, way_out: str = "`data.bad_rows=drop`"
+    bad: Mapping[str, list[int]],
+    *,
+    num_rows: int,
+    name: str,
+    column: str,
+    way_out: str = "`data.bad_rows=drop`",
+    hint: str | None = None,
 ) -> None:
-    """Raise DataError when there are rows that cannot be used."""
+    """Raise DataError when there are rows that cannot be used. `hint` says how to fix them."""
     if bad:
         count = f"{sum(map(len, bad.values()))} of {num_rows} rows"
         raise DataError(
             f"`{column}` cannot be used in {count} of `{name}`: {name_bad(bad)}",
-            hint=f"fix these rows (counted from 0), or leave them out with {way_out}",
+            hint=f"{hint or 'fix these rows (counted from 0)'}, or leave them out with {way_out}",
         )
 
 

@@ -2,32 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 from rl_compat.algorithms.table import ALGORITHMS
 from rl_compat.config.types import RunConfig
-from rl_compat.data.encode.items import (
-    Encoding,
-    Item,
-    ItemSet,
-    labelled_items,
-    preference_items,
-    scored_items,
-    supervised_items,
-)
+from rl_compat.data.encode.items import Encoding, Item, ItemEncoder
 from rl_compat.data.encode.prompts import check_token_ids
 from rl_compat.data.encode.training_data import check_shares, counts_of, sample_limits
 from rl_compat.data.form.columns import Task
 from rl_compat.data.order.batches import Order, make_order
 from rl_compat.data.read.reading import Reading, load_sources
 from rl_compat.data.read.records import Records
+from rl_compat.models.chat import ChatEncoder
 from rl_compat.trainer.setup.objects import PythonObjects, data_columns
 from rl_compat.workers.setup import Setup
-
-Encode = Callable[[Sequence[Any], Encoding], ItemSet]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +62,7 @@ def _load(
     config = setup.config
     notes: list[str] = []
     loaded = load_sources(files, replace(reading, announce=notes.append), limits=limits)
-    found = ENCODERS[config.algorithm.name](config)(loaded.rows, _encoding(setup))
+    found = ItemEncoder(config.algorithm.name, encoding_of(config, setup.chat)).encode_all(loaded.rows)
     examples = [example for item in found.items for example in item.examples]
     check_token_ids(((*item.prompt_ids, *item.response_ids) for item in examples), setup.shape.vocab_size)
     counts = counts_of([item.row for item in found.items], loaded.sources)
@@ -80,21 +70,14 @@ def _load(
     return OfflineData(items=found.items, counts=counts, notes=(*notes, *found.notes))
 
 
-def _encoding(setup: Setup) -> Encoding:
-    data = setup.config.data
+def encoding_of(config: RunConfig, chat: ChatEncoder) -> Encoding:
+    """How the settings say that rows with responses are encoded."""
+    data = config.data
     return Encoding(
-        chat=setup.chat,
+        chat=chat,
         max_prompt_length=data.max_prompt_length,
         max_response_length=data.max_response_length,
         overlong=data.overlong_prompts,
         bad_rows=data.bad_rows,
+        learns_prompt=config.algorithm.name == "sft" and config.algorithm.sft.loss_on == "all",
     )
-
-
-ENCODERS: Mapping[str, Callable[[RunConfig], Encode]] = {
-    "sft": lambda config: partial(supervised_items, loss_on=config.algorithm.sft.loss_on),
-    "dpo": lambda config: preference_items,
-    "kto": lambda config: labelled_items,
-    "reward_model": lambda config: scored_items,
-}
-"algorithm to a function from its settings to its encoder"

@@ -57,7 +57,11 @@ def load_validation_prompts(
         announce=notes.append,
     )
     built = build_prompts(
-        rows, chat=setup.chat, max_prompt_length=data.max_prompt_length, overlong=data.overlong_prompts
+        rows,
+        chat=setup.chat,
+        max_prompt_length=data.max_prompt_length,
+        overlong=data.overlong_prompts,
+        bad_rows=data.bad_rows,
     )
     check_token_ids((prompt.token_ids for prompt in built.prompts), setup.shape.vocab_size)
     return built.prompts, (*notes, *built.notes)

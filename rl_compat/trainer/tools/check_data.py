@@ -6,13 +6,15 @@ from collections.abc import Callable, Sequence
 
 from rl_compat.algorithms.table import ALGORITHMS
 from rl_compat.config.types import RunConfig
-from rl_compat.data.check.file_check import FileCheck, Judge, LengthLimits, Tools
+from rl_compat.data.check.file_check import FileCheck, Judge, Tools
+from rl_compat.data.encode.items import ItemEncoder
 from rl_compat.data.read.names import Split
 from rl_compat.data.read.reading import Reading, open_source
 from rl_compat.models.chat import ChatEncoder
 from rl_compat.models.files.registry import resolve_model
 from rl_compat.models.tokenizer import TokenizerBundle, load_tokenizer
 from rl_compat.rewards.checks import reference_judge
+from rl_compat.trainer.offline.data import encoding_of
 from rl_compat.trainer.setup.objects import data_columns
 
 
@@ -25,14 +27,9 @@ def open_checks(
     """
     task = ALGORITHMS[config.algorithm.name].learns_from
     tools = _tools(config, judged=task == "prompts", announce=announce)
-    limits = LengthLimits(
-        max_prompt_length=config.data.max_prompt_length,
-        max_response_length=config.data.max_response_length,
-        overlong=config.data.overlong_prompts,
-    )
     columns = data_columns(config.data)
     return [
-        FileCheck(file, Reading(task=task, split=split, columns=columns), limits, tools)
+        FileCheck(file, Reading(task=task, split=split, columns=columns), tools)
         for name, split in files
         for file in open_source(name, Reading(task=task, split=split, announce=announce))
     ]
@@ -47,8 +44,10 @@ def _tools(config: RunConfig, *, judged: bool, announce: Callable[[str], None]) 
     judge: Judge = lambda source, truth, reference: []  # noqa: E731
     if judged:
         judge = reference_judge(reward.functions, sources=reward.sources, arguments=reward.function_arguments)
+    encoding = encoding_of(config, chat)
     return Tools(
-        chat=chat,
+        encoding=encoding,
+        encoder=None if judged else ItemEncoder(config.algorithm.name, encoding),
         count_tokens=lambda text: len(tokenizer(text, add_special_tokens=False)["input_ids"]),
         begin=tokenizer.bos_token_id,
         special=tuple(token.content for token in tokenizer.added_tokens_decoder.values() if token.special),

@@ -107,7 +107,7 @@ class OneTokenForFive:
     stop_token_ids = (0,)
     end_token_id = 0
 
-    def render(self, messages: list[dict[str, str]], *, opens_response: bool) -> str:
+    def render(self, messages: list[dict[str, str]], *, opens_response: bool, tools: object = ()) -> str:
         text = "".join(f"{m['role'][0]}:{m['content']};" for m in messages)
         return f"{text}a:" if opens_response else text
 

@@ -75,21 +75,21 @@ def test_fewer_rows_than_a_batch_is_an_error_with_the_largest_valid_batch() -> N
 
 def test_a_row_without_tokens_is_named() -> None:
     class Silent:
-        def encode(self, prompt: object) -> tuple[str, list[int]]:
+        def encode(self, prompt: object, tools: object = ()) -> tuple[str, list[int]]:
             return "", []
 
-    with pytest.raises(DataError, match="row 0"):
+    with pytest.raises(DataError, match="rows 0, 1, 2"):
         build_prompts(_rows(), chat=Silent(), max_prompt_length=16)
 
 
 def test_a_row_that_the_template_refuses_is_named() -> None:
     class Refusing:
-        def encode(self, prompt: object) -> tuple[str, list[int]]:
+        def encode(self, prompt: object, tools: object = ()) -> tuple[str, list[int]]:
             raise ModelError("the chat template refuses role `tool`", hint="use another")
 
-    with pytest.raises(DataError, match=r"row 0: .*`tool`") as error:
+    with pytest.raises(DataError, match=r"`tool`.*rows 0, 1, 2") as error:
         build_prompts(_rows(), chat=Refusing(), max_prompt_length=16)
-    assert error.value.hint == "use another"
+    assert str(error.value.hint).startswith("use another") and "`data.bad_rows=drop`" in str(error.value.hint)
 
 
 def test_no_rows_are_no_prompts() -> None:

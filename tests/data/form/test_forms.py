@@ -151,7 +151,7 @@ def test_responses_to_imitate_come_out_of_every_form(
 ) -> None:
     row = load_supervised([jsonl(tmp_path, record)])[0]
     assert (row.prompt, row.response) == (prompt, response)
-    assert row.is_plain_text == ("text" in record)
+    assert (row.prompt == "") == ("text" in record)
 
 
 def test_shipped_data_has_responses_and_sums_have_preferences() -> None:
