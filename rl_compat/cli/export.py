@@ -17,18 +17,21 @@ app = new_app()
 def export(
     run: Annotated[str, typer.Argument(metavar="RUN|CHECKPOINT", help="A run folder, or one of its checkpoints.")],
     output: Annotated[Path, typer.Argument(metavar="FOLDER", help="A new or empty folder for the model.")],
+    adapter: Annotated[
+        bool, typer.Option("--adapter", help="Write the LoRA adapter alone, as `peft` loads it.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Write the trained model of a run as a Hugging Face folder: config, safetensors weights and tokenizer.
 
-    A run folder exports its newest complete checkpoint. LoRA adapters are merged into the weights. The folder works
-    with transformers, vLLM, `rlc eval` and `model.path`.
+    A run folder exports its newest complete checkpoint. LoRA adapters are merged into the weights, so that the
+    folder works with transformers, vLLM, `rlc eval` and `model.path`; `--adapter` writes them alone.
 
     Example: rlc export runs/gsm8k my-model
     """
     from rl_compat.trainer.tools.export import export_run
 
-    folder, step = export_run(run, output)
+    folder, step = export_run(run, output, adapter=adapter)
     if as_json:
         print_json({"folder": str(folder), "step": step})
         return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,9 +13,10 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import nn
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForSequenceClassification
+from transformers.pytorch_utils import Conv1D
 from transformers.utils import logging
 
-from rl_compat.errors import ModelError
+from rl_compat.errors import ModelError, did_you_mean, quoted
 from rl_compat.models.attention import attn_implementation_for
 from rl_compat.models.files.storage import ExactHead, keep_in_storage_dtype
 from rl_compat.models.int8 import keep_in_int8
@@ -73,6 +74,27 @@ def load_sequence_classifier(settings: LoadSettings) -> nn.Module:
         if isinstance(module, nn.Linear) and module.out_features == 1:
             module.__class__ = ExactHead
     return model
+
+
+def check_targets(folder: Path, targets: Sequence[str], *, headless: bool, trust_remote_code: bool) -> None:
+    """Raise ModelError for adapter targets that are not layers of the model, without loading its weights.
+
+    Without a head, as in a critic, one target that is there is enough.
+    """
+    if tuple(targets) == ("all-linear",):
+        return
+    options = {"trust_remote_code": trust_remote_code}
+    config = AutoConfig.from_pretrained(folder, local_files_only=True, **options)
+    with torch.device("meta"):
+        model = (AutoModel if headless else AutoModelForCausalLM).from_config(config, **options)
+    layers = [name for name, module in model.named_modules() if isinstance(module, nn.Linear | nn.Embedding | Conv1D)]
+    missing = [t for t in targets if not any(f".{name}".endswith(f".{t}") for name in layers)]
+    if missing and not (headless and len(missing) < len(targets)):
+        known = dict.fromkeys(name.rpartition(".")[2] for name in layers)
+        raise ModelError(
+            f"`model.lora_targets` names `{missing[0]}`, and `{type(model).__name__}` in `{folder}` has no such layer",
+            hint=did_you_mean(missing[0], known, f"its layers are {quoted(known)}; `all-linear` takes the linear ones"),
+        )
 
 
 def _load(settings: LoadSettings, auto: Any) -> nn.Module:

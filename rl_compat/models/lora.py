@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -37,16 +38,11 @@ def add_adapters(model: nn.Module, settings: LoraSettings) -> None:
 
     Raises ModelError if no module matches the targets.
     """
-    all_linear = settings.targets == ("all-linear",)
-    config = LoraConfig(
-        r=settings.rank,
-        lora_alpha=settings.alpha,  # type: ignore[arg-type, unused-ignore]
-        lora_dropout=settings.dropout,
-        target_modules="all-linear" if all_linear else list(settings.targets),
-    )
     model.requires_grad_(False)
     try:
-        inject_adapter_in_model(config, model, adapter_name=_ADAPTER)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Model has `tie_word_embeddings=True`")  # see `unties`
+            inject_adapter_in_model(peft_config(settings), model, adapter_name=_ADAPTER)
     except ValueError as error:
         raise ModelError(
             f"no adapter could be placed on `{', '.join(settings.targets)}`: {error}",
@@ -82,7 +78,8 @@ def trainable_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
 def merge_for_export(model: nn.Module) -> dict[str, Tensor]:
     """A copy of the weights on the CPU under Hugging Face names, with adapters merged and tied weights once.
 
-    Quantized weights are dequantized. The model itself is not changed.
+    Weights that adapters make different are no longer tied, and each is there. Quantized weights are dequantized. The
+    model itself is not changed.
     """
     merged = {name: tensor.cpu().clone() for name, tensor in merged_tensors(model)}
     for name, buffer in _persistent_buffers(model):
@@ -93,9 +90,11 @@ def merge_for_export(model: nn.Module) -> dict[str, Tensor]:
 def merged_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """The weights of `merge_for_export` one at a time on their device: parameters, and new tensors where merged."""
     adapted = {name: module for name, module in model.named_modules() if isinstance(module, LoraLayer)}
-    for name, parameter in model.named_parameters():
-        if "lora_" in name:
+    done, differing = set[int](), _untied(model)
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        if "lora_" in name or (id(parameter) in done and id(parameter) not in differing):
             continue
+        done.add(id(parameter))
         owner_name, _, leaf = name.rpartition(".")
         layer = adapted.get(owner_name.removesuffix(".base_layer"))
         weight = parameter.detach()
@@ -106,6 +105,38 @@ def merged_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
                 delta = layer.get_delta_weight(_ADAPTER)  # type: ignore[operator, unused-ignore]
                 weight = (weight.float() + delta.float()).to(weight.dtype)
         yield name.replace(".base_layer.", "."), weight
+
+
+def adapter_weights(model: nn.Module) -> dict[str, Tensor]:
+    """The adapters alone, on the CPU, under the names that `peft` reads."""
+    named = ((name, parameter) for name, parameter in model.named_parameters() if "lora_" in name)
+    return {
+        f"base_model.model.{name.replace(f'.{_ADAPTER}', '')}": tensor.detach().cpu().clone() for name, tensor in named
+    }
+
+
+def peft_config(settings: LoraSettings) -> LoraConfig:
+    """The adapters as `peft` describes them."""
+    all_linear = settings.targets == ("all-linear",)
+    return LoraConfig(
+        r=settings.rank,
+        lora_alpha=settings.alpha,  # type: ignore[arg-type, unused-ignore]
+        lora_dropout=settings.dropout,
+        target_modules="all-linear" if all_linear else list(settings.targets),
+    )
+
+
+def unties(model: nn.Module) -> bool:
+    """Whether adapters make weights different that the model ties, such as its embedding and its output head."""
+    return bool(_untied(model))
+
+
+def _untied(model: nn.Module) -> set[int]:
+    """The identities of tied weights of which at least one has an adapter."""
+    names: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+    return {key for key, tied in names.items() if len(tied) > 1 and any(".base_layer." in name for name in tied)}
 
 
 def _whole_weight(layer: nn.Module) -> Tensor:

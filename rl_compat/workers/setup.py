@@ -13,7 +13,7 @@ from rl_compat.hardware.types import Hardware
 from rl_compat.models.chat import ChatEncoder
 from rl_compat.models.files.folder import ALL_PARTS, Part
 from rl_compat.models.files.registry import ModelSource, resolve_model
-from rl_compat.models.load import LoadSettings
+from rl_compat.models.load import LoadSettings, check_targets
 from rl_compat.models.lora import LoraSettings
 from rl_compat.models.tokenizer import TokenizerBundle, load_tokenizer
 from rl_compat.objectives.actor_critic import LossSettings
@@ -95,6 +95,10 @@ def prepare(
         trust_remote_code=model.trust_remote_code,
     )
     chat = ChatEncoder(tokenizer, model.chat_template)
+    row = ALGORITHMS[config.algorithm.name]
+    check_adapters(model, sources["actor"], headless=row.scores)
+    if row.needs_critic:
+        check_adapters(model, sources.get("critic", sources["actor"]), headless=True)
     workload = describe(config, {role: ModelShape.from_folder(source.folder) for role, source in sources.items()})
     plan = make_plan(workload, hardware, run_requests(config), measured=own_measurements())
     return Setup(
@@ -146,6 +150,13 @@ def optimizer_settings(run: RunConfig, lr: float, num_batches: int | None) -> Op
         total_steps=None if num_batches is None else num_batches * steps_per_batch,
         steps_per_batch=None if num_batches is None else steps_per_batch,
     )
+
+
+def check_adapters(model: ModelConfig, source: ModelSource, *, headless: bool) -> None:
+    """Raise ModelError for adapters that the model of a role has no layers for."""
+    if model.lora_rank > 0:
+        code = model.trust_remote_code
+        check_targets(source.folder, model.lora_targets, headless=headless, trust_remote_code=code)
 
 
 def lora_settings(config: ModelConfig) -> LoraSettings | None:

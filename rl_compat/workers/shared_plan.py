@@ -24,7 +24,7 @@ from rl_compat.planning.shapes.shape import ModelShape
 from rl_compat.planning.speed.measurements import own_measurements
 from rl_compat.planning.types import TRAINED_ROLES, Plan, RoleName
 from rl_compat.planning.workload import Requests, Workload, shared_workload
-from rl_compat.workers.setup import WITHOUT_TOKENIZER, Planned
+from rl_compat.workers.setup import WITHOUT_TOKENIZER, Planned, check_adapters
 
 logger = logging.getLogger("rl_compat")
 
@@ -257,6 +257,8 @@ def _placed(
     model = loaded.config.model
     source = resolve_model(model.path, needs=ALL_PARTS if role in ("actor", "reward") else WITHOUT_TOKENIZER)
     tokenizer = load_tokenizer(source.folder, trust_remote_code=model.trust_remote_code) if role == "actor" else None
+    if role in TRAINED_ROLES:
+        check_adapters(model, source, headless=role == "critic")
     return PlacedModel(
         source=source,
         shape=ModelShape.from_folder(source.folder),

@@ -13,6 +13,7 @@ from fakes.models import save_random_model
 from safetensors.torch import load_file, save_file
 
 from rl_compat.errors import ModelError
+from rl_compat.models.load import check_targets
 
 IDS = torch.arange(6, 30)[None]
 
@@ -115,3 +116,28 @@ def test_a_truncated_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelError) as error:
         causal_lm(folder, role=role_plan())
     assert f"`{folder}`" in error.value.message
+
+
+@pytest.mark.parametrize(
+    ("targets", "headless", "missing"),
+    [
+        (("nosuch",), False, "nosuch"),
+        (("q_proj", "nosuch"), False, "nosuch"),
+        (("lm_head",), True, "lm_head"),
+        (("input_layernorm",), False, "input_layernorm"),
+        (("lm_head", "q_proj"), True, None),
+        (("lm_head", "embed_tokens"), False, None),
+        (("all-linear",), True, None),
+    ],
+)
+def test_adapter_targets_are_checked_without_weights(
+    llama_folder: Path, targets: tuple[str, ...], headless: bool, missing: str | None
+) -> None:
+    def check() -> None:
+        check_targets(llama_folder, targets, headless=headless, trust_remote_code=False)
+
+    if missing is None:
+        check()
+        return
+    with pytest.raises(ModelError, match=f"`{missing}`"):
+        check()

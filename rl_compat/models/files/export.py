@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from huggingface_hub import save_torch_state_dict
+from peft import TaskType
 from safetensors import SafetensorError
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from rl_compat.errors import CheckpointError, ModelError, check_type
 from rl_compat.models.files.atomic import fill_folder, no_space_left
 from rl_compat.models.files.folder import check_model_folder, read_json
-from rl_compat.models.lora import merge_for_export
+from rl_compat.models.lora import LoraSettings, adapter_weights, merge_for_export, peft_config, unties
 
 COPIED = (
     "generation_config.json",
@@ -48,22 +50,47 @@ def export_model(
     """
     output = output.expanduser().absolute()
     check_output(output)
+    changes = dict(config_changes or {})
+    if isinstance(weights, nn.Module) and unties(weights):
+        changes["tie_word_embeddings"] = False
     state = merge_for_export(weights) if isinstance(weights, nn.Module) else dict(weights)
     assert state
 
     def fill(folder: Path) -> None:
         _copy_files(source_folder, tokenizer_folder or source_folder, folder)
-        config = _config(source_folder, state) | dict(config_changes or {})
+        config = _config(source_folder, state) | changes
         (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
         save_torch_state_dict(state, folder, max_shard_size="5GB")
 
+    _write(output, fill)
+    check_model_folder(output)
+    return output
+
+
+def export_adapter(model: nn.Module, settings: LoraSettings, *, base: str, output: Path) -> Path:
+    """Write the adapters of a model as a `peft` folder for the model `base`. The absolute folder.
+
+    Raises ModelError if the output exists and is not empty, CheckpointError if it cannot be written.
+    """
+    output = output.expanduser().absolute()
+    check_output(output)
+    config = peft_config(settings)
+    config.base_model_name_or_path, config.task_type, config.inference_mode = base, TaskType.CAUSAL_LM, True
+
+    def fill(folder: Path) -> None:
+        save_file(adapter_weights(model), folder / "adapter_model.safetensors", metadata={"format": "pt"})
+        config.save_pretrained(str(folder))
+
+    _write(output, fill)
+    return output
+
+
+def _write(output: Path, fill: Callable[[Path], None]) -> None:
     try:
         fill_folder(output, fill)
     except (OSError, SafetensorError) as error:
         cause = "no space left" if no_space_left(error) else str(error)
         raise CheckpointError(f"cannot write the model to `{output}`: {cause}") from error
-    check_model_folder(output)
-    return output
 
 
 def check_output(output: str | Path) -> None:

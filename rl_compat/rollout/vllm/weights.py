@@ -10,7 +10,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from rl_compat.models.lora import merged_tensors
+from rl_compat.errors import ModelError
+from rl_compat.models.lora import merged_tensors, unties
 from rl_compat.rollout.inference import hugging_face_model
 from rl_compat.rollout.vllm.shutdown import installed
 
@@ -45,7 +46,13 @@ def hand_over(engine: Any, model: nn.Module, *, in_place: bool) -> None:
     `in_place` overwrites the tensors that vLLM computes with, which `computes_with_what_it_loads` must allow.
     Otherwise vLLM reloads them: one layer at a time exists twice, and addresses and graphs stay valid.
     """
-    tensors = merged_tensors(hugging_face_model(model))
+    source = hugging_face_model(model)
+    if unties(source):
+        raise ModelError(
+            "`model.lora_targets` names the embedding or the output head, which the model ties and vLLM keeps tied",
+            hint="use `rollout.engine=native`, or other targets",
+        )
+    tensors = merged_tensors(source)
     if in_place:
         engine.collective_rpc(_load, args=(tensors,))
     else:

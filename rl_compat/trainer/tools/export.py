@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from rl_compat.algorithms.table import ALGORITHMS
 from rl_compat.config.types import RunConfig
 from rl_compat.errors import ConfigError
-from rl_compat.models.files.export import check_output, export_model
+from rl_compat.models.files.export import check_output, export_adapter, export_model
 from rl_compat.models.files.registry import resolve_model
 from rl_compat.models.load import LoadSettings, load_causal_lm
 from rl_compat.models.lora import trainable_parameters
@@ -25,11 +25,12 @@ from rl_compat.training.state import load_trained_weights
 from rl_compat.workers.setup import lora_settings, tokenizer_folder
 
 
-def export_run(run: str, output: Path) -> tuple[Path, int]:
-    """Write the actor of a run or checkpoint with adapters merged; returns the new folder and the step.
+def export_run(run: str, output: Path, *, adapter: bool = False) -> tuple[Path, int]:
+    """Write the actor of a run or checkpoint with adapters merged, or the adapter alone as a `peft` folder.
 
-    Runs on the CPU, independently of the run's plan. Raises ConfigError if `run` is neither, CheckpointError if it has
-    no complete checkpoint, ModelError if its model no longer exists or `output` is not empty.
+    Returns the new folder and the step. Runs on the CPU, independently of the run's plan. Raises ConfigError if `run`
+    is neither or has no adapters, CheckpointError if it has no complete checkpoint, ModelError if its model no longer
+    exists or `output` is not empty.
     """
     folder = run_of(run)
     if folder is None:
@@ -41,7 +42,16 @@ def export_run(run: str, output: Path) -> tuple[Path, int]:
     assert checkpoint.path is not None
     config = settings_of(folder)
     source = resolve_model(config.model.path, needs=("config", "weights"))
+    lora = lora_settings(config.model)
+    if adapter and (lora is None or ALGORITHMS[config.algorithm.name].scores):
+        fact = "has no adapters" if lora is None else "trains a reward model, whose head is not an adapter"
+        raise ConfigError(
+            f"`--adapter` exports the adapter of a run, and `{run}` {fact}", hint="export the whole model"
+        )
     weights, changes = _trained(config, source.folder, role_on_cpu(folder), checkpoint.path / "actor")
+    if adapter and lora is not None and isinstance(weights, nn.Module):
+        base = str(source.folder) if source.kind != "hub" else config.model.path
+        return export_adapter(weights, lora, base=base, output=output), checkpoint.step
     written = export_model(
         weights,
         source_folder=source.folder,

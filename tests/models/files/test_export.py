@@ -1,18 +1,21 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from fakes.engines import causal_lm, role_plan
 from fakes.models import save_random_model
 from fakes.part_settings import lora_of
+from peft import PeftModel
 from safetensors import safe_open
 from torch import nn
 from transformers import AutoModelForCausalLM
 
 from rl_compat.errors import CheckpointError, ModelError
-from rl_compat.models.files.export import export_model
+from rl_compat.models.files.export import export_adapter, export_model
 from rl_compat.models.lora import add_adapters
 from rl_compat.models.tokenizer import load_tokenizer
 
@@ -96,3 +99,29 @@ def test_what_cannot_be_written_leaves_nothing(llama_folder: Path, tmp_path: Pat
     with pytest.raises(ModelError):
         export_model(load(llama_folder), source_folder=source, output=tmp_path / "out")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "no-config"]
+
+
+ADAPTED = [("lm_head",), ("lm_head", "q_proj"), ("embed_tokens",), ("embed_tokens", "lm_head"), ("all-linear",)]
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("targets", ADAPTED, ids=str)
+def test_an_adapted_model_is_exported_as_it_was_trained(targets: tuple[str, ...], tied: bool, tmp_path: Path) -> None:
+    """Merged, and as an adapter that peft loads: the same logits, also where an adapter unties embedding and head."""
+    base = save_random_model(tmp_path / "base", tie_word_embeddings=tied)
+    settings = replace(lora_of(rank=4), targets=targets)
+    model = causal_lm(base, role=role_plan(), lora=settings)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "lora_" in name:
+                parameter.normal_(0, 0.1)
+        expected = model(IDS).logits
+        merged = load(export_model(model, source_folder=base, output=tmp_path / "merged"))
+        adapter = export_adapter(model, settings, base=str(base), output=tmp_path / "adapter")
+        loaded = PeftModel.from_pretrained(load(base), adapter)
+
+        assert not torch.allclose(load(base)(IDS).logits, expected, atol=0.1)
+        torch.testing.assert_close(merged(IDS).logits, expected, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(loaded(IDS).logits, expected, atol=1e-5, rtol=1e-5)
+    is_shared = merged.lm_head.weight is merged.model.embed_tokens.weight
+    assert is_shared == (tied and targets == ("all-linear",))

@@ -10,6 +10,7 @@ import pytest
 import torch
 from fakes.models import save_random_model
 from fakes.runs import GRPO_LORA, SMALL, records, settings, train
+from peft import PeftModel
 from safetensors import safe_open
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -152,3 +153,15 @@ def test_a_run_without_a_complete_checkpoint_says_so(
         (checkpoint / "manifest.json").unlink()
     assert main(["export", str(run), str(tmp_path / "out")]) == 1
     assert f"`{run}` has no complete checkpoint: `step_6` is not complete" in capsys.readouterr().err
+
+
+def test_the_adapter_of_a_run_is_exported_alone(lora_run: Path, whole_ppo_run: Path, tmp_path: Path) -> None:
+    assert main(["export", str(lora_run), str(tmp_path / "merged")]) == 0
+    assert main(["export", "--adapter", str(lora_run), str(tmp_path / "adapter")]) == 0
+
+    config = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
+    with torch.no_grad():
+        base = AutoModelForCausalLM.from_pretrained(config["base_model_name_or_path"])
+        found = PeftModel.from_pretrained(base, tmp_path / "adapter")(IDS).logits
+    torch.testing.assert_close(found, logits(tmp_path / "merged"), atol=1e-5, rtol=1e-5)
+    assert main(["export", "--adapter", str(whole_ppo_run), str(tmp_path / "none")]) == 2
