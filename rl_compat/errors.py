@@ -58,6 +58,13 @@ class RewardError(RLCompatError):
     """A reward function that failed or returned something unusable."""
 
 
+class NotFiniteError(RLCompatError):
+    """A model whose numbers are NaN or infinite."""
+
+    number: int | None = None
+    "of the prompt among those of the call"
+
+
 def check_type(name: str, value: object, *kinds: type, hint: str | None = None) -> None:
     """Raise ConfigError if the argument `name` of a public call is of none of the kinds."""
     if not isinstance(value, kinds):

@@ -53,6 +53,12 @@ class ChatEncoder:
         "appended to the end of a response, None for a model without an end token"
         self.encode("a")
 
+    def ends(self) -> tuple[str, ...]:
+        """A note with the end tokens and their ids, if there are any."""
+        tokens = self.bundle.tokenizer.convert_ids_to_tokens(list(self.stop_token_ids))
+        shown = [f"`{token}` ({token_id})" for token, token_id in zip(tokens, self.stop_token_ids, strict=True)]
+        return (f"a response ends at {', '.join(shown)}",) if shown else ()
+
     def encode(self, prompt: str | Messages, tools: ToolList = ()) -> tuple[str, list[int]]:
         """The prompt with the template applied, as text and as ids. A string is one user turn.
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rl_compat.errors import ModelError
+from rl_compat.errors import ModelError, quoted
 from rl_compat.models.files.folder import check_model_folder, read_json
 
 MARKER = "5f1e"
@@ -52,16 +52,25 @@ def load_tokenizer(
 
 
 def describe_tokenizer(tokenizer: Any, *, generation_config: Mapping[str, Any] | None = None) -> TokenizerBundle:
-    """The padding id, stop ids and number of ids of a tokenizer, without modifying it."""
+    """The padding id, stop ids and number of ids of a tokenizer, without modifying it.
+
+    Raises ModelError for end ids in the generation config that are not ids.
+    """
     pad, pad_note = _padding(tokenizer)
-    stops = _stop_ids(tokenizer, generation_config or {})
-    stop_note = () if stops else ("the model has no end token, so responses end only at `data.max_response_length`",)
+    num_tokens = max(tokenizer.get_vocab().values()) + 1
+    listed = _stop_ids(tokenizer, generation_config or {})
+    stops = tuple(token_id for token_id in listed if 0 <= token_id < num_tokens)
+    unknown = [token_id for token_id in listed if token_id not in stops]
+    notes = [*pad_note]
+    if unknown:
+        notes.append(
+            f"`generation_config.json` lists the end ids {quoted(unknown)}, and the tokenizer has {num_tokens} ids: "
+            "they end no response"
+        )
+    if not stops:
+        notes.append("the model has no end token, so responses end only at `data.max_response_length`")
     return TokenizerBundle(
-        tokenizer=tokenizer,
-        pad_token_id=pad,
-        stop_token_ids=stops,
-        num_tokens=max(tokenizer.get_vocab().values()) + 1,
-        notes=(*pad_note, *stop_note),
+        tokenizer=tokenizer, pad_token_id=pad, stop_token_ids=stops, num_tokens=num_tokens, notes=tuple(notes)
     )
 
 
@@ -79,10 +88,16 @@ def _padding(tokenizer: Any) -> tuple[int, tuple[str, ...]]:
 
 def _stop_ids(tokenizer: Any, generation_config: Mapping[str, Any]) -> tuple[int, ...]:
     """The end tokens of the tokenizer and of the generation config, and the token that ends a turn of the template."""
-    listed = generation_config.get("eos_token_id")
-    found = [tokenizer.eos_token_id, *(listed if isinstance(listed, list) else [listed])]
-    found += turn_end_ids(tokenizer, tokenizer.chat_template)
-    return tuple(dict.fromkeys(int(token_id) for token_id in found if token_id is not None and token_id >= 0))
+    given = generation_config.get("eos_token_id")
+    listed = given if isinstance(given, list) else [given]
+    wrong = [token_id for token_id in listed if token_id is not None and type(token_id) is not int]
+    if wrong:
+        raise ModelError(
+            f"`eos_token_id` in `generation_config.json` holds {quoted(wrong)}, expected ids",
+            hint="fix the file, or remove the key: the end token of the tokenizer is then used",
+        )
+    found = [tokenizer.eos_token_id, *listed, *turn_end_ids(tokenizer, tokenizer.chat_template)]
+    return tuple(dict.fromkeys(token_id for token_id in found if token_id not in (None, -1)))
 
 
 def turn_end_ids(tokenizer: Any, template: Any) -> list[int]:

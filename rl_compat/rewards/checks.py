@@ -5,16 +5,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from numbers import Number as AnyNumber
 from typing import Any, Protocol
 
 from rl_compat.errors import DataError, nearest, quoted
 from rl_compat.rewards.builtin.answers import after_thoughts
 from rl_compat.rewards.builtin.choice import truth_letter
+from rl_compat.rewards.builtin.gsm8k import gold_number
 from rl_compat.rewards.builtin.math_answer import find_answer, plain_form
-from rl_compat.rewards.builtin.numbers import parse_number
-from rl_compat.rewards.builtin.table import AUTO, BUILTINS
+from rl_compat.rewards.builtin.table import AUTO, BUILTINS, Truth
 from rl_compat.rewards.builtin.texts import truths
 from rl_compat.rewards.types import RewardOutcome
 
@@ -38,10 +40,19 @@ CODE_SOURCES = ("codecontests", "apps", "codeforces", "taco")
 "data sources whose answers are programs, which are not executed here"
 
 NUM_NAMED_ROWS = 8
+PLAIN_NUMBER = re.compile(r"-?[0-9.]+")
 
 
 Complaints = list[tuple[bool, str, str | None]]
 "whether the row cannot be used for training, the problem, and the hint"
+NEEDS: Mapping[Truth, str] = {
+    "number": "one number, or a text with a number after its last `####`",
+    "digits": "a number in plain digits, such as `1080`",
+    "letter": "a letter",
+    "texts": "a text, a number or a list of them",
+    "any": "a text or a number",
+}
+"what a reward can match, by `Builtin.truth`"
 NO_REWARD = "set a reward, for example `reward.functions=exact_match`, or one for this source in `reward.sources`"
 NO_TRUTH = "add it as `reward_model.ground_truth`, or set `data.answer_key` to its column"
 
@@ -122,9 +133,8 @@ def reference_judge(
 
 def _of_builtin(name: str, truth: Any, reference: str | None, arguments: Mapping[str, Any]) -> Complaints:
     if truth_problem(name, truth) is not None:
-        kind = {"number": "a number", "letter": "a letter"}.get(BUILTINS[name].truth, "a ground truth")
         missing = truth is None or str(truth) == "" or truth == []
-        problem = "no ground truth" if missing else f"a ground truth that is not {kind}"
+        problem = "no ground truth" if missing else f"a ground truth that is not {NEEDS[BUILTINS[name].truth]}"
         return [(True, f"{problem}, which the reward `{name}` needs", NO_TRUTH if missing else None)]
     if reference is None or BUILTINS[name].truth == "none" or BUILTINS[name].needed:
         return []
@@ -188,12 +198,25 @@ def truth_problem(name: str, ground_truth: Any) -> str | None:
     accepted = truths(ground_truth) if truth == "texts" else [ground_truth]
     if not accepted or any(item is None or str(item) == "" for item in accepted):
         return f"has no ground truth, which the reward `{name}` needs"
-    shown = f"has the ground truth `{str(ground_truth)[:40]}`, and the reward `{name}` needs"
-    if truth == "number" and parse_number(str(ground_truth)) is None:
-        return f"{shown} a number"
-    if truth == "letter" and truth_letter(ground_truth) is None:
-        return f"{shown} a letter"
-    return None
+    if gold_answer(name, ground_truth) is not None:
+        return None
+    kind = "" if isinstance(ground_truth, str) else f" ({type(ground_truth).__name__})"
+    return f"has the ground truth `{str(ground_truth)[:40]}`{kind}, and the reward `{name}` needs {NEEDS[truth]}"
+
+
+def gold_answer(name: str, ground_truth: Any) -> str | None:
+    """What the built-in `name` compares an answer with, as text; None for a ground truth that it can never match."""
+    truth = BUILTINS[name].truth
+    if truth == "number":
+        number = gold_number(ground_truth)
+        return None if number is None else str(number.value)
+    if truth == "letter":
+        return truth_letter(ground_truth)
+    if truth == "digits":
+        return str(ground_truth) if PLAIN_NUMBER.fullmatch(str(ground_truth)) else None
+    accepted = truths(ground_truth) if truth == "texts" else [ground_truth]
+    plain = all(isinstance(item, (str, AnyNumber)) for item in accepted)
+    return " | ".join(map(str, accepted)) if plain and accepted else None
 
 
 def _truth_hint(ground_truth: Any) -> str | None:

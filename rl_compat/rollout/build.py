@@ -103,6 +103,8 @@ def _reason_in_numbers(model: Any, *, own: bool) -> str | None:
         raise
     except _REFUSALS as error:
         return f"its forward fails with the slot cache ({type(error).__name__}: {error})"
+    if not bool(plain.isfinite().all()):
+        return None  # generation names the prompt
     gap = float((ours - plain).abs().max())
     exact = model.get_input_embeddings().weight.dtype == torch.float32 and not is_quantized(model)
     if not gap <= (_EXACT_TOLERANCE if exact else _ROUNDED_TOLERANCE):

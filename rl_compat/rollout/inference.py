@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -10,9 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rl_compat.errors import DataError, RLCompatError
+from rl_compat.errors import DataError, NotFiniteError
 from rl_compat.planning.types import DType
-from rl_compat.rollout.types import Response
 
 
 def hugging_face_model(model: nn.Module) -> Any:
@@ -44,17 +42,12 @@ def check_prompts(prompts: Sequence[Sequence[int]], *, num_ids: int) -> None:
             )
 
 
-def check_range(responses: Sequence[Response], *, dtype: DType) -> None:
-    """Raise RLCompatError if fp16 activations, whose maximum is 65,504, made log-probabilities not finite."""
-    if dtype != "fp16":
-        return
-    bad = sum(not math.isfinite(sum(response.logprobs)) for response in responses)
-    if bad:
-        raise RLCompatError(
-            f"{bad} of {len(responses)} responses have log-probabilities that are not finite: activations of this "
-            "model exceed the range of fp16",
-            hint="set `plan.rollout_dtype=fp32`",
-        )
+def not_finite(where: str, *, dtype: DType) -> NotFiniteError:
+    """The error for log-probabilities that are NaN or infinite, while `where` was generated."""
+    hint = "its weights hold NaN or infinity, or lead to them: use an earlier checkpoint or another model"
+    if dtype == "fp16":
+        hint = "activations of this model may exceed 65,504, the range of fp16: set `plan.rollout_dtype=fp32`"
+    return NotFiniteError(f"the model's log-probabilities in `{dtype}` are not finite at {where}", hint=hint)
 
 
 def autocast(device: torch.device, dtype: torch.dtype | None, *, caches: bool = True) -> torch.autocast:

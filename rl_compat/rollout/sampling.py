@@ -48,7 +48,7 @@ def draw(
         if top_k > 0 or top_p < 1.0 or min_p > 0.0:
             kept = keep_top(candidates, top_k=top_k, top_p=top_p, min_p=min_p)
             weights = weights.masked_fill(kept == -torch.inf, 0.0)
-        tokens = _inverse_cdf(weights, uniform)
+        tokens = _inverse_cdf(weights, uniform).clamp_(max=weights.shape[1] - 1)
     else:
         tokens = candidates.argmax(dim=-1)
     return tokens, probabilities.gather(1, tokens[:, None]).squeeze(1).log()

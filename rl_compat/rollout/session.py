@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
@@ -10,9 +11,10 @@ from dataclasses import dataclass, field, replace
 
 from torch import nn
 
+from rl_compat.errors import NotFiniteError
 from rl_compat.planning.types import RolloutPlan
 from rl_compat.resharding.source import WeightSource, receive
-from rl_compat.rollout.inference import check_prompts, check_range, num_embeddings
+from rl_compat.rollout.inference import check_prompts, not_finite, num_embeddings
 from rl_compat.rollout.sampling import call_seed, response_keys
 from rl_compat.rollout.stop_strings import StopStrings, stop_strings
 from rl_compat.rollout.types import Decode, Progress, Request, Response, SamplingParams
@@ -75,7 +77,7 @@ class PartialResponse:
         self.logprobs += logprobs[:count]
         self.raw_logprobs += raw_logprobs[:count]
         self.versions += [version] * count
-        self.finish_reason = reason
+        self.finish_reason = reason if math.isfinite(sum(logprobs[:count])) else "abort"
 
     def _end(self, tokens: Sequence[int]) -> tuple[int, FinishReason | None]:
         """The number of new tokens that belong to the response, and the reason why it ends there."""
@@ -157,7 +159,7 @@ class RolloutSession(ABC):
 
         Each request in progress gets at least one token and at most `max_tokens`. By default the native engine
         advances by one token on a CPU and by several on a GPU, vLLM by one of its steps, and `transformers` by one
-        batch, which it finishes. Raises RLCompatError when fp16 activations overflow.
+        batch, which it finishes. Raises NotFiniteError for a model whose numbers are NaN or infinite.
         """
         if self._unfinished and not self._ended and not self._aborted:
             with self._generating():
@@ -204,13 +206,15 @@ class RolloutSession(ABC):
         numbers = self.submit(requests_for(prompts, params, group_size=group_size))
         if not numbers:
             return []
+        wanted = set(numbers)
         try:
             self._drain(set(numbers), on_progress)
-        except BaseException:
+            responses = list(self._take([partial for partial in self._ended if partial.number in wanted]).values())
+        except BaseException as error:
             self._forget(numbers)
+            if isinstance(error, NotFiniteError) and error.number is not None:
+                error.number = (error.number - numbers[0]) // group_size
             raise
-        wanted = set(numbers)
-        responses = list(self._take([partial for partial in self._ended if partial.number in wanted]).values())
         return [responses[start : start + group_size] for start in range(0, len(responses), group_size)]
 
     def abort(self) -> None:
@@ -263,6 +267,7 @@ class RolloutSession(ABC):
         with self._generating():
             while numbers and not self._aborted:
                 ended = self._advance(None, report)
+                self._check_finite(ended)
                 self._ended += ended
                 report(0)
                 numbers.difference_update(partial.number for partial in ended)
@@ -283,7 +288,7 @@ class RolloutSession(ABC):
     def _forget(self, numbers: Iterable[int]) -> None:
         self._evict()
         for number in numbers:
-            self._unfinished.pop(number)
+            self._unfinished.pop(number, None)
         kept = [partial for partial in self._waiting if partial.number in self._unfinished]
         self._waiting.clear()
         self._waiting.extend(kept)
@@ -292,13 +297,21 @@ class RolloutSession(ABC):
     def _take(self, ended: Sequence[PartialResponse]) -> dict[int, Response]:
         """Remove ended requests from the session; returns their responses in the order of their numbers."""
         self._read(ended)
+        self._check_finite(ended)
         taken = {partial.number for partial in ended}
         self._ended = [partial for partial in self._ended if partial.number not in taken]
         for number in taken:
             self._unfinished.pop(number)
-        responses = {partial.number: partial.response() for partial in sorted(ended, key=lambda part: part.number)}
-        check_range(list(responses.values()), dtype=self._plan.compute_dtype)
-        return responses
+        return {partial.number: partial.response() for partial in sorted(ended, key=lambda part: part.number)}
+
+    def _check_finite(self, ended: Sequence[PartialResponse]) -> None:
+        """Raise NotFiniteError for a response with a log-probability that is NaN or infinite."""
+        for partial in sorted(ended, key=lambda part: part.number):
+            if not math.isfinite(sum(partial.logprobs)):
+                place = next(i for i, value in enumerate(partial.logprobs, start=1) if not math.isfinite(value))
+                error = not_finite(f"token {place} of the response", dtype=self._plan.compute_dtype)
+                error.number = partial.number
+                raise error
 
 
 def requests_for(prompts: Sequence[Sequence[int]], params: SamplingParams, *, group_size: int = 1) -> list[Request]:

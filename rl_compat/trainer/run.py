@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rl_compat.errors import DamagedCheckpointError, RLCompatError
+from rl_compat.errors import DamagedCheckpointError, NotFiniteError, RLCompatError, quoted
 from rl_compat.tracking.build import Trackers, build_trackers
 from rl_compat.tracking.types import Destination
 from rl_compat.trainer.callbacks import Callback
@@ -135,8 +135,15 @@ class Run:
             return stop
         except BaseException as error:
             self._save_despite(error)
+            if isinstance(error, NotFiniteError):
+                raise self._located(error) from error
             raise
         return None
+
+    def _located(self, error: NotFiniteError) -> NotFiniteError:
+        """The error with the newest finished step and the checkpoint to go back to, which is finite."""
+        kept = "there is no checkpoint" if self.saved is None else f"the newest checkpoint is `{self.saved}`"
+        return NotFiniteError(f"after step {self.boundary.step}: {error.message}", hint=f"{error.hint}; {kept}")
 
     def _fate_of_the_step(self) -> str:
         if self.updating:
@@ -323,10 +330,15 @@ class Run:
         )
 
     def _save(self) -> None:
-        """Checkpoint the boundary, once per step, and prune older ones."""
+        """Checkpoint the boundary, once per step, and prune older ones. Raises NotFiniteError for broken weights."""
         step = self.boundary.step
         if step == self.saved_step:
             return
+        groups = self.recipe.trained.items()
+        broken = [name for name, group in groups if not group.run(TrainedWorker.is_finite).result()]
+        if broken:
+            hint = "use a smaller learning rate and resume from an earlier checkpoint"
+            raise NotFiniteError(f"the weights of {quoted(broken)} are not finite and are not saved", hint=hint)
 
         def write(folder: Path) -> None:
             for name, group in self.recipe.trained.items():

@@ -39,7 +39,7 @@ class PolicyEngine(TrainEngine):
         super().__init__(model, role=role, optimizer=optimizer, layout=layout, ranks=ranks)
         self._split = SplitModel(model)
         with autocast_for(role):
-            self._split.check(model, role.device)
+            self._split.check(model, role.device, role.compute_dtype)
             if layout.pack_tokens is not None and not self._split.keeps_packed_rows_apart(role.device):
                 self.layout = replace(layout, pack_tokens=None)
                 self.notes.append(

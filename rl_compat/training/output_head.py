@@ -11,6 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from rl_compat.errors import ModelError
 from rl_compat.models.files.storage import ExactHead, StoredLinear
+from rl_compat.planning.types import DType
 from rl_compat.training.chunked_logprobs import LogitRule, chunked_logprobs, requested, token_statistics
 from rl_compat.training.micro_batches import TokenMatrix
 from rl_compat.training.types import Statistic, TokenOutputs
@@ -72,8 +73,8 @@ class SplitModel(nn.Module):
         )
 
     @torch.no_grad()
-    def check(self, model: Any, device: str) -> None:
-        """Compare trunk and head with the logits of the model on two tokens.
+    def check(self, model: Any, device: str, dtype: DType = "fp32") -> None:
+        """Compare trunk and head, which compute in `dtype`, with the logits of the model on two tokens.
 
         Raises ModelError if they differ or are not finite: some models overflow in fp16.
         """
@@ -81,8 +82,9 @@ class SplitModel(nn.Module):
         expected = model(input_ids=ids, use_cache=False).logits[0].float()
         if not bool(expected.isfinite().all()):
             raise ModelError(
-                f"the logits of `{type(model).__name__}` are not finite",
-                hint="use `plan.compute_dtype=fp32`, or other weights",
+                f"the logits of `{type(model).__name__}` in `{dtype}` are not finite",
+                hint="its weights hold NaN or infinity, or lead to them: use another model"
+                + (", or `plan.compute_dtype=fp32`" if dtype == "fp16" else ""),
             )
         ours = self.rule.apply(self.head(self.hidden(ids)[0]))
         if not torch.allclose(ours, expected, rtol=0.05, atol=0.05 * float(expected.abs().max()) + 1e-6):

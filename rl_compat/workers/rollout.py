@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rl_compat.distributed.group import dispatch
+from rl_compat.errors import NotFiniteError
 from rl_compat.models.load import LoadSettings, load_causal_lm
 from rl_compat.planning.types import RolloutPlan
 from rl_compat.resharding.source import SharedStorage, WeightSource
@@ -61,9 +62,14 @@ class RolloutWorker:
             if self._revision != self._source.revision:
                 self.session.load(self._source)
                 self._revision = self._source.revision
-            responses = self.session.generate(
-                [prompt.token_ids for prompt in prompts], params, group_size=group_size, on_progress=on_progress
-            )
+            ids = [prompt.token_ids for prompt in prompts]
+            try:
+                responses = self.session.generate(ids, params, group_size=group_size, on_progress=on_progress)
+            except NotFiniteError as error:
+                if error.number is None:
+                    raise
+                row = prompts[error.number].row
+                raise NotFiniteError(f"{error.message} to row {row}", hint=error.hint) from error
         if self._settings.plan.sleep_between:
             self.session.sleep()
         return [

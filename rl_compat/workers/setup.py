@@ -73,8 +73,8 @@ class Setup(Planned):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Notes on the model, its tokenizer and its chat template."""
-        return (*self.source.notes, *self.tokenizer.notes, *self.chat.notes)
+        """Notes on the model, its tokenizer and its chat template, with the tokens that end a response."""
+        return (*self.source.notes, *self.tokenizer.notes, *self.chat.notes, *self.chat.ends())
 
 
 def prepare(

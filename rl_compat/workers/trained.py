@@ -45,6 +45,11 @@ class TrainedWorker:
             yield mini_batch
         self.version += 1
 
+    @dispatch(merge=lambda results, shares: all(results))
+    def is_finite(self) -> bool:
+        """Whether no trained weight is NaN or infinite."""
+        return all(bool(weight.isfinite().all()) for weight in self.engine.parameters.values())
+
     @dispatch()
     def save_state(self, *, folder: Path) -> None:
         """Write the state to a folder; all ranks hold the same, and rank 0 writes it."""

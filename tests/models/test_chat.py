@@ -132,3 +132,22 @@ def test_special_tokens_and_ids_beyond_the_tokenizer_give_no_text() -> None:
 def test_spaces_before_punctuation_are_kept() -> None:
     encoder = ChatEncoder(bundle())
     assert encoder.decode(encoder.bundle.tokenizer("a , b !")["input_ids"]) == "a , b !"
+
+
+def test_the_tokens_that_end_a_response_are_named_with_their_ids() -> None:
+    (note,) = ChatEncoder(describe_tokenizer(character_tokenizer(), generation_config={"eos_token_id": [0, 1]})).ends()
+    assert "`<|end|>` (1)" in note and "`<|pad|>` (0)" in note
+    assert ChatEncoder(pair_bundle(eos=None)).ends() == ()
+
+
+def pair_bundle(*, eos: str | None) -> TokenizerBundle:
+    tokenizer = pair_tokenizer(chat_template=None)
+    tokenizer.eos_token = eos
+    return describe_tokenizer(tokenizer)
+
+
+def test_special_tokens_that_are_kept_stay_in_the_text() -> None:
+    encoder = ChatEncoder(pair_bundle(eos="</s>"))
+    assert encoder.decode((1, 3, 4, 2)) == "ab"
+    assert encoder.decode((1, 3, 4, 2), keeps=("<s>",)) == "<s>ab"
+    assert encoder.decode((3, 4, 2), keeps=("<s>",)) == "ab"

@@ -54,6 +54,20 @@ def test_every_listed_end_token_stops(listed: list[int] | int | None, stops: tup
     assert bundle.stop_token_ids == stops
 
 
+@pytest.mark.parametrize("unknown", [99_999, -7])
+def test_an_end_id_that_no_token_has_is_named_and_ends_nothing(unknown: int) -> None:
+    bundle = describe_tokenizer(character_tokenizer(), generation_config={"eos_token_id": [1, unknown]})
+    assert bundle.stop_token_ids == (1,)
+    assert any(f"`{unknown}`" in note and str(bundle.num_tokens) in note for note in bundle.notes)
+    assert describe_tokenizer(character_tokenizer(), generation_config={"eos_token_id": [1]}).notes == ()
+
+
+@pytest.mark.parametrize("listed", ["</s>", ["2"], [1.0], [True], [[1]]])
+def test_end_ids_that_are_not_ids_are_refused(listed: object) -> None:
+    with pytest.raises(ModelError, match="eos_token_id"):
+        describe_tokenizer(character_tokenizer(), generation_config={"eos_token_id": listed})
+
+
 def test_the_token_that_ends_a_turn_stops_though_the_tokenizer_names_another() -> None:
     tokenizer = character_tokenizer()
     tokenizer.eos_token = "<|pad|>"

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from rl_compat.data.builtin import gsm8k
-from rl_compat.rewards.checks import reference_judge
+from rl_compat.rewards.checks import gold_answer, reference_judge, truth_problem
 
 
 def test_every_official_solution_of_gsm8k_is_accepted() -> None:
@@ -45,3 +45,25 @@ def test_a_source_of_the_settings_names_the_reward() -> None:
     assert spoils
     assert "`other`" in problem
     assert "`reward.sources`" in (hint or "")
+
+
+@pytest.mark.parametrize(
+    ("name", "truth", "gold"),
+    [
+        ("gsm8k", "so 4 + 5\n#### 9", "9"),
+        ("gsm8k_strict", "1080", "1080"),
+        ("gsm8k_strict", "1,080", None),
+        ("gsm8k_strict", "so 4 + 5\n#### 9", None),
+        ("multiple_choice", "b", "B"),
+        ("multiple_choice", "5", None),
+        ("math", ["1/2", 0.5], "1/2 | 0.5"),
+        ("qa_exact_match", {"target": ["a", "b"]}, "a | b"),
+        ("exact_match", {"answer": "a"}, None),
+        ("exact_match", [["a"]], None),
+        ("arithmetic", ["9"], None),
+        ("arithmetic", 9, "9"),
+    ],
+)
+def test_a_reward_says_what_it_compares_an_answer_with(name: str, truth: object, gold: str | None) -> None:
+    assert gold_answer(name, truth) == gold
+    assert (truth_problem(name, truth) is None) == (gold is not None)

@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from fakes.runs import PPO, settings, steps, train
 from safetensors.torch import load_file
 
 from rl_compat.distributed.group import dispatch
+from rl_compat.errors import NotFiniteError
 from rl_compat.tracking.build import Trackers
 from rl_compat.trainer import loop
 from rl_compat.trainer import run as run_module
@@ -280,3 +282,30 @@ def test_an_update_of_one_optimizer_step_needs_no_copy_and_still_loses_no_finish
     injected.undo()
     train(arguments)
     assert_continues_exactly(again, whole, "", roles=("actor",), last=4)
+
+
+def test_a_model_whose_numbers_are_not_finite_stops_the_run_with_step_row_and_dtype(
+    llama_folder: Path, tmp_path: Path
+) -> None:
+    """The weights break after the checkpoint of step 2, so that one stays the newest."""
+    config = settings(llama_folder, tmp_path / "run", num_steps=4, save_every=2)
+    reporter = Steps()
+    original = PolicyWorker.update
+
+    def breaks(worker: PolicyWorker, **arguments: Any) -> Any:
+        found = original(worker, **arguments)
+        if reporter.now == AT_STEP:
+            with torch.no_grad():
+                next(iter(worker.engine.parameters.values())).fill_(torch.nan)
+        return found
+
+    breaks.__dispatch__ = original.__dispatch__  # type: ignore[attr-defined]
+    breaks.__name__ = "update"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PolicyWorker, "update", breaks)
+        with pytest.raises(NotFiniteError) as error:
+            train(config, reporter=reporter)
+    for literal in ("after step 3", "`fp32`", "token 1 ", "row "):
+        assert literal in error.value.message
+    newest = find_newest(tmp_path / "run" / "checkpoints")
+    assert newest.step == 2 and f"`{newest.path}`" in str(error.value.hint)

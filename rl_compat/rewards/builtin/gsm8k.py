@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from itertools import islice
+from numbers import Number as AnyNumber
 from typing import Any
 
 from rl_compat.errors import RewardError
-from rl_compat.rewards.builtin.numbers import Number, last_number, numbers, parse_number
+from rl_compat.rewards.builtin.numbers import Number, last_number, numbers
 from rl_compat.rewards.types import RewardOutcome, judged
 
 MARKER = "####"
@@ -26,13 +28,24 @@ def gsm8k(response: str, ground_truth: Any) -> RewardOutcome:
     number after it has no answer. Without `####`, the answer is the last number in the text. Values are compared
     exactly: `18.00`, `$18`, `18.` and `18 dollars` equal `18`, and `1,8` is read as `1`.
 
-    Raises RewardError if the ground truth is not a number.
+    Raises RewardError if the ground truth is not one number, nor a text with a number after its last `####`.
     """
-    expected = parse_number(str(ground_truth))
+    expected = gold_number(ground_truth)
     if expected is None:
-        raise RewardError(f"the ground truth `{ground_truth}` is not a number", hint="fix the ground truth in the data")
+        raise RewardError(
+            f"the ground truth `{str(ground_truth)[:40]}` is not one number", hint="fix the ground truth in the data"
+        )
     answer = find_answer(response)
-    return judged(False, None) if answer is None else judged(answer.value == expected, answer.text)
+    return judged(False, None) if answer is None else judged(answer.value == expected.value, answer.text)
+
+
+def gold_number(ground_truth: Any) -> Number | None:
+    """The number of a ground truth: the first after the last `####`, or the only one of a text without a marker."""
+    if isinstance(ground_truth, bool) or not isinstance(ground_truth, (str, AnyNumber)):
+        return None
+    _, marker, rest = str(ground_truth).rpartition(MARKER)
+    found = list(islice(numbers(rest), 2))
+    return found[0] if found and (marker or len(found) == 1) else None
 
 
 def find_answer(response: str) -> Number | None:
@@ -50,7 +63,7 @@ def gsm8k_strict(response: str, ground_truth: Any) -> RewardOutcome:
     """verl's rule: the last `#### <number>` in the last 300 characters, without commas, equals the truth as text."""
     found = _STRICT_ANSWER.findall(response[-STRICT_WINDOW:])
     answer = found[-1].replace(",", "").replace("$", "") if found else None
-    return judged(answer is not None and answer == ground_truth, answer)
+    return judged(answer is not None and answer == str(ground_truth), answer)
 
 
 def gsm8k_format(response: str, ground_truth: Any = None) -> RewardOutcome:

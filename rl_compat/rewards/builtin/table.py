@@ -22,7 +22,7 @@ TRUE_WORDS, FALSE_WORDS = ("true", "yes", "on", "1"), ("false", "no", "off", "0"
 GIVEN = ("prompt_text", "response_ids", "max_response_length", "correct")
 "keyword-only parameters that the run passes; all others come from `reward.function_arguments`"
 
-Truth = Literal["none", "any", "number", "letter", "texts"]
+Truth = Literal["none", "any", "number", "digits", "letter", "texts"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +81,10 @@ class Builtin:
 BUILTINS: Mapping[str, Builtin] = {
     "gsm8k": Builtin(function=gsm8k, truth="number", looks_for="a number"),
     "gsm8k_strict": Builtin(
-        function=gsm8k_strict, looks_for="`#### <number>`", remedy="`reward.functions=gsm8k` also accepts other formats"
+        function=gsm8k_strict,
+        truth="digits",
+        looks_for="`#### <number>`",
+        remedy="`reward.functions=gsm8k` also accepts other formats",
     ),
     "gsm8k_format": Builtin(function=gsm8k_format, truth="none"),
     "arithmetic": Builtin(function=arithmetic),

@@ -328,7 +328,7 @@ __device__ __forceinline__ int find_lane(double weight, double& target) {
     }
     unsigned beyond = __ballot_sync(FULL_WARP, running > target && weight > 0.0);
     unsigned some = __ballot_sync(FULL_WARP, weight > 0.0);
-    int found = beyond ? __ffs(beyond) - 1 : 31 - __clz(some);
+    int found = beyond ? __ffs(beyond) - 1 : some ? 31 - __clz(some) : 0;
     target -= __shfl_sync(FULL_WARP, running - weight, found);
     return found;
 }

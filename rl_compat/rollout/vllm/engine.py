@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from rl_compat.rollout.inference import (
     exact_products,
     generating,
     hugging_face_model,
+    not_finite,
     plain_logprobs,
     probe_prompts,
 )
@@ -189,6 +191,8 @@ class VllmEngine(RolloutSession):
             if gap <= TOLERANCE[self._plan.compute_dtype]:
                 return
         self.stop()
+        if math.isnan(gap):
+            raise not_finite("the first prompt, which checks vLLM", dtype=self._plan.compute_dtype)
         raise ModelError(
             f"log-probabilities of vLLM {_version()} differ from the trainer's by {gap:.2g} "
             f"(tolerance {TOLERANCE[self._plan.compute_dtype]:g})",

@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 import json
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
 from fakes.work import growth
 
 from rl_compat.errors import RewardError
-from rl_compat.rewards.builtin.gsm8k import gsm8k, gsm8k_format, gsm8k_strict
+from rl_compat.rewards.builtin.gsm8k import gold_number, gsm8k, gsm8k_format, gsm8k_strict
+from rl_compat.rewards.checks import truth_problem
 
 GOLDEN = json.loads((Path(__file__).parent / "golden_gsm8k.json").read_text())
 
@@ -140,3 +142,38 @@ def test_a_ground_truth_that_is_no_number_is_an_error_of_the_data() -> None:
 def test_format_rewards_the_form_in_steps(response: str, reward: float) -> None:
     assert gsm8k_format(response).reward == reward
     assert gsm8k_format(response).correct is None
+
+
+@pytest.mark.parametrize(
+    ("truth", "number"),
+    [
+        ("72", 72),
+        (72, 72),
+        ("$1,080", 1080),
+        ("18 dollars", 18),
+        ("3/4", Fraction(3, 4)),
+        ("He sold 48/2 = 24, so 48 + 24 = 72\n#### 72", 72),
+        ("#### 5\nno, wait: 9\n#### 72", 72),
+        ("He sold 48/2 = 24, so 48 + 24 = 72", None),
+        ("24 72", None),
+        ("#### none", None),
+        ("many", None),
+        ("", None),
+        (["72"], None),
+        ({"target": "72"}, None),
+        (True, None),
+        (None, None),
+    ],
+)
+def test_the_gold_number_is_that_of_the_last_marker_or_the_only_one(truth: object, number: Fraction | None) -> None:
+    found = gold_number(truth)
+    assert (None if found is None else found.value) == number
+    assert (truth_problem("gsm8k", truth) is None) == (number is not None)
+
+
+def test_a_whole_solution_as_ground_truth_pays_its_answer_and_no_number_on_the_way() -> None:
+    solution = "He sold 48/2 = 24 in May.\n#### 72"
+    assert gsm8k("#### 72", solution).reward == 1.0
+    assert gsm8k("#### 48", solution).reward == 0.0
+    with pytest.raises(RewardError):
+        gsm8k("#### 48", "He sold 48/2 = 24 in May.")
