@@ -9,7 +9,7 @@ from pathlib import Path, PurePath
 
 from rl_compat.config.arguments import Argument, split_argument
 from rl_compat.errors import ConfigError
-from rl_compat.verl.yaml_file import find_yaml, read_yaml
+from rl_compat.verl.yaml_file import OWN_CONFIGS, find_yaml, read_yaml
 
 FLAGS_WITH_VALUE = {
     "--config-name": "--config-name",
@@ -24,8 +24,6 @@ FLAGS_WITH_VALUE = {
     "-p": "--package",
 }
 FLAGS = {"--multirun": "--multirun", "-m": "--multirun", "--resolve": "--resolve", "--run": "--run", "-r": "--run"}
-OWN_CONFIGS = ("ppo_trainer", "ppo_megatron_trainer")
-"configurations that ship with verl and need no file here"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

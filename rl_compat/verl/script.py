@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
-from rl_compat.config.arguments import Argument
+from rl_compat.config.arguments import Argument, split_argument
 from rl_compat.errors import ConfigError
 from rl_compat.verl.command import Program, read_arguments, split_program
 from rl_compat.verl.shell.scope import mark_of, without_unset
 from rl_compat.verl.shell.script import ReadScript, Started, read_script
+from rl_compat.verl.translate import is_key
 
 TRAINERS = ("main_ppo", "main_dapo", "fully_async_main", "main_ppo_split")
 NOT_TRAINERS = re.compile(r"sft|eval|generation|merge|preprocess|server|rollout_main")
@@ -97,13 +98,15 @@ def _chosen(name: str, chosen: TrainingCommand, found: Sequence[TrainingCommand]
 
 
 def _stray(started: Sequence[Started]) -> list[str]:
-    """Notes on arguments on separate lines, which bash does not pass to the command above them."""
-    return [
-        f"line {command.line}: `{_without_marks(command.words[0])}` is outside of the command, which a comment or a "
-        "line without `\\` ended; it is ignored, as in bash"
-        for command in started
-        if STRAY.match(command.words[0])
-    ]
+    """Notes on keys that a comment, a pipe or a line without `\\` cut off, so that bash gives them to no training."""
+    notes = []
+    for command in started:
+        keys = [word for word in command.words if STRAY.match(word) and is_key(split_argument(word).key)]
+        if keys and split_program(command.words).module is None:
+            other = command.words[0]
+            where = "outside of the command" if other in keys else f"given to `{_without_marks(other)}`"
+            notes.append(f"line {command.line}: {_quoted(keys)} {where}; ignored, as in bash")
+    return notes
 
 
 def _environment(script: ReadScript, chosen: TrainingCommand) -> list[str]:

@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from dataclasses import dataclass, field
+from pathlib import Path, PurePath
 from typing import Any
 
 from rl_compat.config.arguments import Argument
-from rl_compat.errors import ConfigError
+from rl_compat.errors import ConfigError, quoted
 
-OWN_GROUPS = ("ppo_trainer", "ppo_megatron_trainer", "_self_")
-"entries of a `defaults` list that stand for what verl ships"
+OWN_CONFIGS = ("ppo_trainer", "ppo_megatron_trainer")
+"configurations that ship with verl and need no file here"
 NOT_SETTINGS = ("defaults", "hydra")
 MOST_FILES = 20
 
 
 def read_yaml(path: Path) -> tuple[list[Argument], list[str]]:
-    """The keys of a file as arguments, after those of files in its `defaults`, and notes. Raises ConfigError."""
-    notes: list[str] = []
-    arguments = [
-        Argument(text=f"{key}={value}", key=key, value=value, inherited=True)
-        for key, value in _merged(path, notes, depth=0).items()
-    ]
-    return arguments, notes
+    """The keys of a file as arguments, with those of files in its `defaults`, and notes. Raises ConfigError.
+
+    A file in `defaults` that cannot be found is the problem of the argument `defaults`.
+    """
+    reading = _Reading(folders=[path.parent])
+    values = reading.merged(path, depth=0)
+    arguments = [Argument(text=f"{key}={value}", key=key, value=value, inherited=True) for key, value in values.items()]
+    return [*reading.missing, *arguments], reading.notes
 
 
 def find_yaml(flags: Mapping[str, str], folders: Sequence[Path]) -> Path | None:
@@ -40,25 +42,54 @@ def find_yaml(flags: Mapping[str, str], folders: Sequence[Path]) -> Path | None:
     return None
 
 
-def _merged(path: Path, notes: list[str], *, depth: int) -> dict[str, str]:
-    tree = _load(path)
-    if not isinstance(tree, Mapping):
-        raise ConfigError(f"`{path}` is not a tree of keys and values", hint="write `key: value` on each line")
-    found: dict[str, str] = {}
-    for entry in tree.get("defaults") or ():
-        found |= _of_entry(entry, path, notes, depth)
-    return found | dict(_flat({key: value for key, value in tree.items() if key not in NOT_SETTINGS}, ""))
+@dataclass(slots=True)
+class _Reading:
+    """A file of Hydra, with the files that its `defaults` name."""
 
+    folders: list[Path]
+    "searched for the files of `defaults`"
+    missing: list[Argument] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
-def _of_entry(entry: Any, path: Path, notes: list[str], depth: int) -> dict[str, str]:
-    """Read one entry of a Hydra `defaults` list: a file in the same folder, or one of the configurations of verl."""
-    if not isinstance(entry, str) or entry in OWN_GROUPS:
+    def merged(self, path: Path, *, depth: int) -> dict[str, str]:
+        tree = _load(path)
+        if not isinstance(tree, Mapping):
+            raise ConfigError(f"`{path}` is not a tree of keys and values", hint="write `key: value` on each line")
+        self.folders += _search_path(tree, path)
+        own = dict(_flat({key: value for key, value in tree.items() if key not in NOT_SETTINGS}, ""))
+        found: dict[str, str] = {}
+        entries = list(tree.get("defaults") or ())
+        for entry in entries if "_self_" in entries else [*entries, "_self_"]:
+            found |= own if entry == "_self_" else self._of_entry(entry, path, depth)
+        return found
+
+    def _of_entry(self, entry: Any, path: Path, depth: int) -> dict[str, str]:
+        """The keys of one entry of a `defaults` list: `name`, or `group: name`, which verl may ship itself."""
+        group, name = next(iter(entry.items())) if isinstance(entry, Mapping) and entry else ("", entry)
+        if name is None or str(group).startswith("override ") or PurePath(str(name)).name in OWN_CONFIGS:
+            return {}
+        group, _, package = str(group).removeprefix("optional ").partition("@")
+        below = PurePath(group.strip("/"), str(name).removeprefix("optional ").strip("/"))
+        file = next((file for folder in self.folders if (file := folder / f"{below}.yaml").is_file()), None)
+        if file is not None and depth < MOST_FILES:
+            values = self.merged(file, depth=depth + 1)
+            package = package or group.strip("/").replace("/", ".")
+            return {f"{package}.{key}" if package else key: value for key, value in values.items()}
+        if group:
+            self.notes.append(f"`{group}: {name}` in `{path}` is taken as verl ships it")
+            return {}
+        problem = f"`{path}` includes it, and there is no `{below}.yaml` in {quoted(dict.fromkeys(self.folders))}"
+        hint = "put the file there, or name its folder in `hydra.searchpath`"
+        missing = Argument(text=f"defaults={name}", key="defaults", value=str(name), problem=problem, hint=hint)
+        self.missing.append(missing)
         return {}
-    file = path.parent / f"{entry}.yaml"
-    if depth < MOST_FILES and file.is_file():
-        return _merged(file, notes, depth=depth + 1)
-    notes.append(f"`{path}` includes `{entry}`, which is not in the same folder; only the keys in this file are read")
-    return {}
+
+
+def _search_path(tree: Mapping[Any, Any], path: Path) -> list[Path]:
+    """The folders of `hydra.searchpath`, relative to the current folder or to that of the file."""
+    named = tree.get("hydra") if isinstance(tree.get("hydra"), Mapping) else {}
+    texts = [str(text).removeprefix("file://") for text in (named or {}).get("searchpath") or ()]
+    return [folder / text for text in texts if "://" not in text for folder in (Path(), path.parent)]
 
 
 def _load(path: Path) -> Any:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.facts import facts
 from fakes.verl_settings import judge_config, load_config
 
 from rl_compat.config.load import LoadedConfig
@@ -95,8 +96,7 @@ def test_disabled_logprobs_were_never_a_key_and_change_nothing() -> None:
 def test_every_refused_key_is_named_at_once() -> None:
     message = refusal("algorithm.adv_estimator=sarsa", f"{R}.ignore_eos=true")
 
-    assert "adv_estimator=sarsa" in message
-    assert "ignore_eos=true" in message
+    assert {"algorithm.adv_estimator=sarsa", f"{R}.ignore_eos=true"} <= facts(message)
 
 
 @pytest.mark.parametrize(
@@ -114,8 +114,8 @@ def test_an_unknown_key_of_verl_gets_the_nearest(argument: str, close: str) -> N
     with pytest.raises(ConfigError) as caught:
         load(argument)
 
-    assert "there is no setting" in caught.value.message
-    assert close in str(caught.value.hint)
+    assert argument in facts(caught.value.message)
+    assert facts(caught.value.hint) == {close}
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_an_unknown_key_of_verl_gets_the_nearest(argument: str, close: str) -> N
     ],
 )
 def test_a_value_of_the_wrong_kind_names_the_argument(argument: str) -> None:
-    assert argument in refusal(argument)
+    assert argument in facts(refusal(argument))
 
 
 def test_a_native_key_wins_over_one_of_verls() -> None:
@@ -138,7 +138,7 @@ def test_a_native_key_wins_over_one_of_verls() -> None:
     assert loaded.config.trainer.batch_size == 4
     line = next(line for line in loaded.report if line.key == "data.train_batch_size")
     assert (line.verdict, line.warn) == ("without effect", True)
-    assert "`trainer.batch_size`" in line.reason
+    assert facts(line.reason) == {"trainer.batch_size"}
 
 
 def test_keys_of_a_critic_have_no_effect_under_grpo() -> None:
@@ -154,7 +154,7 @@ def test_keys_of_a_critic_have_no_effect_under_grpo() -> None:
 def test_defaults_of_verl_that_differ_are_listed_with_ours() -> None:
     line = verdict_of("data.max_response_length", "data.train_batch_size=8")
 
-    assert (line.value, line.verdict, line.reason) == ("512", "not given", "verl's default; `256` here")
+    assert (line.value, line.verdict, facts(line.reason)) == ("512", "not given", {"256"})
     assert all(value != str(settings()[native].default) for value, native in DEFAULTS_THAT_DIFFER.values())
 
 
@@ -162,10 +162,10 @@ def test_a_judged_command_has_the_values_of_what_is_honoured_and_a_verdict_on_th
     loaded = judge_config(None, ["+data.train_batch_size=8", f"{R}.ignore_eos=true", "trainer.nnode=1"])
 
     assert loaded.config.trainer.batch_size == 8
-    assert [(line.key, line.verdict, line.hint) for line in loaded.report[:3]] == [
-        ("data.train_batch_size", "honoured", None),
-        (f"{R}.ignore_eos", "refused", None),
-        ("trainer.nnode", "refused", "did you mean `trainer.nnodes`"),
+    assert [(line.key, line.verdict, facts(line.hint)) for line in loaded.report[:3]] == [
+        ("data.train_batch_size", "honoured", set()),
+        (f"{R}.ignore_eos", "refused", set()),
+        ("trainer.nnode", "refused", {"trainer.nnodes"}),
     ]
 
 
@@ -174,7 +174,7 @@ def test_a_judged_command_names_the_key_whose_setting_validation_refuses() -> No
 
     line = next(line for line in loaded.report if line.verdict == "refused")
     assert (line.key, line.native_key) == (f"{A}.ppo_mini_batch_size", "trainer.mini_batch_size")
-    assert "does not divide" in line.reason
+    assert {"trainer.mini_batch_size", "3", "trainer.batch_size", "8"} <= facts(line.reason)
 
 
 def test_the_report_has_a_row_per_key() -> None:

@@ -96,6 +96,13 @@ def resume_path(key: str, value: Any, given: Given) -> Outcome:
     return no_effect("only `trainer.resume_mode=resume_path` reads it", warn=value is not None)
 
 
+def only_newest_checkpoint(key: str, value: Any, given: Given) -> Outcome:
+    """A key that verl reads without declaring it."""
+    if not value:
+        return no_effect("`max_actor_ckpt_to_keep` decides")
+    return translated({"trainer.keep_checkpoints": 1}, "only the newest checkpoint is kept")
+
+
 def loggers(key: str, value: Any, given: Given) -> Outcome:
     """Trackers; verl's `file` is JSON lines."""
     names = [value] if isinstance(value, str) else list(value or [])

@@ -30,6 +30,7 @@ NO_MTP = "multi-token prediction is not supported"
 NO_REPLAY = "expert routing is not replayed"
 NO_TILES = "tiled MLPs are not supported; use `plan.gradient_checkpointing`"
 ATTENTION = ("eager", "sdpa", "flash_attention_2")
+SCHEDULES = ("constant", "linear", "cosine")
 KL_LOSS = f"{meanings.ACTOR}.use_kl_loss"
 
 COMMON: Mapping[str, Rule] = {
@@ -80,6 +81,12 @@ OPTIM: Mapping[str, Rule] = {
     "override_optimizer_config.optimizer_cpu_offload": meanings.offload("plan.offload_optimizer"),
     "override_optimizer_config.*": other_than((False, None), "only `eps`, `betas` and offload are read"),
     **off("set `optimizer.betas` and `optimizer.eps`", "override_optimizer_config"),
+    "lr_decay_style": renamed("optimizer.schedule", {name: name for name in SCHEDULES}, reason=""),
+    "min_lr": only((0, None), "the schedule ends at 0", otherwise="give it as a fraction: `optim.min_lr_ratio`"),
+    "lr_warmup_init": only((0, None), "the warm-up starts at 0"),
+    "weight_decay_incr_style": only(("constant", None), "the weight decay is constant"),
+    **inert("the schedule follows the length of the run", "lr_decay_steps", "lr_wsd_decay_*"),
+    **inert("a resumed run continues its schedule", "use_checkpoint_opt_param_scheduler"),
     **inert("`optimizer.name` selects the implementation", "optimizer_impl"),
     **inert("the schedule follows the length of the run", "total_training_steps"),
     **inert("the schedule counts from zero", "zero_indexed_step"),
@@ -113,7 +120,9 @@ MODEL: Mapping[str, Rule] = {
     **inert("padding is trimmed from every micro-batch", "use_remove_padding"),
     **inert("no fused kernels: log-probabilities are computed in chunks", "use_liger", "use_fused_kernels"),
     **inert("no fused kernels: log-probabilities are computed in chunks", "fused_kernel_options.*"),
+    "torch_dtype": ENGINE["model_dtype"],
     **inert("files are read once", "use_shm"),
+    **inert("models are text only", "freeze_vision_tower"),
     **inert(NO_TILES, "tiled_mlp.num_shards"),
     **inert(NO_MTP, "mtp.*"),
     **inert("the rollout shares the trained weights", "lora.merge"),
@@ -223,6 +232,8 @@ ROLES: Mapping[str, Rule] = {
     **under("actor_rollout_ref.ref", LEARNER),
     **under("actor_rollout_ref.ref.fsdp_config", ENGINE),
     **off("the reference is the actor before training", "actor_rollout_ref.ref.model"),
+    **off(NO_TILES, "actor_rollout_ref.ref.tiled_mlp.enabled"),
+    **inert(NO_TILES, "actor_rollout_ref.ref.tiled_mlp.num_shards"),
     **under("critic", LEARNER, CRITIC),
     **{
         f"{role}.{name}": rule

@@ -48,6 +48,8 @@ ROLLOUT: Mapping[str, Rule] = {
     **inert("decode steps are replayed as CUDA graphs where the device supports them", "enforce_eager"),
     **inert("decode steps are replayed as CUDA graphs where the device supports them", "cudagraph_capture_sizes"),
     **inert("the plan frees the engine's memory between rollouts if an update needs it", "free_cache_engine"),
+    **inert("the plan decides what sleeps between rollouts", "enable_sleep_mode"),
+    **inert("an engine forms its own batches", "micro_batch_size"),
     **inert("vLLM may do so; `max_num_batched_tokens` limits a prefill in every engine", "enable_chunked_prefill"),
     **inert("`native` and `vllm` compute shared prefixes once", "enable_prefix_caching"),
     **inert("a response does not depend on the order in which they are generated", "scheduling_policy"),

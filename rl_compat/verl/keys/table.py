@@ -40,7 +40,9 @@ DATA: Mapping[str, Rule] = {
     **inert("one process filters", "filter_overlong_prompts_workers"),
     **inert("token ids, chats and prompts are always kept", "return_raw_input_ids", "return_raw_chat"),
     **inert("token ids, chats and prompts are always kept", "return_full_prompt"),
-    **inert("rows are in memory", "dataloader_num_workers", "use_shm"),
+    **inert("rows are in memory", "dataloader_num_workers", "use_shm", "cache_dir"),
+    **inert("verl reads it and does not use it", "filter_prompts"),
+    **inert("every step generates", "project_name", "experiment_name"),
     **inert("the order does not affect the accuracy", "validation_shuffle"),
     **inert("models are text only", "return_multi_modal_inputs", "image_key", "video_key", "audio_key"),
     **inert("models are text only", "image_patch_size", "mm_processor_kwargs*"),
@@ -49,8 +51,8 @@ DATA: Mapping[str, Rule] = {
     **off("rows are drawn in order or shuffled by `data.seed`", "sampler.*"),
     **off("data generation is not supported", "datagen.*"),
     **off("conversations have a single turn", "continuous_token.enable"),
-    **off(NO_TOOLS, "tool_config_path", "function_tool_path"),
-    **off(TEMPLATE, "apply_chat_template_kwargs"),
+    **off(NO_TOOLS, "tool_config_path", "function_tool_path", "need_tools_kwargs"),
+    **off(TEMPLATE, "apply_chat_template_kwargs", "chat_template_func"),
     "apply_chat_template_kwargs.*": only((), TEMPLATE),
 }
 
@@ -149,12 +151,14 @@ TRAINER: Mapping[str, Rule] = {
     "resume_from_path": meanings.resume_path,
     "max_actor_ckpt_to_keep": same("trainer.keep_checkpoints"),
     "max_critic_ckpt_to_keep": same("trainer.keep_checkpoints"),
+    "remove_previous_ckpt_in_save": meanings.only_newest_checkpoint,
     "device": renamed("plan.device", {"cuda": "cuda", "cpu": "cpu"}, reason=""),
     "v1.trainer_mode": only(("sync",), "generation takes turns with training", otherwise="only `sync` exists here"),
     **off("use `rlc eval`", "val_only"),
     **off("checkpoints are written to a local folder", "default_hdfs_dir"),
     **off("a loaded checkpoint is kept", "del_local_ckpt_after_load"),
     **inert("samples.jsonl has `trainer.num_sample_generations` responses of each step", "log_val_generations"),
+    **inert("samples.jsonl has responses of each step", "val_generations_to_log_to_wandb"),
     **inert("samples.jsonl in `trainer.output_dir` has the responses", "rollout_data_dir", "validation_data_dir"),
     **inert("one device has nothing to balance", "balance_batch"),
     **inert("`trainer.max_seconds` ends a run in time", "esi_redundant_time"),
@@ -163,6 +167,15 @@ TRAINER: Mapping[str, Rule] = {
     **inert("only trainer modes other than `sync` read it", "v1.*"),
     **inert(PROFILER, "profile_steps", "*nsight_options.*", "npu_profile.*"),
 }
+
+FULLY_ASYNC: Mapping[str, Rule] = {
+    "async_training.*": other_than((), "generation and training alternate, without staleness"),
+    **inert("generation and training use the same devices", "rollout.nnodes", "rollout.n_gpus_per_node"),
+    "rollout.total_rollout_steps": only((None,), "off", otherwise="give `trainer.total_training_steps`"),
+    "rollout.total_epochs": same("trainer.num_epochs"),
+    "rollout.test_freq": unless_negative("trainer.validate_every", 0, "only at the end"),
+}
+"keys of verl's asynchronous trainer"
 
 OTHERS: Mapping[str, Rule] = {
     "model_engine": other_than(("dp",), "one engine serves any number of devices"),
@@ -187,6 +200,7 @@ KEYS: Mapping[str, Rule] = {
     **under("algorithm", ALGORITHM),
     **REWARD,
     **under("trainer", TRAINER),
+    **FULLY_ASYNC,
     **OTHERS,
 }
 "full key, or pattern with `*`, to rule; an exact key has precedence"

@@ -67,7 +67,7 @@ def _value(node: ast.expr, value_of: Callable[[str], str]) -> int:
             return int(_value(left, value_of) ** min(max(exponent, 0), LARGEST_POWER))
         case ast.BinOp(left=left, op=kind, right=right) if type(kind) in BINARY:
             return int(BINARY[type(kind)](_value(left, value_of), _value(right, value_of)))
-    raise ValueError("not integer arithmetic")
+    raise ValueError(f"`{ast.unparse(node)}` is not integer arithmetic")
 
 
 def _no_variable(name: str) -> str:

@@ -25,9 +25,11 @@ if TYPE_CHECKING:
 class Stop(Exception):  # noqa: N818
     """Ends the script, a function or a loop."""
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, words: list[str] | None = None) -> None:
         super().__init__(kind)
         self.kind = kind
+        self.is_failure = kind == "exit" and words not in (None, ["0"])
+        "whether a script stops because something is missing"
 
 
 Builtin = Callable[["Reader", list[str], int], "bool | None"]
@@ -35,7 +37,7 @@ Builtin = Callable[["Reader", list[str], int], "bool | None"]
 
 
 def _test(shell: Reader, words: list[str], line: int) -> bool | None:
-    return decide(words[:-1] if words[-1:] == ["]"] else words, patterns=False)
+    return decide(words[:-1] if words[-1:] == ["]"] else words, patterns=False, doubtful=shell.doubtful)
 
 
 def _change_folder(shell: Reader, words: list[str], line: int) -> bool | None:
@@ -51,9 +53,7 @@ def _print_folder(shell: Reader, words: list[str], line: int) -> bool | None:
 
 def _stop(kind: str) -> Builtin:
     def builtin(shell: Reader, words: list[str], line: int) -> bool | None:
-        if kind == "exit" and shell.is_silent and words not in ([], ["0"]):
-            shell.note(line, "the script stops here")
-        raise Stop(kind)
+        raise Stop(kind, words)
 
     return builtin
 
@@ -170,13 +170,15 @@ OUTPUT: Mapping[str, Callable[[Sequence[str]], str]] = {
 "command to its output for its arguments"
 
 
-def status_of(words: Sequence[str]) -> bool | None:
-    """Whether a command would succeed, for commands that this process can evaluate; None for any other."""
+def status_of(words: Sequence[str], *, doubtful: bool) -> bool | None:
+    """Whether a command would succeed; None if unknown, as what this machine has installed is if that is `doubtful`."""
     match list(words):
         case ["true" | ":", *_]:
             return True
         case ["false", *_]:
             return False
+        case _ if doubtful:
+            return None
         case ["command", "-v", name] | ["which", name] | ["type", name] | ["hash", name]:
             return shutil.which(name) is not None
         case [python, "-c", code] if re.fullmatch(r"(.*/)?python[\d.]*", python):

@@ -47,6 +47,12 @@ class _Fields:
         self._splits = splits
         self._fields: list[str] = []
         self._current: str | None = None
+        self._is_quoted = False
+
+    def quote(self) -> None:
+        """Keep the current text even if it consists only of unset variables."""
+        self._is_quoted = True
+        self.add("")
 
     def add(self, text: str) -> None:
         self._current = (self._current or "") + text
@@ -74,9 +80,10 @@ class _Fields:
         return self._fields
 
     def _end(self) -> None:
-        """Finish a text; an argument that consists only of unset variables is dropped."""
+        """Finish a text; one that consists only of unset variables without quotes is dropped."""
         current, self._current = self._current, None
-        if current is not None and not (self._splits and current and not without_unset(current)):
+        keeps, self._is_quoted = self._is_quoted or not self._splits, False
+        if current is not None and (keeps or not current or without_unset(current)):
             self._fields.append(current)
 
 
@@ -110,7 +117,7 @@ def _expand(raw: str, scope: Scope, fields: _Fields, *, quoted: bool) -> None:
 
 def _quoted(inner: str, scope: Scope, fields: _Fields) -> None:
     if inner not in ("$@", "${@}") and not re.fullmatch(r"\$\{\w+\[@\]\}", inner):
-        fields.add("")
+        fields.quote()
     _expand(inner, scope, fields, quoted=True)
 
 

@@ -120,16 +120,13 @@ class Reader:
         self.output: Output | None = None
         self.depth = 0
 
-    @property
-    def is_silent(self) -> bool:
-        return not self.started and self.output is None
-
     def run(self, text: str) -> None:
         """Follow a script to its end. Raises ConfigError."""
         try:
             self.body(parse_script(text, self.name))
-        except Stop:
-            return
+        except Stop as stop:
+            if stop.is_failure and not self.started:
+                self.note(self.line, "the script stops here")
         except (ValueError, RecursionError) as error:
             fact = f"`{self.name}` cannot be read at line {self.line}: {error}"
             raise ConfigError(fact, hint="only what `bash -n` accepts is read") from error
@@ -179,14 +176,33 @@ class Reader:
             elif status is None and self.output is not None:
                 self._spoil("a command that is not executed")
             elif (joint == "&&" and status is not False) or (joint == "||" and status is False):
-                status = self._node(following)
+                line = self.line
+                try:
+                    status = self._node(following)
+                except Stop as stop:
+                    self._assume_passed(stop, line)
+                    status = joint == "||"
+            elif status is None and self.doubtful:
+                self.note(self.line, "what `||` follows can only be decided by running the script; it counts as true")
         return status
 
     def _if(self, node: If) -> bool | None:
         for condition, body in node.branches:
-            if not condition or self._holds(condition, node.line, "`if`"):
+            if condition and not self._holds(condition, node.line, "`if`"):
+                continue
+            try:
                 return self.body(body)
+            except Stop as stop:
+                self._assume_passed(stop, node.line)
+                if not condition:
+                    return self.body(node.branches[0][1])
         return True
+
+    def _assume_passed(self, stop: Stop, line: int) -> None:
+        """Take a check that ends the script as passed, since it may pass on another machine; other stops go on."""
+        if not stop.is_failure or self.output is not None:
+            raise stop
+        self.note(line, "the check that would stop the script is taken as passed")
 
     def _holds(self, condition: Body, line: int, what: str) -> bool:
         """Whether a condition holds; an undecidable one is noted."""
@@ -203,7 +219,10 @@ class Reader:
             return True
         for patterns, body in node.arms:
             if any(fnmatch.fnmatchcase(word, expand_text(pattern, self.scope)) for pattern in patterns):
-                return self.body(body)
+                try:
+                    return self.body(body)
+                except Stop as stop:
+                    self._assume_passed(stop, node.line)
         return True
 
     def _for(self, node: For) -> bool | None:
@@ -266,7 +285,8 @@ class Reader:
     def _simple(self, node: Simple) -> bool | None:
         self.line = node.line
         if node.words[0] == "[[":
-            return decide([expand_text(word, self.scope) for word in node.words[1:-1]], patterns=True)
+            words = [expand_text(word, self.scope) for word in node.words[1:-1]]
+            return decide(words, patterns=True, doubtful=self.doubtful)
         raw = list(node.words)
         assigned: list[str] = []
         while raw and ASSIGNMENT.fullmatch(raw[0]):
@@ -292,12 +312,13 @@ class Reader:
         if name in OUTPUT:
             self.print(OUTPUT[name](rest) if rest or name == "date" else "")
             return True
-        status = status_of(words)
+        status = status_of(words, doubtful=self.doubtful)
         if status is not None:
             return status
         if Path(name).name in SHELLS and rest and self._follow(rest, line):
             return None
         self._spoil(f"`{' '.join(words)[:60]}`")
+        words = [word for word in words if not mark_of(word) or without_unset(word)]
         self.started.append(Started(words=words, line=line, script=self.name, environment=dict(own)))
         return None
 

@@ -223,7 +223,7 @@ class _Parser:
     def _for(self, token: Token) -> Node:
         name = self._next("a name")
         if name.is_operator:
-            raise self._wrong(token, "loops with `for ((…))` are not supported")
+            return self._counting(name)
         words: list[str] | None = None
         self._skip_newlines()
         if self._peek_text() == "in":
@@ -231,6 +231,17 @@ class _Parser:
             words = self._words()
         self._skip_separators()
         return For(name=name.text, words=words, body=self._do(), line=token.line)
+
+    def _counting(self, token: Token) -> Node:
+        """`for ((start; condition; step))` as a loop with `while`."""
+        parts = token.text[2:-2].split(";")
+        if len(parts) != 3:
+            raise self._wrong(token, "`for ((…))` needs three parts")
+        start, condition, step = (ArithmeticCommand(text=part.strip() or "1", line=token.line) for part in parts)
+        self._skip_separators()
+        body = [*self._do(), step]
+        loop = While(condition=[condition], body=body, until=False, line=token.line)
+        return Group(body=[start, loop], subshell=False)
 
     def _words(self) -> list[str]:
         words = []

@@ -18,6 +18,7 @@ UNARY: Mapping[str, Callable[[str], bool]] = {
     "-r": lambda text: Path(text).exists(),
     "-s": lambda text: Path(text).is_file() and Path(text).stat().st_size > 0,
 }
+FILES = [[operation] for operation in UNARY if operation not in ("-z", "-n")]
 TEXTS = ("=", "==", "!=")
 NUMBERS: Mapping[str, Callable[[int, int], bool]] = {
     "-eq": lambda left, right: left == right,
@@ -29,18 +30,25 @@ NUMBERS: Mapping[str, Callable[[int, int], bool]] = {
 }
 
 
-def decide(words: Sequence[str], *, patterns: bool) -> bool | None:
-    """Whether a condition without its brackets holds; None if unknown. `patterns` is for `[[ … ]]`."""
+def decide(words: Sequence[str], *, patterns: bool, doubtful: bool) -> bool | None:
+    """Whether a condition without its brackets holds; None if unknown. `patterns` is for `[[ … ]]`.
+
+    Conditions on files and on unset variables are unknown if they are `doubtful`: they may hold on another machine.
+    """
     for joint in (("-o", "||"), ("-a", "&&")):
         position = _outside(words, joint)
         if position is not None:
-            left, right = (decide(part, patterns=patterns) for part in (words[:position], words[position + 1 :]))
+            left, right = (
+                decide(part, patterns=patterns, doubtful=doubtful) for part in (words[:position], words[position + 1 :])
+            )
             return _any(left, right) if joint[0] == "-o" else _all(left, right)
     if words[:1] == ["!"]:
-        inner = decide(words[1:], patterns=patterns)
+        inner = decide(words[1:], patterns=patterns, doubtful=doubtful)
         return None if inner is None else not inner
     if len(words) > 2 and words[0] == "(" and words[-1] == ")":
-        return decide(words[1:-1], patterns=patterns)
+        return decide(words[1:-1], patterns=patterns, doubtful=doubtful)
+    if doubtful and (words[:1] in FILES or any(mark_of(word) for word in words)):
+        return None
     return _simple([without_unset(word) for word in words], patterns=patterns)
 
 

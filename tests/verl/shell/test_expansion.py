@@ -121,7 +121,7 @@ def test_a_word_becomes_what_bash_makes_of_it(word: str, read_words: Callable[[s
     assert read_words(f"{SETUP}\nshow {word}", ["p q", "r"]) == shown.split("\0")[:-1]
 
 
-def test_what_is_not_set_leaves_a_mark_that_only_an_argument_of_nothing_else_loses() -> None:
+def test_what_is_not_set_leaves_a_mark_and_without_quotes_no_argument_of_nothing_else() -> None:
     empty = scope()
 
     (argument,) = expand_word("data.train_files=$DATA/train.parquet", empty)
@@ -129,7 +129,8 @@ def test_what_is_not_set_leaves_a_mark_that_only_an_argument_of_nothing_else_los
     assert mark is not None
     assert (mark[1], mark[2]) == ("u", "DATA")
     assert without_unset(argument) == "data.train_files=/train.parquet"
-    assert expand_word("$EXTRA", empty) == expand_word('"$EXTRA"', empty) == []
+    assert expand_word("$EXTRA", empty) == []
+    assert [without_unset(text) for text in expand_word('"$EXTRA"', empty)] == [""]
 
 
 def test_a_mark_follows_its_value_through_variables_and_arithmetic() -> None:
@@ -158,5 +159,5 @@ def test_arithmetic_is_in_whole_numbers(text: str, value: int) -> None:
 
 @pytest.mark.parametrize("text", ["1 / 0", "1.5", "a[", "x +"])
 def test_what_is_not_arithmetic_is_said(text: str) -> None:
-    with pytest.raises(ValueError, match=r"arithmetic|not a number"):
+    with pytest.raises(ValueError, match="`"):
         evaluate(text, lambda name: "1")
