@@ -113,7 +113,8 @@ def test_the_shared_memory_of_a_container_is_found_to_be_small() -> None:
 
 
 def test_no_driver_is_installed_inside_of_wsl() -> None:
-    advice = [advise(error, machine("wsl_rtx3070"), ()) for error in ERRORS.values()]
+    wsl = machine("wsl_rtx3070")
+    advice = [advise(error, wsl, ()) for error in ERRORS.values()]
 
     assert Step.SHELL in {remedy.step for found in advice for remedy in found.remedies}
     for found in advice:

@@ -26,6 +26,11 @@ DRESSES = {
     "Ray in colour": "\x1b[36m(WorkerDict pid=20390)\x1b[0m {}",
     "colour without escape": "[36m(WorkerDict pid=20390)[0m {}",
     "rank": "[rank3]: {}",
+    "default rank": "[default3]:{}",
+    "srun": "12: {}",
+    "mpirun": "[1,3]<stderr>:{}",
+    "kubectl": "[pod/rlc-0/trainer] {}",
+    "docker compose": "trainer-1  | {}",
     "time": "2026-11-21 18:40:19,206 ERROR {}",
     "bracketed time": "[2026-11-21 18:40:19,206] {}",
     "vLLM": "(EngineCore_0 pid=713790) ERROR 11-22 10:09:02 [core.py:718] {}",
@@ -116,7 +121,7 @@ def test_the_templates_alone_have_no_known_error(name: str, recognise: Recognise
 def test_a_message_across_two_blocks_is_counted_once(recognise: Recognise) -> None:
     line = "RuntimeError: CUDA error: no kernel image is available for execution on the device\n"
     filler = "step 1 loss 2.3\n"
-    for shift in range(0, len(line), 7):
+    for shift in (1, 20, 41, len(line) - 1):
         before = filler * ((256 * 1024 - shift) // len(filler))
 
         found = recognise(before + line + filler * 5)
