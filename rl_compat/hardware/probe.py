@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from rl_compat.hardware.gpu.driver import read_driver
-from rl_compat.hardware.gpu.join import JoinedDevices, join, join_links
-from rl_compat.hardware.gpu.kernel_view import read_pci_gpus
+from rl_compat.hardware.gpu.join import JoinedDevices, join, join_links, set_apart_other_vendors
+from rl_compat.hardware.gpu.kernel_view import read_amd_gpus, read_pci_gpus
 from rl_compat.hardware.gpu.readings import NvmlReading, TorchReading
 from rl_compat.hardware.system.environment import read_environment
 from rl_compat.hardware.system.host import read_host
@@ -77,7 +77,8 @@ def probe(
         pci_gpus=pci_gpus,
         network=None if network is None else _attempt("the network", network.result, None, failed),
     )
-    return replace(found, warnings=(*found.warnings, *failed))
+    amd: tuple[str, ...] = _attempt("AMD's GPUs", lambda: read_amd_gpus(), (), failed)
+    return replace(found, other_gpus=found.other_gpus or amd, warnings=(*found.warnings, *failed))
 
 
 def _attempt(what: str, read: Callable[[], T], instead: T, failed: list[str]) -> T:
@@ -118,7 +119,7 @@ def assemble(
     """The machine, joined from the readings of all sources; by default with the software of this Python."""
     failed: list[str] = []
     joined = _attempt("the list of devices", lambda: join(nvml, torch, environment), JoinedDevices(devices=()), failed)
-    return Hardware(
+    found = Hardware(
         devices=joined.devices,
         hidden_devices=joined.hidden,
         links=join_links(joined.devices, nvml.links, torch.peer_access),
@@ -131,6 +132,7 @@ def assemble(
         warnings=(*nvml.warnings, *joined.warnings, *contradictions(nvml, torch, len(joined.devices)), *failed),
         recorded_at=datetime.now(UTC).isoformat(timespec="seconds"),
     )
+    return set_apart_other_vendors(found)
 
 
 def contradictions(nvml: NvmlReading, torch: TorchReading, num_devices: int) -> tuple[str, ...]:

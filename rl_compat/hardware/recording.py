@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from rl_compat.errors import HardwareError, UsageError, nearest
+from rl_compat.hardware.gpu.join import set_apart_other_vendors
 from rl_compat.hardware.types import SCHEMA_VERSION, Hardware
 
 Record = TypeVar("Record")
@@ -26,7 +27,7 @@ def from_json(values: Any) -> Hardware:
     """The hardware that `to_json` wrote. Raises HardwareError naming the field that is wrong."""
     hardware = decode(Hardware, values, schema=SCHEMA_VERSION, error=HardwareError, hint=RECORD_AGAIN)
     _check(hardware)
-    return hardware
+    return set_apart_other_vendors(hardware)
 
 
 def save_recording(hardware: Hardware, path: Path) -> None:

@@ -204,6 +204,8 @@ class Hardware:
     "between visible devices"
     pci_gpus: tuple[PciGpu, ...] | None = None
     "None if the bus could not be read"
+    other_gpus: tuple[str, ...] = ()
+    "names of GPUs by other vendors than NVIDIA, which nothing here uses"
     driver: Driver = field(default_factory=Driver)
     host: Host
     software: Software

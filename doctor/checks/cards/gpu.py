@@ -213,6 +213,8 @@ def _none(hardware: Hardware) -> Finding:
     causes += ["mig.no_slices" for device in hardware.hidden_devices if _unusable(device)]
     if not causes and not on_purpose and (cards or hardware.driver.version):
         return _unreachable(hardware, cards)
+    if hardware.other_gpus and not causes and not cards:
+        return finding("gpu.other_vendor", f"no NVIDIA GPU, but {', '.join(hardware.other_gpus)}: CPU mode")
     what = f"no {'usable' if on_purpose else 'NVIDIA'} GPU: CPU mode"
     if causes:
         what = f"no usable GPU, see `{causes[0]}`: CPU mode until that is fixed"

@@ -105,6 +105,10 @@ VARIABLES = (
         "has a name that this torch reads only in part or not at all",
         _old_name,
     ),
+    *(
+        Variable(name, "hip_not_read", lambda hardware, value: bool(hardware.devices), "has no effect on NVIDIA GPUs")
+        for name in ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+    ),
     Variable(
         "VLLM_ATTENTION_BACKEND", "vllm_backend_not_read", _ignored_by_vllm, "has no effect: vLLM ignores it since 0.15"
     ),

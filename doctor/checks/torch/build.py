@@ -47,11 +47,13 @@ def _imported(hardware: Hardware, torch: TorchBuild) -> Iterator[Finding]:
 
 def _wrong_kind(hardware: Hardware, torch: TorchBuild) -> Finding | None:
     """A build without CUDA on a machine with a GPU; if the GPU is hidden, that may be intended."""
-    on_bus = [gpu for gpu in hardware.pci_gpus or () if gpu.kernel_driver != "vfio-pci"]
-    unused = on_bus and not hardware.hidden_devices
-    if torch.cuda is not None or hardware.emulated is not None or not (hardware.devices or unused):
+    if torch.cuda is not None or hardware.emulated is not None:
         return None
     foreign = next((kind for mark, kind in FOREIGN_BUILDS.items() if mark in torch.version.partition("+")[2]), None)
+    on_bus = [gpu for gpu in hardware.pci_gpus or () if gpu.kernel_driver != "vfio-pci"]
+    if not hardware.devices and (hardware.hidden_devices or not on_bus):
+        what = f"torch {torch.version} is a build for {foreign}, and here it is used on the CPU"
+        return finding("torch.other_vendor", what) if foreign else None
     cards = ", ".join(f"`{device.name}`" for device in hardware.devices) or f"{len(on_bus)} NVIDIA GPU(s) on the bus"
     return finding(
         "torch.other_build" if foreign else "torch.cpu_build",

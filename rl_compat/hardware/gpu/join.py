@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
 
 from rl_compat.hardware.gpu.catalogue import find_gpu, shared_memory_optin_bytes
 from rl_compat.hardware.gpu.cuda_view import NvmlMatch, Picked, cuda_order, match_devices, select_visible
 from rl_compat.hardware.gpu.readings import CudaDevice, NvmlDevice, NvmlLink, NvmlReading, TorchReading
-from rl_compat.hardware.types import Device, Link
+from rl_compat.hardware.types import Device, Hardware, Link
 
 CUDA_FACTS = (
     "name",
@@ -25,6 +25,9 @@ CUDA_FACTS = (
 BOARD_FACTS = ("pci_bus_id", "processes", "compute_mode", "pcie_width", "pcie_width_max", "bar1_total_bytes")
 
 
+OTHER_VENDORS = ("AMD ", "Radeon", "Intel")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinedDevices:
     devices: tuple[Device, ...]
@@ -37,6 +40,19 @@ def join(nvml: NvmlReading, torch: TorchReading, environment: Mapping[str, str])
     if torch.devices:
         return _from_cuda(nvml, torch.devices, environment)
     return _from_nvml(nvml, environment)
+
+
+def set_apart_other_vendors(hardware: Hardware) -> Hardware:
+    """With the GPUs that a ROCm build of torch shows under CUDA's names in `other_gpus`."""
+    torch = hardware.software.torch
+    rocm = torch is not None and "rocm" in torch.version and torch.cuda_available
+    others = [device for device in hardware.devices if rocm or device.name.startswith(OTHER_VENDORS)]
+    if torch is None or not others:
+        return hardware
+    devices = tuple(device for device in hardware.devices if device not in others)
+    names = tuple(dict.fromkeys((*(device.name for device in others), *hardware.other_gpus)))
+    software = replace(hardware.software, torch=replace(torch, cuda_available=bool(devices)))
+    return replace(hardware, devices=devices, links=(), other_gpus=names, software=software)
 
 
 def _from_cuda(reading: NvmlReading, cuda: Sequence[CudaDevice], environment: Mapping[str, str]) -> JoinedDevices:

@@ -14,6 +14,9 @@ from rl_compat.hardware.types import PciGpu
 NVIDIA_VENDOR = "0x10de"
 DISPLAY_CLASSES = ("0x0300", "0x0302")
 "VGA controller and 3D controller"
+AMD_VENDOR = "0x1002"
+AMD_CLASSES = (*DISPLAY_CLASSES, "0x0380", "0x1200")
+"also other display controllers and processing accelerators, such as Instinct cards"
 NODES = re.compile(r"nvidia[0-9]+|nvidiactl|nvidia-uvm|dxg")
 "what CUDA opens; `dxg` stands for all of them under WSL"
 CUDA_LIBRARY = "libcuda.so.1"
@@ -31,11 +34,27 @@ LIBRARY_FOLDERS = (
 )
 
 
+def read_amd_gpus(root: Path = Path("/")) -> tuple[str, ...]:
+    """AMD's GPUs by their PCI device ids, `AMD GPU 740f`, in the order of the bus."""
+    ids = [
+        _lower(folder / "device").removeprefix("0x")
+        for folder in _pci_devices(root) or ()
+        if _lower(folder / "vendor") == AMD_VENDOR and _lower(folder / "class").startswith(AMD_CLASSES)
+    ]
+    return tuple(f"AMD GPU {id}" for id in ids)
+
+
+def _pci_devices(root: Path) -> list[Path] | None:
+    try:
+        return sorted((root / "sys/bus/pci/devices").iterdir())
+    except OSError:
+        return None
+
+
 def read_pci_gpus(root: Path = Path("/")) -> tuple[PciGpu, ...] | None:
     """NVIDIA's display controllers in the order of the bus; None if the bus cannot be read."""
-    try:
-        folders = sorted((root / "sys/bus/pci/devices").iterdir())
-    except OSError:
+    folders = _pci_devices(root)
+    if folders is None:
         return None
     return tuple(
         PciGpu(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 from fakes.doctor import missing
@@ -11,8 +13,13 @@ from fakes.machines import recorded
 
 from rl_compat.doctor.checks.cards.gpu import check_gpu
 from rl_compat.doctor.checks.cards.visible_devices import check_visible_devices
+from rl_compat.doctor.diagnosis import findings_of, run_checks
 from rl_compat.doctor.findings import Certainty, Finding, Severity, Step
-from rl_compat.hardware.types import Device, Driver, Hardware, PciGpu, Process
+from rl_compat.doctor.table import CHECKS
+from rl_compat.doctor.verdict import judge
+from rl_compat.hardware.gpu.join import set_apart_other_vendors
+from rl_compat.hardware.recording import load_recording, save_recording
+from rl_compat.hardware.types import Device, Driver, Hardware, PciGpu, Process, TorchBuild
 
 SECOND = "GPU-21111111-2222-3333-4444-555555555555"
 NODES = ("/dev/nvidia0", "/dev/nvidiactl", "/dev/nvidia-uvm")
@@ -363,3 +370,52 @@ def test_a_recording_without_the_newer_facts_is_not_guessed_about() -> None:
     base = recorded("rtx3090")
     old = replace(base, pci_gpus=None, driver=Driver(version="580.95.05", cuda_version="13.0"))
     assert set(found(check_gpu, old)) == {"gpu.visible"}
+
+
+def amd_machine(**torch: Any) -> Hardware:
+    """What a ROCm build of torch shows: a card under CUDA's names, without NVML or an NVIDIA card on the bus."""
+    card = replace(recorded("h100").devices[0], name="AMD Instinct MI210", sources={"name": "cuda"}, uuid=None)
+    build = TorchBuild(version="2.9.1+rocm6.4", **torch)
+    base = recorded("ci_no_gpu")
+    software = replace(base.software, torch=build, packages={**base.software.packages, "torch": build.version})
+    return replace(base, devices=(card,), software=software, environment={"HIP_VISIBLE_DEVICES": "0"})
+
+
+def test_an_amd_card_is_named_and_nothing_of_cuda_is_recommended() -> None:
+    hardware = set_apart_other_vendors(amd_machine(cuda_available=True))
+
+    findings = findings_of(run_checks(CHECKS, hardware))
+    by_id = {finding.id: finding for finding in findings}
+
+    assert (hardware.devices, hardware.other_gpus) == ((), ("AMD Instinct MI210",))
+    assert "AMD Instinct MI210" in by_id["gpu.other_vendor"].what
+    assert "2.9.1+rocm6.4" in by_id["torch.other_vendor"].what
+    assert not [finding for finding in findings if finding.severity >= Severity.WARNING]
+    assert "cu13" not in str(findings)
+    assert "cu12" not in str(findings)
+    assert judge(hardware).profile == "cpu"
+
+
+def test_a_recording_of_an_amd_card_is_read_the_same_way(tmp_path: Path) -> None:
+    save_recording(amd_machine(cuda_available=True), tmp_path / "amd.json")
+
+    loaded = load_recording(tmp_path / "amd.json")
+
+    assert (loaded.devices, loaded.other_gpus) == ((), ("AMD Instinct MI210",))
+
+
+def test_a_rocm_build_with_an_nvidia_card_is_replaced() -> None:
+    base = recorded("rtx3090")
+    build = TorchBuild(version="2.9.1+rocm6.4", cuda_error="RuntimeError: No HIP GPUs are available")
+    hardware = set_apart_other_vendors(replace(base, software=replace(base.software, torch=build)))
+
+    findings = {finding.id: finding for finding in findings_of(run_checks(CHECKS, hardware))}
+
+    assert hardware.devices == base.devices
+    assert findings["torch.other_build"].severity is Severity.FAILURE
+
+
+def test_the_variables_of_rocm_select_no_nvidia_card() -> None:
+    hardware = replace(recorded("rtx3090"), environment={"HIP_VISIBLE_DEVICES": "1"})
+
+    assert "environment.hip_not_read" in {finding.id for finding in findings_of(run_checks(CHECKS, hardware))}
