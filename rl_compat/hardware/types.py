@@ -18,6 +18,20 @@ class Process:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryHealth:
+    """Errors of a card's memory and their repair; None if the card does not report them."""
+
+    uncorrected_errors: int | None = None
+    "ECC errors since the driver was loaded"
+    retired_pages: int | None = None
+    "pages or rows of memory that the driver took out of use"
+    repair_pending: bool = False
+    "a reset of the card has to complete a repair"
+    repair_failed: bool = False
+    "no spare rows are left"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
     """One GPU or MIG slice that CUDA shows this process, in CUDA's order."""
 
@@ -48,6 +62,7 @@ class Device:
     bar1_total_bytes: int | None = None
     mig_slices: int | None = None
     "slices of the whole GPU, 0 in MIG mode before any is created; None outside MIG mode"
+    memory_health: MemoryHealth | None = None
     nvml_memory_total_bytes: int | None = None
     "NVML's total if it differs from CUDA's by more than a tenth"
     sources: Mapping[str, str] = field(default_factory=dict)
@@ -63,6 +78,15 @@ class PciGpu:
     "four hexadecimal digits, `1b38` for a Tesla P40"
     kernel_driver: str | None = None
     "`nvidia`, `nouveau`, `vfio-pci` …; None if no driver is bound"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Xid:
+    """An error of a card that the driver wrote into the kernel log."""
+
+    bus_id: str
+    number: int
+    "NVIDIA's number of the error, 79 for a card that fell off the bus"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +147,8 @@ class Driver:
     "where `libcuda.so.1` was found"
     cuda_library_version: str | None = None
     "version of the driver that the library belongs to, from its file name; None if the name has none"
+    xids: tuple[Xid, ...] | None = None
+    "errors in the kernel log, each once; None if it cannot be read"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

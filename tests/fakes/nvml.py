@@ -27,6 +27,10 @@ class FakeGpu:
     widths: tuple[int, int] | None = None
     bar1: int | None = None
     bus: str = "00000000:01:00.0"
+    ecc_errors: int | None = None
+    retired: tuple[int, int] | None = None
+    "pages, by cause"
+    remapped: tuple[int, int, int, int] | None = None
 
 
 @dataclass
@@ -86,6 +90,19 @@ class FakeNvml:
 
     def nvmlDeviceGetBAR1MemoryInfo(self, gpu: FakeGpu) -> Any:  # noqa: N802
         return SimpleNamespace(bar1Total=_known(gpu.bar1))
+
+    def nvmlDeviceGetTotalEccErrors(self, gpu: FakeGpu, kind: int, counter: int) -> int:  # noqa: N802
+        assert (kind, counter) == (1, 0)
+        return _known(gpu.ecc_errors)
+
+    def nvmlDeviceGetRetiredPages(self, gpu: FakeGpu, cause: int) -> list[int]:  # noqa: N802
+        return [0] * _known(gpu.retired)[cause]
+
+    def nvmlDeviceGetRetiredPagesPendingStatus(self, gpu: FakeGpu) -> int:  # noqa: N802
+        return int(_known(gpu.retired)[1] > 0)
+
+    def nvmlDeviceGetRemappedRows(self, gpu: FakeGpu) -> tuple[int, int, int, int]:  # noqa: N802
+        return _known(gpu.remapped)
 
     def nvmlDeviceGetP2PStatus(self, first: FakeGpu, second: FakeGpu, capability: int) -> int:  # noqa: N802
         return 0 if capability == 2 and (first.bus, second.bus) in self.nvlinks else 5

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from itertools import chain
 
 from rl_compat.doctor.checks.cards import driver, visible_devices
+from rl_compat.doctor.checks.cards.health import LOST, check_card_health
 from rl_compat.doctor.findings import Certainty, Finding, Remedy, Severity, Step, finding, ok, remedy
 from rl_compat.doctor.remedies import shell, unset
 from rl_compat.doctor.tables.cards import Card, all_cards, computing, device_ids, names
@@ -17,8 +18,6 @@ from rl_compat.hardware.types import Device, Hardware
 from rl_compat.units import format_bytes
 
 EXCLUSIVE = ("exclusive_process", "exclusive_thread")
-LOST = re.compile(r"GPU is lost|fall(?:en|s)? off the bus|fell off the bus|unable to determine the device handle", re.I)
-HUNG = re.compile(r"no answer within|timed out|did not answer", re.I)
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 NEEDED = re.compile(r"/dev/(nvidia[0-9]+|nvidiactl|nvidia-uvm|dxg)")
 UVM = "/dev/nvidia-uvm"
@@ -182,21 +181,6 @@ def _refused(hardware: Hardware, cards: list[Card]) -> Finding:
         *space,
         severity=Severity.WARNING if hardware.devices else Severity.FAILURE,
     )
-
-
-def check_card_health(hardware: Hardware) -> Iterator[Finding]:
-    """At most one finding about a card that stopped answering; `torch_driver` reports CUDA errors of listed cards."""
-    torch = hardware.software.torch
-    errors = [hardware.driver.nvml_error, *(text for text in hardware.warnings if text.startswith("NVML"))]
-    if torch and not hardware.devices:
-        errors.append(torch.cuda_error)
-    severity = Severity.WARNING if hardware.devices and torch and torch.cuda_available else Severity.FAILURE
-    for case, pattern, what in (("lost", LOST, "the driver lost a card"), ("hung", HUNG, "the driver does not answer")):
-        error = next((text for text in errors if text and pattern.search(text)), None)
-        if error is not None:
-            remedies = (remedy("read_xid"), remedy(f"restart_{case}"))
-            yield finding(f"gpu.{case}", f"{what}: {error}", *remedies, severity=severity)
-            return
 
 
 def _none(hardware: Hardware) -> Finding:

@@ -12,6 +12,7 @@ from rl_compat.hardware.gpu.kernel_view import (
     library_version,
     read_device_nodes,
     read_kernel_module,
+    read_xids,
 )
 from rl_compat.hardware.gpu.nvidia_smi import read_smi
 from rl_compat.hardware.gpu.nvml import LIBRARY_NOT_FOUND, NOT_INSTALLED, read_nvml, unanswered
@@ -58,6 +59,7 @@ def read_driver(
         closed_device_nodes=closed,
         cuda_library=cuda_library,
         cuda_library_version=of_library,
+        xids=read_xids(root),
     )
     return replace(reading, driver=driver)
 

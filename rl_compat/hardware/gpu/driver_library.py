@@ -67,6 +67,9 @@ FUNCTIONS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "nvmlDeviceGetMigMode": ("nvmlDeviceGetMigMode", (c_uint, c_uint)),
     "nvmlDeviceGetMaxMigDeviceCount": ("nvmlDeviceGetMaxMigDeviceCount", (c_uint,)),
     "nvmlDeviceGetMigDeviceHandleByIndex": ("nvmlDeviceGetMigDeviceHandleByIndex", (c_void_p,)),
+    "nvmlDeviceGetTotalEccErrors": ("nvmlDeviceGetTotalEccErrors", (c_ulonglong,)),
+    "nvmlDeviceGetRetiredPagesPendingStatus": ("nvmlDeviceGetRetiredPagesPendingStatus", (c_uint,)),
+    "nvmlDeviceGetRemappedRows": ("nvmlDeviceGetRemappedRows", (c_uint, c_uint, c_uint, c_uint)),
     "nvmlDeviceGetAttributes": ("nvmlDeviceGetAttributes_v2", (SliceAttributes,)),
 }
 "by the name in pynvml: the library's name, and the types of what it writes after its arguments"
@@ -101,7 +104,7 @@ class DriverLibrary:
             return text.value.decode(errors="replace")
         written = [kind() for kind in kinds]
         self._call(function, *arguments, *map(byref, written))
-        answers = tuple(item.value if isinstance(item, c_uint | c_int) else item for item in written)
+        answers = tuple(item.value if isinstance(item, c_uint | c_int | c_ulonglong) else item for item in written)
         return answers[0] if len(answers) == 1 else answers
 
     def _call(self, function: str, *arguments: Any) -> None:
@@ -118,6 +121,16 @@ class DriverLibrary:
             return f"NVML error {code}"
         entry.restype = c_char_p
         return (entry(code) or b"").decode(errors="replace") or f"NVML error {code}"
+
+    def nvmlDeviceGetRetiredPages(self, handle: c_void_p, cause: int) -> list[int]:  # noqa: N802
+        """Their addresses are not read: as many zeros as there are pages."""
+        count = c_uint(0)
+        try:
+            self._call("nvmlDeviceGetRetiredPages", handle, cause, byref(count), None)
+        except DriverLibraryError as error:
+            if error.code != INSUFFICIENT_SIZE:
+                raise
+        return [0] * count.value
 
     def nvmlDeviceGetComputeRunningProcesses(self, handle: c_void_p) -> list[RunningProcess]:  # noqa: N802
         return self._processes("nvmlDeviceGetComputeRunningProcesses", handle)

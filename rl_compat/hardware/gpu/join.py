@@ -22,7 +22,15 @@ CUDA_FACTS = (
     "shared_memory_optin_bytes",
     "bf16_native",
 )
-BOARD_FACTS = ("pci_bus_id", "processes", "compute_mode", "pcie_width", "pcie_width_max", "bar1_total_bytes")
+BOARD_FACTS = (
+    "pci_bus_id",
+    "processes",
+    "compute_mode",
+    "pcie_width",
+    "pcie_width_max",
+    "bar1_total_bytes",
+    "memory_health",
+)
 
 
 OTHER_VENDORS = ("AMD ", "Radeon", "Intel")

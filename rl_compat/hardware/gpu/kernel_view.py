@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from rl_compat.hardware.system.text_files import read_text
-from rl_compat.hardware.types import PciGpu
+from rl_compat.hardware.types import PciGpu, Xid
 
 NVIDIA_VENDOR = "0x10de"
 DISPLAY_CLASSES = ("0x0300", "0x0302")
@@ -19,6 +19,7 @@ AMD_CLASSES = (*DISPLAY_CLASSES, "0x0380", "0x1200")
 "also other display controllers and processing accelerators, such as Instinct cards"
 NODES = re.compile(r"nvidia[0-9]+|nvidiactl|nvidia-uvm|dxg")
 "what CUDA opens; `dxg` stands for all of them under WSL"
+XID = re.compile(r"NVRM: Xid \(PCI:([0-9a-fA-F:.]+)\): (\d+)")
 CUDA_LIBRARY = "libcuda.so.1"
 LIBRARY_FOLDERS = (
     "usr/lib/x86_64-linux-gnu",
@@ -90,6 +91,24 @@ def read_kernel_module(root: Path = Path("/")) -> tuple[str | None, str | None]:
         return None, None
     match = re.search(r"\s([0-9]{3,}(?:\.[0-9]+)+)\s", line + " ")
     return match.group(1) if match else None, "open" if "Open Kernel Module" in line else "proprietary"
+
+
+def read_xids(root: Path = Path("/")) -> tuple[Xid, ...] | None:
+    """The driver's errors in the kernel log, each once; None if this user may not read it."""
+    try:
+        log = os.open(root / "dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
+    except OSError:
+        return None
+    records: list[bytes] = []
+    try:
+        while record := os.read(log, 1 << 16):
+            records.append(record)
+    except OSError:  # the end of the log: the next record does not exist yet
+        pass
+    finally:
+        os.close(log)
+    found = XID.findall(b"\n".join(records).decode(errors="replace"))
+    return tuple(dict.fromkeys(Xid(bus_id=bus, number=int(number)) for bus, number in found))
 
 
 def find_cuda_library(environment: Mapping[str, str], root: Path = Path("/")) -> str | None:

@@ -9,10 +9,14 @@ from itertools import combinations
 from typing import Any
 
 from rl_compat.hardware.gpu.readings import NvmlDevice, NvmlLink, NvmlReading, NvmlSlice
-from rl_compat.hardware.types import Driver, Process
+from rl_compat.hardware.types import Driver, MemoryHealth, Process
 
 NOT_INSTALLED = "`nvidia-ml-py` is not installed"
 LIBRARY_NOT_FOUND = "NVML Shared Library Not Found"
+UNCORRECTED, VOLATILE = 1, 0
+"NVML's numbers for a kind of ECC error, and for the count since the driver was loaded"
+RETIREMENT_CAUSES = (0, 1)
+"several corrected errors, one uncorrected error"
 COMPUTE_MODES = {0: "default", 1: "exclusive_thread", 2: "prohibited", 3: "exclusive_process"}
 NVLINK_CAPABILITY = 2
 "NVML_P2P_CAPS_INDEX_NVLINK"
@@ -106,6 +110,23 @@ def _read_device(nvml: Any, handle: Any, index: int) -> NvmlDevice:
         pcie_width=_ask(nvml, nvml.nvmlDeviceGetCurrPcieLinkWidth, handle) or None,
         pcie_width_max=_ask(nvml, nvml.nvmlDeviceGetMaxPcieLinkWidth, handle) or None,
         bar1_total_bytes=bar1.bar1Total if bar1 else None,
+        memory_health=_read_health(nvml, handle),
+    )
+
+
+def _read_health(nvml: Any, handle: Any) -> MemoryHealth | None:
+    """Cards before Ampere retire pages, later ones replace rows. None for a card without ECC memory."""
+    errors = _ask(nvml, nvml.nvmlDeviceGetTotalEccErrors, handle, UNCORRECTED, VOLATILE)
+    pages = [_ask(nvml, nvml.nvmlDeviceGetRetiredPages, handle, cause) for cause in RETIREMENT_CAUSES]
+    rows = _ask(nvml, nvml.nvmlDeviceGetRemappedRows, handle)
+    if errors is None and rows is None and None in pages:
+        return None
+    corrected, uncorrected, pending, failed = rows or (0, 0, 0, 0)
+    return MemoryHealth(
+        uncorrected_errors=errors,
+        retired_pages=corrected + uncorrected + sum(len(found or ()) for found in pages),
+        repair_pending=bool(pending or _ask(nvml, nvml.nvmlDeviceGetRetiredPagesPendingStatus, handle)),
+        repair_failed=bool(failed),
     )
 
 

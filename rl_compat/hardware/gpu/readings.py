@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from rl_compat.hardware.types import Driver, Process, TorchBuild
+from rl_compat.hardware.types import Driver, MemoryHealth, Process, TorchBuild
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +37,7 @@ class NvmlDevice:
     pcie_width: int | None = None
     pcie_width_max: int | None = None
     bar1_total_bytes: int | None = None
+    memory_health: MemoryHealth | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ from rl_compat.doctor.table import CHECKS
 from rl_compat.doctor.verdict import judge
 from rl_compat.hardware.gpu.join import set_apart_other_vendors
 from rl_compat.hardware.recording import load_recording, save_recording
-from rl_compat.hardware.types import Device, Driver, Hardware, PciGpu, Process, TorchBuild
+from rl_compat.hardware.types import Device, Driver, Hardware, MemoryHealth, PciGpu, Process, TorchBuild, Xid
 
 SECOND = "GPU-21111111-2222-3333-4444-555555555555"
 NODES = ("/dev/nvidia0", "/dev/nvidiactl", "/dev/nvidia-uvm")
@@ -419,3 +419,59 @@ def test_the_variables_of_rocm_select_no_nvidia_card() -> None:
     hardware = replace(recorded("rtx3090"), environment={"HIP_VISIBLE_DEVICES": "1"})
 
     assert "environment.hip_not_read" in {finding.id for finding in findings_of(run_checks(CHECKS, hardware))}
+
+
+def with_health(*healths: MemoryHealth | None, xids: tuple[Xid, ...] = ()) -> Hardware:
+    base = recorded("rtx4090_two")
+    devices = tuple(replace(device, memory_health=it) for device, it in zip(base.devices, healths, strict=True))
+    return replace(base, devices=devices, driver=replace(base.driver, xids=xids))
+
+
+@pytest.mark.parametrize(
+    ("health", "severity", "part"),
+    [
+        (MemoryHealth(uncorrected_errors=2, retired_pages=1), Severity.WARNING, "2 uncorrected"),
+        (MemoryHealth(uncorrected_errors=0, retired_pages=3, repair_pending=True), Severity.WARNING, "3 retired"),
+        (MemoryHealth(uncorrected_errors=0, retired_pages=64), Severity.WARNING, "64 retired"),
+        (MemoryHealth(repair_failed=True), Severity.WARNING, "cuda:0"),
+        (MemoryHealth(uncorrected_errors=0, retired_pages=3), Severity.NOTE, "3 retired"),
+        (MemoryHealth(uncorrected_errors=0, retired_pages=0), None, ""),
+        (None, None, ""),
+    ],
+)
+def test_a_card_with_memory_errors_is_named_and_avoided(health, severity, part) -> None:
+    hardware = with_health(health, MemoryHealth(uncorrected_errors=0, retired_pages=0))
+
+    finding = found(check_gpu, hardware).get("gpu.memory_errors")
+
+    assert (finding and finding.severity) == severity
+    if finding is not None and severity is Severity.WARNING:
+        assert part in finding.what
+        assert finding.remedies[0].commands == (f"export CUDA_VISIBLE_DEVICES={hardware.devices[1].uuid}",)
+
+
+def test_a_card_with_an_error_in_the_kernel_log_is_named_and_avoided() -> None:
+    bus = (with_health(None, None).devices[1].pci_bus_id or "").removeprefix("0000").partition(".")[0]
+    hardware = with_health(None, None, xids=(Xid(bus_id=bus, number=79), Xid(bus_id="0000:ff:00", number=48)))
+
+    finding = found(check_gpu, hardware)["gpu.xid"]
+
+    assert (finding.severity, finding.affects) == (Severity.WARNING, ("cuda:1", "training"))
+    assert "Xid 79" in finding.what
+    assert finding.remedies[0].commands == (f"export CUDA_VISIBLE_DEVICES={hardware.devices[0].uuid}",)
+
+
+def test_an_error_of_a_program_is_no_error_of_the_card() -> None:
+    bus = (with_health(None, None).devices[1].pci_bus_id or "").removeprefix("0000").partition(".")[0]
+
+    assert "gpu.xid" not in found(check_gpu, with_health(None, None, xids=(Xid(bus_id=bus, number=31),)))
+
+
+@pytest.mark.parametrize("error", ["GPU is lost", "Unknown Error", "Insufficient Permissions", "GPU requires reset"])
+def test_a_card_that_nvml_cannot_read_is_named_while_the_others_work(error: str) -> None:
+    hardware = replace(recorded("rtx3090"), warnings=(f"NVML cannot read GPU 1: {error}",))
+
+    findings = [finding for finding in check_gpu(hardware) if finding.severity >= Severity.WARNING]
+
+    assert [finding.severity for finding in findings] == [Severity.WARNING]
+    assert error in findings[0].what

@@ -15,11 +15,13 @@ from rl_compat.hardware.gpu.driver import read_driver
 from rl_compat.hardware.gpu.kernel_view import (
     find_cuda_library,
     library_version,
+    read_amd_gpus,
     read_device_nodes,
     read_kernel_module,
     read_pci_gpus,
+    read_xids,
 )
-from rl_compat.hardware.types import PciGpu
+from rl_compat.hardware.types import PciGpu, Xid
 
 ELF = b"\x7fELF" + (b"\x02" if struct.calcsize("P") == 8 else b"\x01")
 OTHER_ELF = b"\x7fELF" + (b"\x01" if struct.calcsize("P") == 8 else b"\x02")
@@ -156,3 +158,30 @@ def test_the_librarys_version_and_the_modules_are_kept_apart(tmp_path: Path) -> 
     refusing = FakeNvml(error="Driver Not Loaded")
     driver = read_driver({}, root=tmp_path, library=refusing, programs=[], libraries=[]).driver
     assert (driver.version, driver.module_version) == ("470.86", "470.86")
+
+
+def test_the_errors_of_the_driver_are_read_from_the_kernel_log_once_each(tmp_path: Path) -> None:
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev/kmsg").write_text(
+        "6,1,100,-;usb 1-1: new device\n"
+        "3,2,200,-;NVRM: Xid (PCI:0000:65:00): 79, pid=1234, GPU has fallen off the bus.\n"
+        "3,3,300,-;NVRM: Xid (PCI:0000:65:00): 79, pid=1234, GPU has fallen off the bus.\n"
+        "3,4,400,-;NVRM: Xid (PCI:0000:01:00): 31, pid=99, name=python, MMU Fault\n"
+    )
+
+    assert read_xids(tmp_path) == (Xid(bus_id="0000:65:00", number=79), Xid(bus_id="0000:01:00", number=31))
+    assert read_xids(tmp_path / "elsewhere") is None
+
+
+def test_amd_cards_on_the_bus_are_named_and_other_devices_are_not(tmp_path: Path) -> None:
+    for slot, vendor, kind in (
+        ("03", "0x1002", "0x038000"),
+        ("04", "0x1002", "0x040300"),
+        ("05", "0x8086", "0x030000"),
+    ):
+        folder = tmp_path / f"sys/bus/pci/devices/0000:{slot}:00.0"
+        folder.mkdir(parents=True)
+        for name, text in (("vendor", vendor), ("class", kind), ("device", "0x740f")):
+            (folder / name).write_text(text + "\n")
+
+    assert read_amd_gpus(tmp_path) == ("AMD GPU 740f",)

@@ -7,7 +7,7 @@ import os
 from fakes.nvml import FakeGpu, FakeNvml
 
 from rl_compat.hardware.gpu.nvml import cuda_version_text, read_nvml
-from rl_compat.hardware.types import Process
+from rl_compat.hardware.types import MemoryHealth, Process
 
 
 def test_a_card_is_read_with_driver_and_processes() -> None:
@@ -69,3 +69,17 @@ def test_mig_slices_are_read_with_their_profile_and_memory() -> None:
     assert device.mig_enabled
     assert (found.uuid, found.profile, found.num_multiprocessors) == ("MIG-7", "1g.5gb", 14)
     assert (found.memory_total_bytes, found.memory_free_bytes) == (50, 40)
+
+
+def test_errors_and_repairs_of_the_memory_are_read_of_old_and_new_cards() -> None:
+    old = FakeGpu("Tesla P40", ecc_errors=3, retired=(1, 2))
+    new = FakeGpu("NVIDIA A100-SXM4-40GB", ecc_errors=0, remapped=(4, 1, 1, 0))
+    gaming = FakeGpu("NVIDIA GeForce RTX 3090")
+
+    reading = read_nvml(FakeNvml([old, new, gaming]))
+
+    assert [device.memory_health for device in reading.devices] == [
+        MemoryHealth(uncorrected_errors=3, retired_pages=3, repair_pending=True),
+        MemoryHealth(uncorrected_errors=0, retired_pages=5, repair_pending=True),
+        None,
+    ]
