@@ -10,8 +10,8 @@ from typing import Any
 
 from rl_compat.config.settings import settings
 from rl_compat.config.types import RunConfig
-from rl_compat.config.values import Mismatch, coerce, violations
-from rl_compat.errors import ConfigError, check_type, did_you_mean
+from rl_compat.config.values import Mismatch, choices_of, coerce, violations
+from rl_compat.errors import ConfigError, check_type, did_you_mean, nearest
 
 
 @cache
@@ -40,11 +40,14 @@ def values_of_options(
 
 def check_section(section: str, values: Any) -> None:
     """Raise ConfigError, with its key, for a value of a section's dataclass that its setting does not allow."""
-    check_type(section, values, type(getattr(RunConfig(), section)))
-    for key, setting in settings().items():
+    kind = type(getattr(RunConfig(), section))
+    names = choices_of(settings()[f"{section}.name"].hint) if f"{section}.name" in settings() else ()
+    close = values if values in names else nearest(str(values), names)
+    check_type(section, values, kind, hint=f'write `{kind.__name__}(name="{close}")`' if close else None)
+    for key in settings():
         name = key.removeprefix(f"{section}.")
-        for words in violations(attrgetter(name)(values), setting.annotation) if name != key else ():
-            raise ConfigError(f"`{key}` {words}")
+        if name != key:
+            checked_value(key, attrgetter(name)(values), key=key)
 
 
 def checked_value(name: str, value: Any, *, key: str) -> Any:

@@ -12,7 +12,7 @@ from rl_compat.config.arguments import Argument, split_argument
 from rl_compat.errors import ConfigError
 from rl_compat.verl.command import Program, read_arguments, split_program
 from rl_compat.verl.shell.scope import mark_of, without_unset
-from rl_compat.verl.shell.script import ReadScript, Started, read_script
+from rl_compat.verl.shell.script import ReadScript, Started
 from rl_compat.verl.translate import is_key
 
 TRAINERS = ("main_ppo", "main_dapo", "fully_async_main", "main_ppo_split")
@@ -40,7 +40,7 @@ def read_training(text: str, *, name: str, folder: Path, words: Sequence[str]) -
         raise _nothing_found(name, script.started)
     chosen = found[0]
     given, told = [*chosen.program.arguments], [*script.notes]
-    if words and not script.reads_arguments:
+    if words and not script.scope.reads_arguments:
         given += words
         told.append(f"`{name}` does not pass on its arguments; {_quoted(words)} added to its command")
     arguments, notes = read_arguments([_without_marks(word) for word in given], folders=[folder, Path.cwd()])
@@ -57,7 +57,8 @@ def read_training(text: str, *, name: str, folder: Path, words: Sequence[str]) -
 def _read(text: str, name: str, folder: Path, words: Sequence[str]) -> tuple[ReadScript, list[TrainingCommand]]:
     """The script read with undecidable conditions as false, or as true if it would otherwise train nothing."""
     for doubtful in (False, True):
-        script = read_script(text, name=name, arguments=words, environment=os.environ, folder=folder, doubtful=doubtful)
+        script = ReadScript(name=name, arguments=words, environment=os.environ, folder=folder, doubtful=doubtful)
+        script.run(text)
         found = [training for started in script.started if (training := _training(started)) is not None]
         if found:
             break

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rl_compat.verl.shell.script import read_script
+from rl_compat.verl.shell.script import ReadScript
 
 
 @pytest.fixture(scope="session")
@@ -15,7 +15,8 @@ def read_words() -> Callable[[str, Sequence[str]], list[str]]:
     """The words that a script gives to its last command, the command's name left out."""
 
     def read(text: str, arguments: Sequence[str]) -> list[str]:
-        script = read_script(text, name="s", arguments=arguments, environment={}, folder=Path())
+        script = ReadScript(name="s", arguments=arguments, environment={}, folder=Path())
+        script.run(text)
         return list(script.started[-1].words[1:])
 
     return read

@@ -10,7 +10,7 @@ CORRECTION = "algorithm.rollout_correction"
 LEVELS = ("token", "sequence")
 OLD_REJECTIONS = {"token": "token_k1", "sequence": "seq_sum_k1", "geometric": "seq_mean_k1"}
 "names until verl 0.7.0, with bounds on the ratio itself"
-LOSS_TYPES = {"ppo_clip": "ppo_clip", "reinforce": "reinforce"}
+LOSS_TYPES = ("ppo_clip", "reinforce")
 NOT_GIVEN = "`rollout_is` is not given"
 
 
@@ -69,15 +69,6 @@ def rejection_bound(key: str, value: Any, given: Given) -> Outcome:
     if given.get(f"{CORRECTION}.rollout_rs") is None:
         return no_effect("`rollout_rs` is not given")
     return no_effect("`rollout_rs_threshold` is the bound") if value is None else _part_of_rules(given)
-
-
-def veto(key: str, value: Any, given: Given) -> Outcome:
-    """`rollout_token_veto_threshold` of older releases."""
-    if value is None:
-        return no_effect("off")
-    return refused(
-        "no response is excluded because of one token's ratio", hint="use `rollout_rs=seq_max_k2` with a bound"
-    )
 
 
 def bypass(key: str, value: Any, given: Given) -> Outcome:

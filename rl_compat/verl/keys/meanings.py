@@ -42,12 +42,6 @@ def rollout_engine(key: str, value: Any, given: Given) -> Outcome:
     return translated({"rollout.engine": "auto"}, reason, warn=value != "vllm")
 
 
-def disable_logprobs(key: str, value: Any, given: Given) -> Outcome:
-    """A key of a widely copied command that no release of verl has."""
-    reason = "not a key of verl; the log-probability of each sampled token is always recorded, at no cost"
-    return no_effect(reason, warn=True)
-
-
 def validation_temperature(key: str, value: Any, given: Given) -> Outcome:
     """A sampling setting of validation, unless validation is greedy."""
     if given.get("actor_rollout_ref.rollout.val_kwargs.do_sample") is False:
@@ -141,12 +135,6 @@ def token_budget(key: str, value: Any, given: Given) -> Outcome:
     if parts > 1:
         reason = f"{value} tokens on each of {parts} devices that share a sequence"
     return translated({"plan.max_tokens_per_micro_batch": value * parts}, reason)
-
-
-def dynamic_batches(key: str, value: Any, given: Given) -> Outcome:
-    """Whether micro-batches are filled by tokens."""
-    always = "micro-batches are always filled by tokens; without a budget the planner sets one"
-    return no_effect(always if value else "micro-batches are filled up to `plan.micro_batch_size`")
 
 
 def uses_dynamic_batches(role: str, given: Given) -> bool:

@@ -92,23 +92,13 @@ def loss_aggregation(key: str, value: Any, given: Given) -> Outcome:
 def use_kl_in_reward(key: str, value: Any, given: Given) -> Outcome:
     """A KL penalty in the reward, with the estimator of `kl_penalty`, without `+`, since a reward has no gradient."""
     kind = str(given.get("algorithm.kl_penalty") or "kl").removesuffix("+")
-    return kl_term("algorithm.kl_in_reward", kind if value else "none")
-
-
-def kl_penalty(key: str, value: Any, given: Given) -> Outcome:
-    """The estimator of the KL penalty in the reward."""
-    return use_kl_in_reward(key, True, given)
+    return kl_term("algorithm.kl_in_reward", kind if given.get("algorithm.use_kl_in_reward") else "none")
 
 
 def use_kl_loss(key: str, value: Any, given: Given) -> Outcome:
     """A KL term in the loss, with the estimator of `kl_loss_type`."""
     kind = given.get(f"{ACTOR}.kl_loss_type") or "low_var_kl"
-    return kl_term("algorithm.kl_loss", kind if value else "none")
-
-
-def kl_loss_type(key: str, value: Any, given: Given) -> Outcome:
-    """The estimator of the KL term in the loss."""
-    return use_kl_loss(key, True, given)
+    return kl_term("algorithm.kl_loss", kind if given.get(f"{ACTOR}.use_kl_loss") else "none")
 
 
 def clip_ratio(key: str, value: Any, given: Given) -> Outcome:
@@ -128,13 +118,6 @@ def clip_ratio_low(key: str, value: Any, given: Given) -> Outcome:
     if value > 1 and given.get(LOSS_MODE) not in ("geo_mean", "dppo_kl"):
         return translated({"algorithm.clip_low": 1.0}, "a ratio is never below 0, so 1 has the same effect")
     return honoured("algorithm.clip_low", value)
-
-
-def filter_groups(key: str, value: Any, given: Given) -> Outcome:
-    """DAPO's dynamic sampling."""
-    return translated(
-        {"algorithm.dynamic_sampling": value}, "prompts whose responses all have the same reward are replaced"
-    )
 
 
 def filter_rounds(key: str, value: Any, given: Given) -> Outcome:

@@ -4,19 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from rl_compat.errors import quoted
 from rl_compat.verl.keys.rules import Given, Outcome, no_effect, refused, translated
 
 FUNCTIONS = ("reward.custom_reward_function", "custom_reward_function")
-MANAGERS = ("reward.reward_manager.name", "reward_manager.name", "reward_model.reward_manager")
+MANAGERS = ("naive", "dapo", "gdpo", "prime")
 MODELS = {"reward.reward_model": "model_path", "reward_model": "model.path"}
 "the switch of a reward model, and its path"
-PLAIN_MANAGERS = {
-    "naive": "every response is scored",
-    "dapo": "every response is scored; `overlong_buffer` has the penalty",
-    "gdpo": "every response is scored; `adv_estimator=gdpo` compares the parts",
-    "prime": "`reward.num_processes` scores in several processes",
-}
 
 
 def custom_reward(key: str, value: Any, given: Given) -> Outcome:
@@ -39,15 +32,6 @@ def _as_text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def manager(key: str, value: Any, given: Given) -> Outcome:
-    """The reward manager."""
-    if value is None:
-        return no_effect("every response is scored")
-    if value not in PLAIN_MANAGERS:
-        return refused(f"the managers are {quoted(PLAIN_MANAGERS)}", hint="use `reward.functions=file.py:function`")
-    return no_effect(PLAIN_MANAGERS[value])
-
-
 def overlong(key: str, value: Any, given: Given) -> Outcome:
     """A part of `overlong_buffer`: `enable`, `len`, `penalty_factor` or `log`."""
     section, _, name = key.rpartition(".")
@@ -55,8 +39,8 @@ def overlong(key: str, value: Any, given: Given) -> Outcome:
         return translated({"reward.overlong_buffer": 0}, "no penalty")
     if not given.get(f"{section}.enable"):
         return no_effect(f"`{section}.enable` is not true")
-    names = [str(given.get(key)) for key in MANAGERS if given.get(key)]
-    if "dapo" not in names:
+    keys = ("reward.reward_manager.name", "reward_manager.name", "reward_model.reward_manager")
+    if "dapo" not in [given.get(key) for key in keys]:
         hint = "set `reward.reward_manager.name=dapo`, or `reward.overlong_buffer`"
         return no_effect(f"as in verl, only the manager `dapo` reads it; {hint}", warn=True)
     length = given.get(f"{section}.len")

@@ -147,8 +147,8 @@ BATCHES: Mapping[str, Rule] = {
             "max_token_len_per_gpu": meanings.token_budget,
         }.items()
     },
-    "use_dynamic_bsz": meanings.dynamic_batches,
-    "log_prob_use_dynamic_bsz": meanings.dynamic_batches,
+    **inert("micro-batches are always filled by tokens, within a given size", "use_dynamic_bsz"),
+    **inert("micro-batches are always filled by tokens, within a given size", "log_prob_use_dynamic_bsz"),
 }
 
 LEARNER: Mapping[str, Rule] = {
@@ -193,7 +193,7 @@ ACTOR_ONLY: Mapping[str, Rule] = {
     "use_kl_loss": policy.use_kl_loss,
     **{
         name: where(KL_LOSS, rule, otherwise=f"`use_kl_loss` is not true; add `{KL_LOSS}=true`", warn=True)
-        for name, rule in {"kl_loss_type": policy.kl_loss_type, "kl_loss_coef": same("algorithm.kl_loss_coef")}.items()
+        for name, rule in {"kl_loss_type": policy.use_kl_loss, "kl_loss_coef": same("algorithm.kl_loss_coef")}.items()
     },
     "policy_loss.loss_mode": policy.loss_mode,
     "policy_loss.clip_cov_ratio": same("algorithm.clip_cov.fraction"),

@@ -29,7 +29,7 @@ ROLLOUT: Mapping[str, Rule] = {
     "max_model_len": same("rollout.max_model_len"),
     "ignore_eos": only((False,), "responses end at the end token"),
     "nnodes": only((0,), "generation and training use the same devices"),
-    "disable_logprobs": meanings.disable_logprobs,
+    "disable_logprobs": other_than((), "not a key of verl; the log-probability of each token is always recorded"),
     "val_kwargs.temperature": meanings.validation_temperature,
     "val_kwargs.do_sample": meanings.validation_sampling,
     "val_kwargs.n": other_than((1,), "validation generates one response per prompt"),

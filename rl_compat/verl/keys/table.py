@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from rl_compat.errors import quoted
 from rl_compat.verl.keys import correction, meanings, policy, reward
 from rl_compat.verl.keys.role_keys import PROFILER, ROLES
 from rl_compat.verl.keys.rollout_keys import NO_TOOLS, ROLLOUT
@@ -65,14 +66,14 @@ ALGORITHM: Mapping[str, Rule] = {
     **{
         name: where(KL_IN_REWARD, rule, otherwise=NO_KL_IN_REWARD, warn=True)
         for name, rule in {
-            "kl_penalty": policy.kl_penalty,
+            "kl_penalty": policy.use_kl_in_reward,
             "kl_ctrl.type": same("algorithm.kl_controller.type"),
             "kl_ctrl.kl_coef": same("algorithm.kl_coef"),
             "kl_ctrl.horizon": same("algorithm.kl_controller.horizon"),
             "kl_ctrl.target_kl": same("algorithm.kl_controller.target"),
         }.items()
     },
-    "filter_groups.enable": policy.filter_groups,
+    "filter_groups.enable": same("algorithm.dynamic_sampling", reason="groups of one reward are replaced"),
     "filter_groups.metric": where(
         FILTER, other_than(policy.WHOLE_REWARD, "responses are compared by their whole reward"), otherwise=NO_FILTER
     ),
@@ -89,7 +90,7 @@ ALGORITHM: Mapping[str, Rule] = {
     "rollout_correction.rollout_rs": correction.rejection,
     "rollout_correction.rollout_rs_threshold": correction.rejection_bound,
     "rollout_correction.rollout_rs_threshold_lower": correction.rejection_bound,
-    "rollout_correction.rollout_token_veto_threshold": correction.veto,
+    **off("use `rollout_rs=seq_max_k2` with a bound", "rollout_correction.rollout_token_veto_threshold"),
     "rollout_correction.bypass_mode": correction.bypass,
     "rollout_correction.loss_type": correction.loss_type,
     "rollout_correction.use_policy_gradient": correction.loss_type,
@@ -101,8 +102,10 @@ CUSTOM_REWARD: Mapping[str, Rule] = {
     "reward_kwargs": reward.reward_argument,
     "reward_kwargs.*": reward.reward_argument,
 }
+NO_MANAGER = f"the managers are {quoted(reward.MANAGERS)}; {OWN_REWARD}"
+MANAGERS = only((None, *reward.MANAGERS), "every response is scored", otherwise=NO_MANAGER)
 MANAGER: Mapping[str, Rule] = {
-    "name": reward.manager,
+    "name": MANAGERS,
     "source": only(("register",), "built in", otherwise=OWN_REWARD),
 }
 REWARD_ARGUMENTS: Mapping[str, Rule] = {
@@ -125,7 +128,7 @@ REWARD: Mapping[str, Rule] = {
     **inert(NO_REWARD_SERVER, "reward.reward_model.*"),
     "reward_model.enable": reward.reward_model,
     "reward_model.model.path": reward.reward_model,
-    "reward_model.reward_manager": reward.manager,
+    "reward_model.reward_manager": MANAGERS,
     "reward_model.overlong_buffer.*": reward.overlong,
     **under("reward_model.reward_kwargs", REWARD_ARGUMENTS),
     **inert(NO_REWARD_SERVER, "reward_model.*"),

@@ -19,7 +19,7 @@ from rl_compat.verl.shell.syntax import Simple, parse_script
 from rl_compat.verl.shell.tests import decide
 
 if TYPE_CHECKING:
-    from rl_compat.verl.shell.script import Reader
+    from rl_compat.verl.shell.script import ReadScript
 
 
 class Stop(Exception):  # noqa: N818
@@ -32,33 +32,33 @@ class Stop(Exception):  # noqa: N818
         "whether a script stops because something is missing"
 
 
-Builtin = Callable[["Reader", list[str], int], "bool | None"]
+Builtin = Callable[["ReadScript", list[str], int], "bool | None"]
 "executes a builtin, given its words and line, and returns its status; None if unknown"
 
 
-def _test(shell: Reader, words: list[str], line: int) -> bool | None:
+def _test(shell: ReadScript, words: list[str], line: int) -> bool | None:
     return decide(words[:-1] if words[-1:] == ["]"] else words, patterns=False, doubtful=shell.doubtful)
 
 
-def _change_folder(shell: Reader, words: list[str], line: int) -> bool | None:
+def _change_folder(shell: ReadScript, words: list[str], line: int) -> bool | None:
     target = next((word for word in words if word != "--"), str(Path.home()))
     shell.cwd = shell.cwd / target
     return True
 
 
-def _print_folder(shell: Reader, words: list[str], line: int) -> bool | None:
+def _print_folder(shell: ReadScript, words: list[str], line: int) -> bool | None:
     shell.print(str(shell.cwd.resolve()))
     return True
 
 
 def _stop(kind: str) -> Builtin:
-    def builtin(shell: Reader, words: list[str], line: int) -> bool | None:
+    def builtin(shell: ReadScript, words: list[str], line: int) -> bool | None:
         raise Stop(kind, words)
 
     return builtin
 
 
-def _shift(shell: Reader, words: list[str], line: int) -> bool | None:
+def _shift(shell: ReadScript, words: list[str], line: int) -> bool | None:
     number = int(words[0]) if words and words[0].isdigit() else 1
     enough = number <= len(shell.scope.arguments)
     if enough:
@@ -66,20 +66,20 @@ def _shift(shell: Reader, words: list[str], line: int) -> bool | None:
     return enough
 
 
-def _set(shell: Reader, words: list[str], line: int) -> bool | None:
+def _set(shell: ReadScript, words: list[str], line: int) -> bool | None:
     if "--" in words:
         shell.scope.arguments = words[words.index("--") + 1 :]
     return True
 
 
-def _unset(shell: Reader, words: list[str], line: int) -> bool | None:
+def _unset(shell: ReadScript, words: list[str], line: int) -> bool | None:
     for word in words:
         shell.scope.variables.pop(word, None)
         shell.scope.environment = {name: text for name, text in shell.scope.environment.items() if name != word}
     return True
 
 
-def _source(shell: Reader, words: list[str], line: int) -> bool | None:
+def _source(shell: ReadScript, words: list[str], line: int) -> bool | None:
     path = shell.find(words[0]) if words else None
     if path is None:
         shell.note(line, f"`{' '.join(words)}` is missing and is skipped")
@@ -88,26 +88,26 @@ def _source(shell: Reader, words: list[str], line: int) -> bool | None:
     return True
 
 
-def _evaluate(shell: Reader, words: list[str], line: int) -> bool | None:
+def _evaluate(shell: ReadScript, words: list[str], line: int) -> bool | None:
     body = parse_script(" ".join(words), shell.name)
     return shell.body([replace(node, line=line) if isinstance(node, Simple) else node for node in body])
 
 
-def _execute(shell: Reader, words: list[str], line: int) -> bool | None:
+def _execute(shell: ReadScript, words: list[str], line: int) -> bool | None:
     if not words:
         return True
     shell.command(words, line, {})
     raise Stop("exit")
 
 
-def _read(shell: Reader, words: list[str], line: int) -> bool | None:
+def _read(shell: ReadScript, words: list[str], line: int) -> bool | None:
     for word in words:
         if re.fullmatch(r"[A-Za-z_]\w*", word):
             shell.scope.variables[word] = unknown("`read` gets its value when the script runs")
     return None
 
 
-def _nothing(shell: Reader, words: list[str], line: int) -> bool | None:
+def _nothing(shell: ReadScript, words: list[str], line: int) -> bool | None:
     return True
 
 

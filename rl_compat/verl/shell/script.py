@@ -8,7 +8,7 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from pathlib import Path
 
 from rl_compat.errors import ConfigError
@@ -59,39 +59,6 @@ class Started:
     "variables set only for this program"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadScript:
-    """The result of reading a script."""
-
-    started: Sequence[Started]
-    exported: Mapping[str, str]
-    notes: Sequence[str]
-    reads_arguments: bool
-
-
-def read_script(
-    text: str,
-    *,
-    name: str,
-    arguments: Sequence[str],
-    environment: Mapping[str, str],
-    folder: Path,
-    doubtful: bool = False,
-) -> ReadScript:
-    """Follow a script with these arguments and environment; other scripts are searched in `folder`.
-
-    A condition that only a run can decide counts as `doubtful`. Raises ConfigError if the text is not a shell script.
-    """
-    reader = Reader(name=name, folder=folder, environment=environment, arguments=arguments, doubtful=doubtful)
-    reader.run(text)
-    return ReadScript(
-        started=reader.started,
-        exported=reader.exported,
-        notes=list(dict.fromkeys(reader.notes)),
-        reads_arguments=reader.scope.reads_arguments,
-    )
-
-
 @dataclass(slots=True)
 class Output:
     """The output of a script in `$(…)`, and why it is unknown."""
@@ -100,25 +67,34 @@ class Output:
     unknown: str | None = None
 
 
-class Reader:
-    def __init__(
-        self, *, name: str, folder: Path, environment: Mapping[str, str], arguments: Sequence[str], doubtful: bool
-    ) -> None:
-        self.scope = Scope(environment=environment, substitute=self._substitute, script=name, arguments=list(arguments))
-        self.scope.variables["BASH_SOURCE"] = [str(folder / name)]
+@dataclass(slots=True, kw_only=True)
+class ReadScript:
+    """A script that is followed: what it started, and the state of its shell."""
+
+    name: str
+    folder: Path
+    "where other scripts are searched"
+    environment: InitVar[Mapping[str, str]]
+    arguments: InitVar[Sequence[str]]
+    doubtful: bool = False
+    "what a condition counts as that only a run can decide"
+    scope: Scope = field(init=False)
+    started: list[Started] = field(default_factory=list)
+    exported: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    num_commands: int = 0
+    line: int = 1
+    cwd: Path = field(default_factory=Path.cwd)
+    functions: dict[str, Body] = field(default_factory=dict)
+    output: Output | None = None
+    depth: int = 0
+
+    def __post_init__(self, environment: Mapping[str, str], arguments: Sequence[str]) -> None:
+        self.scope = Scope(
+            environment=environment, substitute=self._substitute, script=self.name, arguments=list(arguments)
+        )
+        self.scope.variables["BASH_SOURCE"] = [str(self.folder / self.name)]
         self.scope.variables["RANDOM"] = unknown("`$RANDOM` is different each time")
-        self.started: list[Started] = []
-        self.exported: dict[str, str] = {}
-        self.notes: list[str] = []
-        self.num_commands = 0
-        self.line = 1
-        self.name = name
-        self.doubtful = doubtful
-        self.folder = folder
-        self.cwd = Path.cwd()
-        self.functions: dict[str, Body] = {}
-        self.output: Output | None = None
-        self.depth = 0
 
     def run(self, text: str) -> None:
         """Follow a script to its end. Raises ConfigError."""
@@ -350,7 +326,7 @@ class Reader:
             if path is None:
                 return False
             text, name, arguments = path.read_text(encoding="utf-8", errors="replace"), path.name, others[1:]
-        inner = Reader(
+        inner = ReadScript(
             name=name,
             folder=self.folder,
             environment={**self.scope.environment, **self.exported},
@@ -408,4 +384,6 @@ class Reader:
             self.output.unknown = why
 
     def note(self, line: int, text: str) -> None:
-        self.notes.append(f"`{self.name}` line {line}: {text}")
+        note = f"`{self.name}` line {line}: {text}"
+        if note not in self.notes:
+            self.notes.append(note)

@@ -12,7 +12,7 @@ from fakes.facts import facts
 
 from rl_compat.errors import ConfigError
 from rl_compat.verl.shell.scope import mark_of
-from rl_compat.verl.shell.script import ReadScript, read_script
+from rl_compat.verl.shell.script import ReadScript
 
 SCRIPTS = {
     "continued lines": """
@@ -163,9 +163,9 @@ ARGUMENTS = ["first argument", "x=1"]
 
 
 def read(text: str, *arguments: str, folder: Path = Path(), doubtful: bool = False, **environment: str) -> ReadScript:
-    return read_script(
-        text, name="run.sh", arguments=arguments, environment=environment, folder=folder, doubtful=doubtful
-    )
+    script = ReadScript(name="run.sh", arguments=arguments, environment=environment, folder=folder, doubtful=doubtful)
+    script.run(text)
+    return script
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
