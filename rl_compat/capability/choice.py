@@ -31,6 +31,14 @@ class Choice:
     "the user set this value"
 
 
+class ImpossibleSettingError(HardwareError):
+    """A value that cannot work here. `offers` are the settings of those that can, the best first."""
+
+    def __init__(self, message: str, *, offers: Sequence[str] = (), hint: str | None = None) -> None:
+        super().__init__(message, hint=hint or (f"set `{offers[0]}`" if offers else None))
+        self.offers = tuple(offers)
+
+
 def choose(
     key: str,
     candidates: Sequence[str],
@@ -66,9 +74,8 @@ def _asked(key: str, asked: str, candidates: Sequence[str], against: Reasons, un
     reasons = against(asked)
     if reasons:
         possible = [value for value in candidates if value != asked and not against(value)]
-        offer = next((value for value in possible if not unwise(value)), possible[0] if possible else None)
-        hint = f"set `{key}={offer}`" if offer else None
-        raise HardwareError(f"`{key}={asked}` {'; '.join(reasons)}", hint=hint)
+        offers = [f"{key}={value}" for value in sorted(possible, key=lambda value: bool(unwise(value)))]
+        raise ImpossibleSettingError(f"`{key}={asked}` {'; '.join(reasons)}", offers=offers)
     others = tuple(
         _rejected(value, against(value) + unwise(value), otherwise=f"`{key}={asked}` is set")
         for value in candidates

@@ -45,6 +45,11 @@ def on_cpu(hardware: Hardware) -> bool:
     return not hardware.devices
 
 
+def device_bytes(hardware: Hardware) -> int:
+    """Total memory of the device, or of the host when the CPU computes."""
+    return hardware.devices[0].memory_total_bytes if hardware.devices else hardware.host.ram_limit_bytes
+
+
 def has_unified_memory(hardware: Hardware) -> bool:
     """Whether the devices compute in the host's memory, so that nothing can be offloaded from one to the other."""
     return on_cpu(hardware) or any(device.compute_capability in UNIFIED for device in hardware.devices)

@@ -7,14 +7,20 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 from rl_compat.capability.choice import Choice
-from rl_compat.capability.devices import against_torch, emulated_on_cpu, has_unified_memory, on_cpu, unified_free_bytes
+from rl_compat.capability.devices import (
+    against_torch,
+    device_bytes,
+    emulated_on_cpu,
+    has_unified_memory,
+    on_cpu,
+    unified_free_bytes,
+)
 from rl_compat.capability.optimizers import STATE_BYTES, host_budget_bytes
 from rl_compat.config.types import RolloutConfig
 from rl_compat.errors import ConfigError, HardwareError
 from rl_compat.hardware.types import Hardware
 from rl_compat.planning.choices import Chooser
 from rl_compat.planning.memory.request import Levels, MemoryProblem, MemoryRequest, Room, Wanted
-from rl_compat.planning.memory.share import engine_room_bytes, with_share
 from rl_compat.planning.profile import Profile, match_profile
 from rl_compat.planning.types import TRAINED_ROLES, DType
 from rl_compat.planning.workload import Requests, Workload
@@ -61,7 +67,10 @@ def decide(
         requests=requests, workload=workload, hardware=selected, profile=profile, engine=engine
     ).everything()
     share = requests.rollout.gpu_memory_utilization
-    request = with_share(memory_request(workload, selected, profile, choices), share, selected)
+    share_bytes = None if share is None else int(share * device_bytes(selected))
+    request = memory_request(workload, selected, profile, choices)
+    if request.engine == "vllm":
+        request = replace(request, vllm_share_bytes=share_bytes)
     host_bytes = max(0, host_budget_bytes(selected, fraction=plan.memory_fraction) - host_taken_bytes)
     return Decided(
         requests=requests,
@@ -76,7 +85,7 @@ def decide(
             room=Room(
                 available_bytes=_available_bytes(selected, plan.memory_fraction, host_bytes),
                 host_bytes=host_bytes,
-                engine_bytes=engine_room_bytes(share, selected, request),
+                engine_bytes=share_bytes,
                 sequences_wait=request.engine == "vllm" and requests.rollout.max_num_seqs is not None,
             ),
         ),
@@ -100,7 +109,7 @@ def selected_hardware(requests: Requests, hardware: Hardware) -> Hardware:
         aside = f" and {hidden} hidden by `CUDA_VISIBLE_DEVICES`" if hidden else ""
         raise HardwareError(
             f"devices requested: {plan.num_devices}, visible: {visible}{aside}",
-            hint=f"set `plan.num_devices={visible}`" if visible else "set `plan.device=cpu` and `plan.num_devices=1`",
+            hint="set `plan.num_devices=1`" if visible else "set `plan.device=cpu plan.num_devices=1`",
         )
     if plan.num_devices > 1:
         raise HardwareError(
@@ -187,7 +196,7 @@ def _wanted(requests: Requests, request: MemoryRequest) -> Wanted:
     if prefill is not None and prefill < prompt and request.engine != "vllm":
         raise ConfigError(
             f"`rollout.max_num_batched_tokens` is {prefill} and a prompt may have {prompt} tokens",
-            hint=f"set it to {prompt} or more, or leave it out",
+            hint=f"set `rollout.max_num_batched_tokens={prompt}` or more, or leave it out",
         )
     sequences = workload.rollout_seqs
     if request.engine == "vllm" and prefill is not None:
@@ -210,14 +219,14 @@ def _check_lengths(rollout: RolloutConfig, request: MemoryRequest) -> None:
         raise ConfigError(
             f"`rollout.max_model_len` is {rollout.max_model_len}, and prompt and response may have "
             f"{workload.max_prompt_length} + {workload.max_response_length} tokens",
-            hint=f"set it to {length} or more, or leave it out",
+            hint=f"set `rollout.max_model_len={length}` or more, or leave it out",
         )
     batched, sequences = rollout.max_num_batched_tokens, rollout.max_num_seqs or 1
     if request.engine == "vllm" and batched is not None and batched < sequences:
         raise ConfigError(
             f"`rollout.max_num_batched_tokens` is {batched} and `rollout.max_num_seqs` is {sequences}: "
             "vLLM computes one token of every sequence in each step",
-            hint=f"set it to {sequences} or more, or leave it out",
+            hint=f"set `rollout.max_num_batched_tokens={sequences}` or more, or leave it out",
         )
 
 

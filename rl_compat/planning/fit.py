@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from rl_compat.capability.choice import Choice
 from rl_compat.capability.devices import has_unified_memory
-from rl_compat.errors import DoesNotFitError, HardwareError
+from rl_compat.errors import DoesNotFitError, HardwareError, UsageError
 from rl_compat.hardware.types import Hardware
-from rl_compat.planning.alternatives import nearest_that_fits
+from rl_compat.planning.alternatives import nearest_that_fits, with_tried_hint
 from rl_compat.planning.decide import Decided, decide
 from rl_compat.planning.memory.ladder import Solution, search, shortage_text
 from rl_compat.planning.memory.sizing import Shortage
@@ -100,12 +101,24 @@ def _solve(
     host_taken_bytes: int,
 ) -> tuple[Decided, Solution]:
     """The decisions, levers and sizes of one pool. Raises DoesNotFitError."""
-    again = partial(decide, workload, hardware, requests, host_taken_bytes=host_taken_bytes)
-    decided = again()
+
+    def again(workload: Workload, requests: Requests, engine: Choice | None = None) -> Decided:
+        return decide(workload, hardware, requests, engine=engine, host_taken_bytes=host_taken_bytes)
+
+    try:
+        decided = again(workload, requests)
+    except UsageError as error:
+        raise with_tried_hint(error, workload, requests, again) from None
     outcome = search(decided.problem)
     if isinstance(outcome, Solution):
-        return with_fastest_engine(decided, outcome, own=measured, decide=lambda choice: again(engine=choice))
-    raise DoesNotFitError(f"{shortage_text(outcome)} ({_where(decided, outcome)})", hint=nearest_that_fits(decided))
+        chosen = partial(again, workload, requests)
+        return with_fastest_engine(decided, outcome, own=measured, decide=chosen)
+    share = requests.rollout.gpu_memory_utilization
+    given = "" if share is None else f"; `rollout.gpu_memory_utilization={share}` is set"
+    raise DoesNotFitError(
+        f"{shortage_text(outcome)} ({_where(decided, outcome)}{given})",
+        hint=nearest_that_fits(workload, requests, again),
+    )
 
 
 def _devices_of(pool: PoolRequest, hardware: Hardware) -> Hardware:

@@ -6,12 +6,11 @@ from dataclasses import replace
 
 from rl_compat.capability.attention import sdpa_backends
 from rl_compat.capability.choice import Choice, Rejected
-from rl_compat.capability.devices import emulated_on_cpu, has_unified_memory, on_cpu
+from rl_compat.capability.devices import device_bytes, emulated_on_cpu, has_unified_memory, on_cpu
 from rl_compat.capability.rollout_engines import vllm_attention
 from rl_compat.planning.decide import Decided
 from rl_compat.planning.memory.budget import host_bytes, phase_budgets
 from rl_compat.planning.memory.ladder import Solution
-from rl_compat.planning.memory.share import device_bytes
 from rl_compat.planning.memory.vllm import cache_bytes, vllm_bytes
 from rl_compat.planning.types import TRAINED_ROLES, PoolPlan, RoleName, RolePlan, RolloutPlan
 from rl_compat.units import format_bytes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -71,13 +72,32 @@ def test_a_share_bounds_the_sequences_that_the_planner_chooses_and_not_those_tha
     assert asked.rollout.max_num_seqs == 256
 
 
-@pytest.mark.parametrize(("share", "fact"), [(0.95, "`rollout.gpu_memory_utilization=0.95`"), (0.01, "1.4 GiB")])
-def test_a_share_that_cannot_work_is_refused_with_numbers(share: float, fact: str) -> None:
-    """A-MEM-03."""
-    with pytest.raises(DoesNotFitError, match=fact) as caught:
-        planned(config(gpu_memory_utilization=share), H200_WITH_VLLM, LLAMA_7B)
+@pytest.mark.parametrize("share", [0.95, 0.01])
+def test_a_share_that_cannot_work_is_refused_with_the_nearest_that_does_and_a_range(
+    share: float, offered: float
+) -> None:
+    """A-MEM-03: engine and trainer together exceed the device, or the fraction does not hold the engine's weights."""
+    settings = {"lora_rank": 8, "plan": PlanConfig(micro_batch_size=1)}
+    with pytest.raises(DoesNotFitError, match=f"`rollout.gpu_memory_utilization={share}`") as caught:
+        planned(config(gpu_memory_utilization=share, **settings), machine(A100, vllm="0.24.0"), LLAMA_7B)
 
-    assert "`rollout.gpu_memory_utilization`" in str(caught.value.hint)
+    hint = str(caught.value.hint)
+    nearest, low, high = re.search(
+        r"`rollout.gpu_memory_utilization=([\d.]+)` .*?, of ([\d.]+) to ([\d.]+)", hint
+    ).groups()
+    for value in (nearest, low, high):
+        works = config(gpu_memory_utilization=float(value), **settings)
+        assert fits(planned(works, machine(A100, vllm="0.24.0"), LLAMA_7B))
+
+
+def test_a_share_on_a_card_that_others_hold_is_advised_from_what_is_free() -> None:
+    """`rollout.gpu_memory_utilization` is of the total memory, of which 12 GiB are free."""
+    held = machine(replace(A100, memory_free_bytes=12 * GIB), vllm="0.24.0")
+    with pytest.raises(DoesNotFitError) as caught:
+        planned(config(gpu_memory_utilization=0.9, lora_rank=8), held, QWEN_05B)
+
+    offered = re.search(r"`rollout.gpu_memory_utilization=([\d.]+)`", str(caught.value.hint)).group(1)
+    assert fits(planned(config(gpu_memory_utilization=float(offered), lora_rank=8), held, QWEN_05B))
 
 
 def test_a_sleeping_vllm_keeps_its_context_and_graphs() -> None:

@@ -8,7 +8,6 @@ import pytest
 from fakes.machines import QWEN_05B, only_pool, planned
 
 from rl_compat.config.types import DataConfig
-from rl_compat.errors import DoesNotFitError
 from rl_compat.planning.memory.budget import (
     CAST_NUMBERS,
     host_bytes,
@@ -17,7 +16,6 @@ from rl_compat.planning.memory.budget import (
     weights_bytes,
 )
 from rl_compat.planning.memory.request import Levers, MemoryRequest, Sizes
-from rl_compat.planning.memory.share import kv_room_bytes
 from rl_compat.planning.shapes.known import SMOLLM2_135M
 from rl_compat.planning.shapes.shape import ModelShape
 from rl_compat.planning.workload import shared_workload
@@ -248,27 +246,6 @@ def test_the_allocators_slack_is_a_fraction_of_all_tensors() -> None:
     tensors = sum(items.values()) - items["context"] - items["allocator slack"]
 
     assert items["allocator slack"] == pytest.approx(0.13 * tensors, rel=1e-6)
-
-
-def test_a_share_of_the_device_leaves_room_for_the_cache() -> None:
-    """A-MEM-03: 24 GiB in all, trainer 14 GiB, engine weights 1 GiB, share 0.3."""
-    room = kv_room_bytes(
-        total_bytes=24 * GIB, resident_bytes=14 * GIB, weights_bytes=1 * GIB, overhead_bytes=GIB // 2, share=0.3
-    )
-
-    assert room / GIB == pytest.approx(7.2 - 1.5)
-
-
-@pytest.mark.parametrize(("share", "fact"), [(0.9, "14.0 GiB"), (0.05, "1.5 GiB")])
-def test_a_share_that_cannot_work_is_refused_with_the_valid_range(share, fact) -> None:
-    """A-MEM-03: share 0.9 and the trainer exceed the device."""
-    with pytest.raises(DoesNotFitError) as caught:
-        kv_room_bytes(
-            total_bytes=24 * GIB, resident_bytes=14 * GIB, weights_bytes=1 * GIB, overhead_bytes=GIB // 2, share=share
-        )
-
-    assert f"`rollout.gpu_memory_utilization={share}`" in caught.value.message and fact in caught.value.message
-    assert "0.06" in caught.value.hint and "0.42" in caught.value.hint
 
 
 def test_a_tiny_share_bounds_the_cache_of_the_native_engine() -> None:
