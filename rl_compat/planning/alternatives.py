@@ -62,7 +62,7 @@ def with_tried_hint(error: UsageError, workload: Workload, requests: Requests, d
                 error.message, hint=f"set `{offer} {change.settings}` ({format_bytes(peak)}){change.aside}"
             )
     lead = (error.hint or "").partition(", or set `")
-    return type(error)(error.message, hint=lead[0] if lead[1] else NOTHING_FITS)
+    return type(error)(error.message, hint=lead[0] if lead[1] else None)
 
 
 def _fitting(workload: Workload, requests: Requests, decide: Decide) -> list[tuple[Change, int]]:
@@ -199,7 +199,7 @@ def _with_settings(requests: Requests, settings: str) -> Requests:
     for assignment in settings.split():
         key, _, text = assignment.partition("=")
         section, _, name = key.partition(".")
-        value: Any = {"none": None, "true": True, "false": False}.get(text, int(text) if text.isdigit() else text)
+        value: Any = {"true": True, "false": False}.get(text, int(text) if text.isdigit() else text)
         if section == "optimizer":
             requests = replace(requests, optimizer=value)
         else:
