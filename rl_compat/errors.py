@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import errno
+import os
+import re
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 
 
@@ -88,3 +91,44 @@ def did_you_mean(name: str, known: Iterable[str], otherwise: str | None = None) 
 def quoted(names: Iterable[object]) -> str:
     """Names in backticks, separated by commas."""
     return ", ".join(f"`{name}`" for name in names)
+
+
+WRITE_FAILURES: Mapping[int, tuple[str, str]] = {
+    errno.ENOSPC: ("the disk is full", "free some space (`df -h`, and `df -i` for the number of files)"),
+    errno.EDQUOT: ("the disk quota is used up", "remove files of yours there (`quota -s`) or ask for a larger quota"),
+    errno.EFBIG: ("the file is larger than allowed", "raise `ulimit -f`, or use a file system for large files"),
+    errno.EIO: ("the disk or its connection fails (input/output error)", "look at `dmesg`, and use another disk"),
+    errno.EROFS: (
+        "the file system is read-only",
+        "use another folder; `dmesg` says if an error made it so",
+    ),
+    errno.EACCES: ("permission is denied", "use a folder that you may write to (`ls -ld`)"),
+    errno.EPERM: ("permission is denied", "use a folder that you may write to (`ls -ld`, `lsattr -d`)"),
+    errno.ENAMETOOLONG: ("a name is too long", "use shorter names of folders"),
+    errno.ENFILE: ("this machine has too many files open", "close other programs, or raise `fs.file-max`"),
+    errno.EMFILE: ("this process has too many files open", "raise `ulimit -n`"),
+    errno.ESTALE: ("the network file system lost the file (stale file handle)", "mount it again, or use a local disk"),
+    errno.ENOENT: ("the folder does not exist any more", "leave the folders of a run in place while it trains"),
+    errno.ETIMEDOUT: ("the network file system does not answer", "check its server, or use a local disk"),
+}
+"error number of a failed write, to its cause and what to do"
+
+
+def write_failure(error: BaseException) -> tuple[str, str | None]:
+    """Why a file could not be written, and what to do. Libraries may give the error number only in their text."""
+    number = error_number(error)
+    if number is not None and number in WRITE_FAILURES:
+        return WRITE_FAILURES[number]
+    text = os.strerror(number) if number is not None else str(error).strip()
+    return (text.splitlines()[0].lower() if text else type(error).__name__), None
+
+
+def error_number(error: BaseException) -> int | None:
+    """The `errno` of an error, or the number or description of one in its text."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return error.errno
+    text = str(error)
+    found = re.search(r"(?:os error |\[Errno )(\d+)", text)
+    if found:
+        return int(found.group(1))
+    return next((number for number in WRITE_FAILURES if os.strerror(number).lower() in text.lower()), None)

@@ -11,10 +11,10 @@ import importlib
 import logging
 import os
 import sys
-import traceback
 from collections.abc import Sequence
 
 import rl_compat
+from rl_compat.cli.render import discard, print_note, show_error
 from rl_compat.errors import RLCompatError, UsageError, nearest
 
 COMMANDS: tuple[tuple[str, str, str], ...] = (
@@ -49,9 +49,10 @@ def main(arguments: Sequence[str] | None = None, *, program: str = "rlc") -> int
         show_error(error)
         return error.exit_code
     except KeyboardInterrupt:
+        print_note("interrupted")
         return INTERRUPTED
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard(sys.stdout)
         return PIPE_CLOSED
 
 
@@ -134,12 +135,3 @@ def as_fact(message: str) -> str:
     """An error message of typer in our style: it starts in lower case and has no full stop."""
     text = message.strip().rstrip(".")
     return text[:1].lower() + text[1:]
-
-
-def show_error(error: RLCompatError) -> None:
-    """Print the message and the hint on stderr, after the traceback if RLC_DEBUG is set."""
-    if os.environ.get("RLC_DEBUG", "0") not in ("", "0"):
-        traceback.print_exception(error)
-    print(f"error: {error.message}", file=sys.stderr)
-    if error.hint:
-        print(f"hint: {error.hint}", file=sys.stderr)

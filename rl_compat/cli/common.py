@@ -10,13 +10,14 @@ from typing import Annotated
 import typer
 
 from rl_compat import verl
+from rl_compat.algorithms.table import ALGORITHMS
 from rl_compat.cli.render import print_note, print_table, print_warning
 from rl_compat.config.arguments import split_argument
 from rl_compat.config.given import embedded_runs
 from rl_compat.config.load import LoadedConfig, default_run, load_config
 from rl_compat.config.report import COLUMNS, render_report, warnings_of
 from rl_compat.config.settings import settings
-from rl_compat.errors import ConfigError
+from rl_compat.errors import ConfigError, nearest, quoted
 from rl_compat.hardware.gpu.catalogue import emulated_hardware, other_machine
 from rl_compat.hardware.probe import probe
 from rl_compat.hardware.recording import load_recording
@@ -39,6 +40,13 @@ HardwareFile = Annotated[
 AsCard = Annotated[
     str | None, typer.Option("--as", metavar="CARD", help='Emulate another card, for example "RTX 4090" or p40.')
 ]
+RUN_FILE = "run.toml"
+"the settings in the folder of a run"
+NOT_SETTINGS = {
+    (".jsonl", ".json", ".csv", ".parquet", ".arrow", ".gz", ".zst"): "data.train_files",
+    (".gguf", ".safetensors"): "model.path",
+}
+"endings of files that are no settings, to the setting that names them"
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 
 
@@ -60,17 +68,49 @@ def read_settings(arguments: list[str] | None) -> LoadedConfig:
         )
     pairs = [text for text in given if text not in files]
     named = {argument.key: argument.value for argument in map(split_argument, pairs)}
-    file, why = (_settings_file(files[0]), "") if files else default_run(named, verl)
-    loaded = load_config(file, pairs, dialect=verl)
-    loaded = replace(loaded, notes=(why, *loaded.notes)) if why else loaded
+    if files:
+        file, of_run = _settings_file(files[0])
+        loaded = load_config(file, [*of_run, *pairs], dialect=verl)
+    else:
+        built_in, why = default_run(named, verl)
+        loaded = load_config(built_in, pairs, dialect=verl)
+        loaded = replace(loaded, notes=(why, *loaded.notes)) if why else loaded
     show_report(loaded)
     return loaded
 
 
-def _settings_file(text: str) -> Path:
-    """The path, or the built-in settings file of that name if the path does not exist."""
-    path = Path(text)
-    return path if path.exists() else embedded_runs().get(text, path)
+def _settings_file(text: str) -> tuple[Path, list[str]]:
+    """The settings file that an argument names, and settings that follow from it.
+
+    It is a path, the name of a built-in file, or the folder of a run or of a checkpoint to continue. Raises ConfigError
+    for anything else.
+    """
+    path, built_in = Path(text).expanduser(), embedded_runs()
+    for run, resume in ((path, "auto"), (path.parent.parent, path)):
+        if path.is_dir() and (run / RUN_FILE).is_file():
+            return run / RUN_FILE, [f"trainer.output_dir={run}", f"trainer.resume={resume}"]
+    if text in built_in and not path.is_file():
+        return built_in[text], []
+    if not path.exists():
+        runs = [str(file.parent) for file in path.parent.glob(f"*/{RUN_FILE}")]
+        known = {name: f"algorithm.name={name}" for name in ALGORITHMS}
+        known |= {name: name for name in (*built_in, *runs, *map(str, path.parent.glob("*.toml")))}
+        close = nearest(text, known)
+        raise ConfigError(
+            f"there is no settings file `{text}`",
+            hint=f"did you mean `{known[close]}`" if close else f"built-in ones are {quoted(built_in)}",
+        )
+    if path.is_dir():
+        hint = (
+            f"use `model.path={text}`"
+            if (path / "config.json").is_file()
+            else f"the folder of a run has a `{RUN_FILE}`"
+        )
+        raise ConfigError(f"`{text}` is a folder, not a settings file", hint=hint)
+    for suffixes, key in NOT_SETTINGS.items():
+        if path.name.endswith(suffixes):
+            raise ConfigError(f"`{text}` is not a settings file", hint=f"use `{key}={text}`")
+    return path, []
 
 
 def show_report(loaded: LoadedConfig) -> None:

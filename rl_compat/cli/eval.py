@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from contextlib import nullcontext
 from typing import Annotated
 
 import typer
 
 from rl_compat import verl
-from rl_compat.algorithms.table import is_offline
 from rl_compat.cli.common import AsCard, AsJson, HardwareFile, load_hardware, new_app, show_report
-from rl_compat.cli.render import TerminalReporter, print_json, print_table
+from rl_compat.cli.render import TerminalReporter, print_json, print_table, print_warning
 from rl_compat.config.load import load_config
 
 app = new_app()
@@ -42,30 +41,21 @@ def evaluate_model(
 
     Example: rlc eval runs/gsm8k data.max_val_samples=200
     """
-    from rl_compat.trainer.tools.evaluate import checkpoint_of, evaluate, evaluate_offline, run_of
+    from rl_compat.trainer.tools.evaluate import evaluate, hold_checkpoint, run_of
 
     run = run_of(target)
-    checkpoint = None if run is None else checkpoint_of(target, run)
-    given = list(settings or ())
     file, named = (None, [f"model.path={target}"]) if run is None else (run.settings, [])
-    loaded = load_config(file, [*named, *given], dialect=verl)
-    show_report(loaded)
-    machine = load_hardware(hardware, as_card)
-    step = checkpoint.step if checkpoint else None
-    title = target if checkpoint is None else f"{target} at step {step}"
-    if is_offline(loaded.config.algorithm.name):
-        with TerminalReporter() as reporter:
-            measured = evaluate_offline(loaded.config, machine, checkpoint=checkpoint, reporter=reporter)
-        if as_json:
-            print_json(measured.metrics() | {"num_rows": measured.num_rows, "step": step})
-        else:
-            print_table(f"{title}, {measured.size}", ("measure", "value", "95 % interval"), measured.rows())
-        return 0
-    with TerminalReporter() as reporter:
+    with nullcontext() if run is None else hold_checkpoint(target, run) as checkpoint, TerminalReporter() as reporter:
+        loaded = load_config(file, [*named, *(settings or ())], dialect=verl)
+        show_report(loaded)
+        machine = load_hardware(hardware, as_card)
         found = evaluate(loaded.config, machine, checkpoint=checkpoint, reporter=reporter)
+    step = checkpoint.step if checkpoint else None
     if as_json:
-        print_json(asdict(found) | {"step": step})
-        return 0
-    rows = [(a.source, a.measure, a.shown(a.mean), a.interval, a.num_prompts) for a in found.accuracies]
-    print_table(title, ("data", "measure", "mean", "95 % interval", "prompts"), rows)
-    return 0
+        print_json(found.as_json() | {"step": step})
+    elif found.rows():
+        title = target if checkpoint is None else f"{target} at step {step}"
+        print_table(", ".join(filter(None, [title, found.size])), found.columns, found.rows())
+    for sentence in found.notes if found.rows() else (*found.headline, *found.notes):
+        print_warning(str(sentence))
+    return 0 if found.rows() else 1

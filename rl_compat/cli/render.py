@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import sys
+import textwrap
 import time
+import traceback
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Protocol, Self, TextIO
+
+from rl_compat.errors import RLCompatError
 
 UNBOUNDED_WIDTH = 10_000
 PLAIN_INTERVAL_SECONDS = 10.0
@@ -22,29 +28,58 @@ class Progress(Protocol):
 def print_table(
     title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], *, stream: TextIO | None = None
 ) -> None:
-    """Print a table on a stream, stdout by default. If it is not a terminal, each row is one line."""
+    """Print a table on a stream, stdout by default. If it is not a terminal, each row is one line.
+
+    On a terminal that is too narrow for whole words, the cells of a row stand below each other with their columns.
+    """
     from rich import box
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     stream = stream or sys.stdout
-    terminal = stream.isatty()
-    console = Console(file=stream, highlight=False, width=None if terminal else UNBOUNDED_WIDTH)
+    cells = [[str(cell) for cell in row] for row in rows]
+    width = width_of(stream)
+    words = [
+        max((len(word) for text in column for word in text.split()), default=0)
+        for column in zip(columns, *cells, strict=True)
+    ]
+    if sum(words) + 3 * len(words) > width:
+        names = max(map(len, columns))
+        lines = [
+            f"{name:<{names}}  {cell}" for row in cells for name, cell in zip((*columns, ""), (*row, ""), strict=True)
+        ]
+        print("\n".join(fitted(line.rstrip(), stream) for line in [title, "", *lines]), file=stream)
+        return
+    console = Console(file=stream, highlight=False, width=width)
     table = Table(title=title or None, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
     for column in columns:
         table.add_column(Text(column), overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(str(cell)) for cell in row))
+    for row in cells:
+        table.add_row(*map(Text, row))
     with console.capture() as capture:
         console.print(table)
     print("\n".join(line.rstrip() for line in capture.get().splitlines()), file=stream)
 
 
+def width_of(stream: TextIO) -> int:
+    """The columns of a terminal; without a terminal, lines have no end."""
+    return shutil.get_terminal_size().columns if stream.isatty() else UNBOUNDED_WIDTH
+
+
+def fitted(text: str, stream: TextIO) -> str:
+    """Text with line ends between words, where its terminal is too narrow for the line."""
+    width = width_of(stream)
+    if len(text) <= width:
+        return text
+    indent = " " * (len(text) - len(text.lstrip()) + 2)
+    return textwrap.fill(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+
 def print_lines(lines: Iterable[str]) -> None:
-    """Print lines on stdout unchanged."""
+    """Print lines on stdout."""
     for line in lines:
-        print(line)
+        print(fitted(line, sys.stdout))
 
 
 def print_json(value: Any) -> None:
@@ -53,13 +88,30 @@ def print_json(value: Any) -> None:
 
 
 def print_note(text: str) -> None:
-    """Print a line on stderr."""
-    print(text, file=sys.stderr, flush=True)
+    """Print a line on stderr, or nothing if its terminal or reader is gone."""
+    try:
+        print(fitted(text, sys.stderr), file=sys.stderr, flush=True)
+    except OSError:
+        discard(sys.stderr)
 
 
 def print_warning(text: str) -> None:
     """Print a warning on stderr."""
-    print(f"warning: {text}", file=sys.stderr, flush=True)
+    print_note(f"warning: {text}")
+
+
+def show_error(error: RLCompatError) -> None:
+    """Print the message and the hint on stderr, after the traceback if RLC_DEBUG is set."""
+    if os.environ.get("RLC_DEBUG", "0") not in ("", "0"):
+        traceback.print_exception(error)
+    print_note(f"error: {error.message}")
+    if error.hint:
+        print_note(f"hint: {error.hint}")
+
+
+def discard(stream: TextIO) -> None:
+    """Send what a stream still holds and what follows nowhere, when its reader is gone."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 @contextmanager
@@ -132,7 +184,7 @@ class TerminalReporter:
             self._bar = RichProgress(
                 TextColumn("step"),
                 MofNCompleteColumn(),
-                BarColumn(bar_width=24),
+                *([BarColumn(bar_width=24)] if width_of(sys.stderr) >= 72 else []),
                 TimeElapsedColumn(),
                 TextColumn("left"),
                 TimeRemainingColumn(),
@@ -146,7 +198,8 @@ class TerminalReporter:
 
     def __exit__(self, *exception: object) -> None:
         if self._bar is not None:
-            self._bar.stop()
+            with suppress(OSError):
+                self._bar.stop()
 
     def say(self, text: str) -> None:
         print_note(text)

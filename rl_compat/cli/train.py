@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
+import math
+import shlex
 import sys
+import traceback
 from contextlib import closing
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from rl_compat.cli.common import AsCard, AsJson, HardwareFile, Settings, load_hardware, new_app, read_settings
-from rl_compat.cli.render import TerminalReporter, print_json, print_lines, print_note, print_warning
+from rl_compat.cli.render import (
+    TerminalReporter,
+    discard,
+    print_json,
+    print_lines,
+    print_note,
+    show_error,
+    width_of,
+)
 from rl_compat.config.types import RunConfig
+from rl_compat.errors import RLCompatError
 
 if TYPE_CHECKING:
-    from rl_compat.trainer.run import RunOutcome
+    from rl_compat.trainer.run import Ending, RunOutcome
     from rl_compat.trainer.run_folder import RunFolder
+    from rl_compat.trainer.training import Training
 
 app = new_app()
 
@@ -55,13 +69,55 @@ def train(
             print_note("note: this run is sized for a GPU; `rlc train gsm8k-cpu` is a version sized for a CPU")
         if dry_run:
             return 0
-        with TerminalReporter() as reporter:
-            outcome = training.run(reporter)
-    _show(outcome, training.folder, as_json)
+        again = _command(training.folder, hardware, as_card)
+        if training.has_nothing_to_do:
+            step = training.saved_step
+            if as_json:
+                print_json(_as_json(training, ending="nothing to do"))
+            print_note(
+                f"nothing to do: `{training.folder.path}` has all {step} steps; a larger `trainer.num_steps` adds more"
+            )
+            return 0
+        try:
+            with TerminalReporter() as reporter:
+                outcome = training.run(reporter)
+        except Exception as error:
+            if isinstance(error, RLCompatError):
+                show_error(error)
+            else:
+                traceback.print_exception(error)
+            print_note(f"failed: {_what_is_kept(training, again)}")
+            return error.exit_code if isinstance(error, RLCompatError) else 1
+    try:
+        _show(outcome, training, as_json)
+    except OSError:
+        discard(sys.stdout)
+    print_note(_last_line(outcome, training, again))
+    return 0 if outcome.interrupted is None else outcome.interrupted.exit_code
+
+
+def _command(folder: RunFolder, hardware: Path | None, as_card: str | None) -> str:
+    """The command that continues a run on the same machine."""
+    options = [*(("--hardware", str(hardware)) if hardware else ()), *(("--as", as_card) if as_card else ())]
+    return shlex.join(["rlc", "train", str(folder.path), *options])
+
+
+def _last_line(outcome: RunOutcome, training: Training, again: str) -> str:
+    """What happened, why, and what follows."""
+    run = shlex.quote(str(training.folder.path))
+    if outcome.ending == "finished":
+        return f"finished all {outcome.total_steps} steps; `rlc eval {run}` evaluates, `rlc export {run} DIR` exports"
+    why: object = outcome.interrupted
     if outcome.interrupted is None:
-        return 0
-    print_warning(f"stopped by {outcome.interrupted} after step {outcome.step}; run the same command to resume")
-    return outcome.interrupted.exit_code
+        why = f"`trainer.max_seconds={training.recipe.prepared.setup.config.trainer.max_seconds:g}`"
+    return f"stopped by {why}: {_what_is_kept(training, again)}"
+
+
+def _what_is_kept(training: Training, again: str) -> str:
+    step, total = training.saved_step, training.recipe.prepared.total_steps
+    if not step:
+        return f"no step is saved, and `{again}` begins at step 1"
+    return f"step {step} of {total} is saved, and `{again}` continues"
 
 
 def _without_console(config: RunConfig) -> RunConfig:
@@ -70,33 +126,39 @@ def _without_console(config: RunConfig) -> RunConfig:
     return replace(config, trainer=replace(config.trainer, loggers=loggers))
 
 
-def _show(outcome: RunOutcome, folder: RunFolder, as_json: bool) -> None:
+def _as_json(training: Training, *, ending: Ending, outcome: RunOutcome | None = None) -> dict[str, Any]:
+    checkpoint = training.resumed.path if outcome is None else outcome.checkpoint
+    curve = () if outcome is None else outcome.curve
+    return {
+        "ending": ending,
+        "step": training.saved_step,
+        "total_steps": training.recipe.prepared.total_steps,
+        training.recipe.measure.key: [value if math.isfinite(value) else None for value in curve],
+        "checkpoint": str(checkpoint) if checkpoint else None,
+        "run": str(training.folder.path),
+        "interrupted": ending == "interrupted",
+    }
+
+
+def _show(outcome: RunOutcome, training: Training, as_json: bool) -> None:
     from rl_compat.tracking.curve import marks_for, render_curve
 
     if as_json:
-        print_json(
-            {
-                "step": outcome.step,
-                outcome.measure.key: list(outcome.curve),
-                "checkpoint": str(outcome.checkpoint) if outcome.checkpoint else None,
-                "run": str(folder.path),
-                "interrupted": outcome.interrupted is not None,
-            }
-        )
+        print_json(_as_json(training, ending=outcome.ending, outcome=outcome))
         return
     if outcome.curve:
         first_step = outcome.step - len(outcome.curve) + 1
         marks = marks_for(sys.stdout.encoding)
-        curve = render_curve(outcome.curve, width=64, height=10, first_step=first_step, marks=marks)
+        width = min(64, width_of(sys.stdout))
+        curve = render_curve(outcome.curve, width=width, height=10, first_step=first_step, marks=marks)
         print_lines(["", f"{outcome.measure.title} by step", *curve, ""])
     for label, validation in (("before", outcome.before), ("after", outcome.after)):
-        for sentence in validation.headline if validation else ():
-            print_lines([f"{label:<6} {sentence}"])
-    print_lines(
-        [
-            f"metrics     {folder.metrics}",
-            f"samples     {folder.samples}",
-            f"plan        {folder.plan}",
-            f"checkpoint  {outcome.checkpoint or 'none'}",
-        ]
-    )
+        print_lines(f"{label:<6} {sentence}" for sentence in (validation.headline if validation else ()))
+    folder = training.folder
+    files = {
+        "metrics": folder.metrics,
+        "samples": folder.samples,
+        "plan": folder.plan,
+        "checkpoint": outcome.checkpoint,
+    }
+    print_lines(f"{name:<11} {path}" for name, path in files.items() if path is not None and path.exists())

@@ -78,6 +78,7 @@ class Scorer:
             extras=_extras(by_part, len(requests)),
             weights=dict(zip(components, self._weights, strict=True)),
             notes=(*self._failure_notes(by_part), *self._no_answer_notes(by_part)),
+            binary=tuple(name for name, outcomes in by_part.items() if all(map(_is_judgement, outcomes))),
         )
         return replace(scores, metrics=_metrics(scores, rows))
 
@@ -161,6 +162,10 @@ def _weights(config: RewardConfig) -> tuple[float, ...]:
             hint="give one weight per function, or no weights",
         )
     return weights
+
+
+def _is_judgement(outcome: RewardOutcome) -> bool:
+    return outcome.failure is not None or (outcome.correct is not None and outcome.reward == float(outcome.correct))
 
 
 def _failure_note(outcomes: Sequence[RewardOutcome], done: str) -> str:

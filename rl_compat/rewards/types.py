@@ -80,6 +80,8 @@ class Scores:
     metrics: Mapping[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     "messages for the user"
+    binary: tuple[str, ...] = ()
+    "functions that judge correctness and give 1 or 0 for it"
 
     def numbers(self) -> dict[str, tuple[float | None, ...]]:
         """The extras with numeric or boolean values, as floats."""

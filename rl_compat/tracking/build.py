@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import TracebackType
-from typing import Self
 
 from rl_compat.errors import ConfigError, did_you_mean, quoted
 from rl_compat.tracking.console import ConsoleTracker
-from rl_compat.tracking.jsonl import JsonlTracker
+from rl_compat.tracking.jsonl import METRICS_FILE, JsonlTracker, forget_after
 from rl_compat.tracking.tensorboard import open_tensorboard
 from rl_compat.tracking.types import Destination, Tracker, Warn
 from rl_compat.tracking.wandb import open_wandb
-
-METRICS_FILE = "metrics.jsonl"
 
 
 class Trackers:
@@ -43,14 +39,6 @@ class Trackers:
             except Exception as error:
                 self._warn(f"{_name(tracker)} could not be closed: {error!r}")
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
 
 def build_trackers(names: Sequence[str], destination: Destination) -> Trackers:
     """The named trackers; to be called before a model is loaded.
@@ -74,9 +62,8 @@ def _open_console(destination: Destination) -> Tracker:
 
 
 def _open_jsonl(destination: Destination) -> Tracker:
-    tracker = JsonlTracker(destination.folder / METRICS_FILE)
-    tracker.resume_at(destination.resume_step)
-    return tracker
+    forget_after(destination.resume_step, destination.folder / METRICS_FILE)
+    return JsonlTracker(destination.folder / METRICS_FILE)
 
 
 _OPENERS: Mapping[str, Callable[[Destination], Tracker | None]] = {

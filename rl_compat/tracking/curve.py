@@ -45,16 +45,12 @@ def render_curve(
     return [*rows, axis, _step_labels(first_step, first_step + len(values) - 1, len(columns))]
 
 
-def _columns(values: Sequence[float], num_columns: int) -> list[float]:
+def _columns(values: Sequence[float], most: int) -> list[float]:
     """One value per column: repeated to fill the width, or averaged over neighbours; NaN without a finite value."""
-    if not values:
-        return []
-    if len(values) <= num_columns:
-        return [
-            value if math.isfinite(value) else math.nan for value in values for _ in range(num_columns // len(values))
-        ]
-    edges = [column * len(values) // num_columns for column in range(num_columns + 1)]
-    return [_mean(values[start:end]) for start, end in pairwise(edges)]
+    count = len(values)
+    width = most if count > most else most // max(1, count) * count
+    starts = [column * count // width for column in range(width)]
+    return [_mean(values[start : max(start + 1, end)]) for start, end in pairwise([*starts, count])]
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
+
+METRICS_FILE = "metrics.jsonl"
 
 
 class JsonlTracker:
@@ -25,21 +27,6 @@ class JsonlTracker:
         self._file.write(json.dumps(record, allow_nan=False) + "\n")
         self._file.flush()
 
-    def resume_at(self, step: int) -> None:
-        """Drop lines after the step, including an incomplete one, since they are written again.
-
-        A run that begins at step 0 also writes that step again, so nothing is kept.
-        """
-        self._file.close()
-        aside = self.path.with_name(self.path.name + ".tmp")
-        with aside.open("w", encoding="utf-8") as file:
-            if step > 0:
-                file.writelines(_lines_until(self.path, step))
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(self.path)
-        self._file = self.path.open("a", encoding="utf-8")
-
     def close(self) -> None:
         self._file.close()
 
@@ -49,16 +36,29 @@ def _number(value: float) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _lines_until(path: Path, step: int) -> Iterator[str]:
-    with path.open(encoding="utf-8", errors="replace") as file:
-        for line in file:
-            if _step_of(line) <= step:
-                yield line
+def forget_after(step: int, path: Path) -> None:
+    """Drop the lines after a step, including an incomplete one, since a resumed run writes them again.
+
+    A run that begins at step 0 also writes that step again, so nothing is kept.
+    """
+    if not path.exists():
+        return
+    aside = path.with_name(path.name + ".tmp")
+    with path.open(encoding="utf-8", errors="replace") as lines, aside.open("w", encoding="utf-8") as file:
+        file.writelines(line for line in lines if step > 0 and step_of(line) <= step)
+        file.flush()
+        os.fsync(file.fileno())
+    aside.replace(path)
 
 
-def _step_of(line: str) -> float:
+def step_of(line: str) -> float:
     """The step of a line, infinite when the line is damaged."""
     try:
         return float(json.loads(line)["step"]) if line.endswith("\n") else math.inf
     except (ValueError, KeyError, TypeError):
         return math.inf
+
+
+def is_step(line: str) -> bool:
+    """Whether a line holds the metrics of a training step, not of a validation."""
+    return '"training/global_step"' in line

@@ -7,21 +7,30 @@ written last, and the folder is then renamed. A crash at any moment leaves eithe
 from __future__ import annotations
 
 import errno
-import hashlib
+import fcntl
 import json
 import math
 import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from safetensors import SafetensorError
 
 from rl_compat.config.types import TrainerConfig
-from rl_compat.errors import CheckpointError, ConfigError, DoesNotFitError
+from rl_compat.errors import (
+    WRITE_FAILURES,
+    CheckpointError,
+    ConfigError,
+    DoesNotFitError,
+    error_number,
+    write_failure,
+)
 from rl_compat.models.files.atomic import flush, flush_tree
+from rl_compat.models.files.sources import file_sha256
 from rl_compat.training.checked_files import read_sums
 from rl_compat.units import MIB, format_bytes
 
@@ -78,22 +87,17 @@ def _put_in_place(aside: Path, final: Path) -> None:
 
 
 def _cannot_write(final: Path, error: Exception, *, written: int) -> CheckpointError:
+    cause, remedy = write_failure(error)
     free = shutil.disk_usage(final.parent).free
+    if error_number(error) is None and free < MIB:  # torch gives no number
+        cause, remedy = WRITE_FAILURES[errno.ENOSPC]
+    sizes = ""
+    if cause == WRITE_FAILURES[errno.ENOSPC][0]:
+        sizes = f" ({format_bytes(written)} were written, {format_bytes(free)} are free)"
     return CheckpointError(
-        f"checkpoint `{final}` could not be written: {_reason(error, free)}"
-        f" ({format_bytes(written)} were written, {format_bytes(free)} are free)",
-        hint="earlier checkpoints are untouched; free some space and start again to resume",
+        f"checkpoint `{final}` could not be written: {cause}{sizes}",
+        hint="; ".join(filter(None, [remedy, "earlier checkpoints are untouched, and the same command continues"])),
     )
-
-
-def _reason(error: Exception, free: int) -> str:
-    """The cause in words. safetensors gives the errno only in its text, torch not at all."""
-    number = error.errno if isinstance(error, OSError) else None
-    found = re.search(r"os error (\d+)", str(error))
-    number = int(found.group(1)) if number is None and found else number
-    if number in (errno.ENOSPC, errno.EDQUOT) or (number is None and free < MIB):
-        return "the disk is full"
-    return os.strerror(number).lower() if number is not None else str(error).splitlines()[0]
 
 
 def _seal(folder: Path, step: int) -> None:
@@ -104,7 +108,7 @@ def _seal(folder: Path, step: int) -> None:
         for path in inside.iterdir():
             if path.is_file():
                 name = path.relative_to(folder).as_posix()
-                files[name] = hashed.get(path.name) or {"bytes": path.stat().st_size, "sha256": _digest(path)}
+                files[name] = hashed.get(path.name) or {"bytes": path.stat().st_size, "sha256": file_sha256(path)}
     flush_tree(folder)
     manifest = folder / MANIFEST
     manifest.write_text(json.dumps({"schema": 1, "step": step, "files": dict(sorted(files.items()))}, indent=1))
@@ -130,7 +134,7 @@ def problems(folder: Path, *, checksums: bool) -> list[str]:
             found.append(f"`{name}` is missing")
         elif path.stat().st_size != expected["bytes"]:
             found.append(f"`{name}` has {path.stat().st_size} bytes, expected {expected['bytes']}")
-        elif checksums and expected.get("verified") != WHEN_READ and _digest(path) != expected["sha256"]:
+        elif checksums and expected.get("verified") != WHEN_READ and file_sha256(path) != expected["sha256"]:
             found.append(f"`{name}` does not match its checksum")
     return found
 
@@ -146,6 +150,8 @@ def find_newest(root: Path, *, before: float = math.inf) -> FoundCheckpoint:
         reasons = problems(folder, checksums=True)
         if not reasons:
             return FoundCheckpoint(path=folder, step=step, skipped=tuple(skipped))
+        if not folder.is_dir():  # a run that trains has removed it
+            return find_newest(root, before=before)
         skipped.append(f"`{folder.name}` is not complete: {reasons[0]}")
     return FoundCheckpoint(path=None, step=0, skipped=tuple(skipped))
 
@@ -161,20 +167,58 @@ def open_checkpoint(folder: Path) -> FoundCheckpoint:
     return FoundCheckpoint(path=folder, step=int(json.loads((folder / MANIFEST).read_text())["step"]))
 
 
+@contextmanager
+def held(choose: Callable[[], FoundCheckpoint]) -> Iterator[FoundCheckpoint]:
+    """The checkpoint that `choose` finds. A run that trains does not remove it during the block."""
+    while True:
+        found = choose()
+        assert found.path is not None
+        with _locked(found.path, fcntl.LOCK_SH):
+            if (found.path / MANIFEST).exists():
+                yield found
+                return
+
+
+@contextmanager
+def _locked(folder: Path, operation: int) -> Iterator[bool]:
+    """Whether the lock is obtained, held during the block; a file system without locks gives it to everyone."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except FileNotFoundError:
+        yield False
+        return
+    try:
+        fcntl.flock(descriptor, operation)
+        obtained = True
+    except OSError as error:
+        obtained = error.errno != errno.EWOULDBLOCK
+    try:
+        yield obtained
+    finally:
+        os.close(descriptor)
+
+
 def set_aside(folder: Path) -> None:
     """Mark a checkpoint with a damaged file as incomplete, so that it is neither resumed from nor pruned."""
     (folder / MANIFEST).rename(folder / DAMAGED_MANIFEST)
 
 
 def prune(root: Path, keep: int) -> list[Path]:
-    """Remove all complete checkpoints except the newest `keep`; incomplete folders are kept."""
+    """Remove all complete checkpoints except the newest `keep` and those that are being read; the removed ones.
+
+    Incomplete folders are kept.
+    """
     complete = [folder for _, folder in sorted(_steps(root)) if not problems(folder, checksums=False)]
-    old = complete[: max(0, len(complete) - max(1, keep))]
-    for folder in old:
+    removed = []
+    for folder in complete[: max(0, len(complete) - max(1, keep))]:
         aside = folder.with_name(f"{_ASIDE}{folder.name}")  # a crash then leaves a leftover
-        folder.rename(aside)
-        shutil.rmtree(aside)
-    return old
+        with _locked(folder, fcntl.LOCK_EX | fcntl.LOCK_NB) as is_free:
+            if is_free:
+                folder.rename(aside)
+        if is_free:
+            shutil.rmtree(aside)
+            removed.append(folder)
+    return removed
 
 
 def remove_leftovers(root: Path) -> None:
@@ -232,8 +276,3 @@ def _steps(root: Path) -> Iterator[tuple[int, Path]]:
         match = _NAME.fullmatch(folder.name)
         if match and folder.is_dir():
             yield int(match.group(1)), folder
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

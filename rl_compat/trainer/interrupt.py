@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: stop at a point where no finished work is lost."""
+"""Ctrl-C, SIGTERM, a lost connection and a batch system's warning: stop at a point where no finished work is lost."""
 
 from __future__ import annotations
 
@@ -6,6 +6,18 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
+
+BY_HAND = (signal.SIGINT, signal.SIGTERM)
+"a second one stops immediately"
+STOPPING = (
+    *BY_HAND,
+    signal.SIGHUP,  # the terminal or connection is gone; a shell and the kernel may both send it
+    signal.SIGQUIT,
+    signal.SIGUSR1,  # Slurm, LSF and Grid Engine, some time before they kill
+    signal.SIGUSR2,
+    signal.SIGXCPU,
+)
+"signals that end a process by default"
 
 
 class Interrupted(BaseException):
@@ -17,21 +29,24 @@ class Interrupted(BaseException):
 
 
 class StopSignals:
-    """Raises Interrupted on the first SIGINT or SIGTERM: immediately, or when a protected section ends.
+    """Raises Interrupted on the first signal of `STOPPING`: immediately, or when a protected section ends.
 
-    A second signal raises immediately, even in a protected section.
+    A second SIGINT or SIGTERM raises immediately, even in a protected section; other further signals change nothing. A
+    signal that is ignored when the run starts, such as SIGHUP under `nohup`, stays ignored.
     """
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
         self._protected = False
-        self._pending: int | None = None
+        self._received: list[int] = []
 
     @contextmanager
     def installed(self) -> Iterator[None]:
         """Handle the signals inside the block; restores the previous handlers."""
-        numbers = (signal.SIGINT, signal.SIGTERM)
-        before = {number: signal.signal(number, self._handle) for number in numbers}
+        before = {number: signal.getsignal(number) for number in STOPPING}
+        for number, handler in before.items():
+            if handler != signal.SIG_IGN:
+                signal.signal(number, self._handle)
         try:
             yield
         finally:
@@ -46,15 +61,15 @@ class StopSignals:
             yield
         finally:
             self._protected = False
-        if self._pending is not None:
-            raise Interrupted(self._pending)
+        if self._received:
+            raise Interrupted(self._received[0])
 
     def _handle(self, signal_number: int, frame: FrameType | None) -> None:
         del frame
-        first = self._pending is None
-        self._pending = signal_number
-        if first and self._protected:
+        again = signal_number in self._received and signal_number in BY_HAND
+        self._received.append(signal_number)
+        if again or (len(self._received) == 1 and not self._protected):
+            raise Interrupted(signal_number)
+        if len(self._received) == 1:
             with suppress(RuntimeError):  # the signal interrupted another print
-                self._say(f"stopping after {self._what}; the same signal again stops immediately")
-            return
-        raise Interrupted(signal_number)
+                self._say(f"{signal.Signals(signal_number).name}: stopping after {self._what}")

@@ -108,6 +108,10 @@ class Phases:
     seed: int = 0
     "of the step"
 
+    @classmethod
+    def of_pool(cls, pool: PoolPlan, reporter: Reporter) -> Self:
+        return cls(reporter=reporter, timer=Timer(reporter), memory=PhaseMemory.of_pool(pool))
+
     @contextmanager
     def __call__(self, name: str, *, items: int = 0) -> Iterator[Callable[[int], None]]:
         """Measure the block as phase `name`; the block may report progress over `items`.

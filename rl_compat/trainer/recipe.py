@@ -35,6 +35,11 @@ class Measured(Protocol):
         """Its results, one printed line each."""
         ...
 
+    @property
+    def notes(self) -> Sequence[str]:
+        """Warnings for the user."""
+        ...
+
     def metrics(self) -> dict[str, float]: ...
 
 

@@ -8,29 +8,35 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from rl_compat.errors import DamagedCheckpointError, NotFiniteError, RLCompatError, quoted
+from rl_compat.errors import DamagedCheckpointError, NotFiniteError, RLCompatError, quoted, write_failure
 from rl_compat.tracking.build import Trackers, build_trackers
+from rl_compat.tracking.jsonl import forget_after
 from rl_compat.tracking.types import Destination
 from rl_compat.trainer.callbacks import Callback
 from rl_compat.trainer.checkpoints import FoundCheckpoint, find_newest, prune, set_aside, write_checkpoint
 from rl_compat.trainer.interrupt import Interrupted, StopSignals
-from rl_compat.trainer.phases import PhaseMemory, Phases
+from rl_compat.trainer.phases import Phases
 from rl_compat.trainer.recipe import Measure, Measured, Recipe
-from rl_compat.trainer.reporter import Reporter, Timer
+from rl_compat.trainer.reporter import Reporter
 from rl_compat.trainer.run_folder import RunFolder
 from rl_compat.trainer.state import RngState, RunState, load_run_state, save_run_state, seed_everything
 from rl_compat.units import format_bytes
 from rl_compat.workers.trained import TrainedWorker
+
+Ending = Literal["finished", "out of time", "stopped by a callback", "interrupted", "nothing to do"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOutcome:
     """How a run ended."""
 
+    ending: Ending
+    "`nothing to do` is a run whose checkpoint has all its steps"
     step: int
     "the step of the newest checkpoint"
+    total_steps: int
     measure: Measure
     curve: tuple[float, ...]
     "the measure of each step of this process"
@@ -56,8 +62,7 @@ class Run:
         self.reporter = reporter
         self.resumed = resumed
         self.callbacks = callbacks
-        self.timer = Timer(reporter)
-        self.memory = PhaseMemory.of_pool(self.prepared.setup.plan.pool_of("actor"))
+        self.phases = Phases.of_pool(self.prepared.setup.plan.pool_of("actor"), reporter)
         self.signals = StopSignals(reporter.say)
         self.started = time.monotonic()
         self.elapsed_before = 0.0
@@ -87,19 +92,25 @@ class Run:
     def _run_alone(self) -> RunOutcome:
         setup = self.prepared.setup
         interrupted = None
-        with ExitStack() as ending:
-            ending.callback(self.recipe.close)
+        ending: Ending = "interrupted"
+        with ExitStack() as closers:
+            closers.callback(self.recipe.close)
             with self._writing("the settings of the run"):
+                kept = self.folder.keep_record() if self.resumed.path is None else []
                 self.folder.begin(self.config, setup.plan, setup.hardware)
+            for note in kept:
+                self.reporter.say(f"warning: {note}")
             self.trackers = self._open_trackers()
-            ending.callback(lambda: self.trackers.close())
+            closers.callback(lambda: self.trackers.close())
             try:
                 with self.signals.installed():
-                    interrupted = self._run()
+                    ending = self._run()
             except Interrupted as stop:
                 interrupted = stop
         return RunOutcome(
+            ending=ending,
             step=self.saved_step,
+            total_steps=self.prepared.total_steps,
             measure=self.recipe.measure,
             curve=tuple(self.curve),
             before=self.before,
@@ -119,26 +130,33 @@ class Run:
         )
         return build_trackers(trainer.loggers, destination)
 
-    def _run(self) -> Interrupted | None:
+    def _run(self) -> Ending:
         self._load()
+        total, trainer = self.prepared.total_steps, self.config.trainer
+        nothing_to_do = 0 < total <= self.boundary.step
         try:
-            if self.config.trainer.validate_before and self.boundary.step == 0:
+            if trainer.validate_before and self.boundary.step == 0:
                 self.before = self._validate(0)
             self._train()
             self._save()
-            if self.config.trainer.validate_after and self.boundary.step > 0:
-                self.after = self._validate(self.boundary.step)
+            step = self.boundary.step
+            if trainer.validate_after and step > 0 and not (nothing_to_do and self.folder.has_validation(step)):
+                self.after = self._validate(step)
         except Interrupted as stop:
             self.reporter.say(f"{stop}: {self._fate_of_the_step()}")
             if not self.updating:
                 self._save()
-            return stop
+            raise
         except BaseException as error:
             self._save_despite(error)
             if isinstance(error, NotFiniteError):
                 raise self._located(error) from error
             raise
-        return None
+        if nothing_to_do:
+            return "nothing to do"
+        if self.boundary.step >= total:
+            return "finished"
+        return "stopped by a callback" if self.stopped else "out of time"
 
     def _located(self, error: NotFiniteError) -> NotFiniteError:
         """The error with the newest finished step and the checkpoint to go back to, which is finite."""
@@ -181,7 +199,7 @@ class Run:
         collected = self.recipe.collect(next(self.order), step=step)
         with self.signals.protected(f"step {step}"):
             metrics = self._learn(step, collected)
-            seconds = self.timer.take() | {"step": time.perf_counter() - started}
+            seconds = self.phases.timer.take() | {"step": time.perf_counter() - started}
             self._record(step, collected, metrics | self.recipe.describe(collected, seconds))
 
     def _learn(self, step: int, collected: object) -> dict[str, float]:
@@ -202,7 +220,7 @@ class Run:
             return
         place = self.prepared.place_of_copies
         changes_last = self.prepared.optimizer_steps_per_step == 1 and len(self.recipe.trained) == 1
-        with self.timer("keep"):
+        with self.phases.timer("keep"):
             for group in self.recipe.trained.values():
                 if place is None or (place == "host" and changes_last):
                     group.run(TrainedWorker.mark_state).result()
@@ -216,7 +234,7 @@ class Run:
 
     def _record(self, step: int, collected: object, metrics: dict[str, float]) -> None:
         """Write the metrics and samples of the step, and report the recipe's notes."""
-        metrics |= self.memory.take_metrics()
+        metrics |= self.phases.memory.take_metrics()
         metrics["training/global_step"] = float(step)
         metrics["training/epoch"] = float(self.order.position[0])
         self.curve.append(metrics.get(self.recipe.measure.metric, math.nan))
@@ -233,21 +251,24 @@ class Run:
         try:
             yield
         except OSError as error:
-            raise RLCompatError(
-                f"{what} could not be written to `{self.folder.path}`: {(error.strerror or str(error)).lower()}",
-                hint="free some space and start again: the run resumes from its newest checkpoint",
-            ) from error
+            cause, remedy = write_failure(error)
+            raise RLCompatError(f"{what} could not be written to `{self.folder.path}`: {cause}", hint=remedy) from error
 
     def _validate(self, step: int) -> Measured | None:
         """Evaluate on held-out data and log the result for the step; None without such data."""
+        self.reporter.phase("step", done=step, total=self.prepared.total_steps)
         found = self.recipe.validate()
         if found is None:
             return None
-        seconds = self.timer.take()["testing"]
-        peaks = {name: value for name, value in self.memory.take_metrics().items() if name.startswith("memory_gb/")}
+        seconds = self.phases.timer.take()["testing"]
+        peaks = {
+            name: value for name, value in self.phases.memory.take_metrics().items() if name.startswith("memory_gb/")
+        }
         metrics = found.metrics() | peaks | {"timing_s/testing": seconds}
         for sentence in found.headline:
             self.reporter.say(f"step {step} {sentence}")
+        for note in found.notes:
+            self.reporter.say(f"warning: {note}")
         with self._writing(f"the validation of step {step}"):
             self.trackers.log(step, metrics)
         for callback in self.callbacks:
@@ -259,9 +280,8 @@ class Run:
         if self.resumed.path is not None:
             self.order.load_state_dict(load_run_state(self.resumed.path).order)
         seed_everything(self.config.trainer.seed)
-        phases = Phases(reporter=self.reporter, timer=self.timer, memory=self.memory)
-        self.recipe.load(phases, step=self.resumed.step)
-        self.timer.take()
+        self.recipe.load(self.phases, step=self.resumed.step)
+        self.phases.timer.take()
         self._say_notes()
         if self.config.trainer.save_every != 1 and self.prepared.place_of_copies is None:
             size = format_bytes(self.prepared.checkpoint_bytes)
@@ -288,7 +308,7 @@ class Run:
         state.rng.restore()
         self.elapsed_before = state.elapsed_seconds
         self.boundary = state
-        self.folder.forget_samples_after(state.step)
+        forget_after(state.step, self.folder.samples)
         self.reporter.say(f"resumed at step {state.step} from `{checkpoint}`")
         total = self.prepared.total_optimizer_steps
         if self.config.optimizer.schedule != "constant" and state.total_optimizer_steps != total:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import fcntl
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
+from itertools import count
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -18,6 +19,7 @@ from rl_compat.hardware.types import Hardware
 from rl_compat.models.files.atomic import file_written_whole
 from rl_compat.planning.serialize import save_plan
 from rl_compat.planning.types import Plan
+from rl_compat.tracking.jsonl import METRICS_FILE, is_step, step_of
 from rl_compat.trainer.checkpoints import CHECKPOINTS, FoundCheckpoint, find_newest, open_checkpoint
 from rl_compat.trainer.state import load_run_state
 
@@ -44,35 +46,20 @@ _MAY_CHANGE = {
 "settings by section that may change when a run continues, in addition to all of `plan`"
 
 LOCK = ".lock"
+SETTINGS_FILE = "run.toml"
 
 
-@dataclass(frozen=True, slots=True)
 class RunFolder:
-    path: Path
+    """The files of a run by their names."""
 
-    @property
-    def settings(self) -> Path:
-        return self.path / "run.toml"
-
-    @property
-    def plan(self) -> Path:
-        return self.path / "plan.json"
-
-    @property
-    def hardware(self) -> Path:
-        return self.path / "hardware.json"
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.path / CHECKPOINTS
-
-    @property
-    def metrics(self) -> Path:
-        return self.path / "metrics.jsonl"
-
-    @property
-    def samples(self) -> Path:
-        return self.path / "samples.jsonl"
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.settings = path / SETTINGS_FILE
+        self.plan = path / "plan.json"
+        self.hardware = path / "hardware.json"
+        self.checkpoints = path / CHECKPOINTS
+        self.metrics = path / METRICS_FILE
+        self.samples = path / "samples.jsonl"
 
     def lock(self) -> TextIO:
         """Lock the folder until the returned file is closed. Raises ConfigError if another process holds the lock."""
@@ -98,26 +85,32 @@ class RunFolder:
         with file_written_whole(self.hardware) as aside:
             save_recording(hardware, aside)
 
+    def keep_record(self) -> list[str]:
+        """Keep the metrics and samples of steps without a checkpoint under another name; a note if there are any.
+
+        Call it before a run begins at step 1.
+        """
+        if not self.metrics.exists() or not any(is_step(line) for line in self.metrics.open(encoding="utf-8")):
+            return []
+        number = next(number for number in count(1) if not self.metrics.with_suffix(f".{number}.jsonl").exists())
+        for file in (self.metrics, self.samples):
+            if file.exists():
+                file.rename(file.with_suffix(f".{number}.jsonl"))
+        kept = self.metrics.with_suffix(f".{number}.jsonl")
+        return [f"`{self.path}` has no checkpoint: the run begins at step 1, and its former record is kept in `{kept}`"]
+
+    def has_validation(self, step: int) -> bool:
+        """Whether the record holds a validation of the step, or there is no record."""
+        if not self.metrics.exists():
+            return True
+        with self.metrics.open(encoding="utf-8") as lines:
+            return any(step_of(line) == step and not is_step(line) for line in lines)
+
     def write_samples(self, step: int, samples: Sequence[Mapping[str, Any]]) -> None:
         """Append samples of a step."""
         with self.samples.open("a", encoding="utf-8") as file:
             for sample in samples:
                 file.write(json.dumps({"step": step} | dict(sample), ensure_ascii=False, default=str) + "\n")
-
-    def forget_samples_after(self, step: int) -> None:
-        """Drop the samples of steps that a resumed run repeats."""
-        if not self.samples.exists():
-            return
-        kept = [line for line in self.samples.read_text(encoding="utf-8").splitlines() if _step_of(line) <= step]
-        with file_written_whole(self.samples) as aside:
-            aside.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
-
-
-def _step_of(line: str) -> float:
-    try:
-        return float(json.loads(line)["step"])
-    except (ValueError, KeyError, TypeError):
-        return float("inf")
 
 
 def choose_checkpoint(folder: RunFolder, config: RunConfig) -> FoundCheckpoint:

@@ -40,16 +40,31 @@ class Training:
         self.folder = RunFolder(Path(config.trainer.output_dir))
         self.resumed = choose_checkpoint(self.folder, config)
         self.recipe = check_training(config, hardware, objects)
+        self._run: Run | None = None
 
     @property
     def notes(self) -> tuple[str, ...]:
         """Notes of the checks, for the user."""
         return (*self.resumed.skipped, *self.recipe.prepared.notes)
 
+    @property
+    def has_nothing_to_do(self) -> bool:
+        """Whether the newest checkpoint has all steps of the run, and the record the validation after them."""
+        step, total = self.resumed.step, self.recipe.prepared.total_steps
+        trainer, data = self.recipe.prepared.setup.config.trainer, self.recipe.prepared.setup.config.data
+        validates = trainer.validate_after and bool(data.val_files)
+        return 0 < total <= step and (not validates or self.folder.has_validation(step))
+
+    @property
+    def saved_step(self) -> int:
+        """The step of the newest checkpoint."""
+        return self.resumed.step if self._run is None else self._run.saved_step
+
     def run(self, reporter: Reporter, callbacks: Sequence[Callback] = ()) -> RunOutcome:
         """Train until the end, a signal or an error. Afterwards the newest finished step is in a checkpoint."""
         with emulate(self.recipe.prepared.setup.plan.pool_of("actor")):
-            return Run(self.recipe, resumed=self.resumed, reporter=reporter, callbacks=callbacks).run()
+            self._run = Run(self.recipe, resumed=self.resumed, reporter=reporter, callbacks=callbacks)
+            return self._run.run()
 
     def close(self) -> None:
         """Stop processes and free models that the checks started."""

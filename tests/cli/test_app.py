@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 import rl_compat
-from rl_compat.cli.app import COMMANDS, main, show_error
+from rl_compat.cli.app import COMMANDS, main
+from rl_compat.cli.render import show_error
 from rl_compat.errors import CheckpointError, RLCompatError
 
 
@@ -139,7 +140,7 @@ def test_an_interrupt_is_exit_code_130(tmp_path: Path) -> None:
     _, errors = process.communicate()
 
     assert process.returncode == 130
-    assert errors == ""
+    assert errors == "interrupted\n"
 
 
 @pytest.mark.parametrize(("given", "policy"), [({}, "PASSIVE"), ({"OMP_WAIT_POLICY": "active"}, "ACTIVE")])

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rl_compat.tracking.jsonl import JsonlTracker
+from rl_compat.tracking.jsonl import JsonlTracker, forget_after
 
 
 def steps(path: Path) -> list[int]:
@@ -58,9 +58,8 @@ def test_resuming_drops_the_steps_that_are_done_again(path):
     first.close()
     kept = path.read_text().splitlines(keepends=True)[:4]
 
-    resumed = JsonlTracker(path)
-    resumed.resume_at(2)
-    resumed.log(3, {"a": 9.0})
+    forget_after(2, path)
+    JsonlTracker(path).log(3, {"a": 9.0})
 
     assert steps(path) == [0, 1, 2, 2, 3]
     assert path.read_text().splitlines(keepends=True)[:4] == kept
@@ -72,9 +71,8 @@ def test_resuming_drops_a_line_that_was_cut_off(path):
     with path.open("a") as file:
         file.write('{"step": 2, "a": 0.')
 
-    resumed = JsonlTracker(path)
-    resumed.resume_at(5)
-    resumed.log(6, {"a": 2.0})
+    forget_after(5, path)
+    JsonlTracker(path).log(6, {"a": 2.0})
 
     assert steps(path) == [1, 6]
 
@@ -85,7 +83,7 @@ def test_resuming_drops_lines_that_are_no_steps(path, damage):
     with path.open("a") as file:
         file.write(damage)
 
-    JsonlTracker(path).resume_at(5)
+    forget_after(5, path)
 
     assert steps(path) == [1]
 
@@ -95,8 +93,8 @@ def test_beginning_again_at_step_zero_keeps_nothing(path):
     tracker.log(0, {"val": 0.5})
     tracker.log(1, {"a": 0.5})
 
-    tracker.resume_at(0)
-    tracker.log(0, {"val": 0.5})
+    forget_after(0, path)
+    JsonlTracker(path).log(0, {"val": 0.5})
 
     assert steps(path) == [0]
 

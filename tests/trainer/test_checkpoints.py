@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import resource
 import signal
@@ -13,7 +14,7 @@ import pytest
 from safetensors import SafetensorError
 
 from rl_compat.config.types import TrainerConfig
-from rl_compat.errors import CheckpointError, DoesNotFitError
+from rl_compat.errors import WRITE_FAILURES, CheckpointError, DoesNotFitError
 from rl_compat.trainer.checkpoints import (
     check_disk,
     find_newest,
@@ -88,7 +89,7 @@ def test_a_failed_save_leaves_the_earlier_checkpoint_and_no_leftovers(tmp_path: 
         filled()(folder)
         raise OSError(28, "No space left on device")
 
-    with pytest.raises(CheckpointError, match="the disk is full"):
+    with pytest.raises(CheckpointError, match="step_4"):
         write_checkpoint(tmp_path, 4, fails)
     assert [path.name for path in tmp_path.iterdir()] == ["step_3"]
     assert find_newest(tmp_path).step == 3
@@ -166,25 +167,27 @@ def test_a_crash_while_pruning_leaves_nothing_for_long(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "reason"),
+    ("error", "reason", "is_space"),
     [
-        (OSError(28, "No space left on device"), "the disk is full"),
-        (OSError(5, "Input/output error"), "input/output error"),
-        (SafetensorError("Error while serializing: I/O error: No space left (os error 28)"), "the disk is full"),
-        (SafetensorError("Error while serializing: I/O error: File too large (os error 27)"), "file too large"),
-        (RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 576 vs 534"), "unexpected pos"),
+        (OSError(28, "No space left on device"), errno.ENOSPC, True),
+        (OSError(122, "Disk quota exceeded"), errno.EDQUOT, False),
+        (OSError(5, "Input/output error"), errno.EIO, False),
+        (SafetensorError("Error while serializing: I/O error: No space left (os error 28)"), errno.ENOSPC, True),
+        (SafetensorError("Error while serializing: I/O error: File too large (os error 27)"), errno.EFBIG, False),
     ],
 )
-def test_every_library_that_cannot_write_is_understood(tmp_path: Path, error: Exception, reason: str) -> None:
-    """A-CKPT-03"""
+def test_a_failed_write_names_its_own_cause(tmp_path: Path, error: Exception, reason: int, is_space: bool) -> None:
+    """A-CKPT-03: the free space is named where it is the cause."""
 
     def fails(folder: Path) -> None:
         (folder / "half").write_bytes(b"x" * 2048)
         raise error
 
-    with pytest.raises(CheckpointError, match=reason) as stop:
+    with pytest.raises(CheckpointError) as stop:
         write_checkpoint(tmp_path, 1, fails)
-    assert "(2.0 KiB were written, " in stop.value.message
+    assert WRITE_FAILURES[reason][0] in stop.value.message
+    assert WRITE_FAILURES[reason][1] in str(stop.value.hint)
+    assert ("2.0 KiB" in stop.value.message) is is_space
     assert list(tmp_path.iterdir()) == []
 
 

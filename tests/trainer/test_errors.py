@@ -22,6 +22,7 @@ from rl_compat.trainer.online import reinforcement
 from rl_compat.trainer.online.reinforcement import Reinforcement
 from rl_compat.trainer.recipe import PreparedRun
 from rl_compat.trainer.reporter import SilentReporter
+from rl_compat.trainer.run import Run
 from rl_compat.trainer.run_folder import RunFolder
 from rl_compat.training.engine import PolicyEngine, ValueEngine
 from rl_compat.training.state import StateCopy
@@ -43,15 +44,18 @@ class InjectedError(Exception):
 
 
 class Steps(SilentReporter):
-    """Knows which step the run is in, and keeps what the run says."""
+    """Knows the newest step that the run began, and keeps what the run says."""
 
-    def __init__(self) -> None:
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.now = 0
         self.lines: list[str] = []
+        original = Run._step
 
-    def phase(self, name: str, *, done: int = 0, total: int = 0) -> None:
-        if name == "step":
-            self.now = done + 1
+        def begin(run: Run, step: int) -> None:
+            self.now = step
+            original(run, step)
+
+        patch.setattr(Run, "_step", begin)
 
     def say(self, text: str) -> None:
         self.lines.append(text)
@@ -138,7 +142,7 @@ def injected() -> Iterator[Callable[..., Steps]]:
     with pytest.MonkeyPatch.context() as patch:
 
         def begin(phase: tuple[Any, str, int, dict[str, Any]], **changes: Any) -> Steps:
-            reporter = Steps()
+            reporter = Steps(patch)
             owner, name, _, when = phase
             inject(patch, owner, name, reporter, **(when | changes))
             return reporter

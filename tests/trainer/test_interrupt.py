@@ -14,7 +14,10 @@ def send(number: int) -> None:
     os.kill(os.getpid(), number)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGUSR1, 138), (signal.SIGQUIT, 131)],
+)
 def test_a_signal_outside_a_protected_section_stops_at_once(number: int, code: int) -> None:
     signals = StopSignals(lambda text: None)
     with pytest.raises(Interrupted) as stop, signals.installed():
@@ -34,14 +37,38 @@ def test_a_protected_section_is_finished_first_and_that_is_said() -> None:
     assert "step 3" in said[0]
 
 
-def test_a_second_signal_stops_a_protected_section() -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_signal_by_hand_stops_a_protected_section(number: int) -> None:
     done: list[str] = []
     signals = StopSignals(lambda text: None)
     with pytest.raises(Interrupted), signals.installed(), signals.protected("step 3"):
-        send(signal.SIGINT)
-        send(signal.SIGINT)
+        send(number)
+        send(number)
         done.append("update")
     assert done == []
+
+
+def test_a_connection_that_is_lost_stops_once_however_often_that_is_signalled() -> None:
+    done: list[str] = []
+    signals = StopSignals(lambda text: None)
+    with signals.installed():
+        with pytest.raises(Interrupted) as stop:
+            send(signal.SIGHUP)
+        for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGUSR1):
+            send(number)
+        done.append("saved")
+    assert (stop.value.exit_code, done) == (129, ["saved"])
+
+
+def test_an_ignored_signal_stays_ignored() -> None:
+    """As under `nohup`."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with StopSignals(lambda text: None).installed():
+            send(signal.SIGHUP)
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_the_former_handlers_come_back() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -14,12 +13,16 @@ def fill_folder(target: Path, fill: Callable[[Path], None]) -> None:
     """Let `fill` write into an empty folder next to the target, flush it to disk and rename it to the target.
 
     The target must be absent or empty. If `fill` raises, nothing is left. The remains of a killed process are replaced.
+    Who may read the files follows from the umask, also where their writer allows the owner alone.
     """
     partial = target.with_name(f".partial-{target.name}")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     try:
         fill(partial)
+        for path in partial.rglob("*"):
+            if path.is_file():
+                path.chmod(partial.stat().st_mode & 0o666)
         flush_tree(partial)
         partial.rename(target)
         flush(target.parent)
@@ -29,10 +32,17 @@ def fill_folder(target: Path, fill: Callable[[Path], None]) -> None:
 
 @contextmanager
 def file_written_whole(path: Path) -> Iterator[Path]:
-    """A temporary path next to `path` that replaces it, flushed to disk, when the block ends without an error."""
+    """A temporary path next to `path` that replaces it, flushed to disk, when the block ends without an error.
+
+    Who may read the file follows from the umask, also where its writer allows the owner alone.
+    """
     partial = path.with_name(f".{path.name}.writing")
+    partial.unlink(missing_ok=True)
     try:
+        partial.touch()
+        mode = partial.stat().st_mode
         yield partial
+        partial.chmod(mode)
         flush(partial)
         partial.replace(path)
         flush(path.parent)
@@ -53,8 +63,3 @@ def flush(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def no_space_left(error: Exception) -> bool:
-    """Whether a full disk caused the error. safetensors reports it only in the text of its error."""
-    return getattr(error, "errno", None) == errno.ENOSPC or f"os error {errno.ENOSPC}" in str(error)

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rl_compat.errors import ModelError
-from rl_compat.models.files.atomic import fill_folder, no_space_left
+from rl_compat.errors import ModelError, write_failure
+from rl_compat.models.files.atomic import fill_folder
 
 
 def cache_folder() -> Path:
@@ -56,6 +56,4 @@ def _locked(path: Path) -> Iterator[None]:
 
 def _cannot_write(folder: Path, error: Exception) -> ModelError:
     hint = "set `RLC_CACHE` to another folder for downloaded and converted models"
-    if no_space_left(error):
-        return ModelError(f"no space left for a model in `{folder}`", hint=hint)
-    return ModelError(f"cannot write to `{folder}`: {error}", hint=hint)
+    return ModelError(f"cannot write a model to `{folder}`: {write_failure(error)[0]}", hint=hint)

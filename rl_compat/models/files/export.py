@@ -14,8 +14,8 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from rl_compat.errors import CheckpointError, ModelError, check_type
-from rl_compat.models.files.atomic import fill_folder, no_space_left
+from rl_compat.errors import CheckpointError, ModelError, check_type, write_failure
+from rl_compat.models.files.atomic import fill_folder
 from rl_compat.models.files.folder import check_model_folder, read_json
 from rl_compat.models.lora import LoraSettings, adapter_weights, merge_for_export, peft_config, unties
 
@@ -89,8 +89,8 @@ def _write(output: Path, fill: Callable[[Path], None]) -> None:
     try:
         fill_folder(output, fill)
     except (OSError, SafetensorError) as error:
-        cause = "no space left" if no_space_left(error) else str(error)
-        raise CheckpointError(f"cannot write the model to `{output}`: {cause}") from error
+        cause, remedy = write_failure(error)
+        raise CheckpointError(f"cannot write the model to `{output}`: {cause}", hint=remedy) from error
 
 
 def check_output(output: str | Path) -> None:

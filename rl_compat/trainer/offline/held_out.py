@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -32,6 +33,9 @@ class HeldOut:
     is_text: bool
     "whether the loss is a mean over tokens"
 
+    columns: ClassVar = ("measure", "value", "95 % interval")
+    notes: ClassVar = ()
+
     @property
     def headline(self) -> tuple[str, ...]:
         return (f"held-out {', '.join(f'{name} {shown}' for name, shown, _ in self.rows())} ({self.size})",)
@@ -39,6 +43,9 @@ class HeldOut:
     @property
     def size(self) -> str:
         return f"{self.num_tokens} tokens in {self.num_rows} rows" if self.is_text else f"{self.num_rows} rows"
+
+    def as_json(self) -> dict[str, Any]:
+        return self.metrics() | {"num_rows": self.num_rows}
 
     def rows(self) -> list[tuple[str, str, str]]:
         """Name, value, and 95 % interval if there is one."""

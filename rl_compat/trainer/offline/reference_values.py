@@ -16,6 +16,7 @@ from torch import Tensor
 
 from rl_compat.data.encode.items import Item, ItemBatch, item_batch
 from rl_compat.models.files.atomic import file_written_whole
+from rl_compat.models.files.sources import file_sha256
 
 Compute = Callable[[ItemBatch], Tensor]
 
@@ -93,17 +94,12 @@ def weights_digest(folder: Path, *, cache: Path) -> str:
     for file in sorted(folder.glob("*.safetensors")):
         stat = file.stat()
         key = json.dumps([str(file.resolve()), stat.st_size, stat.st_mtime_ns, stat.st_ino])
-        digests[key] = known.get(key) or _digest(file)
+        digests[key] = known.get(key) or file_sha256(file)
     if digests != known:
         cache.parent.mkdir(parents=True, exist_ok=True)
         with file_written_whole(cache) as aside:
             aside.write_text(json.dumps(digests))
     return hashlib.sha256("".join(digests.values()).encode()).hexdigest()
-
-
-def _digest(file: Path) -> str:
-    with file.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 def identity_of(*parts: object, items: Sequence[Sequence[Item]]) -> str:

@@ -95,13 +95,13 @@ def proportion_interval(successes: float, trials: int) -> tuple[float, float]:
     return max(0.0, (centre - spread) / scale), min(1.0, (centre + spread) / scale)
 
 
-def mean_interval(values: Sequence[float]) -> tuple[float, float]:
-    """95 % interval of a mean: Wilson for zeros and ones, else the normal approximation."""
-    if all(value in (0.0, 1.0) for value in values):
-        return proportion_interval(sum(values), len(values))
+def mean_interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """95 % interval of a mean by the normal approximation, within the range of the values; None if all are equal."""
     data = torch.tensor(values, dtype=torch.float64)
-    half = 1.959963984540054 * float(data.std()) / math.sqrt(len(values)) if len(values) > 1 else math.inf
-    return float(data.mean()) - half, float(data.mean()) + half
+    if len(values) < 2 or bool((data == data[0]).all()):
+        return None
+    mean, half = float(data.mean()), 1.959963984540054 * float(data.std()) / math.sqrt(len(values))
+    return max(mean - half, float(data.min())), min(mean + half, float(data.max()))
 
 
 def _spread(name: str, values: Tensor) -> dict[str, float]:

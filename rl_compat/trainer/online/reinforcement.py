@@ -16,6 +16,7 @@ from rl_compat.distributed.group import WorkerGroup
 from rl_compat.trainer.loop import Collected, Roles, collect, learn
 from rl_compat.trainer.online.metrics import data_metrics, mismatch_metrics, timing_metrics
 from rl_compat.trainer.online.validate import Validation, validate
+from rl_compat.trainer.online.watch import Watch, empty_fraction
 from rl_compat.trainer.phases import Phases
 from rl_compat.trainer.recipe import Measure
 from rl_compat.trainer.setup.online import Prepared
@@ -55,7 +56,7 @@ class Reinforcement:
         self.multiplier = lagrange_multiplier(algorithm)
         self.more = Rows(prepared.order)
         self._notes: list[str] = []
-        self._warned_no_spread = False
+        self._watch = Watch(algorithm)
         self.roles: Roles
         self.phases: Phases
 
@@ -102,32 +103,24 @@ class Reinforcement:
             replace(self.phases, seed=seeds.derive(self.config.trainer.seed, "update", step)),
             update_actor=update_actor,
         )
-        self._notes += [*collected.scores.notes, *self._spread_notes(collected)]
-        return metrics | self._kl_metrics(collected) | self._cost_metrics(collected, moves=update_actor)
+        metrics |= self._kl_metrics(collected, metrics) | self._cost_metrics(collected, moves=update_actor)
+        self._notes += [*collected.scores.notes, *self._watch.take_notes(step, collected, metrics)]
+        return metrics
 
-    def _spread_notes(self, collected: Collected) -> list[str]:
-        """A warning, once per run, about a step of dynamic sampling without any reward differences."""
-        found = collected.metrics
-        if self._warned_no_spread or found.get("training/filter_groups/kept_prompts", 1.0) > 0:
-            return []
-        self._warned_no_spread = True
-        prompts, rounds = (
-            int(found[f"training/{name}"]) for name in ("filter_groups/sampled_prompts", "num_gen_batches")
-        )
-        return [
-            f"no prompt had two different rewards, of {prompts} prompts in {rounds} rounds: such a step learns "
-            "nothing; try easier or harder prompts, a finer reward or a larger `algorithm.group_size`"
-        ]
-
-    def _kl_metrics(self, collected: Collected) -> dict[str, float]:
-        """Update the KL controller; returns the KL coefficients that the step used."""
+    def _kl_metrics(self, collected: Collected, update: Mapping[str, float]) -> dict[str, float]:
+        """Update the KL controller; the coefficients that the step used, and each KL with the name of its estimator."""
         algorithm = self.config.algorithm
-        of_loss = {} if algorithm.kl_loss == "none" else {"actor/kl_coef": algorithm.kl_loss_coef}
-        if algorithm.kl_in_reward == "none":
-            return of_loss
-        coef, kl = self.kl.coef, collected.experience.reward_kl
-        self.kl.update(kl=kl, num_sequences=len(collected.sequences))
-        return of_loss | {"actor/reward_kl_penalty": kl, "actor/reward_kl_penalty_coeff": coef}
+        metrics = {}
+        if algorithm.kl_loss != "none":
+            metrics["actor/kl_coef"] = algorithm.kl_loss_coef
+            if "actor/kl_loss" in update:
+                metrics[f"actor/kl_loss/{algorithm.kl_loss}"] = update["actor/kl_loss"]
+        if algorithm.kl_in_reward != "none":
+            kl = collected.experience.reward_kl
+            metrics |= {"actor/reward_kl_penalty": kl, f"actor/reward_kl_penalty/{algorithm.kl_in_reward}": kl}
+            metrics["actor/reward_kl_penalty_coeff"] = self.kl.coef
+            self.kl.update(kl=kl, num_sequences=len(collected.sequences))
+        return metrics
 
     def _cost_metrics(self, collected: Collected, *, moves: bool) -> dict[str, float]:
         """Return the multiplier that the step used, and update it unless the actor waits for its critics."""
@@ -145,6 +138,7 @@ class Reinforcement:
         batch = collected.experience.batch
         return (
             data_metrics(batch, scored=collected.experience.scored)
+            | {"response_length/empty_ratio": empty_fraction(collected)}
             | mismatch_metrics(batch)
             | dict(collected.experience.metrics)
             | collected.metrics

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
 
 from rl_compat import seeds
 from rl_compat.batch import Sequences
 from rl_compat.config.types import RunConfig
 from rl_compat.rewards.score import Scores
-from rl_compat.trainer.online.metrics import mean_interval
+from rl_compat.trainer.online.metrics import mean_interval, proportion_interval
 from rl_compat.trajectory import Prompt
+from rl_compat.units import counted
 from rl_compat.workers.actor import ActorModel
 from rl_compat.workers.reward import RewardModel
 
@@ -26,18 +28,26 @@ class Accuracy:
     source: str
     measure: str
     mean: float
-    low: float
-    high: float
+    low: float | None
+    "of the 95 % interval; None if the values, which are not zeros and ones by nature, are all equal"
+    high: float | None
     num_prompts: int
+    "with a value"
 
     def __str__(self) -> str:
         return (
             f"{self.source} {self.measure}: {self.shown(self.mean)} "
-            f"(95 % interval {self.interval}, {self.num_prompts} prompts)"
+            f"({self.interval_text}, {counted(self.num_prompts, 'prompt')})"
         )
 
     @property
+    def interval_text(self) -> str:
+        return "all equal" if self.low is None else f"95 % interval {self.interval}"
+
+    @property
     def interval(self) -> str:
+        if self.low is None or self.high is None:
+            return "all equal"
         return f"{self.shown(self.low)} to {self.shown(self.high)}"
 
     def shown(self, value: float) -> str:
@@ -47,28 +57,48 @@ class Accuracy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Validation:
+    """The results of one response per validation prompt."""
+
     accuracies: tuple[Accuracy, ...]
     mean_response_length: float
     truncated_fraction: float
+    num_unscored: int
+    "prompts whose reward failed"
+    num_prompts: int
+    notes: tuple[str, ...] = ()
+    "of the rewards, for the user"
+    columns: ClassVar = ("data", "measure", "mean", "95 % interval", "prompts")
+    size: ClassVar = ""
 
     @property
-    def headline(self) -> tuple[Accuracy, ...]:
+    def headline(self) -> tuple[object, ...]:
         """Accuracy and cost by source, and the means of reward functions if none of them judges correctness."""
         judged = {accuracy.source for accuracy in self.accuracies if accuracy.measure == ACCURACY}
-        return tuple(a for a in self.accuracies if a.measure in (ACCURACY, COST) or a.source not in judged)
+        shown = [a for a in self.accuracies if a.measure in (ACCURACY, COST) or a.source not in judged]
+        unscored = f"the reward failed on {self.num_unscored} of {counted(self.num_prompts, 'validation prompt')}"
+        return (*shown, *([unscored] if self.num_unscored else []))
+
+    def rows(self) -> list[tuple[object, ...]]:
+        """The accuracies as rows of a table."""
+        return [(a.source, a.measure, a.shown(a.mean), a.interval, a.num_prompts) for a in self.accuracies]
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
 
     def metrics(self) -> dict[str, float]:
         """Metrics under verl's names: accuracy is `val-core/<source>/acc`, reward functions are `val-aux`."""
         metrics = {
             "val-aux/response_length/mean": self.mean_response_length,
             "val-aux/response_length/clip_ratio": self.truncated_fraction,
+            "val-aux/reward/unscored": float(self.num_unscored),
         }
         for accuracy in self.accuracies:
             core = accuracy.measure == ACCURACY
             prefix = f"{'val-core' if core else 'val-aux'}/{accuracy.source}/{'acc' if core else accuracy.measure}"
             metrics[f"{prefix}/mean@1"] = accuracy.mean
-            metrics[f"{prefix}/low95@1"] = accuracy.low
-            metrics[f"{prefix}/high95@1"] = accuracy.high
+            if accuracy.low is not None and accuracy.high is not None:
+                metrics[f"{prefix}/low95@1"] = accuracy.low
+                metrics[f"{prefix}/high95@1"] = accuracy.high
         return metrics
 
 
@@ -94,11 +124,14 @@ def validate(
     batch = sequences.batch
     return Validation(
         accuracies=tuple(
-            _accuracy(source, measure, values)
+            _accuracy(source, measure, values, binary=measure in (ACCURACY, *scores.binary))
             for (source, measure), values in _by_source(sequences, scores, costs).items()
         ),
         mean_response_length=float(batch.response_lengths.float().mean()),
         truncated_fraction=float(batch.truncated.float().mean()),
+        num_unscored=scores.rewards.count(None),
+        num_prompts=len(prompts),
+        notes=scores.notes,
     )
 
 
@@ -121,8 +154,10 @@ def _by_source(
     return found
 
 
-def _accuracy(source: str, measure: str, values: Sequence[float]) -> Accuracy:
-    low, high = mean_interval(values)
+def _accuracy(source: str, measure: str, values: Sequence[float], *, binary: bool) -> Accuracy:
+    """The mean of the values; `binary` are those that can only be 0 and 1."""
+    interval = proportion_interval(sum(values), len(values)) if binary else mean_interval(values)
+    low, high = interval or (None, None)
     return Accuracy(
         source=source,
         measure=measure,

@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from rl_compat.algorithms.table import ALGORITHMS
+from rl_compat.config.load import load_config
 from rl_compat.config.types import RunConfig
 from rl_compat.errors import ConfigError
 from rl_compat.models.files.export import check_output, export_adapter, export_model
@@ -20,7 +21,7 @@ from rl_compat.models.tokenizer import load_tokenizer
 from rl_compat.planning.serialize import load_plan
 from rl_compat.planning.types import RolePlan
 from rl_compat.trainer.run_folder import RunFolder
-from rl_compat.trainer.tools.evaluate import checkpoint_of, run_of, settings_of
+from rl_compat.trainer.tools.evaluate import hold_checkpoint, run_of
 from rl_compat.training.state import load_trained_weights
 from rl_compat.workers.setup import lora_settings, tokenizer_folder
 
@@ -38,9 +39,7 @@ def export_run(run: str, output: Path, *, adapter: bool = False) -> tuple[Path, 
             f"`{run}` is neither a run folder nor one of its checkpoints", hint="a run folder holds a `run.toml`"
         )
     check_output(output)
-    checkpoint = checkpoint_of(run, folder)
-    assert checkpoint.path is not None
-    config = settings_of(folder)
+    config = load_config(folder.settings, []).config
     source = resolve_model(config.model.path, needs=("config", "weights"))
     lora = lora_settings(config.model)
     if adapter and (lora is None or ALGORITHMS[config.algorithm.name].scores):
@@ -48,7 +47,9 @@ def export_run(run: str, output: Path, *, adapter: bool = False) -> tuple[Path, 
         raise ConfigError(
             f"`--adapter` exports the adapter of a run, and `{run}` {fact}", hint="export the whole model"
         )
-    weights, changes = _trained(config, source.folder, role_on_cpu(folder), checkpoint.path / "actor")
+    with hold_checkpoint(run, folder) as checkpoint:
+        assert checkpoint.path is not None
+        weights, changes = _trained(config, source.folder, role_on_cpu(folder), checkpoint.path / "actor")
     if adapter and lora is not None and isinstance(weights, nn.Module):
         base = str(source.folder) if source.kind != "hub" else config.model.path
         return export_adapter(weights, lora, base=base, output=output), checkpoint.step

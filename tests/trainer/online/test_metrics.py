@@ -20,11 +20,17 @@ def test_an_interval_of_no_successes_starts_at_zero_and_has_width() -> None:
     assert 0.05 < high < 0.1
 
 
-def test_zeros_and_ones_get_the_interval_of_a_proportion() -> None:
-    assert mean_interval([1.0, 0.0, 1.0, 1.0]) == proportion_interval(3, 4)
+def test_the_interval_of_a_mean_is_the_normal_one_within_the_range_of_the_values() -> None:
+    """Half width 1.96 s / sqrt(n), worked by hand."""
+    low, high = mean_interval([0.0, 0.2, 0.4, 0.2, 0.2]) or (None, None)
+    assert (low, high) == (pytest.approx(0.2 - 0.12396, abs=1e-5), pytest.approx(0.2 + 0.12396, abs=1e-5))
 
 
-def test_other_values_get_the_normal_interval() -> None:
-    low, high = mean_interval([0.2, 0.4])
-    assert (low + high) / 2 == pytest.approx(0.3)
-    assert high - low == pytest.approx(2 * 1.959964 * 0.1414214 / 2**0.5, rel=1e-5)
+def test_a_score_that_cannot_be_above_0_has_no_interval_above_0() -> None:
+    low, high = mean_interval([0.0, 0.0, 0.0, -0.5]) or (None, None)
+    assert (low, high) == (pytest.approx(-0.37, abs=1e-4), 0.0)
+
+
+@pytest.mark.parametrize("values", [[0.0] * 48, [1.0] * 3, [0.3]])
+def test_equal_values_have_no_interval(values: list[float]) -> None:
+    assert mean_interval(values) is None

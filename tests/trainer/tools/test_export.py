@@ -117,13 +117,13 @@ def test_a_run_is_evaluated_where_its_training_data_is_not(
 @pytest.mark.parametrize(
     ("arguments", "code", "fact"),
     [
-        (["export", "{model}", "{out}"], 2, "is neither a run folder nor one of its checkpoints"),
-        (["export", "{run}", "{run}"], 2, "exists and is not empty"),
-        (["export", "{run}/checkpoints/step_9", "{out}"], 1, "the folder does not exist"),
-        (["eval", "{run}/checkpoints/step_9"], 1, "the folder does not exist"),
-        (["eval", "{run}", "data.val_files="], 2, "`data.val_files` is empty"),
-        (["eval", "{model}", "data.max_val_sample=3"], 2, "there is no setting `data.max_val_sample`"),
-        (["eval", "{out}"], 2, "no file or folder"),
+        (["export", "{model}", "{out}"], 2, "`{model}`"),
+        (["export", "{run}", "{run}"], 2, "`{run}`"),
+        (["export", "{run}/checkpoints/step_9", "{out}"], 1, "`{run}/checkpoints/step_9`"),
+        (["eval", "{run}/checkpoints/step_9"], 1, "`{run}/checkpoints/step_9`"),
+        (["eval", "{run}", "data.val_files="], 2, "`data.val_files`"),
+        (["eval", "{model}", "data.max_val_sample=3"], 2, "`data.max_val_sample`"),
+        (["eval", "{out}"], 2, "`{out}`"),
     ],
 )
 def test_what_cannot_be_evaluated_or_exported_is_said(
@@ -141,7 +141,7 @@ def test_what_cannot_be_evaluated_or_exported_is_said(
     assert main([*given, *(on_one_core if given[0] == "eval" else [])]) == code
     shown = capsys.readouterr()
     assert shown.out == ""
-    assert fact in shown.err
+    assert fact.format(**places) in shown.err
     assert "Traceback" not in shown.err
 
 
