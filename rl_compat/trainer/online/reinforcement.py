@@ -15,8 +15,8 @@ from rl_compat.data.encode.training_data import left_out
 from rl_compat.distributed.group import WorkerGroup
 from rl_compat.trainer.loop import Collected, Roles, collect, learn
 from rl_compat.trainer.online.metrics import data_metrics, mismatch_metrics, timing_metrics
+from rl_compat.trainer.online.step_warnings import StepWarnings, empty_fraction
 from rl_compat.trainer.online.validate import Validation, validate
-from rl_compat.trainer.online.watch import Watch, empty_fraction
 from rl_compat.trainer.phases import Phases
 from rl_compat.trainer.recipe import Measure
 from rl_compat.trainer.setup.online import Prepared
@@ -56,7 +56,7 @@ class Reinforcement:
         self.multiplier = lagrange_multiplier(algorithm)
         self.more = Rows(prepared.order)
         self._notes: list[str] = []
-        self._watch = Watch(algorithm)
+        self._warnings = StepWarnings(algorithm)
         self.roles: Roles
         self.phases: Phases
 
@@ -104,7 +104,7 @@ class Reinforcement:
             update_actor=update_actor,
         )
         metrics |= self._kl_metrics(collected, metrics) | self._cost_metrics(collected, moves=update_actor)
-        self._notes += [*collected.scores.notes, *self._watch.take_notes(step, collected, metrics)]
+        self._notes += [*collected.scores.notes, *self._warnings.take_notes(step, collected, metrics)]
         return metrics
 
     def _kl_metrics(self, collected: Collected, update: Mapping[str, float]) -> dict[str, float]:

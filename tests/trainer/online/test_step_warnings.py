@@ -11,7 +11,7 @@ from rl_compat.config.types import AlgorithmConfig
 from rl_compat.objectives.experience import ExperienceSettings, make_experience
 from rl_compat.rewards.types import Scores
 from rl_compat.trainer.loop import Collected
-from rl_compat.trainer.online.watch import NEGATIVE_STEPS, Watch, empty_fraction
+from rl_compat.trainer.online.step_warnings import NEGATIVE_STEPS, StepWarnings, empty_fraction
 from rl_compat.trajectory import Prompt, Trajectory
 
 GRPO = AlgorithmConfig(name="grpo", group_size=2)
@@ -40,7 +40,7 @@ LEARNS = collected([0.0, 1.0, 0.5, 0.5])
 
 
 def test_a_step_that_learns_has_no_warning() -> None:
-    assert Watch(GRPO).take_notes(1, LEARNS, {}) == []
+    assert StepWarnings(GRPO).take_notes(1, LEARNS, {}) == []
     assert empty_fraction(LEARNS) == 0.0
 
 
@@ -55,7 +55,7 @@ def test_a_step_that_learns_has_no_warning() -> None:
     ids=["only empty responses", "one token", "no token", "equal rewards"],
 )
 def test_a_step_that_learns_nothing_is_warned_about_once(step: Collected) -> None:
-    watch = Watch(GRPO)
+    watch = StepWarnings(GRPO)
 
     notes = [watch.take_notes(number, step, {}) for number in (1, 2, 3)]
 
@@ -64,7 +64,7 @@ def test_a_step_that_learns_nothing_is_warned_about_once(step: Collected) -> Non
 
 
 def test_the_kinds_of_warnings_are_independent() -> None:
-    watch = Watch(GRPO)
+    watch = StepWarnings(GRPO)
 
     assert len(watch.take_notes(1, collected([0.0, 0.0]), {})) == 1
     assert len(watch.take_notes(2, collected([None, None]), {})) == 1
@@ -72,7 +72,7 @@ def test_the_kinds_of_warnings_are_independent() -> None:
 
 @pytest.mark.parametrize("place", ["actor/reward_kl_penalty", "actor/kl_loss"])
 def test_a_kl_that_stays_negative_is_warned_about_with_its_estimator(place: str) -> None:
-    watch = Watch(AlgorithmConfig(name="grpo", kl_in_reward="k1", kl_loss="k1"))
+    watch = StepWarnings(AlgorithmConfig(name="grpo", kl_in_reward="k1", kl_loss="k1"))
 
     notes = [watch.take_notes(step, LEARNS, {place: -0.02}) for step in range(1, 2 * NEGATIVE_STEPS + 1)]
 
@@ -82,7 +82,7 @@ def test_a_kl_that_stays_negative_is_warned_about_with_its_estimator(place: str)
 
 
 def test_a_kl_that_is_negative_now_and_then_is_no_reason_to_warn() -> None:
-    watch = Watch(AlgorithmConfig(name="grpo", kl_in_reward="k1"))
+    watch = StepWarnings(AlgorithmConfig(name="grpo", kl_in_reward="k1"))
 
     assert not any(
         watch.take_notes(step, LEARNS, {"actor/reward_kl_penalty": 0.1 if step % NEGATIVE_STEPS == 0 else -0.1})

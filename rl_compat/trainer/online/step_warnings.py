@@ -13,7 +13,7 @@ NEGATIVE_STEPS = 10
 "steps in a row with a negative KL estimate; a few occur by chance"
 
 
-class Watch:
+class StepWarnings:
     """Looks at the steps of a run one after the other."""
 
     def __init__(self, algorithm: AlgorithmConfig) -> None:
