@@ -46,7 +46,7 @@ NOT_SETTINGS = {
     (".jsonl", ".json", ".csv", ".parquet", ".arrow", ".gz", ".zst"): "data.train_files",
     (".gguf", ".safetensors"): "model.path",
 }
-"endings of files that are no settings, to the setting that names them"
+"endings of files other than settings, to the setting for them"
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 
 
