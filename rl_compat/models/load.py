@@ -64,12 +64,7 @@ def load_sequence_classifier(settings: LoadSettings) -> nn.Module:
     Raises ModelError if the folder cannot be loaded completely or the model does not have exactly one output.
     """
     model = _load(settings, AutoModelForSequenceClassification)
-    outputs = int(model.config.num_labels)  # type: ignore[union-attr, arg-type]
-    if outputs != 1:
-        raise ModelError(
-            f"the model in `{settings.folder}` has {outputs} outputs and a reward model has 1",
-            hint="a reward model needs `num_labels=1`: choose a model that was trained to score responses",
-        )
+    _check_outputs(model.config, settings.folder)
     for module in model.modules():
         if isinstance(module, nn.Linear) and module.out_features == 1:
             module.__class__ = ExactHead
@@ -94,6 +89,40 @@ def check_targets(folder: Path, targets: Sequence[str], *, headless: bool, trust
         raise ModelError(
             f"`model.lora_targets` names `{missing[0]}`, and `{type(model).__name__}` in `{folder}` has no such layer",
             hint=did_you_mean(missing[0], known, f"its layers are {quoted(known)}; `all-linear` takes the linear ones"),
+        )
+
+
+def check_reward_head(folder: Path, *, trust_remote_code: bool) -> None:
+    """Raise ModelError for a folder without the one output of a reward model, without loading its weights."""
+    options = {"trust_remote_code": trust_remote_code}
+    config = AutoConfig.from_pretrained(folder, local_files_only=True, **options)
+    _check_outputs(config, folder)
+    stored: set[str] = set()
+    try:
+        with torch.device("meta"):
+            model = AutoModelForSequenceClassification.from_config(config, **options)
+        for file in folder.glob("*.safetensors"):
+            with safe_open(file, framework="pt") as tensors:
+                stored.update(tensors.keys())
+    except (OSError, ValueError, SafetensorError) as error:
+        raise ModelError(f"the model in `{folder}` could not be loaded: {error}") from error
+    head = [name for name, _ in model.named_parameters() if not name.startswith(f"{model.base_model_prefix}.")]
+    _check_complete(sorted(set(head) - stored), folder)
+
+
+def _check_outputs(config: Any, folder: Path) -> None:
+    if config.num_labels != 1:
+        raise ModelError(
+            f"the model in `{folder}` has {config.num_labels} outputs and a reward model has 1",
+            hint="a reward model needs `num_labels=1`: choose a model that was trained to score responses",
+        )
+
+
+def _check_complete(missing: Sequence[str], folder: Path) -> None:
+    if missing:
+        raise ModelError(
+            f"the weights in `{folder}` lack {len(missing)} tensors of the model, first `{missing[0]}`",
+            hint=_missing_hint(list(missing)),
         )
 
 
@@ -146,12 +175,8 @@ def _from_folder(settings: LoadSettings, auto: Any, *, storage: str) -> nn.Modul
             )
     except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
         raise ModelError(f"the model in `{folder}` could not be loaded: {error}") from error
-    missing = sorted(info["missing_keys"]) + sorted(str(key) for key in info.get("mismatched_keys", ()))
-    if missing:
-        raise ModelError(
-            f"the weights in `{folder}` lack {len(missing)} tensors of the model, first `{missing[0]}`",
-            hint=_missing_hint(missing),
-        )
+    mismatched = sorted(str(key) for key in info.get("mismatched_keys", ()))
+    _check_complete(sorted(info["missing_keys"]) + mismatched, folder)
     loaded: nn.Module = model
     return loaded
 

@@ -13,7 +13,7 @@ from rl_compat.hardware.types import Hardware
 from rl_compat.models.chat import ChatEncoder
 from rl_compat.models.files.folder import ALL_PARTS, Part
 from rl_compat.models.files.registry import ModelSource, resolve_model
-from rl_compat.models.load import LoadSettings, check_targets
+from rl_compat.models.load import LoadSettings, check_reward_head, check_targets
 from rl_compat.models.lora import LoraSettings
 from rl_compat.models.tokenizer import TokenizerBundle, load_tokenizer
 from rl_compat.objectives.actor_critic import LossSettings
@@ -99,6 +99,8 @@ def prepare(
     check_adapters(model, sources["actor"], headless=row.scores)
     if row.needs_critic:
         check_adapters(model, sources.get("critic", sources["actor"]), headless=True)
+    for role in sources.keys() & {"reward", "cost"}:
+        check_reward_head(sources[role].folder, trust_remote_code=model.trust_remote_code)
     workload = describe(config, {role: ModelShape.from_folder(source.folder) for role, source in sources.items()})
     plan = make_plan(workload, hardware, run_requests(config), measured=own_measurements())
     return Setup(

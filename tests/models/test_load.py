@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,11 @@ import torch
 import transformers
 from fakes.engines import causal_lm, role_plan
 from fakes.models import save_random_model
+from fakes.reward_models import save_reward_model
 from safetensors.torch import load_file, save_file
 
 from rl_compat.errors import ModelError
-from rl_compat.models.load import check_targets
+from rl_compat.models.load import check_reward_head, check_targets
 
 IDS = torch.arange(6, 30)[None]
 
@@ -116,6 +118,21 @@ def test_a_truncated_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelError) as error:
         causal_lm(folder, role=role_plan())
     assert f"`{folder}`" in error.value.message
+
+
+def test_a_reward_model_is_checked_for_its_output_without_weights(llama_folder: Path, tmp_path: Path) -> None:
+    """A language model; weights of one whose configuration says that it has one output; the real thing."""
+    for family in ("llama", "bert"):
+        check_reward_head(save_reward_model(tmp_path / family, family=family), trust_remote_code=False)
+    with pytest.raises(ModelError, match="2"):
+        check_reward_head(llama_folder, trust_remote_code=False)
+    with pytest.raises(ModelError, match="3"):
+        check_reward_head(save_reward_model(tmp_path / "three", num_labels=3), trust_remote_code=False)
+    headless = shutil.copytree(llama_folder, tmp_path / "headless")
+    config = json.loads((headless / "config.json").read_text())
+    (headless / "config.json").write_text(json.dumps(config | {"id2label": {"0": "LABEL_0"}}))
+    with pytest.raises(ModelError, match=r"`score\.weight`"):
+        check_reward_head(headless, trust_remote_code=False)
 
 
 @pytest.mark.parametrize(

@@ -73,9 +73,7 @@ def test_a_share_bounds_the_sequences_that_the_planner_chooses_and_not_those_tha
 
 
 @pytest.mark.parametrize("share", [0.95, 0.01])
-def test_a_share_that_cannot_work_is_refused_with_the_nearest_that_does_and_a_range(
-    share: float, offered: float
-) -> None:
+def test_a_share_that_cannot_work_is_refused_with_the_nearest_that_does_and_a_range(share: float) -> None:
     """A-MEM-03: engine and trainer together exceed the device, or the fraction does not hold the engine's weights."""
     settings = {"lora_rank": 8, "plan": PlanConfig(micro_batch_size=1)}
     with pytest.raises(DoesNotFitError, match=f"`rollout.gpu_memory_utilization={share}`") as caught:

