@@ -12,6 +12,7 @@ from torch import Tensor
 
 from rl_compat.algorithms.advantages.estimators import ESTIMATORS
 from rl_compat.algorithms.losses.policy import POLICY_LOSSES
+from rl_compat.algorithms.table import ALGORITHMS
 from rl_compat.batch import Batch
 from rl_compat.config.types import OffPolicyConfig, VTraceConfig
 from rl_compat.objectives.actor_critic import (
@@ -86,7 +87,9 @@ def experience(name: str, *, foreign: bool, filler: float = 30.0, **settings: An
         rewards=REWARDS,
         settings=experience_settings(name, gae_lambda=0.9, gamma=0.95, **settings),
         kl_coef=0.1,
-        parts=RewardParts(values={"a": REWARDS, "b": REWARDS[::-1]}, weights={"a": 1.0, "b": 0.5}),
+        parts=RewardParts(values={"a": REWARDS, "b": REWARDS[::-1]}, weights={"a": 1.0, "b": 0.5})
+        if ALGORITHMS[name].needs_reward_parts
+        else None,
         greedy_rewards=[0.5, 0.0, 1.0] if name == "remax" else None,
         costs=REWARDS[::-1] if name == "ppo_lagrangian" else None,
         multiplier=0.5,

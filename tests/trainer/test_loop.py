@@ -94,11 +94,12 @@ def test_functions_score_while_the_models_run_and_reward_models_take_their_turn(
             actor=cast(ActorModel, actor),
             reward=cast(RewardModel, reward),
             cost=cast(RewardModel, cost),
+            critic=cast(CriticModel, Critic()),
             cost_critic=cast(CriticModel, Critic()),
         ),
         prompts([1, 2]),
         RunConfig(
-            algorithm=AlgorithmConfig(name="grpo", group_size=2),
+            algorithm=AlgorithmConfig(name="ppo_lagrangian", group_size=2),
             trainer=TrainerConfig(batch_size=2, mini_batch_size=1),
         ),
         Phases(seed=1, reporter=SilentReporter(), timer=timer, memory=memory),
@@ -107,5 +108,5 @@ def test_functions_score_while_the_models_run_and_reward_models_take_their_turn(
     assert collected.scores.rewards == (1.0, 2.0, 1.0, 2.0)
     assert collected.costs is not None
     assert collected.costs.rewards == (1.0, 2.0, 1.0, 2.0)
-    assert memory.phases == ["gen", "reward", "cost", "old_log_prob", "cost_values", "reward", "cost"]
-    assert timer.take().keys() == {"gen", "reward", "cost", "old_log_prob", "cost_values", "adv"}
+    assert memory.phases == ["gen", "reward", "cost", "old_log_prob", "values", "cost_values", "reward", "cost"]
+    assert timer.take().keys() == {"gen", "reward", "cost", "old_log_prob", "values", "cost_values", "adv"}

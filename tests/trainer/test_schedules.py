@@ -66,7 +66,7 @@ def test_a_smaller_batch_of_dynamic_sampling_advances_the_schedule_by_as_much(
 
 def test_a_checkpoint_of_another_format_is_refused_with_both_numbers(llama_folder: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    arguments = settings(llama_folder, run, WARM, num_steps=1)
+    arguments = settings(llama_folder, run, PPO, num_steps=1)
     train(arguments)
     state = run / "checkpoints" / "step_1" / "trainer.json"
     plain = json.loads(state.read_text())

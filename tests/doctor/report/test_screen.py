@@ -38,7 +38,7 @@ def diagnosis(name: str, *findings: Finding, skipped: tuple[tuple[Check, str], .
         skipped=skipped,
         verdict=judge(hardware, failures),
         once_fixed=judge_fixed(hardware, new_torch=False) if failures else None,
-        fixes=plan_fixes(findings, hardware),
+        fixes=plan_fixes(findings, hardware, lambda machine: findings),
         seconds=1.26,
     )
 
