@@ -10,7 +10,7 @@ import typer
 
 from rl_compat.cli.common import AsJson, new_app, show_report
 from rl_compat.cli.render import print_json, print_lines, print_note, print_warning, progress
-from rl_compat.errors import did_you_mean
+from rl_compat.errors import did_you_mean, quoted
 from rl_compat.units import counted
 
 if TYPE_CHECKING:
@@ -110,6 +110,9 @@ def _summary(report: FileReport) -> list[str]:
         shape = f"minimum {found.minimum}, median {found.median}, p95 {found.p95}, maximum {found.maximum}"
         lines.append(f"  {name} tokens: {shape}")
     lines.append(f"  {report.tokens_per_epoch:,} tokens per epoch")
+    lines.append(f"  a response ends at {quoted(report.end_tokens) or 'no token'}")
+    if report.ground_truths:
+        lines.append(f"  ground truth of the first rows: {quoted(text[:60] for text in report.ground_truths)}")
     if any(report.sources):
         lines.append(
             "  rows by data source: " + ", ".join(f"`{name}` {count}" for name, count in report.sources.items())
@@ -130,13 +133,15 @@ def _lines(problem: DataProblem) -> list[str]:
 
 
 Output = Annotated[Path, typer.Option(metavar="DIR", help="Folder for `train.parquet` and `test.parquet`.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace files that exist.")]
 
 
 @app.command()
-def gsm8k(output: Output = Path("~/data/gsm8k"), as_json: AsJson = False) -> None:
+def gsm8k(output: Output = Path("~/data/gsm8k"), force: Force = False, as_json: AsJson = False) -> None:
     """Write the shipped GSM8K in verl's schema. Nothing is downloaded."""
     from rl_compat.data.builtin.gsm8k import write
 
+    _check_new(*_both(output), force=force)
     written = write(output.expanduser())
     if as_json:
         print_json({split: {"path": str(path), "num_rows": num_rows} for split, (path, num_rows) in written.items()})
@@ -150,6 +155,7 @@ def math(
         str, typer.Argument(metavar="[FILE|DIR|HUB-ID]", help="MATH, MATH-500 or data with `problem` and `solution`.")
     ] = "DigitalLearningGmbH/MATH-lighteval",
     output: Output = Path("~/data/math"),
+    force: Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Write MATH in verl's schema. The ground truth is the content of the last \\boxed of the solution.
@@ -158,6 +164,7 @@ def math(
     """
     from rl_compat.data.builtin.build import build_math
 
+    _check_new(*_both(output), force=force)
     _show_written(build_math(source, output.expanduser()), as_json=as_json)
 
 
@@ -180,6 +187,7 @@ def build(
     ] = None,
     split: Annotated[str, typer.Option(metavar="train|test", help="Written to `extra_info.split`.")] = "train",
     drop: Annotated[bool, typer.Option("--drop", help="Drop rows without a question or an answer.")] = False,
+    force: Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Write questions and answers in verl's schema.
@@ -190,6 +198,7 @@ def build(
 
     _one_of("--answer-in", answer_in, ("column", "hash", "boxed"))
     _one_of("--split", split, ("train", "test"))
+    _check_new(output, force=force)
     written = build_file(
         source.expanduser(),
         output.expanduser(),
@@ -204,6 +213,19 @@ def build(
     _show_written([written], as_json=as_json)
     if data_source is None:
         print_note("note: this data source has no default reward: set one, such as `reward.functions=exact_match`")
+
+
+def _both(folder: Path) -> list[Path]:
+    return [folder / "train.parquet", folder / "test.parquet"]
+
+
+def _check_new(*paths: Path, force: bool) -> None:
+    """Raise ConfigError if a file exists that would be replaced."""
+    from rl_compat.errors import ConfigError
+
+    found = [str(path) for path in paths if path.expanduser().exists()]
+    if found and not force:
+        raise ConfigError(f"{quoted(found)} exists", hint="name another with `--output`, or replace it with `--force`")
 
 
 def _one_of(option: str, value: str, allowed: tuple[str, ...]) -> None:

@@ -96,6 +96,8 @@ class DataConfig:
     "shuffle the training rows in every epoch"
     seed: Index = 1
     "seed of the row order"
+    on_change: Literal["error", "restart"] = "error"
+    "what to do on resume when training rows changed: stop and name them, or start at the first epoch"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

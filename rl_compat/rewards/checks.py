@@ -12,7 +12,7 @@ from numbers import Number as AnyNumber
 from typing import Any, Protocol
 
 from rl_compat.errors import DataError, nearest, quoted
-from rl_compat.rewards.builtin.answers import after_thoughts
+from rl_compat.rewards.builtin.answers import after_thoughts, last_boxed
 from rl_compat.rewards.builtin.choice import truth_letter
 from rl_compat.rewards.builtin.gsm8k import gold_number
 from rl_compat.rewards.builtin.math_answer import find_answer, plain_form
@@ -41,6 +41,8 @@ CODE_SOURCES = ("codecontests", "apps", "codeforces", "taco")
 
 NUM_NAMED_ROWS = 8
 PLAIN_NUMBER = re.compile(r"-?[0-9.]+")
+LONGEST_EXPRESSION = 200
+"characters of a ground truth of mathematics; a longer one is a worked solution"
 
 
 Complaints = list[tuple[bool, str, str | None]]
@@ -132,17 +134,33 @@ def reference_judge(
 
 
 def _of_builtin(name: str, truth: Any, reference: str | None, arguments: Mapping[str, Any]) -> Complaints:
-    if truth_problem(name, truth) is not None:
-        missing = truth is None or str(truth) == "" or truth == []
-        problem = "no ground truth" if missing else f"a ground truth that is not {NEEDS[BUILTINS[name].truth]}"
-        return [(True, f"{problem}, which the reward `{name}` needs", NO_TRUTH if missing else None)]
+    problem = truth_problem(name, truth)
+    if problem is not None:
+        missing = problem == _missing(name)
+        what = "no ground truth" if missing else f"a ground truth that is not {NEEDS[BUILTINS[name].truth]}"
+        return [(True, f"{what}, which the reward `{name}` needs", NO_TRUTH if missing else None)]
+    found = _of_form(name, truth)
     if reference is None or BUILTINS[name].truth == "none" or BUILTINS[name].needed:
-        return []
+        return found
     if name in ("math", "math_dapo"):
-        return _of_math(name, truth, after_thoughts(reference))
+        return found + _of_math(name, truth, after_thoughts(reference))
     if BUILTINS[name].timed:
-        return []
-    return _of_outcome(name, BUILTINS[name].function(after_thoughts(reference), truth, **arguments))
+        return found
+    return found + _of_outcome(name, BUILTINS[name].function(after_thoughts(reference), truth, **arguments))
+
+
+def _of_form(name: str, truth: Any) -> Complaints:
+    """Notes about a ground truth that is compared in another form than it has."""
+    accepted = truths(truth) if BUILTINS[name].truth in ("texts", "digits") else []
+    found: Complaints = []
+    if any(not isinstance(item, str) for item in accepted):
+        found.append((False, f"a ground truth is a number: the reward `{name}` compares its text, 5.0 as `5`", None))
+    if any(isinstance(item, str) and _READS_AS_LIST.fullmatch(item) for item in accepted):
+        found.append((False, f"a ground truth reads as a list: the reward `{name}` compares it as one text", None))
+    return found
+
+
+_READS_AS_LIST = re.compile(r"\s*[\[{].*[\]}]\s*", re.DOTALL)
 
 
 def _of_outcome(name: str, outcome: RewardOutcome) -> Complaints:
@@ -195,13 +213,17 @@ def truth_problem(name: str, ground_truth: Any) -> str | None:
     truth = BUILTINS[name].truth if name in BUILTINS else "none"
     if truth == "none":
         return None
-    accepted = truths(ground_truth) if truth == "texts" else [ground_truth]
-    if not accepted or any(item is None or str(item) == "" for item in accepted):
-        return f"has no ground truth, which the reward `{name}` needs"
+    empty: tuple[Any, ...] = (None, "", [], {}, {"target": []})
+    if ground_truth in empty or (truth == "texts" and any(item in empty for item in truths(ground_truth))):
+        return _missing(name)
     if gold_answer(name, ground_truth) is not None:
         return None
     kind = "" if isinstance(ground_truth, str) else f" ({type(ground_truth).__name__})"
     return f"has the ground truth `{str(ground_truth)[:40]}`{kind}, and the reward `{name}` needs {NEEDS[truth]}"
+
+
+def _missing(name: str) -> str:
+    return f"has no ground truth, which the reward `{name}` needs"
 
 
 def gold_answer(name: str, ground_truth: Any) -> str | None:
@@ -212,11 +234,29 @@ def gold_answer(name: str, ground_truth: Any) -> str | None:
         return None if number is None else str(number.value)
     if truth == "letter":
         return truth_letter(ground_truth)
-    if truth == "digits":
-        return str(ground_truth) if PLAIN_NUMBER.fullmatch(str(ground_truth)) else None
-    accepted = truths(ground_truth) if truth == "texts" else [ground_truth]
-    plain = all(isinstance(item, (str, AnyNumber)) for item in accepted)
-    return " | ".join(map(str, accepted)) if plain and accepted else None
+    accepted = truths(ground_truth)
+    plain = all(isinstance(item, (str, AnyNumber)) and not isinstance(item, bool) and item == item for item in accepted)
+    if not plain or (truth == "digits" and not PLAIN_NUMBER.fullmatch(str(ground_truth).removesuffix(".0"))):
+        return None
+    if name in ("math", "math_dapo") and not all(map(_is_expression, map(str, accepted))):
+        return None
+    return " | ".join(map(str, accepted)) or None
+
+
+def gold_answers(functions: Sequence[str], sources: Mapping[str, str] | None = None) -> Callable[[str, Any], str]:
+    """A function from a data source and a ground truth to what the first reward that reads it compares with."""
+
+    def gold(data_source: str, ground_truth: Any) -> str:
+        names = [builtin_of(data_source, sources) or "" if name == AUTO else name for name in functions]
+        reads = [name for name in names if name in BUILTINS and BUILTINS[name].truth != "none"]
+        return (gold_answer(reads[0], ground_truth) if reads else None) or str(ground_truth)
+
+    return gold
+
+
+def _is_expression(text: str) -> bool:
+    """Whether a ground truth of mathematics has a marked answer, or is short enough to be one."""
+    return last_boxed(text) is not None or "####" in text or len(text) <= LONGEST_EXPRESSION
 
 
 def _truth_hint(ground_truth: Any) -> str | None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from rl_compat.errors import DamagedCheckpointError, NotFiniteError, RLCompatError, quoted, write_failure
+from rl_compat.errors import DamagedCheckpointError, DataError, NotFiniteError, RLCompatError, quoted, write_failure
 from rl_compat.tracking.build import Trackers, build_trackers
 from rl_compat.tracking.jsonl import forget_after
 from rl_compat.tracking.types import Destination
@@ -278,7 +278,7 @@ class Run:
     def _load(self) -> None:
         """Load the models of the first or resumed step."""
         if self.resumed.path is not None:
-            self.order.load_state_dict(load_run_state(self.resumed.path).order)
+            self._restore_order(self.resumed.path)
         seed_everything(self.config.trainer.seed)
         self.recipe.load(self.phases, step=self.resumed.step)
         self.phases.timer.take()
@@ -293,6 +293,15 @@ class Run:
             self.boundary = self._state(0)
         else:
             self._resume(self.resumed.path)
+
+    def _restore_order(self, checkpoint: Path) -> None:
+        """Continue in the data where a checkpoint was. Raises DataError for changed rows, unless `data.on_change`."""
+        try:
+            self.order.load_state_dict(load_run_state(checkpoint).order)
+        except DataError as error:
+            if self.config.data.on_change == "error":
+                raise
+            self.reporter.say(f"warning: {error.message}: the order of the rows starts at its first epoch")
 
     def _resume(self, checkpoint: Path) -> None:
         """Continue from a checkpoint, or from the newest older one where a file of it is damaged."""
@@ -333,7 +342,7 @@ class Run:
         self.reporter.say(f"warning: {damage.message}: `{older.path.name}` is used instead")
         set_aside(checkpoint)
         self.resumed, self.saved, self.saved_step = older, older.path, older.step
-        self.order.load_state_dict(load_run_state(older.path).order)
+        self._restore_order(older.path)
         self.recipe.start_earlier(older.step)
         self.trackers.close()
         self.trackers = self._open_trackers()

@@ -42,8 +42,11 @@ _MAY_CHANGE = {
     },
     "rollout": {"engine", "max_num_seqs", "max_num_batched_tokens", "max_model_len", "gpu_memory_utilization"},
     "reward": {"timeout_seconds"},
+    "data": {"on_change", "streaming"},
 }
 "settings by section that may change when a run continues, in addition to all of `plan`"
+_MAY_CHANGE_ON_RESTART = {"train_files", "max_train_samples", "mixture_weights", "shuffle", "seed"}
+"settings of `data` that may change in addition with `data.on_change=restart`"
 
 LOCK = ".lock"
 SETTINGS_FILE = "run.toml"
@@ -178,12 +181,15 @@ def _newest_of(folder: RunFolder, config: RunConfig) -> FoundCheckpoint:
 def differences(before: RunConfig, now: RunConfig) -> list[tuple[str, Any, Any]]:
     """Settings that make two configurations different runs, as key, old and new value."""
     old, new = asdict(before), asdict(now)
+    may_change = {**_MAY_CHANGE}
+    if now.data.on_change == "restart":
+        may_change["data"] = _MAY_CHANGE["data"] | _MAY_CHANGE_ON_RESTART
     return [
         (f"{section}.{key}", old[section][key], value)
         for section, values in new.items()
         if section != "plan"
         for key, value in values.items()
-        if key not in _MAY_CHANGE.get(section, ()) and old[section][key] != value
+        if key not in may_change.get(section, ()) and old[section][key] != value
     ]
 
 

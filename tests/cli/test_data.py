@@ -50,6 +50,27 @@ def test_questions_and_answers_are_written_from_named_columns(
     assert "`boxed`" in str(error.value.hint)
 
 
+def test_a_file_that_exists_is_replaced_only_on_request(tmp_path: Path) -> None:
+    source, output = tmp_path / "qa.csv", tmp_path / "test.parquet"
+    source.write_text("problem,solution\np,\\boxed{4}\n")
+    output.write_text("mine")
+    columns = ["--question", "problem", "--answer", "solution"]
+    commands = [
+        ["build", str(source), *columns, "--output", str(output)],
+        ["gsm8k", "--output", str(tmp_path)],
+        ["math", str(source), "--output", str(tmp_path)],
+    ]
+    for command in commands:
+        with pytest.raises(ConfigError) as error:
+            run_command("rl_compat.cli.data", command, "rlc data")
+        assert (
+            error.value.exit_code == 2 and f"`{output}`" in error.value.message and "`--force`" in str(error.value.hint)
+        )
+        assert output.read_text() == "mine" and not (tmp_path / "train.parquet").exists()
+    assert run_command("rl_compat.cli.data", [*commands[0], "--force"], "rlc data") == 0
+    assert load_rows([str(output)])[0].prompt == [{"role": "user", "content": "p"}]
+
+
 def test_math_is_written_from_a_local_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = tmp_path / "test.jsonl"
     source.write_text(json.dumps({"problem": "half?", "solution": r"\boxed{\frac12}"}) + "\n")

@@ -158,6 +158,20 @@ def test_sources_and_answers_that_the_reward_cannot_use_are_named(check: Check, 
     assert ("reward", [0]) not in problems(shown) and ("reward", [1]) not in problems(shown)
 
 
+def test_the_gold_answers_and_the_end_tokens_are_shown(check: Check, tmp_path: Path) -> None:
+    """A-DATA-04"""
+    rows = [{"question": f"q{i}", "answer": f"first #### 1\nthen #### {i}"} for i in range(5)]
+    code, shown = check(jsonl(tmp_path / "a.jsonl", *rows), "reward.functions=gsm8k")
+    report = shown["files"][0]
+    assert (code, report["ground_truths"], report["end_tokens"]) == (0, ["0", "1", "2"], ["<|end|> (1)"])
+    whole = [{"prompt": "q", "ground_truth": "first #### 1\nthen #### 2"}, {"prompt": "p", "ground_truth": "$1,080"}]
+    _, shown = check(jsonl(tmp_path / "b.jsonl", *whole), "reward.functions=gsm8k")
+    assert shown["files"][0]["ground_truths"] == ["2", "1080"]
+    rows[3]["answer"] = "It is 3, since 1+2=3."
+    code, shown = check(jsonl(tmp_path / "a.jsonl", *rows), "reward.functions=gsm8k")
+    assert (code, problems(shown)) == (1, [("unusable", [3])])
+
+
 def test_mathematics_is_compared_as_text_and_only_noted(check: Check, tmp_path: Path) -> None:
     solutions = [r"so \boxed{\frac12}", r"so \boxed{0.5}", r"so $x$ \boxed{"]
     rows = [{"problem": f"p{i}", "solution": text, "answer": r"\frac12"} for i, text in enumerate(solutions)]

@@ -20,6 +20,7 @@ from rl_compat.data.form.turns import Unusable
 from rl_compat.data.read.reading import Reading, open_rows
 from rl_compat.data.read.records import Records
 
+NUM_SHOWN_TRUTHS = 3
 AnyRow = PromptRow | SupervisedRow | PreferenceRow | LabelledRow
 Judge = Callable[[str, Any, str | None], list[tuple[bool, str, str | None]]]
 "from data source, ground truth and reference solution to problems: whether it spoils the row, what, and a hint"
@@ -40,6 +41,8 @@ class Tools:
     end: tuple[str, ...] = ()
     "the tokens that end a response, as text with their ids"
     judge: Judge = lambda data_source, truth, reference: []
+    gold: Callable[[str, Any], str] = lambda data_source, truth: str(truth)
+    "what the reward compares an answer with"
 
 
 class FileCheck:
@@ -57,6 +60,7 @@ class FileCheck:
         self._lengths: dict[str, list[int]] = {}
         self._sources: Counter[str] = Counter()
         self._labels: set[bool] = set()
+        self._truths: list[str] = []
         self._num_usable = self._tokens = 0
         self._form, records = open_rows(file, reading)
         self.num_rows = sum(1 for _ in records)
@@ -76,6 +80,8 @@ class FileCheck:
             lengths={name: lengths_of(counts) for name, counts in self._lengths.items()},
             tokens_per_epoch=self._tokens,
             sources=dict(self._sources.most_common()),
+            ground_truths=tuple(self._truths),
+            end_tokens=self._tools.end,
             problems=self._findings.problems(),
         )
 
@@ -164,6 +170,8 @@ class FileCheck:
             self._findings.add(row.row, "copy", "a copy of an earlier row", spoils=False, repeats=before)
 
     def _look_at_reward(self, row: PromptRow) -> None:
+        if len(self._truths) < NUM_SHOWN_TRUTHS:
+            self._truths.append(self._tools.gold(row.data_source, row.ground_truth))
         reference = reference_of(row)
         if reference is not None:
             length = self._tools.count_tokens(reference)

@@ -55,6 +55,10 @@ class FileReport:
     "of prompts, and of responses in offline data"
     sources: dict[str, int]
     "rows by data source"
+    ground_truths: tuple[str, ...]
+    "of the first rows, as the reward compares them"
+    end_tokens: tuple[str, ...]
+    "the tokens that end a response, with their ids"
     problems: tuple[DataProblem, ...]
     "those that spoil rows first"
 

@@ -10,7 +10,8 @@ from typing import Any
 
 from rl_compat.data.encode.prompts import Overlong, PromptEncoder, build_prompts
 from rl_compat.data.encode.streamed import StreamedPrompts
-from rl_compat.data.order.batches import Keep, Order, make_order
+from rl_compat.data.order.batches import Keep, MixtureOrder, Order, PromptOrder
+from rl_compat.data.order.fingerprint import Fingerprint
 from rl_compat.data.read.reading import Reading, SourceRows, load_sources, open_source
 from rl_compat.data.read.records import Records
 from rl_compat.errors import DataError
@@ -29,6 +30,7 @@ class TrainingData:
     prompts: Sequence[Prompt]
     counts: tuple[int, ...]
     "the number of prompts of each source"
+    fingerprint: Fingerprint
     weights: tuple[float, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -39,7 +41,8 @@ class TrainingData:
     def order(self, batch_size: int, *, shuffle: bool, seed: int) -> Order:
         """Batches of indexes into the prompts. Raises DataError when there are too few rows."""
         keep: Keep = self.prompts.usable if isinstance(self.prompts, StreamedPrompts) else lambda row: True
-        return make_order(self.counts, self.weights, batch_size, shuffle=shuffle, seed=seed, keep=keep)
+        how: dict[str, Any] = {"shuffle": shuffle, "seed": seed, "keep": keep, "fingerprint": self.fingerprint}
+        return order_of(self.counts, self.weights, batch_size, **how)
 
 
 def load_training(
@@ -66,11 +69,18 @@ def load_training(
     }
     if streaming:
         counts = tuple(source.num_rows for source in loaded.sources)
-        return TrainingData(prompts=StreamedPrompts(loaded, **limit), counts=counts, weights=tuple(weights))
+        prompts = StreamedPrompts(loaded, **limit)
+        return TrainingData(prompts=prompts, counts=counts, fingerprint=loaded.fingerprint, weights=tuple(weights))
     built = build_prompts(loaded.rows, **limit)
     counts = counts_of([prompt.row for prompt in built.prompts], loaded.sources)
     check_shares(counts, loaded.sources, weights)
-    return TrainingData(prompts=built.prompts, counts=counts, weights=tuple(weights), notes=built.notes)
+    return TrainingData(
+        prompts=built.prompts,
+        counts=counts,
+        fingerprint=loaded.fingerprint,
+        weights=tuple(weights),
+        notes=built.notes,
+    )
 
 
 def counts_of(row_numbers: Sequence[int], sources: Sequence[SourceRows]) -> tuple[int, ...]:
@@ -87,6 +97,13 @@ def check_shares(counts: Sequence[int], sources: Sequence[SourceRows], weights: 
                 f"no row of `{source.name}` can be used, and `data.mixture_weights` gives it a share",
                 hint="raise `data.max_prompt_length` or `data.max_response_length`, or remove the file",
             )
+
+
+def order_of(counts: Sequence[int], weights: Sequence[float], batch_size: int, **how: Any) -> Order:
+    """The order of all sources, a mixture where they have weights. Raises DataError when there are too few rows."""
+    if weights:
+        return MixtureOrder(counts, weights, batch_size, **how)
+    return PromptOrder(sum(counts), batch_size, **how)
 
 
 def left_out(prompts: Sequence[Prompt]) -> list[str]:

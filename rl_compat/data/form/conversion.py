@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from ast import literal_eval
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -10,7 +11,7 @@ from rl_compat.data.form.columns import Record, lookup
 from rl_compat.data.form.parts import pair_in, prompt_and_response, prompt_in, whole_conversation
 from rl_compat.data.form.patterns import TRUTH, Form
 from rl_compat.data.form.rows import LabelledRow, PreferenceRow, PromptRow, SupervisedRow
-from rl_compat.data.form.turns import Unusable, before_response, is_empty, part, tools_in, unpacked_object
+from rl_compat.data.form.turns import Unusable, before_response, decoded, is_empty, part, tools_in, unpacked_object
 
 REWRITTEN = {
     "prompt": "prompt",
@@ -113,7 +114,22 @@ def _truth(record: Record, columns: Mapping[str, str]) -> Any:
     """The ground truth; rows of one file may have it in different columns of the form."""
     column = columns.get("answer")
     places = TRUTH["answer"] if column in TRUTH["answer"] else (column,)
-    return next((value for place in places if (value := lookup(record, place)) is not None), None)
+    return unpacked_answers(next((value for place in places if (value := lookup(record, place)) is not None), None))
+
+
+def unpacked_answers(value: Any) -> Any:
+    """Accepted answers that a column holds as text: a list of texts, or an object with `target`; else the value itself.
+
+    A list of numbers stays text, since `[0, 1]` is an answer of mathematics.
+    """
+    found = decoded(value)
+    if found is value and isinstance(value, str) and value.lstrip().startswith(("['", '["')):
+        try:
+            found = literal_eval(value.strip())
+        except (ValueError, SyntaxError):
+            return value
+    texts = isinstance(found, list) and all(isinstance(item, str) for item in found)
+    return found if texts or (isinstance(found, dict) and "target" in found) else value
 
 
 def _label(value: Any) -> bool | None:

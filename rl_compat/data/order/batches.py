@@ -10,6 +10,8 @@ import numpy
 
 from rl_compat import seeds
 from rl_compat.data.encode.prompts import check_batch_size
+from rl_compat.data.order.fingerprint import Fingerprint
+from rl_compat.data.read.reading import name_rows
 from rl_compat.errors import DataError
 
 Keep = Callable[[int], bool]
@@ -74,12 +76,14 @@ class PromptOrder(Order):
         shuffle: bool,
         seed: int,
         keep: Keep = lambda row: True,
+        fingerprint: Fingerprint | None = None,
     ) -> None:
-        """`keep` tells whether a row is usable."""
+        """`keep` tells whether a row is usable; `fingerprint` is that of the rows."""
         check_batch_size(num_rows, batch_size)
         self._epochs = Epochs(num_rows, shuffle=shuffle, seed=seed)
         self._batch_size = batch_size
         self._keep = keep
+        self._fingerprint = fingerprint
         self._shuffle = shuffle
         self._seed = seed
         self._epoch = 0
@@ -115,20 +119,18 @@ class PromptOrder(Order):
         return batch
 
     def state_dict(self) -> dict[str, Any]:
-        return {
-            "epoch": self._epoch,
-            "offset": self._offset,
-            "num_rows": self._epochs.num_rows,
-            "shuffle": self._shuffle,
-            "seed": self._seed,
-        }
+        place = {"epoch": self._epoch, "offset": self._offset}
+        return place | self._identity() | _rows_state(self._fingerprint)
+
+    def _identity(self) -> dict[str, Any]:
+        return {"num_rows": self._epochs.num_rows, "shuffle": self._shuffle, "seed": self._seed}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue at a saved position. Raises DataError when the data or the order differs.
 
         The batch size may differ, since the position counts rows.
         """
-        check_same(state, {"num_rows": self._epochs.num_rows, "shuffle": self._shuffle, "seed": self._seed})
+        check_same(state, self._identity(), self._fingerprint)
         self._epoch, self._offset = int(state["epoch"]), int(state["offset"])
 
 
@@ -149,6 +151,7 @@ class MixtureOrder(Order):
         shuffle: bool,
         seed: int,
         keep: Keep = lambda row: True,
+        fingerprint: Fingerprint | None = None,
     ) -> None:
         """`counts` has the number of rows of each source; their indexes follow each other."""
         check_batch_size(sum(counts), batch_size)
@@ -160,6 +163,7 @@ class MixtureOrder(Order):
         self._shares = [weight / sum(weights) for weight in weights]
         self._batch_size = batch_size
         self._keep = keep
+        self._fingerprint = fingerprint
         self._shuffle = shuffle
         self._seed = seed
         self._given = [0] * len(counts)
@@ -192,11 +196,12 @@ class MixtureOrder(Order):
         raise _too_few(0, 1)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"given": list(self._given), "behind": list(self._behind)} | self._identity()
+        place = {"given": list(self._given), "behind": list(self._behind)}
+        return place | self._identity() | _rows_state(self._fingerprint)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue at a saved position; the batch size may differ."""
-        check_same(state, self._identity())
+        check_same(state, self._identity(), self._fingerprint)
         self._given, self._behind = [int(n) for n in state["given"]], [int(n) for n in state["behind"]]
 
     def _identity(self) -> dict[str, Any]:
@@ -208,29 +213,27 @@ class MixtureOrder(Order):
         }
 
 
-def make_order(
-    counts: Sequence[int],
-    weights: Sequence[float],
-    batch_size: int,
-    *,
-    shuffle: bool,
-    seed: int,
-    keep: Keep = lambda row: True,
-) -> Order:
-    """The order of all sources, a mixture where they have weights. Raises DataError when there are too few rows."""
-    if weights:
-        return MixtureOrder(counts, weights, batch_size, shuffle=shuffle, seed=seed, keep=keep)
-    return PromptOrder(sum(counts), batch_size, shuffle=shuffle, seed=seed, keep=keep)
-
-
-def check_same(state: dict[str, Any], mine: dict[str, Any]) -> None:
+def check_same(state: dict[str, Any], mine: dict[str, Any], fingerprint: Fingerprint | None = None) -> None:
     """Raise DataError when the data or the order of a saved position differs."""
     for key, value in mine.items():
         if state.get(key) != value:
             raise DataError(
-                f"the checkpoint has {_NAMES[key]} {_shown(state.get(key))}, this run {_shown(value)}",
-                hint="resume with the same data settings, or start a new run with `trainer.resume=never`",
+                f"the checkpoint has {_NAMES[key]} {_shown(state.get(key))}, this run {_shown(value)}", hint=_WAYS
             )
+    if fingerprint is not None and "rows" in state:
+        changed = fingerprint.changed(state["rows"])
+        if changed:
+            raise DataError(f"the training data changed since the checkpoint: {name_rows(changed)}", hint=_WAYS)
+
+
+_WAYS = (
+    "resume with the same data and data settings, or start at the first epoch with `data.on_change=restart`, "
+    "or set `trainer.output_dir` to a new folder"
+)
+
+
+def _rows_state(fingerprint: Fingerprint | None) -> dict[str, str]:
+    return {} if fingerprint is None else {"rows": fingerprint.state()}
 
 
 def _shown(value: Any) -> str:

@@ -16,6 +16,7 @@ from rl_compat.data.form.conversion import CONVERTERS
 from rl_compat.data.form.detection import TITLES, detect
 from rl_compat.data.form.patterns import Form
 from rl_compat.data.form.turns import Unusable
+from rl_compat.data.order.fingerprint import Fingerprint
 from rl_compat.data.read.files import SUFFIXES, reading_errors
 from rl_compat.data.read.hub import HubName, load_from_hub
 from rl_compat.data.read.names import Split, local_files, saved_split
@@ -67,6 +68,7 @@ class LoadedRows:
 
     rows: Sequence[Any]
     sources: tuple[SourceRows, ...]
+    fingerprint: Fingerprint
 
 
 def load_rows(
@@ -114,7 +116,7 @@ def load_sources(
         name = source if isinstance(source, str) else source.name
         num_rows = len(rows) - num_before
         found.append(SourceRows(name=name, first_row=first_row, num_rows=num_rows, forms=tuple(forms)))
-    return LoadedRows(rows=rows, sources=tuple(found))
+    return LoadedRows(rows=rows, sources=tuple(found), fingerprint=Fingerprint(rows))
 
 
 def open_source(source: str | Records, reading: Reading, *, streaming: bool = False) -> list[Records]:

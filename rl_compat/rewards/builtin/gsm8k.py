@@ -9,6 +9,7 @@ from typing import Any
 
 from rl_compat.errors import RewardError
 from rl_compat.rewards.builtin.numbers import Number, last_number, numbers
+from rl_compat.rewards.builtin.texts import truths
 from rl_compat.rewards.types import RewardOutcome, judged
 
 MARKER = "####"
@@ -63,7 +64,7 @@ def gsm8k_strict(response: str, ground_truth: Any) -> RewardOutcome:
     """verl's rule: the last `#### <number>` in the last 300 characters, without commas, equals the truth as text."""
     found = _STRICT_ANSWER.findall(response[-STRICT_WINDOW:])
     answer = found[-1].replace(",", "").replace("$", "") if found else None
-    return judged(answer is not None and answer == str(ground_truth), answer)
+    return judged(answer is not None and answer in map(str, truths(ground_truth)), answer)
 
 
 def gsm8k_format(response: str, ground_truth: Any = None) -> RewardOutcome:

@@ -87,7 +87,7 @@ BUILTINS: Mapping[str, Builtin] = {
         remedy="`reward.functions=gsm8k` also accepts other formats",
     ),
     "gsm8k_format": Builtin(function=gsm8k_format, truth="none"),
-    "arithmetic": Builtin(function=arithmetic),
+    "arithmetic": Builtin(function=arithmetic, truth="digits"),
     "math": Builtin(function=math, truth="texts", timed=True, package="math_verify", looks_for=r"`\boxed{…}`"),
     "math_dapo": Builtin(function=math_dapo, truth="texts", timed=True, package="math_verify", looks_for="`Answer: …`"),
     "multiple_choice": Builtin(function=multiple_choice, truth="letter", looks_for="a letter such as `(B)`"),

@@ -76,10 +76,14 @@ def compiled_pattern(pattern: str, group: str = "") -> re.Pattern[str]:
 
 
 def truths(ground_truth: Any) -> list[Any]:
-    """The accepted answers: those of a list, those under `target` of a mapping, or the value alone."""
+    """The accepted answers: those of a list, those under `target` of a mapping, or the value alone.
+
+    A float without a fraction becomes an integer, `5.0` is `5`: columns of integers with missing values are floats.
+    """
     if isinstance(ground_truth, Mapping):
         ground_truth = ground_truth.get("target", [])
-    return list(ground_truth) if isinstance(ground_truth, (list, tuple, set)) else [ground_truth]
+    accepted = ground_truth if isinstance(ground_truth, (list, tuple, set)) else [ground_truth]
+    return [int(item) if isinstance(item, float) and item.is_integer() else item for item in accepted]
 
 
 def normalised(value: Any) -> str:
@@ -96,7 +100,7 @@ def arithmetic(response: str, ground_truth: Any) -> RewardOutcome:
     """1 if the response, stripped of white space, equals the ground truth digit for digit, else 0."""
     answer = response.strip()
     is_number = answer.isascii() and answer.isdigit()
-    return judged(answer == str(ground_truth), answer if is_number else None)
+    return judged(answer in map(str, truths(ground_truth)), answer if is_number else None)
 
 
 def format_tags(

@@ -10,9 +10,10 @@ from rl_compat.algorithms.table import ALGORITHMS
 from rl_compat.config.types import RunConfig
 from rl_compat.data.encode.items import Encoding, Item, ItemEncoder
 from rl_compat.data.encode.prompts import check_token_ids
-from rl_compat.data.encode.training_data import check_shares, counts_of, sample_limits
+from rl_compat.data.encode.training_data import check_shares, counts_of, order_of, sample_limits
 from rl_compat.data.form.columns import Task
-from rl_compat.data.order.batches import Order, make_order
+from rl_compat.data.order.batches import Order
+from rl_compat.data.order.fingerprint import Fingerprint
 from rl_compat.data.read.reading import Reading, load_sources
 from rl_compat.data.read.records import Records
 from rl_compat.models.chat import ChatEncoder
@@ -26,12 +27,14 @@ class OfflineData:
 
     items: tuple[Item, ...]
     counts: tuple[int, ...] = ()
+    fingerprint: Fingerprint | None = None
     notes: tuple[str, ...] = ()
 
     def order(self, config: RunConfig) -> Order:
         """Batches of indices over all sources or a mixture. Raises DataError if there are too few rows."""
         data, size = config.data, config.trainer.batch_size
-        return make_order(self.counts, data.mixture_weights, size, shuffle=data.shuffle, seed=data.seed)
+        how: dict[str, Any] = {"shuffle": data.shuffle, "seed": data.seed, "fingerprint": self.fingerprint}
+        return order_of(self.counts, data.mixture_weights, size, **how)
 
 
 def training_items(setup: Setup, objects: PythonObjects = PythonObjects()) -> OfflineData:
@@ -67,7 +70,7 @@ def _load(
     check_token_ids(((*item.prompt_ids, *item.response_ids) for item in examples), setup.shape.vocab_size)
     counts = counts_of([item.row for item in found.items], loaded.sources)
     check_shares(counts, loaded.sources, config.data.mixture_weights)
-    return OfflineData(items=found.items, counts=counts, notes=(*notes, *found.notes))
+    return OfflineData(items=found.items, counts=counts, fingerprint=loaded.fingerprint, notes=(*notes, *found.notes))
 
 
 def encoding_of(config: RunConfig, chat: ChatEncoder) -> Encoding:

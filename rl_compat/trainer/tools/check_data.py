@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from rl_compat.algorithms.table import ALGORITHMS
 from rl_compat.config.types import RunConfig
@@ -13,7 +14,7 @@ from rl_compat.data.read.reading import Reading, open_source
 from rl_compat.models.chat import ChatEncoder
 from rl_compat.models.files.registry import resolve_model
 from rl_compat.models.tokenizer import TokenizerBundle, load_tokenizer
-from rl_compat.rewards.checks import reference_judge
+from rl_compat.rewards.checks import gold_answers, reference_judge
 from rl_compat.trainer.offline.data import encoding_of
 from rl_compat.trainer.setup.objects import data_columns
 
@@ -51,8 +52,15 @@ def _tools(config: RunConfig, *, judged: bool, announce: Callable[[str], None]) 
         count_tokens=lambda text: len(tokenizer(text, add_special_tokens=False)["input_ids"]),
         begin=tokenizer.bos_token_id,
         special=tuple(token.content for token in tokenizer.added_tokens_decoder.values() if token.special),
+        end=tuple(_named_token(tokenizer, token_id) for token_id in chat.stop_token_ids),
         judge=judge,
+        gold=gold_answers(reward.functions, reward.sources),
     )
+
+
+def _named_token(tokenizer: Any, token_id: int) -> str:
+    """A token as text with its id."""
+    return f"{tokenizer.convert_ids_to_tokens(token_id) or 'not in the vocabulary:'} ({token_id})"
 
 
 def _tokenizer(config: RunConfig) -> TokenizerBundle:

@@ -216,3 +216,23 @@ def test_a_raw_row_without_its_final_answer_is_refused_where_others_have_one() -
 def test_a_response_is_learned_without_a_final_answer() -> None:
     found = rows(SOLVED, {"question": "1+1?", "answer": "It is 2."}, task="supervised")
     assert [row.response for row in found] == [SOLVED["answer"], "It is 2."]
+
+
+@pytest.mark.parametrize(
+    ("given", "truth"),
+    [
+        ('["5"]', ["5"]),
+        ('["5", "five"]', ["5", "five"]),
+        ("['5', 'five']", ["5", "five"]),
+        ('{"target": ["5"]}', {"target": ["5"]}),
+        (["5"], ["5"]),
+        ("[0, 1]", "[0, 1]"),
+        ('{"x": 1}', '{"x": 1}'),
+        ("['5", "['5"),
+        (5.0, 5.0),
+        (False, False),
+    ],
+)
+def test_accepted_answers_in_text_are_a_list(given: Any, truth: Any) -> None:
+    for record in ({"ground_truth": given}, {"reward_model": {"ground_truth": given}}, {"answer": given}):
+        assert rows({"prompt": "a", **record})[0].ground_truth == truth

@@ -136,3 +136,67 @@ def test_a_ground_truth_that_is_no_number_is_named() -> None:
 
 def test_every_source_has_a_reward_that_exists() -> None:
     assert set(BUILTIN_BY_SOURCE.values()) <= set(BUILTINS)
+
+
+NUMBERS, TEXTS = ("gsm8k", "gsm8k_strict", "arithmetic"), ("exact_match", "qa_exact_match", "math")
+STATED = {"gsm8k": "#### {}", "gsm8k_strict": "#### {}", "qa_exact_match": "<answer>{}</answer>"}
+
+
+@pytest.mark.parametrize(
+    ("name", "truth"),
+    [
+        *((name, truth) for name in (*NUMBERS, *TEXTS) for truth in ("5", 5, 5.0)),
+        *((name, truth) for name in TEXTS for truth in (["6", "5"], [6.0, 5])),
+    ],
+)
+def test_a_number_or_a_text_can_be_used_and_matched(name: str, truth: Any) -> None:
+    assert truth_problem(name, truth) is None
+    if name != "math":
+        assert BUILTINS[name].function(STATED.get(name, "{}").format(5), truth).correct is True
+
+
+@pytest.mark.parametrize("truth", [True, [["5"]], {"answer": "5"}, ["5", False], float("nan")])
+@pytest.mark.parametrize("name", [*NUMBERS, *TEXTS, "multiple_choice"])
+def test_a_ground_truth_of_another_type_is_refused_with_its_type(name: str, truth: Any) -> None:
+    problem = truth_problem(name, truth)
+    assert problem is not None and f"({type(truth).__name__})" in problem and f"`{name}`" in problem
+    with pytest.raises(DataError, match="row 0 "):
+        check_rows(_rows(("", truth)), (name,))
+
+
+@pytest.mark.parametrize("truth", [None, "", [], {}, {"target": []}])
+@pytest.mark.parametrize("name", [*NUMBERS, *TEXTS, "multiple_choice"])
+def test_an_empty_ground_truth_is_none(name: str, truth: Any) -> None:
+    assert "no ground truth" in str(truth_problem(name, truth))
+
+
+@pytest.mark.parametrize(
+    ("name", "truth"),
+    [
+        ("gsm8k", "It is 3, since 1+2=3."),
+        ("gsm8k", "four"),
+        ("gsm8k", ["5", "6"]),
+        ("gsm8k_strict", "1,080"),
+        ("gsm8k_strict", "four"),
+        ("arithmetic", " "),
+        ("multiple_choice", 3),
+        ("multiple_choice", ["B", "Paris"]),
+        ("math", "We add the numbers. " * 20),
+    ],
+)
+def test_a_ground_truth_that_no_answer_equals_is_refused(name: str, truth: Any) -> None:
+    assert truth_problem(name, truth) is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "truth"),
+    [
+        ("gsm8k", "3+4=7\n#### 7"),
+        ("gsm8k", "$1,080"),
+        ("gsm8k", "18 dollars"),
+        ("math", r"We add \boxed{7}. " * 20),
+        ("exact_match", "[0, 1]"),
+    ],
+)
+def test_a_ground_truth_in_another_form_can_be_matched(name: str, truth: Any) -> None:
+    assert truth_problem(name, truth) is None

@@ -11,7 +11,7 @@ from fakes.runs import cpu, settings, train
 
 from rl_compat.config.load import load_config
 from rl_compat.data.builtin import arithmetic
-from rl_compat.errors import ConfigError
+from rl_compat.errors import ConfigError, DataError
 from rl_compat.trainer.online.prompt_data import streams
 from rl_compat.trainer.reporter import SilentReporter
 from rl_compat.trainer.setup.online import check_run
@@ -57,6 +57,27 @@ def test_a_resumed_run_draws_the_prompts_of_an_uninterrupted_one(
     prompts = _prompts(tmp_path / "whole")
     assert [len(step) for step in prompts] == [8] * 4
     assert _prompts(tmp_path / "halves") == prompts
+
+
+def test_a_run_stops_where_its_rows_changed_and_starts_their_order_again_if_told(
+    llama_folder: Path, tmp_path: Path
+) -> None:
+    names = _files(tmp_path)
+    options = _settings(llama_folder, tmp_path / "run", names, num_sample_generations=8)
+    train([*options, "trainer.num_steps=1"])
+    first = Path(names[0])
+    lines = first.read_text().splitlines(keepends=True)
+    first.write_text("".join([lines[0].replace("+", "+1"), *lines[1:]]))
+    with pytest.raises(DataError, match=r"row 0\b"):
+        train([*options, "trainer.num_steps=2"])
+    first.write_text("".join([*lines, lines[1]]))
+    with pytest.raises(DataError, match=r"39 \+ 20.* 40 \+ 20"):
+        train([*options, "trainer.num_steps=2"])
+    train([*options, "trainer.num_steps=2", "data.on_change=restart"])
+    drawn = _prompts(tmp_path / "run")
+    assert [len(step) for step in drawn] == [8, 8]
+    train([*options, "trainer.num_steps=3", "data.on_change=restart"])
+    assert len(_prompts(tmp_path / "run")) == 3 and _prompts(tmp_path / "run")[2] != drawn[1]
 
 
 def test_what_streaming_leaves_out_is_said(llama_folder: Path, tmp_path: Path) -> None:
