@@ -58,6 +58,8 @@ class Batch:
     "[B] int64: equal for the responses to one prompt occurrence, unique over a run"
     truncated: Tensor
     "[B] bool: cut at the length limit"
+    rows: Tensor | None = None
+    "[B] int64: rows of the prompts in the data"
     rewards: Tensor | None = None
     "[B] float32: the outcome reward"
     rollout_logprobs: Tensor | None = None
@@ -114,6 +116,7 @@ class Batch:
             response_lengths=lengths,
             groups=torch.tensor([t.group for t in trajectories]),
             truncated=torch.tensor([t.finish_reason == "length" for t in trajectories]),
+            rows=torch.tensor([t.prompt.row for t in trajectories]),
             rollout_logprobs=rollout_logprobs,
             policy_versions=policy_versions if versions_known else None,
         )

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from rl_compat.batch import Batch
 from rl_compat.distributed.ranks import Ranks, Solo
-from rl_compat.errors import RLCompatError
+from rl_compat.errors import NotFiniteError, RLCompatError
 from rl_compat.models.load import autocast_for
 from rl_compat.models.lora import trainable_parameters
 from rl_compat.planning.types import RolePlan
@@ -47,6 +47,8 @@ class _Pass:
     num_micro_batches: int
     "of every rank"
     loss_is_finite: bool
+    bad_row: int | None
+    "of this rank: the first row of the batch for which the model's outputs are not finite"
 
 
 class TrainEngine:
@@ -164,7 +166,25 @@ class TrainEngine:
                         column[rows, : output.shape[1]] = output.float().cpu()
             return columns
 
-        return self._within_memory(batch.sequence_lengths(), attempt, groups=batch.groups.tolist())
+        columns = self._within_memory(batch.sequence_lengths(), attempt, groups=batch.groups.tolist())
+        bad = (~columns[0].isfinite() & batch.response_mask).any(1).nonzero().flatten().tolist()
+        self._check_finite(batch, bad[0] if bad else None, phase="without a gradient")
+        return columns
+
+    def _check_finite(self, batch: Batch, bad_row: int | None, *, phase: str) -> None:
+        """Raise NotFiniteError on all ranks if the outputs of the model are NaN or infinite in a row on one rank."""
+        where = None
+        if bad_row is not None:
+            where = f"row {int(batch.rows[bad_row])}" if batch.rows is not None else f"response {bad_row}"
+        found = [place for place in self.ranks.gather(where) if place is not None]
+        if found:
+            role, dtype = self.role.role, self.role.compute_dtype
+            raise NotFiniteError(
+                f"`{role}` in `{dtype}`: the outputs of the model {phase} are not finite for {found[0]}",
+                hint="its activations may exceed 65,504, the range of fp16: use `plan.compute_dtype=fp32`"
+                if dtype == "fp16"
+                else "its weights hold NaN or infinity, or lead to them: use an earlier checkpoint or another model",
+            )
 
     def _update(
         self, batch: Batch, *, loss: LossFunction[Outputs], compute: Callable[[TokenMatrix], Outputs]
@@ -185,6 +205,8 @@ class TrainEngine:
         try:
             while True:
                 done = self._within_memory(batch.sequence_lengths(), attempt, groups=batch.groups.tolist())
+                if not step.scaler.enabled:  # in fp16 a few mini-batches may overflow: the step counts them
+                    self._check_finite(batch, done.bad_row, phase="in the update")
                 taken = step.step(loss_is_finite=done.loss_is_finite)
                 if taken is not None:
                     break
@@ -214,6 +236,7 @@ class TrainEngine:
         self._trained().zero_grad()
         parts: list[Metrics] = []
         loss_sum = torch.zeros((), device=self.role.device)
+        bad_rows = torch.zeros(len(batch), dtype=torch.bool, device=self.role.device)
         for rows, micro_batch in self._select(batch, micro_batches):
             with autocast_for(self.role):
                 outputs = compute(self._matrix(micro_batch))
@@ -221,7 +244,10 @@ class TrainEngine:
                 outputs_of_filler = outputs if isinstance(outputs, Tensor) else outputs.logprobs
                 outputs_of_filler.backward(torch.zeros_like(outputs_of_filler))
                 continue
-            value, metrics = loss(on_device(micro_batch, self.role.device), outputs, totals)
+            micro_batch = on_device(micro_batch, self.role.device)
+            numbers = outputs if isinstance(outputs, Tensor) else outputs.logprobs
+            bad_rows[rows] = (~numbers.detach().isfinite() & micro_batch.response_mask).any(1)
+            value, metrics = loss(micro_batch, outputs, totals)
             (value * scale).backward()
             loss_sum += value.detach()
             parts.append({name: part.detach() if isinstance(part, Tensor) else part for name, part in metrics.items()})
@@ -229,6 +255,7 @@ class TrainEngine:
             metrics=_merged(parts),
             num_micro_batches=len(micro_batches),
             loss_is_finite=bool(loss_sum.isfinite()),
+            bad_row=int(bad_rows.int().argmax()) if bool(bad_rows.any()) else None,
         )
 
     def _select(self, batch: Batch, micro_batches: MicroBatches) -> Iterator[tuple[list[int], Batch]]:

@@ -13,7 +13,7 @@ from torch import nn
 
 from rl_compat.config.types import OptimizerName
 from rl_compat.distributed.ranks import Ranks
-from rl_compat.errors import RLCompatError
+from rl_compat.errors import NotFiniteError, RLCompatError
 from rl_compat.models.lora import trainable_parameters
 from rl_compat.planning.types import RolePlan
 from rl_compat.training.memory import OffloadedOptimizer, unless_out_of_memory
@@ -131,10 +131,11 @@ class OptimizerStep:
         if self.skips_in_a_row >= MAX_SKIPS_IN_A_ROW:
             raise self._not_finite(f"{self.skips_in_a_row} optimizer steps in a row had a gradient that is not finite")
 
-    def _not_finite(self, fact: str) -> RLCompatError:
-        return RLCompatError(
+    def _not_finite(self, fact: str) -> NotFiniteError:
+        remedy = "`plan.compute_dtype=fp32` or a" if self.role.compute_dtype == "fp16" else "a"
+        return NotFiniteError(
             f"`{self.role.role}` in `{self.role.compute_dtype}`: {fact}",
-            hint="use `plan.compute_dtype=fp32` or a smaller learning rate; the weights are unchanged",
+            hint=f"use {remedy} smaller learning rate; the weights are unchanged",
         )
 
     def save(self, folder: Path, *, limits: Limits) -> None:

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 from fakes.engines import causal_lm, random_batch, role_plan, token_mean_loss
+from fakes.models import save_random_model
 from fakes.part_settings import lora_of
 
-from rl_compat.errors import RLCompatError
+from rl_compat.errors import NotFiniteError, RLCompatError
 from rl_compat.models.lora import LoraSettings
 from rl_compat.training.engine import PolicyEngine
 from rl_compat.training.optimizers import OptimizerSettings
@@ -244,3 +245,28 @@ def test_a_step_repeated_after_an_overflow_draws_the_same_dropout_masks(llama_fo
     assert metrics == expected
     assert torch.equal(state, torch.get_rng_state())
     assert _unchanged(disturbed, _weights(plain))
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_a_model_that_is_not_finite_stops_with_row_and_dtype(tmp_path: Path, dtype: str, value: float) -> None:
+    """One broken row of the embedding: the first row of the data that holds the token is named, in both phases."""
+    engine = _engine(save_random_model(tmp_path, tie_word_embeddings=False), compute_dtype=dtype, micro_batch_size=2)
+    batch = random_batch().with_(rows=torch.tensor([11, 12, 13, 14, 15]))
+    broken = int(batch.response_ids[2, 4])
+    tokens = [[*prompt, *ids.tolist()] for prompt, ids in zip(batch.prompt_ids, batch.response_ids, strict=True)]
+    first = next(row for row, ids in enumerate(tokens) if broken in ids)
+    with torch.no_grad():
+        engine.model.model.embed_tokens.weight[broken] = value
+    before = _weights(engine)
+
+    for compute in (
+        lambda: engine.logprobs(batch, temperature=1.0),
+        lambda: engine.update(batch, loss=token_mean_loss, temperature=1.0),
+    ):
+        with pytest.raises(NotFiniteError) as error:
+            compute()
+        assert f"`{dtype}`" in error.value.message
+        assert error.value.message.endswith(f"row {11 + first}")
+    after = _weights(engine)
+    assert all(torch.equal(before[name].nan_to_num(), after[name].nan_to_num()) for name in before)

@@ -236,6 +236,7 @@ def item_batch(items: Sequence[Item], *, default_margin: float = 0.0) -> ItemBat
         response_lengths=lengths,
         groups=torch.tensor([number for number, item in enumerate(items) for _ in item.examples]),
         truncated=torch.zeros(len(examples), dtype=torch.bool),
+        rows=torch.tensor([item.row for item in items for _ in item.examples]),
         preferred=torch.tensor([good for item in items for good in item.preferred]),
         margins=torch.tensor(margins, dtype=torch.float32),
     )
