@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rl_compat.errors import ModelError, quoted
-from rl_compat.models.files.folder import check_model_folder, read_json
+from rl_compat.models.files.folder import TOKENIZER_FILES, check_model_folder, read_json
 
 MARKER = "5f1e"
 
@@ -49,6 +49,31 @@ def load_tokenizer(
         ) from error
     settings = (model_folder or folder) / "generation_config.json"
     return describe_tokenizer(tokenizer, generation_config=read_json(settings) if settings.is_file() else {})
+
+
+def check_same_words(own: TokenizerBundle, folder: Path, *, role: str, num_ids: int, trust_remote_code: bool) -> None:
+    """Raise ModelError for a model in which an id of the actor's tokenizer means another word, or none.
+
+    `num_ids` is the number of ids that the model knows, of those that the actor uses at most. Special tokens may have
+    other names. A folder without a tokenizer is only checked for the number of ids.
+    """
+    hint = "use a model with the actor's tokenizer"
+    if num_ids < own.num_tokens:
+        raise ModelError(f"the {role} knows {num_ids} token ids and the actor samples from {own.num_tokens}", hint=hint)
+    if not any((folder / name).is_file() for name in TOKENIZER_FILES):
+        return
+    other = load_tokenizer(folder, trust_remote_code=trust_remote_code).tokenizer
+    words, others = ({number: word for word, number in each.get_vocab().items()} for each in (own.tokenizer, other))
+    special = {number for number, token in own.tokenizer.added_tokens_decoder.items() if token.special}
+    shared = [number for number in sorted(words) if number < own.num_tokens and number not in special]
+    differing = [number for number in shared if others.get(number) != words[number]]
+    if differing:
+        first = differing[0]
+        raise ModelError(
+            f"{len(differing)} of {len(shared)} token ids mean other words for the {role}: "
+            f"{first} is `{others.get(first)!r}`, and `{words[first]!r}` for the actor",
+            hint=hint,
+        )
 
 
 def describe_tokenizer(tokenizer: Any, *, generation_config: Mapping[str, Any] | None = None) -> TokenizerBundle:

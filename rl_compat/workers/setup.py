@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from rl_compat.algorithms.table import ALGORITHMS, is_offline
@@ -15,7 +15,7 @@ from rl_compat.models.files.folder import ALL_PARTS, Part
 from rl_compat.models.files.registry import ModelSource, resolve_model
 from rl_compat.models.load import LoadSettings, check_reward_head, check_targets
 from rl_compat.models.lora import LoraSettings
-from rl_compat.models.tokenizer import TokenizerBundle, load_tokenizer
+from rl_compat.models.tokenizer import TokenizerBundle, check_same_words, load_tokenizer
 from rl_compat.objectives.actor_critic import LossSettings
 from rl_compat.planning.fit import make_plan
 from rl_compat.planning.shapes.shape import ModelShape
@@ -101,7 +101,10 @@ def prepare(
         check_adapters(model, sources.get("critic", sources["actor"]), headless=True)
     for role in sources.keys() & {"reward", "cost"}:
         check_reward_head(sources[role].folder, trust_remote_code=model.trust_remote_code)
-    workload = describe(config, {role: ModelShape.from_folder(source.folder) for role, source in sources.items()})
+    shapes = {role: ModelShape.from_folder(source.folder) for role, source in sources.items()}
+    if "critic" in sources:
+        check_vocabulary("critic", sources["critic"], shapes, tokenizer, trust_remote_code=model.trust_remote_code)
+    workload = describe(config, shapes)
     plan = make_plan(workload, hardware, run_requests(config), measured=own_measurements())
     return Setup(
         config=config,
@@ -152,6 +155,20 @@ def optimizer_settings(run: RunConfig, lr: float, num_batches: int | None) -> Op
         total_steps=None if num_batches is None else num_batches * steps_per_batch,
         steps_per_batch=None if num_batches is None else steps_per_batch,
     )
+
+
+def check_vocabulary(
+    role: RoleName,
+    source: ModelSource,
+    shapes: Mapping[RoleName, ModelShape],
+    tokenizer: TokenizerBundle,
+    *,
+    trust_remote_code: bool,
+) -> None:
+    """Raise ModelError for a role that shares the actor's token ids and does not have its words."""
+    own = replace(tokenizer, num_tokens=min(shapes["actor"].vocab_size, tokenizer.num_tokens))
+    num_ids = shapes[role].vocab_size
+    check_same_words(own, source.folder, role=role, num_ids=num_ids, trust_remote_code=trust_remote_code)
 
 
 def check_adapters(model: ModelConfig, source: ModelSource, *, headless: bool) -> None:

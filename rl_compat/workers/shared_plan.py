@@ -14,7 +14,7 @@ from rl_compat.config.report import warnings_of
 from rl_compat.config.types import RunConfig
 from rl_compat.distributed.pool import ResourcePool
 from rl_compat.emulation.device import emulate
-from rl_compat.errors import ConfigError, ModelError
+from rl_compat.errors import ConfigError
 from rl_compat.hardware.types import Hardware
 from rl_compat.models.files.folder import ALL_PARTS
 from rl_compat.models.files.registry import ModelSource, resolve_model
@@ -24,7 +24,7 @@ from rl_compat.planning.shapes.shape import ModelShape
 from rl_compat.planning.speed.measurements import own_measurements
 from rl_compat.planning.types import TRAINED_ROLES, Plan, RoleName
 from rl_compat.planning.workload import Requests, Workload, shared_workload
-from rl_compat.workers.setup import WITHOUT_TOKENIZER, Planned, check_adapters
+from rl_compat.workers.setup import WITHOUT_TOKENIZER, Planned, check_adapters, check_vocabulary
 
 logger = logging.getLogger("rl_compat")
 
@@ -214,17 +214,15 @@ class SharedPlan:
         return workload.with_adapters(workload.lora_rank) if workload.lora_rank > 0 and is_base else workload
 
     def _check_ids(self) -> None:
-        """Raise ModelError for a role whose vocabulary is smaller than the actor's."""
+        """Raise ModelError for a role that shares the actor's token ids and does not have its words."""
         actor = self._models.get("actor")
         if actor is None or actor.tokenizer is None:
             return
-        sampled = min(actor.shape.vocab_size, actor.tokenizer.num_tokens)
+        shapes = {role: model.shape for role, model in self._models.items()}
         for role, model in self._models.items():
-            if role in ("critic", "reference") and model.shape.vocab_size < sampled:
-                raise ModelError(
-                    f"the {role} knows {model.shape.vocab_size} token ids and the actor samples from {sampled}",
-                    hint="use a model with the actor's tokenizer",
-                )
+            if role in ("critic", "reference") and model.source.folder != actor.source.folder:
+                code = self._config(role).model.trust_remote_code
+                check_vocabulary(role, model.source, shapes, actor.tokenizer, trust_remote_code=code)
 
     def _request(self, name: str, pool: ResourcePool) -> PoolRequest:
         """The requests of the roles of a pool to its devices."""

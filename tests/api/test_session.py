@@ -262,3 +262,13 @@ def test_a_reference_with_a_smaller_vocabulary_is_refused(llama_folder: Path, tm
         with pytest.raises(ModelError) as caught:
             _ = session.plan
     assert "8" in caught.value.message.split()
+
+
+@pytest.mark.parametrize("role", ["critic", "reference"])
+def test_a_role_with_another_tokenizer_is_refused(role: str, llama_folder: Path) -> None:
+    """The built-in model has more words than the random one, and others."""
+    with Session() as session:
+        session.actor(str(llama_folder), pool=pool(), **LENGTHS)
+        getattr(session, role)("tiny", pool=pool())
+        with pytest.raises(ModelError, match=f"`{role}`|the {role}"):
+            _ = session.plan

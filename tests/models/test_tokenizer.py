@@ -8,7 +8,7 @@ import pytest
 from fakes.models import SPECIAL, character_tokenizer
 
 from rl_compat.errors import ModelError
-from rl_compat.models.tokenizer import describe_tokenizer, load_tokenizer, turn_end_ids
+from rl_compat.models.tokenizer import check_same_words, describe_tokenizer, load_tokenizer, turn_end_ids
 
 ENDLESS = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
 
@@ -105,3 +105,35 @@ def test_a_damaged_tokenizer_is_an_error_with_its_folder(llama_folder: Path, tmp
     with pytest.raises(ModelError) as error:
         load_tokenizer(folder)
     assert str(folder) in error.value.message
+
+
+def words_of(folder: Path, to: Path, change: dict[str, str]) -> Path:
+    """A copy of a tokenizer in which some characters trade places."""
+    shutil.copytree(folder, to)
+    file = to / "tokenizer.json"
+    content = json.loads(file.read_text())
+    vocabulary = content["model"]["vocab"]
+    for one, other in change.items():
+        vocabulary[one], vocabulary[other] = vocabulary[other], vocabulary[one]
+    file.write_text(json.dumps(content))
+    return to
+
+
+@pytest.mark.parametrize(("change", "num_ids", "refused"), [({}, 97, None), ({"0": "1"}, 97, "2"), ({}, 96, "96")])
+def test_a_model_whose_ids_mean_other_words_is_refused(
+    llama_folder: Path, tmp_path: Path, change: dict[str, str], num_ids: int, refused: str | None
+) -> None:
+    other = words_of(llama_folder, tmp_path / "other", change)
+
+    def check() -> None:
+        own = load_tokenizer(llama_folder)
+        check_same_words(own, other, role="critic", num_ids=num_ids, trust_remote_code=False)
+
+    if refused is None:
+        check()
+        (other / "tokenizer.json").unlink()
+        check()
+        return
+    with pytest.raises(ModelError) as error:
+        check()
+    assert refused in error.value.message.split()

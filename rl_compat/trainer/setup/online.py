@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 from rl_compat.algorithms.table import ALGORITHMS
 from rl_compat.config.types import RewardConfig, RunConfig
-from rl_compat.errors import ModelError
 from rl_compat.hardware.types import Hardware
 from rl_compat.planning.memory.budget import checkpoint_bytes
 from rl_compat.planning.types import RoleName
@@ -47,8 +46,6 @@ def check_run(config: RunConfig, hardware: Hardware, objects: PythonObjects = Py
     objects.check(config.reward.functions, key="reward.functions")
     setup = prepare(config, hardware)
     plan = setup.plan
-    if "critic" in plan.roles:
-        check_critic_ids(setup)
     size = checkpoint_bytes(setup.workload, plan)
     training, notes = load_training_data(setup, objects)
     validation, validation_notes = load_validation_prompts(setup, objects)
@@ -108,13 +105,3 @@ def _start(
         learned=None if learned is None else lambda: learned,
         callables=objects.functions,
     ).start()
-
-
-def check_critic_ids(setup: Setup) -> None:
-    """Raise ModelError for a critic whose vocabulary is smaller than the actor's."""
-    sampled, known = min(setup.shape.vocab_size, setup.tokenizer.num_tokens), setup.workload.models["critic"].vocab_size
-    if known < sampled:
-        raise ModelError(
-            f"the critic knows {known} token ids and the actor samples from {sampled}",
-            hint="set `model.critic_path` to a model with the actor's tokenizer",
-        )
