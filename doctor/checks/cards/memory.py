@@ -185,10 +185,9 @@ def _slice(device: Device) -> Iterator[Finding]:
     what = f"{id} is a slice `{device.mig_profile}` of `{gpu}`{units}, {format_bytes(device.memory_total_bytes)}"
     why = "kernels and torch builds are those of the whole GPU; memory and speed are those of the slice"
     yield ok("mig.slice", what, "nvml", "cuda", why=why, affects=(id,))
-    if (device.mig_slices or 0) > 1:
-        what = f"the GPU of {id} has {device.mig_slices} slices, and a process sees one"
-        why = "slices cannot reach each other: no NCCL and no peer access between them. Start one run per slice"
-        yield ok("mig.one_slice", what, "nvml", why=why, affects=("several GPUs",))
+    if device.mig_slices != 1:
+        count = f"{device.mig_slices} slices" if device.mig_slices else "slices that the driver does not list here"
+        yield finding("mig.one_slice", f"the GPU of {id} has {count}, and a process sees one")
 
 
 def _without_slices(hardware: Hardware, device: Device) -> Finding:

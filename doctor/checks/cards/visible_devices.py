@@ -33,6 +33,8 @@ def check_visible_devices(hardware: Hardware) -> Iterator[Finding]:
     entries = [entry.strip() for entry in value.split(",")]
     if means_no_gpu(value):
         yield finding("visible_devices.none", f"{VISIBLE}=`{value}` means no GPU", unset(VISIBLE))
+    elif len(entries) > 1 and any(entry.upper().startswith("MIG-") for entry in entries):
+        yield _several_with_a_slice(hardware, value, len(entries))
     elif hardware.driver.nvml_error is None and (hardware.devices or hardware.hidden_devices):
         found = list(_entries(hardware, value, entries))
         yield from found or [_understood(hardware, value)]
@@ -84,10 +86,14 @@ def _entries(hardware: Hardware, value: str, entries: list[str]) -> Iterator[Fin
             yield _finding(hardware, "half_read", what, _better(hardware, value))
         picked.append(match)
     if any(gpus[match.position].mig_slices or match.slice_position is not None for match in picked) and len(picked) > 1:
-        what = f"{VISIBLE}=`{value}` names {len(picked)} devices, one of them a MIG slice"
-        first = hardware.devices[0].uuid if hardware.devices else None
-        only = shell("select one slice", f"export {VISIBLE}={first}") if first else shell("list them", "nvidia-smi -L")
-        yield _finding(hardware, "beside_a_slice", what, only)
+        yield _several_with_a_slice(hardware, value, len(picked))
+
+
+def _several_with_a_slice(hardware: Hardware, value: str, count: int) -> Finding:
+    what = f"{VISIBLE}=`{value}` names {count} devices, one of them a MIG slice"
+    first = hardware.devices[0].uuid if hardware.devices else None
+    only = shell("select one slice", f"export {VISIBLE}={first}") if first else shell("list them", "nvidia-smi -L")
+    return _finding(hardware, "beside_a_slice", what, only)
 
 
 def every_gpu(hardware: Hardware) -> list[Device]:

@@ -12,6 +12,7 @@ from fakes.doctor import missing
 from fakes.machines import recorded
 
 from rl_compat.doctor.checks.cards.gpu import check_gpu
+from rl_compat.doctor.checks.cards.memory import check_mig
 from rl_compat.doctor.checks.cards.visible_devices import check_visible_devices
 from rl_compat.doctor.diagnosis import findings_of, run_checks
 from rl_compat.doctor.findings import Certainty, Finding, Severity, Step
@@ -475,3 +476,27 @@ def test_a_card_that_nvml_cannot_read_is_named_while_the_others_work(error: str)
 
     assert [finding.severity for finding in findings] == [Severity.WARNING]
     assert error in findings[0].what
+
+
+@pytest.mark.parametrize("nvml_error", [None, "Unknown Error"])
+@pytest.mark.parametrize("slices", [None, 0, 2])
+def test_two_names_of_slices_give_one_slice_whatever_nvml_lists(slices: int | None, nvml_error: str | None) -> None:
+    base = recorded("a100_mig_3g20gb")
+    (device,) = base.devices
+    hardware = replace(
+        base,
+        devices=(replace(device, mig_slices=slices),),
+        driver=replace(base.driver, nvml_error=nvml_error),
+        environment={"CUDA_VISIBLE_DEVICES": f"{device.uuid},MIG-91111111-2222-3333-4444-555555555555"},
+    )
+
+    finding = found(check_visible_devices, hardware)["visible_devices.beside_a_slice"]
+
+    assert finding.remedies[0].commands == (f"export CUDA_VISIBLE_DEVICES={device.uuid}",)
+    assert found(check_mig, hardware)["mig.one_slice"].severity is Severity.NOTE
+
+
+def test_a_gpu_with_one_slice_needs_no_note() -> None:
+    base = recorded("a100_mig_3g20gb")
+
+    assert "mig.one_slice" not in found(check_mig, replace(base, devices=(replace(base.devices[0], mig_slices=1),)))
