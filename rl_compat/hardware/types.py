@@ -213,6 +213,10 @@ class Software:
     "externally managed (PEP 668): pip refuses to install here"
     locations: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     "folders on the path that contain a package, in import order; only for torch and packages found more than once"
+    location_versions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    "the versions in those folders, `unknown` without metadata; empty if they were not read"
+    launcher: str | None = None
+    "the Python that the command `rlc` of the shell starts; None if there is no such command"
     shadowing_libraries: tuple[str, ...] = ()
     "CUDA libraries in LD_LIBRARY_PATH, which take precedence over those of torch"
     torch_seconds: float | None = None

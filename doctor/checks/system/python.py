@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
 
@@ -29,7 +29,7 @@ KINDS = {"venv": "in a virtual environment", "conda": "in a conda environment", 
 def check_python(hardware: Hardware) -> Iterator[Finding]:
     """What is wrong with this Python, or that nothing is."""
     wrong = _version(hardware) or _processor(hardware) or _c_library(hardware)
-    found = [finding for finding in (wrong, _environment(hardware)) if finding is not None]
+    found = [finding for finding in (wrong, _environment(hardware), _launcher(hardware)) if finding is not None]
     yield from found
     if not found:
         python = f"Python {hardware.software.python} {KINDS.get(hardware.software.environment_kind or '', '')}"
@@ -111,6 +111,21 @@ def _environment(hardware: Hardware) -> Finding | None:
     return None
 
 
+def _launcher(hardware: Hardware) -> Finding | None:
+    """The command `rlc` of the shell, or its active environment, belongs to another Python than this one."""
+    own, launcher = _environment_folder(hardware), hardware.software.launcher
+    active = hardware.environment.get("VIRTUAL_ENV")
+    if own is None:
+        return None
+    if launcher is not None and PurePosixPath(launcher).parent.parent != own:
+        what = f"the command `rlc` starts `{launcher}`, this Python is `{hardware.software.executable}`"
+        return finding("python.other_launcher", what, remedy("start_here", python=hardware.software.executable))
+    if active is not None and PurePosixPath(active) != own and hardware.software.environment_kind != "conda":
+        what = f"the shell's environment is `{active}`, this Python is `{hardware.software.executable}`"
+        return finding("python.other_environment", what)
+    return None
+
+
 def check_installs(hardware: Hardware) -> Iterator[Finding]:
     """Packages that are installed twice, or under two names. Nothing if no package was searched."""
     software = hardware.software
@@ -127,19 +142,38 @@ def check_installs(hardware: Hardware) -> Iterator[Finding]:
 
 
 def _twice(hardware: Hardware, name: str, folders: tuple[str, ...]) -> Finding:
-    """The first one is imported; the remedy removes it if it is not in the environment."""
-    first, others = folders[0], folders[1:]
-    hidden = " and ".join(f"`{folder}`" for folder in others)
+    """Harmless if Python imports the copy of its own environment, which is the one that pip changes."""
+    versions = hardware.software.location_versions.get(name, ("unknown",) * len(folders))
+    first, *others = (
+        f"{f'{version} in ' if version != 'unknown' else ''}`{folder}`"
+        for version, folder in zip(versions, folders, strict=True)
+    )
+    own = _environment_folder(hardware)
+    foreign = own is None or not PurePosixPath(folders[0]).is_relative_to(own)
     found = finding(
         "installs.twice",
-        f"{name} is installed {len(folders)} times: `{first}` is imported and hides {hidden}",
-        *_one_of(hardware, name, first),
-        severity=Severity.WARNING if name in ("torch", "triton") else Severity.NOTE,
+        f"{name} is installed {len(folders)} times: {first} is imported and hides {' and '.join(others)}",
+        *(_one_of(hardware, name, folders) if foreign or _in_environment(hardware, folders) > 1 else ()),
+        severity=Severity.WARNING if name in ("torch", "triton") and foreign else Severity.NOTE,
+        why=None if foreign else "both pip and Python use the first; the other is of no use in this environment",
     )
     return replace(found, id=f"installs.{name.replace('-', '_')}_twice")
 
 
-def _one_of(hardware: Hardware, name: str, first: str) -> tuple[Remedy, ...]:
+def _environment_folder(hardware: Hardware) -> PurePosixPath | None:
+    """The folder of the environment of this Python: `/home/ada/rl/.venv` for `/home/ada/rl/.venv/bin/python`."""
+    executable = hardware.software.executable
+    return PurePosixPath(executable).parent.parent if executable else None
+
+
+def _in_environment(hardware: Hardware, folders: Iterable[str]) -> int:
+    own = _environment_folder(hardware)
+    return sum(own is not None and PurePosixPath(folder).is_relative_to(own) for folder in folders)
+
+
+def _one_of(hardware: Hardware, name: str, folders: Sequence[str]) -> tuple[Remedy, ...]:
+    """Take the first folder off the path; pip removes only copies of its own environment."""
+    first = folders[0]
     python_path = [entry for entry in hardware.environment.get("PYTHONPATH", "").split(":") if entry]
     added = [entry for entry in python_path if PurePosixPath(first).is_relative_to(PurePosixPath(entry))]
     if added:
@@ -148,10 +182,12 @@ def _one_of(hardware: Hardware, name: str, first: str) -> tuple[Remedy, ...]:
             what = f"remove {' and '.join(f'`{entry}`' for entry in added)} from PYTHONPATH"
             return (shell(what, f"export PYTHONPATH={':'.join(rest)}"),)
         return (unset("PYTHONPATH"),)
-    uninstall = pip_uninstall(hardware, f"uninstall the one in `{first}`; pip removes the first", name)
     if "/.local/lib/python" in first or "/Library/Python/" in first:
-        return (remedy("ignore_home"), uninstall)
-    return (uninstall,)
+        return (remedy("ignore_home"),)
+    if _in_environment(hardware, folders) > 1:
+        return (pip_uninstall(hardware, f"uninstall the one in `{first}`; pip removes the first", name),)
+    python = hardware.software.executable or "python"
+    return (remedy("see_path", python=python, folder=first), new_environment(hardware))
 
 
 def _two_vllms(hardware: Hardware) -> Finding:

@@ -49,7 +49,8 @@ def capability_of(text: str) -> tuple[int, int]:
 @cache
 def read_table(name: str) -> Mapping[str, Any]:
     """One JSON table of the knowledge folder, by file name without `.json`."""
-    table: dict[str, Any] = json.loads(files("rl_compat.doctor").joinpath("knowledge", f"{name}.json").read_text())
+    file = files("rl_compat.doctor").joinpath("knowledge", f"{name}.json")
+    table: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     return table
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import re
+import shutil
 import sys
 import sysconfig
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,6 +20,8 @@ from rl_compat.hardware.types import Software
 CUDA_LIBRARIES = re.compile(
     r"lib(?:cudart|cublas|cublasLt|cudnn\w*|cusparse\w*|cusolver|cufft|nccl|nvJitLink|nvrtc|cuda)\.so(?:\.[0-9]+)*"
 )
+METADATA = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*?)-([^-]+)(?:-py[^-]*)?\.(?:dist|egg)-info")
+"the name of a folder with a package's metadata: distribution and version"
 MOST_LIBRARIES = 20
 
 
@@ -34,13 +37,16 @@ def read_software(
     """
     variables = os.environ if environment is None else environment
     kind = environment_kind(variables)
+    locations = find_locations(sys.path if path is None else path)
     return Software(
         python=platform.python_version(),
         packages=read_versions(recorded_packages() if names is None else names),
         executable=sys.executable or None,
         environment_kind=kind,
         externally_managed=kind != "venv" and is_externally_managed(),
-        locations=find_locations(sys.path if path is None else path),
+        locations=locations,
+        location_versions={name: tuple(_version_in(folder, name) for folder in it) for name, it in locations.items()},
+        launcher=find_launcher(shutil.which("rlc", path=variables.get("PATH"))),
         shadowing_libraries=find_shadowing_libraries(variables.get("LD_LIBRARY_PATH", "")),
     )
 
@@ -115,12 +121,35 @@ def find_locations(path: Iterable[str], names: Sequence[str] | None = None) -> d
 def _distributions_in(folder: Path) -> set[str]:
     found = set()
     for entry in _names_in(folder):
-        match = re.fullmatch(r"([A-Za-z0-9][A-Za-z0-9._-]*?)-[^-]+(?:-py[^-]*)?\.(?:dist|egg)-info", entry)
+        match = METADATA.fullmatch(entry)
         if match:
-            found.add(re.sub(r"[-_.]+", "-", match.group(1)).lower())
+            found.add(_plain(match.group(1)))
     if (folder / "torch.py").is_file() or (folder / "torch" / "__init__.py").is_file():
         found.add("torch")
     return found
+
+
+def _version_in(folder: str, name: str) -> str:
+    """The version of a distribution in a folder by the name of its metadata."""
+    matches = filter(None, map(METADATA.fullmatch, _names_in(Path(folder or os.curdir))))
+    return next((match.group(2) for match in matches if _plain(match.group(1)) == name), "unknown")
+
+
+def _plain(distribution: str) -> str:
+    return re.sub(r"[-_.]+", "-", distribution).lower()
+
+
+def find_launcher(command: str | None) -> str | None:
+    """The Python in the first lines of a script that pip installed; None without one."""
+    if command is None:
+        return None
+    try:
+        with Path(command).open("rb") as script:
+            beginning = script.read(1000).decode(errors="replace")
+    except OSError:
+        return None
+    match = re.search(r"/[^\s\"'!]*/python[0-9.]*(?=[\s\"'])", beginning)
+    return match.group() if match else None
 
 
 def _names_in(folder: Path) -> list[str]:

@@ -124,6 +124,23 @@ class TestPython:
         assert inside.severity is Severity.OK
 
 
+class TestLauncher:
+    def test_a_command_of_another_environment_is_a_warning_with_the_one_to_use(self) -> None:
+        results = found(check_python(with_software(recorded("rtx3090"), launcher="/home/ada/old/bin/python3")))
+        finding = results["python.other_launcher"]
+        assert finding.severity is Severity.WARNING
+        assert not missing(finding.what, "/home/ada/old/bin/python3", "/home/ada/rl/.venv/bin/python")
+        assert commands(finding.remedies) == "/home/ada/rl/.venv/bin/python -m rl_compat doctor"
+
+    def test_the_command_of_this_environment_is_fine(self) -> None:
+        results = found(check_python(with_software(recorded("rtx3090"), launcher="/home/ada/rl/.venv/bin/python3.12")))
+        assert results.keys() == {"python.fits"}
+
+    def test_another_active_environment_is_a_note(self) -> None:
+        active = replace(recorded("rtx3090"), environment={"VIRTUAL_ENV": "/home/ada/old"})
+        assert found(check_python(active))["python.other_environment"].severity is Severity.NOTE
+
+
 class TestInstalls:
     def test_one_of_each_is_fine(self) -> None:
         (finding,) = check_installs(with_software(recorded("rtx3090"), locations={"torch": (SITE,)}))
@@ -138,7 +155,12 @@ class TestInstalls:
         assert (finding.id, finding.severity) == ("installs.torch_twice", Severity.WARNING)
         assert not missing(finding.what, f"`{USER}`", f"`{SITE}`")
         assert finding.remedies[0].commands == ("export PYTHONNOUSERSITE=1",)
-        assert "pip uninstall --yes torch" in commands(finding.remedies)
+        assert "pip" not in commands(finding.remedies)
+
+    def test_each_copy_is_named_with_its_version(self) -> None:
+        base = recorded("rtx3090_two_torches")
+        (finding,) = check_installs(with_software(base, location_versions={"torch": ("2.4.1+cu121", "2.15.0+cu132")}))
+        assert not missing(finding.what, f"2.4.1+cu121 in `{USER}`", f"2.15.0+cu132 in `{SITE}`")
 
     @pytest.mark.parametrize(
         ("path", "command"),
@@ -153,11 +175,22 @@ class TestInstalls:
         (finding,) = check_installs(replace(base, environment={"PYTHONPATH": path}))
         assert finding.remedies[0].commands == (command,)
 
-    def test_a_second_one_elsewhere_is_uninstalled(self) -> None:
+    def test_a_second_one_elsewhere_is_hidden_by_the_one_of_the_environment(self) -> None:
         base = with_software(recorded("rtx3090"), locations={"torch": (SITE, "/usr/lib/python3/dist-packages")})
+        (finding,) = check_installs(base)
+        assert (finding.severity, finding.remedies) == (Severity.NOTE, ())
+
+    def test_two_in_the_environment_are_uninstalled_one_by_one(self) -> None:
+        base = with_software(recorded("rtx3090"), locations={"torch": (SITE.replace("lib/", "lib64/"), SITE)})
         (finding,) = check_installs(base)
         assert finding.remedies[0].step is Step.PACKAGE
         assert finding.remedies[0].commands[0].endswith("-m pip uninstall --yes torch")
+
+    def test_one_of_the_system_that_is_found_first_is_not_removed_with_pip(self) -> None:
+        base = with_software(recorded("rtx3090"), locations={"torch": ("/usr/lib/python3/dist-packages", SITE)})
+        (finding,) = check_installs(base)
+        assert finding.severity is Severity.WARNING
+        assert "pip uninstall" not in commands(finding.remedies)
 
     def test_other_packages_are_a_note_except_triton(self) -> None:
         twice = {"triton": (USER, SITE), "numpy": (USER, SITE), "liger-kernel": (USER, SITE)}

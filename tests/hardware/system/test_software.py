@@ -11,6 +11,7 @@ import pytest
 
 from rl_compat.hardware.system.software import (
     environment_kind,
+    find_launcher,
     find_locations,
     find_shadowing_libraries,
     is_externally_managed,
@@ -133,3 +134,28 @@ def test_a_real_environment_knows_itself_and_its_copies(tmp_path: Path, system_p
         check=True,
     )
     assert done.stdout.split() == ["venv", "False", "2.6.0", str(site)]
+
+
+@pytest.mark.parametrize(
+    ("script", "python"),
+    [
+        ("#!/home/ada/rl/.venv/bin/python3\nfrom rl_compat.cli import main\n", "/home/ada/rl/.venv/bin/python3"),
+        ("#!/bin/sh\n'''exec' \"/home/ada/.venv/bin/python\" \"$0\" \"$@\"\n' '''\n", "/home/ada/.venv/bin/python"),
+        ("\x7fELF", None),
+    ],
+)
+def test_the_python_of_a_command_stands_in_its_first_lines(tmp_path: Path, script: str, python: str | None) -> None:
+    (tmp_path / "rlc").write_text(script)
+
+    assert find_launcher(str(tmp_path / "rlc")) == python
+    assert find_launcher(None) is None
+
+
+def test_the_versions_of_all_copies_are_read(tmp_path: Path) -> None:
+    first, second = (tmp_path / name for name in ("user", "site"))
+    for folder, version in ((first, "2.4.1"), (second, "2.15.0")):
+        (folder / f"torch-{version}.dist-info").mkdir(parents=True)
+
+    software = read_software(names=[], path=[str(first), str(second)])
+
+    assert software.location_versions["torch"] == ("2.4.1", "2.15.0")
