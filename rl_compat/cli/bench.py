@@ -24,7 +24,7 @@ from rl_compat.cli.common import AsJson, load_hardware, new_app
 from rl_compat.cli.render import print_json, print_note, print_table, print_warning, progress
 from rl_compat.hardware.types import Hardware
 from rl_compat.models.files.registry import resolve_model
-from rl_compat.planning.speed.comparison import LARGEST_FACTOR
+from rl_compat.planning.speed.engines import LARGEST_FACTOR
 from rl_compat.planning.speed.measurements import SHORTEST_RESPONSE, Measurement, own_file, save_measurements
 
 app = new_app()

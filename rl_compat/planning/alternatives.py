@@ -10,8 +10,7 @@ from typing import Any, Literal
 from rl_compat.errors import RLCompatError, UsageError
 from rl_compat.planning.decide import Decided
 from rl_compat.planning.memory.budget import phase_budgets
-from rl_compat.planning.memory.ladder import search
-from rl_compat.planning.memory.sizing import Shortage
+from rl_compat.planning.memory.ladder import Shortage, search
 from rl_compat.planning.shapes.known import SMOLLM2_135M
 from rl_compat.planning.types import TRAINED_ROLES
 from rl_compat.planning.workload import Requests, Workload

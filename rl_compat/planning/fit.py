@@ -12,8 +12,7 @@ from rl_compat.errors import DoesNotFitError, HardwareError, UsageError
 from rl_compat.hardware.types import Hardware
 from rl_compat.planning.alternatives import nearest_that_fits, with_tried_hint
 from rl_compat.planning.decide import Decided, decide
-from rl_compat.planning.memory.ladder import Solution, search, shortage_text
-from rl_compat.planning.memory.sizing import Shortage
+from rl_compat.planning.memory.ladder import Shortage, Solution, search, shortage_text
 from rl_compat.planning.resolve import pool_host_bytes, pool_plan, role_plans, rollout_plan
 from rl_compat.planning.speed.engines import with_fastest_engine
 from rl_compat.planning.speed.measurements import Measurement

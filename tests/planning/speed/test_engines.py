@@ -12,7 +12,7 @@ from rl_compat.config.types import DataConfig, PlanConfig, RolloutConfig, RunCon
 from rl_compat.hardware.gpu.catalogue import emulated_hardware
 from rl_compat.hardware.types import Hardware
 from rl_compat.planning.shapes.shape import ModelShape
-from rl_compat.planning.speed.comparison import compared
+from rl_compat.planning.speed.engines import compared
 from rl_compat.planning.speed.measurements import Measurement
 from rl_compat.planning.types import Plan
 
