@@ -63,11 +63,11 @@ class GivenValues:
     def read(self, path: Path) -> None:
         """Add the values of a settings file. Raises ConfigError."""
         self.run = path.stem if path in embedded_runs().values() else None
-        for key, read in read_toml(path).items():
+        for key, (value, place) in read_toml(path).items():
             if self.run is None:
-                self.put(key, read.value, "file", read.origin)
+                self.put(key, value, "file", place)
             else:
-                self.put(key, read.value, "built-in", f"the built-in run `{self.run}`")
+                self.put(key, value, "built-in", f"the built-in run `{self.run}`")
 
     def complete(self) -> RunConfig:
         """The configuration, with the values that follow from the algorithm's name and from other values."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +16,8 @@ from rl_compat.errors import ConfigError, nearest
 VERL_SECTIONS = ("actor_rollout_ref", "critic", "reward_model", "custom_reward_function")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileValue:
-    """A value and its place in the file."""
-
-    value: Any
-    origin: str
-
-
-def read_toml(path: Path) -> dict[str, FileValue]:
-    """The settings of a file by dotted key. Raises ConfigError for a wrong file, key or type."""
+def read_toml(path: Path) -> dict[str, tuple[Any, str]]:
+    """The settings of a file by dotted key, each with its place. Raises ConfigError for a wrong file, key or type."""
     text = _read_text(path)
     try:
         data = tomllib.loads(text)
@@ -36,8 +27,7 @@ def read_toml(path: Path) -> dict[str, FileValue]:
         raise ConfigError(f"`{path}` is not valid TOML: {fact}", hint=_syntax_hint(path)) from error
     lines = key_lines(text)
     return {
-        key: FileValue(value=_typed(path, lines, key, value), origin=_place(path, lines, key))
-        for key, value in _flatten(path, lines, data)
+        key: (_typed(path, lines, key, value), _place(path, lines, key)) for key, value in _flatten(path, lines, data)
     }
 
 

@@ -11,19 +11,17 @@ from rl_compat.config.arguments import Argument, split_argument
 from rl_compat.errors import ConfigError
 from rl_compat.verl.yaml_file import OWN_CONFIGS, find_yaml, read_yaml
 
-FLAGS_WITH_VALUE = {
-    "--config-name": "--config-name",
+FLAGS_WITH_VALUE = ("--config-name", "--config-path", "--config-dir", "--cfg", "--package")
+FLAGS = ("--multirun", "--resolve", "--run")
+SHORT = {
     "-cn": "--config-name",
-    "--config-path": "--config-path",
     "-cp": "--config-path",
-    "--config-dir": "--config-dir",
     "-cd": "--config-dir",
-    "--cfg": "--cfg",
     "-c": "--cfg",
-    "--package": "--package",
     "-p": "--package",
+    "-m": "--multirun",
+    "-r": "--run",
 }
-FLAGS = {"--multirun": "--multirun", "-m": "--multirun", "--resolve": "--resolve", "--run": "--run", "-r": "--run"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,10 +62,11 @@ def _taken_apart(words: Sequence[str], flags: dict[str, str]) -> Iterator[Argume
     rest = iter(words)
     for word in rest:
         name, separator, value = word.partition("=")
-        if name in FLAGS_WITH_VALUE:
-            flags[FLAGS_WITH_VALUE[name]] = value if separator else next(rest, "")
-        elif word in FLAGS:
-            flags[FLAGS[word]] = ""
+        flag = SHORT.get(name, name)
+        if flag in FLAGS_WITH_VALUE:
+            flags[flag] = value if separator else next(rest, "")
+        elif flag in FLAGS:
+            flags[flag] = ""
         elif word.startswith("--") and word != "--":
             yield Argument(text=word, key=name, value=value, problem="Hydra has no such flag")
         elif word != "--":

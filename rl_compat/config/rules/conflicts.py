@@ -26,6 +26,15 @@ WEIGHTS = {
 "lists of weights to what they weight, a noun for it, and a hint"
 
 
+ORDERED = (
+    ("algorithm.critic_warmup_steps", "below", "trainer.num_steps"),
+    ("algorithm.clip_cov.low", "below", "algorithm.clip_cov.high"),
+    ("algorithm.lagrangian.init", "at most", "algorithm.lagrangian.max"),
+    ("reward.overlong_buffer", "at most", "data.max_response_length"),
+)
+"pairs of numbers, the smaller first"
+
+
 def validate(config: RunConfig, origins: Mapping[str, str]) -> None:
     """Raise ConfigError for the first invalid setting. `origins` maps keys to the places that set them."""
     for problem in problems(config):
@@ -95,26 +104,12 @@ def compares_groups(config: RunConfig) -> str:
     return "`algorithm.dynamic_sampling`" if algorithm.dynamic_sampling else ""
 
 
-def critic_warmup(config: RunConfig) -> Iterator[Problem]:
-    """The actor is trained in at least one step."""
-    warmup, steps = config.algorithm.critic_warmup_steps, config.trainer.num_steps
-    if steps is not None and warmup >= steps >= 1 and ALGORITHMS[config.algorithm.name].needs_critic:
-        yield Problem(
-            key="algorithm.critic_warmup_steps",
-            message=f"`algorithm.critic_warmup_steps` is {warmup} and `trainer.num_steps` is {steps}: "
-            "the actor is trained in no step",
-            hint=f"set `algorithm.critic_warmup_steps` below {steps}",
-        )
-
-
-def covariance_bounds(config: RunConfig) -> Iterator[Problem]:
-    """The bounds of `clip_cov` are ordered."""
-    low, high = config.algorithm.clip_cov.low, config.algorithm.clip_cov.high
-    if low >= high:
-        yield Problem(
-            key="algorithm.clip_cov.high",
-            message=f"`algorithm.clip_cov.low` is {low} and must be below `algorithm.clip_cov.high`, {high}",
-        )
+def ordered(config: RunConfig) -> Iterator[Problem]:
+    """The first number of each pair is the smaller one."""
+    for low, words, high in ORDERED:
+        smaller, larger = attrgetter(low)(config), attrgetter(high)(config)
+        if larger is not None and (smaller > larger or (smaller == larger and words == "below")):
+            yield Problem(key=low, message=f"`{low}` is {smaller} and must be {words} `{high}`, {larger}")
 
 
 def importance_bounds(config: RunConfig) -> Iterator[Problem]:
@@ -183,22 +178,12 @@ def reward_by_parts(config: RunConfig) -> Iterator[Problem]:
 
 
 def cost(config: RunConfig) -> Iterator[Problem]:
-    """A constrained algorithm has a cost, and a multiplier within bounds."""
-    cost, algorithm = config.cost, config.algorithm
-    if not ALGORITHMS[algorithm.name].needs_cost:
-        return
-    if not cost.functions and cost.model is None:
+    """A constrained algorithm has a cost."""
+    if not config.cost.functions and config.cost.model is None:
         yield Problem(
             key="cost.functions",
-            message=f"`algorithm.name={algorithm.name}` limits a cost, and `cost.functions` is empty",
+            message=f"`algorithm.name={config.algorithm.name}` limits a cost, and `cost.functions` is empty",
             hint="set `cost.functions=file.py:function`, or `cost.model` to a cost model",
-        )
-    if algorithm.lagrangian.init > algorithm.lagrangian.max:
-        yield Problem(
-            key="algorithm.lagrangian.init",
-            message=f"`algorithm.lagrangian.init` is {algorithm.lagrangian.init} and `algorithm.lagrangian.max` "
-            f"is {algorithm.lagrangian.max}",
-            hint="the Lagrange multiplier starts at `init` and never exceeds `max`",
         )
 
 
@@ -212,17 +197,10 @@ def weights(config: RunConfig) -> Iterator[Problem]:
 
 
 def reward_parts(config: RunConfig) -> Iterator[Problem]:
-    """There is a reward, and the overlong penalty fits into the maximum response length."""
-    reward, longest = config.reward, config.data.max_response_length
+    """There is a reward, and `auto` where it is configured."""
+    reward = config.reward
     if not reward.functions and reward.model is None:
         yield Problem(key="reward.functions", message="`reward.functions` is empty", hint="set `reward.functions=auto`")
-    if reward.overlong_buffer > longest:
-        yield Problem(
-            key="reward.overlong_buffer",
-            message=f"`reward.overlong_buffer` is {reward.overlong_buffer} tokens and a response has at most {longest} "
-            "(`data.max_response_length`)",
-            hint="it is the last part of a response, over which the penalty grows",
-        )
     if reward.sources and "auto" not in reward.functions:
         yield Problem(
             key="reward.sources",
@@ -276,8 +254,7 @@ def pairs(config: RunConfig) -> Iterator[Problem]:
 TOGETHER: tuple[Callable[[RunConfig], Iterator[Problem]], ...] = (
     batch_sizes,
     groups,
-    critic_warmup,
-    covariance_bounds,
+    ordered,
     reward_by_parts,
     cost,
     importance_bounds,
