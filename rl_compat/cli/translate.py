@@ -15,6 +15,7 @@ from rl_compat.cli.render import print_json, print_lines, print_note, print_tabl
 from rl_compat.config.load import LoadedConfig, judge_config
 from rl_compat.config.report import COLUMNS, WORST_FIRST, KeyVerdict, render_report, worst_first
 from rl_compat.errors import UsageError
+from rl_compat.units import counted
 from rl_compat.verl import read_words
 from rl_compat.verl.command import split_program
 from rl_compat.verl.settings_file import translated_toml, write_toml
@@ -73,10 +74,10 @@ def _judged(words: list[str]) -> LoadedConfig:
 
 
 def _summary(report: tuple[KeyVerdict, ...]) -> str:
-    counted = Counter(line.verdict for line in report)
-    given = [f"{counted[verdict]} {verdict}" for verdict in WORST_FIRST if counted[verdict] and verdict != "not given"]
-    keys = sum(number for verdict, number in counted.items() if verdict != "not given")
-    return f"{keys} keys: {', '.join(given)}" if keys else "no keys"
+    numbers = Counter(line.verdict for line in report)
+    given = [f"{numbers[verdict]} {verdict}" for verdict in WORST_FIRST if numbers[verdict] and verdict != "not given"]
+    keys = sum(number for verdict, number in numbers.items() if verdict != "not given")
+    return f"{counted(keys, 'key')}: {', '.join(given)}" if keys else "no keys"
 
 
 def _as_json(loaded: LoadedConfig, text: str) -> dict[str, Any]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,13 +20,13 @@ class ForeignArguments:
     notes: Sequence[str] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True)
 class Translation:
     """Native values by dotted key, the argument behind each, and a verdict on every key."""
 
-    values: Mapping[str, Any]
-    origins: Mapping[str, str]
-    verdicts: tuple[KeyVerdict, ...]
+    values: dict[str, Any] = field(default_factory=dict)
+    origins: dict[str, str] = field(default_factory=dict)
+    verdicts: list[KeyVerdict] = field(default_factory=list)
 
 
 class Dialect(Protocol):

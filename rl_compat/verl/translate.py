@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -41,12 +41,6 @@ GROUPS = ("actor_rollout_ref.model.override_config", "critic.model.override_conf
 "known keys for which `key={a: b}` means `key.a=b`, as it does for every unknown key"
 
 
-@dataclass(slots=True)
-class _Result:
-    values: dict[str, Any] = field(default_factory=dict)
-    origins: dict[str, str] = field(default_factory=dict)
-
-
 def is_key(key: str) -> bool:
     """Whether a key, or a pattern that matches it, is known."""
     return find_rule(key) is not None
@@ -76,9 +70,10 @@ def translate(arguments: Sequence[Argument], *, base: RunConfig, given_natively:
         base=base,
         texts={argument.key: argument.value for argument in arguments},
     )
-    result = _Result()
-    verdicts = [_verdict(result, argument, given, given_natively) for argument in arguments]
-    return Translation(values=result.values, origins=result.origins, verdicts=tuple(verdicts))
+    result = Translation()
+    for argument in arguments:
+        result.verdicts.append(_verdict(result, argument, given, given_natively))
+    return result
 
 
 def defaults_that_differ(config: RunConfig, given: Collection[str]) -> list[KeyVerdict]:
@@ -150,7 +145,7 @@ def _literal(argument: Argument) -> Any:
         return UNREADABLE
 
 
-def _verdict(result: _Result, argument: Argument, given: Given, given_natively: Collection[str]) -> KeyVerdict:
+def _verdict(result: Translation, argument: Argument, given: Given, given_natively: Collection[str]) -> KeyVerdict:
     """Apply the rule of one key and add its native values to the result."""
     outcome = _outcome(argument, given)
     try:
@@ -202,7 +197,7 @@ def _has_critic(given: Given) -> bool:
     return name not in ALGORITHMS or ALGORITHMS[name].needs_critic
 
 
-def _merge(result: _Result, argument: Argument, outcome: Outcome, given_natively: Collection[str]) -> Outcome:
+def _merge(result: Translation, argument: Argument, outcome: Outcome, given_natively: Collection[str]) -> Outcome:
     """Add native values to the result; the outcome tells if another value overrides them."""
     for key, value in outcome.native.items():
         if key in given_natively:

@@ -181,7 +181,7 @@ def _parameter(body: str, scope: Scope, fields: _Fields, *, quoted: bool) -> Non
         name = scope.get(name) or name
     texts = scope.items(name) if name in ("@", "*") or item in ("@", "*") else None
     if match["length"]:
-        _put(fields, _length(name, texts, scope), quoted=quoted)
+        _put(fields, str(len(texts if texts is not None else scope.get(name) or "")), quoted=quoted)
     elif texts is not None or name in ("@", "*") or item in ("@", "*"):
         _list(name, item, rest, texts or [], scope, fields, quoted=quoted)
     else:
@@ -206,12 +206,6 @@ def _list(
         fields.add(" ".join(texts))
     else:
         fields.items(texts)
-
-
-def _length(name: str, texts: list[str] | None, scope: Scope) -> str:
-    if texts is not None:
-        return str(len(texts))
-    return str(len(scope.get(name) or ""))
 
 
 def _item(name: str, item: str | None, scope: Scope) -> str | None:
