@@ -39,7 +39,7 @@ def open_checks(
 def _tools(config: RunConfig, *, judged: bool, announce: Callable[[str], None]) -> Tools:
     bundle = _tokenizer(config)
     chat = ChatEncoder(bundle, config.model.chat_template)
-    for note in chat.notes:
+    for note in (*bundle.notes, *chat.notes, *chat.ends()):
         announce(note)
     tokenizer, reward = bundle.tokenizer, config.reward
     judge: Judge = lambda source, truth, reference: []  # noqa: E731
