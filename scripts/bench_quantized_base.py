@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rl_compat.bench.cases import question_case
+from rl_compat.bench.worker import question_case
 from rl_compat.config.types import ModelConfig
 from rl_compat.data.builtin.gsm8k import raw_records
 from rl_compat.models.load import LoadSettings, load_causal_lm

@@ -406,9 +406,9 @@ def sizes_of(shape: str) -> dict[str, int]:
     """The sizes of a shape in `SHAPES`."""
     if shape in SMALL_SHAPES:
         return SMALL_SHAPES[shape] | HEADS
-    from rl_compat.bench import cases as bench_cases
+    from rl_compat.bench.worker import SHAPES
 
-    return bench_cases.SHAPES[shape]
+    return SHAPES[shape]
 
 
 def save_tokenizer(folder: Path, *, vocab_size: int) -> None:

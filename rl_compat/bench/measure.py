@@ -13,7 +13,6 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from rl_compat.bench.cases import BenchCase
 from rl_compat.bench.options import ENGINES
 from rl_compat.models.load import TORCH_DTYPES
 from rl_compat.resharding.source import WeightSource
@@ -23,6 +22,15 @@ from rl_compat.rollout.types import Response, SamplingParams
 RESET_PEAK = "5"
 "written to `clear_refs`, resets the peak resident memory to the current one (proc_pid_clear_refs(5))"
 PROCESS = Path("/proc/self")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchCase:
+    name: str
+    prompts: Sequence[Sequence[int]]
+    params: SamplingParams
+    batch: int
+    "concurrent sequences"
 
 
 class Generates(Protocol):

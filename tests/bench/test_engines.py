@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from rl_compat.bench.cases import fixed_case
 from rl_compat.bench.measure import measure
 from rl_compat.bench.options import BenchOptions
+from rl_compat.bench.worker import fixed_case
 from rl_compat.resharding.source import SharedStorage, WeightSource
 from rl_compat.rollout.types import Response, SamplingParams
 

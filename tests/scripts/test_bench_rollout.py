@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from rl_compat.bench.cases import SHAPES, fixed_case, question_case, ragged_case, random_model
 from rl_compat.bench.engines import engine_for
 from rl_compat.bench.measure import Speeds, floor_seconds, measure, peak_bytes, reset_peak
 from rl_compat.bench.options import BenchOptions
 from rl_compat.bench.run import measured
+from rl_compat.bench.worker import SHAPES, fixed_case, question_case, ragged_case, random_model
 from rl_compat.resharding.source import SharedStorage
 
 ROOT = Path(__file__).parents[2]

@@ -65,7 +65,7 @@ class FunctionProcesses:
             while len(self._functions) < num_processes:
                 function = TimedFunction(file, name, arguments=arguments, timeout_seconds=timeout_seconds)
                 self._functions.append(function)
-                if function.batched:
+                if function.ready.batched:
                     break
         except BaseException:
             self.close()
@@ -74,7 +74,7 @@ class FunctionProcesses:
     @property
     def arguments(self) -> tuple[str, ...]:
         """Names of the user's arguments that the function accepts."""
-        return self._functions[0].arguments
+        return self._functions[0].ready.arguments
 
     def outcomes(self, calls: Sequence[Call], *, stops: Stops) -> list[RewardOutcome]:
         """One outcome per call, in order. If one `stops`, it ends the other calls and stands for all of them."""
@@ -122,17 +122,8 @@ class TimedFunction:
         self._abandoned = False
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
-        self._ready = self._start()
-
-    @property
-    def batched(self) -> bool:
-        """Whether the function is called once with all responses."""
-        return self._ready.batched
-
-    @property
-    def arguments(self) -> tuple[str, ...]:
-        """Names of the user's arguments that the function accepts."""
-        return self._ready.arguments
+        self.ready = self._start()
+        "how the function is called"
 
     def outcomes(self, calls: Sequence[Call], *, stops: Stops = lambda outcome: False) -> list[RewardOutcome]:
         """One outcome per call, in order. A call over the limit is stopped and the others continue.
@@ -142,7 +133,7 @@ class TimedFunction:
         """
         with self._lock:
             done: dict[int, RewardOutcome] = {}
-            one_by_one = not self._ready.concurrent
+            one_by_one = not self.ready.concurrent
             self._lost_seconds = self._shown_bytes = 0
             try:
                 while len(done) < len(calls):
@@ -183,12 +174,12 @@ class TimedFunction:
         """Outcomes until all are complete or the process must be killed, in which case the call at fault fails."""
         started = time.monotonic()
         if self._connection is None:
-            self._ready = self._start()
+            self.ready = self._start()
             self._lost_seconds += time.monotonic() - started
         assert self._connection is not None
         done: dict[int, RewardOutcome] = {}
         fault = None
-        announces = one_by_one or self._ready.batched
+        announces = one_by_one or self.ready.batched
         started, running = time.monotonic(), not announces
         limit = self._limit.seconds
         try:
@@ -204,7 +195,7 @@ class TimedFunction:
                 if outcome is None:
                     started, running = time.monotonic(), True
                     continue
-                running = self._ready.batched or not announces
+                running = self.ready.batched or not announces
                 done[pending[position]] = outcome
                 self._limit.count(outcome, time.monotonic() - started)
                 if stops(outcome):
@@ -237,12 +228,12 @@ class TimedFunction:
 
     def _at_fault(self, unanswered: Sequence[int], *, one_by_one: bool) -> Sequence[int]:
         """The call that was running, or all calls of a batch. Among overlapping calls it is unknown, hence none."""
-        if self._ready.batched:
+        if self.ready.batched:
             return unanswered
         return unanswered[:1] if one_by_one else ()
 
     def _wait_seconds(self, limit: float, num_calls: int, *, one_by_one: bool) -> float:
-        if self._ready.batched:
+        if self.ready.batched:
             return limit * num_calls
         return limit if one_by_one else limit + GRACE_SECONDS
 

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -159,18 +159,18 @@ def serve(connection: Connection, function: CustomFunction) -> None:
         limit = work.limit_seconds
         if function.batched:
             send(0, None)
-            with _Deadline(limit * len(work.calls)):
+            with _deadline(limit * len(work.calls)):
                 outcomes = function.score_batch(work.calls)
             for position, outcome in enumerate(outcomes):
                 send(position, outcome)
         elif function.concurrent and not work.one_by_one:
             num_waves = math.ceil(len(work.calls) / MAX_CONCURRENT)
-            with _Deadline(limit * num_waves):
+            with _deadline(limit * num_waves):
                 asyncio.run(_concurrent(send, function, work.calls, CallLimit(limit)))
         else:
             for position, call in enumerate(work.calls):
                 send(position, None)
-                with _Deadline(limit):
+                with _deadline(limit):
                     outcome = function.score(call)
                 send(position, outcome)
 
@@ -198,19 +198,15 @@ def _descendants(pid: int) -> Iterator[int]:
                 yield from _descendants(child)
 
 
-class _Deadline:
-    """Ends this process if a call runs far over its limit, even if it holds the interpreter lock."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds + ORPHAN_SECONDS
-
-    def __enter__(self) -> None:
-        self._sink = Path(os.devnull).open("w")
-        faulthandler.dump_traceback_later(self._seconds, exit=True, file=self._sink)
-
-    def __exit__(self, *exception: object) -> None:
-        faulthandler.cancel_dump_traceback_later()
-        self._sink.close()
+@contextmanager
+def _deadline(seconds: float) -> Iterator[None]:
+    """End this process if a call runs far over its limit, even if it holds the interpreter lock."""
+    with Path(os.devnull).open("w") as sink:
+        faulthandler.dump_traceback_later(seconds + ORPHAN_SECONDS, exit=True, file=sink)
+        try:
+            yield
+        finally:
+            faulthandler.cancel_dump_traceback_later()
 
 
 async def _concurrent(

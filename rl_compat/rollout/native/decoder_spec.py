@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -152,7 +152,7 @@ def read_spec(model: Any) -> DecoderSpec:
             final_norm=_norm(getattr(trunk, names.final_norm), names),
             head=model.get_output_embeddings(),
             logit_softcap=getattr(config, "final_logit_softcapping", None),
-            activation=_activation(config),
+            activation=str(getattr(config, "hidden_activation", None) or getattr(config, "hidden_act", "silu")),
             num_heads=heads,
             num_kv_heads=getattr(config, "num_key_value_heads", None) or heads,
             head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
@@ -161,10 +161,6 @@ def read_spec(model: Any) -> DecoderSpec:
         )
     except AttributeError as error:
         raise UnknownDecoderError(f"its modules are not those of `{config.model_type}` ({error})") from error
-
-
-def _activation(config: Any) -> str:
-    return str(getattr(config, "hidden_activation", None) or getattr(config, "hidden_act", "silu"))
 
 
 def _layer(layer: Any, index: int, config: Any, names: Names) -> Layer:
@@ -181,13 +177,13 @@ def _layer(layer: Any, index: int, config: Any, names: Names) -> Layer:
     assert (feed_forward_norm is None) == (names.feed_forward_norm is None)
     return Layer(
         input_norm=_norm(layer.input_layernorm, names),
-        qkv=_modules(attention, names.qkv),
+        qkv=tuple(getattr(attention, name) for name in names.qkv),
         query_norm=norm(attention, names.query_norm),
         key_norm=norm(attention, names.key_norm),
         output=getattr(attention, names.output),
         attention_out_norm=norm(layer, names.attention_out_norm),
         feed_forward_norm=feed_forward_norm,
-        gate_up=_modules(feed_forward, names.gate_up),
+        gate_up=tuple(getattr(feed_forward, name) for name in names.gate_up),
         gated=names.gate_up != ("fc1",),
         down=getattr(feed_forward, names.down),
         feed_forward_out_norm=norm(layer, names.feed_forward_out_norm),
@@ -197,10 +193,6 @@ def _layer(layer: Any, index: int, config: Any, names: Names) -> Layer:
         scaling=float(attention.scaling),
         softcap=getattr(attention, "attn_logit_softcapping", None),
     )
-
-
-def _modules(owner: Any, names: Sequence[str]) -> tuple[nn.Module, ...]:
-    return tuple(getattr(owner, name) for name in names)
 
 
 def _norm(module: Any, names: Names) -> Norm:

@@ -30,7 +30,9 @@ class HuggingFaceForward:
         self._captured = captured
         self._windows = attention_windows(model.config.get_text_config())
         self._cache = SlotCache(memory, dtype=autocast_dtype)
-        self._cache_argument = cache_argument(model)
+        parameters = inspect.signature(model.forward).parameters
+        self._cache_argument = "cache" if "cache" in parameters else "past_key_values"
+        "named `cache` in newer versions"
         self._slots = torch.arange(memory.num_slots, device=embedding.device)
         self._places = torch.arange(memory.capacity, device=embedding.device)
 
@@ -65,11 +67,6 @@ class HuggingFaceForward:
             )
         logits: Tensor = output.logits[:, -1]
         return logits
-
-
-def cache_argument(model: Any) -> str:
-    """The name of the cache argument of a Hugging Face forward: `past_key_values`, in newer versions `cache`."""
-    return "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
 
 
 def attention_windows(config: Any) -> dict[str, int | None]:

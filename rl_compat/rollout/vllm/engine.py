@@ -28,7 +28,7 @@ from rl_compat.rollout.kernels.choice import chosen_draw
 from rl_compat.rollout.session import PartialResponse, RolloutSession
 from rl_compat.rollout.types import Decode, Request, SamplingParams
 from rl_compat.rollout.vllm.call import VllmRequests
-from rl_compat.rollout.vllm.errors import death, forget_locals, refusal, start_error
+from rl_compat.rollout.vllm.errors import failure, forget_locals, refusal
 from rl_compat.rollout.vllm.shutdown import Held, free_memory, stop
 from rl_compat.rollout.vllm.start import config_folder, engine_arguments, keep_log, require_vllm, start
 from rl_compat.rollout.vllm.weights import Released, computes_with_what_it_loads, hand_over, release, take_back
@@ -118,7 +118,8 @@ class VllmEngine(RolloutSession):
                 self._waiting.extendleft(self._unfinished[number] for number in sorted(lost, reverse=True))
             forget_locals(error)
             self.stop()
-            raise death(error, self._plan, version=_version(), log=self._log.lines) from error
+            event = "stopped while generating"
+            raise failure(error, self._plan, version=_version(), event=event, log=self._log.lines) from error
 
     def _read(self, ended: Sequence[PartialResponse]) -> None:
         if self._requests is not None:
@@ -173,7 +174,7 @@ class VllmEngine(RolloutSession):
         except Exception as error:
             forget_locals(error)
             free_memory()
-            raise start_error(error, self._plan, version=_version(), log=self._log.lines) from error
+            raise failure(error, self._plan, version=_version(), event="did not start", log=self._log.lines) from error
         VllmEngine._running = weakref.ref(self)
         self._end = weakref.finalize(self, stop, Held(engine=self._engine, source=weakref.ref(self._source)))
         self._first_fill()

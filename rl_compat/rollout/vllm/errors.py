@@ -47,11 +47,9 @@ KNOWN: tuple[tuple[str, str, str], ...] = (
 "text of vLLM's failures, what to say in its place with the numbers in it, and what to do"
 
 
-def start_error(error: Exception, plan: RolloutPlan, *, version: str, log: Sequence[str]) -> RLCompatError:
-    """Why vLLM did not start."""
-    return _explained(error, plan) or RLCompatError(
-        f"vLLM {version} did not start: {_cause(error, log)}", hint=OTHERWISE
-    )
+def failure(error: Exception, plan: RolloutPlan, *, version: str, event: str, log: Sequence[str]) -> RLCompatError:
+    """Why vLLM failed: `event` says what happened, such as `did not start`."""
+    return _explained(error, plan) or RLCompatError(f"vLLM {version} {event}: {_cause(error, log)}", hint=OTHERWISE)
 
 
 def refusal(error: Exception, *, version: str, log: Sequence[str]) -> RLCompatError:
@@ -59,13 +57,6 @@ def refusal(error: Exception, *, version: str, log: Sequence[str]) -> RLCompatEr
     return ModelError(
         f"vLLM {version} does not accept the weights of this model: {_cause(error, log)}",
         hint="set `rollout.engine=native`",
-    )
-
-
-def death(error: Exception, plan: RolloutPlan, *, version: str, log: Sequence[str]) -> RLCompatError:
-    """Why vLLM stopped during a call."""
-    return _explained(error, plan) or RLCompatError(
-        f"vLLM {version} stopped while generating: {_cause(error, log)}", hint=OTHERWISE
     )
 
 

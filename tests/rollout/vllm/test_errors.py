@@ -6,7 +6,7 @@ import pytest
 
 from rl_compat.errors import DoesNotFitError, ModelError, RLCompatError
 from rl_compat.planning.types import RolloutPlan
-from rl_compat.rollout.vllm.errors import death, refusal, start_error
+from rl_compat.rollout.vllm.errors import failure, refusal
 
 PLAN = RolloutPlan(
     engine="vllm", compute_dtype="bf16", max_num_seqs=8, max_prefill_tokens=64, gpu_memory_utilization=0.9
@@ -58,7 +58,7 @@ NATIVE = "`rollout.engine=native`"
 def test_too_little_memory_is_told_with_both_numbers(
     message: str, facts: tuple[str, ...], hints: tuple[str, ...]
 ) -> None:
-    told = start_error(ValueError(message), PLAN, version="0.24.0", log=[])
+    told = failure(ValueError(message), PLAN, event="did not start", version="0.24.0", log=[])
     assert isinstance(told, DoesNotFitError)
     assert [fact for fact in facts if fact not in told.message] == []
     assert [hint for hint in hints if hint not in str(told.hint)] == []
@@ -71,7 +71,7 @@ def test_a_cause_is_found_behind_what_it_led_to() -> None:
         except ValueError as error:
             raise RuntimeError("Engine core initialization failed. See root cause above.") from error
     except RuntimeError as error:
-        told = start_error(error, PLAN, version="0.24.0", log=[])
+        told = failure(error, PLAN, event="did not start", version="0.24.0", log=[])
     assert isinstance(told, DoesNotFitError)
 
 
@@ -82,14 +82,16 @@ def test_any_other_failure_names_its_first_cause_and_a_way_out() -> None:
         except AssertionError:
             raise RuntimeError("worker died")  # noqa: B904
     except RuntimeError as error:
-        told = death(error, PLAN, version="0.32.0", log=["a warning"])
+        told = failure(error, PLAN, event="stopped", version="0.32.0", log=["a warning"])
     assert type(told) is RLCompatError
     assert "0.32.0" in told.message and told.message.endswith("AssertionError: head size 8 is not supported")
     assert NATIVE in str(told.hint)
 
 
 def test_an_error_without_a_word_is_told_with_the_last_line_of_the_log() -> None:
-    told = start_error(AssertionError(), PLAN, version="0.32.0", log=["first", "no module named triton"])
+    told = failure(
+        AssertionError(), PLAN, event="did not start", version="0.32.0", log=["first", "no module named triton"]
+    )
     assert "AssertionError" in told.message and "`no module named triton`" in told.message
 
 
