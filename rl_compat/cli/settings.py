@@ -14,7 +14,7 @@ from rl_compat.config.settings import sections
 from rl_compat.config.settings import settings as all_settings
 from rl_compat.config.suggest import suggestion
 from rl_compat.errors import UsageError
-from rl_compat.verl.keys.native import verl_keys
+from rl_compat.verl.keys.table import verl_keys
 
 app = new_app()
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from rl_compat.algorithms.table import Aggregation, AlgorithmName, KLKind, PolicyLossName
-from rl_compat.config.limits import (
+from rl_compat.config.values import (
     BelowOne,
     Count,
     Fraction,

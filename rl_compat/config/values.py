@@ -1,15 +1,61 @@
-"""Values of settings: from command-line text or TOML to the type of the field, checked by pydantic."""
+"""Values of settings: limits, and the way from command-line text or TOML to the type of the field, with pydantic."""
 
 from __future__ import annotations
 
 import types
 import typing
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from rl_compat.config.limits import Range
 from rl_compat.errors import did_you_mean, quoted
+
+LIMIT_WORDS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Range:
+    """Bounds of a number, checked by pydantic and described by `words`."""
+
+    ge: float | None = None
+    gt: float | None = None
+    le: float | None = None
+    lt: float | None = None
+
+    @property
+    def bounds(self) -> dict[str, float]:
+        values = {"ge": self.ge, "gt": self.gt, "le": self.le, "lt": self.lt}
+        return {name: value for name, value in values.items() if value is not None}
+
+    @property
+    def words(self) -> str:
+        """For example `at least 0 and below 1`."""
+        return " and ".join(f"{LIMIT_WORDS[name]} {value:g}" for name, value in self.bounds.items())
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        return {**handler(source), **self.bounds}
+
+
+@dataclass(frozen=True, slots=True)
+class NotEmpty:
+    """Text or a list with at least one item."""
+
+    words = "not empty"
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        return {**handler(source), "min_length": 1}
+
+
+Count = Annotated[int, Range(ge=1)]
+Index = Annotated[int, Range(ge=0)]
+Positive = Annotated[float, Range(gt=0)]
+NotNegative = Annotated[float, Range(ge=0)]
+Fraction = Annotated[float, Range(gt=0, le=1)]
+ZeroToOne = Annotated[float, Range(ge=0, le=1)]
+BelowOne = Annotated[float, Range(ge=0, lt=1)]
+Text = Annotated[str, NotEmpty()]
+Texts = Annotated[tuple[str, ...], NotEmpty()]
 
 NONE_WORDS = ("none", "null", "None")
 

@@ -179,7 +179,7 @@ SNIPPET = """
 def test_mypy_sees_a_wrong_option(tmp_path: Path) -> None:
     """Against a copy of what the snippet imports, so that nothing else of the package is checked."""
     package = Path(rl_compat.__file__).parent
-    for name in ("workers/options.py", "algorithms/table.py", "config/types.py", "config/limits.py"):
+    for name in ("workers/options.py", "algorithms/table.py", "config/types.py", "config/values.py"):
         copied = tmp_path / "rl_compat" / name
         copied.parent.mkdir(parents=True, exist_ok=True)
         (copied.parent / "__init__.py").touch()

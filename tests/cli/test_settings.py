@@ -11,7 +11,7 @@ from rl_compat.algorithms.table import ALGORITHMS
 from rl_compat.cli.app import main
 from rl_compat.config.explain import explain, page
 from rl_compat.config.settings import settings
-from rl_compat.verl.keys.native import verl_keys
+from rl_compat.verl.keys.table import verl_keys
 
 PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
 

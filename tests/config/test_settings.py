@@ -7,11 +7,10 @@ from typing import Annotated, Any
 
 import pytest
 
-from rl_compat.config.limits import NotEmpty, Range
 from rl_compat.config.rules.conflicts import problems
 from rl_compat.config.settings import replace, sections, settings, values_of
 from rl_compat.config.types import RunConfig
-from rl_compat.config.values import violations
+from rl_compat.config.values import NotEmpty, Range, violations
 
 
 def test_every_field_is_a_setting() -> None:
@@ -30,7 +29,7 @@ def test_every_setting_has_a_sentence_in_one_line() -> None:
 def test_settings_of_single_algorithms_are_grouped() -> None:
     own = [key for key in settings() if key.count(".") == 1]
 
-    assert len(own) <= 125
+    assert len(own) <= 130
     assert len(settings()) <= 160
     assert {"algorithm.dpo", "algorithm.clip_cov", "off_policy.vtrace"} <= set(sections())
 
