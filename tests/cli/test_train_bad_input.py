@@ -263,3 +263,9 @@ def children() -> set[int]:
     import psutil
 
     return {child.pid for child in psutil.Process().children(recursive=True)}
+
+
+def test_what_a_reward_model_or_adapters_lack_is_known_before_anything_loads(fails: Fails, llama_folder: Path) -> None:
+    said = fails(f"reward.model={llama_folder}", "reward.functions=[]", "--dry-run")
+    assert f"`{llama_folder}`" in said and " 2 " in said
+    assert "`nosuch`" in fails("model.lora_rank=4", "model.lora_targets=[nosuch]", "--dry-run")

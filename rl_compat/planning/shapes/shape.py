@@ -140,9 +140,11 @@ class ModelShape:
         return self.trunk_parameters + (0 if self.tie_word_embeddings else self.embedding_parameters)
 
     def lora_parameters(self, rank: int, targets: tuple[str, ...] = ("all-linear",)) -> int:
-        """Parameters of adapters: inputs x rank and rank x outputs for each target layer."""
+        """Parameters of adapters: inputs x rank and rank x outputs for each target, embedding and head included."""
         chosen = [item for item in self.linears if targets == ("all-linear",) or item.name in targets]
-        return self.num_layers * sum(rank * (item.inputs + item.outputs) for item in chosen)
+        ends = len({"embed_tokens", "lm_head"}.intersection(targets))
+        blocks = self.num_layers * sum(rank * (item.inputs + item.outputs) for item in chosen)
+        return blocks + ends * rank * (self.vocab_size + self.hidden_size)
 
 
 KNOWN_FAMILIES = frozenset(

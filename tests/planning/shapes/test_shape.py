@@ -121,6 +121,7 @@ def test_a_mixture_of_experts_computes_with_its_active_experts() -> None:
         *((family, ("all-linear",)) for family in ("llama", "qwen2", "phi3", "phi")),
         *((family, ("o_proj", "down_proj")) for family in ("llama", "qwen2", "phi3")),
         ("phi", ("dense", "fc1")),
+        ("llama", ("q_proj", "lm_head", "embed_tokens")),
     ],
 )
 def test_adapters_are_counted_as_peft_makes_them(family, targets) -> None:
