@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from rl_compat.data.form.rows import Text, prompt_messages
+from rl_compat.data.form.turns import says_something
 
 Oddity = tuple[str, str, bool]
 "kind, description, and whether it spoils the row"
@@ -24,7 +25,7 @@ def of_turns(prompt: Text) -> Iterator[Oddity]:
         if first == second and first != "tool":
             yield "repeated-role", f"two consecutive `{first}` turns", False
             break
-    if any(_text(message) == "" and not message.get("tool_calls") for message in messages):
+    if not all(map(says_something, messages)):
         yield "empty-turn", "a turn has no content", True
 
 
@@ -45,7 +46,5 @@ def of_text(
         yield "special-token", f"the text contains the special token `{written}`, which is encoded as that token", False
 
 
-def _text(message: dict[str, Any]) -> str | None:
-    """The content without surrounding white space; None for content that is not text."""
-    content = message.get("content")
-    return "" if content is None else content.strip() if isinstance(content, str) else None
+def _text(message: dict[str, Any]) -> str:
+    return (message.get("content") or "").strip()

@@ -123,6 +123,7 @@ class RowsOnDisk(Sequence[Any]):
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return [self[number] for number in range(*index.indices(len(self)))]
-        start, end = self._starts[index], self._starts[index + 1]
+        number = range(len(self))[index]
+        start, end = self._starts[number], self._starts[number + 1]
         self._file.flush()
         return pickle.loads(os.pread(self._file.fileno(), end - start, start))

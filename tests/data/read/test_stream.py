@@ -133,7 +133,9 @@ def test_the_rows_are_kept_in_the_cache_folder_and_leave_nothing_there(
 ) -> None:
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     data = _load(_write(tmp_path / "a.jsonl", RECORDS))
-    assert data.prompts[99].text == "row 99" and not list((tmp_path / "cache").iterdir())
+    assert data.prompts[99] == data.prompts[-1] and data.prompts[99].text == "row 99"
+    assert [prompt.row for prompt in data.prompts] == list(range(100))
+    assert not list((tmp_path / "cache").iterdir())
     (tmp_path / "file").touch()
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "file")
     with pytest.raises(DataError) as error:
