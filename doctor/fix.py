@@ -63,10 +63,22 @@ def plan_fixes(findings: Iterable[Finding], hardware: Hardware, examine: Examine
         elsewhere = _elsewhere(chosen.step, hardware)
         following = after(machine, [line for line in chosen.commands if elsewhere is None and can_run(line, chosen)])
         remaining = bad if following == machine else _with_remedies(examine(following))
-        asked = [finding.id for finding, remedy in open_remedies if _changes(remedy) == _changes(chosen)]
+        asked = [finding.id for finding, remedy in open_remedies if _is_same(remedy, chosen)]
         gone = [finding.id for finding in bad if finding.id not in {*asked, *(other.id for other in remaining)}]
         fixes.append(Fix(remedy=chosen, findings=tuple(asked), settles=tuple(gone), elsewhere=elsewhere))
         machine, bad, changed = following, remaining, changed | _changes(chosen)
+
+
+def settled_by(finding: Finding, fixes: Iterable[Fix]) -> Fix | None:
+    """The fix that another finding asks for and that makes the remedies of this one unnecessary; None if they hold."""
+    if not finding.remedies or any(_is_same(remedy, fix.remedy) for fix in fixes for remedy in finding.remedies):
+        return None
+    wanted = _changes(preferred(finding))
+    return next((fix for fix in fixes if finding.id in fix.settles or wanted & _changes(fix.remedy)), None)
+
+
+def _is_same(one: Remedy, other: Remedy) -> bool:
+    return one.step is other.step and (one.commands or one.what) == (other.commands or other.what)
 
 
 def _with_remedies(findings: Iterable[Finding]) -> list[Finding]:

@@ -7,7 +7,7 @@ from collections.abc import Container, Iterator, Sequence
 
 from rl_compat.doctor.diagnosis import Diagnosis
 from rl_compat.doctor.findings import Check, Finding, Needs, Remedy, Severity
-from rl_compat.doctor.fix import Fix, preferred, script
+from rl_compat.doctor.fix import Fix, preferred, script, settled_by
 from rl_compat.doctor.report.as_json import severity_name
 from rl_compat.doctor.report.paper import BAD, BOLD, DIM, FINE, INFO, WARN, Paper
 from rl_compat.doctor.verdict import LADDER, LargestModel, Verdict
@@ -127,16 +127,18 @@ def _finding(finding: Finding, paper: Paper, fixes: Sequence[Fix], shown: Contai
     about = [("affects", [name.replace("_", " ") for name in finding.affects]), ("found in", finding.where)]
     context = "; ".join(f"{words} {', '.join(names)}" for words, names in about if names)
     in_block = preferred(finding) if any(finding.id in fix.findings for fix in fixes) else None
-    return [
+    lines = [
         *_line(finding, paper),
         *paper.wrap(finding.why, first="  "),
         *(paper.paint(line, DIM) for line in paper.wrap(context, first="  ")),
-        *(
-            line
-            for number, remedy in enumerate(finding.remedies)
-            for line in _remedy(remedy, paper, number, in_block=remedy is in_block, repeated=remedy in shown)
-        ),
     ]
+    settling = settled_by(finding, fixes)
+    if settling is not None:
+        words = f"settled below: {settling.remedy.what.partition('; ')[0]}"
+        return [*lines, *paper.wrap(words, first="  -> ", rest="     ")]
+    for number, remedy in enumerate(finding.remedies):
+        lines += _remedy(remedy, paper, number, in_block=remedy is in_block, repeated=remedy in shown)
+    return lines
 
 
 def _remedy(remedy: Remedy, paper: Paper, number: int, *, in_block: bool, repeated: bool) -> Iterator[str]:

@@ -6,6 +6,7 @@ import re
 import shlex
 import shutil
 import subprocess
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -13,10 +14,12 @@ from fakes.doctor import RECORDINGS, machine
 from recordings.parts import CPU_TORCH, CU124, NEW_TORCH, OLD_TORCH, nvml_device, pci_gpus
 from recordings.parts import machine as composed
 
-from rl_compat.doctor.diagnosis import findings_of, run_checks
+from rl_compat.doctor.diagnosis import Diagnosis, findings_of, run_checks
 from rl_compat.doctor.findings import Finding
 from rl_compat.doctor.fix import Fix, can_run, plan_fixes, script
 from rl_compat.doctor.repaired import after
+from rl_compat.doctor.report.paper import Paper
+from rl_compat.doctor.report.screen import render
 from rl_compat.doctor.table import CHECKS
 from rl_compat.hardware.gpu.catalogue import all_gpus
 from rl_compat.hardware.types import Hardware, TorchBuild
@@ -39,6 +42,10 @@ def examine(hardware: Hardware) -> list[Finding]:
 
 def fixes_of(hardware: Hardware) -> tuple[Fix, ...]:
     return plan_fixes(examine(hardware), hardware, examine)
+
+
+def diagnosis_of(hardware: Hardware) -> Diagnosis:
+    return Diagnosis(hardware=hardware, results=run_checks(CHECKS, hardware), seconds=0.0, fixes=fixes_of(hardware))
 
 
 def commands_of(hardware: Hardware) -> list[str]:
@@ -106,3 +113,34 @@ def test_the_fixes_of_every_pair_of_cards_agree(first: tuple[int, int]) -> None:
 
         assert_sound(composed(cards, **software))
         assert_sound(composed(cards[:1], pci=pci_gpus(cards), **software))
+
+
+def test_a_package_that_suits_the_new_torch_is_not_uninstalled_after_it() -> None:
+    """bitsandbytes 0.50.2 needs torch 2.4 or newer: once torch is replaced it fits."""
+    base = machine("rtx4090")
+    torch = TorchBuild(version="2.3.1+cu121", cuda="12.1", arch_list=CU124, cuda_available=True)
+    packages = {**base.software.packages, "torch": "2.3.1+cu121", "triton": "2.3.1"}
+    old = replace(base, software=replace(base.software, torch=torch, packages=packages))
+
+    fixes = fixes_of(old)
+
+    assert "bitsandbytes.mismatch" in {finding.id for finding in examine(old)}
+    assert [changed_by(fix) for fix in fixes] == [{"torch"}]
+    assert "bitsandbytes.mismatch" in fixes[0].settles
+    assert "uninstall --yes bitsandbytes" not in "\n".join(render(diagnosis_of(old), Paper()))
+
+
+@pytest.mark.parametrize("name", ["Tesla K80", "Tesla K20c"])
+def test_an_old_card_and_a_newer_one_get_one_choice_of_cards(name: str) -> None:
+    """No torch has code for Kepler: the newer card is chosen once, and torch is installed for it."""
+    old = nvml_device(0, name, total=5 << 30, compute_capability=(3, 7) if "K80" in name else (3, 5))
+    hardware = composed((old, nvml_device(1, "NVIDIA A10", total=24 << 30)), **SOFTWARE[3])
+
+    commands = commands_of(hardware)
+
+    assert [line for line in commands if "CUDA_VISIBLE_DEVICES" in line] == [
+        f"export CUDA_VISIBLE_DEVICES={hardware.devices[1].uuid}"
+    ]
+    assert sum(" torch==" in line for line in commands) == 1
+    shown = {line.strip() for line in render(diagnosis_of(hardware), Paper()) if "export CUDA_VISIBLE" in line}
+    assert shown == {line for line in commands if "CUDA_VISIBLE_DEVICES" in line}
