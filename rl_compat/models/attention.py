@@ -18,11 +18,14 @@ REPEATED_SDPA = "rlc_sdpa"
 
 def attn_implementation_for(role: RolePlan) -> str:
     """The `attn_implementation` for transformers. Registers `sdpa_with_repeated_keys` if the plan uses it."""
-    if role.attention == "sdpa" and role.repeat_kv:
-        AttentionInterface.register(REPEATED_SDPA, sdpa_with_repeated_keys)
-        AttentionMaskInterface.register(REPEATED_SDPA, sdpa_mask)
-        return REPEATED_SDPA
-    return role.attention
+    return register_repeated_sdpa() if role.attention == "sdpa" and role.repeat_kv else role.attention
+
+
+def register_repeated_sdpa() -> str:
+    """Register `sdpa_with_repeated_keys` in transformers; returns its name. May be called twice."""
+    AttentionInterface.register(REPEATED_SDPA, sdpa_with_repeated_keys)
+    AttentionMaskInterface.register(REPEATED_SDPA, sdpa_mask)
+    return REPEATED_SDPA
 
 
 def sdpa_with_repeated_keys(
@@ -44,6 +47,8 @@ def sdpa_with_repeated_keys(
     """
     if kwargs.get("softcap") is not None:
         raise ModelError("`sdpa` attention cannot cap attention logits", hint="use `plan.attention=eager`")
+    if kwargs.get("s_aux") is not None:
+        raise ModelError("`sdpa` attention has no attention sinks", hint="use `plan.attention=eager`")
     batch, num_heads, num_queries, _ = query.shape
     groups = num_heads // key.shape[1]
     one_token = num_queries == 1 and (attention_mask is None or attention_mask.shape[1] == 1)

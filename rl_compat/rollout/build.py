@@ -27,7 +27,7 @@ from rl_compat.rollout.inference import (
 from rl_compat.rollout.native.decoder import SlotDecoder, decoder_over
 from rl_compat.rollout.native.decoder_spec import UnknownDecoderError, read_spec
 from rl_compat.rollout.native.engine import NativeEngine
-from rl_compat.rollout.native.hf_forward import attention_name, attention_windows, register
+from rl_compat.rollout.native.hf_forward import attention_name, attention_windows
 from rl_compat.rollout.native.kv_cache import SlotMemory
 from rl_compat.rollout.session import RolloutSession
 from rl_compat.rollout.transformers import TransformersEngine
@@ -114,7 +114,6 @@ def _reason_in_numbers(model: Any, *, own: bool) -> str | None:
 
 def _decoded_and_plain(model: Any, *, own: bool) -> tuple[Tensor, Tensor]:
     """Log-probabilities [prompts, steps] of greedily decoded tokens, over the slot cache and by a plain forward."""
-    register()
     prompts = probe_prompts(model)
     count, longest = len(prompts), max(map(len, prompts)) + PROBE_STEPS
     params = SamplingParams(max_new_tokens=PROBE_STEPS, temperature=0.0)

@@ -19,7 +19,6 @@ LONGER = {
     "models/attention:sdpa_with_repeated_keys": "the attention interface of transformers",
     "objectives/experience:make_experience": "public: one parameter for each source of reward or cost",
     "rewards/builtin/length:cosine_length": "a reward function: its parameters are settings",
-    "rollout/native/hf_forward:cached_attention": "the attention interface of transformers",
     "workers/actor:generate": "public: one parameter for each sampling option",
 }
 "the functions with more than MOST_PARAMETERS parameters, and why"

@@ -12,7 +12,7 @@ from rl_compat.planning.types import RolloutPlan
 from rl_compat.rollout.inference import attention_set_to, generating
 from rl_compat.rollout.native.cuda_graphs import StepGraphs
 from rl_compat.rollout.native.decoder import SlotDecoder, decoder_over
-from rl_compat.rollout.native.hf_forward import attention_name, register
+from rl_compat.rollout.native.hf_forward import attention_name
 from rl_compat.rollout.native.kv_cache import SlotMemory
 from rl_compat.rollout.native.scheduler import Scheduler
 from rl_compat.rollout.sampling import signed64
@@ -68,7 +68,6 @@ class NativeEngine(HoldsWeights):
         self._graphs = StepGraphs() if plan.cuda_graphs else None
         self._graphed_weights: tuple[int, ...] = ()
         self._roomy_calls = 0
-        register()
 
     def sleep(self) -> None:
         """Pause, and release the cache, the graphs and the copy of the weights."""

@@ -6,14 +6,12 @@ import inspect
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
+from rl_compat.models.attention import register_repeated_sdpa
 from rl_compat.rollout.inference import autocast
 from rl_compat.rollout.kernels.decode_ops import additive_mask
 from rl_compat.rollout.native.kv_cache import Decode, Prefill, SlotCache, SlotMemory
-
-ATTENTION_NAME = "rl_compat_rollout"
 
 
 class HuggingFaceForward:
@@ -81,41 +79,6 @@ def attention_windows(config: Any) -> dict[str, int | None]:
     return {kind: window if kind == "sliding_attention" else None for kind in sorted(set(types))}
 
 
-def cached_attention(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    dropout: float = 0.0,
-    scaling: float | None = None,
-    **kwargs: Any,
-) -> tuple[Tensor, None]:
-    """Query [B, H, Q, D] on keys and values [B, G, K, D], G dividing H, with an additive mask; output [B, Q, H, D].
-
-    For a single query, head groups become query rows, so that keys are read once and not repeated; PyTorch's
-    grouped-query flag falls back to quadratic math attention on many devices. Longer queries repeat the keys.
-    """
-    assert kwargs.get("softcap") is None and kwargs.get("s_aux") is None
-    batch, heads, length, _ = query.shape
-    groups = heads // key.shape[1]
-    if length == 1:
-        query = query.reshape(batch, key.shape[1], groups, -1)
-    elif groups > 1:
-        key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
-    output = F.scaled_dot_product_attention(query, key, value, attn_mask=attention_mask, scale=scaling)
-    return output.reshape(batch, heads, length, -1).transpose(1, 2).contiguous(), None
-
-
 def attention_name(model: Any) -> str | None:
-    """The attention of generation: `cached_attention`, or None for a model with eager attention, which keeps it."""
-    return None if model.config.get_text_config()._attn_implementation == "eager" else ATTENTION_NAME
-
-
-def register() -> None:
-    """Register `cached_attention` in transformers under ATTENTION_NAME. May be called twice."""
-    from transformers import AttentionInterface, AttentionMaskInterface
-    from transformers.masking_utils import sdpa_mask
-
-    AttentionInterface.register(ATTENTION_NAME, cached_attention)
-    AttentionMaskInterface.register(ATTENTION_NAME, sdpa_mask)
+    """The attention of generation, over repeated keys, or None for a model with eager attention, which keeps it."""
+    return None if model.config.get_text_config()._attn_implementation == "eager" else register_repeated_sdpa()
