@@ -270,5 +270,5 @@ def test_a_role_with_another_tokenizer_is_refused(role: str, llama_folder: Path)
     with Session() as session:
         session.actor(str(llama_folder), pool=pool(), **LENGTHS)
         getattr(session, role)("tiny", pool=pool())
-        with pytest.raises(ModelError, match=f"`{role}`|the {role}"):
+        with pytest.raises(ModelError, match=role):
             _ = session.plan

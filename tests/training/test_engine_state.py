@@ -176,20 +176,20 @@ def test_a_state_that_runs_code_when_read_is_refused(llama_folder: Path, tmp_pat
 
 def test_the_state_of_another_model_is_refused(llama_folder: Path, qwen2_folder: Path, tmp_path: Path) -> None:
     _policy(qwen2_folder).save_state(tmp_path)
-    with pytest.raises(CheckpointError, match="is in only one of them"):
+    with pytest.raises(CheckpointError, match="k_proj"):
         _policy(llama_folder).load_state(tmp_path)
 
 
 def test_adapters_of_another_rank_are_refused(llama_folder: Path, tmp_path: Path) -> None:
     _policy(llama_folder, lora=lora_of(rank=4)).save_state(tmp_path)
-    with pytest.raises(CheckpointError, match=r"is \[4, 32\] in .* and \[8, 32\] in the model"):
+    with pytest.raises(CheckpointError, match=r"\[4, 32\].*\[8, 32\]"):
         _policy(llama_folder, lora=lora_of(rank=8)).load_state(tmp_path)
 
 
 def test_the_state_of_another_optimizer_is_refused(llama_folder: Path, tmp_path: Path) -> None:
     pytest.importorskip("bitsandbytes")
     _policy(llama_folder).save_state(tmp_path)
-    with pytest.raises(CheckpointError, match="holds the state of `adamw`, the plan is `adamw8bit`"):
+    with pytest.raises(CheckpointError, match=r"`adamw`.*`adamw8bit`"):
         _policy(llama_folder, optimizer="adamw8bit").load_state(tmp_path)
 
 

@@ -55,5 +55,5 @@ def test_the_first_rate_is_that_of_the_warm_up() -> None:
 
 
 def test_an_unknown_optimizer_is_refused_with_the_nearest_name() -> None:
-    with pytest.raises(HardwareError, match="did you mean `adamw8bit`"):
+    with pytest.raises(HardwareError, match="`adamw8bit`"):
         build_optimizer(_parameters(), OptimizerSettings(lr=0.1, name="adam8bit"))
