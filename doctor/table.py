@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from rl_compat.doctor.checks.cards import driver, gpu, memory, precision, several, visible_devices
-from rl_compat.doctor.checks.packages import bitsandbytes, engines, kernels, required, transformers
-from rl_compat.doctor.checks.system import container, host, network, python, storage, variables
+from rl_compat.doctor.checks.packages import bitsandbytes, engines, kernels, required
+from rl_compat.doctor.checks.system import host, network, python, storage, variables
 from rl_compat.doctor.checks.torch import build, cuda, libraries
 from rl_compat.doctor.findings import Check, Needs
 
@@ -23,12 +23,12 @@ CHECKS: tuple[Check, ...] = (
     Check("device_order", "do CUDA and nvidia-smi number the cards alike?", visible_devices.check_device_order),
     Check("links", "how are the cards connected?", several.check_links),
     Check("nccl", "does NCCL have code for the cards?", several.check_nccl),
-    Check("shared_memory", "is /dev/shm large enough for several GPUs?", container.check_shared_memory),
+    Check("shared_memory", "is /dev/shm large enough for several GPUs?", host.check_shared_memory),
     Check("ram", "is there enough host memory?", host.check_ram),
     Check("cpu", "which features does the processor have?", host.check_cpu),
     Check("file_descriptors", "may a process open enough files?", host.check_file_descriptors),
-    Check("container", "does the output of a run survive the container?", container.check_container),
-    Check("wsl", "which version of WSL is this?", container.check_wsl),
+    Check("container", "does the output of a run survive the container?", host.check_container),
+    Check("wsl", "which version of WSL is this?", host.check_wsl),
     Check("disk", "is there space for a run, its temporary files and packages?", storage.check_disk),
     Check("caches", "can models be downloaded and prepared?", storage.check_caches),
     Check("terminal", "does Python read and write text as UTF-8?", host.check_terminal),
@@ -43,7 +43,7 @@ CHECKS: tuple[Check, ...] = (
     Check("kernels", "do Triton kernels and torch.compile run on the visible cards?", precision.check_kernels),
     Check("environment", "which environment variables are slow or have no effect?", variables.check_variables),
     Check("required_packages", "does every required package import?", required.check_required_packages, IMPORTS),
-    Check("transformers", "does transformers match torch?", transformers.check_transformers, TORCH | IMPORTS),
+    Check("transformers", "does transformers match torch?", required.check_transformers, TORCH | IMPORTS),
     Check("bitsandbytes", "does bitsandbytes support these cards?", bitsandbytes.check_bitsandbytes, TORCH | IMPORTS),
     Check("attention_packages", "do kernel packages support these cards?", kernels.check_attention_packages, IMPORTS),
     Check("cuda_libraries", "do cuDNN and cuBLAS match torch and cards?", libraries.check_cuda_libraries, TORCH),

@@ -10,8 +10,14 @@ import pytest
 from fakes.doctor import missing
 from fakes.machines import A100, P40, host, recorded
 
-from rl_compat.doctor.checks.system.container import check_container, check_shared_memory, check_wsl
-from rl_compat.doctor.checks.system.host import check_cpu, check_file_descriptors, check_ram
+from rl_compat.doctor.checks.system.host import (
+    check_container,
+    check_cpu,
+    check_file_descriptors,
+    check_ram,
+    check_shared_memory,
+    check_wsl,
+)
 from rl_compat.doctor.diagnosis import run_checks, select_checks
 from rl_compat.doctor.findings import Certainty, Finding, Severity, Step
 from rl_compat.doctor.table import CHECKS as EVERY_CHECK

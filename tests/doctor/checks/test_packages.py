@@ -18,8 +18,7 @@ from rl_compat.capability.bitsandbytes import find_library, library_file
 from rl_compat.doctor.checks.cards.precision import check_kernels
 from rl_compat.doctor.checks.packages.bitsandbytes import check_bitsandbytes, fitting_release
 from rl_compat.doctor.checks.packages.kernels import check_attention_packages
-from rl_compat.doctor.checks.packages.required import check_required_packages
-from rl_compat.doctor.checks.packages.transformers import check_transformers
+from rl_compat.doctor.checks.packages.required import check_required_packages, check_transformers
 from rl_compat.doctor.checks.torch.libraries import check_cuda_libraries
 from rl_compat.doctor.diagnosis import select_checks
 from rl_compat.doctor.findings import Finding, Severity
