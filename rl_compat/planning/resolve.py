@@ -70,7 +70,7 @@ def role_plans(decided: Decided, found: Solution, *, pool: str) -> dict[RoleName
 def _role_plan(decided: Decided, found: Solution, role: RoleName, pool: str) -> RolePlan:
     choices, request, wanted = decided.choices, decided.request, decided.problem.wanted
     updates = request.workload.updates(role)
-    kept_whole = role in TRAINED_ROLES and request.workload.lora_rank == 0
+    kept_whole = role in TRAINED_ROLES and not request.workload.has_adapters(role)
     limits = decided.profile.limits
     rows = wanted.micro_batch_size or max(1, min(limits.max_micro_batch_size, wanted.mini_batch_sequences))
     return RolePlan(

@@ -57,7 +57,9 @@ class Workload:
     min_rollout_seqs: int = 0
     "useful number of concurrent sequences of a validation, even if a step has fewer"
     lora_rank: int = 0
-    "of the adapters of trained roles; 0 trains all weights"
+    "of the adapters of trained roles, the largest if they differ; 0 trains all weights"
+    whole_roles: tuple[RoleName, ...] = ()
+    "roles that train all their weights although others train adapters"
     lora_targets: tuple[str, ...] = ()
     entropy: bool = False
     "the policy loss needs the entropy of every token"
@@ -112,9 +114,13 @@ class Workload:
             return 0
         shape, headless = self.models[role], self.is_headless(role)
         head = shape.hidden_size + 1 if headless else 0
-        if self.lora_rank > 0:
+        if self.has_adapters(role):
             return shape.lora_parameters(self.lora_rank, self.lora_targets) + head
         return (shape.trunk_parameters + head) if headless else shape.num_parameters
+
+    def has_adapters(self, role: RoleName) -> bool:
+        """Whether a role trains adapters, if it learns, and not all its weights."""
+        return self.lora_rank > 0 and role not in self.whole_roles
 
     def only(self, roles: Collection[RoleName]) -> Workload:
         """The part of the workload that some of its roles do."""

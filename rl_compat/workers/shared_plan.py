@@ -186,9 +186,7 @@ class SharedPlan:
         configs = [self._config(role) for role in models]
         first = configs[0]
         ranks = {role: self._config(role).model.lora_rank for role in models if role in TRAINED_ROLES}
-        if len(set(ranks.values())) > 1:
-            given = " and ".join(f"{rank} of the {role}" for role, rank in ranks.items())
-            raise ConfigError(f"`lora_rank` is {given}", hint="give all roles that learn the same `lora_rank`")
+        adapted = next((config for config in configs if config.model.lora_rank > 0), first)
         self._check_ids()
         if self._neighbours:
             shape, row = next(iter(models.values())), ALGORITHMS[first.algorithm.name]
@@ -203,13 +201,15 @@ class SharedPlan:
                 max_response_length=max(config.data.max_response_length for config in configs),
             ),
             algorithm=first.algorithm,
-            model=first.model,
+            model=adapted.model,
             trainer=replace(
                 first.trainer,
                 batch_size=max(config.trainer.batch_size for config in configs),
                 mini_batch_size=max(config.trainer.mini_batch_size for config in configs),
             ),
         )
+        whole = tuple(role for role, rank in ranks.items() if rank == 0 < max(ranks.values()))
+        workload = replace(workload, lora_rank=max(ranks.values(), default=0), whole_roles=whole)
         is_base = self.reference_is_base() or "reference" in models.keys() - self._models.keys()
         return workload.with_adapters(workload.lora_rank) if workload.lora_rank > 0 and is_base else workload
 

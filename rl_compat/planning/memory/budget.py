@@ -50,7 +50,7 @@ def weights_bytes(request: MemoryRequest, levers: Levers, role: RoleName) -> int
     """Of one role in storage: trained weights in fp32, frozen ones in their storage dtype or quantized."""
     work = request.workload
     shape, trained = work.models[role], work.trainable_parameters(role)
-    if role in TRAINED_ROLES and work.lora_rank == 0:
+    if role in TRAINED_ROLES and not work.has_adapters(role):
         return trained * FP32_BYTES
     frozen_bytes = DTYPE_BYTES[levers.frozen_dtype]
     linear_bytes = WEIGHT_BYTES.get(request.quantization, frozen_bytes) if role in TRAINED_ROLES else frozen_bytes
@@ -111,14 +111,14 @@ def _cache_bytes(request: MemoryRequest, levers: Levers, sizes: Sizes) -> int:
 
 def _copies_weights(request: MemoryRequest, levers: Levers) -> bool:
     """Only fp32 weights are copied to be multiplied in half precision; others are shared."""
-    half_kept = request.workload.lora_rank > 0 and levers.frozen_dtype != "fp32"
+    half_kept = request.workload.has_adapters("actor") and levers.frozen_dtype != "fp32"
     return request.rollout_dtype != "fp32" and not half_kept and request.quantization == "none"
 
 
 def _rollout_cast_bytes(request: MemoryRequest, levers: Levers) -> int:
     """Temporary casts of weights under adapters: quantized ones a matrix at a time in the dtype of the
     products, half-kept ones in fp32, the output layer among them, by the native engine a piece at a time."""
-    if request.workload.lora_rank == 0:
+    if not request.workload.has_adapters("actor"):
         return 0
     largest = max(linear.num_parameters for linear in request.actor.linears)
     quantized = largest * DTYPE_BYTES[request.rollout_dtype] if request.quantization != "none" else 0
@@ -209,7 +209,7 @@ def _logits_moment(request: MemoryRequest, levers: Levers, sizes: Sizes, role: R
     chunk = activations.logits_bytes(shape.vocab_size, tokens=_chunk_tokens(request, sizes), copies=copies)
     hidden = 2 * FP32_BYTES * shape.hidden_size * sizes.micro_batch_tokens
     head_gradient = 0
-    if request.workload.lora_rank == 0:
+    if not request.workload.has_adapters(role):
         product = DTYPE_BYTES[request.compute_dtype] if request.arithmetic.half else 0
         head_gradient = shape.embedding_parameters * (FP32_BYTES + product)
     return chunk + hidden + head_gradient + _head_copy_bytes(request, levers, role)
@@ -221,7 +221,7 @@ def _block_moment(request: MemoryRequest, levers: Levers, sizes: Sizes, role: Ro
     moment = activations.backward_layer_bytes(shape, arithmetic, tokens=tokens, length=request.workload.length)
     if levers.gradient_checkpointing:
         moment += activations.saved_layer_bytes(shape, arithmetic, tokens=tokens, length=request.workload.length)
-    if not request.workload.is_headless(role) and request.workload.lora_rank == 0 and shape.tie_word_embeddings:
+    if not request.workload.is_headless(role) and not request.workload.has_adapters(role) and shape.tie_word_embeddings:
         moment += shape.embedding_parameters * FP32_BYTES
     return moment
 
@@ -229,7 +229,7 @@ def _block_moment(request: MemoryRequest, levers: Levers, sizes: Sizes, role: Ro
 def _embedding_moment(request: MemoryRequest, role: RoleName) -> int:
     """The embedding's dense gradient, that of a tied head, and their sum; or the temporaries of an optimizer step."""
     shape = request.workload.models[role]
-    if request.workload.lora_rank > 0:
+    if request.workload.has_adapters(role):
         return 0
     tied = not request.workload.is_headless(role) and shape.tie_word_embeddings
     return shape.embedding_parameters * FP32_BYTES * (3 if tied else 2)
@@ -243,7 +243,7 @@ def _chunk_tokens(request: MemoryRequest, sizes: Sizes) -> int:
 
 def _head_copy_bytes(request: MemoryRequest, levers: Levers, role: RoleName) -> int:
     """The output matrix in the dtype of the products, when it is kept in another one."""
-    kept = levers.frozen_dtype if role not in TRAINED_ROLES or request.workload.lora_rank > 0 else "fp32"
+    kept = levers.frozen_dtype if role not in TRAINED_ROLES or request.workload.has_adapters(role) else "fp32"
     if kept == request.compute_dtype:
         return 0
     return request.workload.models[role].embedding_parameters * DTYPE_BYTES[request.compute_dtype]
@@ -252,7 +252,7 @@ def _head_copy_bytes(request: MemoryRequest, levers: Levers, role: RoleName) -> 
 def _cast_items(request: MemoryRequest, levers: Levers, role: RoleName) -> dict[str, int]:
     """Block weights in the compute dtype: copies of all trained ones under autocast, of a frozen or quantized one."""
     shape, width = request.workload.models[role], DTYPE_BYTES[request.compute_dtype]
-    frozen = role not in TRAINED_ROLES or request.workload.lora_rank > 0
+    frozen = role not in TRAINED_ROLES or request.workload.has_adapters(role)
     quantized = role in TRAINED_ROLES and request.quantization != "none"
     if (levers.frozen_dtype if frozen else "fp32") == request.compute_dtype and not quantized:
         return {}
