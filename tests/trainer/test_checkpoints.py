@@ -16,8 +16,10 @@ from safetensors import SafetensorError
 from rl_compat.config.types import TrainerConfig
 from rl_compat.errors import WRITE_FAILURES, CheckpointError, DoesNotFitError
 from rl_compat.trainer.checkpoints import (
+    FoundCheckpoint,
     check_disk,
     find_newest,
+    held,
     most_at_once,
     open_checkpoint,
     problems,
@@ -230,3 +232,31 @@ def test_the_manifest_lists_every_file_with_size_and_sum(tmp_path: Path) -> None
     assert set(manifest["files"]) == {"actor/model.safetensors", "actor/optimizer.pt"}
     assert manifest["files"]["actor/model.safetensors"]["bytes"] == 7
     assert len(manifest["files"]["actor/model.safetensors"]["sha256"]) == 64
+
+
+def test_a_checkpoint_that_is_read_is_not_pruned(tmp_path: Path) -> None:
+    for step in (1, 2):
+        write_checkpoint(tmp_path, step, filled())
+    with held(lambda: open_checkpoint(tmp_path / "step_1")) as found:
+        assert prune(tmp_path, 1) == []
+        assert found.path is not None
+        assert problems(found.path, checksums=True) == []
+    assert [path.name for path in prune(tmp_path, 1)] == ["step_1"]
+
+
+def test_a_reader_takes_the_next_checkpoint_when_its_own_is_removed_meanwhile(tmp_path: Path) -> None:
+    """The training run saves step 2 and removes step 1 between the choice and the lock."""
+    write_checkpoint(tmp_path, 1, filled())
+    calls: list[int] = []
+
+    def choose() -> FoundCheckpoint:
+        found = find_newest(tmp_path)
+        if not calls:
+            write_checkpoint(tmp_path, 2, filled())
+            prune(tmp_path, 1)
+        calls.append(found.step)
+        return found
+
+    with held(choose) as found:
+        assert found.step == 2
+    assert calls == [1, 2]
