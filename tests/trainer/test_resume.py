@@ -214,10 +214,10 @@ def test_samples_of_steps_done_again_are_not_kept_twice(
 
 def test_a_finished_run_started_again_trains_nothing(whole_ppo_run: Path, llama_folder: Path, tmp_path: Path) -> None:
     run = copy_at_step(whole_ppo_run, tmp_path / "run", 6)
+    record = (run / "metrics.jsonl").read_bytes()
     outcome = train(settings(llama_folder, run, PPO, **STEPS, keep_checkpoints=6))
-    assert (outcome.step, outcome.curve) == (6, ())
-    assert outcome.after is not None
-    assert steps(run) == steps(whole_ppo_run)
+    assert (outcome.ending, outcome.step, outcome.curve) == ("nothing to do", 6, ())
+    assert (run / "metrics.jsonl").read_bytes() == record
 
 
 def test_an_incomplete_newest_checkpoint_is_passed_over_and_said(
