@@ -70,18 +70,23 @@ def _read_arguments(
 ) -> tuple[LoadedConfig, list[tuple[str, Literal["train", "test"]]]]:
     """The settings, and the data files with their split. Raises ConfigError."""
     from rl_compat import verl
+    from rl_compat.config.given import embedded_runs
     from rl_compat.config.load import load_config
+    from rl_compat.data.read.reading import BUILTIN_DATASETS
     from rl_compat.errors import ConfigError
 
     settings = [text for text in arguments if "=" in text and not Path(text).exists()]
-    files = [text for text in arguments if text not in settings and not text.endswith(".toml")]
-    runs = [text for text in arguments if text not in settings and text.endswith(".toml")]
+    built_in = {
+        name: path for name, path in embedded_runs().items() if name not in BUILTIN_DATASETS and not Path(name).exists()
+    }
+    runs = [text for text in arguments if text not in settings and (text.endswith(".toml") or text in built_in)]
+    files = [text for text in arguments if text not in settings and text not in runs]
     if len(runs) > 1:
         raise ConfigError(
             f"`{runs[0]}` and `{runs[1]}` are both settings files", hint="give one of them, followed by `key=value`"
         )
     named = [] if model is None else [f"model.path={model}"]
-    loaded = load_config(Path(runs[0]) if runs else None, [*settings, *named], dialect=verl)
+    loaded = load_config(built_in.get(runs[0], Path(runs[0])) if runs else None, [*settings, *named], dialect=verl)
     show_report(loaded)
     if files:
         return loaded, [(name, "test" if index else "train") for index, name in enumerate(files)]

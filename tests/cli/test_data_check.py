@@ -242,6 +242,16 @@ def test_the_shipped_test_questions_are_fine(check: Check) -> None:
     assert (code, problems(shown, spoils=True), shown["shared"]) == (0, [], [])
 
 
+def test_a_built_in_run_names_its_data(check: Check) -> None:
+    code, shown = check("sums", "data.max_samples=100")
+    assert (code, shown["files"][0]["name"]) == (0, "arithmetic")
+
+
+def test_data_is_found_before_a_model_is_looked_for() -> None:
+    with pytest.raises(DataError, match="nowhere.jsonl"):
+        run_command("rl_compat.cli.data", ["check", "nowhere.jsonl", "--model", "no/such"], "rlc data")
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "fact"),
     [

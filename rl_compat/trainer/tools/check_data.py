@@ -27,13 +27,14 @@ def open_checks(
     Raises DataError for a file that cannot be read or has no known form, and ModelError.
     """
     task = ALGORITHMS[config.algorithm.name].learns_from
-    tools = _tools(config, judged=task == "prompts", announce=announce)
     columns = data_columns(config.data)
-    return [
-        FileCheck(file, Reading(task=task, split=split, columns=columns), tools)
+    opened = [
+        (file, Reading(task=task, split=split, columns=columns))
         for name, split in files
         for file in open_source(name, Reading(task=task, split=split, announce=announce))
     ]
+    tools = _tools(config, judged=task == "prompts", announce=announce)
+    return [FileCheck(file, reading, tools) for file, reading in opened]
 
 
 def _tools(config: RunConfig, *, judged: bool, announce: Callable[[str], None]) -> Tools:
