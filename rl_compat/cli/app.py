@@ -1,8 +1,8 @@
 """The command line `rlc`: a table of commands, each imported only when it runs.
 
-Every module named in `COMMANDS` exposes `app: typer.Typer`, made with `rl_compat.cli.common.new_app`. A command without
-subcommands decorates one function with `@app.command()`; one with subcommands also has an `@app.callback()`. A function
-may return an exit code; `None` is 0.
+Every module named in `COMMANDS` exposes `app: typer.Typer`, made with `rl_compat.cli.options.new_app`. A command
+without subcommands decorates one function with `@app.command()`; one with subcommands also has an `@app.callback()`. A
+function may return an exit code; `None` is 0.
 """
 
 from __future__ import annotations

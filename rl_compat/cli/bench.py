@@ -20,7 +20,8 @@ from rl_compat.bench.run import COLUMNS, measured, table
 from rl_compat.capability.devices import capability_text, on_cpu, torch_version
 from rl_compat.capability.rollout_engines import ENGINES as KINDS
 from rl_compat.capability.rollout_engines import vllm_package
-from rl_compat.cli.common import AsJson, load_hardware, new_app
+from rl_compat.cli.common import load_hardware
+from rl_compat.cli.options import AsJson, new_app
 from rl_compat.cli.render import print_json, print_note, print_table, print_warning, progress
 from rl_compat.hardware.types import Hardware
 from rl_compat.models.files.registry import resolve_model

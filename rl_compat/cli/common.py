@@ -47,12 +47,6 @@ NOT_SETTINGS = {
     (".gguf", ".safetensors"): "model.path",
 }
 "endings of files other than settings, to the setting for them"
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
-
-
-def new_app() -> typer.Typer:
-    """A typer app with plain-text help and errors."""
-    return typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
 
 def read_settings(arguments: list[str] | None) -> LoadedConfig:

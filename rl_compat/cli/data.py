@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from rl_compat.cli.common import AsJson, new_app, show_report
+from rl_compat.cli.common import show_report
+from rl_compat.cli.options import AsJson, new_app
 from rl_compat.cli.render import print_json, print_lines, print_note, print_warning, progress
 from rl_compat.errors import did_you_mean, quoted
 from rl_compat.units import counted

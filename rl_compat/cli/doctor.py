@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from rl_compat.cli.common import new_app
+from rl_compat.cli.options import new_app
 
 app = new_app()
 

@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from rl_compat import verl
-from rl_compat.cli.common import AsCard, AsJson, HardwareFile, load_hardware, new_app, show_report
+from rl_compat.cli.common import AsCard, HardwareFile, load_hardware, show_report
+from rl_compat.cli.options import AsJson, new_app
 from rl_compat.cli.render import TerminalReporter, print_json, print_table, print_warning
 from rl_compat.config.load import load_config
 

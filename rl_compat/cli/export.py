@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from rl_compat.cli.common import AsJson, new_app
+from rl_compat.cli.options import AsJson, new_app
 from rl_compat.cli.render import print_json, print_lines
 
 app = new_app()

@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from rl_compat.cli.common import AsCard, AsJson, HardwareFile, Settings, load_hardware, new_app, read_settings
+from rl_compat.cli.common import AsCard, HardwareFile, Settings, load_hardware, read_settings
+from rl_compat.cli.options import AsJson, new_app
 from rl_compat.cli.render import print_json, print_lines, print_note, print_table
 from rl_compat.config.types import RunConfig
 from rl_compat.errors import quoted

@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from rl_compat.cli.common import AsJson, HardwareFile, load_hardware, new_app
+from rl_compat.cli.common import HardwareFile, load_hardware
+from rl_compat.cli.options import AsJson, new_app
 from rl_compat.cli.render import print_json, print_lines, print_note, print_table, print_warning
 from rl_compat.errors import UsageError
 from rl_compat.hardware.probe import probe as look

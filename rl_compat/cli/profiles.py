@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from rl_compat.cli.common import AsJson, new_app
+from rl_compat.cli.options import AsJson, new_app
 from rl_compat.cli.render import print_json, print_lines, print_table
 from rl_compat.planning.profile import Profile, find_profile, load_profiles
 from rl_compat.units import format_bytes

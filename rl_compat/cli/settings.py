@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from rl_compat.cli.common import AsJson, new_app
+from rl_compat.cli.options import AsJson, new_app
 from rl_compat.cli.render import print_json, print_lines, print_table
 from rl_compat.config.explain import Explanation, explain, keys_in, page, search, summary_of
 from rl_compat.config.settings import sections

@@ -13,16 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rl_compat.cli.common import AsCard, AsJson, HardwareFile, Settings, load_hardware, new_app, read_settings
-from rl_compat.cli.render import (
-    TerminalReporter,
-    discard,
-    print_json,
-    print_lines,
-    print_note,
-    show_error,
-    width_of,
-)
+from rl_compat.cli.common import AsCard, HardwareFile, Settings, load_hardware, read_settings
+from rl_compat.cli.options import AsJson, new_app
+from rl_compat.cli.render import TerminalReporter, discard, print_json, print_lines, print_note, show_error, width_of
 from rl_compat.config.types import RunConfig
 from rl_compat.errors import RLCompatError
 

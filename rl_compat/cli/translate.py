@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from rl_compat import verl
-from rl_compat.cli.common import AsJson, new_app
+from rl_compat.cli.options import AsJson, new_app
 from rl_compat.cli.render import print_json, print_lines, print_note, print_table
 from rl_compat.config.load import LoadedConfig, judge_config
 from rl_compat.config.report import COLUMNS, WORST_FIRST, KeyVerdict, render_report, worst_first

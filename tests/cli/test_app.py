@@ -120,7 +120,7 @@ def test_an_interrupt_is_exit_code_130(tmp_path: Path) -> None:
     )
     (tmp_path / "waiting.py").write_text(
         "import time\n"
-        "from rl_compat.cli.common import new_app\n"
+        "from rl_compat.cli.options import new_app\n"
         "app = new_app()\n"
         "@app.command()\n"
         "def wait() -> None:\n"
