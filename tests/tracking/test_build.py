@@ -45,10 +45,10 @@ def test_metrics_go_to_every_tracker_named(tmp_path, capsys):
     pytest.importorskip("tensorboard")
 
     with closing(build(["console", "jsonl", "tensorboard"], tmp_path / "run")) as trackers:
-        trackers.log(1, {"critic/rewards/mean": 0.5})
+        trackers.log(1, {"critic/score/mean": 0.5})
 
-    assert capsys.readouterr().out == "step:1 - critic/rewards/mean:0.5\n"
-    assert json.loads((tmp_path / "run" / "metrics.jsonl").read_text()) == {"step": 1, "critic/rewards/mean": 0.5}
+    assert capsys.readouterr().out == "step:1 - critic/score/mean:0.5\n"
+    assert json.loads((tmp_path / "run" / "metrics.jsonl").read_text()) == {"step": 1, "critic/score/mean": 0.5}
     assert list((tmp_path / "run" / "tensorboard").glob("events.*"))
 
 

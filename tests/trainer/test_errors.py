@@ -293,7 +293,6 @@ def test_a_model_whose_numbers_are_not_finite_stops_the_run_with_step_row_and_dt
 ) -> None:
     """The weights break after the checkpoint of step 2, so that one stays the newest."""
     config = settings(llama_folder, tmp_path / "run", num_steps=4, save_every=2)
-    reporter = Steps()
     original = PolicyWorker.update
 
     def breaks(worker: PolicyWorker, **arguments: Any) -> Any:
@@ -306,6 +305,7 @@ def test_a_model_whose_numbers_are_not_finite_stops_the_run_with_step_row_and_dt
     breaks.__dispatch__ = original.__dispatch__  # type: ignore[attr-defined]
     breaks.__name__ = "update"
     with pytest.MonkeyPatch.context() as patch:
+        reporter = Steps(patch)
         patch.setattr(PolicyWorker, "update", breaks)
         with pytest.raises(NotFiniteError) as error:
             train(config, reporter=reporter)

@@ -188,7 +188,8 @@ def test_what_a_model_would_have_sampled_with_is_said_once(tmp_path: Path, pool:
     )
     actor = ActorModel.from_pretrained(str(folder), pool=pool, **LENGTHS)
     said = actor.policy.run(PolicyWorker.take_notes).result()
-    assert said == ["the model's generation_config is not used for sampling: `top_k=20`, `repetition_penalty=1.1`"]
+    assert len(said) == 1
+    assert "`top_k=20`" in said[0] and "`repetition_penalty=1.1`" in said[0]
     assert actor.policy.run(PolicyWorker.take_notes).result() == []
 
 
