@@ -106,10 +106,12 @@ def selected_hardware(requests: Requests, hardware: Hardware) -> Hardware:
     """The device of a pool. Raises HardwareError if it does not exist or torch cannot use it."""
     plan, visible, hidden = requests.plan, len(hardware.devices), len(hardware.hidden_devices)
     if plan.num_devices > visible and (plan.num_devices > 1 or plan.device == "cuda"):
+        without = [] if visible or plan.device == "cpu" else ["plan.device=cpu"]
+        without += ["plan.num_devices=1"] if plan.num_devices > 1 else []
         aside = f" and {hidden} hidden by `CUDA_VISIBLE_DEVICES`" if hidden else ""
         raise HardwareError(
             f"devices requested: {plan.num_devices}, visible: {visible}{aside}",
-            hint="set `plan.num_devices=1`" if visible else "set `plan.device=cpu plan.num_devices=1`",
+            hint=f"set `{' '.join(without)}`",
         )
     if plan.num_devices > 1:
         raise HardwareError(

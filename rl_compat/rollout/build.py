@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rl_compat.errors import ModelError
 from rl_compat.planning.shapes.decoder_families import native_obstacle
 from rl_compat.planning.types import RolloutPlan
 from rl_compat.rollout.inference import (
@@ -39,7 +40,7 @@ _logger = logging.getLogger(__name__)
 _EXACT_TOLERANCE = 0.01
 _ROUNDED_TOLERANCE = 0.3
 "for half precision, and for int8 products, whose rounding depends on the rest of the batch"
-_REFUSALS = (RuntimeError, ValueError, TypeError, KeyError, AttributeError, AssertionError)
+_REFUSALS = (ModelError, RuntimeError, ValueError, TypeError, KeyError, AttributeError, AssertionError)
 
 
 def build_rollout_engine(

@@ -77,7 +77,7 @@ def test_the_weights_of_these_tests_cannot_be_loaded(fails: Fails, hollow: Path)
         (f"reward.functions={REWARD}s", ["`compute_scoress`"], "`compute_scores`"),
         ("reward.functions=gsm7k", ["`gsm7k`"], "`gsm8k`"),
         ("plan.device=cuda", ["0"], "`plan.device=cpu`"),
-        ("plan.num_devices=2", ["2", "0"], "`plan.num_devices=1`"),
+        ("plan.num_devices=2", ["2", "0"], "`plan.device=cpu plan.num_devices=1`"),
         ("plan.attention=flash_attention_2", ["CUDA"], "`plan.attention=sdpa`"),
     ],
 )

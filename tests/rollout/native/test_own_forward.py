@@ -31,7 +31,7 @@ from transformers import (
     SmolLM3ForCausalLM,
 )
 
-from rl_compat.rollout.build import own_forward_reason
+from rl_compat.rollout.build import native_unsupported_reason, own_forward_reason
 from rl_compat.rollout.native.decoder_spec import UnknownDecoderError, read_spec
 from rl_compat.rollout.native.engine import NativeEngine
 from rl_compat.rollout.types import SamplingParams
@@ -192,3 +192,11 @@ def test_kernels_in_half_precision_stay_near(family: str, compute_dtype: str) ->
     response = engine.generate(PROMPTS[:2], GREEDY, group_size=3)[1][2]
     expected = forward_logprobs(model.to("cpu"), PROMPTS[1], response.token_ids, 1.0)
     torch.testing.assert_close(torch.tensor(response.logprobs), expected, atol=0.2, rtol=0)
+
+
+def test_a_model_whose_attention_caps_its_logits_is_refused_by_the_slot_cache_with_a_reason() -> None:
+    model = Gemma2ForCausalLM(
+        small(Gemma2Config, layer_types=MIXED, sliding_window=6, attn_logit_softcapping=2.0)
+    ).eval()
+    model.config._attn_implementation = "sdpa"
+    assert "ModelError" in str(native_unsupported_reason(model))
