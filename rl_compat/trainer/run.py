@@ -329,11 +329,15 @@ class Run:
     def _go_back(self, checkpoint: Path, damage: DamagedCheckpointError) -> Path:
         """The newest complete checkpoint before a damaged one; the run's record returns to its step.
 
-        Raises `damage` if there is none, or if the settings name the damaged one.
+        Raises DamagedCheckpointError if there is none, or if the settings name the damaged one.
         """
         older = find_newest(checkpoint.parent, before=self.resumed.step)
         if older.path is None:
-            raise damage
+            hint = (
+                f"no other checkpoint is left: to start from step 1, remove `{checkpoint.parent}` "
+                "or set another `trainer.output_dir`"
+            )
+            raise DamagedCheckpointError(damage.message, hint=hint) from damage
         if Path(self.config.trainer.resume).expanduser().resolve() == checkpoint.resolve():
             own = checkpoint.parent.resolve() == self.folder.checkpoints.resolve()
             resume = "auto" if own else older.path

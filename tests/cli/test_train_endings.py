@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from fakes.runs import cpu, records, settings
+from fakes.runs import cpu, flip_a_byte, records, settings
 
 from rl_compat.cli.app import main
 from rl_compat.hardware.recording import save_recording
@@ -57,6 +57,25 @@ def test_a_run_of_two_steps_from_its_end_to_a_third_step(
     assert train(machine, str(run), "trainer.num_steps=1") == 0
     assert (run / "metrics.1.jsonl").read_bytes() == former
     assert "metrics.1.jsonl" in capsys.readouterr().err
+
+
+def test_a_run_whose_checkpoints_are_all_damaged_stops_and_leaves_its_record(
+    llama_folder: Path, tmp_path: Path, machine: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    arguments = settings(llama_folder, run, num_steps=1)
+    assert train(machine, *arguments) == 0
+    record = (run / "metrics.jsonl").read_bytes()
+    for checkpoint in (run / "checkpoints").iterdir():
+        flip_a_byte(checkpoint / "actor" / "weights.safetensors")
+    capsys.readouterr()
+
+    assert train(machine, *arguments, "trainer.num_steps=2") == 1
+    *_, error, hint, last = capsys.readouterr().err.splitlines()
+    assert "`weights.safetensors`" in error
+    assert f"`{run / 'checkpoints'}`" in hint and "`trainer.output_dir`" in hint
+    assert str(run) not in last, "no command continues it"
+    assert (run / "metrics.jsonl").read_bytes() == record
 
 
 def test_a_run_that_is_out_of_time_says_so_and_lists_only_files_that_exist(

@@ -178,7 +178,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Environment:
 
 
 @pytest.fixture(scope="module")
-def healthy(template: Environment) -> Outcome:
+def healthy(template: Environment, no_driver: None) -> Outcome:
     return template.examine()
 
 
@@ -201,9 +201,9 @@ def mounting() -> Callable[[str], list[str]]:
     return lambda script: [*own, f'{script} && exec "$0" "$@"']
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def no_driver() -> None:
-    """For tests that bring a driver of their own."""
+    """For tests that bring a driver of their own, or none."""
     if Path("/proc/driver/nvidia/version").exists():
         pytest.skip("this machine has a driver, which answers before what the test brings")
 

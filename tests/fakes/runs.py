@@ -88,3 +88,9 @@ def steps(run: Path) -> dict[int, dict[str, Any]]:
         for record in records(run)
         if "training/global_step" in record
     }
+
+
+def flip_a_byte(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)

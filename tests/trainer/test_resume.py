@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.runs import GRPO_LORA, PPO, records, settings, steps, train
+from fakes.runs import GRPO_LORA, PPO, flip_a_byte, records, settings, steps, train
 from safetensors.torch import load_file
 
 from rl_compat.cli.app import main
@@ -236,12 +236,6 @@ def test_an_incomplete_newest_checkpoint_is_passed_over_and_said(
     assert "note: `step_6` is not complete: `critic/training.pt` is missing" in shown
     assert "resumed at step 5" in shown
     assert steps(run) == steps(whole_ppo_run)
-
-
-def flip_a_byte(file: Path) -> None:
-    content = bytearray(file.read_bytes())
-    content[len(content) // 2] ^= 1
-    file.write_bytes(content)
 
 
 @pytest.mark.parametrize("file", ["critic/weights.safetensors", "actor/training.pt"])

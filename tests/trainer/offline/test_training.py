@@ -300,7 +300,7 @@ def test_a_batch_larger_than_the_data_is_refused(llama_folder: Path, tmp_path: P
 
 
 def test_data_without_pairs_is_refused_for_preferences(llama_folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="`gsm8k` has no preference pairs"):
+    with pytest.raises(DataError, match="`gsm8k`"):
         train(settings(llama_folder, tmp_path / "run", "dpo", {"data.train_files": "gsm8k"}))
 
 
