@@ -283,7 +283,7 @@ class AlgorithmConfig:
     normalize_by_std: bool = True
     "GRPO: divide by the group's standard deviation"
     group_size: Count = 1
-    "responses per prompt"
+    "responses per prompt; 8 where an algorithm compares them, unless set"
     dynamic_sampling: bool = False
     "replace prompts whose responses all get the same reward by the next prompts"
     max_sampling_rounds: Count = 10
