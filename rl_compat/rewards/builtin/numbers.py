@@ -53,12 +53,6 @@ def last_number(text: str) -> Number | None:
     return None if last is None else _number(last, text)
 
 
-def parse_number(text: str) -> Fraction | None:
-    """The value of the first number in a text, or None."""
-    first = next(numbers(text), None)
-    return None if first is None else first.value
-
-
 def _is_number(match: re.Match[str]) -> bool:
     return len(match.group()) <= LONGEST_DIGITS and (match["denominator"] is None or int(match["denominator"]) != 0)
 
