@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -10,6 +11,10 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import pytest
 from fakes.models import save_random_model
+
+for name in ("SIGINT", "SIGHUP", "SIGQUIT"):  # ignored under nohup and in the background of a shell
+    if signal.getsignal(getattr(signal, name)) == signal.SIG_IGN:
+        signal.signal(getattr(signal, name), signal.default_int_handler if name == "SIGINT" else signal.SIG_DFL)
 
 
 @pytest.fixture(scope="session")
