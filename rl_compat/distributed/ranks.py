@@ -64,7 +64,7 @@ class ProcessGroupRanks:
 
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
         """`None` is the default group."""
-        self._group = group
+        self.group = group
         self.size = dist.get_world_size(group)
         self.rank = dist.get_rank(group)
         on_gpu = dist.get_backend(group) == "nccl"
@@ -72,16 +72,16 @@ class ProcessGroupRanks:
 
     def sum(self, values: Tensor) -> Tensor:
         total = values.detach().to(self._device, copy=True)
-        dist.all_reduce(total, group=self._group)
+        dist.all_reduce(total, group=self.group)
         return total.to(values.device)
 
     def gather(self, value: Value) -> Sequence[Value]:
         values: list[Value | None] = [None] * self.size
-        dist.all_gather_object(values, value, group=self._group)
+        dist.all_gather_object(values, value, group=self.group)
         return values  # type: ignore[return-value]
 
     def any(self, flag: bool) -> bool:
         return bool(self.sum(torch.tensor([int(flag)])))
 
     def barrier(self) -> None:
-        dist.barrier(group=self._group)
+        dist.barrier(group=self.group)

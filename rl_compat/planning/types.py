@@ -41,6 +41,8 @@ class RolePlan:
     offload_idle: bool = False
     optimizer: str = "adamw"
     quantization: str = "none"
+    num_shards: int = 1
+    "ranks that share one copy of the weights, gradients and optimizer states; 1 keeps a whole copy on each rank"
     micro_batch_size: int = 1
     "maximum sequences in one forward and backward"
     max_tokens_per_micro_batch: int | None = None
