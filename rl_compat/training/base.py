@@ -39,6 +39,15 @@ Metrics = Mapping[str, float | Tensor]
 
 
 @dataclass(frozen=True, slots=True)
+class _Fault:
+    """Numbers that are not finite."""
+
+    fact: str
+    "which, and where"
+    hint: str
+
+
+@dataclass(frozen=True, slots=True)
 class _Pass:
     """The results of a forward and backward over all micro-batches of this rank."""
 
@@ -46,9 +55,8 @@ class _Pass:
     "of this rank"
     num_micro_batches: int
     "of every rank"
-    loss_is_finite: bool
-    bad_row: int | None
-    "of this rank: the first row of the batch for which the model's outputs are not finite"
+    fault: _Fault | None
+    "of this rank"
 
 
 class TrainEngine:
@@ -167,24 +175,29 @@ class TrainEngine:
             return columns
 
         columns = self._within_memory(batch.sequence_lengths(), attempt, groups=batch.groups.tolist())
-        bad = (~columns[0].isfinite() & batch.response_mask).any(1).nonzero().flatten().tolist()
-        self._check_finite(batch, bad[0] if bad else None, phase="without a gradient")
+        bad = ~columns[0].isfinite() & batch.response_mask
+        self._stop_at_fault(self._fault(batch, bad, phase="without a gradient"))
         return columns
 
-    def _check_finite(self, batch: Batch, bad_row: int | None, *, phase: str) -> None:
-        """Raise NotFiniteError on all ranks if the outputs of the model are NaN or infinite in a row on one rank."""
-        where = None
-        if bad_row is not None:
-            where = f"row {int(batch.rows[bad_row])}" if batch.rows is not None else f"response {bad_row}"
-        found = [place for place in self.ranks.gather(where) if place is not None]
+    def _stop_at_fault(self, fault: _Fault | None) -> None:
+        """Raise NotFiniteError on all ranks if one rank found numbers that are not finite."""
+        found = [each for each in self.ranks.gather(fault) if each is not None]
         if found:
-            role, dtype = self.role.role, self.role.compute_dtype
-            raise NotFiniteError(
-                f"`{role}` in `{dtype}`: the outputs of the model {phase} are not finite for {found[0]}",
-                hint="its activations may exceed 65,504, the range of fp16: use `plan.compute_dtype=fp32`"
-                if dtype == "fp16"
-                else "its weights hold NaN or infinity, or lead to them: use an earlier checkpoint or another model",
-            )
+            fact = f"`{self.role.role}` in `{self.role.compute_dtype}`: {found[0].fact}"
+            raise NotFiniteError(fact, hint=found[0].hint)
+
+    def _fault(self, batch: Batch, bad: Tensor, *, phase: str) -> _Fault | None:
+        """The first of the marked output tokens `[B, T]`; None if none is marked."""
+        places = bad.nonzero()[:1].tolist()
+        if not places:
+            return None
+        row, token = places[0]
+        return _Fault(
+            f"the outputs of the model {phase} are not finite at token {token + 1} of {_named(batch, [row])}",
+            hint="its activations may exceed 65,504, the range of fp16: use `plan.compute_dtype=fp32`"
+            if self.role.compute_dtype == "fp16"
+            else "its weights hold NaN or infinity, or lead to them: use an earlier checkpoint or another model",
+        )
 
     def _update(
         self, batch: Batch, *, loss: LossFunction[Outputs], compute: Callable[[TokenMatrix], Outputs]
@@ -201,13 +214,17 @@ class TrainEngine:
             return step.skip()
         attempt = partial(self._forward_backward, batch, totals, loss, compute)
         restore_random_state = random_state(self.role.device)
+
+        def culprits() -> str:
+            restore_random_state()
+            return self._rows_of_bad_gradient(batch, attempt)
+
         self.model.train()
         try:
             while True:
                 done = self._within_memory(batch.sequence_lengths(), attempt, groups=batch.groups.tolist())
-                if not step.scaler.enabled:  # in fp16 a few mini-batches may overflow: the step counts them
-                    self._check_finite(batch, done.bad_row, phase="in the update")
-                taken = step.step(loss_is_finite=done.loss_is_finite)
+                self._stop_at_fault(done.fault)
+                taken = step.step(culprits=culprits)
                 if taken is not None:
                     break
                 restore_random_state()
@@ -235,8 +252,8 @@ class TrainEngine:
         scale = self._trained().scaler.scale
         self._trained().zero_grad()
         parts: list[Metrics] = []
-        loss_sum = torch.zeros((), device=self.role.device)
-        bad_rows = torch.zeros(len(batch), dtype=torch.bool, device=self.role.device)
+        losses: list[Tensor] = []
+        bad = torch.zeros_like(batch.response_mask, device=self.role.device)
         for rows, micro_batch in self._select(batch, micro_batches):
             with autocast_for(self.role):
                 outputs = compute(self._matrix(micro_batch))
@@ -246,17 +263,34 @@ class TrainEngine:
                 continue
             micro_batch = on_device(micro_batch, self.role.device)
             numbers = outputs if isinstance(outputs, Tensor) else outputs.logprobs
-            bad_rows[rows] = (~numbers.detach().isfinite() & micro_batch.response_mask).any(1)
+            bad[rows, : numbers.shape[1]] = ~numbers.detach().isfinite() & micro_batch.response_mask
             value, metrics = loss(micro_batch, outputs, totals)
             (value * scale).backward()
-            loss_sum += value.detach()
+            losses.append(value.detach().float())
             parts.append({name: part.detach() if isinstance(part, Tensor) else part for name, part in metrics.items()})
-        return _Pass(
-            metrics=_merged(parts),
-            num_micro_batches=len(micro_batches),
-            loss_is_finite=bool(loss_sum.isfinite()),
-            bad_row=int(bad_rows.int().argmax()) if bool(bad_rows.any()) else None,
-        )
+        fault = self._fault(batch, bad, phase="in the update")
+        if fault is None and losses and not bool(torch.stack(losses).isfinite().all()):
+            computed = zip(filter(None, micro_batches), losses, strict=True)
+            rows = next(rows for rows, value in computed if not value.isfinite())
+            fault = _Fault(
+                f"the loss in the update is not finite for {_named(batch, rows)}, and the outputs of the model are",
+                hint="look at the rewards and advantages of these rows",
+            )
+        return _Pass(metrics=_merged(parts), num_micro_batches=len(micro_batches), fault=fault)
+
+    def _rows_of_bad_gradient(self, batch: Batch, attempt: Callable[[MicroBatches], _Pass]) -> str:
+        """The rows of the first micro-batch whose gradient is not finite, on the first rank that has one."""
+
+        def search(micro_batches: MicroBatches) -> str | None:
+            found = None
+            for rows in micro_batches:
+                attempt([rows])
+                if rows and found is None and not self._trained().gradient_is_finite():
+                    found = _named(batch, rows)
+            return found
+
+        found = self._within_memory(batch.sequence_lengths(), search, groups=batch.groups.tolist())
+        return next((rows for rows in self.ranks.gather(found) if rows is not None), "the sum over all rows")
 
     def _select(self, batch: Batch, micro_batches: MicroBatches) -> Iterator[tuple[list[int], Batch]]:
         """Row numbers and rows of each micro-batch; a filler for one without rows."""
@@ -324,6 +358,13 @@ class TrainEngine:
     def _trained(self) -> OptimizerStep:
         assert self.step is not None, f"`{self.role.role}` is frozen"
         return self.step
+
+
+def _named(batch: Batch, rows: Sequence[int]) -> str:
+    """Rows of a batch by their numbers in the data, or by their place in the batch: `row 4`, `rows 4, 7`."""
+    numbers = sorted(set(rows if batch.rows is None else batch.rows[list(rows)].tolist()))
+    noun = "row" if batch.rows is not None else "response"
+    return f"{noun}{'' if len(numbers) == 1 else 's'} {', '.join(map(str, numbers))}"
 
 
 def random_state(device: str) -> Callable[[], None]:

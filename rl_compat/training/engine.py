@@ -71,8 +71,9 @@ class PolicyEngine(TrainEngine):
         """One optimizer step over the mini-batch. The loss sees `TokenOutputs` of each micro-batch.
 
         Returns the summed metrics of the loss with `grad_norm`, `lr`, `skipped_steps` and `num_micro_batches`; a
-        skipped step returns `lr` and `skipped_steps` only. Raises RLCompatError after five gradients in a row that are
-        not finite, for one that overflows at the lowest loss scale, and for a sequence that does not fit in memory.
+        skipped step returns `lr` and `skipped_steps` only. Raises NotFiniteError for outputs or a loss that are not
+        finite, after five gradients in a row that are not, and for one that overflows at the lowest loss scale, and
+        RLCompatError for a sequence that does not fit in memory.
         """
 
         def compute(matrix: TokenMatrix) -> TokenOutputs:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -66,30 +67,32 @@ class OptimizerStep:
         """The metrics of a mini-batch without a step. The learning-rate schedule does not advance."""
         return {"lr": self.settings.lr_at(self.num_updates), "skipped_steps": 1.0}
 
-    def step(self, *, loss_is_finite: bool = True) -> dict[str, float] | None:
+    def step(self, *, culprits: Callable[[], str]) -> dict[str, float] | None:
         """Update the weights and free the gradients; returns the metrics of the step.
 
         If a gradient is not finite on one rank, nothing changes on any rank. The result None means that the gradient
-        overflowed and the loss scale was halved: compute the same mini-batch again. A step whose loss is not finite
-        is skipped, since no scale helps. Raises RLCompatError when the gradient overflows at the lowest loss scale,
-        after MAX_SKIPS_IN_A_ROW skipped steps, and when the optimizer states do not fit.
+        overflowed and the loss scale was halved: compute the same mini-batch again. Raises RLCompatError when the
+        gradient overflows at the lowest loss scale and after MAX_SKIPS_IN_A_ROW skipped steps, with the rows that
+        `culprits` finds, and when the optimizer states do not fit.
         """
         scale = self.scaler.scale
         self._sum_over_ranks()
         grad_norm = self._unscale_and_clip()
         overflowed = self.ranks.any(not math.isfinite(grad_norm))
-        can_repeat = self.scaler.enabled and not self.ranks.any(not loss_is_finite)
         if not overflowed:
             rate = self.settings.lr_at(self.num_updates)
             self._apply(rate)
             self.num_updates += 1
         self.zero_grad()
-        if overflowed and can_repeat and not self.scaler.can_lower:
-            raise self._not_finite(f"the gradient overflows at the lowest loss scale, {scale:g}")
+        if overflowed and self.scaler.enabled and not self.scaler.can_lower:
+            raise self._not_finite(f"the gradient overflows at the lowest loss scale, {scale:g}", culprits)
         self.scaler.update(overflowed=overflowed)
-        if overflowed and can_repeat:
+        if overflowed and self.scaler.enabled:
             return None
-        self._count(skipped=overflowed)
+        self.skips_in_a_row = self.skips_in_a_row + 1 if overflowed else 0
+        if self.skips_in_a_row >= MAX_SKIPS_IN_A_ROW:
+            count = self.skips_in_a_row
+            raise self._not_finite(f"{count} optimizer steps in a row had a gradient that is not finite", culprits)
         scaled = {"loss_scale": scale} if self.scaler.enabled else {}
         return scaled | (self.skip() if overflowed else {"lr": rate, "skipped_steps": 0.0, "grad_norm": grad_norm})
 
@@ -105,6 +108,9 @@ class OptimizerStep:
                 parameter.grad = self.ranks.sum(
                     torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
                 )
+
+    def gradient_is_finite(self) -> bool:
+        return all(bool(p.grad.isfinite().all()) for p in self.parameters.values() if p.grad is not None)
 
     def _unscale_and_clip(self) -> float:
         """The norm of the gradient before it is clipped."""
@@ -126,15 +132,12 @@ class OptimizerStep:
                 hint="use `optimizer.name=adamw8bit`, `plan.offload_optimizer=true` or `model.lora_rank=16`",
             )
 
-    def _count(self, *, skipped: bool) -> None:
-        self.skips_in_a_row = self.skips_in_a_row + 1 if skipped else 0
-        if self.skips_in_a_row >= MAX_SKIPS_IN_A_ROW:
-            raise self._not_finite(f"{self.skips_in_a_row} optimizer steps in a row had a gradient that is not finite")
-
-    def _not_finite(self, fact: str) -> NotFiniteError:
+    def _not_finite(self, fact: str, culprits: Callable[[], str]) -> NotFiniteError:
+        rows = culprits()
+        self.zero_grad()
         remedy = "`plan.compute_dtype=fp32` or a" if self.role.compute_dtype == "fp16" else "a"
         return NotFiniteError(
-            f"`{self.role.role}` in `{self.role.compute_dtype}`: {fact}",
+            f"`{self.role.role}` in `{self.role.compute_dtype}`: {fact}; it comes from {rows}",
             hint=f"use {remedy} smaller learning rate; the weights are unchanged",
         )
 

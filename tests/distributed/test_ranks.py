@@ -12,6 +12,7 @@ from rl_compat.distributed.ranks import Solo
 from rl_compat.training.step import LOWEST_SCALE
 
 TOLERANCE = 1e-5
+STOPPED = ("nothing fits on one rank", "infinite loss on one rank")
 LOCAL_METRICS = ("num_micro_batches", "loss_scale")
 
 
@@ -30,7 +31,7 @@ def comparable(step: dict[str, float]) -> dict[str, float]:
     return {name: value for name, value in step.items() if not name.endswith(LOCAL_METRICS)}
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case != "nothing fits on one rank"])
+@pytest.mark.parametrize("case", [case for case in CASES if case not in STOPPED])
 def test_two_ranks_train_as_one_process_does(case: str, found: list[dict[str, Found]], llama_folder: Path) -> None:
     alone = CASES[case](llama_folder, Solo())
     for rank in found:
@@ -57,11 +58,19 @@ def test_an_overflow_on_one_rank_lowers_the_scale_of_both(found: list[dict[str, 
     assert [step["skipped_steps"] for step in one.steps] == [0, 0, 0]
 
 
-def test_an_infinite_loss_on_one_rank_skips_the_step_on_both(found: list[dict[str, Found]]) -> None:
-    for rank in found:
-        steps = rank["infinite loss on one rank"].steps
-        assert [step["skipped_steps"] for step in steps] == [1, 0, 0]
-        assert steps[0]["lr"] == steps[1]["lr"]
+def test_an_infinite_loss_on_one_rank_stops_both_with_its_row(found: list[dict[str, Found]]) -> None:
+    one, other = (rank["infinite loss on one rank"].extra["error"] for rank in found)
+    assert one == other
+    assert " row 5," in one
+
+
+def test_a_gradient_that_is_not_finite_on_one_rank_skips_the_step_on_both(found: list[dict[str, Found]]) -> None:
+    one, other = (rank["infinite gradient on one rank"] for rank in found)
+    for case in (one, other):
+        assert [step["skipped_steps"] for step in case.steps] == [1, 0, 0]
+        assert case.steps[0]["lr"] == case.steps[1]["lr"]
+    assert one.extra["error"] == other.extra["error"]
+    assert one.extra["error"].endswith(" row 5")
 
 
 def test_out_of_memory_on_one_rank_repeats_the_step_on_both(found: list[dict[str, Found]]) -> None:

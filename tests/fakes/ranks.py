@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -22,11 +22,13 @@ from rl_compat.config.types import AlgorithmConfig
 from rl_compat.data.encode.conversations import Example
 from rl_compat.data.encode.items import Item, ItemBatch, item_batch
 from rl_compat.distributed.ranks import ProcessGroupRanks, Ranks
-from rl_compat.errors import RLCompatError
+from rl_compat.errors import NotFiniteError, RLCompatError
 from rl_compat.objectives.offline import objective_of
 from rl_compat.training.base import TrainEngine
 from rl_compat.training.engine import PolicyEngine
 from rl_compat.training.optimizers import OptimizerSettings
+from rl_compat.training.step import MAX_SKIPS_IN_A_ROW
+from rl_compat.training.types import BatchTotals, TokenOutputs
 from rl_compat.workers.critic import CriticSettings, CriticWorker
 from rl_compat.workers.learner import LearnerSettings, LearnerWorker
 from rl_compat.workers.mini_batches import over_ranks, own_share
@@ -169,17 +171,38 @@ def overflow(folder: Path, ranks: Ranks) -> Found:
     )
 
 
-def not_finite(folder: Path, ranks: Ranks) -> Found:
-    """fp32: the loss of one row is infinite in the first step."""
-    policy = engine(folder, ranks)
-    batch = ragged()
-    broken = batch.with_(advantages=torch.where(batch.groups[:, None] == 2, torch.inf, batch.advantages))
+def infinite_loss(folder: Path, ranks: Ranks) -> Found:
+    """fp32: the loss of row 5 is infinite."""
+    policy = engine(folder, ranks, micro_batch_size=1)
+    batch = ragged().with_(rows=torch.arange(len(RAGGED)))
+    assert batch.rows is not None
+    broken = batch.with_(advantages=torch.where(batch.rows[:, None] == 5, torch.inf, batch.advantages))
+    share = own_share(broken, ranks)
+    try:
+        return _run(policy, lambda step: policy.update(share, loss=token_mean_loss, temperature=1.0), 1)
+    except NotFiniteError as error:
+        return Found([], {}, {}, {"error": error.message})
+
+
+def infinite_gradient(folder: Path, ranks: Ranks) -> Found:
+    """fp32: the gradient of row 5 is not finite in the first step, and then until the engine stops."""
+    policy = engine(folder, ranks, micro_batch_size=1)
+    share = own_share(ragged().with_(rows=torch.arange(len(RAGGED))), ranks)
+
+    def broken(batch: Batch, outputs: TokenOutputs, totals: BatchTotals) -> tuple[Tensor, dict[str, Tensor]]:
+        assert batch.rows is not None
+        loss, metrics = token_mean_loss(batch, outputs, totals)
+        return loss + (outputs.logprobs * 0.0)[batch.rows == 5].sum().abs().sqrt(), metrics
 
     def update(step: int) -> dict[str, float]:
-        share = own_share(batch if step else broken, ranks)
-        return policy.update(share, loss=token_mean_loss, temperature=1.0)
+        return policy.update(share, loss=token_mean_loss if step in (1, 2) else broken, temperature=1.0)
 
-    return _run(policy, update, 3)
+    found = _run(policy, update, 3)
+    try:
+        _run(policy, lambda step: update(step + 3), MAX_SKIPS_IN_A_ROW)
+    except NotFiniteError as error:
+        return replace(found, extra=found.extra | {"error": error.message})
+    return found
 
 
 def out_of_memory(folder: Path, ranks: Ranks, *, fits: int = 2) -> Found:
@@ -229,7 +252,8 @@ CASES: Mapping[str, Callable[[Path, Ranks], Found]] = {
     "sft, packed": lambda folder, ranks: learner(folder, ranks, algorithm="sft", kind="labels", pack_tokens=16),
     "reward model": lambda folder, ranks: learner(folder, ranks, algorithm="reward_model", kind="pairs"),
     "fp16 overflow on one rank": overflow,
-    "infinite loss on one rank": not_finite,
+    "infinite loss on one rank": infinite_loss,
+    "infinite gradient on one rank": infinite_gradient,
     "out of memory on one rank": out_of_memory,
     "nothing fits on one rank": lambda folder, ranks: out_of_memory(folder, ranks, fits=0),
     "nothing to learn": nothing_to_learn,
