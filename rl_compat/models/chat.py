@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from copy import deepcopy
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -83,8 +87,24 @@ class ChatEncoder:
     def render(self, messages: Messages, *, opens_response: bool, tools: ToolList = ()) -> str:
         """The text of messages; with `opens_response`, followed by the template's start of a response.
 
-        Raises ModelError if the template rejects the messages.
+        The arguments of calls are objects, or JSON text where the template fails on objects or writes them as Python
+        does. Raises ModelError if the template rejects the messages.
         """
+        apply = partial(self._apply, opens_response=opens_response, tools=tools)
+        if not any(turn.get("tool_calls") for turn in messages):
+            return apply(messages)
+        as_objects, objects = _with_arguments(messages, _object)
+        as_text, _ = _with_arguments(messages, _json)
+        try:
+            text = apply(as_objects)
+        except ModelError as refusal:
+            try:
+                return apply(as_text)
+            except ModelError:
+                raise refusal from None
+        return apply(as_text) if any(given and str(given) in text for given in objects) else text
+
+    def _apply(self, messages: Messages, *, opens_response: bool, tools: ToolList) -> str:
         from jinja2 import TemplateError
 
         try:
@@ -121,6 +141,27 @@ class ChatEncoder:
 
 def _messages(prompt: str | Messages) -> list[dict[str, Any]]:
     return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else [dict(m) for m in prompt]
+
+
+def _with_arguments(messages: Messages, form: Callable[[Any], Any]) -> tuple[Messages, list[Any]]:
+    """Messages with the arguments of their calls in another form, and these arguments."""
+    found, arguments = deepcopy(list(messages)), []
+    for turn in found:
+        for call in turn.get("tool_calls") or ():
+            function = call.get("function", call)
+            function["arguments"] = form(function.get("arguments") or {})
+            arguments.append(function["arguments"])
+    return found, arguments
+
+
+def _object(arguments: Any) -> Any:
+    with suppress(TypeError, ValueError):
+        return json.loads(arguments)
+    return arguments
+
+
+def _json(arguments: Any) -> str:
+    return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
 
 
 def _default_prefix(tokenizer: Any) -> str:

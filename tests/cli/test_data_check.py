@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.facts import facts
 from fakes.models import character_tokenizer, save_random_model
 
 from rl_compat.cli.app import run_command
@@ -106,6 +107,22 @@ def test_template_problems_are_named_by_what_the_template_says(
     errors = [item["what"] for item in shown["files"][0]["problems"] if item["kind"] == "template-error"]
     assert any("System role not supported" in what for what in errors)
     assert any("roles must alternate" in what for what in errors)
+
+
+def test_a_field_that_the_template_does_not_write_is_a_note_with_its_rows(check: Check, tmp_path: Path) -> None:
+    named = user("a") | {"name": "Ann", "weight": 1}
+    rows = [GSM8K | {"prompt": prompt} for prompt in ([named], [user("b")], [user("c"), named])]
+    path = jsonl(tmp_path / "a.jsonl", *rows)
+    template = tmp_path / "names.jinja"
+    code, shown = check(path)
+    fields = [item for item in shown["files"][0]["problems"] if item["kind"] == "template-drops-field"]
+    assert code == 0
+    assert [facts(item["what"]) for item in fields] == [{"name", "user"}, {"weight", "user"}]
+    assert [item["rows"] for item in fields] == [[0, 2], [0, 2]]
+    template.write_text("{% for m in messages %}{{ m['name'] or '' }}:{{ m['content'] }};{% endfor %}")
+    _, shown = check(path, f"model.chat_template={template}")
+    fields = [item for item in shown["files"][0]["problems"] if item["kind"] == "template-drops-field"]
+    assert [(facts(item["what"]), item["rows"]) for item in fields] == [({"weight", "user"}, [0, 2])]
 
 
 def test_a_begin_token_that_comes_twice_is_flagged(check: Check, tmp_path: Path) -> None:

@@ -10,12 +10,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from rl_compat.data.check.findings import NUM_NAMED, DataProblem, FileReport, Findings, lengths_of
-from rl_compat.data.check.oddities import of_text, of_turns
+from rl_compat.data.check.oddities import of_fields, of_text, of_turns
 from rl_compat.data.encode.items import Encoding, ItemEncoder
-from rl_compat.data.encode.prompts import EncodingError, encode_row
+from rl_compat.data.encode.prompts import EncodingError, Render, encode_row
 from rl_compat.data.form.columns import Record
 from rl_compat.data.form.conversion import CONVERTERS
-from rl_compat.data.form.rows import LabelledRow, PreferenceRow, PromptRow, SupervisedRow, Text
+from rl_compat.data.form.rows import (
+    LabelledRow,
+    PreferenceRow,
+    PromptRow,
+    SupervisedRow,
+    Text,
+    prompt_messages,
+    response_messages,
+)
 from rl_compat.data.form.turns import Unusable
 from rl_compat.data.read.reading import Reading, open_rows
 from rl_compat.data.read.records import Records
@@ -147,10 +155,17 @@ class FileCheck:
             )
 
     def _look_at_text(self, row: AnyRow) -> None:
-        """Oddities of the text that the template makes of the prompt."""
+        """Oddities of the text that the template makes of the row."""
+        opens = isinstance(row, PromptRow)
+        chat = self._tools.encoding.chat
+        render: Render = lambda turns, tools: chat.render(turns, opens_response=opens, tools=tools)  # noqa: E731
+        before = prompt_messages(row.prompt)
+        conversations = [[*before, *response_messages(response)] for response in _responses(row)] or [before]
+        for kind, what, spoils in {odd: 0 for turns in conversations for odd in of_fields(turns, render, row.tools)}:
+            self._findings.add(row.row, kind, what, spoils=spoils)
         if row.prompt == "":
             return
-        text, token_ids = self._tools.encoding.chat.encode(row.prompt, row.tools)
+        text, token_ids = chat.encode(row.prompt, row.tools)
         odd = of_text(row.prompt, text, token_ids, begin=self._tools.begin, special=self._tools.special)
         for kind, what, spoils in odd:
             self._findings.add(row.row, kind, what, spoils=spoils)

@@ -1,4 +1,4 @@
-"""Oddities of one prompt: the order of its turns, text that the template drops, special tokens in its text."""
+"""Oddities of one row: the order of its turns, text and fields that the template drops, special tokens in its text."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
-from rl_compat.data.form.rows import Text, prompt_messages
+from rl_compat.data.encode.prompts import Render, rendered
+from rl_compat.data.form.rows import ChatMessages, Text, ToolSchemas, prompt_messages
 from rl_compat.data.form.turns import says_something
 
 Oddity = tuple[str, str, bool]
@@ -44,6 +45,17 @@ def of_text(
     written = next((token for content in contents for token in special if token in content), None)
     if written is not None:
         yield "special-token", f"the text contains the special token `{written}`, which is encoded as that token", False
+
+
+def of_fields(messages: ChatMessages, render: Render, tools: ToolSchemas) -> Iterator[Oddity]:
+    """Fields such as `name` that the template writes on no turn of a role."""
+    read = ("role", "content", "tool_calls")
+    fields = sorted({(str(message["role"]), key) for message in messages for key in message if key not in read})
+    text = rendered(render, messages, tools) if fields else None
+    for role, key in fields:
+        without = [{k: v for k, v in turn.items() if k != key or turn["role"] != role} for turn in messages]
+        if text is not None and rendered(render, without, tools) == text:
+            yield "template-drops-field", f"the template does not write the `{key}` of a `{role}` turn", False
 
 
 def _text(message: dict[str, Any]) -> str:

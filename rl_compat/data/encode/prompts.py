@@ -36,12 +36,12 @@ Render = Callable[[ChatMessages, ToolSchemas], str]
 
 def check_dropped(text: str, render: Render, messages: ChatMessages, tools: ToolSchemas) -> None:
     """Raise EncodingError where the template dropped a part of the messages from the text that it made of them."""
-    if tools and _rendered(render, messages, ()) == text:
+    if tools and rendered(render, messages, ()) == text:
         raise EncodingError("template-drops", "the template drops the tools", hint=DROPPED)
     for number, key in _parts_to_check(text, messages):
         message = messages[number]
         emptied = {**message, key: ""} if key == "content" else {k: v for k, v in message.items() if k != key}
-        if _rendered(render, [*messages[:number], emptied, *messages[number + 1 :]], tools) == text:
+        if rendered(render, [*messages[:number], emptied, *messages[number + 1 :]], tools) == text:
             what = f"the template drops the {key} of turn {number} (`{message['role']}`)"
             raise EncodingError("template-drops", what, hint=DROPPED)
 
@@ -57,7 +57,8 @@ def _parts_to_check(text: str, messages: ChatMessages) -> list[tuple[int, str]]:
     return [(number, key) for number, message in enumerate(messages) for key in keys if message.get(key)]
 
 
-def _rendered(render: Render, messages: ChatMessages, tools: ToolSchemas) -> str | None:
+def rendered(render: Render, messages: ChatMessages, tools: ToolSchemas) -> str | None:
+    """The text of the messages, None where the template refuses them."""
     try:
         return render(messages, tools)
     except RLCompatError:

@@ -26,6 +26,13 @@ DROPS = {
     "`tool`": WRITES_ALL.replace("in messages", "in messages if m['role'] != 'tool'"),
     "`system`": WRITES_ALL.replace("in messages", "in messages if m['role'] != 'system'"),
 }
+ARGUMENTS = "c['function']['arguments']"
+WANTS_TEXT = WRITES_ALL.replace(f"{{{{ {ARGUMENTS}['a'] }}}}", f"{{{{ '<' + {ARGUMENTS} + '>' }}}}")
+PRINTS = WRITES_ALL.replace(f"{ARGUMENTS}['a']", ARGUMENTS)
+WANTS_OBJECT = WRITES_ALL.replace(f"{ARGUMENTS}['a']", f"{ARGUMENTS} | tojson")
+ITERATES = WRITES_ALL.replace(
+    f"{{{{ {ARGUMENTS}['a'] }}}}", f"{{% for k, v in {ARGUMENTS}.items() %}}{{{{ k }}}}={{{{ v }}}}{{% endfor %}}"
+)
 TOOLS: ToolSchemas = ({"type": "function", "function": {"name": "add"}},)
 CALLED = {
     "role": "assistant",
@@ -83,3 +90,35 @@ def test_only_the_turns_of_the_policy_are_learned_around_calls() -> None:
     pairs = list(zip(example.response_ids, example.learned, strict=True))
     assert decode([token for token, learned in pairs if learned]) == "(add3)<|end|>7.<|end|>"
     assert decode([token for token, learned in pairs if not learned]) == "<|tool|>7<|end|><|assistant|>"
+
+
+@pytest.mark.parametrize(
+    ("template", "written"),
+    [
+        (WANTS_TEXT, '<{"city": "Bern", "a": 3}>'),
+        (PRINTS, '{"city": "Bern", "a": 3}'),
+        (WANTS_OBJECT, '{"city": "Bern", "a": 3}'),
+        (ITERATES, "city=Berna=3"),
+    ],
+)
+@pytest.mark.parametrize("algorithm", ["grpo", "sft", "dpo"])
+def test_the_arguments_of_a_call_have_the_type_that_the_template_takes(
+    template: str, written: str, algorithm: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    function = {"name": "add", "arguments": {"city": "Bern", "a": 3}}
+    monkeypatch.setitem(CALLED, "tool_calls", [{"type": "function", "function": function}])
+    for text in texts(algorithm, template):
+        assert f"(add{written})" in text
+    assert function["arguments"] == {"city": "Bern", "a": 3}
+
+
+@pytest.mark.parametrize("template", [WANTS_TEXT, PRINTS, WANTS_OBJECT])
+def test_arguments_given_as_text_and_as_an_object_render_alike(template: str) -> None:
+    chat = encoding(template).chat
+
+    def rendered(arguments: Any) -> str:
+        call = {"type": "function", "function": {"name": "add", "arguments": arguments}}
+        return chat.encode([*BEFORE, {"role": "assistant", "content": "", "tool_calls": [call]}])[0]
+
+    assert rendered({"a": 3}) == rendered('{"a": 3}')
+    assert '{"a": 3}' in rendered('{"a": 3}')
