@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import astuple, dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Literal
+from typing import Any, Literal
 
 from rl_compat.capability.devices import has_tensor_cores
 from rl_compat.errors import ConfigError, HardwareError, did_you_mean
@@ -61,9 +61,12 @@ class Profile:
 
 
 def parse_profile(name: str, text: str) -> Profile:
-    """A profile from its TOML. Raises ConfigError, naming the file and the key or value that is wrong."""
+    """A profile from its TOML, on top of the one that it is `like`.
+
+    Raises ConfigError, naming the file and the key or value that is wrong.
+    """
     try:
-        table = tomllib.loads(text)
+        table = _read(text)
         match, limits = table.pop("match"), table.pop("limits")
         match |= {key: capability_of(match[key]) for key in ("min_capability", "max_capability") if key in match}
         prefer = {
@@ -75,9 +78,21 @@ def parse_profile(name: str, text: str) -> Profile:
         _check(profile)
     except KeyError as error:
         raise ConfigError(f"profile `{name}.toml`: `{error.args[0]}` is missing") from error
-    except (TypeError, ValueError, ConfigError) as error:
+    except (TypeError, ValueError, OSError, ConfigError) as error:
         raise ConfigError(f"profile `{name}.toml`: {error}") from error
     return profile
+
+
+def _read(text: str) -> dict[str, Any]:
+    own = tomllib.loads(text)
+    like = own.pop("like", None)
+    return own if like is None else _merged(_read(files("rl_compat.profiles").joinpath(f"{like}.toml").read_text()), own)
+
+
+def _merged(base: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    """The tables of both, where `own` has precedence entry by entry."""
+    nested = {key: _merged(base[key], own[key]) for key in base.keys() & own.keys() if isinstance(base[key], dict)}
+    return base | own | nested
 
 
 def _check(profile: Profile) -> None:

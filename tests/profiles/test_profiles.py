@@ -93,6 +93,14 @@ def test_a_shipped_profile_names_only_values_that_exist_and_a_reason_for_each_co
         assert preference.because
 
 
+def test_a_profile_that_is_like_another_changes_only_the_entries_that_it_names() -> None:
+    maxwell, pascal = find_profile("maxwell"), find_profile("pascal")
+    assert maxwell.limits.max_num_seqs == 64
+    assert maxwell.limits.max_prefill_tokens == pascal.limits.max_prefill_tokens
+    assert maxwell.prefer["compute_dtype"].order == pascal.prefer["compute_dtype"].order
+    assert maxwell.prefer["compute_dtype"].because != pascal.prefer["compute_dtype"].because
+
+
 @pytest.mark.parametrize("profile", load_profiles(), ids=lambda profile: profile.name)
 def test_no_profile_below_8_0_prefers_bf16(profile) -> None:
     """A-ENV-03."""
@@ -110,6 +118,7 @@ def test_no_profile_below_8_0_prefers_bf16(profile) -> None:
         ("allocator_factor = 1.13\n", "", "allocator_factor"),
         ('context = "450MiB"\n', "", "`context`"),
         ("[match]", "[match", "line 3"),
+        ("[match]", 'like = "pascl"\n[match]', "pascl.toml"),
         ('min_capability = "6.0"', 'min_capability = "six"', "pascal.toml"),
         ("max_num_seqs = 128", 'max_num_seqs = "many"', "'many'"),
         ("max_num_seqs = 128", "max_num_seqs = 0", "max_num_seqs=0"),
