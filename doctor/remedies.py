@@ -8,7 +8,7 @@ from dataclasses import replace
 from rl_compat.capability.binaries import parse_version
 from rl_compat.doctor.findings import Certainty, Remedy, Step
 from rl_compat.doctor.tables.drivers import install_driver, last_branch
-from rl_compat.doctor.tables.target import known_driver, newest_cuda, suitable_torch, target_of, trainable_cards
+from rl_compat.doctor.tables.target import known_driver, newest_cuda, target_of, trainable_cards
 from rl_compat.doctor.tables.torch import OLDEST_PYTHON, companions, releases
 from rl_compat.doctor.tables.wheels import NoTorchBuildError, TorchInstall
 from rl_compat.hardware.types import Hardware
@@ -62,7 +62,7 @@ def torch_remedies(hardware: Hardware) -> tuple[Remedy, ...]:
         with_oldest = replace(hardware, software=replace(software, python=oldest))
         return other_python(hardware) or (new_python(hardware, oldest), *torch_remedies(with_oldest))
     try:
-        build = suitable_torch(hardware)
+        build = target_of(hardware).builds()[0]
     except NoTorchBuildError as error:
         return _ways_out(hardware, error)
     return (install(hardware, build),)

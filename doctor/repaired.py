@@ -5,15 +5,14 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 
 from rl_compat.doctor.checks.cards.driver import WSL_LIBRARIES
 from rl_compat.doctor.checks.cards.visible_devices import ORDER, VISIBLE, every_gpu, selected
 from rl_compat.doctor.tables.rows import newest_known, pinned_libraries, required, satisfies
-from rl_compat.doctor.tables.target import suitable_torch, target_of
+from rl_compat.doctor.tables.target import target_of
 from rl_compat.doctor.tables.torch import cuda_of, releases, variants
-from rl_compat.doctor.tables.wheels import NoTorchBuildError, TorchInstall
+from rl_compat.doctor.tables.wheels import TorchInstall
 from rl_compat.hardware.gpu.catalogue import emulated_hardware, read_table
 from rl_compat.hardware.types import Device, Hardware, Software, TorchBuild
 
@@ -39,8 +38,8 @@ def after(hardware: Hardware, commands: Sequence[str]) -> Hardware:
                 hardware = _with_variables(hardware, dict.fromkeys(names))
             case ["scripts/quickstart.sh"]:
                 hardware = _with_project(_in_environment(hardware, ".venv", hardware.software.python))
-                with suppress(NoTorchBuildError):
-                    hardware = with_torch(hardware, suitable_torch(hardware))
+                build = target_of(hardware).best()
+                hardware = with_torch(hardware, build) if build else hardware
             case [python, "-m", "venv", folder]:
                 version = re.search(r"python(3\.\d+)$", python)
                 hardware = _in_environment(hardware, folder, version.group(1) if version else hardware.software.python)
@@ -162,11 +161,9 @@ def obtainable_torch(hardware: Hardware) -> TorchInstall | None:
     None if no build supports its cards and driver.
     """
     wanted = target_of(hardware)
-    for python in (wanted.python, *wanted.pythons()[:1]):
-        for libc in (wanted.libc, None):
-            with suppress(NoTorchBuildError):
-                return replace(wanted, python=python, libc=libc).builds()[0]
-    return None
+    pythons = (wanted.python, *wanted.pythons()[:1])
+    candidates = (replace(wanted, python=python, libc=libc) for python in pythons for libc in (wanted.libc, None))
+    return next(filter(None, (candidate.best() for candidate in candidates)), None)
 
 
 def with_its_cards(hardware: Hardware) -> Hardware:

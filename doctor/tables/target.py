@@ -9,7 +9,7 @@ from rl_compat.doctor.tables.cards import Card, all_cards
 from rl_compat.doctor.tables.drivers import RESERVED_BY
 from rl_compat.doctor.tables.rows import Capability
 from rl_compat.doctor.tables.torch import OLDEST, cuda_of, driver_of_cuda, releases, variants
-from rl_compat.doctor.tables.wheels import MACHINES, Target, TorchInstall
+from rl_compat.doctor.tables.wheels import MACHINES, Target
 from rl_compat.hardware.gpu.nvml import cuda_version_text
 from rl_compat.hardware.types import Hardware
 
@@ -26,11 +26,6 @@ def target_of(hardware: Hardware) -> Target:
         machine=processor,
         libc=hardware.host.libc,
     )
-
-
-def suitable_torch(hardware: Hardware) -> TorchInstall:
-    """The best published build for the machine. Raises NoTorchBuildError if there is none."""
-    return target_of(hardware).builds()[0]
 
 
 def known_driver(hardware: Hardware) -> str | None:

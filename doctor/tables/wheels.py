@@ -102,15 +102,20 @@ class Target:
                 return tuple(replace(build, left_out=others) for build in alone)
         raise _refusal(replace(self, cards=cards))
 
+    def best(self) -> TorchInstall | None:
+        """The best published build that fits; None if there is none."""
+        try:
+            return self.builds()[0]
+        except NoTorchBuildError:
+            return None
+
     def pythons(self) -> tuple[str, ...]:
         """The Pythons with the newest build that fits the cards and the driver, oldest first; may be empty."""
         found: dict[Version, list[str]] = {}
         for python in listed_pythons():
-            try:
-                build = replace(self, python=python).builds()[0]
-            except NoTorchBuildError:
-                continue
-            found.setdefault(parse_version(build.version), []).append(python)
+            build = replace(self, python=python).best()
+            if build is not None:
+                found.setdefault(parse_version(build.version), []).append(python)
         return tuple(found[max(found)]) if found else ()
 
 
@@ -160,13 +165,8 @@ def _cpu_builds(target: Target) -> tuple[TorchInstall, ...]:
 
 def _refusal(target: Target) -> NoTorchBuildError:
     """The first of C library, Python, card and driver that no listed build supports; the cards are in order."""
-    if target.libc is not None:
-        try:
-            replace(target, libc=None).builds()
-        except NoTorchBuildError:
-            pass
-        else:
-            return _refused_libc(target)
+    if target.libc is not None and replace(target, libc=None).best() is not None:
+        return _refused_libc(target)
     if not releases(target.python):
         return _refused_python(target)
     serving = {card: _builds_with_code(target.machine, card) for card in target.cards}

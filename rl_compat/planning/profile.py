@@ -86,7 +86,9 @@ def parse_profile(name: str, text: str) -> Profile:
 def _read(text: str) -> dict[str, Any]:
     own = tomllib.loads(text)
     like = own.pop("like", None)
-    return own if like is None else _merged(_read(files("rl_compat.profiles").joinpath(f"{like}.toml").read_text()), own)
+    return (
+        own if like is None else _merged(_read(files("rl_compat.profiles").joinpath(f"{like}.toml").read_text()), own)
+    )
 
 
 def _merged(base: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:

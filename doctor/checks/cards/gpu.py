@@ -143,44 +143,22 @@ def check_pci_cards(hardware: Hardware) -> Iterator[Finding]:
     by_reason: dict[str | None, list[Card]] = {}
     for card in all_cards(hardware):
         by_reason.setdefault(why_unlisted(hardware, card), []).append(card)
-    if "nouveau" in by_reason:
-        yield _nouveau(hardware, by_reason["nouveau"])
-    if "reserved" in by_reason:
-        yield _reserved(hardware, by_reason["reserved"])
+    severity = Severity.WARNING if hardware.devices else Severity.FAILURE
+    if cards := by_reason.get("nouveau"):
+        what = f"{_at_places(cards)} uses the kernel's own driver `{cards[0].kernel_driver}`"
+        yield finding("gpu.nouveau", what, install_driver(hardware, cards), severity=severity)
+    if cards := by_reason.get("reserved"):
+        what = f"{_at_places(cards)} is reserved for a virtual machine (`{cards[0].kernel_driver}`)"
+        release = () if hardware.devices else (remedy("release_from_vfio"),)
+        yield finding("gpu.reserved", what, *release, severity=Severity.OK if hardware.devices else Severity.WARNING)
     withheld = hardware.host.container or hardware.driver.closed_device_nodes
     silent = by_reason.get("silent", []) if hardware.driver.nvml_error is None and not withheld else []
     if "refused" in by_reason or (silent and not any(LOST.search(text) for text in hardware.warnings)):
-        yield _refused(hardware, [*by_reason.get("refused", []), *silent])
-
-
-def _nouveau(hardware: Hardware, cards: list[Card]) -> Finding:
-    return finding(
-        "gpu.nouveau",
-        f"{names(cards)} at {_places(cards)} uses the kernel's own driver `{cards[0].kernel_driver}`",
-        install_driver(hardware, cards),
-        severity=Severity.WARNING if hardware.devices else Severity.FAILURE,
-    )
-
-
-def _reserved(hardware: Hardware, cards: list[Card]) -> Finding:
-    return finding(
-        "gpu.reserved",
-        f"{names(cards)} at {_places(cards)} is reserved for a virtual machine (`{cards[0].kernel_driver}`)",
-        *(() if hardware.devices else (remedy("release_from_vfio"),)),
-        severity=Severity.OK if hardware.devices else Severity.WARNING,
-    )
-
-
-def _refused(hardware: Hardware, cards: list[Card]) -> Finding:
-    version = hardware.driver.module_version or hardware.driver.version
-    space = (remedy("above_4g"),) if any(card.large_bar for card in cards) else ()
-    return finding(
-        "gpu.refused",
-        f"driver {version} is loaded but does not list {names(cards)} at {_places(cards)}",
-        remedy("see_refused"),
-        *space,
-        severity=Severity.WARNING if hardware.devices else Severity.FAILURE,
-    )
+        cards = [*by_reason.get("refused", []), *silent]
+        version = hardware.driver.module_version or hardware.driver.version
+        space = (remedy("above_4g"),) if any(card.large_bar for card in cards) else ()
+        what = f"driver {version} is loaded but does not list {_at_places(cards)}"
+        yield finding("gpu.refused", what, remedy("see_refused"), *space, severity=severity)
 
 
 def _none(hardware: Hardware) -> Finding:
@@ -227,8 +205,8 @@ def _unusable(device: Device) -> bool:
     return device.mig_slices == 0 or device.compute_mode == "prohibited"
 
 
-def _places(cards: list[Card]) -> str:
-    return ", ".join(card.where for card in cards)
+def _at_places(cards: list[Card]) -> str:
+    return f"{names(cards)} at {', '.join(card.where for card in cards)}"
 
 
 def check_device_nodes(hardware: Hardware) -> Iterator[Finding]:
@@ -239,21 +217,14 @@ def check_device_nodes(hardware: Hardware) -> Iterator[Finding]:
         return
     closed = [node for node in driver.closed_device_nodes if NEEDED.fullmatch(node)]
     if closed and (not hardware.devices or UVM in closed):
-        yield _closed(hardware, closed)
+        group = remedy("join_group", files=" ".join(closed))
+        remedies = (remedy("keep_groups"), group) if hardware.host.container else (group,)
+        yield finding("gpu.nodes_closed", f"this process has no permission to open {', '.join(closed)}", *remedies)
     elif _container_without_gpus(hardware):
         yield _not_in_container(hardware)
     elif _not_created(hardware):
         what = "the driver is loaded but the device file `/dev/nvidia0` does not exist"
         yield finding("gpu.no_nodes", what, remedy("create_nodes"))
-
-
-def _closed(hardware: Hardware, closed: list[str]) -> Finding:
-    group = remedy("join_group", files=" ".join(closed))
-    return finding(
-        "gpu.nodes_closed",
-        f"this process has no permission to open {', '.join(closed)}",
-        *((remedy("keep_groups"), group) if hardware.host.container else (group,)),
-    )
 
 
 def _container_without_gpus(hardware: Hardware) -> bool:

@@ -17,9 +17,8 @@ from rl_compat.doctor.findings import Finding, Remedy, Severity, finding, ok, re
 from rl_compat.doctor.remedies import shell, unset
 from rl_compat.doctor.tables.cards import device_ids, names, with_capability
 from rl_compat.doctor.tables.rows import capability_text, is_unknown, library_row, serves
-from rl_compat.doctor.tables.target import suitable_torch, target_of
+from rl_compat.doctor.tables.target import target_of
 from rl_compat.doctor.tables.torch import cuda_of, releases, variants
-from rl_compat.doctor.tables.wheels import NoTorchBuildError, TorchInstall
 from rl_compat.hardware.gpu.catalogue import find_gpu
 from rl_compat.hardware.types import Device, Hardware, Link
 from rl_compat.units import format_bytes
@@ -83,12 +82,14 @@ def _features(hardware: Hardware) -> list[str]:
 
 def _one_build(hardware: Hardware) -> Iterator[Finding]:
     """Whether one build of torch has code for every card."""
-    try:
-        build = suitable_torch(hardware)
-    except NoTorchBuildError:
+    target = target_of(hardware)
+    build = target.best()
+    if build is None:
         return
-    left_out = [device for device in hardware.devices if not _serves(build, device, target_of(hardware).machine)]
-    served = [device for device in hardware.devices if device not in left_out]
+    release = next(row for row in releases() if row["newest"] == build.version)
+    archs, cuda = dict(variants(release, target.machine))[build.variant], cuda_of(build.variant)
+    served = [gpu for gpu in hardware.devices if wheel_supports(archs, gpu.compute_capability, cuda=cuda)]
+    left_out = [device for device in hardware.devices if device not in served]
     label = f"torch {build.version}+{build.variant}"
     if not left_out:
         yield ok("mixed_devices.one_build", f"{label} has code for every card", "tables of torch builds")
@@ -99,17 +100,6 @@ def _one_build(hardware: Hardware) -> Iterator[Finding]:
         *_choose(served, f"hide {names(left_out)} from this environment"),
         affects=device_ids(left_out),
     )
-
-
-def _serves(build: TorchInstall, device: Device, machine: str) -> bool:
-    archs = [
-        listed
-        for release in releases()
-        if release["newest"] == build.version
-        for variant, listed in variants(release, machine)
-        if variant == build.variant
-    ]
-    return any(wheel_supports(listed, device.compute_capability, cuda=cuda_of(build.variant)) for listed in archs)
 
 
 def _weaker_first(devices: Sequence[Device]) -> Iterator[Finding]:

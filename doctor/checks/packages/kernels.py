@@ -29,7 +29,9 @@ def check_attention_packages(hardware: Hardware) -> Iterator[Finding]:
         if name in errors:
             yield _broken(hardware, name, version, errors[name])
     if "triton" in errors:
-        yield _broken_triton(hardware, errors["triton"])
+        version = hardware.software.packages.get("triton")
+        what = f"triton{f' {version}' if version else ''} does not import: {errors['triton']}"
+        yield _wrong_triton(hardware, "triton_does_not_import", what)
     elif _compiles(hardware) and (reasons := against_installed_triton(hardware)):
         yield _wrong_triton(hardware, "triton_mismatch", reasons[0])
     working = {name: version for name, version in installed.items() if name not in errors}
@@ -114,14 +116,8 @@ def _broken(hardware: Hardware, name: str, version: str, error: str) -> Finding:
     )
 
 
-def _broken_triton(hardware: Hardware, error: str) -> Finding:
-    """Not a problem below 7.0, where torch's compiler does not work anyway."""
-    version = hardware.software.packages.get("triton")
-    what = f"triton{f' {version}' if version else ''} does not import: {error}"
-    return _wrong_triton(hardware, "triton_does_not_import", what)
-
-
 def _wrong_triton(hardware: Hardware, case: str, what: str) -> Finding:
+    """Not a problem below 7.0, where torch's compiler does not work anyway."""
     matters = _compiles(hardware)
     return finding(
         f"attention_packages.{case}",

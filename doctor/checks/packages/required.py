@@ -12,9 +12,8 @@ from rl_compat.doctor.findings import Certainty, Finding, Remedy, Severity, find
 from rl_compat.doctor.remedies import PROJECT, pip_install, pip_uninstall, torch_remedies
 from rl_compat.doctor.tables.cards import with_capability
 from rl_compat.doctor.tables.rows import is_unknown, required, satisfies, transformers_row, trap
-from rl_compat.doctor.tables.target import suitable_torch, target_of
+from rl_compat.doctor.tables.target import target_of
 from rl_compat.doctor.tables.torch import index_url, releases
-from rl_compat.doctor.tables.wheels import NoTorchBuildError
 from rl_compat.hardware.gpu.catalogue import capability_of
 from rl_compat.hardware.system.software import recorded_packages
 from rl_compat.hardware.types import Hardware
@@ -181,11 +180,8 @@ def _grouped_attention(hardware: Hardware, version: str) -> Finding | None:
 
 def _newer_torch(hardware: Hardware, least: str) -> tuple[Remedy, ...]:
     """The torch that suits the machine, if it is new enough."""
-    try:
-        build = suitable_torch(hardware)
-    except NoTorchBuildError:
-        return ()
-    return torch_remedies(hardware)[:1] if parse_version(build.version) >= parse_version(least) else ()
+    build = target_of(hardware).best()
+    return torch_remedies(hardware)[:1] if build and parse_version(build.version) >= parse_version(least) else ()
 
 
 def _companions(hardware: Hardware) -> Iterator[Finding]:

@@ -102,7 +102,9 @@ def check_cpu(hardware: Hardware) -> Iterator[Finding]:
     """Cores, threads and vector instructions; most important if the CPU is the device."""
     host = hardware.host
     if host.platform.endswith("x86_64") and host.cpu_features and "avx2" not in host.cpu_features:
-        yield _no_avx2(hardware)
+        severity, affected = (Severity.NOTE, "offload") if hardware.devices else (Severity.WARNING, "training")
+        what = f"{host.cpu_name} has no `avx2`"
+        yield finding("cpu.no_avx2", what, remedy("plain_optimizer"), severity=severity, affects=(affected,))
     else:
         shown = [name for name in SHOWN_FEATURES if name in host.cpu_features]
         known = f" with {', '.join(shown)}" if shown else ""
@@ -110,17 +112,6 @@ def check_cpu(hardware: Hardware) -> Iterator[Finding]:
         yield ok("cpu.usable", what, "/proc/cpuinfo", "affinity", "cgroup")
     if not hardware.devices:
         yield from _threads(hardware)
-
-
-def _no_avx2(hardware: Hardware) -> Finding:
-    on_cpu = not hardware.devices
-    return finding(
-        "cpu.no_avx2",
-        f"{hardware.host.cpu_name} has no `avx2`",
-        remedy("plain_optimizer"),
-        severity=Severity.WARNING if on_cpu else Severity.NOTE,
-        affects=("training",) if on_cpu else ("offload",),
-    )
 
 
 def _threads(hardware: Hardware) -> Iterator[Finding]:
@@ -165,12 +156,7 @@ def check_terminal(hardware: Hardware) -> Iterator[Finding]:
     if is_utf8(encoding):
         yield ok("terminal.utf8", what, "locale")
         return
-    yield finding(
-        "terminal.encoding",
-        what,
-        remedy("utf8_in_python"),
-        remedy("utf8_locale"),
-    )
+    yield finding("terminal.encoding", what, remedy("utf8_in_python"), remedy("utf8_locale"))
 
 
 def is_utf8(encoding: str) -> bool:
@@ -194,13 +180,9 @@ def check_container(hardware: Hardware) -> Iterator[Finding]:
     yield finding(
         "container.ephemeral",
         f"in the writable layer of the container ({host.container}): {paths}",
-        _keep_outside(host),
+        remedy("mount_volume") if host.container == "kubernetes" else run_container(host, "mount_folder"),
         affects=tuple(dict.fromkeys(folder.role for folder in lost)),
     )
-
-
-def _keep_outside(host: Host) -> Remedy:
-    return remedy("mount_volume") if host.container == "kubernetes" else run_container(host, "mount_folder")
 
 
 def run_container(host: Host, id: str, **values: object) -> Remedy:

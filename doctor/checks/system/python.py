@@ -20,7 +20,7 @@ from rl_compat.doctor.remedies import (
 )
 from rl_compat.doctor.tables.target import target_of
 from rl_compat.doctor.tables.torch import OLDEST_PYTHON, needed_glibc, releases
-from rl_compat.doctor.tables.wheels import MACHINES, NoTorchBuildError, Target, TorchInstall, listed_pythons
+from rl_compat.doctor.tables.wheels import MACHINES, NoTorchBuildError, listed_pythons
 from rl_compat.hardware.types import Hardware
 
 KINDS = {"venv": "in a virtual environment", "conda": "in a conda environment", "system": "of the system"}
@@ -78,7 +78,7 @@ def _c_library(hardware: Hardware) -> Finding | None:
     wanted = target_of(hardware)
     if wanted.libc is None or hardware.software.torch is not None:
         return None
-    best, elsewhere = _best(wanted), _best(replace(wanted, libc=None))
+    best, elsewhere = wanted.best(), replace(wanted, libc=None).best()
     if best == elsewhere:
         return None
     needed = needed_glibc(releases()[0]["torch"], "cpu", wanted.machine)
@@ -91,13 +91,6 @@ def _c_library(hardware: Hardware) -> Finding | None:
         why=None if best else "pip finds no torch for this system and reports only `no matching distribution`",
         affects=("installation",) if best else ("installation", "training"),
     )
-
-
-def _best(wanted: Target) -> TorchInstall | None:
-    try:
-        return wanted.builds()[0]
-    except NoTorchBuildError:
-        return None
 
 
 def _environment(hardware: Hardware) -> Finding | None:

@@ -10,9 +10,8 @@ from rl_compat.doctor.findings import Finding, Remedy, Severity, Step, finding, 
 from rl_compat.doctor.remedies import install_torch, newer_system, pip_install, shell, torch_remedies
 from rl_compat.doctor.tables.cards import device_ids, with_capability
 from rl_compat.doctor.tables.rows import first_match, satisfies, transformers_row
-from rl_compat.doctor.tables.target import has_a_build, known_driver, suitable_torch
+from rl_compat.doctor.tables.target import has_a_build, known_driver, target_of
 from rl_compat.doctor.tables.torch import BEYOND, OLDEST, needed_driver
-from rl_compat.doctor.tables.wheels import NoTorchBuildError
 from rl_compat.hardware.types import Device, Hardware, TorchBuild
 
 LONGEST = 300
@@ -129,13 +128,17 @@ def check_architectures(hardware: Hardware) -> Iterator[Finding]:
 
 
 def _without_code(hardware: Hardware, torch: TorchBuild, lacking: list[Device], served: list[Device]) -> Finding:
-    """A failure if `cuda:0`, the default device of a run, is among them."""
+    """A failure if `cuda:0`, the default device of a run, is among them.
+
+    If no build has code for all cards, another torch would only exclude other ones.
+    """
     others = f"; it has code for {with_capability(served)}" if served else ""
     remedies = torch_remedies(hardware)
     if served:
         only = ",".join(device.uuid or str(device.index) for device in served)
         hide = shell(f"use only {with_capability(served)}", f"export CUDA_VISIBLE_DEVICES={only}")
-        remedies = (hide, *remedies) if _no_build_for_all(hardware) else (*remedies, hide)
+        build = target_of(hardware).best()
+        remedies = (hide, *remedies) if build and build.left_out else (*remedies, hide)
     return finding(
         "torch_architectures.some_without_code" if served else "torch_architectures.no_code",
         f"torch {torch.version} for CUDA {torch.cuda} has no code for {with_capability(lacking)}; it has code for "
@@ -144,14 +147,6 @@ def _without_code(hardware: Hardware, torch: TorchBuild, lacking: list[Device], 
         severity=Severity.FAILURE if hardware.devices[0] in lacking else Severity.WARNING,
         affects=device_ids(lacking),
     )
-
-
-def _no_build_for_all(hardware: Hardware) -> bool:
-    """Whether no published build supports all cards, so that another torch would only exclude other ones."""
-    try:
-        return bool(suitable_torch(hardware).left_out)
-    except NoTorchBuildError:
-        return False
 
 
 def _compiles(hardware: Hardware, torch: TorchBuild, devices: list[Device]) -> Finding:
@@ -212,10 +207,6 @@ def _numpy(hardware: Hardware) -> tuple[Remedy, ...]:
     return (upgrade, *torch_remedies(hardware))
 
 
-def _old_cpu(hardware: Hardware) -> tuple[Remedy, ...]:
-    return (remedy("limit_instructions"), *torch_remedies(hardware))
-
-
 def _trace(hardware: Hardware) -> Remedy:
     python = hardware.software.executable or "python"
     return shell("see where it stops", f"{python} -X faulthandler -X importtime -c 'import torch'")
@@ -234,7 +225,7 @@ def _newer_runtime(hardware: Hardware) -> tuple[Remedy, ...]:
 
 REMEDIES: Mapping[str, Callable[[Hardware], tuple[Remedy, ...]]] = {
     "hangs": lambda hardware: (_trace(hardware), *_reinstall(hardware)),
-    "illegal_instruction": _old_cpu,
+    "illegal_instruction": lambda hardware: (remedy("limit_instructions"), *torch_remedies(hardware)),
     "killed": lambda hardware: (remedy("more_memory"),),
     "crashes": lambda hardware: (*_reinstall(hardware), _trace(hardware)),
     "system_too_old": _newer_system,

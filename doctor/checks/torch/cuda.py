@@ -12,9 +12,8 @@ from rl_compat.doctor.findings import Certainty, Finding, Remedy, Severity, Step
 from rl_compat.doctor.remedies import shell, torch_remedies, unset, update_driver
 from rl_compat.doctor.tables.cards import device_ids
 from rl_compat.doctor.tables.rows import Row, first_match
-from rl_compat.doctor.tables.target import known_driver, newest_cuda, suitable_torch
+from rl_compat.doctor.tables.target import known_driver, newest_cuda, target_of
 from rl_compat.doctor.tables.torch import needed_driver
-from rl_compat.doctor.tables.wheels import NoTorchBuildError
 from rl_compat.hardware.types import Hardware, TorchBuild
 
 COMPUTE = "NVIDIA_DRIVER_CAPABILITIES=compute,utility"
@@ -81,18 +80,10 @@ def _too_old(hardware: Hardware, torch: TorchBuild, found: str | None) -> Findin
         "torch_driver.too_old",
         f"{_driver(hardware, found)}, but torch {torch.version} needs CUDA {torch.cuda.partition('.')[0]}.x"
         + (f", that is driver {needed} or newer" if needed else ""),
-        *_older_torch(hardware),
+        *(torch_remedies(hardware) if target_of(hardware).best() else ()),
         *newer,
         affects=device_ids(hardware.devices),
     )
-
-
-def _older_torch(hardware: Hardware) -> tuple[Remedy, ...]:
-    try:
-        suitable_torch(hardware)
-    except NoTorchBuildError:
-        return ()
-    return torch_remedies(hardware)
 
 
 def _driver(hardware: Hardware, found: str | None) -> str:
@@ -219,10 +210,6 @@ def _mps(hardware: Hardware) -> tuple[Remedy, ...]:
     return (remedy("run_without_mps"), start)
 
 
-def _lost(hardware: Hardware) -> tuple[Remedy, ...]:
-    return (_on_the_host(hardware, "read the kernel log about the card, then restart the machine", "sudo dmesg"),)
-
-
 def _look(hardware: Hardware) -> tuple[Remedy, ...]:
     python = hardware.software.executable or "python"
     command = f"{python} -c 'import torch; torch.cuda.init(); print(torch.cuda.device_count())'"
@@ -236,7 +223,9 @@ REMEDIES: Mapping[str, Callable[[Hardware], tuple[Remedy, ...]]] = {
     "mps": _mps,
     "out_of_memory": lambda hardware: (remedy("free_memory"),),
     "unavailable": _shared_mode,
-    "lost": _lost,
+    "lost": lambda hardware: (
+        _on_the_host(hardware, "read the kernel log about the card, then restart the machine", "sudo dmesg"),
+    ),
     "no_library": _no_library,
     "no_device": _no_device,
     "not_initialised": _nodes,
