@@ -124,7 +124,10 @@ def script(fixes: Sequence[Fix], *, brief: bool = False) -> Iterator[str]:
     for fix in fixes:
         where = f"on {fix.elsewhere}: " if fix.elsewhere else ""
         what = fix.remedy.what.partition("; ")[0] if brief and fix.remedy.commands else fix.remedy.what
-        yield from _comment(f"{where}{what}{caution(fix.remedy, '; {}')}")
+        text = f"{where}{what}{caution(fix.remedy, '; {}')}"
+        yield from textwrap.wrap(
+            text, WIDTH, initial_indent="# ", subsequent_indent="# ", break_long_words=False, break_on_hyphens=False
+        )
         for command in fix.remedy.commands:
             yield command if fix.elsewhere is None and can_run(command, fix.remedy) else f"#   {command}"
 
@@ -158,12 +161,6 @@ def _elsewhere(step: Step, hardware: Hardware) -> str | None:
     if hardware.host.wsl and step is Step.DRIVER:
         return "Windows"
     return "the host" if hardware.host.container and step in ON_THE_HOST else None
-
-
-def _comment(text: str) -> list[str]:
-    return textwrap.wrap(
-        text, WIDTH, initial_indent="# ", subsequent_indent="# ", break_long_words=False, break_on_hyphens=False
-    )
 
 
 def refuse_system_python(environment: Mapping[str, str] = os.environ, *, prefix: str = sys.prefix) -> None:

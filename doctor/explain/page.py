@@ -58,10 +58,11 @@ def _explained(explained: Explained, paper: Paper) -> list[str]:
     error = match.error
     name = error.severity
     title = f"{paper.paint(name, MARKS.get(name, DIM))}: {paper.paint(error.title, BOLD)} ({error.component})"
+    sure = error.confidence in ("high", "medium-high")
     return [
         title,
         *_excerpt(match, paper),
-        *paper.wrap(f"{error.cause}{_doubt(error.confidence)}", first="  "),
+        *paper.wrap(f"{error.cause}{'' if sure else f' (confidence of this entry: {error.confidence})'}", first="  "),
         *_here(advice, paper),
         *_remedies(advice, paper),
         *_consequences(explained, paper),
@@ -100,10 +101,6 @@ def _numbered(line: Line, width: int, mark: str, paper: Paper) -> str:
     text = " ".join(line.text.split())
     room = paper.width - width - 6
     return f"  {mark} {line.number:>{width}}  {text if len(text) <= room else text[: room - 1] + '…'}"
-
-
-def _doubt(confidence: str) -> str:
-    return "" if confidence in ("high", "medium-high") else f" (confidence of this entry: {confidence})"
 
 
 def _here(advice: Advice, paper: Paper) -> Iterator[str]:

@@ -37,8 +37,11 @@ def rank(matches: Sequence[ErrorMatch]) -> tuple[Cause, ...]:
     causes = _tree(matches)
     causes.sort(key=lambda cause: cause.match.first)
     episodes = _episodes(causes)
-    order = sorted(range(len(causes)), key=lambda i: (causes[i].severity, episodes[i], *_within(causes[i])))
-    return tuple(causes[i] for i in order)
+    order = sorted(
+        zip(causes, episodes, strict=True),
+        key=lambda one: (one[0].severity, one[1], one[0].match.error.depth, one[0].match.first),
+    )
+    return tuple(cause for cause, _ in order)
 
 
 def explains(cause: ErrorMatch, consequence: ErrorMatch) -> bool:
@@ -84,7 +87,3 @@ def _episodes(causes: Sequence[Cause]) -> list[int]:
         near = index > 0 and cause.match.first - causes[index - 1].match.first <= EPISODE_LINES
         numbers.append(numbers[-1] if near else index)
     return numbers
-
-
-def _within(cause: Cause) -> tuple[int, int]:
-    return cause.match.error.depth, cause.match.first

@@ -11,7 +11,7 @@ import typer
 from rl_compat.cli.common import show_report
 from rl_compat.cli.options import AsJson, new_app
 from rl_compat.cli.render import print_json, print_lines, print_note, print_warning, progress
-from rl_compat.errors import did_you_mean, quoted
+from rl_compat.errors import ConfigError, did_you_mean, quoted
 from rl_compat.units import counted
 
 if TYPE_CHECKING:
@@ -74,7 +74,6 @@ def _read_arguments(
     from rl_compat.config.given import embedded_runs
     from rl_compat.config.load import load_config
     from rl_compat.data.read.reading import BUILTIN_DATASETS
-    from rl_compat.errors import ConfigError
 
     settings = [text for text in arguments if "=" in text and not Path(text).exists()]
     built_in = {
@@ -120,18 +119,15 @@ def _summary(report: FileReport) -> list[str]:
     if report.ground_truths:
         lines.append(f"  ground truth of the first rows: {quoted(text[:60] for text in report.ground_truths)}")
     if any(report.sources):
-        lines.append(
-            "  rows by data source: " + ", ".join(f"`{name}` {count}" for name, count in report.sources.items())
-        )
+        counts = ", ".join(f"`{name}` {count}" for name, count in report.sources.items())
+        lines.append(f"  rows by data source: {counts}")
     return lines
 
 
 def _lines(problem: DataProblem) -> list[str]:
     kind = "problem" if problem.spoils else "note"
-    if problem.others:
-        named = ", ".join(f"{row} (row {other})" for row, other in zip(problem.rows, problem.others, strict=True))
-    else:
-        named = ", ".join(map(str, problem.rows))
+    others = [f" (row {other})" for other in problem.others] or [""] * len(problem.rows)
+    named = ", ".join(f"{row}{other}" for row, other in zip(problem.rows, others, strict=True))
     left = problem.num_rows - len(problem.rows)
     rows = f"{'row' if problem.num_rows == 1 else 'rows'} {named}{f' and {left} more' if left else ''}"
     lines = [f"  {kind}: {problem.what}: {counted(problem.num_rows, 'row')} ({rows})"]
@@ -227,16 +223,12 @@ def _both(folder: Path) -> list[Path]:
 
 def _check_new(*paths: Path, force: bool) -> None:
     """Raise ConfigError if a file exists that would be replaced."""
-    from rl_compat.errors import ConfigError
-
     found = [str(path) for path in paths if path.expanduser().exists()]
     if found and not force:
         raise ConfigError(f"{quoted(found)} exists", hint="name another with `--output`, or replace it with `--force`")
 
 
 def _one_of(option: str, value: str, allowed: tuple[str, ...]) -> None:
-    from rl_compat.errors import ConfigError
-
     if value not in allowed:
         names = " or ".join(f"`{name}`" for name in allowed)
         raise ConfigError(f"`{option}` must be {names}, not `{value}`", hint=did_you_mean(value, allowed))

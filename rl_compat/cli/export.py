@@ -34,5 +34,5 @@ def export(
     folder, step = export_run(run, output, adapter=adapter)
     if as_json:
         print_json({"folder": str(folder), "step": step})
-        return
-    print_lines([f"step {step} written to {folder}"])
+    else:
+        print_lines([f"step {step} written to {folder}"])

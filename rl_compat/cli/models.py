@@ -31,9 +31,10 @@ def models(context: typer.Context, as_json: AsJson = False) -> None:
     if as_json:
         print_json(known)
         return
+    where = [("built in" if m["download_bytes"] is None else "cached" if m["folder"] else "no") for m in known]
     rows = [
-        (m["name"], m["description"], f"{m['num_parameters'] / 1e6:.1f} M", _size(m), m["licence"], _where(m))
-        for m in known
+        (m["name"], m["description"], f"{m['num_parameters'] / 1e6:.1f} M", _size(m), m["licence"], here)
+        for m, here in zip(known, where, strict=True)
     ]
     print_table("", ("name", "model", "parameters", "size", "licence", "here"), rows)
     print_lines(f"{m['name']}: {m['note']}" for m in known if m["note"])
@@ -91,12 +92,6 @@ def _size(model: dict[str, Any]) -> str:
     if model["bytes"] is not None:
         return format_bytes(model["bytes"])
     return f"{format_bytes(model['download_bytes'])} to download"
-
-
-def _where(model: dict[str, Any]) -> str:
-    if model["download_bytes"] is None:
-        return "built in"
-    return "cached" if model["folder"] else "no"
 
 
 def _found(source: ModelSource) -> dict[str, Any]:

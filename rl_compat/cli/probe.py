@@ -14,7 +14,7 @@ from rl_compat.cli.render import print_json, print_lines, print_note, print_tabl
 from rl_compat.errors import UsageError
 from rl_compat.hardware.probe import probe as look
 from rl_compat.hardware.recording import save_recording, to_json
-from rl_compat.hardware.types import Device, Endpoint, Folder, Hardware, Link, PciGpu
+from rl_compat.hardware.types import Device, Endpoint, Folder, Hardware, Host, Link
 from rl_compat.units import format_bytes
 
 app = new_app()
@@ -122,25 +122,32 @@ def _facts(machine: Hardware) -> Iterator[tuple[str, str | None]]:
     host, software, driver = machine.host, machine.software, machine.driver
     yield "GPU", "none that CUDA programs can use" if not machine.devices else None
     if not machine.devices:
-        yield from (("on the PCI bus", _pci_gpu(gpu)) for gpu in machine.pci_gpus or ())
+        for gpu in machine.pci_gpus or ():
+            bound = f"served by `{gpu.kernel_driver}`" if gpu.kernel_driver else "served by no driver"
+            yield "on the PCI bus", f"{gpu.bus_id} 10de:{gpu.device_id}, {bound}"
     yield "driver", _driver(machine)
     yield "NVML", driver.nvml_error if machine.devices or machine.hidden_devices or machine.pci_gpus else None
-    yield "closed to us", _joined(driver.closed_device_nodes)
-    yield "compute mode", _compute_modes(machine)
+    yield "closed to us", ", ".join(driver.closed_device_nodes)
+    special = [device for device in machine.devices if device.compute_mode not in (None, "default")]
+    yield "compute mode", ", ".join(f"cuda:{device.index} {device.compute_mode}" for device in special)
     yield from _links(machine.links)
-    yield "cpu", f"{host.cpu_name}, {host.num_cores} cores usable{_features(host.cpu_features)}"
-    yield "memory", _memory(machine)
-    yield "/dev/shm", _of(host.shm_free_bytes, host.shm_total_bytes)
+    features = f", {' '.join(host.cpu_features)}" if host.cpu_features else ""
+    yield "cpu", f"{host.cpu_name}, {host.num_cores} cores usable{features}"
+    yield "memory", _memory(host)
+    if host.shm_free_bytes is not None and host.shm_total_bytes is not None:
+        yield "/dev/shm", f"{format_bytes(host.shm_free_bytes)} free of {format_bytes(host.shm_total_bytes)}"
     if not host.folders and host.disk_free_bytes is not None:
         yield "disk here", f"{format_bytes(host.disk_free_bytes)} free"
-    yield "system", _system(machine)
+    marks = [", WSL" if host.wsl else "", f", in {host.container}" if host.container else ""]
+    yield "system", f"{host.platform}, kernel {host.kernel}{''.join(marks)}"
     yield "encoding", host.locale_encoding if host.locale_encoding not in (None, "utf-8") else None
     yield "python", _python(machine)
     yield "torch", _torch(machine)
-    yield "bitsandbytes", _bitsandbytes(machine)
+    if version := software.packages.get("bitsandbytes"):
+        yield "bitsandbytes", f"{version}, library: {software.bitsandbytes_library or 'not looked at'}"
     yield from ((name, _package(machine, name)) for name in software.packages if name not in UNNAMED)
-    yield from ((f"{name} in", _joined(folders)) for name, folders in software.locations.items() if len(folders) > 1)
-    yield "before torch's", _joined(software.shadowing_libraries)
+    yield from ((f"{name} in", ", ".join(found)) for name, found in software.locations.items() if len(found) > 1)
+    yield "before torch's", ", ".join(software.shadowing_libraries)
     yield from ((name, value or "(empty)") for name, value in machine.environment.items())
     yield from ((endpoint.role.replace("_", " "), _endpoint(endpoint)) for endpoint in machine.network or ())
 
@@ -156,16 +163,6 @@ def _driver(machine: Hardware) -> str | None:
     return f"{driver.version or 'of unknown version'}{cuda}{module}"
 
 
-def _pci_gpu(gpu: PciGpu) -> str:
-    bound = f"served by `{gpu.kernel_driver}`" if gpu.kernel_driver else "served by no driver"
-    return f"{gpu.bus_id} 10de:{gpu.device_id}, {bound}"
-
-
-def _compute_modes(machine: Hardware) -> str:
-    special = [device for device in machine.devices if device.compute_mode not in (None, "default")]
-    return _joined(f"cuda:{device.index} {device.compute_mode}" for device in special)
-
-
 def _links(links: Iterable[Link]) -> Iterator[tuple[str, str]]:
     """The pairs of devices, grouped by the kind of their link."""
     access = {True: "with peer access", False: "without peer access", None: "peer access unknown"}
@@ -176,16 +173,9 @@ def _links(links: Iterable[Link]) -> Iterator[tuple[str, str]]:
     yield from (("links", f"{kind}: {' '.join(found)}") for kind, found in pairs.items())
 
 
-def _memory(machine: Hardware) -> str:
-    host = machine.host
+def _memory(host: Host) -> str:
     limit = f", limited to {format_bytes(host.ram_limit_bytes)}" if host.ram_limit_bytes < host.ram_total_bytes else ""
     return f"{format_bytes(host.ram_available_bytes)} available of {format_bytes(host.ram_total_bytes)}{limit}"
-
-
-def _system(machine: Hardware) -> str:
-    host = machine.host
-    marks = _joined([*(["WSL"] if host.wsl else []), *([f"in {host.container}"] if host.container else [])])
-    return f"{host.platform}, kernel {host.kernel}{', ' + marks if marks else ''}"
 
 
 def _python(machine: Hardware) -> str:
@@ -193,7 +183,7 @@ def _python(machine: Hardware) -> str:
     kind = {"venv": "virtual environment", "conda": "conda environment", "system": "of the system"}
     parts = [software.python, kind.get(software.environment_kind or ""), software.executable]
     managed = "pip may not install here" if software.externally_managed else None
-    return _joined(part for part in (*parts, managed) if part)
+    return ", ".join(part for part in (*parts, managed) if part)
 
 
 def _torch(machine: Hardware) -> str | None:
@@ -208,12 +198,6 @@ def _torch(machine: Hardware) -> str | None:
     return f"{build.version}, CUDA {build.cuda}, {sees}, code for {' '.join(build.arch_list) or 'unknown'}{took}"
 
 
-def _bitsandbytes(machine: Hardware) -> str | None:
-    version = machine.software.packages.get("bitsandbytes")
-    library = machine.software.bitsandbytes_library
-    return f"{version}, library: {library or 'not looked at'}" if version else None
-
-
 def _package(machine: Hardware, name: str) -> str:
     version, error = machine.software.packages[name], machine.software.import_errors.get(name)
     return f"{version}, does not import: {error}" if error else version
@@ -223,15 +207,3 @@ def _endpoint(endpoint: Endpoint) -> str:
     if not endpoint.reachable:
         return f"{endpoint.url} does not answer: {endpoint.error or 'the reason is not known'}"
     return f"{endpoint.url} answers" + (f" after {endpoint.seconds:.2f} s" if endpoint.seconds is not None else "")
-
-
-def _of(free: int | None, total: int | None) -> str | None:
-    return None if free is None or total is None else f"{format_bytes(free)} free of {format_bytes(total)}"
-
-
-def _features(features: tuple[str, ...]) -> str:
-    return f", {' '.join(features)}" if features else ""
-
-
-def _joined(parts: Iterable[str]) -> str:
-    return ", ".join(parts)

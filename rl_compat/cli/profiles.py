@@ -29,7 +29,7 @@ def profiles(context: typer.Context, as_json: AsJson = False) -> None:
         print_json([as_dictionary(profile) for profile in known])
         return
     rows = [
-        (profile.name, profile.summary, _first(profile, "compute_dtype"), _first(profile, "rollout_engine"))
+        (profile.name, profile.summary, *(profile.prefer[it].order[0] for it in ("compute_dtype", "rollout_engine")))
         for profile in known
     ]
     print_table("profiles", ("name", "for", "training", "rollout"), rows)
@@ -51,7 +51,9 @@ def show(
     rows = [(concern, ", ".join(item.order), item.because) for concern, item in profile.prefer.items()]
     print_table("preferences, first that works", ("concern", "order", "why"), rows)
     print_lines([""])
-    print_table("limits", ("limit", "value"), _limit_rows(profile))
+    limits = asdict(profile.limits).items()
+    values = [(key, format_bytes(value) if key.endswith("_bytes") else str(value)) for key, value in limits]
+    print_table("limits", ("limit", "value"), values)
 
 
 def as_dictionary(profile: Profile) -> dict[str, Any]:
@@ -61,12 +63,3 @@ def as_dictionary(profile: Profile) -> dict[str, Any]:
         pair = values["match"][key]
         values["match"][key] = None if pair is None else f"{pair[0]}.{pair[1]}"
     return values
-
-
-def _first(profile: Profile, concern: str) -> str:
-    return profile.prefer[concern].order[0]
-
-
-def _limit_rows(profile: Profile) -> list[tuple[str, str]]:
-    limits = asdict(profile.limits)
-    return [(key, format_bytes(value) if key.endswith("_bytes") else str(value)) for key, value in limits.items()]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -45,7 +45,7 @@ def settings(words: Words = None, as_json: AsJson = False, markdown: Markdown = 
         raise UsageError(f"there is no setting `{asked}`", hint=suggestion(asked))
     found = [explain(key) for key in keys]
     if as_json:
-        print_json([_as_json(explanation) for explanation in found])
+        print_json([item.as_json() | {"verl": list(verl_keys().get(item.setting.key, ()))} for item in found])
     elif words and words[0] in all_settings():
         _print_one(found[0])
     else:
@@ -71,7 +71,7 @@ def _print_sections() -> None:
 
 
 def _print_one(found: Explanation) -> None:
-    keys = _verl_keys(found.setting.key)
+    keys = verl_keys().get(found.setting.key, ())
     more = f" and {len(keys) - MAX_VERL_KEYS} more" if len(keys) > MAX_VERL_KEYS else ""
     lines = [
         f"{found.setting.key} = {found.default}",
@@ -80,11 +80,3 @@ def _print_one(found: Explanation) -> None:
         f"  read by  {found.read_by}",
     ]
     print_lines([*lines, *([f"  verl     {', '.join(keys[:MAX_VERL_KEYS])}{more}"] if keys else [])])
-
-
-def _as_json(found: Explanation) -> dict[str, Any]:
-    return found.as_json() | {"verl": list(_verl_keys(found.setting.key))}
-
-
-def _verl_keys(key: str) -> tuple[str, ...]:
-    return verl_keys().get(key, ())

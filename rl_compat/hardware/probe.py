@@ -63,7 +63,8 @@ def probe(
     )
     host = _attempt("the host", lambda: read_host(environment=variables, folder=folder), _unknown_host(), failed)
     pci_gpus = _attempt("the PCI bus", read_pci_gpus, None, failed)
-    software = _attempt("the software", lambda: read_software(environment=variables), _unknown_software(), failed)
+    unknown = Software(python=platform.python_version(), executable=sys.executable or None)
+    software = _attempt("the software", lambda: read_software(environment=variables), unknown, failed)
     nvml = _attempt("the driver", driver.result, NvmlReading(), failed)
     torch = TorchReading()
     if child is not None:
@@ -77,7 +78,7 @@ def probe(
         pci_gpus=pci_gpus,
         network=None if network is None else _attempt("the network", network.result, None, failed),
     )
-    amd: tuple[str, ...] = _attempt("AMD's GPUs", lambda: read_amd_gpus(), (), failed)
+    amd: tuple[str, ...] = _attempt("AMD's GPUs", read_amd_gpus, (), failed)
     return replace(found, other_gpus=found.other_gpus or amd, warnings=(*found.warnings, *failed))
 
 
@@ -100,10 +101,6 @@ def _unknown_host() -> Host:
         ram_limit_bytes=0,
         ram_available_bytes=0,
     )
-
-
-def _unknown_software() -> Software:
-    return Software(python=platform.python_version(), executable=sys.executable or None)
 
 
 def assemble(

@@ -84,7 +84,10 @@ def parse_child_output(text: str, *, failure: str | None) -> TorchReading:
         build=build,
         cuda_error=cuda_error,
         driver_cuda_version=cuda_version_text(driver) if driver else None,
-        devices=tuple(_device(values) for values in cuda.get("devices", ())) if cuda else (),
+        devices=tuple(
+            CudaDevice(**values | {"compute_capability": tuple(values["compute_capability"])})
+            for values in (cuda or {}).get("devices", ())
+        ),
         peer_access={(first, second): yes for first, second, yes in answered.get("peers", {}).get("access", ())},
         bitsandbytes_library=_bitsandbytes(stages, failure),
         import_errors=_import_errors(stages, failure),
@@ -147,11 +150,6 @@ def _import_errors(stages: Stages, failure: str) -> dict[str, str]:
     if stages.open is not None and stages.open.startswith(IMPORT):
         errors[stages.open.removeprefix(IMPORT)] = failure
     return errors
-
-
-def _device(values: dict[str, Any]) -> CudaDevice:
-    major, minor = values["compute_capability"]
-    return CudaDevice(**{**values, "compute_capability": (major, minor)})
 
 
 def _failure(child: Finished, timeout_seconds: float) -> str | None:

@@ -23,17 +23,17 @@ from recordings.parts import (
     uuid,
 )
 
-from rl_compat.hardware.gpu.readings import NvmlDevice, NvmlLink, NvmlSlice
-from rl_compat.hardware.types import Hardware, Process, TorchBuild
+from rl_compat.hardware.gpu.readings import NvmlDevice, NvmlSlice
+from rl_compat.hardware.types import Hardware, Link, Process, TorchBuild
 from rl_compat.units import GIB, MIB
 
 SERVER = {"file_descriptor_limit": 65536}
 
 
-def linked(num_gpus: int, kind: str) -> tuple[NvmlLink, ...]:
+def linked(num_gpus: int, kind: str) -> tuple[Link, ...]:
     """The same kind of link between any two."""
     pairs = combinations(range(num_gpus), 2)
-    return tuple(NvmlLink(first=first, second=second, kind=kind) for first, second in pairs)
+    return tuple(Link(first=first, second=second, kind=kind) for first, second in pairs)
 
 
 def group(

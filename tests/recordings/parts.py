@@ -9,9 +9,9 @@ from typing import Any
 
 from rl_compat.capability.binaries import parse_version
 from rl_compat.hardware.gpu.catalogue import find_gpu, read_table
-from rl_compat.hardware.gpu.readings import CudaDevice, NvmlDevice, NvmlLink, NvmlReading, TorchReading
+from rl_compat.hardware.gpu.readings import CudaDevice, NvmlDevice, NvmlReading, TorchReading
 from rl_compat.hardware.probe import assemble
-from rl_compat.hardware.types import Driver, Endpoint, Folder, Hardware, Host, PciGpu, Software, TorchBuild
+from rl_compat.hardware.types import Driver, Endpoint, Folder, Hardware, Host, Link, PciGpu, Software, TorchBuild
 from rl_compat.units import GIB, MIB
 
 CONTEXT_BYTES = 300 * MIB
@@ -205,7 +205,7 @@ def machine(
     driver_facts: Mapping[str, object] | None = None,
     software: Mapping[str, Any] | None = None,
     packages: Mapping[str, str | None] | None = None,
-    links: tuple[NvmlLink, ...] = (),
+    links: tuple[Link, ...] = (),
     peer_access: bool | None = None,
     reached: tuple[Endpoint, ...] | None = None,
     source: str = "nvml",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rl_compat.capability.binaries import parse_version
@@ -12,17 +12,10 @@ from rl_compat.capability.rollout_engines import vllm_row
 from rl_compat.doctor.findings import Finding, Remedy, finding, ok
 from rl_compat.doctor.remedies import pip_install, pip_uninstall
 from rl_compat.doctor.tables.cards import device_ids, with_capability
-from rl_compat.doctor.tables.engines import (
-    attention_backends,
-    forks_for,
-    last_vllm_with_code,
-    matches_project,
-    vllm_has_code,
-    vllm_releases,
-)
-from rl_compat.doctor.tables.rows import Row, has_kernels, is_unknown, kernel_row, satisfies
-from rl_compat.doctor.tables.target import target_of
-from rl_compat.hardware.gpu.catalogue import read_table
+from rl_compat.doctor.tables.rows import Capability, Row, has_kernels, is_unknown, kernel_row, satisfies, serves
+from rl_compat.doctor.tables.target import known_driver, target_of
+from rl_compat.doctor.tables.torch import BEYOND, OLDEST, driver_runs
+from rl_compat.hardware.gpu.catalogue import capability_of, read_table
 from rl_compat.hardware.types import Device, Hardware
 
 OWN_ENGINE = "this project's own engine runs on any card; only `rollout.engine=vllm` and other programs need it"
@@ -45,7 +38,7 @@ def check_vllm(hardware: Hardware) -> Iterator[Finding]:
     elif row is None or is_unknown("vllm", version):
         newer = is_unknown("vllm", version)
         yield finding("vllm.unknown", f"vLLM {version} is {'newer than' if newer else 'not in'} the table")
-    elif lacking := [card for card in hardware.devices if not vllm_has_code(row, card.compute_capability)]:
+    elif lacking := [card for card in hardware.devices if not serves(row["wheel_sm"], card.compute_capability)]:
         yield _without_code(hardware, version, row, lacking)
         return
     elif strange := mismatches(hardware, row):
@@ -230,3 +223,55 @@ def _unknown(id: str, name: str, version: str) -> Finding:
 
 def _without(hardware: Hardware, name: str) -> Remedy:
     return pip_uninstall(hardware, f"uninstall {name}: `rollout.engine=native` works without it", name)
+
+
+def vllm_releases(hardware: Hardware) -> tuple[Row, ...]:
+    """The releases that support every card, the driver, the Python and this project's packages, newest first."""
+    rows = sorted(read_table("vllm")["releases"], key=lambda row: parse_version(row["vllm"]), reverse=True)
+    return tuple(row for row in rows if _fits(hardware, row))
+
+
+def _fits(hardware: Hardware, row: Row) -> bool:
+    if not matches_project(row) or not all(
+        serves(row["wheel_sm"], device.compute_capability) for device in hardware.devices
+    ):
+        return False
+    driver = known_driver(hardware)
+    return satisfies(target_of(hardware).python, row["python"]) and (
+        driver is None or any(driver_runs(driver, cuda) for cuda in row["wheel_cuda"])
+    )
+
+
+def matches_project(row: Row) -> bool:
+    """Whether a release can share an environment with this project, by its torch and transformers."""
+    pinned = parse_version(str(row["torch"]).lstrip("=>"))[:2]
+    return OLDEST <= pinned < BEYOND and bool(row["transformers_5"])
+
+
+def last_vllm_with_code(capabilities: Sequence[Capability]) -> Row | None:
+    """The newest release with code for all those cards, whatever else it requires."""
+    rows = [
+        row for row in read_table("vllm")["releases"] if all(serves(row["wheel_sm"], card) for card in capabilities)
+    ]
+    return max(rows, key=lambda row: parse_version(row["vllm"]), default=None)
+
+
+def forks_for(capability: Capability) -> tuple[str, ...]:
+    """Repositories of forks with code for a card that no official wheel supports."""
+    return tuple(
+        str(row["repo"])
+        for row in read_table("vllm")["forks"]
+        if row["usable"] and capability_of(row["cc_min"]) <= capability <= capability_of(row["cc_max"])
+    )
+
+
+def attention_backends(row: Row, capability: Capability) -> tuple[str, ...]:
+    """The attention backends of a release of vLLM on a card."""
+    release = parse_version(row["vllm"])
+    return tuple(
+        str(backend["backend"])
+        for backend in read_table("vllm")["attention"]
+        if (backend["cc_min"] is None or capability >= capability_of(backend["cc_min"]))
+        and (backend["vllm_max"] is None or release <= parse_version(backend["vllm_max"]))
+        and (capability >= (8, 0) or backend["backend"] in row["attention_below_8_0"])
+    )

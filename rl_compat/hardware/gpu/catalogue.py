@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from functools import cache
@@ -21,6 +21,7 @@ USABLE_FRACTION = 15 / 16
 
 BRANDS = ("nvidia", "geforce", "tesla", "rtx", "gtx", "gpu")
 "words that need not be said"
+NUM_NEAREST = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +90,7 @@ def choose_gpu(name: str) -> Gpu:
     wanted, plain = set(_words(name)), _plain(name)
     found = [gpu for gpu in all_gpus() if gpu.id == plain] or list(_by_name().get(plain, ()))
     for exact in (True, False):
-        found = found or [gpu for gpu in all_gpus() if any(_means(wanted, form, gpu, exact) for form in _forms(gpu))]
+        found = found or [gpu for gpu in all_gpus() if _means(wanted, gpu, exact)]
     if len(found) == 1:
         return found[0]
     if not found:
@@ -99,19 +100,15 @@ def choose_gpu(name: str) -> Gpu:
     raise HardwareError(f"`{name}` can be {len(found)} cards", hint=f"give one of {cards}")
 
 
-def _means(wanted: set[str], form: Sequence[str], gpu: Gpu, exact: bool) -> bool:
-    """Whether a card has all wanted words, in any way of writing it; if `exact`, also no other word."""
+def _means(wanted: set[str], gpu: Gpu, exact: bool) -> bool:
+    """Whether a card has all wanted words in one of its names or its id; if `exact`, also no other word."""
     memory = f"{gpu.memory_bytes // GIB}gb"
-    others = [word for word in form if word not in BRANDS and word not in wanted and not word.endswith("gb")]
-    known = all(
-        word == memory or any(word == other or word == other.rstrip("0123456789") for other in form) for word in wanted
-    )
-    return bool(wanted) and known and not (exact and others)
-
-
-def _forms(gpu: Gpu) -> list[list[str]]:
-    """The words of each name of a card, and of its id."""
-    return [_words(name) for name in (gpu.id, *gpu.names)]
+    for form in map(_words, (gpu.id, *gpu.names)):
+        others = [word for word in form if word not in BRANDS and word not in wanted and not word.endswith("gb")]
+        known = {memory, *form, *(word.rstrip("0123456789") for word in form)}
+        if wanted and wanted <= known and not (exact and others):
+            return True
+    return False
 
 
 def _words(name: str) -> list[str]:
@@ -121,7 +118,7 @@ def _words(name: str) -> list[str]:
     return re.findall(r"[a-z0-9]+", re.sub(r"\b([0-9]+) ?gi?b?\b", r"\1gb", text))
 
 
-def _nearest_names(name: str, count: int = 3) -> tuple[str, ...]:
+def _nearest_names(name: str) -> tuple[str, ...]:
     """Names of cards similar to `name`, best first."""
     wanted = _plain(name)
 
@@ -129,7 +126,7 @@ def _nearest_names(name: str, count: int = 3) -> tuple[str, ...]:
         return max(SequenceMatcher(None, wanted, _plain(text)).ratio() for text in (gpu.id, gpu.name))
 
     ranked = sorted(all_gpus(), key=likeness, reverse=True)
-    return tuple(dict.fromkeys(gpu.name for gpu in ranked[: count + 3]))[:count]
+    return tuple(dict.fromkeys(gpu.name for gpu in ranked[: 2 * NUM_NEAREST]))[:NUM_NEAREST]
 
 
 def shared_memory_optin_bytes(capability: tuple[int, int]) -> int | None:
@@ -146,13 +143,14 @@ def emulated_hardware(name: str, base: Hardware) -> Hardware:
     Everything else is that of `base`: `software.torch.cuda_available` says whether there is a real GPU.
     """
     gpu = choose_gpu(name)
-    return replace(
-        base,
-        devices=(_device_of(gpu),),
-        hidden_devices=(),
-        warnings=(*base.warnings, *_emulation_warnings(gpu, base)),
-        emulated=gpu.name,
-    )
+    warnings = [
+        f"`{gpu.name}` is emulated with {format_bytes(gpu.memory_bytes)}, "
+        f"`{device.name}` has {format_bytes(device.memory_free_bytes)} free"
+        for device in base.devices[:1]
+        if device.memory_free_bytes < gpu.memory_bytes * USABLE_FRACTION
+    ]
+    shown = (_device_of(gpu),)
+    return replace(base, devices=shown, hidden_devices=(), warnings=(*base.warnings, *warnings), emulated=gpu.name)
 
 
 def other_machine(name: str, base: Hardware) -> Hardware:
@@ -162,17 +160,6 @@ def other_machine(name: str, base: Hardware) -> Hardware:
     cuda = torch.cuda or ("12.8" if device.compute_capability >= (10, 0) else "12.6")
     software = replace(base.software, torch=replace(torch, cuda=cuda, arch_list=(), cuda_available=True))
     return replace(base, devices=(device,), hidden_devices=(), software=software, warnings=(), emulated=None)
-
-
-def _emulation_warnings(gpu: Gpu, base: Hardware) -> tuple[str, ...]:
-    warnings = []
-    for device in base.devices[:1]:
-        if device.memory_free_bytes < gpu.memory_bytes * USABLE_FRACTION:
-            warnings.append(
-                f"`{gpu.name}` is emulated with {format_bytes(gpu.memory_bytes)}, "
-                f"`{device.name}` has {format_bytes(device.memory_free_bytes)} free"
-            )
-    return tuple(warnings)
 
 
 def _device_of(gpu: Gpu) -> Device:

@@ -9,7 +9,7 @@ from typing import Any
 
 from rl_compat.hardware.gpu.catalogue import find_gpu, shared_memory_optin_bytes
 from rl_compat.hardware.gpu.cuda_view import NvmlMatch, Picked, cuda_order, match_devices, select_visible
-from rl_compat.hardware.gpu.readings import CudaDevice, NvmlDevice, NvmlLink, NvmlReading, TorchReading
+from rl_compat.hardware.gpu.readings import CudaDevice, NvmlDevice, NvmlReading, TorchReading
 from rl_compat.hardware.types import Device, Hardware, Link
 
 CUDA_FACTS = (
@@ -166,7 +166,7 @@ def _hidden(gpu: NvmlDevice, source: str) -> Device | None:
 
 
 def join_links(
-    devices: Sequence[Device], links: Sequence[NvmlLink], peer_access: Mapping[tuple[int, int], bool]
+    devices: Sequence[Device], links: Sequence[Link], peer_access: Mapping[tuple[int, int], bool]
 ) -> tuple[Link, ...]:
     """The known links between visible devices, by CUDA index.
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from importlib import import_module
 from itertools import combinations
 from typing import Any
 
-from rl_compat.hardware.gpu.readings import NvmlDevice, NvmlLink, NvmlReading, NvmlSlice
-from rl_compat.hardware.types import Driver, MemoryHealth, Process
+from rl_compat.hardware.gpu.readings import NvmlDevice, NvmlReading, NvmlSlice
+from rl_compat.hardware.types import Driver, Link, MemoryHealth, Process
 
 NOT_INSTALLED = "`nvidia-ml-py` is not installed"
 LIBRARY_NOT_FOUND = "NVML Shared Library Not Found"
@@ -36,8 +37,9 @@ def read_nvml(library: Any | None = None) -> NvmlReading:
 
     `library` is a module with the functions of `pynvml`; by default the installed one.
     """
-    nvml = library or _import_pynvml()
-    if nvml is None:
+    try:
+        nvml = library or import_module("pynvml")
+    except ImportError:
         return unanswered(NOT_INSTALLED)
     try:
         nvml.nvmlInit()
@@ -57,14 +59,6 @@ def unanswered(error: str) -> NvmlReading:
 def cuda_version_text(number: int) -> str:
     """NVML's and CUDA's encoding of a version: 11040 is `11.4`."""
     return f"{number // 1000}.{number % 1000 // 10}"
-
-
-def _import_pynvml() -> Any | None:
-    try:
-        import pynvml
-    except ImportError:
-        return None
-    return pynvml
 
 
 def _read_all(nvml: Any) -> NvmlReading:
@@ -167,14 +161,13 @@ def _read_slices(nvml: Any, handle: Any) -> tuple[NvmlSlice, ...]:
     return tuple(slices)
 
 
-def _read_links(nvml: Any, handles: Mapping[int, Any]) -> tuple[NvmlLink, ...]:
+def _read_links(nvml: Any, handles: Mapping[int, Any]) -> tuple[Link, ...]:
     """The link of each pair of GPUs that the driver reports, by NVML index."""
-    links = []
-    for first, second in combinations(sorted(handles), 2):
-        kind = _link_kind(nvml, handles[first], handles[second])
-        if kind is not None:
-            links.append(NvmlLink(first=first, second=second, kind=kind))
-    return tuple(links)
+    return tuple(
+        Link(first=first, second=second, kind=kind)
+        for first, second in combinations(sorted(handles), 2)
+        if (kind := _link_kind(nvml, handles[first], handles[second])) is not None
+    )
 
 
 def _link_kind(nvml: Any, first: Any, second: Any) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from rl_compat.hardware.types import Driver, MemoryHealth, Process, TorchBuild
+from rl_compat.hardware.types import Driver, Link, MemoryHealth, Process, TorchBuild
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,20 +41,12 @@ class NvmlDevice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NvmlLink:
-    """What lies between two GPUs, by their NVML indexes."""
-
-    first: int
-    second: int
-    kind: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class NvmlReading:
     """The reading of the driver, through NVML or nvidia-smi."""
 
     devices: tuple[NvmlDevice, ...] = ()
-    links: tuple[NvmlLink, ...] = ()
+    links: tuple[Link, ...] = ()
+    "by NVML's indexes"
     driver: Driver = field(default_factory=Driver)
     warnings: tuple[str, ...] = ()
     source: str = "nvml"

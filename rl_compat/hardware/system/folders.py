@@ -84,25 +84,18 @@ def read_folder(role: str, path: Path, mounts: Mapping[str, str]) -> Folder:
     """A folder or its nearest existing parent, tested by writing a few bytes to a file that is removed at once."""
     if not path.is_absolute():
         return Folder(role=role, path=str(path), writable=False, error="the working directory does not exist any more")
-    place = nearest_existing(path)
-    error = _dangling(place) or write_error(place)
+    place = next((place for place in (path, *path.parents) if os.path.lexists(place)), Path("/"))
+    dangling = not os.path.exists(place)  # noqa: PTH110
+    error = f"a link to `{os.path.realpath(place)}`, which does not exist" if dangling else write_error(place)
+    size = disk_bytes(place)
     return Folder(
         role=role,
         path=str(place),
         writable=error is None,
-        free_bytes=_free_bytes(place),
+        free_bytes=size[1] if size else None,
         file_system=file_system_of(place, mounts),
         error=error,
     )
-
-
-def nearest_existing(path: Path) -> Path:
-    """The path itself, also if it is a broken link, or its nearest existing parent."""
-    return next((place for place in (path, *path.parents) if os.path.lexists(place)), Path("/"))
-
-
-def _dangling(place: Path) -> str | None:
-    return None if os.path.exists(place) else f"a link to `{os.path.realpath(place)}`, which does not exist"  # noqa: PTH110
 
 
 def write_error(folder: Path) -> str | None:
@@ -128,11 +121,13 @@ def _reason(error: OSError) -> str:
     return error.strerror or str(error)
 
 
-def _free_bytes(place: Path) -> int | None:
+def disk_bytes(place: Path) -> tuple[int, int] | None:
+    """Total and free bytes of the file system that holds `place`; None if it cannot be read."""
     try:
-        return shutil.disk_usage(place).free
+        usage = shutil.disk_usage(place)
     except OSError:
         return None
+    return usage.total, usage.free
 
 
 def read_mounts(root: Path = Path("/")) -> dict[str, str]:
@@ -146,7 +141,7 @@ def read_mounts(root: Path = Path("/")) -> dict[str, str]:
         before, _, after = line.partition(" - ")
         fields, kind = before.split(" "), after.split(" ")[0]
         if len(fields) > 4 and kind:
-            mounts[_unescaped(fields[4])] = kind
+            mounts[re.sub(r"\\([0-7]{3})", lambda match: chr(int(match.group(1), 8)), fields[4])] = kind
     return mounts
 
 
@@ -154,8 +149,3 @@ def file_system_of(path: Path, mounts: Mapping[str, str]) -> str | None:
     """The type of the file system that holds a path: that of its longest mount point."""
     real = Path(os.path.realpath(path))
     return next((mounts[str(place)] for place in (real, *real.parents) if str(place) in mounts), None)
-
-
-def _unescaped(text: str) -> str:
-    r"""A mount point with escapes such as `\040` for a space."""
-    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match.group(1), 8)), text)

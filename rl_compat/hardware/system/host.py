@@ -6,13 +6,12 @@ import codecs
 import locale
 import os
 import platform
-import shutil
 import sysconfig
 from collections.abc import Mapping
 from pathlib import Path
 
 from rl_compat.hardware.system.cgroup import read_cpu_quota, read_memory_limit
-from rl_compat.hardware.system.folders import read_folders
+from rl_compat.hardware.system.folders import disk_bytes, read_folders
 from rl_compat.hardware.system.text_files import read_text
 from rl_compat.hardware.types import Host
 
@@ -39,13 +38,14 @@ def read_host(*, environment: Mapping[str, str], root: Path = Path("/"), folder:
     limit = read_memory_limit(root)
     limited = limit is not None and limit.limit_bytes < total
     kernel = read_text(root / "proc/sys/kernel/osrelease").strip() or platform.release()
-    shm = _disk(root / "dev/shm")
+    shm = disk_bytes(root / "dev/shm")
     folders = read_folders(environment, root=root, run=folder)
     cpuinfo = read_text(root / "proc/cpuinfo")
+    cpu_name = _cpuinfo_field(cpuinfo, "model name") or _cpuinfo_field(cpuinfo, "Model")
     return Host(
         platform=f"{platform.system()} {platform.machine()}",
         kernel=kernel,
-        cpu_name=parse_cpu_name(cpuinfo) or platform.processor() or platform.machine(),
+        cpu_name=cpu_name or platform.processor() or platform.machine(),
         num_cores=count_cores(read_cpu_quota(root)),
         ram_total_bytes=total,
         ram_limit_bytes=limit.limit_bytes if limit and limited else total,
@@ -122,11 +122,6 @@ def count_cores(quota: float | None) -> int:
     return allowed if quota is None else max(1, min(allowed, int(quota)))
 
 
-def parse_cpu_name(cpuinfo: str) -> str | None:
-    """The CPU's name in `/proc/cpuinfo`."""
-    return _cpuinfo_field(cpuinfo, "model name") or _cpuinfo_field(cpuinfo, "Model")
-
-
 def parse_cpu_features(cpuinfo: str) -> tuple[str, ...]:
     """The CPU_FEATURES that `/proc/cpuinfo` lists."""
     flags = (_cpuinfo_field(cpuinfo, "flags") or _cpuinfo_field(cpuinfo, "Features") or "").split()
@@ -163,12 +158,3 @@ def _file_descriptor_limit() -> int | None:
     except ImportError:
         return None
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-
-
-def _disk(path: Path) -> tuple[int, int] | None:
-    """Total and free bytes of the file system that holds `path`."""
-    try:
-        usage = shutil.disk_usage(path)
-    except OSError:
-        return None
-    return usage.total, usage.free

@@ -45,7 +45,10 @@ def read_software(
         environment_kind=kind,
         externally_managed=kind != "venv" and is_externally_managed(),
         locations=locations,
-        location_versions={name: tuple(_version_in(folder, name) for folder in it) for name, it in locations.items()},
+        location_versions={
+            name: tuple(_distributions_in(Path(folder or os.curdir)).get(name, "unknown") for folder in folders)
+            for name, folders in locations.items()
+        },
         launcher=find_launcher(shutil.which("rlc", path=variables.get("PATH"))),
         shadowing_libraries=find_shadowing_libraries(variables.get("LD_LIBRARY_PATH", "")),
     )
@@ -113,30 +116,18 @@ def find_locations(path: Iterable[str], names: Sequence[str] | None = None) -> d
         if real in seen:
             continue
         seen.add(real)
-        for name in _distributions_in(Path(real)) & found.keys():
+        for name in _distributions_in(Path(real)).keys() & found.keys():
             found[name].append(folder or real)
     return {name: tuple(folders) for name, folders in found.items() if len(folders) > (name != "torch")}
 
 
-def _distributions_in(folder: Path) -> set[str]:
-    found = set()
-    for entry in _names_in(folder):
-        match = METADATA.fullmatch(entry)
-        if match:
-            found.add(_plain(match.group(1)))
-    if (folder / "torch.py").is_file() or (folder / "torch" / "__init__.py").is_file():
-        found.add("torch")
+def _distributions_in(folder: Path) -> dict[str, str]:
+    """The version of each distribution by the name of its metadata; `unknown` for a torch without metadata."""
+    has_torch = (folder / "torch.py").is_file() or (folder / "torch" / "__init__.py").is_file()
+    found = {"torch": "unknown"} if has_torch else {}
+    for match in reversed([*filter(None, map(METADATA.fullmatch, _names_in(folder)))]):
+        found[re.sub(r"[-_.]+", "-", match.group(1)).lower()] = match.group(2)
     return found
-
-
-def _version_in(folder: str, name: str) -> str:
-    """The version of a distribution in a folder by the name of its metadata."""
-    matches = filter(None, map(METADATA.fullmatch, _names_in(Path(folder or os.curdir))))
-    return next((match.group(2) for match in matches if _plain(match.group(1)) == name), "unknown")
-
-
-def _plain(distribution: str) -> str:
-    return re.sub(r"[-_.]+", "-", distribution).lower()
 
 
 def find_launcher(command: str | None) -> str | None:

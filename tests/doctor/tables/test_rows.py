@@ -10,11 +10,10 @@ from fakes.machines import A100, P40, P100, T4, V100, machine
 from rl_compat.capability.binaries import wheel_supports
 from rl_compat.capability.bitsandbytes import find_library, minimum, missing
 from rl_compat.capability.rollout_engines import vllm_row
-from rl_compat.doctor.tables.engines import (
+from rl_compat.doctor.checks.packages.engines import (
     attention_backends,
     forks_for,
     last_vllm_with_code,
-    vllm_has_code,
     vllm_releases,
 )
 from rl_compat.doctor.tables.rows import (
@@ -150,7 +149,7 @@ def test_no_vllm_has_code_for_pascal_and_only_forks_do() -> None:
 
 def test_0_4_0_alone_left_volta_out() -> None:
     rows = {name: vllm_row("vllm", name) for name in ("0.3.3", "0.4.0", "0.4.3")}
-    assert [bool(row and vllm_has_code(row, (7, 0))) for row in rows.values()] == [True, False, True]
+    assert [bool(row and serves(row["wheel_sm"], (7, 0))) for row in rows.values()] == [True, False, True]
 
 
 def test_attention_below_8_0_is_not_flash() -> None:

@@ -12,8 +12,8 @@ from fakes.nvml import FakeNvml
 
 from rl_compat.hardware.gpu import driver_library
 from rl_compat.hardware.gpu.driver import read_driver, read_without_packages
-from rl_compat.hardware.gpu.readings import NvmlLink, NvmlReading
-from rl_compat.hardware.types import Process
+from rl_compat.hardware.gpu.readings import NvmlReading
+from rl_compat.hardware.types import Link, Process
 
 COMPILER = shutil.which("cc")
 needs_compiler = pytest.mark.skipif(COMPILER is None, reason="needs a C compiler")
@@ -104,7 +104,7 @@ def test_the_library_gives_what_the_package_gives(tmp_path: Path) -> None:
     assert (second.mig_enabled, len(second.slices), second.processes) == (True, 1, ())
     part = second.slices[0]
     assert (part.uuid, part.profile, part.memory_total_bytes, part.num_multiprocessors) == ("MIG-1", "1g.5gb", 5, 14)
-    assert reading.links == (NvmlLink(first=0, second=1, kind="pcie_host_bridge"),)
+    assert reading.links == (Link(first=0, second=1, kind="pcie_host_bridge"),)
 
 
 @needs_compiler

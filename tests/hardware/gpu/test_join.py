@@ -7,7 +7,7 @@ from dataclasses import replace
 from recordings.compose import cuda_device, host, nvml_device
 
 from rl_compat.hardware.gpu.join import join
-from rl_compat.hardware.gpu.readings import CudaDevice, NvmlDevice, NvmlLink, NvmlReading, NvmlSlice, TorchReading
+from rl_compat.hardware.gpu.readings import CudaDevice, NvmlDevice, NvmlReading, NvmlSlice, TorchReading
 from rl_compat.hardware.probe import assemble
 from rl_compat.hardware.types import Driver, Link, Process, TorchBuild
 from rl_compat.units import GIB, MIB
@@ -179,7 +179,7 @@ def test_facts_of_the_board_and_their_source_are_kept() -> None:
 
 
 def test_links_and_peer_access_meet_in_cudas_order() -> None:
-    reading = NvmlReading(devices=(SMALL, BIG), links=(NvmlLink(first=0, second=1, kind="pcie_host_bridge"),))
+    reading = NvmlReading(devices=(SMALL, BIG), links=(Link(first=0, second=1, kind="pcie_host_bridge"),))
     torch = replace(cuda(cuda_device(0, BIG), cuda_device(1, SMALL)), peer_access={(0, 1): False, (1, 0): False})
     found = assemble(reading, torch, host(), environment={})
     assert found.links == (Link(first=0, second=1, kind="pcie_host_bridge", peer_access=False),)

@@ -9,7 +9,6 @@ from fakes.nvml import FakeGpu, FakeNvml
 
 from rl_compat.hardware.gpu.join import join_links
 from rl_compat.hardware.gpu.nvml import read_nvml
-from rl_compat.hardware.gpu.readings import NvmlLink
 from rl_compat.hardware.types import Device, Link
 
 KINDS = {0: "pcie_switch", 10: "pcie_switch", 20: "pcie_switch", 30: "pcie_host_bridge", 40: "numa_node", 50: "system"}
@@ -30,8 +29,8 @@ def test_nvlink_goes_before_the_way_over_the_bus() -> None:
         ancestors={("0:0:0", "0:1:0"): 50, ("0:0:0", "0:2:0"): 50},
     )
     assert read_nvml(library).links == (
-        NvmlLink(first=0, second=1, kind="nvlink"),
-        NvmlLink(first=0, second=2, kind="system"),
+        Link(first=0, second=1, kind="nvlink"),
+        Link(first=0, second=2, kind="system"),
     )
 
 
@@ -43,7 +42,7 @@ def test_every_level_of_the_topology_has_its_kind() -> None:
 
 def test_links_are_told_by_cudas_indexes() -> None:
     devices = [numbered(A100, 0, 2), numbered(T4, 1, 0)]
-    links = [NvmlLink(first=0, second=2, kind="numa_node"), NvmlLink(first=0, second=1, kind="nvlink")]
+    links = [Link(first=0, second=2, kind="numa_node"), Link(first=0, second=1, kind="nvlink")]
     assert join_links(devices, links, {}) == (Link(first=0, second=1, kind="numa_node"),)
 
 
