@@ -142,9 +142,9 @@ def problems(folder: Path, *, checksums: bool) -> list[str]:
 def find_newest(root: Path, *, before: float = math.inf) -> FoundCheckpoint:
     """The complete checkpoint with the highest step below `before`. Newer incomplete folders are kept and named.
 
-    A file may still turn out to be damaged when it is read.
+    A file may still turn out to be damaged when it is read. Nothing is changed: a checkpoint whose replacement a crash
+    interrupted is found under the name that it has meanwhile.
     """
-    _restore_replaced(root)
     skipped: list[str] = []
     for step, folder in sorted(((step, folder) for step, folder in _steps(root) if step < before), reverse=True):
         reasons = problems(folder, checksums=True)
@@ -223,17 +223,10 @@ def prune(root: Path, keep: int) -> list[Path]:
 
 def remove_leftovers(root: Path) -> None:
     """Remove partly written and partly removed folders that a crash left behind."""
-    _restore_replaced(root)
+    for _, folder in list(_steps(root)):
+        folder.rename(folder.with_name(folder.name.removeprefix(_OLD)))
     for folder in [*root.glob(f"{_ASIDE}*"), *root.glob(f"{_OLD}*")]:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _restore_replaced(root: Path) -> None:
-    """Restore the name of a checkpoint if a crash came between renaming it and renaming its replacement."""
-    for old in root.glob(f"{_OLD}*"):
-        final = old.with_name(old.name.removeprefix(_OLD))
-        if not final.exists():
-            old.rename(final)
 
 
 def most_at_once(root: Path, *, total_steps: int, save_every: int, keep: int) -> int:
@@ -272,7 +265,9 @@ def _size_of(folder: Path) -> int:
 
 
 def _steps(root: Path) -> Iterator[tuple[int, Path]]:
-    for folder in root.glob("step_*"):
-        match = _NAME.fullmatch(folder.name)
-        if match and folder.is_dir():
+    """Checkpoints by step, among them those whose replacement a crash interrupted between two renames."""
+    for folder in root.glob("*step_*"):
+        name = folder.name.removeprefix(_OLD)
+        match = _NAME.fullmatch(name)
+        if match and folder.is_dir() and (folder.name == name or not folder.with_name(name).exists()):
             yield int(match.group(1)), folder

@@ -154,7 +154,11 @@ def test_a_crash_between_the_two_renames_of_a_replacement_loses_nothing(tmp_path
     old = write_checkpoint(tmp_path, 5, filled(b"old"))
     old.rename(tmp_path / ".old-step_5")
     (tmp_path / ".writing-step_5").mkdir()
-    assert find_newest(tmp_path).step == 5
+    before = sorted(tmp_path.rglob("*"))
+    found = find_newest(tmp_path)
+    assert (found.step, found.skipped) == (5, ())
+    assert found.path is not None and (found.path / "actor" / "model.safetensors").read_bytes() == b"old"
+    assert sorted(tmp_path.rglob("*")) == before
     path = write_checkpoint(tmp_path, 6, filled(b"new"))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step_5", "step_6"]
     assert find_newest(tmp_path).path == path

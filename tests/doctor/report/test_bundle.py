@@ -45,6 +45,16 @@ PLANTED = (
 )
 
 
+@pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o077, 0o600)])
+def test_who_may_read_the_bundle_follows_from_the_umask(mask: int, mode: int, tmp_path: Path) -> None:
+    before = os.umask(mask)
+    try:
+        write_bundle(tmp_path / "report.zip", hardware=RECORDINGS["p40"](), reports={}, owner=ADA)
+    finally:
+        os.umask(before)
+    assert (tmp_path / "report.zip").stat().st_mode & 0o777 == mode
+
+
 def a_run(folder: Path, planted: str = PLANTED) -> Path:
     """A run folder with that text in every kind of file, those that must stay out included."""
     folder.mkdir(parents=True)
