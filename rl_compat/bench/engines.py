@@ -94,16 +94,13 @@ def _cut(tokens: list[int], params: SamplingParams) -> Response:
     )
 
 
-TRITON_AS_IT_COMES = ("TRITON_F32_DEFAULT", "tf32")
-"by default vLLM computes fp32 attention in TF32; this project's engine sets the same variable"
-
-
 class VllmAlone:
     """vLLM with its own sampler, used as documented; it returns the log-probabilities of the drawn tokens."""
 
     def __init__(self, model: nn.Module, *, plan: RolloutPlan) -> None:
         require_vllm()
-        os.environ.setdefault(*TRITON_AS_IT_COMES)
+        # by default vLLM computes fp32 attention in TF32; this project's engine sets the same variable
+        os.environ.setdefault("TRITON_F32_DEFAULT", "tf32")
         self._log = keep_log()
         self._folder = config_folder(model)
         arguments = engine_arguments(model, plan, folder=self._folder.name)
@@ -134,7 +131,13 @@ class VllmAlone:
         while len(found) < len(prompts):
             for output in self._engine.step():
                 if output.finished:
-                    found[int(output.request_id)] = _of_vllm(output.outputs[0])
+                    done = output.outputs[0]
+                    drawn = zip(done.token_ids, done.logprobs, strict=True)
+                    found[int(output.request_id)] = Response(
+                        token_ids=tuple(done.token_ids),
+                        logprobs=tuple(float(at[token].logprob) for token, at in drawn),
+                        finish_reason=done.finish_reason,
+                    )
         return [[found[row]] for row in range(len(prompts))]
 
     def load(self, source: WeightSource) -> None:
@@ -146,12 +149,3 @@ class VllmAlone:
         """Stop vLLM; a process can run only one."""
         self._engine = None
         stop(self._held)
-
-
-def _of_vllm(completion: Any) -> Response:
-    drawn = zip(completion.token_ids, completion.logprobs, strict=True)
-    return Response(
-        token_ids=tuple(completion.token_ids),
-        logprobs=tuple(float(at[token].logprob) for token, at in drawn),
-        finish_reason=completion.finish_reason,
-    )

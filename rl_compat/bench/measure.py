@@ -141,10 +141,6 @@ def peak_bytes(*, on_gpu: bool) -> int:
         for line in (PROCESS / "status").read_text().splitlines():
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) * 1024
-    return _whole_process_bytes()
-
-
-def _whole_process_bytes() -> int:
     import resource
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

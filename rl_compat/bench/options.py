@@ -79,7 +79,6 @@ class BenchOptions:
 
 def measured_machine(machine: Hardware, *, cpu: bool) -> Hardware:
     """The machine with only its first GPU, or without GPUs. Raises HardwareError for a GPU that torch cannot use."""
-
     try:
         return selected_hardware(Requests(plan=PlanConfig(device="cpu" if cpu else "auto")), machine)
     except HardwareError as error:
@@ -93,7 +92,6 @@ def engines_here(machine: Hardware, asked: str) -> list[str]:
     A name without a dtype stands for every dtype that the machine supports. Raises UsageError for an unknown name and
     for an engine that does not run here.
     """
-
     check_names(asked)
     usable = [name for name in ENGINES if not obstacles(machine, name)]
     if not _parts(asked):
@@ -101,19 +99,21 @@ def engines_here(machine: Hardware, asked: str) -> list[str]:
             f"{kind}-{dtype}" for kind in ("native", "vllm") for dtype in ALL_DTYPES[: 1 if on_cpu(machine) else None]
         ]
         return ["generate-fp32", *(name for name in usual if name in usable)]
-    names = list(dict.fromkeys(engine for name in _parts(asked) for engine in _meant(name, usable)))
+    names: dict[str, None] = {}
+    for name in _parts(asked):
+        of_kind = [engine for engine, (kind, _) in ENGINES.items() if name in (engine, kind)]
+        names |= dict.fromkeys([engine for engine in of_kind if engine in usable] or of_kind)
     for name in names:
         reasons = obstacles(machine, name)
         if reasons:
             raise UsageError(
                 f"`{name}` does not run here: {'; '.join(reasons)}", hint=f"engines that run here: {', '.join(usable)}"
             )
-    return names
+    return list(names)
 
 
 def obstacles(machine: Hardware, name: str) -> tuple[str, ...]:
     """Why an engine of `ENGINES` does not run on a machine."""
-
     kind, dtype = ENGINES[name]
     engine = () if kind == "generate" else against_engine(machine, kind.removesuffix("-alone"))
     return engine + against_dtype(machine, dtype)
@@ -121,7 +121,6 @@ def obstacles(machine: Hardware, name: str) -> tuple[str, ...]:
 
 def check_names(asked: str) -> None:
     """Raise UsageError for a name that is neither an engine nor a group of engines."""
-
     known = [*ENGINES, *dict.fromkeys(kind for kind, _ in ENGINES.values())]
     for name in _parts(asked):
         if name not in known:
@@ -133,19 +132,11 @@ def _parts(asked: str) -> list[str]:
     return [part.strip() for part in asked.split(",")] if asked.strip() else []
 
 
-def _meant(name: str, usable: list[str]) -> list[str]:
-    """The engines of a name: the usable ones, or all if none is usable."""
-
-    of_kind = [engine for engine, (kind, _) in ENGINES.items() if name in (engine, kind)]
-    return [engine for engine in of_kind if engine in usable] or of_kind
-
-
 def options_for(machine: Hardware, *, folder: str | None, batches: str, new_tokens: int | None) -> BenchOptions:
     """Cases that a CPU finishes within minutes, or larger ones for a GPU.
 
     Raises UsageError for batches that are not numbers.
     """
-
     sizes = _numbers(batches)
     if on_cpu(machine):
         return BenchOptions(

@@ -62,8 +62,11 @@ def _measured_apart(
     show(0, f"{engine}: loading")
     tail: list[str] = []
     try:
-        _give(process, questions)
-        for line in _lines(process):
+        assert process.stdin is not None and process.stdout is not None
+        with suppress(BrokenPipeError):
+            process.stdin.write(json.dumps(list(questions)))
+            process.stdin.close()
+        for line in map(str.rstrip, process.stdout):
             if line.startswith(ROW):
                 row: dict[str, Any] = json.loads(line.removeprefix(ROW))
                 say(f"{engine}: {row['case']}: {row['tokens_per_second']:,.0f} tokens/s")
@@ -86,18 +89,6 @@ def _measured_apart(
         say("\n    ".join([f"{engine} failed:", *tail]))
         dtype = ENGINES[engine][1] if engine in ENGINES else None
         yield {"engine": engine, "dtype": dtype, "error": "\n".join(tail[-LINES_OF_ERROR:])}
-
-
-def _give(process: subprocess.Popen[str], questions: Sequence[str]) -> None:
-    assert process.stdin is not None
-    with suppress(BrokenPipeError):
-        process.stdin.write(json.dumps(list(questions)))
-        process.stdin.close()
-
-
-def _lines(process: subprocess.Popen[str]) -> Iterator[str]:
-    assert process.stdout is not None
-    return (line.rstrip() for line in process.stdout)
 
 
 def table(rows: Rows, *, baseline: str) -> list[tuple[str, ...]]:

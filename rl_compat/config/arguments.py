@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from rl_compat.errors import ConfigError
@@ -62,13 +62,6 @@ def split_argument(text: str) -> Argument:
     return Argument(text=text, key=_key(key.lstrip("+"), text), value=value.strip())
 
 
-def last_of_each(arguments: Sequence[Argument]) -> tuple[list[Argument], list[tuple[Argument, Argument]]]:
-    """The last argument for each key, and each earlier one with its replacement."""
-    last = {argument.key: argument for argument in arguments}
-    kept = [argument for argument in arguments if last[argument.key] is argument]
-    return kept, [(argument, last[argument.key]) for argument in arguments if last[argument.key] is not argument]
-
-
 def _filled(argument: Argument, known: Known) -> Argument:
     if argument.problem or "${" not in argument.value:
         return argument
@@ -110,7 +103,10 @@ def _resolved(body: str, known: Known, path: tuple[str, ...]) -> str:
         return _of_key(_absolute(body, path[-1]), known, path)
     first, has_default, default = (part.strip() for part in rest.partition(","))
     if name == "oc.env":
-        return _of_environment(first, default if has_default else None)
+        value = os.environ.get(first, default if has_default else None)
+        if value is None:
+            raise Unresolved(f"the environment has no `{first}`", hint=f"set `{first}` before the command")
+        return value
     if name == "oc.select":
         return _of_key(_absolute(first, path[-1]), known, path, default=default if has_default else "null")
     if name == "now":
@@ -135,10 +131,3 @@ def _of_key(name: str, known: Known, path: tuple[str, ...], default: str | None 
         return default
     hint = f"give `{name}=…` too" if "." in name else "a variable of the shell needs double quotes around it"
     raise Unresolved(f"it refers to `{name}`, which is not given", hint=hint)
-
-
-def _of_environment(name: str, default: str | None) -> str:
-    value = os.environ.get(name, default)
-    if value is None:
-        raise Unresolved(f"the environment has no `{name}`", hint=f"set `{name}` before the command")
-    return value

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from rl_compat.algorithms.table import ALGORITHMS, is_offline
-from rl_compat.config.dump import format_value
 from rl_compat.config.rules.inert import losses_reading, readers
 from rl_compat.config.settings import Setting, sections, settings
+from rl_compat.config.toml_file import format_value
 from rl_compat.config.values import choices_of, describe
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -10,7 +10,7 @@ from types import NoneType
 from typing import Any
 
 from rl_compat.algorithms.table import ALGORITHMS, is_offline
-from rl_compat.config.arguments import Argument, last_of_each, split_arguments
+from rl_compat.config.arguments import Argument, split_arguments
 from rl_compat.config.dialect import Dialect, ForeignArguments
 from rl_compat.config.given import GivenValues, Source, embedded_runs
 from rl_compat.config.options import checked_value
@@ -120,8 +120,12 @@ def _judge(
         given.notes += whole.notes
     assert not isinstance(overrides, ForeignArguments)
     texts = split_arguments(overrides, default=(lambda key: None) if dialect is None else dialect.default_text)
-    arguments, replaced = last_of_each(_in_full(texts if dialect is None else dialect.expand(texts)))
-    given.report += [_replaced(earlier, later) for earlier, later in replaced]
+    texts = texts if dialect is None else dialect.expand(texts)
+    # `algorithm=dpo` is `algorithm.name=dpo`
+    texts = [replace(item, key="algorithm.name") if item.key == "algorithm" else item for item in texts]
+    last = {item.key: item for item in texts}
+    arguments = [item for item in texts if last[item.key] is item]
+    given.report += [_replaced(item, last[item.key]) for item in texts if last[item.key] is not item]
     _apply(given, arguments, dialect, is_whole=whole is not None)
     chosen = set(given.values)
     config = given.complete()
@@ -129,7 +133,10 @@ def _judge(
     report = [*given.report, *inert_settings(config, given.keys_of("file", "command line"))]
     if dialect is not None and (verl or whole is not None):
         reasons = {line.native_key: line.reason for line in inert_settings(config, verl)}
-        report = [_idle(line, reasons) for line in report]
+        for number, line in enumerate(report):
+            keys = (line.native_key or "").split(", ")
+            if line.verdict in ("honoured", "translated") and all(key in reasons for key in keys):
+                report[number] = replace(line, verdict="without effect", reason=reasons[keys[0]], warn=True)
         report += dialect.defaults_that_differ(config, chosen)
     position = {argument.key: number for number, argument in enumerate(arguments)}
     report = sorted(report, key=lambda line: position.get(line.key, len(position)))
@@ -141,29 +148,9 @@ def _loaded(given: GivenValues, config: RunConfig, report: tuple[KeyVerdict, ...
     return LoadedConfig(config=config, report=report, sources=sources, notes=tuple(given.notes))
 
 
-def _idle(line: KeyVerdict, reasons: Mapping[str | None, str]) -> KeyVerdict:
-    keys = (line.native_key or "").split(", ")
-    if line.verdict not in ("honoured", "translated") or any(key not in reasons for key in keys):
-        return line
-    return replace(line, verdict="without effect", reason=reasons[keys[0]], warn=True)
-
-
-def _in_full(arguments: Sequence[Argument]) -> list[Argument]:
-    """`algorithm=dpo` is `algorithm.name=dpo`."""
-    return [
-        replace(argument, key="algorithm.name") if argument.key == "algorithm" else argument for argument in arguments
-    ]
-
-
 def _apply(given: GivenValues, arguments: Sequence[Argument], dialect: Dialect | None, *, is_whole: bool) -> None:
     """Add native arguments, and those of the dialect: all that it knows in a whole command of its own."""
-    foreign = []
-    if dialect is not None:
-        foreign = [
-            argument
-            for argument in arguments
-            if _is_foreign(dialect, argument) or (is_whole and dialect.is_key(argument.key))
-        ]
+    foreign = [item for item in arguments if dialect is not None and _is_foreign(dialect, item, is_whole=is_whole)]
     for argument in arguments:
         if argument not in foreign:
             _apply_native(given, argument, dialect, with_verdict=bool(foreign) or is_whole)
@@ -175,12 +162,11 @@ def _apply(given: GivenValues, arguments: Sequence[Argument], dialect: Dialect |
         given.report += translation.verdicts
 
 
-def _is_foreign(dialect: Dialect, argument: Argument) -> bool:
-    """Whether only the dialect has a key. Keys of both mean the same, but `null` may be a value of the dialect."""
-    if argument.key not in settings():
-        return dialect.is_key(argument.key)
-    nothing = argument.value in NONE_WORDS and NoneType not in alternatives(settings()[argument.key].hint)
-    return nothing and dialect.is_key(argument.key)
+def _is_foreign(dialect: Dialect, argument: Argument, *, is_whole: bool) -> bool:
+    """Whether the dialect has a key, alone unless `is_whole`. Of keys of both, `null` may be a value of the dialect."""
+    setting = settings().get(argument.key)
+    alone = setting is None or (argument.value in NONE_WORDS and NoneType not in alternatives(setting.hint))
+    return (alone or is_whole) and dialect.is_key(argument.key)
 
 
 def _apply_native(given: GivenValues, argument: Argument, dialect: Dialect | None, *, with_verdict: bool) -> None:
@@ -218,17 +204,12 @@ def _setting_and_entry(key: str) -> tuple[str | None, str]:
 
 
 def _unknown_key(dialect: Dialect | None, argument: Argument) -> KeyVerdict:
-    close = dialect.nearest_key(argument.key) if dialect else None
-    if close is not None and means_ours(argument.key) and not _is_closer(argument.key, close, settings()):
-        close = None
-    hint = f"did you mean `{close}`" if close else suggestion(argument.key)
-    return _refused(argument, f"there is no setting `{argument.key}`", hint)
-
-
-def _is_closer(key: str, close: str, others: Iterable[str]) -> bool:
-    """Whether `close` is similar to the key, and more similar than any other."""
-    nearly = get_close_matches(key, [close], cutoff=0.9)
-    return bool(nearly) and get_close_matches(key, [close, *others], n=1) == nearly
+    key, close = argument.key, dialect.nearest_key(argument.key) if dialect else None
+    if close is not None and means_ours(key):
+        # it stays if it is similar to the key, and more similar than any setting
+        nearly = get_close_matches(key, [close], cutoff=0.9)
+        close = close if nearly and get_close_matches(key, [close, *settings()], n=1) == nearly else None
+    return _refused(argument, f"there is no setting `{key}`", f"did you mean `{close}`" if close else suggestion(key))
 
 
 def _refused(argument: Argument, reason: str, hint: str | None) -> KeyVerdict:

@@ -122,10 +122,10 @@ def settings_by_algorithm(values: Mapping[str, Any], given: Collection[str]) -> 
     if row is None:
         return {}
     defaults = {**({"algorithm.group_size": GROUP_SIZE} if row.needs_groups else {}), **row.defaults}
-    return {key: _follow(value, values) for key, value in defaults.items() if key not in given}
-
-
-def _follow(value: Any, values: Mapping[str, Any]) -> Any:
-    if not isinstance(value, Share):
-        return value
-    return int(value.fraction * values.get(value.of, settings()[value.of].default))
+    return {
+        key: int(value.fraction * values.get(value.of, settings()[value.of].default))
+        if isinstance(value, Share)
+        else value
+        for key, value in defaults.items()
+        if key not in given
+    }

@@ -1,15 +1,18 @@
-"""A settings file: TOML whose sections are those of RunConfig, read into dotted keys with their line numbers."""
+"""A settings file: TOML whose sections are those of RunConfig, read into dotted keys with their lines, and written."""
 
 from __future__ import annotations
 
+import json
 import re
+import textwrap
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from rl_compat.config.settings import sections, settings
+from rl_compat.config.settings import sections, settings, values_of
 from rl_compat.config.suggest import normalize, suggestion
+from rl_compat.config.types import RunConfig
 from rl_compat.config.values import Mismatch, coerce
 from rl_compat.errors import ConfigError, nearest
 
@@ -24,11 +27,25 @@ def read_toml(path: Path) -> dict[str, tuple[Any, str]]:
     except tomllib.TOMLDecodeError as error:
         fact = str(error)[:1].lower() + str(error)[1:]
         fact = fact.replace("at end of document", f"at line {len(text.splitlines())}, the end of the file")
-        raise ConfigError(f"`{path}` is not valid TOML: {fact}", hint=_syntax_hint(path)) from error
+        hint = 'text needs quotes, as in `path = "folder"`; lists are `[1, 2]`'
+        if path.suffix == ".json":
+            hint = "settings files are TOML: `[section]` on a separate line, then `key = value`"
+        raise ConfigError(f"`{path}` is not valid TOML: {fact}", hint=hint) from error
     lines = key_lines(text)
-    return {
-        key: (_typed(path, lines, key, value), _place(path, lines, key)) for key, value in _flatten(path, lines, data)
-    }
+    found = {}
+    for section, table in data.items():
+        if section not in sections() or not isinstance(table, Mapping):
+            raise _unknown_section(path, lines, section, table)
+        for key, value in flat(section, table):
+            place = _place(path, lines, key)
+            if key not in settings():
+                raise ConfigError(f"{place}: there is no setting `{key}`", hint=suggestion(key))
+            try:
+                found[key] = (coerce(value, settings()[key].hint), place)
+            except Mismatch as error:
+                fact = f"{place}: `{key}` takes {error.expected}, not {toml_words(value)}"
+                raise ConfigError(fact, hint=error.hint) from error
+    return found
 
 
 def key_lines(text: str) -> dict[str, int]:
@@ -64,22 +81,6 @@ def _missing_hint(path: Path) -> str:
     return f"did you mean `{folder / close}`" if close else "omit the file to run with the defaults"
 
 
-def _syntax_hint(path: Path) -> str:
-    if path.suffix == ".json":
-        return "settings files are TOML: `[section]` on a separate line, then `key = value`"
-    return 'text needs quotes, as in `path = "folder"`; lists are `[1, 2]`'
-
-
-def _flatten(path: Path, lines: Mapping[str, int], data: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    for section, table in data.items():
-        if section not in sections() or not isinstance(table, Mapping):
-            raise _unknown_section(path, lines, section, table)
-        for key, value in flat(section, table):
-            if key not in settings():
-                raise ConfigError(f"{_place(path, lines, key)}: there is no setting `{key}`", hint=suggestion(key))
-            yield key, value
-
-
 def flat(section: str, table: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """The dotted keys and values of a section's table, including its groups."""
     for name, value in table.items():
@@ -103,14 +104,6 @@ def _unknown_section(path: Path, lines: Mapping[str, int], section: str, table: 
     return ConfigError(f"{place}: there is no section [{section}]", hint=hint)
 
 
-def _typed(path: Path, lines: Mapping[str, int], key: str, value: Any) -> Any:
-    try:
-        return coerce(value, settings()[key].hint)
-    except Mismatch as error:
-        fact = f"{_place(path, lines, key)}: `{key}` takes {error.expected}, not {toml_words(value)}"
-        raise ConfigError(fact, hint=error.hint) from error
-
-
 def toml_words(value: Any) -> str:
     """A value of a TOML file for an error message."""
     if isinstance(value, bool):
@@ -125,3 +118,37 @@ def toml_words(value: Any) -> str:
 def _place(path: Path, lines: Mapping[str, int], key: str) -> str:
     number = lines.get(key)
     return f"`{path}`" if number is None else f"`{path}` line {number}"
+
+
+COMMENT_WIDTH = 100
+
+
+def to_toml(config: RunConfig) -> str:
+    """Every setting of a configuration below its description. `load_config` of this text gives the same back."""
+    values, found = values_of(config), []
+    for section in sections():
+        lines = [f"[{section}]"]
+        for key, setting in settings().items():
+            if setting.section == section:
+                lines += textwrap.wrap(setting.sentence, COMMENT_WIDTH, initial_indent="# ", subsequent_indent="# ")
+                lines.append(f"{setting.name} = {format_value(values[key])}")
+        found.append("\n".join(lines) + "\n")
+    return "\n".join(found)
+
+
+def format_value(value: Any) -> str:
+    """A value in TOML syntax; None, which TOML lacks, as the text `none`."""
+    if value is None:
+        return '"none"'
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, tuple):
+        return f"[{', '.join(format_value(item) for item in value)}]"
+    if isinstance(value, Mapping):
+        bare = re.compile(r"[A-Za-z0-9_-]+")
+        names = {name: name if bare.fullmatch(name) else json.dumps(name, ensure_ascii=False) for name in value}
+        pairs = [f"{names[name]} = {format_value(item)}" for name, item in value.items()]
+        return f"{{ {', '.join(pairs)} }}" if pairs else "{}"
+    return repr(value)

@@ -107,14 +107,11 @@ def violations(value: Any, annotation: Any) -> list[str]:
         _adapter(annotation, finite=True).validate_python(value, strict=True)
     except ValidationError as error:
         limits = next((limit.words for limit in limits_of(annotation) if isinstance(limit, Range)), "")
-        return list(dict.fromkeys(_violation(item, limits) for item in _most_specific(error)))
+        found = error.errors(include_url=False)
+        # the violated limits; if none is violated, the value has the wrong type
+        exact = [item for item in found if not item["type"].endswith(("_type", "_parsing", "literal_error"))]
+        return list(dict.fromkeys(_violation(item, limits) for item in exact or found[:1]))
     return []
-
-
-def _most_specific(error: Any) -> list[Any]:
-    """The violated limits; if none is violated, the value has the wrong type."""
-    found = error.errors(include_url=False)
-    return [item for item in found if not item["type"].endswith(("_type", "_parsing", "literal_error"))] or found[:1]
 
 
 def _violation(item: Any, limits: str) -> str:

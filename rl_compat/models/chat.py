@@ -46,7 +46,9 @@ class ChatEncoder:
         self._special = {token_id: token.content for token_id, token in added if token.special}
         if template == PLAIN or (template is None and not bundle.tokenizer.chat_template):
             self._template: str | None = PLAIN_TEMPLATE
-            self._prefix = _default_prefix(bundle.tokenizer)
+            # the begin token if the tokenizer adds one before plain text
+            begins = bundle.tokenizer("a")["input_ids"][:1] == [bundle.tokenizer.bos_token_id]
+            self._prefix = str(bundle.tokenizer.bos_token) if begins else ""
             self.notes = () if template == PLAIN else (PLAIN_NOTE,)
         else:
             self._template = None if template is None else _read_template(Path(template).expanduser())
@@ -162,12 +164,6 @@ def _object(arguments: Any) -> Any:
 
 def _json(arguments: Any) -> str:
     return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-
-
-def _default_prefix(tokenizer: Any) -> str:
-    """The begin token if the tokenizer adds one before plain text, else nothing."""
-    first = tokenizer("a")["input_ids"][:1]
-    return str(tokenizer.bos_token) if first and first[0] == tokenizer.bos_token_id else ""
 
 
 def _read_template(path: Path) -> str:

@@ -18,8 +18,7 @@ from transformers.utils import logging
 
 from rl_compat.errors import ModelError, did_you_mean, quoted
 from rl_compat.models.attention import attn_implementation_for
-from rl_compat.models.files.storage import ExactHead, keep_in_storage_dtype
-from rl_compat.models.int8 import keep_in_int8
+from rl_compat.models.files.storage import ExactHead, keep_in_int8, keep_in_storage_dtype
 from rl_compat.models.lora import LoraSettings, add_adapters
 from rl_compat.planning.types import TRAINED_ROLES, RolePlan
 
@@ -146,10 +145,12 @@ def _load(settings: LoadSettings, auto: Any) -> nn.Module:
         add_adapters(model, lora)
     if role.gradient_checkpointing and role.role in TRAINED_ROLES:
         enable_checkpointing(model)
-    if role.quantization == "nf4":
-        _keep_differentiable(model)
-    else:
+    if role.quantization != "nf4":
         model.to(role.device)
+    for module in model.modules():
+        # bitsandbytes repacks weights on CPUs with avx512_bf16, and the repacked product has no gradient
+        if hasattr(module, "support_avx512bf16_for_cpu"):
+            setattr(module, "support_avx512bf16_for_cpu", False)  # noqa: B010
     return model.eval()
 
 
@@ -160,7 +161,10 @@ def _from_folder(settings: LoadSettings, auto: Any, *, storage: str) -> nn.Modul
     options: dict[str, Any] = {"trust_remote_code": settings.trust_remote_code, "local_files_only": True}
     try:
         config = AutoConfig.from_pretrained(folder, **options)
-        _switch_dropout_off(config)
+        for part in (config, config.get_text_config()):
+            for name, value in list(vars(part).items()):
+                if ("dropout" in name or name.endswith("pdrop")) and isinstance(value, float):
+                    setattr(part, name, 0.0)
         if role.quantization == "nf4":
             options |= {"quantization_config": _nf4(role), "device_map": {"": role.device}}
         with _without_progress_bars():
@@ -199,13 +203,6 @@ def _missing_hint(missing: list[str]) -> str:
     return "`config.json` and the safetensors files of the folder do not match"
 
 
-def _switch_dropout_off(config: Any) -> None:
-    for settings in (config, config.get_text_config()):
-        for name, value in list(vars(settings).items()):
-            if ("dropout" in name or name.endswith("pdrop")) and isinstance(value, float):
-                setattr(settings, name, 0.0)
-
-
 def _supported_attention(config: Any, role: RolePlan) -> str:
     """The attention of the plan, or eager for a model that caps its attention logits, which SDPA does not support."""
     capped = getattr(config.get_text_config(), "attn_logit_softcapping", None) is not None
@@ -229,14 +226,6 @@ def _nf4(role: RolePlan) -> Any:
         bnb_4bit_use_double_quant=True,
         bnb_4bit_compute_dtype=TORCH_DTYPES[role.compute_dtype],
     )
-
-
-def _keep_differentiable(model: nn.Module) -> None:
-    """Keep bitsandbytes from repacking weights on CPUs with avx512_bf16: the repacked product has no gradient."""
-    module: Any
-    for module in model.modules():
-        if hasattr(module, "support_avx512bf16_for_cpu"):
-            module.support_avx512bf16_for_cpu = False
 
 
 def enable_checkpointing(model: Any) -> None:

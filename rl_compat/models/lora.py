@@ -15,7 +15,7 @@ from peft.utils.integrations import dequantize_module_weight
 from torch import Tensor, nn
 
 from rl_compat.errors import ModelError
-from rl_compat.models.int8 import Int8Linear
+from rl_compat.models.files.storage import Int8Linear
 
 _ADAPTER = "default"
 
@@ -82,8 +82,10 @@ def merge_for_export(model: nn.Module) -> dict[str, Tensor]:
     model itself is not changed.
     """
     merged = {name: tensor.cpu().clone() for name, tensor in merged_tensors(model)}
-    for name, buffer in _persistent_buffers(model):
-        merged[name] = buffer.detach().cpu().clone()
+    for prefix, module in model.named_modules():
+        for name, buffer in module.named_buffers(recurse=False):
+            if name not in module._non_persistent_buffers_set:
+                merged[f"{prefix}.{name}" if prefix else name] = buffer.detach().cpu().clone()
     return merged
 
 
@@ -148,10 +150,3 @@ def _whole_weight(layer: nn.Module) -> Tensor:
     # peft 0.21 replaces the weight of an int8 bitsandbytes layer on a CPU by one without its scales
     layer.weight = parameter
     return weight
-
-
-def _persistent_buffers(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    for prefix, module in model.named_modules():
-        for name, buffer in module.named_buffers(recurse=False):
-            if name not in module._non_persistent_buffers_set:
-                yield f"{prefix}.{name}" if prefix else name, buffer

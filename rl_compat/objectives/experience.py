@@ -6,13 +6,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Real
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from rl_compat.algorithms.advantages.estimators import ESTIMATORS, AdvantageInputs, VTraceBounds, with_critic
-from rl_compat.algorithms.advantages.gae import AdvantageEstimate, add_kl_penalty, outcome_token_rewards
+from rl_compat.algorithms.advantages.gae import add_kl_penalty, outcome_token_rewards
 from rl_compat.algorithms.kl import kl_estimate
 from rl_compat.algorithms.masking import masked_mean
 from rl_compat.algorithms.off_policy.importance import importance_weights
@@ -98,7 +97,9 @@ def make_experience(
         outcome_costs, known = _column(costs)
         scored = scored & known
     batch = batch.with_(response_mask=batch.response_mask & scored[:, None], rewards=outcome, costs=outcome_costs)
-    batch, metrics = _corrected(batch, settings.off_policy)
+    metrics: dict[str, float] = {}
+    if corrects(settings.off_policy) and not settings.off_policy.bypass:
+        batch, metrics = correct(batch, settings.off_policy)
     token_rewards, reward_kl = _token_rewards(batch, algorithm, kl_coef=kl_coef)
     inputs = AdvantageInputs(
         token_rewards=token_rewards,
@@ -122,7 +123,12 @@ def make_experience(
         vtrace=VTraceBounds(rho=vtrace.rho, c=vtrace.c) if vtrace.enabled else None,
     )
     if costs is not None:
-        cost = _of_cost(batch, inputs)
+        assert batch.costs is not None and batch.cost_values is not None
+        # on the last token like the reward, without a KL
+        token_costs = outcome_token_rewards(
+            rewards=batch.costs, response_lengths=batch.response_lengths, response_mask=batch.response_mask
+        )
+        cost = with_critic(inputs, token_rewards=token_costs, values=batch.cost_values)
         batch, inputs = batch.with_(cost_returns=cost.returns), replace(inputs, cost_advantages=cost.advantages)
     estimate = ESTIMATORS[algorithm.name](inputs)
     batch = batch.with_(token_rewards=token_rewards, advantages=estimate.advantages, returns=estimate.returns)
@@ -177,11 +183,6 @@ def _check_arguments(
                 raise ConfigError(f"`{name}[{position}]` is `{value!r}`, expected a finite number or `None`")
 
 
-def _corrected(batch: Batch, settings: OffPolicyConfig) -> Corrected:
-    """Importance weights and rejection, unless the update computes them."""
-    return correct(batch, settings) if corrects(settings) and not settings.bypass else Corrected(batch, {})
-
-
 def _token_rewards(batch: Batch, algorithm: AlgorithmConfig, *, kl_coef: float) -> tuple[Tensor, float]:
     """The outcome on the last token of the mask minus the KL penalty, [B, T], and the mean KL per token."""
     assert batch.rewards is not None
@@ -197,24 +198,10 @@ def _token_rewards(batch: Batch, algorithm: AlgorithmConfig, *, kl_coef: float) 
     return token_rewards, reward_kl
 
 
-def _of_cost(batch: Batch, inputs: AdvantageInputs) -> AdvantageEstimate:
-    """Advantages and returns of the cost, which is placed on the last token like the reward, without a KL."""
-    assert batch.costs is not None and batch.cost_values is not None
-    token_costs = outcome_token_rewards(
-        rewards=batch.costs, response_lengths=batch.response_lengths, response_mask=batch.response_mask
-    )
-    return with_critic(inputs, token_rewards=token_costs, values=batch.cost_values)
-
-
 def _column(values: Column) -> tuple[Tensor, Tensor]:
     """The values in float32 with 0 in place of None, and a bool mask of the known ones."""
     numbers = torch.tensor([0.0 if value is None else float(value) for value in values])
     return numbers, torch.tensor([value is not None for value in values])
-
-
-class Corrected(NamedTuple):
-    batch: Batch
-    metrics: dict[str, float]
 
 
 def corrects(config: OffPolicyConfig) -> bool:
@@ -222,8 +209,8 @@ def corrects(config: OffPolicyConfig) -> bool:
     return config.importance != "none" or bool(config.reject)
 
 
-def correct(batch: Batch, settings: OffPolicyConfig) -> Corrected:
-    """The batch with `weights` and a `response_mask` without rejected tokens, from its `old_logprobs`.
+def correct(batch: Batch, settings: OffPolicyConfig) -> tuple[Batch, dict[str, float]]:
+    """The batch with `weights` and a `response_mask` without rejected tokens, from its `old_logprobs`, and metrics.
 
     Weights are computed with the mask before rejection, as in verl.
     """
@@ -249,4 +236,4 @@ def correct(batch: Batch, settings: OffPolicyConfig) -> Corrected:
         )
         changes["response_mask"] = rejection.mask
         metrics |= rejection.metrics
-    return Corrected(batch.with_(**changes), metrics)
+    return batch.with_(**changes), metrics

@@ -8,8 +8,8 @@ from typing import Any
 
 from rl_compat.config.types import RewardConfig
 from rl_compat.errors import ConfigError
-from rl_compat.rewards.builtin.length import overlong
 from rl_compat.rewards.builtin.table import AUTO, BUILTINS, Builtin
+from rl_compat.rewards.builtin.texts import overlong
 from rl_compat.rewards.checks import builtin_of, unknown_source
 from rl_compat.rewards.parts import BuiltinPart, Part, function_part
 from rl_compat.rewards.processes.custom import BATCHED_KEYWORDS, KEYWORDS, split_spec

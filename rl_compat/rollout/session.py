@@ -16,8 +16,7 @@ from rl_compat.planning.types import RolloutPlan
 from rl_compat.resharding.source import WeightSource, receive
 from rl_compat.rollout.inference import check_prompts, not_finite, num_embeddings
 from rl_compat.rollout.sampling import call_seed, response_keys
-from rl_compat.rollout.stop_strings import StopStrings, stop_strings
-from rl_compat.rollout.types import Decode, Progress, Request, Response, SamplingParams
+from rl_compat.rollout.types import Decode, Progress, Request, Response, SamplingParams, StopStrings, stop_strings
 from rl_compat.trajectory import FinishReason
 
 

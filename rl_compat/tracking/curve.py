@@ -40,7 +40,9 @@ def render_curve(
     rows = []
     for row in range(num_rows):
         label = _label(row, num_rows, low, high)
-        rows.append(f"{label:>{LABEL_WIDTH}} |{_row_marks(levels, num_rows - 1 - row, marks)}".rstrip())
+        base = (num_rows - 1 - row) * len(marks)
+        drawn = "".join((" " + marks)[min(max(level - base, 0), len(marks))] for level in levels)
+        rows.append(f"{label:>{LABEL_WIDTH}} |{drawn}".rstrip())
     axis = f"{'':{LABEL_WIDTH}} +{'-' * len(columns)}"
     return [*rows, axis, _step_labels(first_step, first_step + len(values) - 1, len(columns))]
 
@@ -50,12 +52,9 @@ def _columns(values: Sequence[float], most: int) -> list[float]:
     count = len(values)
     width = most if count > most else most // max(1, count) * count
     starts = [column * count // width for column in range(width)]
-    return [_mean(values[start : max(start + 1, end)]) for start, end in pairwise([*starts, count])]
-
-
-def _mean(values: Sequence[float]) -> float:
-    finite = [value for value in values if math.isfinite(value)]
-    return sum(finite) / len(finite) if finite else math.nan
+    parts = (values[start : max(start + 1, end)] for start, end in pairwise([*starts, count]))
+    finite = ([value for value in part if math.isfinite(value)] for part in parts)
+    return [sum(part) / len(part) if part else math.nan for part in finite]
 
 
 def _level(value: float, low: float, high: float, num_levels: int) -> int:
@@ -65,11 +64,6 @@ def _level(value: float, low: float, high: float, num_levels: int) -> int:
     if high == low:
         return (num_levels + 1) // 2
     return 1 + round((value - low) / (high - low) * (num_levels - 1))
-
-
-def _row_marks(levels: Sequence[int], rows_below: int, marks: str) -> str:
-    base = rows_below * len(marks)
-    return "".join((" " + marks)[min(max(level - base, 0), len(marks))] for level in levels)
 
 
 def _label(row: int, num_rows: int, low: float, high: float) -> str:

@@ -10,8 +10,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any, TextIO
 
-from rl_compat.config.dump import to_toml
 from rl_compat.config.load import load_config
+from rl_compat.config.toml_file import to_toml
 from rl_compat.config.types import RunConfig
 from rl_compat.errors import CheckpointError, ConfigError, RLCompatError
 from rl_compat.hardware.recording import save_recording

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from rl_compat.config.dump import COMMENT_WIDTH, format_value
 from rl_compat.config.given import GIVEN, config_of
 from rl_compat.config.load import LoadedConfig
 from rl_compat.config.report import KeyVerdict
 from rl_compat.config.settings import sections, settings, values_of
+from rl_compat.config.toml_file import COMMENT_WIDTH, format_value
 from rl_compat.errors import ConfigError
 
 

@@ -17,10 +17,11 @@ from rl_compat.algorithms.advantages.group import (
     grpo,
     grpo_passk,
     opo,
+    optimal_token_baseline,
     reinforce_plus_plus_baseline,
     rloo,
+    tir_optimal_token_baseline,
 )
-from rl_compat.algorithms.advantages.token_baseline import optimal_token_baseline, tir_optimal_token_baseline
 
 NAN = float("nan")
 

@@ -18,7 +18,7 @@ LONGER = {
     "data/encode/training_data:load_training": "one parameter for each setting of the data",
     "models/attention:sdpa_with_repeated_keys": "the attention interface of transformers",
     "objectives/experience:make_experience": "public: one parameter for each source of reward or cost",
-    "rewards/builtin/length:cosine_length": "a reward function: its parameters are settings",
+    "rewards/builtin/texts:cosine_length": "a reward function: its parameters are settings",
     "workers/actor:generate": "public: one parameter for each sampling option",
 }
 "the functions with more than MOST_PARAMETERS parameters, and why"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from fakes.facts import facts
 
-from rl_compat.config.arguments import last_of_each, split_arguments
+from rl_compat.config.arguments import split_arguments
 from rl_compat.errors import ConfigError
 
 
@@ -77,10 +77,3 @@ def test_a_reference_that_leads_nowhere_is_the_problem_of_its_argument(texts: li
 def test_arguments_that_cannot_be_read_are_refused(text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         split_arguments([text])
-
-
-def test_the_last_of_two_arguments_counts() -> None:
-    kept, replaced = last_of_each(split_arguments(["a.b=1", "a.c=2", "a.b=3"]))
-
-    assert [argument.text for argument in kept] == ["a.c=2", "a.b=3"]
-    assert [(earlier.value, later.value) for earlier, later in replaced] == [("1", "3")]

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from rl_compat.config.dump import to_toml
 from rl_compat.config.load import load_config
 from rl_compat.config.settings import replace
+from rl_compat.config.toml_file import to_toml
 from rl_compat.config.types import RunConfig
 
 CHANGED = {

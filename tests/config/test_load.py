@@ -168,3 +168,11 @@ def test_a_section_in_the_place_of_a_setting_is_answered_with_its_settings(argum
     with pytest.raises(ConfigError) as caught:
         load_config(None, [argument])
     assert names in str(caught.value.hint)
+
+
+def test_the_last_of_two_arguments_counts_and_the_earlier_one_is_reported() -> None:
+    loaded = load_config(overrides=["trainer.num_steps=1", "trainer.seed=2", "trainer.num_steps=3"])
+
+    assert (loaded.config.trainer.num_steps, loaded.config.trainer.seed) == (3, 2)
+    verdicts = [(line.key, line.value, line.verdict, line.warn) for line in loaded.report]
+    assert verdicts == [("trainer.num_steps", "1", "without effect", True)]

@@ -11,7 +11,7 @@ from fakes.engines import causal_lm, role_plan
 from fakes.part_settings import lora_of
 from torch import Tensor, nn
 
-from rl_compat.models.int8 import Int8Linear, keep_in_int8
+from rl_compat.models.files.storage import Int8Linear, keep_in_int8
 from rl_compat.models.lora import merge_for_export
 
 

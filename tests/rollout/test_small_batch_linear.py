@@ -13,6 +13,7 @@ from rl_compat.rollout.kernels.cuda_kernels import (
     C_TYPES,
     CudaKernels,
     KernelError,
+    captured_seconds,
     compiled,
     kernel_source,
     nvrtc_library,
@@ -29,7 +30,6 @@ from rl_compat.rollout.kernels.small_batch_linear import (
     num_tiles,
     ways,
 )
-from rl_compat.rollout.kernels.timing import captured_seconds
 from rl_compat.rollout.projections import SharedProjection
 
 FORMATS = [

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from rl_compat.tracking.console import ConsoleTracker, format_line
+from rl_compat.tracking.build import ConsoleTracker, format_line
 
 
 def test_a_step_is_one_line_of_names_and_values():

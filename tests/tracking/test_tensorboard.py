@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from rl_compat.tracking.tensorboard import open_tensorboard
+from rl_compat.tracking.build import open_tensorboard
 from rl_compat.tracking.types import Destination, Warn
 
 

@@ -8,8 +8,7 @@ import pytest
 from fakes import wandb_recorder
 
 from rl_compat.tracking.types import Destination
-from rl_compat.tracking.wandb import open_wandb
-from rl_compat.tracking.wandb_mode import WandbMode, can_connect, choose_mode
+from rl_compat.tracking.wandb import WandbMode, can_connect, choose_mode, open_wandb
 
 KEY = {"WANDB_API_KEY": "x" * 40}
 

@@ -44,14 +44,14 @@ def validate(config: RunConfig, origins: Mapping[str, str]) -> None:
 def with_origins(problem: Problem, origins: Mapping[str, str]) -> str:
     """The message, after the place that set the value and before those that set the other values in it."""
     named = dict.fromkeys(key for key in re.findall(r"`([\w.]+)[`=]", problem.message) if key in settings())
-    others = [f"`{key}` {_set_by(origins.get(key))}" for key in named if key != problem.key]
+    places = {key: origins.get(key) for key in named if key != problem.key}
+    others = [
+        f"`{key}` " + ("has its default" if place is None else f"is set by {place}" if place else "is given")
+        for key, place in places.items()
+    ]
     told = f"{problem.message}; {', '.join(others)}" if others else problem.message
     origin = origins.get(problem.key)
     return f"{origin}: {told}" if origin else told
-
-
-def _set_by(origin: str | None) -> str:
-    return "has its default" if origin is None else f"is set by {origin}" if origin else "is given"
 
 
 def problems(config: RunConfig) -> Iterator[Problem]:

@@ -71,7 +71,11 @@ def _rules() -> tuple[InertSettings, ...]:
             lambda config: is_offline(config.algorithm.name),
             f"{name} learns from offline data and generates nothing",
         ),
-        InertSettings((*only_ppo, *_group("off_policy.vtrace")), _without_critic, f"{name} has no critic"),
+        InertSettings(
+            (*only_ppo, *_group("off_policy.vtrace")),
+            lambda config: not ALGORITHMS[config.algorithm.name].needs_critic,
+            f"{name} has no critic",
+        ),
         InertSettings(
             _group("cost"),
             lambda config: not ALGORITHMS[config.algorithm.name].needs_cost,
@@ -101,10 +105,6 @@ def _rules() -> tuple[InertSettings, ...]:
         ),
         *(_switched_off(*switch) for switch in SWITCHES),
     )
-
-
-def _without_critic(config: RunConfig) -> bool:
-    return not ALGORITHMS[config.algorithm.name].needs_critic
 
 
 def _switched_off(switch: str, off: Any, on: Any, keys: tuple[str, ...]) -> InertSettings:
@@ -177,11 +177,16 @@ def losses_reading(key: str) -> tuple[PolicyLossName, ...]:
 def inert_settings(config: RunConfig, given: Iterable[str]) -> tuple[KeyVerdict, ...]:
     """A verdict for every given key that differs from its default and has no effect."""
     values, reasons = values_of(config), inert_reasons(config)
-    return tuple(
-        _verdict(key, values[key], reasons[key])
-        for key in dict.fromkeys(given)
-        if key in reasons and values[key] != settings()[key].default
-    )
+    found = []
+    for key in dict.fromkeys(given):
+        if key in reasons and values[key] != settings()[key].default:
+            value = values[key]
+            text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+            verdict = KeyVerdict(
+                key=key, value=text, verdict="without effect", native_key=key, reason=reasons[key], warn=True
+            )
+            found.append(verdict)
+    return tuple(found)
 
 
 def inert_reasons(config: RunConfig) -> dict[str, str]:
@@ -195,8 +200,3 @@ def inert_reasons(config: RunConfig) -> dict[str, str]:
 
 def _applying(config: RunConfig) -> Iterator[InertSettings]:
     return (rule for rule in _rules() if rule.while_(config))
-
-
-def _verdict(key: str, value: Any, because: str) -> KeyVerdict:
-    text = ",".join(str(item) for item in value) if isinstance(value, tuple) else str(value)
-    return KeyVerdict(key=key, value=text, verdict="without effect", native_key=key, reason=because, warn=True)

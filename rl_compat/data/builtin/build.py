@@ -11,8 +11,7 @@ from rl_compat.data.builtin import gsm8k, math_problems
 from rl_compat.data.builtin.verl_schema import schema_row, write_rows
 from rl_compat.data.form.columns import Record, columns_of, has_column, lookup
 from rl_compat.data.read.files import is_data_file
-from rl_compat.data.read.hub import HubName, load_from_hub
-from rl_compat.data.read.names import SPLIT_WORDS, Split, files_of_split, split_of
+from rl_compat.data.read.names import SPLIT_WORDS, HubName, Split, files_of_split, load_from_hub, split_of
 from rl_compat.data.read.reading import check_usable
 from rl_compat.data.read.records import Records, open_file, table_records
 from rl_compat.errors import DataError, did_you_mean, quoted

@@ -18,8 +18,7 @@ from rl_compat.data.form.patterns import Form
 from rl_compat.data.form.turns import Unusable
 from rl_compat.data.order.fingerprint import Fingerprint
 from rl_compat.data.read.files import SUFFIXES, reading_errors
-from rl_compat.data.read.hub import HubName, load_from_hub
-from rl_compat.data.read.names import Split, local_files, saved_split
+from rl_compat.data.read.names import HubName, Split, load_from_hub, local_files, saved_split
 from rl_compat.data.read.records import Records, RowsOnDisk, open_file, table_records
 from rl_compat.errors import DataError, did_you_mean, quoted
 

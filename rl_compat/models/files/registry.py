@@ -1,18 +1,60 @@
-"""Resolve a model name, path or hub id to a model folder on this machine."""
+"""Resolve a model name, path or hub id to a model folder on this machine: downloaded and converted ones are cached."""
 
 from __future__ import annotations
 
 import os
 import re
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from rl_compat.errors import ModelError, did_you_mean
-from rl_compat.models.files.cache import build_once, models_folder
+from rl_compat.errors import ModelError, did_you_mean, write_failure
+from rl_compat.models.files.atomic import fill_folder
 from rl_compat.models.files.folder import ALL_PARTS, Part, check_model_folder
 from rl_compat.models.files.gguf import CONVERSION_VERSION, cache_name, convert_gguf, quantization_note
+
+
+def cache_folder() -> Path:
+    """`RLC_CACHE`, or `rl_compat` in the user's cache folder."""
+    named = os.environ.get("RLC_CACHE")
+    if named:
+        return Path(named).expanduser().absolute()
+    root = os.environ.get("XDG_CACHE_HOME")
+    return (Path(root) if root else Path.home() / ".cache") / "rl_compat"
+
+
+def models_folder() -> Path:
+    return cache_folder() / "models"
+
+
+def build_once(name: str, build: Callable[[Path], None]) -> Path:
+    """The cached folder `name`, which `build` fills if it does not exist yet.
+
+    Concurrent processes wait for each other. The remains of an interrupted build are removed by the next one.
+    Raises ModelError if the cache cannot be written.
+    """
+    import fcntl
+
+    from safetensors import SafetensorError
+
+    target = models_folder() / name
+    if target.is_dir():
+        return target
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with target.with_name(f".{name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not target.is_dir():
+                fill_folder(target, build)
+    except (OSError, SafetensorError) as error:
+        raise ModelError(
+            f"cannot write a model to `{target.parent}`: {write_failure(error)[0]}",
+            hint="set `RLC_CACHE` to another folder for downloaded and converted models",
+        ) from error
+    return target
+
 
 Kind = Literal["builtin", "registry", "folder", "gguf", "hub"]
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")

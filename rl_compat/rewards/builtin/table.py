@@ -12,9 +12,16 @@ from typing import Any, Literal
 from rl_compat.errors import ConfigError, did_you_mean, quoted
 from rl_compat.rewards.builtin.choice import multiple_choice
 from rl_compat.rewards.builtin.gsm8k import gsm8k, gsm8k_format, gsm8k_strict
-from rl_compat.rewards.builtin.length import cosine_length, repetition
 from rl_compat.rewards.builtin.math_answer import math, math_dapo
-from rl_compat.rewards.builtin.texts import arithmetic, exact_match, format_tags, qa_exact_match, regex
+from rl_compat.rewards.builtin.texts import (
+    arithmetic,
+    cosine_length,
+    exact_match,
+    format_tags,
+    qa_exact_match,
+    regex,
+    repetition,
+)
 from rl_compat.rewards.types import RewardOutcome
 
 AUTO = "auto"

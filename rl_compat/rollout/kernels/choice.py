@@ -9,10 +9,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rl_compat.rollout.kernels.cuda_kernels import C_TYPES, CudaKernels, KernelError, Kernels, loaded_kernels
+from rl_compat.rollout.kernels.cuda_kernels import (
+    C_TYPES,
+    CudaKernels,
+    KernelError,
+    Kernels,
+    Seconds,
+    captured_seconds,
+    launched_seconds,
+    loaded_kernels,
+)
 from rl_compat.rollout.kernels.decode_ops import PlainOps, Rotation, StepView
 from rl_compat.rollout.kernels.fused_ops import FusedDraw, FusedOps, fitting, kernel_macros
-from rl_compat.rollout.kernels.timing import Seconds, captured_seconds, launched_seconds
 from rl_compat.rollout.native.decoder_spec import DecoderSpec
 from rl_compat.rollout.sampling import Draw, plain_draw
 from rl_compat.rollout.types import SamplingParams

@@ -13,8 +13,14 @@ from torch import Tensor
 
 from rl_compat.models.files.storage import linear_in_pieces
 from rl_compat.rollout.inference import exact_products
-from rl_compat.rollout.kernels.cuda_kernels import C_TYPES, KernelError, Kernels, loaded_kernels
-from rl_compat.rollout.kernels.timing import Seconds, captured_seconds
+from rl_compat.rollout.kernels.cuda_kernels import (
+    C_TYPES,
+    KernelError,
+    Kernels,
+    Seconds,
+    captured_seconds,
+    loaded_kernels,
+)
 
 MOST_ROWS = 128
 "above it PyTorch was as fast on an H200"

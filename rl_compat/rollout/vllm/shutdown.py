@@ -121,7 +121,6 @@ def _forget_cached() -> None:
         platform._global_graph_pool = None
 
 
-_logger = logging.getLogger(__name__)
 _installed: list[Pools] = []
 
 

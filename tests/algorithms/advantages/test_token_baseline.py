@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from rl_compat.algorithms.advantages.token_baseline import optimal_token_baseline, tir_optimal_token_baseline
+from rl_compat.algorithms.advantages.group import optimal_token_baseline, tir_optimal_token_baseline
 
 ESTIMATORS = {
     "optimal_token_baseline": optimal_token_baseline,

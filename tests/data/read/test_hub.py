@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from fakes.hub import serve
 
-from rl_compat.data.read.hub import HubName
+from rl_compat.data.read.names import HubName
 from rl_compat.data.read.reading import load_rows
 from rl_compat.errors import DataError
 

@@ -18,7 +18,7 @@ from rl_compat.hardware.system.folders import (
     read_folders,
     read_mounts,
 )
-from rl_compat.models.files.cache import cache_folder
+from rl_compat.models.files.registry import cache_folder
 
 MOUNTINFO = r"""22 27 0:21 / /proc rw,relatime - proc proc rw
 27 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw

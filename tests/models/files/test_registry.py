@@ -13,8 +13,15 @@ import pytest
 from fakes.gguf import save_gguf
 
 from rl_compat.errors import ModelError
-from rl_compat.models.files.cache import build_once, cache_folder, models_folder
-from rl_compat.models.files.registry import PACKAGED, PackagedModel, fetch_packaged, resolve_model
+from rl_compat.models.files.registry import (
+    PACKAGED,
+    PackagedModel,
+    build_once,
+    cache_folder,
+    fetch_packaged,
+    models_folder,
+    resolve_model,
+)
 from rl_compat.units import format_bytes
 
 

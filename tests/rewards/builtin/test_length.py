@@ -4,7 +4,7 @@ import pytest
 
 from rl_compat.config.types import RewardConfig
 from rl_compat.errors import ConfigError, RewardError
-from rl_compat.rewards.builtin.length import cosine_length, overlong, repetition
+from rl_compat.rewards.builtin.texts import cosine_length, overlong, repetition
 from rl_compat.rewards.score import ScoreRequest, build_scorer
 from rl_compat.trajectory import Prompt
 

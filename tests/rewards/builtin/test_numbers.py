@@ -5,7 +5,7 @@ from fractions import Fraction
 import pytest
 from fakes.work import growth
 
-from rl_compat.rewards.builtin.numbers import last_number, numbers
+from rl_compat.rewards.builtin.gsm8k import last_number, numbers
 
 
 @pytest.mark.parametrize(
