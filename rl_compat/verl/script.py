@@ -40,9 +40,11 @@ def read_training(text: str, *, name: str, folder: Path, words: Sequence[str]) -
         raise _nothing_found(name, script.started)
     chosen = found[0]
     given, told = [*chosen.program.arguments], [*script.notes]
-    if words and not script.scope.reads_arguments:
-        given += words
-        told.append(f"`{name}` does not pass on its arguments; {_quoted(words)} added to its command")
+    reads = script.scope.reads_arguments
+    dropped = [word for word in words if word not in given and (STRAY.match(word) or not reads)]
+    if dropped:
+        given += dropped
+        told.append(f"`{name}` does not pass on its arguments; {_quoted(dropped)} added to its command")
     arguments, notes = read_arguments([_without_marks(word) for word in given], folders=[folder, Path.cwd()])
     problems = {_without_marks(word): word for word in given if mark_of(word)}
     return [_with_problem(argument, problems.get(argument.text)) for argument in arguments], [

@@ -3,137 +3,168 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from fakes.facts import facts
+from fakes.launch_scripts import GUARDS, MODULE, TAILS, launch_scripts
 from fakes.verl_settings import judge_config
 
 from rl_compat.config.load import LoadedConfig
 from rl_compat.config.settings import values_of
 from rl_compat.errors import ConfigError
+from rl_compat.verl.shell.syntax import Chain, Simple, parse_script
 
-ARGUMENTS = [
-    'data.train_files="[a.parquet,b.parquet]"',
-    "data.train_batch_size=16",
-    "data.max_prompt_length=300",
-    "algorithm.adv_estimator=grpo",
-    "actor_rollout_ref.rollout.n=4",
-    "actor_rollout_ref.actor.optim.lr=3e-6",
-    "+actor_rollout_ref.model.override_config.attn_implementation=eager",
-    """trainer.logger='["console","wandb"]'""",
-    "trainer.total_epochs=3",
-]
-
-COMMANDS = [
-    "python3 -m verl.trainer.main_ppo",
-    "python -u -m recipe.dapo.main_dapo",
-    "HYDRA_FULL_ERROR=1 uv run python3 -m verl.trainer.main_ppo",
-    "ray job submit --working-dir . -- python3 -m verl.trainer.main_ppo",
-    "nohup torchrun --nproc_per_node=1 -m verl.trainer.main_ppo",
-    "CUDA_VISIBLE_DEVICES=0,1 python3 verl/trainer/main_ppo.py",
-]
-
-GUARDS = [
-    'if [ -z "$WANDB_API_KEY" ]; then echo "no key"; exit 1; fi',
-    "[ -f /nowhere/train.parquet ] || exit 1",
-    '[[ -d /nowhere ]] || { echo "no folder" >&2; exit 2; }',
-    'python3 -c "import no_such_module" || exit',
-    'if [ $# -lt 2 ]; then echo "usage: $0 A B"; exit 1; fi',
-    "if ! command -v no_such_command &> /dev/null; then exit 1; fi",
-    '[ -z "$HF_TOKEN" ] && exit 1',
-    'die() { echo "$1"; exit 1; }\ntest -n "$NODE_RANK" || die "no rank"',
-    'if [ -n "$MASTER" ]; then echo ok; else exit 1; fi',
-    'case "$MACHINE" in h100) N=8 ;; *) echo "unknown machine"; exit 1 ;; esac',
-]
-HARMLESS = ["set -xeuo pipefail", "export A=1 B=two", "# a comment", "ray stop --force", "mkdir -p logs && cd .", "N=8"]
-ENDS = ["", " 2>&1 | tee run.log", " > run.log 2>&1", " &\nwait", " || exit 1", ' "$@"', "\necho done\nexit 0"]
+SHUFFLES = 8
+"of each script"
+DEPEND_ON_THE_MACHINE = ("conditions", "unset variables in quotes")
+GIVEN = ["trainer.total_epochs=3"]
+"after the name of the script"
 
 
-def continued(command: str, arguments: Sequence[str]) -> str:
-    return f"{command} \\\n    " + " \\\n    ".join(arguments)
+class Parts(NamedTuple):
+    """A script around its training command."""
+
+    before: str
+    launcher: str
+    arguments: Sequence[str]
+    end: str
+    "of the command: pipes and redirections"
+    after: str
 
 
-def on_one_line(command: str, arguments: Sequence[str]) -> str:
-    return f"{command} {' '.join(arguments)}"
+def parts_of(script: str) -> Parts | None:
+    """The last training command of a script that stands on lines of its own; None if there is none."""
+    lines = script.splitlines()
+    for last in reversed(range(len(lines))):
+        first = last
+        while first > 0 and lines[first - 1].rstrip().endswith("\\"):
+            first -= 1
+        words = words_of("\n".join(lines[first : last + 1])) if MODULE in lines[first] else []
+        if MODULE in words and not lines[last].rstrip().endswith("\\"):
+            split = next(number for number, word in enumerate(words) if word == MODULE) + 1
+            return Parts(
+                before="".join(f"{line}\n" for line in lines[:first]),
+                launcher=" ".join(words[:split]),
+                arguments=words[split:],
+                end="",
+                after="".join(f"{line}\n" for line in lines[last + 1 :]),
+            )
+    return None
 
 
-def in_an_array(command: str, arguments: Sequence[str]) -> str:
-    items = "\n  ".join(arguments)
-    return f'ARGS=(\n  {items}  # the last\n)\n{command} "${{ARGS[@]}}"'
+def words_of(command: str) -> Sequence[str]:
+    """The words of one command, which may be piped, as they are written; none for several commands."""
+    try:
+        nodes = parse_script(command, "command")
+    except (ConfigError, ValueError):
+        return []
+    node = nodes[0] if len(nodes) == 1 else None
+    if isinstance(node, Chain) and all(joint == "|" for joint, _ in node.rest):
+        node = node.first
+    return node.words if isinstance(node, Simple) else []
 
 
-def in_two_arrays(command: str, arguments: Sequence[str]) -> str:
-    first, second = " ".join(arguments[:3]), " ".join(arguments[3:])
-    return f'A=({first})\nB=({second})\nA+=("${{B[@]}}")\n{command} "${{A[@]}}"'
+def broken(draw: random.Random, parts: Parts) -> str:
+    joints = [draw.choice([" ", "  ", " \\\n    ", " \\\n"]) for _ in parts.arguments]
+    return (
+        parts.launcher + "".join(joint + word for joint, word in zip(joints, parts.arguments, strict=True)) + parts.end
+    )
 
 
-def by_a_function(command: str, arguments: Sequence[str]) -> str:
-    return f'launch() {{\n  {command} "$@"\n}}\nlaunch {" ".join(arguments)}'
+def in_an_array(draw: random.Random, parts: Parts) -> str:
+    joints = [draw.choice([" ", "\n  ", "  # a comment, don't read it\n  "]) for _ in parts.arguments]
+    items = "".join(joint + word for joint, word in zip(joints, parts.arguments, strict=True))
+    return f'ARGUMENTS=({items}\n)\n{parts.launcher} "${{ARGUMENTS[@]}}"{parts.end}'
 
 
-def with_variables(command: str, arguments: Sequence[str]) -> str:
-    names = [f"V{number}={argument.partition('=')[2]}" for number, argument in enumerate(arguments)]
-    uses = [f'{argument.partition("=")[0]}="$V{number}"' for number, argument in enumerate(arguments)]
-    return "\n".join([*names, continued(command, uses)])
+def in_two_arrays(draw: random.Random, parts: Parts) -> str:
+    cut = draw.randint(0, len(parts.arguments))
+    first, second = " ".join(parts.arguments[:cut]), " ".join(parts.arguments[cut:])
+    return f'A1=({first})\nA2=({second})\nA1+=("${{A2[@]}}")\n{parts.launcher} "${{A1[@]}}"{parts.end}'
 
 
-def in_a_loop(command: str, arguments: Sequence[str]) -> str:
-    return f"for ((i = 0; i < 1; i++)); do\n{continued(command, arguments)}\ndone"
+def by_a_function(draw: random.Random, parts: Parts) -> str:
+    head = draw.choice(["launch() {", "function launch {", "launch ()\n{"])
+    call = broken(draw, parts._replace(launcher="launch", end=""))
+    return f'{head}\n  {parts.launcher} "$@"{parts.end}\n}}\n{call}'
 
 
-def in_a_condition(command: str, arguments: Sequence[str]) -> str:
-    return f'if [ "${{MODE:-train}}" = train ]; then\n{continued(command, arguments)}\nelse\n  exit 1\nfi'
+COMMANDS: Sequence[Callable[[random.Random, Parts], str]] = [broken, in_an_array, in_two_arrays, by_a_function]
+
+WRAPPERS: Mapping[str, str] = {
+    "nothing": "{}",
+    "if": "if true; then\n{}\nfi",
+    "if a file exists": "if [ -f /nowhere/data.parquet ]; then\n{}\nfi",
+    "else": 'if [ "$UNSET_HERE" = x ]; then\n  exit 1\nelse\n{}\nfi',
+    "for": "for once in 1; do\n{}\ndone",
+    "counted for": "for ((once = 0; once < 1; once++)); do\n{}\ndone",
+    "while": "while true; do\n{}\nbreak\ndone",
+    "case": "case x in\n  *)\n{}\n  ;;\nesac",
+    "function": 'main() {{\n{}\n}}\nmain "$@"',
+    "group": "{{\n{}\n}}",
+    "piped group": "{{\n{}\n}} 2>&1 | tee all.log",
+    "subshell": "(\n{}\n)",
+    "piped subshell": "( set -x\n{}\n) |& tee all.log",
+    "comments": "# a comment with \"quotes' and $signs \\\n\n{}\n\n  # the end \\",
+    "harmless commands": "set -xe\nexport A_1=1 B_2=two\nray stop --force\nmkdir -p x && cd .\n{}\necho done\nexit 0",
+    **{
+        f"check {number}": f"{guard.replace('{', '{{').replace('}', '}}')}\n{{}}" for number, guard in enumerate(GUARDS)
+    },
+}
 
 
-def where_the_data_is(command: str, arguments: Sequence[str]) -> str:
-    return f"if [ -f /nowhere/data.parquet ]; then\n{continued(command, arguments)}\nfi"
+def shuffled(name: str, seed: int) -> str:
+    """A script in another layout, inside and outside.
+
+    One whose settings depend on the machine is put in no branch that does: then all such conditions count as true.
+    """
+    script, draw = launch_scripts()[name], random.Random(f"{name} {seed}")
+    parts = parts_of(script)
+    wrappers = sorted(set(WRAPPERS) - ({"if a file exists"} if name in DEPEND_ON_THE_MACHINE else set()))
+    if parts is not None:
+        command = draw.choice(COMMANDS)(draw, parts._replace(end=draw.choice(TAILS)))
+        for wrapper in draw.sample([wrapper for wrapper in wrappers if wrapper != "harmless commands"], 2):
+            command = WRAPPERS[wrapper].format(command)
+        script = f"{parts.before}{command}\n{parts.after}"
+    first, separator, rest = script.partition("\n") if script.startswith("#!") else ("", "", script)
+    return first + separator + WRAPPERS[draw.choice(wrappers)].format(rest) + "\n"
 
 
-def in_a_subshell(command: str, arguments: Sequence[str]) -> str:
-    return f"(cd /tmp; {on_one_line(command, arguments)})"
-
-
-LAYOUTS = [
-    continued,
-    on_one_line,
-    in_an_array,
-    in_two_arrays,
-    by_a_function,
-    with_variables,
-    in_a_loop,
-    in_a_condition,
-    where_the_data_is,
-    in_a_subshell,
-]
-SCRIPTS = 40
-
-
-def read(folder: Path, text: str) -> LoadedConfig:
+def read(folder: Path, text: str, given: Sequence[str] = ()) -> LoadedConfig:
     path = folder / "run.sh"
     path.write_text(text, encoding="utf-8")
-    return judge_config(path)
+    return judge_config(path, given)
 
 
-@pytest.mark.parametrize("seed", range(SCRIPTS))
-def test_the_settings_do_not_depend_on_the_layout(seed: int, tmp_path: Path) -> None:
-    draw = random.Random(seed)
-    arguments = draw.sample(ARGUMENTS, len(ARGUMENTS))
-    before = draw.sample([*GUARDS, *HARMLESS], 3)
-    layout, command = LAYOUTS[seed % len(LAYOUTS)], draw.choice(COMMANDS)
-    wrapped = layout in (in_a_loop, in_a_condition, where_the_data_is, in_a_subshell)
-    text = "\n".join([*before, layout(command, arguments) + ("" if wrapped else draw.choice(ENDS))]) + "\n"
+def test_the_scripts_are_of_many_forms() -> None:
+    assert len(launch_scripts()) >= 40
+    assert sum(parts_of(text) is not None for text in launch_scripts().values()) >= 40
 
-    loaded = read(tmp_path, text)
 
-    plain = read(tmp_path, continued(COMMANDS[0], ARGUMENTS) + "\n")
-    assert values_of(loaded.config) == values_of(plain.config), text
-    assert {line.key: line.verdict for line in loaded.report} == {line.key: line.verdict for line in plain.report}
-    lines = [1 + "\n".join([*before[:number], ""]).count("\n") for number in range(len(before))]
-    for guard, line in zip(before, lines, strict=True):
-        last = line + guard.count("\n")
-        assert guard not in GUARDS or any({"run.sh", str(last)} <= facts(note) for note in loaded.notes), text
+@pytest.mark.parametrize("name", launch_scripts())
+def test_the_settings_do_not_depend_on_the_layout(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DATA", "/data")
+    plain = read(tmp_path, launch_scripts()[name], GIVEN)
+    assert plain.config.trainer.num_epochs == 3
+    for seed in range(SHUFFLES):
+        text = shuffled(name, seed)
+        loaded = read(tmp_path, text, GIVEN)
+        assert values_of(loaded.config) == values_of(plain.config), text
+        assert [(line.key, line.value, line.verdict) for line in loaded.report] == [
+            (line.key, line.value, line.verdict) for line in plain.report
+        ], text
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
+def test_every_layout_is_a_script_of_bash() -> None:
+    layouts = [shuffled(name, 0) for name, text in launch_scripts().items() if "\r" not in text]
+    checked = subprocess.run(["bash", "-n"], input="\n".join(layouts), capture_output=True, text=True, check=False)
+    assert (checked.returncode, checked.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("guard", GUARDS)

@@ -6,35 +6,13 @@ from pathlib import Path
 
 import pytest
 from fakes.facts import facts
+from fakes.launch_scripts import SCRIPT
 from fakes.verl_settings import judge_config, load_config
 
 from rl_compat.config.load import LoadedConfig
 from rl_compat.config.report import KeyVerdict
 from rl_compat.errors import ConfigError
 from rl_compat.verl import read_words
-
-SCRIPT = """#!/usr/bin/env bash
-set -x
-export VLLM_ATTENTION_BACKEND=XFORMERS
-pip install -r requirements.txt
-ray stop --force; ray start --head
-BATCH=${BATCH:-16}
-MODEL=(
-    actor_rollout_ref.model.path="Qwen/Qwen2.5-0.5B-Instruct"
-    +actor_rollout_ref.model.override_config.attn_implementation=eager
-)
-if [ "${ALGORITHM:-grpo}" = grpo ]; then
-    MODEL+=(algorithm.adv_estimator=grpo actor_rollout_ref.rollout.n=4)
-fi
-CUDA_VISIBLE_DEVICES=0 nohup python3 -u -m verl.trainer.main_ppo \\
-    data.train_files="['$DATA/train.parquet', '/b.parquet']" \\
-    data.train_batch_size=$BATCH \\
-    "${MODEL[@]}" \\
-    trainer.logger='["console","wandb"]' \\
-    'trainer.default_local_dir=runs/${trainer.project_name}/${trainer.experiment_name}' \\
-    trainer.experiment_name=grpo-$((BATCH * 4)) \\
-    ++trainer.total_epochs=1 "$@" 2>&1 | tee run.log
-"""
 
 
 @pytest.fixture
@@ -91,6 +69,15 @@ def test_arguments_that_a_script_does_not_pass_on_are_added(tmp_path: Path) -> N
 
     assert loaded.config.trainer.batch_size == 4
     assert facts(loaded.notes[1]) == {"run.sh", "data.train_batch_size=4"}
+
+
+def test_arguments_that_reach_the_script_and_not_its_command_are_added(tmp_path: Path) -> None:
+    path = write(tmp_path, 'main() {\n  python3 -m verl.trainer.main_ppo data.train_batch_size=$1\n}\nmain "$@"\n')
+
+    loaded = load_config(path, ["8", "trainer.total_epochs=3"])
+
+    assert (loaded.config.trainer.batch_size, loaded.config.trainer.num_epochs) == (8, 3)
+    assert facts(loaded.notes[1]) == {"run.sh", "trainer.total_epochs=3"}
 
 
 def test_a_variable_that_nothing_sets_refuses_its_key_alone(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:

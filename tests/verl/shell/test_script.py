@@ -9,156 +9,12 @@ from pathlib import Path
 
 import pytest
 from fakes.facts import facts
+from fakes.launch_scripts import SHELL_SCRIPTS
 
 from rl_compat.errors import ConfigError
 from rl_compat.verl.shell.scope import mark_of
 from rl_compat.verl.shell.script import ReadScript
 
-SCRIPTS = {
-    "continued lines": """
-        set -xeuo pipefail
-        # a comment with "quotes' and $signs
-        train \\
-            data.train_batch_size=8 \\
-            trainer.logger='["console","wandb"]' \\
-            "data.train_files=['a.parquet', 'b.parquet']" 2>&1 | cat
-    """,
-    "a comment ends the command": """
-        train a.b=1 \\
-            a.c=2 \\
-            # a.d=3 \\
-            a.e=4 2>/dev/null || true
-    """,
-    "variables and arithmetic": """
-        export N=4
-        local_size=$((N * 2))
-        NAME=grpo_$N-${SUFFIX:-plain}
-        readonly ROOT=/data
-        FILES="['$ROOT/a.parquet', '$ROOT/b.parquet']"
-        N=16 train a.b=$local_size a.c=$NAME a.d="$FILES" a.e=$N
-    """,
-    "arrays": """
-        DATA=(
-            data.train_batch_size=8   # don't
-            "data.train_files=['a', 'b']"
-            # data.seed=1
-        )
-        EXTRA=()
-        DATA+=(data.shuffle=False)
-        DATA[3]=data.seed=2
-        train "${DATA[@]}" "${EXTRA[@]}" count=${#DATA[@]} first=${DATA[0]} "$@"
-    """,
-    "conditions": """
-        if [ "${DEVICE:-gpu}" = gpu ] && [ $# -ge 1 ]; then A=1; else A=2; fi
-        if [[ "$A" == 2 || -z "$UNSET" ]]; then B=(b=1); elif [ $A -gt 1 ]; then B=(b=2); fi
-        if (( A > 1 )); then C=3; else C=4; fi
-        [ -d /nowhere ] && D=5 || D=6
-        [[ abc == a* ]] && E=7
-        test -n "$E" || E=8
-        if ! false; then F=9; fi
-        train a=$A "${B[@]}" c=$C d=$D e=$E f=$F
-    """,
-    "case": """
-        MODEL=Qwen3-8B
-        case "$MODEL" in
-            llama*|mistral*) TP=1 ;;
-            (Qwen3-*) TP=2; NAME=qwen
-                ;;
-            *) TP=4 ;;
-        esac
-        case ${1:-x} in "first argument") KIND=one;; *) KIND=other;; esac
-        train tp=$TP name=$NAME kind=$KIND
-    """,
-    "loops": """
-        OUT=()
-        for lr in 1e-6 5e-7; do
-            [ $lr = 5e-7 ] && continue
-            OUT+=(lr=$lr)
-        done
-        for word; do OUT+=("word=$word"); done
-        i=0
-        while [ $i -lt 3 ]; do i=$((i + 1)); [ $i -eq 2 ] && break; done
-        until [[ $i -ge 5 ]]; do ((i++)); done
-        train "${OUT[@]}" i=$i
-    """,
-    "arguments": """
-        while [[ $# -gt 0 ]]; do
-            case "$1" in
-                --model) MODEL="$2"; shift 2 ;;
-                *) REST+=("$1"); shift ;;
-            esac
-        done
-        set -- --model x y
-        train model=${MODEL:-none} "${REST[@]}" "$@" n=$#
-    """,
-    "functions": """
-        launch() {
-            local lr=$1; shift
-            if [ "$lr" = skip ]; then return 0; fi
-            train lr=$lr "$@" n=$#
-        }
-        function other { launch "$@" other=1; }
-        launch skip a=0
-        other 1e-6 "a=b c"
-    """,
-    "groups": """
-        A=1
-        ( A=2; cd /tmp; : )
-        { A=$((A + 2)); } > /dev/null
-        train a=$A
-    """,
-    "text as a command": """
-        CMD="train a.b=1 a.c=2"
-        $CMD a.d=3
-    """,
-    "evaluated text": """
-        CMD="train 'a.b=1 2'"
-        eval "$CMD" a.c=3
-    """,
-    "here-documents": """
-        cat > /dev/null <<EOF
-        train a.wrong=1 "
-EOF
-        cat > /dev/null <<-'END'
-	$(not run
-	END
-        train a.b=1 <<< "text"
-    """,
-    "windows line ends": "train a.b=1 \\\r\n  a.c=2\r\n",
-    "stops early": """
-        if [ $# -lt 1 ]; then echo "Usage: $0"; exit 1; fi
-        train a.b=1
-        exit 0
-        train a.b=2
-    """,
-    "redirections": """
-        train a.b=1 >/dev/null 2>&1 a.c=2 &
-        wait
-    """,
-    "substitution": """
-        HERE=$(cd / && pwd)
-        BASE=$(basename "${HERE}/x/run.sh" .sh)
-        WHO=$(false && echo one || echo two)
-        train here=$HERE base=$BASE who=$WHO day=$(date +%Y)
-    """,
-    "nested quotes": """
-        train a="$(echo "x $(echo 'y z')")" b='it'"'"'s' c="${UNSET:-"d e"}"
-    """,
-    "a chain": "true && train a.b=1 || train a.b=2",
-    "counting": """
-        for ((i = 0; i < 3; i++)); do OUT+=(a$i=$((i * 2))); done
-        for (( j=5; j>3; j-- ))
-        do
-            train "${OUT[@]}" j=$j
-        done
-    """,
-    "unset variables in quotes": """
-        [ -n "$UNSET" ] && A=1 || A=2
-        if test -z "$UNSET"; then B=1; fi
-        train a=$A b=$B
-    """,
-    "one line": "A=1; B=$A; if true; then train a=$A b=$B; fi",
-}
 ARGUMENTS = ["first argument", "x=1"]
 
 
@@ -169,9 +25,9 @@ def read(text: str, *arguments: str, folder: Path = Path(), doubtful: bool = Fal
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
-@pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.parametrize("name", SHELL_SCRIPTS)
 def test_a_script_gives_its_program_the_words_that_bash_gives_it(name: str, tmp_path: Path) -> None:
-    text = SCRIPTS[name]
+    text = SHELL_SCRIPTS[name]
     program = tmp_path / "train"
     program.write_text('#!/bin/sh\nfor text in "$@"; do printf "%s\\0" "$text" >> "$TO"; done\nprintf "\\n" >> "$TO"\n')
     program.chmod(0o755)
