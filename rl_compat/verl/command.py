@@ -11,6 +11,7 @@ from rl_compat.config.arguments import Argument, split_argument
 from rl_compat.errors import ConfigError
 from rl_compat.verl.yaml_file import OWN_CONFIGS, find_yaml, read_yaml
 
+PYTHON = re.compile(r"(.*/)?(python[\d.]*|torchrun|accelerate|debugpy)")
 FLAGS_WITH_VALUE = ("--config-name", "--config-path", "--config-dir", "--cfg", "--package")
 FLAGS = ("--multirun", "--resolve", "--run")
 SHORT = {
@@ -36,7 +37,7 @@ class Program:
 def split_program(words: Sequence[str]) -> Program:
     """The module or script that a command runs, after any launcher, and the words that follow it."""
     for position, word in enumerate(words):
-        if word == "-m" and position + 1 < len(words) and _is_python(words[:position]):
+        if word == "-m" and position + 1 < len(words) and any(map(PYTHON.fullmatch, words[:position])):
             return Program(module=words[position + 1], arguments=words[position + 2 :])
         if word.endswith(".py") and "=" not in word:
             return Program(module=word, arguments=words[position + 1 :])
@@ -78,10 +79,9 @@ def _argument(word: str) -> Argument:
         return split_argument(word)
     except ConfigError as error:
         if re.match(r"[+~]*[\w/]+@[\w.]+=", word):
+            key, _, value = word.lstrip("+~").partition("=")
             problem = "verl's config groups have no alternatives here"
-            return Argument(
-                text=word, key=word.partition("=")[0].lstrip("+~"), value=word.partition("=")[2], problem=problem
-            )
+            return Argument(text=word, key=key, value=value, problem=problem)
         return Argument(text=word, key=word, value="", problem="it is not of the form `key=value`", hint=error.hint)
 
 
@@ -91,7 +91,3 @@ def _flag(name: str, value: str) -> Argument:
         hint = "give the file itself: `rlc translate FILE.yaml key=value …`"
         return replace(argument, problem="the configuration file does not exist here", hint=hint)
     return argument
-
-
-def _is_python(words: Sequence[str]) -> bool:
-    return any(re.fullmatch(r"(.*/)?(python[\d.]*|torchrun|accelerate|debugpy)", word) for word in words)

@@ -11,8 +11,8 @@ from pathlib import Path, PurePath
 from rl_compat.config.arguments import Argument, split_argument
 from rl_compat.errors import ConfigError
 from rl_compat.verl.command import Program, read_arguments, split_program
-from rl_compat.verl.shell.scope import mark_of, without_unset
-from rl_compat.verl.shell.script import ReadScript, Started
+from rl_compat.verl.shell.scope import Started, mark_of, without_unset
+from rl_compat.verl.shell.script import ReadScript
 from rl_compat.verl.translate import is_key
 
 TRAINERS = ("main_ppo", "main_dapo", "fully_async_main", "main_ppo_split")

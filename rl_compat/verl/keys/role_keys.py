@@ -1,4 +1,4 @@
-"""verl's keys of the actor, the reference and the critic: batches, losses, optimizers, models, memory."""
+"""verl's keys of the roles: batches, losses, optimizers, models and memory; sampling and engine of the rollout."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ from rl_compat.verl.keys.rules import (
     other_than,
     renamed,
     same,
+    same_names,
     translated,
     under,
+    unless_negative,
     where,
 )
 
@@ -66,8 +68,7 @@ ENGINE: Mapping[str, Rule] = {
 OPTIM: Mapping[str, Rule] = {
     "lr_warmup_steps": meanings.warmup_steps,
     "lr_warmup_steps_ratio": meanings.warmup_ratio,
-    "weight_decay": same("optimizer.weight_decay"),
-    "betas": same("optimizer.betas"),
+    **same_names("optimizer", "weight_decay", "betas"),
     "clip_grad": same("optimizer.max_grad_norm"),
     "lr_scheduler_type": same("optimizer.schedule"),
     "warmup_style": same("optimizer.schedule"),
@@ -94,10 +95,8 @@ OPTIM: Mapping[str, Rule] = {
 
 MODEL: Mapping[str, Rule] = {
     "tokenizer_path": same("model.tokenizer"),
-    "trust_remote_code": same("model.trust_remote_code"),
+    **same_names("model", "trust_remote_code", "lora_rank", "lora_alpha"),
     "enable_gradient_checkpointing": same("plan.gradient_checkpointing"),
-    "lora_rank": same("model.lora_rank"),
-    "lora_alpha": same("model.lora_alpha"),
     "lora.rank": same("model.lora_rank"),
     "lora.alpha": same("model.lora_alpha"),
     "lora.dropout": same("model.lora_dropout"),
@@ -247,3 +246,64 @@ ROLES: Mapping[str, Rule] = {
     },
 }
 """Full key, or pattern with `*`, to rule."""
+
+NO_TOOLS = "rollouts are single turns without tools"
+SPLIT = ("tensor_model_parallel_size", "data_parallel_size", "expert_parallel_size", "pipeline_model_parallel_size")
+
+ROLLOUT: Mapping[str, Rule] = {
+    **BATCHES,
+    **same_names("rollout", "temperature", "top_p", "seed", "gpu_memory_utilization"),
+    **same_names("rollout", "max_num_batched_tokens", "max_num_seqs", "max_model_len"),
+    "name": meanings.rollout_engine,
+    "n": same("algorithm.group_size"),
+    "top_k": unless_negative("rollout.top_k", 0, "all tokens"),
+    "do_sample": only((True,), "responses are always sampled", otherwise="training needs sampled responses"),
+    "prompt_length": same("data.max_prompt_length"),
+    "response_length": same("data.max_response_length"),
+    "dtype": renamed("plan.rollout_dtype", DTYPES, reason="the name here is shorter"),
+    "ignore_eos": only((False,), "responses end at the end token"),
+    "nnodes": only((0,), "generation and training use the same devices"),
+    "disable_logprobs": other_than((), "not a key of verl; the log-probability of each token is always recorded"),
+    "val_kwargs.temperature": meanings.validation_temperature,
+    "val_kwargs.do_sample": meanings.validation_sampling,
+    "val_kwargs.n": other_than((1,), "validation generates one response per prompt"),
+    "val_kwargs.top_k": other_than((-1, 0), "validation samples from all tokens"),
+    "val_kwargs.top_p": other_than((1,), "validation samples from all tokens"),
+    "engine_kwargs*": other_than((None, {}, False), "the plan sets vLLM's options"),
+    **dict.fromkeys(SPLIT, other_than((1,), "tensors are not split over devices")),
+    **off("this sampling is not supported", "use_fire_sampling"),
+    **off("rollout weights are not quantized", "quantization", "quantization_config_file"),
+    **off(NO_REPLAY, "enable_rollout_routing_replay"),
+    **off("prefill and decoding share the device", "disaggregation.enabled"),
+    **off(NO_TOOLS, "multi_turn.enable"),
+    **off("every step generates", "skip.enable", "skip_rollout"),
+    **inert("generation and training alternate", "mode"),
+    **inert("generation and training use the same devices", "n_gpus_per_node"),
+    **inert("decode steps are replayed as CUDA graphs where the device supports them", "enforce_eager"),
+    **inert("decode steps are replayed as CUDA graphs where the device supports them", "cudagraph_capture_sizes"),
+    **inert("the plan frees the engine's memory between rollouts if an update needs it", "free_cache_engine"),
+    **inert("the plan decides what sleeps between rollouts", "enable_sleep_mode"),
+    **inert("an engine forms its own batches", "micro_batch_size"),
+    **inert("vLLM may do so; `max_num_batched_tokens` limits a prefill in every engine", "enable_chunked_prefill"),
+    **inert("`native` and `vllm` compute shared prefixes once", "enable_prefix_caching"),
+    **inert("a response does not depend on the order in which they are generated", "scheduling_policy"),
+    **inert("engines are given token ids", "skip_tokenizer_init"),
+    **inert("vLLM always loads its weights before it allocates its cache", "multi_stage_wake_up"),
+    **inert("the rollout has the trained weights from the start", "load_format", "layered_summon"),
+    **inert("the rollout shares the trained weights, or passes them to vLLM in this process", "checkpoint_engine.*"),
+    **inert("the weights are passed to vLLM in this process", "update_weights_bucket_megabytes"),
+    **inert("log-probabilities are after temperature and over all tokens, as in training", "logprobs_mode"),
+    **inert("the log-probability of each sampled token is always recorded", "calculate_log_probs"),
+    **inert("no more responses are generated than are used", "over_sample_rate"),
+    **inert("metrics go to `trainer.loggers`", "disable_log_stats", "prometheus.*"),
+    **inert("`trainer.seed` seeds the run; kernels are not changed", "full_determinism"),
+    **inert("multi-token prediction is not supported", "mtp*"),
+    **inert("quantization-aware training is not supported", "qat*"),
+    **inert("expert metrics are not supported", "moe_load_balance_metrics_interval"),
+    **inert("prefill and decoding share the device", "disaggregation.*"),
+    **inert(NO_TOOLS, "multi_turn.*", "agent.*"),
+    **inert("samples.jsonl has the responses", "trace.*"),
+    **inert("every step generates", "skip*"),
+    **inert(PROFILER, "profiler.*"),
+}
+"name below `actor_rollout_ref.rollout`, or pattern with `*`, to rule"

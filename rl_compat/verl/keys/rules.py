@@ -96,6 +96,11 @@ def same(native_key: str, *, reason: str = "") -> Rule:
     return rule
 
 
+def same_names(section: str, *names: str) -> dict[str, Rule]:
+    """Settings of a section that have the same name in verl."""
+    return {name: same(f"{section}.{name}") for name in names}
+
+
 def renamed(native_key: str, names: Mapping[Any, Any], *, reason: str) -> Rule:
     """The same setting with other names for its values; other values are refused."""
 

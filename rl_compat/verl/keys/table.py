@@ -10,8 +10,7 @@ from rl_compat.config.types import RunConfig
 from rl_compat.errors import quoted
 from rl_compat.verl.keys import correction, meanings, policy, reward
 from rl_compat.verl.keys.releases import releases
-from rl_compat.verl.keys.role_keys import PROFILER, ROLES
-from rl_compat.verl.keys.rollout_keys import NO_TOOLS, ROLLOUT
+from rl_compat.verl.keys.role_keys import NO_TOOLS, PROFILER, ROLES, ROLLOUT
 from rl_compat.verl.keys.rules import (
     Given,
     Inert,
@@ -22,6 +21,7 @@ from rl_compat.verl.keys.rules import (
     other_than,
     renamed,
     same,
+    same_names,
     under,
     unless_negative,
     where,
@@ -38,13 +38,8 @@ FILTER = "algorithm.filter_groups.enable"
 NO_FILTER = "`filter_groups.enable` is not true"
 
 DATA: Mapping[str, Rule] = {
-    "train_files": same("data.train_files"),
-    "val_files": same("data.val_files"),
-    "prompt_key": same("data.prompt_key"),
-    "max_prompt_length": same("data.max_prompt_length"),
-    "max_response_length": same("data.max_response_length"),
-    "shuffle": same("data.shuffle"),
-    "seed": same("data.seed"),
+    **same_names("data", "train_files", "val_files", "prompt_key", "max_prompt_length", "max_response_length"),
+    **same_names("data", "shuffle", "seed"),
     "tokenizer": same("model.tokenizer"),
     "trust_remote_code": same("model.trust_remote_code"),
     "train_batch_size": same("trainer.batch_size", reason="prompts"),
@@ -195,7 +190,7 @@ FULLY_ASYNC: Mapping[str, Rule] = {
     "rollout.total_epochs": same("trainer.num_epochs"),
     "rollout.test_freq": unless_negative("trainer.validate_every", 0, "only at the end"),
 }
-"keys of verl's asynchronous trainer"
+"keys of the asynchronous trainer in verl"
 
 OTHERS: Mapping[str, Rule] = {
     "model_engine": other_than(("dp",), "one engine serves any number of devices"),

@@ -107,10 +107,6 @@ def _read(shell: ReadScript, words: list[str], line: int) -> bool | None:
     return None
 
 
-def _nothing(shell: ReadScript, words: list[str], line: int) -> bool | None:
-    return True
-
-
 BUILTINS: Mapping[str, Builtin] = {
     "[": _test,
     "test": _test,
@@ -129,7 +125,9 @@ BUILTINS: Mapping[str, Builtin] = {
     "eval": _evaluate,
     "exec": _execute,
     "read": _read,
-    **dict.fromkeys(("trap", "wait", "ulimit", "shopt", "umask", "sleep", "mkdir", "popd", "let"), _nothing),
+    **dict.fromkeys(
+        ("trap", "wait", "ulimit", "shopt", "umask", "sleep", "mkdir", "popd", "let"), lambda shell, words, line: True
+    ),
 }
 
 
@@ -137,10 +135,6 @@ def _basename(words: Sequence[str]) -> str:
     names = [word for word in words if word != "--"]
     name = PurePosixPath(names[0]).name
     return name.removesuffix(names[1]) if len(names) > 1 and name != names[1] else name
-
-
-def _dirname(words: Sequence[str]) -> str:
-    return str(PurePosixPath(next(word for word in words if word != "--")).parent)
 
 
 def _date(words: Sequence[str]) -> str:
@@ -164,7 +158,7 @@ OUTPUT: Mapping[str, Callable[[Sequence[str]], str]] = {
     "echo": _echo,
     "printf": _printf,
     "basename": _basename,
-    "dirname": _dirname,
+    "dirname": lambda words: str(PurePosixPath(next(word for word in words if word != "--")).parent),
     "date": _date,
 }
 "command to its output for its arguments"

@@ -126,7 +126,9 @@ def _dollar(raw: str, position: int, scope: Scope, fields: _Fields, *, quoted: b
     following = raw[position + 1 : position + 2]
     if following == "(":
         end = closing(raw, position + 1)
-        _put(fields, _of_brackets(raw[position + 2 : end - 1], scope), quoted=quoted)
+        inner = raw[position + 2 : end - 1]
+        is_arithmetic = inner.startswith("(") and inner.endswith(")")
+        _put(fields, arithmetic(inner[1:-1], scope) if is_arithmetic else scope.substitute(inner), quoted=quoted)
         return end
     if following == "{":
         end = closing(raw, position + 1)
@@ -142,12 +144,6 @@ def _dollar(raw: str, position: int, scope: Scope, fields: _Fields, *, quoted: b
         return position + 1
     _parameter(name[0], scope, fields, quoted=quoted)
     return name.end()
-
-
-def _of_brackets(inner: str, scope: Scope) -> str:
-    if not (inner.startswith("(") and inner.endswith(")")):
-        return scope.substitute(inner)
-    return arithmetic(inner[1:-1], scope)
 
 
 def arithmetic(text: str, scope: Scope) -> str:
@@ -278,6 +274,18 @@ def _trimmed(value: str, pattern: str, side: str, *, greedy: bool) -> str:
     return value[cut:] if side == "#" else value[:cut]
 
 
+def run_arithmetic(text: str, scope: Scope) -> bool | None:
+    """Execute `((text))` and return its status; None if only a run can determine it."""
+    for name, sign in re.findall(r"([A-Za-z_]\w*)(\+\+|--)", text):
+        scope.variables[name] = arithmetic(f"{name}{sign[0]}1", scope)
+    if assigned := re.fullmatch(r"\s*([A-Za-z_]\w*)\s*([-+*/%]?)=(?!=)\s*(.*)", text, re.S):
+        name, operation, rest = assigned.groups()
+        scope.variables[name] = arithmetic(f"{name}{operation}({rest})" if operation else rest, scope)
+        return True
+    value = arithmetic(re.sub(r"\+\+|--", "", text), scope)
+    return None if mark_of(value) else value != "0"
+
+
 def assign(scope: Scope, word: str) -> None:
     """Execute one assignment."""
     match = ASSIGNMENT.fullmatch(word)
@@ -289,7 +297,10 @@ def assign(scope: Scope, word: str) -> None:
         return
     value = expand_text(raw, scope)
     if item is not None:
-        scope.variables[name] = _with_item(list(scope.items(name) or []), arithmetic(item, scope), value)
+        items, number = list(scope.items(name) or []), arithmetic(item, scope)
+        position = min(int(number), len(items)) if number.isdigit() else len(items)
+        items[position : position + 1] = [value]
+        scope.variables[name] = items
     else:
         scope.variables[name] = (scope.get(name) or "") + value if adds else value
 
@@ -310,9 +321,3 @@ def own_environment(scope: Scope, words: Sequence[str]) -> dict[str, str]:
     """The variables that are assigned in front of a command and apply only to it."""
     pairs = [match for word in words if (match := ASSIGNMENT.fullmatch(word))]
     return {match[1]: expand_text(match[4], scope) for match in pairs}
-
-
-def _with_item(items: list[str], number: str, value: str) -> list[str]:
-    position = min(int(number), len(items)) if number.isdigit() else len(items)
-    items[position : position + 1] = [value]
-    return items

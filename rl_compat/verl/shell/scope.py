@@ -1,9 +1,9 @@
-"""The state of a shell script: variables, arguments, and marks for values that only a run can determine."""
+"""The state of a shell script: variables, arguments, and marks for values that only a run can determine; its output."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 MARK = re.compile("\0([uk])([^\0]*)\0")
@@ -65,3 +65,23 @@ class Scope:
             return self.script
         self.reads_arguments = True
         return self.arguments[number - 1] if number <= len(self.arguments) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started:
+    """A program that a script would start."""
+
+    words: Sequence[str]
+    "arguments that only a run can determine contain a mark"
+    line: int
+    script: str
+    environment: Mapping[str, str]
+    "variables set only for this program"
+
+
+@dataclass(slots=True)
+class Output:
+    """The output of a script in `$(…)`."""
+
+    texts: list[str] = field(default_factory=list)
+    is_known: bool = True

@@ -9,62 +9,30 @@ import fnmatch
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
+from itertools import takewhile
 from pathlib import Path
 
 from rl_compat.errors import ConfigError
+from rl_compat.verl.shell import syntax
 from rl_compat.verl.shell.builtins import BUILTINS, OUTPUT, Stop, status_of
 from rl_compat.verl.shell.expansion import (
     ASSIGNMENT,
     DECLARATIONS,
-    arithmetic,
     assign,
     declare,
     expand_text,
     expand_word,
     own_environment,
+    run_arithmetic,
 )
-from rl_compat.verl.shell.scope import Scope, mark_of, unknown, without_unset
-from rl_compat.verl.shell.syntax import (
-    ArithmeticCommand,
-    Body,
-    Case,
-    Chain,
-    For,
-    Function,
-    Group,
-    If,
-    Negated,
-    Node,
-    Simple,
-    While,
-    parse_script,
-)
+from rl_compat.verl.shell.scope import Output, Scope, Started, mark_of, unknown, without_unset
+from rl_compat.verl.shell.syntax import Body, Node, parse_script
 from rl_compat.verl.shell.tests import decide
 
 SHELLS = ("bash", "sh", "zsh")
 MOST_ROUNDS = 1000
 MOST_DEPTH = 20
 MOST_COMMANDS = 100_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Started:
-    """A program that a script would start."""
-
-    words: Sequence[str]
-    "arguments that only a run can determine contain a mark"
-    line: int
-    script: str
-    environment: Mapping[str, str]
-    "variables set only for this program"
-
-
-@dataclass(slots=True)
-class Output:
-    """The output of a script in `$(…)`, and why it is unknown."""
-
-    texts: list[str] = field(default_factory=list)
-    unknown: str | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -116,41 +84,40 @@ class ReadScript:
     def _node(self, node: Node) -> bool | None:
         self.num_commands += 1
         if self.num_commands > MOST_COMMANDS:
-            raise ConfigError(
-                f"`{self.name}` runs more than {MOST_COMMANDS} commands", hint="does it have an infinite loop?"
-            )
+            fact = f"`{self.name}` runs more than {MOST_COMMANDS} commands"
+            raise ConfigError(fact, hint="does it have an infinite loop?")
         match node:
-            case Simple():
+            case syntax.Simple():
                 return self._simple(node)
-            case Chain():
+            case syntax.Chain():
                 return self._chain(node)
-            case If():
+            case syntax.If():
                 return self._if(node)
-            case Case():
+            case syntax.Case():
                 return self._case(node)
-            case For():
+            case syntax.For():
                 return self._for(node)
-            case While():
+            case syntax.While():
                 return self._while(node)
-            case Group():
+            case syntax.Group():
                 return self._group(node)
-            case Negated():
+            case syntax.Negated():
                 status = self._node(node.node)
                 return None if status is None else not status
-            case ArithmeticCommand():
-                return self._arithmetic(node)
-            case Function():
+            case syntax.ArithmeticCommand():
+                return run_arithmetic(node.text, self.scope)
+            case syntax.Function():
                 self.functions[node.name] = node.body
         return True
 
-    def _chain(self, node: Chain) -> bool | None:
+    def _chain(self, node: syntax.Chain) -> bool | None:
         status = self._node(node.first)
         for joint, following in node.rest:
             if joint == "|":
-                self._spoil("a pipe")
+                self._spoil()
                 status = self._node(following)
             elif status is None and self.output is not None:
-                self._spoil("a command that is not executed")
+                self._spoil()
             elif (joint == "&&" and status is not False) or (joint == "||" and status is False):
                 line = self.line
                 try:
@@ -162,7 +129,7 @@ class ReadScript:
                 self.note(self.line, "what `||` follows can only be decided by running the script; it counts as true")
         return status
 
-    def _if(self, node: If) -> bool | None:
+    def _if(self, node: syntax.If) -> bool | None:
         for condition, body in node.branches:
             if condition and not self._holds(condition, node.line, "`if`"):
                 continue
@@ -188,7 +155,7 @@ class ReadScript:
             self.note(line, f"the condition of {what} can only be decided by running the script; it counts as {taken}")
         return self.doubtful if status is None else status
 
-    def _case(self, node: Case) -> bool | None:
+    def _case(self, node: syntax.Case) -> bool | None:
         word = without_unset(expand_text(node.word, self.scope))
         if mark := mark_of(word):
             self.note(node.line, f"`case {node.word}` counts as matching nothing: {mark[2]}")
@@ -201,7 +168,7 @@ class ReadScript:
                     self._assume_passed(stop, node.line)
         return True
 
-    def _for(self, node: For) -> bool | None:
+    def _for(self, node: syntax.For) -> bool | None:
         words = ['"$@"'] if node.words is None else node.words
         values = [value for word in words for value in expand_word(word, self.scope)]
         for value in values[:MOST_ROUNDS]:
@@ -210,14 +177,12 @@ class ReadScript:
                 break
         return True
 
-    def _while(self, node: While) -> bool | None:
+    def _while(self, node: syntax.While) -> bool | None:
         for _ in range(MOST_ROUNDS):
             status = self.body(node.condition)
             if status is None:
-                self.note(
-                    node.line,
-                    "the condition of the loop can only be decided by running the script; the loop is skipped",
-                )
+                why = "the condition of the loop can only be decided by running the script; the loop is skipped"
+                self.note(node.line, why)
             if status is None or status == node.until or not self._round(node.body):
                 break
         return True
@@ -233,7 +198,7 @@ class ReadScript:
                 raise
         return True
 
-    def _group(self, node: Group) -> bool | None:
+    def _group(self, node: syntax.Group) -> bool | None:
         if not node.subshell:
             return self.body(node.body)
         variables, cwd = self.scope.variables, self.cwd
@@ -247,26 +212,13 @@ class ReadScript:
         finally:
             self.scope.variables, self.cwd = variables, cwd
 
-    def _arithmetic(self, node: ArithmeticCommand) -> bool | None:
-        for name, sign in re.findall(r"([A-Za-z_]\w*)(\+\+|--)", node.text):
-            self.scope.variables[name] = arithmetic(f"{name}{sign[0]}1", self.scope)
-        if assigned := re.fullmatch(r"\s*([A-Za-z_]\w*)\s*([-+*/%]?)=(?!=)\s*(.*)", node.text, re.S):
-            name, operation, rest = assigned.groups()
-            value = arithmetic(f"{name}{operation}({rest})" if operation else rest, self.scope)
-            self.scope.variables[name] = value
-            return True
-        value = arithmetic(re.sub(r"\+\+|--", "", node.text), self.scope)
-        return None if mark_of(value) else value != "0"
-
-    def _simple(self, node: Simple) -> bool | None:
+    def _simple(self, node: syntax.Simple) -> bool | None:
         self.line = node.line
         if node.words[0] == "[[":
             words = [expand_text(word, self.scope) for word in node.words[1:-1]]
             return decide(words, patterns=True, doubtful=self.doubtful)
-        raw = list(node.words)
-        assigned: list[str] = []
-        while raw and ASSIGNMENT.fullmatch(raw[0]):
-            assigned.append(raw.pop(0))
+        assigned = list(takewhile(ASSIGNMENT.fullmatch, node.words))
+        raw = node.words[len(assigned) :]
         if not raw:
             for word in assigned:
                 assign(self.scope, word)
@@ -293,7 +245,7 @@ class ReadScript:
             return status
         if Path(name).name in SHELLS and rest and self._follow(rest, line):
             return None
-        self._spoil(f"`{' '.join(words)[:60]}`")
+        self._spoil()
         words = [word for word in words if not mark_of(word) or without_unset(word)]
         self.started.append(Started(words=words, line=line, script=self.name, environment=dict(own)))
         return None
@@ -353,10 +305,8 @@ class ReadScript:
             self.depth -= 1
 
     def find(self, text: str) -> Path | None:
-        for candidate in (Path(text), self.folder / text, self.cwd / text):
-            if not mark_of(text) and candidate.is_file():
-                return candidate
-        return None
+        candidates = () if mark_of(text) else (Path(text), self.folder / text, self.cwd / text)
+        return next((candidate for candidate in candidates if candidate.is_file()), None)
 
     def _substitute(self, text: str) -> str:
         """The output of a script in `$(…)`, or a mark."""
@@ -371,7 +321,7 @@ class ReadScript:
             output, self.output = self.output, before
             self.scope.variables, self.cwd = variables, cwd
             del self.started[started:]
-        if output.unknown is not None:
+        if not output.is_known:
             return unknown(f"`$({' '.join(text.split())[:60]})` is not executed")
         return "\n".join(output.texts).rstrip("\n")
 
@@ -379,9 +329,10 @@ class ReadScript:
         if self.output is not None:
             self.output.texts.append(text)
 
-    def _spoil(self, why: str) -> None:
-        if self.output is not None and self.output.unknown is None:
-            self.output.unknown = why
+    def _spoil(self) -> None:
+        """The output depends on a command that is not executed."""
+        if self.output is not None:
+            self.output.is_known = False
 
     def note(self, line: int, text: str) -> None:
         note = f"`{self.name}` line {line}: {text}"

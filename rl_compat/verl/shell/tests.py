@@ -41,7 +41,10 @@ def decide(words: Sequence[str], *, patterns: bool, doubtful: bool) -> bool | No
             left, right = (
                 decide(part, patterns=patterns, doubtful=doubtful) for part in (words[:position], words[position + 1 :])
             )
-            return _any(left, right) if joint[0] == "-o" else _all(left, right)
+            deciding = joint[0] == "-o"
+            if deciding in (left, right):
+                return deciding
+            return None if None in (left, right) else not deciding
     if words[:1] == ["!"]:
         inner = decide(words[1:], patterns=patterns, doubtful=doubtful)
         return None if inner is None else not inner
@@ -93,15 +96,3 @@ def _outside(words: Sequence[str], joints: Sequence[str]) -> int | None:
         if depth == 0 and word in joints and 0 < position < len(words) - 1 and words[position - 1] != "!":
             return position
     return None
-
-
-def _any(left: bool | None, right: bool | None) -> bool | None:
-    if left or right:
-        return True
-    return None if left is None or right is None else False
-
-
-def _all(left: bool | None, right: bool | None) -> bool | None:
-    if left is False or right is False:
-        return False
-    return None if left is None or right is None else True
