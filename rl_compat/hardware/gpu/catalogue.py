@@ -19,8 +19,8 @@ USABLE_FRACTION = 15 / 16
 """Fraction of the nominal memory that a program can use. Inline ECC takes 1/16 on GDDR boards (a Tesla P40 has 22.5 of
 24 GiB), and the context and the driver's reserve take about as much on the others."""
 
-BRANDS = ("nvidia", "geforce", "tesla", "rtx", "gtx", "gpu")
-"words that need not be said"
+UNSAID = re.compile(r"\b(nvidia|geforce|tesla|[rg]tx(?= )|gpu|pascal|[0-9]+gb?|hbm3e)\b")
+"words that need not be said: brands, the Pascal of one of two cards of the name Titan X, and memory"
 NUM_NEAREST = 3
 
 
@@ -104,7 +104,7 @@ def _means(wanted: set[str], gpu: Gpu, exact: bool) -> bool:
     """Whether a card has all wanted words in one of its names or its id; if `exact`, also no other word."""
     memory = f"{gpu.memory_bytes // GIB}gb"
     for form in map(_words, (gpu.id, *gpu.names)):
-        others = [word for word in form if word not in BRANDS and word not in wanted and not word.endswith("gb")]
+        others = set(UNSAID.sub("", " ".join(form)).split()) - wanted
         known = {memory, *form, *(word.rstrip("0123456789") for word in form)}
         if wanted and wanted <= known and not (exact and others):
             return True
@@ -113,7 +113,7 @@ def _means(wanted: set[str], gpu: Gpu, exact: bool) -> bool:
 
 def _words(name: str) -> list[str]:
     """`rtx4090ti 24 GiB` as `rtx`, `4090`, `ti`, `24gb`."""
-    text = re.sub(r"\b(rtx|gtx)(?=[0-9])", r"\1 ", _plain(name))
+    text = re.sub(r"\b(rtx(?=[0-9])|gtx(?=[0-9])|titan(?=[xv]))", r"\1 ", _plain(name))
     text = re.sub(r"\b([0-9]{3,4})(ti|super)\b", r"\1 \2", text)
     return re.findall(r"[a-z0-9]+", re.sub(r"\b([0-9]+) ?gi?b?\b", r"\1gb", text))
 

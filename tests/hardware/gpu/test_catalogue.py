@@ -84,6 +84,10 @@ def test_an_unknown_card_names_the_nearest() -> None:
         ("V100 SXM2 32GB", "v100-sxm2-32"),
         ("rtx 6000 ada", "rtx6000ada"),
         ("l40", "l40"),
+        ("titan x pascal", "titanx-pascal"),
+        ("gtx titan x", "titanx-maxwell"),
+        ("titan xp", "titanxp"),
+        ("gh200 144gb", "gh200-144"),
         ("NVIDIA RTX A2000", "a2000-6"),
     ],
 )
@@ -100,6 +104,10 @@ def test_any_unambiguous_name_chooses_its_card(name: str, gpu: str) -> None:
         ("rtx 4000", {"qrtx4000", "rtx4000ada", "rtxpro4000"}),
         ("a2000", {"a2000-6", "a2000-12"}),
         ("orin", {"orin-agx-64", "orin-nano-8"}),
+        ("titan x", {"titanx-maxwell", "titanx-pascal"}),
+        ("titanx", {"titanx-maxwell", "titanx-pascal"}),
+        ("titan", {"titanx-maxwell", "titanx-pascal", "titanxp", "titanv", "titanrtx"}),
+        ("gh200", {"gh200-96", "gh200-144"}),
     ],
 )
 def test_an_ambiguous_name_lists_all_its_cards(name: str, ids: set[str]) -> None:
