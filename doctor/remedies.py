@@ -9,7 +9,7 @@ from rl_compat.capability.binaries import parse_version
 from rl_compat.doctor.findings import Certainty, Remedy, Step
 from rl_compat.doctor.tables.drivers import install_driver, last_branch
 from rl_compat.doctor.tables.target import known_driver, newest_cuda, target_of, trainable_cards
-from rl_compat.doctor.tables.torch import OLDEST_PYTHON, companions, releases
+from rl_compat.doctor.tables.torch import OLDEST_PYTHON, releases
 from rl_compat.doctor.tables.wheels import NoTorchBuildError, TorchInstall
 from rl_compat.hardware.types import Hardware
 
@@ -49,11 +49,6 @@ def new_environment(hardware: Hardware) -> Remedy:
     return Remedy(f"create a virtual environment in `{NEW_ENVIRONMENT}` and install into it", Step.PYTHON, (command,))
 
 
-def install_torch(hardware: Hardware) -> Remedy:
-    """Install the build that suits the machine, or the best first step if no build can be installed as it is."""
-    return torch_remedies(hardware)[0]
-
-
 def torch_remedies(hardware: Hardware) -> tuple[Remedy, ...]:
     """Every way to a torch that suits the machine, best first; never empty."""
     software = hardware.software
@@ -72,7 +67,7 @@ def install(hardware: Hardware, build: TorchInstall) -> Remedy:
     """Install one build, together with the packages that match a single torch only."""
     installed = hardware.software.packages
     release = next(row for row in releases() if row["newest"] == build.version)
-    together = [requirement for name, requirement in companions(release).items() if name in installed]
+    together = [f"{name}{release[name]}" for name in ("torchvision", "torchaudio") if name in installed]
     again = ["--force-reinstall"] if installed.get("torch") == build.requirement.removeprefix("torch==") else []
     other_release = parse_version(installed.get("torch", ""))[:2] != parse_version(build.version)[:2]
     outdated = [f"`{name}`" for name in BUILT_FOR_ONE_TORCH if name in installed and other_release]
@@ -170,7 +165,8 @@ def new_python(hardware: Hardware, python: str) -> Remedy:
 
 
 def _pip_arguments(hardware: Hardware, build: TorchInstall) -> list[str]:
-    return build.pip_arguments(from_pypi=target_of(hardware).system == "Darwin")
+    from_pypi = target_of(hardware).system == "Darwin"
+    return [f"torch=={build.version}"] if from_pypi else ["--index-url", build.index_url, build.requirement]
 
 
 def _minor(python: str) -> int:

@@ -71,6 +71,8 @@ class FaultLayer:
 
     id: str
     what: str
+    depth: int
+    "its position, the hardware first"
     follows_from: tuple[str, ...] = ()
     "layers whose faults explain a later one of this layer"
     always_follows_from: tuple[str, ...] = ()
@@ -89,8 +91,6 @@ class KnownError:
     applies_to: Capabilities
     severity: str
     layer: FaultLayer
-    depth: int
-    "position of the layer, the hardware first"
     follows_from: tuple[str, ...] = ()
     "ids of errors that explain this one if they come earlier in the log"
     always_follows_from: tuple[str, ...] = ()
@@ -110,10 +110,9 @@ class KnownError:
 def known_errors() -> tuple[KnownError, ...]:
     """Every row, in the order of the tables."""
     table = read_table("errors")
-    layers = [FaultLayer(**_with_tuples(row)) for row in table["layers"]]
-    depth = {layer.id: index for index, layer in enumerate(layers)}
+    layers = {row["id"]: FaultLayer(depth=depth, **_with_tuples(row)) for depth, row in enumerate(table["layers"])}
     rows = [*table["errors"], *read_table("errors_distributed")["errors"]]
-    return tuple(_known_error(row, layers, depth) for row in rows)
+    return tuple(_known_error(row, layers) for row in rows)
 
 
 def compile_pattern(text: str) -> Pattern:
@@ -138,14 +137,14 @@ def required_literal(pattern: str) -> str:
     return max(runs, key=len)
 
 
-def _known_error(row: Mapping[str, Any], layers: list[FaultLayer], depth: Mapping[str, int]) -> KnownError:
+def _known_error(row: Mapping[str, Any], layers: Mapping[str, FaultLayer]) -> KnownError:
     converted = {
         "patterns": tuple(compile_pattern(text) for text in row["patterns"]),
         "applies_to": _capabilities(row["applies_to"]),
-        "layer": layers[depth[row["layer"]]],
+        "layer": layers[row["layer"]],
         "remedies": tuple(_remedy(remedy) for remedy in row["remedies"]),
     }
-    return KnownError(depth=depth[row["layer"]], **_with_tuples({**row, **converted}))
+    return KnownError(**_with_tuples({**row, **converted}))
 
 
 def _remedy(row: Mapping[str, Any]) -> KnownRemedy:

@@ -39,7 +39,7 @@ def rank(matches: Sequence[ErrorMatch]) -> tuple[Cause, ...]:
     episodes = _episodes(causes)
     order = sorted(
         zip(causes, episodes, strict=True),
-        key=lambda one: (one[0].severity, one[1], one[0].match.error.depth, one[0].match.first),
+        key=lambda one: (one[0].severity, one[1], one[0].match.error.layer.depth, one[0].match.first),
     )
     return tuple(cause for cause, _ in order)
 
@@ -76,7 +76,7 @@ def _root(match: ErrorMatch, matches: Sequence[ErrorMatch]) -> ErrorMatch:
         reasons = [other for other in matches if other.error.id not in seen and explains(other, match)]
         if not reasons:
             return match
-        match = min(reasons, key=lambda other: (other.error.depth, other.first))
+        match = min(reasons, key=lambda other: (other.error.layer.depth, other.first))
         seen.add(match.error.id)
 
 

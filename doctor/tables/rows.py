@@ -91,11 +91,6 @@ def library_row(package: str, version: str) -> Row | None:
     return row_for([row for row in read_table("libs")["cuda_libs"] if row["package"] == package], version, "version")
 
 
-def pinned_library(package: str, torch: str, variant: str) -> str | None:
-    """The version of a CUDA library that a build of torch requires; None if not listed."""
-    return pinned_libraries(torch, variant).get(package)
-
-
 def pinned_libraries(torch: str, variant: str) -> dict[str, str]:
     """The versions of the CUDA libraries that a build of torch requires, as far as they are listed, by package."""
     release = parse_version(torch)[:2]
@@ -116,11 +111,6 @@ def first_match(section: str, error: str) -> Row:
     """The known error of torch's start or imports (`start`, `imports`) that a message contains."""
     rows: list[Row] = read_table("torch_errors")[section]
     return next(row for row in rows if re.search(row["pattern"], error, re.IGNORECASE))
-
-
-def trap(name: str) -> Row:
-    """A known trap of attention kernels: the compute capability and the torch below which it occurs."""
-    return next(row for row in read_table("sdpa")["traps"] if row["id"] == name)
 
 
 def required(extra: str | None = None) -> list[Row]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rl_compat.capability.binaries import parse_version
+from rl_compat.doctor.tables.rows import satisfies
 from rl_compat.hardware.gpu.catalogue import read_table
 
 OLDEST = (2, 6)
@@ -16,14 +17,8 @@ OLDEST_PYTHON = (3, 11)
 def releases(python: str | None = None) -> list[dict[str, Any]]:
     """The supported rows of the release table, newest first; with `python`, those that support it."""
     rows = [row for row in read_table("torch")["releases"] if OLDEST <= parse_version(row["torch"]) < BEYOND]
-    fitting = [row for row in rows if python is None or python_fits(row["python"], python)]
+    fitting = [row for row in rows if python is None or satisfies(python, row["python"])]
     return sorted(fitting, key=lambda row: parse_version(row["torch"]), reverse=True)
-
-
-def python_fits(bounds: str, python: str) -> bool:
-    """Whether `3.12` lies within `>=3.10,<=3.14`."""
-    lower, upper = (parse_version(bound.lstrip("<>= ")) for bound in bounds.split(","))
-    return lower <= parse_version(python)[:2] <= upper
 
 
 def cuda_of(variant: str) -> str:
@@ -80,11 +75,6 @@ def driver_of_cuda(cuda: str) -> str | None:
     rows: list[dict[str, str]] = read_table("drivers")["cuda_min_driver_linux"]
     reached = [row["full"] for row in rows if parse_version(row["cuda"]) <= parse_version(cuda)]
     return max(reached, key=parse_version, default=None) or needed_driver(cuda)
-
-
-def companions(release: dict[str, Any]) -> dict[str, str]:
-    """Requirements that match the newest patch of a release, by package: `torchvision==0.26.0`."""
-    return {name: f"{name}{release[name]}" for name in ("torchvision", "torchaudio")}
 
 
 def variants(release: dict[str, Any], machine: str) -> list[tuple[str, list[str]]]:

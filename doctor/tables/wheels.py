@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 from rl_compat.capability.binaries import Version, needs_ptx, parse_version, wheel_supports
-from rl_compat.doctor.tables.rows import Capability, capability_text
+from rl_compat.doctor.tables.rows import Capability, capability_text, satisfies
 from rl_compat.doctor.tables.torch import (
     OLDEST,
     OLDEST_PYTHON,
@@ -17,7 +17,6 @@ from rl_compat.doctor.tables.torch import (
     index_url,
     libc_runs,
     needed_driver,
-    python_fits,
     releases,
     variants,
 )
@@ -56,10 +55,6 @@ class TorchInstall:
     def requirement(self) -> str:
         """As in the index of its variant, where every Linux build has a local version."""
         return f"torch=={self.version}+{self.variant}"
-
-    def pip_arguments(self, *, from_pypi: bool = False) -> list[str]:
-        """The arguments of `pip install`."""
-        return [f"torch=={self.version}"] if from_pypi else ["--index-url", self.index_url, self.requirement]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,7 +173,7 @@ def _refusal(target: Target) -> NoTorchBuildError:
             "hide it with CUDA_VISIBLE_DEVICES",
             obstacle="card",
         )
-    for_python = [cuda for release, cuda in serving[weakest] if python_fits(release["python"], target.python)]
+    for_python = [cuda for release, cuda in serving[weakest] if satisfies(target.python, release["python"])]
     if not for_python:
         needs = f"torch with {code} needs Python {serving[weakest][0][0]['python']}, this is {target.python}"
         return NoTorchBuildError(needs, obstacle="python")

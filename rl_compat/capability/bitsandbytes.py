@@ -92,7 +92,8 @@ def find_library(version: str, cuda: str, *, exact: bool = False) -> Library | N
     newer one.
     """
     wanted = parse_version(cuda)[:2]
-    ranges = [(parse_version(row["cuda_min"]), parse_version(row["cuda_max"]), row) for row in _wheel(version)]
+    libraries: list[Mapping[str, Any]] = _at(read_table("bitsandbytes")["wheels"], version)["libraries"]
+    ranges = [(parse_version(row["cuda_min"]), parse_version(row["cuda_max"]), row) for row in libraries]
     for low, high, row in ranges:
         if low <= wanted <= high:
             return _library(row, cuda)
@@ -113,11 +114,6 @@ def minimum(feature: str, version: str) -> tuple[int, int]:
     """Lowest compute capability at which a feature works in a version."""
     rows = [row for row in read_table("bitsandbytes")["features"] if row["id"] == feature]
     return capability_of(_at(rows, version)["cc_min"])
-
-
-def _wheel(version: str) -> list[Mapping[str, Any]]:
-    libraries: list[Mapping[str, Any]] = _at(read_table("bitsandbytes")["wheels"], version)["libraries"]
-    return libraries
 
 
 def _at(rows: list[Mapping[str, Any]], version: str) -> Mapping[str, Any]:

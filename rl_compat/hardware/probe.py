@@ -21,7 +21,7 @@ from rl_compat.hardware.system.network import read_network
 from rl_compat.hardware.system.software import read_software, with_torch
 from rl_compat.hardware.system.timeouts import Background
 from rl_compat.hardware.torch_reader import read_torch
-from rl_compat.hardware.types import Driver, Endpoint, Hardware, Host, PciGpu, Software
+from rl_compat.hardware.types import Endpoint, Hardware, Host, PciGpu, Software
 
 T = TypeVar("T")
 
@@ -121,7 +121,7 @@ def assemble(
         hidden_devices=joined.hidden,
         links=join_links(joined.devices, nvml.links, torch.peer_access),
         pci_gpus=pci_gpus,
-        driver=_driver(nvml, torch),
+        driver=replace(nvml.driver, cuda_version=nvml.driver.cuda_version or torch.driver_cuda_version),
         host=host,
         software=software or with_torch(read_software(environment=environment), torch),
         environment=read_environment(environment),
@@ -147,10 +147,3 @@ def contradictions(nvml: NvmlReading, torch: TorchReading, num_devices: int) -> 
         kind = f"built for CUDA {torch.build.cuda}" if torch.build.cuda else "a CPU build"
         warnings.append(f"the driver lists {num_devices} usable GPU(s), torch {torch.build.version} ({kind}) none")
     return tuple(warnings)
-
-
-def _driver(nvml: NvmlReading, torch: TorchReading) -> Driver:
-    """NVML's view, with the CUDA version from torch if NVML does not answer."""
-    if nvml.driver.cuda_version is None and torch.driver_cuda_version is not None:
-        return replace(nvml.driver, cuda_version=torch.driver_cuda_version)
-    return nvml.driver

@@ -9,7 +9,7 @@ from fakes.doctor import missing
 from fakes.machines import recorded
 
 from rl_compat.doctor.findings import Certainty, Remedy, Step
-from rl_compat.doctor.remedies import install_torch, torch_remedies, update_driver
+from rl_compat.doctor.remedies import torch_remedies, update_driver
 from rl_compat.doctor.tables.target import known_driver, target_of
 from rl_compat.hardware.types import Driver, Hardware, PciGpu
 
@@ -41,7 +41,7 @@ def line(remedy: Remedy) -> str:
 
 
 def test_the_build_for_card_driver_and_python_is_installed_by_the_python_that_was_looked_at() -> None:
-    remedy = install_torch(without(recorded("p40")))
+    remedy = torch_remedies(without(recorded("p40")))[0]
     assert line(remedy) == (
         f"{PYTHON} -m pip install --index-url https://download.pytorch.org/whl/cu126 torch==2.14.1+cu126"
     )
@@ -51,22 +51,22 @@ def test_the_build_for_card_driver_and_python_is_installed_by_the_python_that_wa
 
 def test_packages_that_go_with_one_torch_are_installed_with_it() -> None:
     old = with_driver(without(recorded("p40"), torch="2.14.0", torchvision="0.29.0", torchaudio="2.11.0"), "470.86")
-    remedy = install_torch(old)
+    remedy = torch_remedies(old)[0]
     assert line(remedy).endswith("torch==2.7.1+cu118 torchvision==0.22.1 torchaudio==2.7.1")
     assert "torchvision==0.22.1 and torchaudio==2.7.1" in remedy.what
 
 
 def test_packages_that_were_built_for_another_torch_are_named() -> None:
-    remedy = install_torch(without(recorded("rtx3090"), torch="2.11.0", vllm="0.25.0", xformers="0.0.35"))
+    remedy = torch_remedies(without(recorded("rtx3090"), torch="2.11.0", vllm="0.25.0", xformers="0.0.35"))[0]
     assert "`vllm` and `xformers`" in remedy.what
-    same = install_torch(without(recorded("rtx3090"), torch="2.15.0", vllm="0.25.0"))
+    same = torch_remedies(without(recorded("rtx3090"), torch="2.15.0", vllm="0.25.0"))[0]
     assert "vllm" not in same.what
 
 
 def test_the_same_version_is_installed_anew_only_by_force() -> None:
     broken = without(recorded("p40"), torch="2.14.1+cu126")
-    assert "--force-reinstall" in line(install_torch(broken))
-    assert "--force-reinstall" not in line(install_torch(without(recorded("p40"), torch="2.14.1+cpu")))
+    assert "--force-reinstall" in line(torch_remedies(broken)[0])
+    assert "--force-reinstall" not in line(torch_remedies(without(recorded("p40"), torch="2.14.1+cpu"))[0])
 
 
 class TestPython:
@@ -123,7 +123,7 @@ class TestDriver:
     def test_of_a_driver_whose_version_nobody_tells_its_cuda_decides(self, cuda: str | None, build: str) -> None:
         """A-ENV-06: NVML is missing and CUDA answers."""
         hardware = with_driver(without(recorded("rtx3090")), None, cuda)
-        assert line(install_torch(hardware)).endswith(f"torch=={build}")
+        assert line(torch_remedies(hardware)[0]).endswith(f"torch=={build}")
 
     def test_under_wsl_the_version_is_one_of_windows_and_its_cuda_decides(self) -> None:
         assert known_driver(on(with_driver(recorded("rtx3090"), "551.86", "12.4"), wsl=True)) == "550.54.14"
@@ -139,12 +139,12 @@ class TestCards:
 
     def test_a_card_that_only_the_bus_shows_counts(self) -> None:
         bare = replace(without(recorded("laptop_no_gpu")), pci_gpus=(P40_ON_THE_BUS,))
-        assert line(install_torch(bare)).endswith("torch==2.14.1+cu126")
+        assert line(torch_remedies(bare)[0]).endswith("torch==2.14.1+cu126")
 
     def test_one_that_is_reserved_for_a_virtual_machine_does_not(self) -> None:
         reserved = replace(P40_ON_THE_BUS, kernel_driver="vfio-pci")
         bare = replace(without(recorded("laptop_no_gpu")), pci_gpus=(reserved,))
-        assert line(install_torch(bare)).endswith("torch==2.15.0+cpu")
+        assert line(torch_remedies(bare)[0]).endswith("torch==2.15.0+cpu")
 
     def test_hidden_cards_count_where_none_is_visible(self) -> None:
         base = without(recorded("p40"))
@@ -159,13 +159,13 @@ class TestCards:
 class TestMachines:
     def test_arm_servers_have_builds_of_their_own(self) -> None:
         arm = on(without(recorded("h100")), platform="Linux aarch64")
-        assert line(install_torch(arm)).endswith("torch==2.15.0+cu132")
+        assert line(torch_remedies(arm)[0]).endswith("torch==2.15.0+cu132")
         old_card = on(without(recorded("v100")), platform="Linux aarch64")
-        assert "on aarch64" in install_torch(old_card).what
+        assert "on aarch64" in torch_remedies(old_card)[0].what
 
     def test_macs_install_from_the_package_index(self) -> None:
         mac = on(without(recorded("laptop_no_gpu")), platform="Darwin arm64")
-        assert line(install_torch(mac)).endswith("-m pip install torch==2.15.0")
+        assert line(torch_remedies(mac)[0]).endswith("-m pip install torch==2.15.0")
 
     def test_a_processor_without_torch_is_named_and_nothing_is_run(self) -> None:
         (remedy,) = torch_remedies(on(without(recorded("rtx3090")), platform="Linux armv7l"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
 from rl_compat.capability.attention import sdpa_backends
@@ -26,6 +26,12 @@ HALF = {
     "unknown": "the fp16 rate is unknown",
 }
 "by `fp16_rate` of the catalogue"
+FACTS = {
+    "native": "bf16 is native; {}; fp32 products can use TF32",
+    "bf16_emulated": "bf16 is emulated only; {}",
+    "fp16_collapses": "{}; bf16 is emulated only",
+}
+"by case, in the order of the findings; the fp16 rate is filled in"
 SLOW_HALF = ("vector_only",)
 CAPABILITY = "compute capability"
 
@@ -35,33 +41,19 @@ def check_precision(hardware: Hardware) -> Iterator[Finding]:
 
     This and the checks below ignore cards that no torch has code for.
     """
-    native: list[Device] = []
-    emulated: list[Device] = []
-    slow: list[Device] = []
+    groups: dict[tuple[str, str], list[Device]] = {}
     for device in _usable(hardware).devices:
-        against = against_dtype(replace(hardware, devices=(device,)), "bf16")
-        group = native if not against else slow if _half_rate(device) in SLOW_HALF else emulated
-        group.append(device)
-    for rate, devices in _by_rate(native):
-        what = f"{with_capability(devices)}: bf16 is native; {HALF[rate]}; fp32 products can use TF32"
-        yield ok("precision.native", what, CAPABILITY, "catalogue")
-    for rate, devices in _by_rate(emulated):
-        yield _precision("bf16_emulated", devices, f"bf16 is emulated only; {HALF[rate]}")
-    for rate, devices in _by_rate(slow):
-        yield _precision("fp16_collapses", devices, f"{HALF[rate]}; bf16 is emulated only")
-
-
-def _precision(case: str, devices: Sequence[Device], facts: str) -> Finding:
-    old = any(device.compute_capability < TF32_MINIMUM for device in devices)
-    tf32 = f"; no TF32 below {'.'.join(map(str, TF32_MINIMUM))}" if old else ""
-    return finding(f"precision.{case}", f"{with_capability(devices)}: {facts}{tf32}", affects=device_ids(devices))
-
-
-def _by_rate(devices: Iterable[Device]) -> Iterator[tuple[str, list[Device]]]:
-    groups: dict[str, list[Device]] = {}
-    for device in devices:
-        groups.setdefault(_half_rate(device), []).append(device)
-    yield from groups.items()
+        native, rate = not against_dtype(replace(hardware, devices=(device,)), "bf16"), _half_rate(device)
+        case = "native" if native else "fp16_collapses" if rate in SLOW_HALF else "bf16_emulated"
+        groups.setdefault((case, rate), []).append(device)
+    for (case, rate), devices in sorted(groups.items(), key=lambda group: list(FACTS).index(group[0][0])):
+        what = f"{with_capability(devices)}: {FACTS[case].format(HALF[rate])}"
+        if case == "native":
+            yield ok("precision.native", what, CAPABILITY, "catalogue")
+            continue
+        old = any(device.compute_capability < TF32_MINIMUM for device in devices)
+        tf32 = f"; no TF32 below {'.'.join(map(str, TF32_MINIMUM))}" if old else ""
+        yield finding(f"precision.{case}", what + tf32, affects=device_ids(devices))
 
 
 def _half_rate(device: Device) -> str:

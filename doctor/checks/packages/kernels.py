@@ -68,9 +68,8 @@ def _other_torch(hardware: Hardware, name: str, version: str) -> Row | None:
 
 
 def _needs(row: Row) -> str:
-    if row["cc_max"] is None:
-        return f"{row['cc_min']}"
-    return f"{row['cc_min']}" if row["cc_min"] == row["cc_max"] else f"{row['cc_min']} to {row['cc_max']}"
+    low, high = row["cc_min"], row["cc_max"]
+    return f"{low}" if high in (None, low) else f"{low} to {high}"
 
 
 def _off(lacking: dict[str, list[Device]], versions: dict[str, str]) -> Finding:

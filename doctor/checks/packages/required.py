@@ -11,10 +11,10 @@ from rl_compat.capability.devices import torch_has_code, torch_version
 from rl_compat.doctor.findings import Certainty, Finding, Remedy, Severity, finding, ok, remedy
 from rl_compat.doctor.remedies import PROJECT, pip_install, pip_uninstall, torch_remedies
 from rl_compat.doctor.tables.cards import with_capability
-from rl_compat.doctor.tables.rows import is_unknown, required, satisfies, transformers_row, trap
+from rl_compat.doctor.tables.rows import is_unknown, required, satisfies, transformers_row
 from rl_compat.doctor.tables.target import target_of
 from rl_compat.doctor.tables.torch import index_url, releases
-from rl_compat.hardware.gpu.catalogue import capability_of
+from rl_compat.hardware.gpu.catalogue import capability_of, read_table
 from rl_compat.hardware.system.software import recorded_packages
 from rl_compat.hardware.types import Hardware
 
@@ -160,7 +160,8 @@ def _python_too_old(hardware: Hardware, version: str) -> Finding | None:
 
 def _grouped_attention(hardware: Hardware, version: str) -> Finding | None:
     """Old card and old torch: Hugging Face code silently runs grouped-query models in the math kernel."""
-    row, torch = trap("transformers_grouped_math"), hardware.software.torch
+    row = next(row for row in read_table("sdpa")["traps"] if row["id"] == "transformers_grouped_math")
+    torch = hardware.software.torch
     if torch is None or torch.cuda is None:
         return None
     used = [device for device in hardware.devices if torch_has_code(torch, device)]

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from rl_compat.capability.binaries import needs_ptx, parse_version, wheel_supports
 from rl_compat.doctor.findings import Finding, Remedy, Severity, Step, finding, ok, remedy
-from rl_compat.doctor.remedies import install_torch, newer_system, pip_install, shell, torch_remedies
+from rl_compat.doctor.remedies import newer_system, pip_install, shell, torch_remedies
 from rl_compat.doctor.tables.cards import device_ids, with_capability
 from rl_compat.doctor.tables.rows import first_match, satisfies, transformers_row
 from rl_compat.doctor.tables.target import has_a_build, known_driver, target_of
@@ -166,7 +166,7 @@ def _compiles(hardware: Hardware, torch: TorchBuild, devices: list[Device]) -> F
     return finding(
         f"torch_architectures.{case}",
         what + then,
-        *(() if enough else (install_torch(hardware),)),
+        *(() if enough else torch_remedies(hardware)[:1]),
         severity=severity,
         affects=device_ids(devices),
     )

@@ -13,7 +13,7 @@ from rl_compat.doctor.checks.torch.cuda import classify_start_error, driver_fits
 from rl_compat.doctor.findings import Finding, Remedy, Severity, finding, ok, remedy
 from rl_compat.doctor.remedies import pip_install, shell, unset
 from rl_compat.doctor.tables.cards import device_ids, with_capability
-from rl_compat.doctor.tables.rows import first_match, is_unknown, library_row, pinned_library, serves
+from rl_compat.doctor.tables.rows import first_match, is_unknown, library_row, pinned_libraries, serves
 from rl_compat.hardware.types import Hardware
 
 OF_CUDA = re.compile(
@@ -215,7 +215,7 @@ def _wrong_library(hardware: Hardware, library: str, package: str, version: str)
     """
     torch, row = hardware.software.torch, library_row(package, version)
     assert torch is not None
-    pinned = pinned_library(package, torch.version, f"cu{(torch.cuda or '').replace('.', '')}")
+    pinned = pinned_libraries(torch.version, f"cu{(torch.cuda or '').replace('.', '')}").get(package)
     if row is not None and library != "nccl" and not is_unknown(package, version):
         used = [gpu for gpu in hardware.devices if gpu.compute_capability not in TEGRA and torch_has_code(torch, gpu)]
         lacking = [device for device in used if not serves(row["sm"], device.compute_capability)]

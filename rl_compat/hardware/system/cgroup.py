@@ -10,6 +10,11 @@ from rl_compat.hardware.system.text_files import read_text
 
 UNLIMITED_BYTES = 1 << 60
 "version 1 uses a number near 2^63 for no limit"
+MEMORY_FILES = (
+    ("", "memory.max", "memory.current", "inactive_file"),
+    ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+)
+"of version 2 and 1: the controller, the files of the limit and the usage, and the line of `memory.stat` to subtract"
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +26,7 @@ class MemoryLimit:
 
 def read_memory_limit(root: Path) -> MemoryLimit | None:
     """The tightest memory limit and what is left of it; None without a limit."""
-    found = [_memory_v2(folder) for folder in _folders(root, "")]
-    found += [_memory_v1(folder) for folder in _folders(root, "memory")]
+    found = (_memory(folder, *files) for controller, *files in MEMORY_FILES for folder in _folders(root, controller))
     limits = [limit for limit in found if limit is not None]
     if not limits:
         return None
@@ -70,19 +74,10 @@ def _group_path(root: Path, controller: str) -> str:
     return "/"
 
 
-def _memory_v2(folder: Path) -> MemoryLimit | None:
-    limit = _number(folder / "memory.max")
-    return None if limit is None else _left(folder, limit, "memory.current", "inactive_file")
-
-
-def _memory_v1(folder: Path) -> MemoryLimit | None:
-    limit = _number(folder / "memory.limit_in_bytes")
+def _memory(folder: Path, limit_file: str, usage_file: str, droppable: str) -> MemoryLimit | None:
+    limit = _number(folder / limit_file)
     if limit is None or limit >= UNLIMITED_BYTES:
         return None
-    return _left(folder, limit, "memory.usage_in_bytes", "total_inactive_file")
-
-
-def _left(folder: Path, limit: int, usage_file: str, droppable: str) -> MemoryLimit:
     used = _number(folder / usage_file) or 0
     for line in read_text(folder / "memory.stat").splitlines():
         name, _, value = line.partition(" ")

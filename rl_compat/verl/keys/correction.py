@@ -33,7 +33,7 @@ def importance_bound(key: str, value: Any, given: Given) -> Outcome:
         return no_effect(NOT_GIVEN)
     if value is None:
         return translated({"off_policy.truncate": None}, "weights are not bounded")
-    numbers = _numbers(given.texts[key])
+    numbers = [float(part) for part in given.texts[key].strip(" \"'").split("_")]
     if len(numbers) == 2:
         misread = not isinstance(value, str)
         reason = f"weights outside are 0; without quotes Hydra reads {value}" if misread else "weights outside are 0"
@@ -68,7 +68,10 @@ def rejection_bound(key: str, value: Any, given: Given) -> Outcome:
     """`rollout_rs_threshold` and, of older releases, `rollout_rs_threshold_lower`."""
     if given.get(f"{CORRECTION}.rollout_rs") is None:
         return no_effect("`rollout_rs` is not given")
-    return no_effect("`rollout_rs_threshold` is the bound") if value is None else _part_of_rules(given)
+    if value is None:
+        return no_effect("`rollout_rs_threshold` is the bound")
+    outcome = rejection(f"{CORRECTION}.rollout_rs", given.get(f"{CORRECTION}.rollout_rs"), given)
+    return outcome if outcome.verdict == "refused" else translated(outcome.native, "the bounds of `rollout_rs`")
 
 
 def bypass(key: str, value: Any, given: Given) -> Outcome:
@@ -127,12 +130,3 @@ def _rule(name: str, bound: str, given: Given) -> str:
     high = float(bound)
     low = float(given.get(f"{CORRECTION}.rollout_rs_threshold_lower") or 1 / high)
     return f"{OLD_REJECTIONS[name]}:{1 / high:.8g}_{1 / low:.8g}"
-
-
-def _part_of_rules(given: Given) -> Outcome:
-    outcome = rejection(f"{CORRECTION}.rollout_rs", given.get(f"{CORRECTION}.rollout_rs"), given)
-    return outcome if outcome.verdict == "refused" else translated(outcome.native, "the bounds of `rollout_rs`")
-
-
-def _numbers(text: str) -> list[float]:
-    return [float(part) for part in text.strip(" \"'").split("_")]

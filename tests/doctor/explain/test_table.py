@@ -58,11 +58,11 @@ def test_every_row_that_a_row_names_exists() -> None:
 
 
 def test_layers_explain_only_higher_layers() -> None:
-    depth = {error.layer.id: error.depth for error in ERRORS}
+    depth = {error.layer.id: error.layer.depth for error in ERRORS}
 
     for error in ERRORS:
         for id in (*error.layer.follows_from, *error.layer.always_follows_from):
-            assert depth[id] < error.depth, (error.layer.id, id)
+            assert depth[id] < error.layer.depth, (error.layer.id, id)
 
 
 def test_texts_are_in_the_style_of_the_doctor() -> None:

@@ -22,7 +22,7 @@ from rl_compat.doctor.tables.rows import (
     kernel_row,
     library_row,
     newest_known,
-    pinned_library,
+    pinned_libraries,
     satisfies,
     serves,
     transformers_row,
@@ -116,9 +116,9 @@ def test_cudnn_lost_pascal_and_volta_with_9_11() -> None:
 
 
 def test_torch_pins_its_libraries_by_build() -> None:
-    assert pinned_library("nvidia-cudnn-cu12", "2.14.1+cu126", "cu126") == "9.10.2.21"
-    assert pinned_library("nvidia-cudnn-cu13", "2.15.0", "cu132") == "9.26.0.51"
-    assert pinned_library("nvidia-cudnn-cu12", "2.17.0", "cu126") is None
+    assert pinned_libraries("2.14.1+cu126", "cu126").get("nvidia-cudnn-cu12") == "9.10.2.21"
+    assert pinned_libraries("2.15.0", "cu132").get("nvidia-cudnn-cu13") == "9.26.0.51"
+    assert pinned_libraries("2.17.0", "cu126").get("nvidia-cudnn-cu12") is None
 
 
 @pytest.mark.parametrize(

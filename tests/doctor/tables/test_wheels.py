@@ -167,7 +167,7 @@ def test_the_package_indexs_own_build_is_known() -> None:
 
 def test_pip_gets_the_index_and_the_exact_build() -> None:
     build = choose((6, 1), driver="535.274.02")
-    assert build.pip_arguments() == ["--index-url", "https://download.pytorch.org/whl/cu126", "torch==2.14.1+cu126"]
+    assert (build.index_url, build.requirement) == ("https://download.pytorch.org/whl/cu126", "torch==2.14.1+cu126")
 
 
 def test_every_newest_release_is_of_its_own_row() -> None:
