@@ -24,9 +24,6 @@ from rl_compat.verl.keys.rules import (
     where,
 )
 
-PROFILER = "this profiler is not supported; the metrics contain the time and memory of each phase"
-CHUNKED = "log-probabilities and entropy are always computed in chunks"
-ONE_ENGINE = "it configures how {} splits, fuses or saves; the training engine here has no such options"
 FP32 = "trained weights are always kept in fp32; `plan.compute_dtype` sets the dtype of products"
 NO_MTP = "multi-token prediction is not supported"
 NO_REPLAY = "expert routing is not replayed"
@@ -38,11 +35,8 @@ KL_LOSS = f"{meanings.ACTOR}.use_kl_loss"
 COMMON: Mapping[str, Rule] = {
     "strategy": other_than(("fsdp", "fsdp2"), "one engine serves any number of devices"),
     "ulysses_sequence_parallel_size": other_than((1,), "a sequence is never split over devices"),
-    **inert("nothing is compiled", "use_torch_compile"),
-    **inert(CHUNKED, "entropy_from_logits_with_chunking", "entropy_from_logits_chunk_size", "entropy_checkpointing"),
-    **inert("padding is trimmed from every micro-batch", "pad_to_length"),
     **off("quantization-aware training is not supported", "qat.enable"),
-    **inert("quantization-aware training is not supported", "qat.*"),
+    **inert("common"),
 }
 "keys of a role that its engine has too"
 
@@ -54,15 +48,7 @@ ENGINE: Mapping[str, Rule] = {
     "model_dtype": other_than([name for name, dtype in DTYPES.items() if dtype == "fp32"], FP32),
     "dtype": renamed("plan.compute_dtype", DTYPES, reason="verl's FSDP engine itself ignores it"),
     "mixed_precision.param_dtype": renamed("plan.compute_dtype", DTYPES, reason="the compute dtype of training"),
-    **inert("gradients live only inside an update", "grad_offload"),
-    **inert("one device has nothing to reduce", "mixed_precision.reduce_dtype"),
-    **inert("buffers keep their own dtype", "mixed_precision.buffer_dtype"),
-    **inert("padding is trimmed from every micro-batch", "pad_to_length_bucket"),
-    **inert("a role that is not trained has no gradients", "forward_only"),
-    **inert("`trainer.seed` seeds the run; kernels are not changed", "seed", "full_determinism"),
-    **inert("only the strategy `fsdp_turbo` reads it", "turbo_config.*"),
-    **inert("one device holds whole tensors", "wrap_policy.*", "reshard_after_forward", "fsdp_size"),
-    **inert("one device holds whole tensors", "forward_prefetch", "use_orig_params"),
+    **inert("engine"),
 }
 
 OPTIM: Mapping[str, Rule] = {
@@ -86,11 +72,7 @@ OPTIM: Mapping[str, Rule] = {
     "min_lr": only((0, None), "the schedule ends at 0", otherwise="give it as a fraction: `optim.min_lr_ratio`"),
     "lr_warmup_init": only((0, None), "the warm-up starts at 0"),
     "weight_decay_incr_style": only(("constant", None), "the weight decay is constant"),
-    **inert("the schedule follows the length of the run", "lr_decay_steps", "lr_wsd_decay_*"),
-    **inert("a resumed run continues its schedule", "use_checkpoint_opt_param_scheduler"),
-    **inert("`optimizer.name` selects the implementation", "optimizer_impl"),
-    **inert("the schedule follows the length of the run", "total_training_steps"),
-    **inert("the schedule counts from zero", "zero_indexed_step"),
+    **inert("optim"),
 }
 
 MODEL: Mapping[str, Rule] = {
@@ -115,25 +97,12 @@ MODEL: Mapping[str, Rule] = {
     **off("adapters start at zero; merge the old ones first", "lora_adapter_path"),
     **off(NO_TILES, "tiled_mlp.enabled"),
     **off(NO_MTP, "mtp.enable*"),
-    **inert("activations are recomputed instead: `plan.gradient_checkpointing`", "enable_activation_offload"),
-    **inert("padding is trimmed from every micro-batch", "use_remove_padding"),
-    **inert("no fused kernels: log-probabilities are computed in chunks", "use_liger", "use_fused_kernels"),
-    **inert("no fused kernels: log-probabilities are computed in chunks", "fused_kernel_options.*"),
     "torch_dtype": ENGINE["model_dtype"],
-    **inert("files are read once", "use_shm"),
-    **inert("models are text only", "freeze_vision_tower"),
-    **inert(NO_TILES, "tiled_mlp.num_shards"),
-    **inert(NO_MTP, "mtp.*"),
-    **inert("the rollout shares the trained weights", "lora.merge"),
-    **inert("only Megatron reads it", "lora.*"),
+    **inert("model"),
 }
 
 CHECKPOINT: Mapping[str, Rule] = {
-    **inert("checkpoints are always whole; `rlc export` writes a Hugging Face folder", "save_contents"),
-    **inert("checkpoints are always whole", "load_contents", "contents"),
-    **inert("checkpoints are written before the next step", "async_save"),
-    **inert("a checkpoint must match the model", "strict"),
-    **inert("only Megatron reads it", "mbridge_config"),
+    **inert("checkpoint"),
 }
 
 BATCHES: Mapping[str, Rule] = {
@@ -146,8 +115,7 @@ BATCHES: Mapping[str, Rule] = {
             "max_token_len_per_gpu": meanings.token_budget,
         }.items()
     },
-    **inert("micro-batches are always filled by tokens, within a given size", "use_dynamic_bsz"),
-    **inert("micro-batches are always filled by tokens, within a given size", "log_prob_use_dynamic_bsz"),
+    **inert("batches"),
 }
 
 LEARNER: Mapping[str, Rule] = {
@@ -162,18 +130,7 @@ LEARNER: Mapping[str, Rule] = {
     "megatron.optimizer_offload": ENGINE["optimizer_offload"],
     "router_replay.mode": only(("disabled",), "off", otherwise=NO_REPLAY),
     **off("the divisor is the padded width", "loss_scale_factor"),
-    **inert("mini-batches are always drawn in a shuffled order", "shuffle"),
-    **inert("`trainer.seed` seeds the order of mini-batches", "data_loader_seed"),
-    **inert("padding is trimmed from every micro-batch", "use_remove_padding"),
-    **inert("no fused kernels: log-probabilities are computed in chunks", "use_fused_kernels"),
-    **inert("each sequence has its own forward pass", "use_prefix_grouper"),
-    **inert(CHUNKED, "sum_pi_squared_checkpointing"),
-    **inert(NO_REPLAY, "router_replay.*"),
-    **inert(ONE_ENGINE.format("Megatron"), "megatron.*"),
-    **inert(ONE_ENGINE.format("an engine"), "engine.*"),
-    **inert(ONE_ENGINE.format("VeOmni"), "veomni.*"),
-    **inert(ONE_ENGINE.format("TorchTitan"), "torchtitan.*"),
-    **inert(PROFILER, "profiler.*"),
+    **inert("learner"),
 }
 
 
@@ -204,10 +161,7 @@ ACTOR_ONLY: Mapping[str, Rule] = {
     "tau_pos": same("algorithm.sapo.tau_positive"),
     "tau_neg": same("algorithm.sapo.tau_negative"),
     "tis_imp_ratio_cap": correction.ratio_cap,
-    **inert("entropy is always in the metrics", "calculate_entropy"),
-    **inert("the estimators that need it ask for it", "calculate_sum_pi_squared"),
-    **inert("no policy loss reads it", "policy_loss.*"),
-    **inert("models are text only", "freeze_vision_tower"),
+    **inert("actor_only"),
 }
 
 CRITIC: Mapping[str, Rule] = {
@@ -223,7 +177,6 @@ ROLES: Mapping[str, Rule] = {
     "actor_rollout_ref.fsdp_config.cpu_offload": never_existed,
     "actor_rollout_ref.fsdp_config.offload_params": never_existed,
     "actor_rollout_ref.hybrid_engine": only((True,), "actor and rollout share the device"),
-    **inert("one device has no collectives", "actor_rollout_ref.nccl_timeout"),
     "actor_rollout_ref.model.path": same("model.path"),
     "actor_rollout_ref.actor.optim.lr": same("optimizer.actor_lr"),
     **under("actor_rollout_ref.actor", LEARNER, ACTOR_ONLY),
@@ -232,7 +185,7 @@ ROLES: Mapping[str, Rule] = {
     **under("actor_rollout_ref.ref.fsdp_config", ENGINE),
     **off("the reference is the actor before training", "actor_rollout_ref.ref.model"),
     **off(NO_TILES, "actor_rollout_ref.ref.tiled_mlp.enabled"),
-    **inert(NO_TILES, "actor_rollout_ref.ref.tiled_mlp.num_shards"),
+    **inert("roles"),
     **under("critic", LEARNER, CRITIC),
     **{
         f"{role}.{name}": rule
@@ -277,33 +230,6 @@ ROLLOUT: Mapping[str, Rule] = {
     **off("prefill and decoding share the device", "disaggregation.enabled"),
     **off(NO_TOOLS, "multi_turn.enable"),
     **off("every step generates", "skip.enable", "skip_rollout"),
-    **inert("generation and training alternate", "mode"),
-    **inert("generation and training use the same devices", "n_gpus_per_node"),
-    **inert("decode steps are replayed as CUDA graphs where the device supports them", "enforce_eager"),
-    **inert("decode steps are replayed as CUDA graphs where the device supports them", "cudagraph_capture_sizes"),
-    **inert("the plan frees the engine's memory between rollouts if an update needs it", "free_cache_engine"),
-    **inert("the plan decides what sleeps between rollouts", "enable_sleep_mode"),
-    **inert("an engine forms its own batches", "micro_batch_size"),
-    **inert("vLLM may do so; `max_num_batched_tokens` limits a prefill in every engine", "enable_chunked_prefill"),
-    **inert("`native` and `vllm` compute shared prefixes once", "enable_prefix_caching"),
-    **inert("a response does not depend on the order in which they are generated", "scheduling_policy"),
-    **inert("engines are given token ids", "skip_tokenizer_init"),
-    **inert("vLLM always loads its weights before it allocates its cache", "multi_stage_wake_up"),
-    **inert("the rollout has the trained weights from the start", "load_format", "layered_summon"),
-    **inert("the rollout shares the trained weights, or passes them to vLLM in this process", "checkpoint_engine.*"),
-    **inert("the weights are passed to vLLM in this process", "update_weights_bucket_megabytes"),
-    **inert("log-probabilities are after temperature and over all tokens, as in training", "logprobs_mode"),
-    **inert("the log-probability of each sampled token is always recorded", "calculate_log_probs"),
-    **inert("no more responses are generated than are used", "over_sample_rate"),
-    **inert("metrics go to `trainer.loggers`", "disable_log_stats", "prometheus.*"),
-    **inert("`trainer.seed` seeds the run; kernels are not changed", "full_determinism"),
-    **inert("multi-token prediction is not supported", "mtp*"),
-    **inert("quantization-aware training is not supported", "qat*"),
-    **inert("expert metrics are not supported", "moe_load_balance_metrics_interval"),
-    **inert("prefill and decoding share the device", "disaggregation.*"),
-    **inert(NO_TOOLS, "multi_turn.*", "agent.*"),
-    **inert("samples.jsonl has the responses", "trace.*"),
-    **inert("every step generates", "skip*"),
-    **inert(PROFILER, "profiler.*"),
+    **inert("rollout"),
 }
 "name below `actor_rollout_ref.rollout`, or pattern with `*`, to rule"

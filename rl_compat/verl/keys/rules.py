@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
 from types import NoneType
 from typing import Any
 
@@ -140,9 +143,17 @@ class Inert:
         return no_effect(self.reason)
 
 
-def inert(reason: str, *keys: str) -> dict[str, Rule]:
-    """Keys that have no effect here."""
-    return dict.fromkeys(keys, Inert(reason))
+def inert(table: str) -> dict[str, Rule]:
+    """Keys that have no effect here, of one table of `without_effect.json`."""
+    return {key: Inert(reason) for reason, keys in _without_effect()[table].items() for key in keys}
+
+
+@cache
+def _without_effect() -> dict[str, dict[str, list[str]]]:
+    """Reason to keys, by table of rules."""
+    text = files("rl_compat.verl.keys").joinpath("without_effect.json").read_text(encoding="utf-8")
+    tables: dict[str, dict[str, list[str]]] = json.loads(text)
+    return tables
 
 
 def off(reason: str, *keys: str) -> dict[str, Rule]:

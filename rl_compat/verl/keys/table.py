@@ -10,7 +10,7 @@ from rl_compat.config.types import RunConfig
 from rl_compat.errors import quoted
 from rl_compat.verl.keys import correction, meanings, policy, reward
 from rl_compat.verl.keys.releases import releases
-from rl_compat.verl.keys.role_keys import NO_TOOLS, PROFILER, ROLES, ROLLOUT
+from rl_compat.verl.keys.role_keys import NO_TOOLS, ROLES, ROLLOUT
 from rl_compat.verl.keys.rules import (
     Given,
     Inert,
@@ -27,8 +27,6 @@ from rl_compat.verl.keys.rules import (
     where,
 )
 
-NO_RAY = "one device runs in this process, without Ray"
-NO_REWARD_SERVER = "a reward model runs in this process with its own template; no server is started"
 NO_SANDBOX = "code sandboxes are not supported; use `reward.functions`"
 OWN_REWARD = "use `reward.functions=file.py:function`"
 TEMPLATE = "put the template in a file and set `model.chat_template=FILE`"
@@ -48,18 +46,7 @@ DATA: Mapping[str, Rule] = {
     "reward_fn_key": only(("data_source", None), "the scorer is picked by `data_source`"),
     "filter_overlong_prompts": meanings.filter_overlong,
     "truncation": meanings.truncation,
-    **inert("prompts are drawn for one step at a time", "gen_batch_size"),
-    **inert("validation uses the rollout engine, which forms its own batches", "val_batch_size"),
-    **inert("one process filters", "filter_overlong_prompts_workers"),
-    **inert("token ids, chats and prompts are always kept", "return_raw_input_ids", "return_raw_chat"),
-    **inert("token ids, chats and prompts are always kept", "return_full_prompt"),
-    **inert("rows are in memory", "dataloader_num_workers", "use_shm", "cache_dir"),
-    **inert("verl reads it and does not use it", "filter_prompts"),
-    **inert("every step generates", "project_name", "experiment_name"),
-    **inert("the order does not affect the accuracy", "validation_shuffle"),
-    **inert("models are text only", "return_multi_modal_inputs", "image_key", "video_key", "audio_key"),
-    **inert("models are text only", "image_patch_size", "mm_processor_kwargs*"),
-    **inert("conversations have a single turn", "continuous_token.*"),
+    **inert("data"),
     **off("custom dataset classes are not supported; write parquet or JSON lines", "custom_cls.*"),
     **off("rows are drawn in order or shuffled by `data.seed`", "sampler.*"),
     **off("data generation is not supported", "datagen.*"),
@@ -90,12 +77,10 @@ ALGORITHM: Mapping[str, Rule] = {
         FILTER, other_than(policy.WHOLE_REWARD, "responses are compared by their whole reward"), otherwise=NO_FILTER
     ),
     "filter_groups.max_num_gen_batches": where(FILTER, policy.filter_rounds, otherwise=NO_FILTER),
-    **inert("a step draws further prompts in sequential rounds", "filter_groups.max_inflight_gen_batches"),
-    **inert("only `enable`, `metric` and `max_num_gen_batches` are known", "filter_groups.*"),
     "gdpo_reward_keys": same("algorithm.gdpo.parts"),
     "gdpo_reward_weights": same("algorithm.gdpo.weights"),
     **off("the batch is not resampled", "use_pf_ppo"),
-    **inert("the batch is not resampled", "pf_ppo.*"),
+    **inert("algorithm"),
     "rollout_correction.rollout_is": correction.importance,
     "rollout_correction.rollout_is_threshold": correction.importance_bound,
     "rollout_correction.rollout_is_batch_normalize": correction.normalize,
@@ -124,26 +109,22 @@ REWARD_ARGUMENTS: Mapping[str, Rule] = {
     "overlong_buffer_cfg.*": reward.overlong,
     "max_resp_len": reward.longest_response,
 }
-SANDBOX: Mapping[str, Rule] = {**off(NO_SANDBOX, "url"), **inert(NO_SANDBOX, "*")}
+SANDBOX: Mapping[str, Rule] = {**off(NO_SANDBOX, "url"), **inert("sandbox")}
 
 REWARD: Mapping[str, Rule] = {
     **under("reward.custom_reward_function", CUSTOM_REWARD),
     **under("custom_reward_function", CUSTOM_REWARD),
-    **inert("built-in rewards are fast; `reward.num_processes` applies to custom functions", "reward.num_workers"),
     **under("reward.reward_manager", MANAGER),
-    **inert(OWN_REWARD, "reward.reward_manager.module.*"),
     **under("reward_manager", MANAGER),
-    **inert(OWN_REWARD, "reward_manager.*"),
     **under("reward.reward_kwargs", REWARD_ARGUMENTS),
     "reward.reward_model.enable": reward.reward_model,
     "reward.reward_model.model_path": reward.reward_model,
-    **inert(NO_REWARD_SERVER, "reward.reward_model.*"),
     "reward_model.enable": reward.reward_model,
     "reward_model.model.path": reward.reward_model,
     "reward_model.reward_manager": MANAGERS,
     "reward_model.overlong_buffer.*": reward.overlong,
     **under("reward_model.reward_kwargs", REWARD_ARGUMENTS),
-    **inert(NO_REWARD_SERVER, "reward_model.*"),
+    **inert("reward"),
     **under("reward.sandbox_fusion", SANDBOX),
     **under("sandbox_fusion", SANDBOX),
     **off(NO_SANDBOX, "reward_model.sandbox_fusion.url"),
@@ -172,20 +153,12 @@ TRAINER: Mapping[str, Rule] = {
     **off("use `rlc eval`", "val_only"),
     **off("checkpoints are written to a local folder", "default_hdfs_dir"),
     **off("a loaded checkpoint is kept", "del_local_ckpt_after_load"),
-    **inert("samples.jsonl has `trainer.num_sample_generations` responses of each step", "log_val_generations"),
-    **inert("samples.jsonl has responses of each step", "val_generations_to_log_to_wandb"),
-    **inert("samples.jsonl in `trainer.output_dir` has the responses", "rollout_data_dir", "validation_data_dir"),
-    **inert("one device has nothing to balance", "balance_batch"),
-    **inert("`trainer.max_seconds` ends a run in time", "esi_redundant_time"),
-    **inert(NO_RAY, "ray_wait_register_center_timeout"),
-    **inert("there is one trainer", "use_v1", "use_legacy_worker_impl", "remote_backend"),
-    **inert("only trainer modes other than `sync` read it", "v1.*"),
-    **inert(PROFILER, "profile_steps", "*nsight_options.*", "npu_profile.*"),
+    **inert("trainer"),
 }
 
 FULLY_ASYNC: Mapping[str, Rule] = {
     "async_training.*": other_than((), "generation and training alternate, without staleness"),
-    **inert("generation and training use the same devices", "rollout.nnodes", "rollout.n_gpus_per_node"),
+    **inert("fully_async"),
     "rollout.total_rollout_steps": only((None,), "off", otherwise="give `trainer.total_training_steps`"),
     "rollout.total_epochs": same("trainer.num_epochs"),
     "rollout.test_freq": unless_negative("trainer.validate_every", 0, "only at the end"),
@@ -196,16 +169,10 @@ OTHERS: Mapping[str, Rule] = {
     "model_engine": other_than(("dp",), "one engine serves any number of devices"),
     "*@*": only((), "config groups of verl have no alternatives here"),
     "--config-name": meanings.config_name,
-    **inert("the file of `--config-name` is searched there", "--config-*"),
     "--multirun": only((), "one run at a time"),
-    **inert("it configures how Hydra prints", "--cfg", "--package", "--resolve", "--run"),
-    **inert(NO_RAY, "ray_kwargs.*", "ray_init.*", "transfer_queue.*"),
-    **inert(PROFILER, "global_profiler.*", "actor_rollout_ref.profiler.*", "critic.profiler.*"),
     **off("distillation is not supported", "distillation.enabled"),
-    **inert("distillation is not supported", "distillation.*"),
     **off("every step generates", "skip.*.enable"),
-    **inert("every step generates", "skip.*"),
-    **inert("Hydra is not used; a run writes to `trainer.output_dir`", "hydra.*"),
+    **inert("others"),
 }
 
 KEYS: Mapping[str, Rule] = {
