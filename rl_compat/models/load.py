@@ -145,7 +145,7 @@ def _load(settings: LoadSettings, auto: Any) -> nn.Module:
         add_adapters(model, lora)
     if role.gradient_checkpointing and role.role in TRAINED_ROLES:
         enable_checkpointing(model)
-    if role.quantization != "nf4":
+    if role.quantization != "nf4" and role.num_shards == 1:  # shards move to the device layer by layer
         model.to(role.device)
     for module in model.modules():
         # bitsandbytes repacks weights on CPUs with avx512_bf16, and the repacked product has no gradient

@@ -29,6 +29,7 @@ from rl_compat.training.micro_batches import (
     on_device,
 )
 from rl_compat.training.optimizers import OptimizerSettings
+from rl_compat.training.sharding import reshard, shard_model
 from rl_compat.training.state import CopyPlace, load_trained_weights
 from rl_compat.training.step import OptimizerStep
 from rl_compat.training.types import BatchTotals, LossFunction, TokenOutputs
@@ -74,8 +75,13 @@ class TrainEngine:
         optimizer: OptimizerSettings | None,
         layout: Layout = Layout(),
         ranks: Ranks = Solo(),
+        root: nn.Module | None = None,
     ) -> None:
+        """`root` is the module whose forward the engine calls: it has the parameters of the model, which it is itself
+        by default."""
         self.model = model
+        self._root = model if root is None else root
+        shard_model(self._root, role=role, ranks=ranks)
         self.role = role
         self.layout = layout
         self.ranks = ranks
@@ -284,9 +290,10 @@ class TrainEngine:
         def search(micro_batches: MicroBatches) -> str | None:
             found = None
             for rows in micro_batches:
-                attempt([rows])
-                if rows and found is None and not self._trained().gradient_is_finite():
-                    found = _named(batch, rows)
+                for own in self._trained().one_rank_at_a_time(rows):
+                    attempt([own])
+                    if not self._trained().gradient_is_finite() and own and found is None:
+                        found = _named(batch, own)
             return found
 
         found = self._within_memory(batch.sequence_lengths(), search, groups=batch.groups.tolist())
@@ -317,6 +324,7 @@ class TrainEngine:
             done = unless_out_of_memory(partial(attempt, micro_batches + [[]] * num_fillers))
             if not self.ranks.any(done is None):
                 assert done is not None
+                reshard(self._root)
                 return done.value
             failed = self._running_rows if done is None else None
             self._shrink(None if failed is None else [lengths[row] for row in failed])

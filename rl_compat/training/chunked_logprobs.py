@@ -105,7 +105,9 @@ class _ChunkedLogprobs(torch.autograd.Function):
         ctx.options = options
         head = _Head(weight, bias, dtype)
         statistics_dtype = torch.float64 if dtype == torch.float64 else torch.float32
-        logprobs, entropy, squares = torch.empty(3, len(token_ids), dtype=statistics_dtype, device=hidden.device)
+        logprobs, entropy, squares = (
+            torch.empty(len(token_ids), dtype=statistics_dtype, device=hidden.device) for _ in range(3)
+        )
         logits = None
         for part in _chunks(len(token_ids), chunk_tokens):
             logits = None  # free it before the next one is allocated

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.fsdp import register_fsdp_forward_method
 
 from rl_compat.batch import Batch
 from rl_compat.distributed.ranks import Ranks, Solo
@@ -17,6 +18,7 @@ from rl_compat.training.base import TrainEngine
 from rl_compat.training.micro_batches import Layout, MicroBatches, TokenMatrix
 from rl_compat.training.optimizers import OptimizerSettings
 from rl_compat.training.output_head import SplitModel
+from rl_compat.training.sharding import reshard
 from rl_compat.training.types import LossFunction, Statistic, TokenOutputs
 
 
@@ -36,8 +38,10 @@ class PolicyEngine(TrainEngine):
         layout: Layout = Layout(),
         ranks: Ranks = Solo(),
     ) -> None:
-        super().__init__(model, role=role, optimizer=optimizer, layout=layout, ranks=ranks)
         self._split = SplitModel(model)
+        super().__init__(model, role=role, optimizer=optimizer, layout=layout, ranks=ranks, root=self._split)
+        for method in ("check", "keeps_packed_rows_apart"):
+            register_fsdp_forward_method(self._split, method)
         with autocast_for(role):
             self._split.check(model, role.device, role.compute_dtype)
             if layout.pack_tokens is not None and not self._split.keeps_packed_rows_apart(role.device):
@@ -45,6 +49,7 @@ class PolicyEngine(TrainEngine):
                 self.notes.append(
                     f"`{type(model).__name__}` attends across the rows of a pack: rows are padded instead"
                 )
+        reshard(self._split)
 
     def logprobs(self, batch: Batch, *, temperature: float, wanted: tuple[Statistic, ...] = ()) -> TokenOutputs:
         """Log-probability of each response token and the requested statistics, [B, T] on the CPU, without gradient.
@@ -114,12 +119,12 @@ class RewardEngine(TrainEngine):
 
     model: RewardNetwork
 
-    def __init__(self, model: RewardNetwork, *, role: RolePlan, pad_token_id: int) -> None:
-        super().__init__(model, role=role, optimizer=None)
+    def __init__(self, model: RewardNetwork, *, role: RolePlan, pad_token_id: int, ranks: Ranks = Solo()) -> None:
+        super().__init__(model, role=role, optimizer=None, ranks=ranks)
         self._pad_token_id = pad_token_id
 
     def rewards(self, sequences: Sequence[Sequence[int]]) -> list[float]:
-        """The reward of each sequence, in order. Sequences must not be empty."""
+        """The reward of each sequence of this rank, in order. Sequences must not be empty."""
 
         def attempt(micro_batches: MicroBatches) -> list[float]:
             rewards: dict[int, float] = {}

@@ -19,6 +19,7 @@ from rl_compat.models.lora import trainable_parameters
 from rl_compat.planning.types import RolePlan
 from rl_compat.training.memory import OffloadedOptimizer, unless_out_of_memory
 from rl_compat.training.optimizers import OptimizerSettings, build_optimizer, set_learning_rate
+from rl_compat.training.sharding import local, whole
 from rl_compat.training.state import CopyPlace, StateCopy, load_training_state, save_training_state
 
 MAX_SKIPS_IN_A_ROW = 5
@@ -43,6 +44,7 @@ class OptimizerStep:
         self.settings = replace(settings, name=cast(OptimizerName, role.optimizer))
         self.ranks = ranks
         self.parameters = trainable_parameters(model)
+        self._is_sharded = role.num_shards > 1
         self.optimizer = self._build()
         self.scaler = LossScaler(enabled=role.loss_scaling)
         self.num_updates: float = 0
@@ -98,8 +100,11 @@ class OptimizerStep:
 
     @torch.no_grad()
     def _sum_over_ranks(self) -> None:
-        """Replace each gradient by its sum over the ranks. A weight without a gradient on every rank keeps none."""
-        if self.ranks.size == 1:
+        """Replace each gradient by its sum over the ranks. A weight without a gradient on every rank keeps none.
+
+        Gradients of sharded weights are means over the ranks as soon as they are computed.
+        """
+        if self.ranks.size == 1 or self._is_sharded:
             return
         parameters = list(self.parameters.values())
         counts = self.ranks.sum(torch.tensor([parameter.grad is not None for parameter in parameters]).int())
@@ -109,18 +114,28 @@ class OptimizerStep:
                     torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
                 )
 
+    def one_rank_at_a_time(self, rows: list[int]) -> list[list[int]]:
+        """The rows of a micro-batch in each of the passes that give every rank's rows a gradient of their own."""
+        if not self._is_sharded:
+            return [rows]
+        return [rows if rank == self.ranks.rank else [] for rank in range(self.ranks.size)]
+
     def gradient_is_finite(self) -> bool:
-        return all(bool(p.grad.isfinite().all()) for p in self.parameters.values() if p.grad is not None)
+        """Whether the gradient is finite: that of this rank, or of all ranks where they share the weights."""
+        grads = [local(p.grad) for p in self.parameters.values() if p.grad is not None]
+        is_finite = all(bool(grad.isfinite().all()) for grad in grads)
+        return not self.ranks.any(not is_finite) if self._is_sharded else is_finite
 
     def _unscale_and_clip(self) -> float:
         """The norm of the gradient before it is clipped."""
         grads = [p.grad for p in self.parameters.values() if p.grad is not None]
         assert grads, "the loss does not depend on any trained weight"
-        if self.scaler.scale != 1.0:
+        factor = (self.ranks.size if self._is_sharded else 1) / self.scaler.scale
+        if factor != 1.0:
             for grad in grads:
-                grad.mul_(1.0 / self.scaler.scale)
+                grad.mul_(factor)
         limit = self.settings.max_grad_norm or math.inf
-        return float(nn.utils.clip_grad_norm_(self.parameters.values(), limit))
+        return float(whole(nn.utils.clip_grad_norm_(self.parameters.values(), limit)))
 
     def _apply(self, rate: float) -> None:
         self.wait_for_copy()

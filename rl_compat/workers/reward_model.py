@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from rl_compat.distributed.ranks import Ranks, Solo
 from rl_compat.errors import ModelError
 from rl_compat.models.chat import ChatEncoder
 from rl_compat.models.load import LoadSettings
@@ -29,9 +30,10 @@ class RewardModelScorer(Part):
 
     name = LEARNED
 
-    def __init__(self, settings: LoadSettings) -> None:
+    def __init__(self, settings: LoadSettings, ranks: Ranks = Solo()) -> None:
         """Load the tokenizer; the model is loaded by `load` or on first use. Raises ModelError."""
         self.settings = settings
+        self._ranks = ranks
         self._chat = ChatEncoder(load_tokenizer(settings.folder, trust_remote_code=settings.trust_remote_code))
         self._engine: RewardEngine | None = None
         self._notes = [f"reward model: {note}" for note in self._chat.notes]
@@ -41,7 +43,9 @@ class RewardModelScorer(Part):
         if self._engine is None:
             model = load_reward_model(self.settings)
             self._check_ids(model.classifier.get_input_embeddings().num_embeddings)  # type: ignore[union-attr, operator]
-            self._engine = RewardEngine(model, role=self.settings.role, pad_token_id=self._chat.bundle.pad_token_id)
+            self._engine = RewardEngine(
+                model, role=self.settings.role, pad_token_id=self._chat.bundle.pad_token_id, ranks=self._ranks
+            )
             self._engine.offload()
         return self._engine
 
@@ -51,7 +55,7 @@ class RewardModelScorer(Part):
         encoded = [self._encode(request, max_length=engine.model.max_length) for request in requests]
         readable = [ids for ids in encoded if not isinstance(ids, RewardOutcome)]
         with engine.onloaded():
-            rewards = iter(engine.rewards(readable) if readable else [])
+            rewards = iter(engine.rewards(readable))
         return [
             ids if isinstance(ids, RewardOutcome) else _outcome(next(rewards), request)
             for ids, request in zip(encoded, requests, strict=True)

@@ -11,6 +11,7 @@ from typing import TypeVar
 from rl_compat.batch import Batch
 from rl_compat.distributed.group import WorkerGroup, dispatch, distinct
 from rl_compat.training.base import TrainEngine
+from rl_compat.training.sharding import local
 from rl_compat.training.state import CopyPlace
 from rl_compat.workers.mini_batches import mini_batches
 
@@ -48,7 +49,7 @@ class TrainedWorker:
     @dispatch(merge=lambda results, shares: all(results))
     def is_finite(self) -> bool:
         """Whether no trained weight is NaN or infinite."""
-        return all(bool(weight.isfinite().all()) for weight in self.engine.parameters.values())
+        return all(bool(local(weight).isfinite().all()) for weight in self.engine.parameters.values())
 
     @dispatch()
     def save_state(self, *, folder: Path) -> None:

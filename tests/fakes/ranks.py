@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
@@ -24,9 +24,11 @@ from rl_compat.data.encode.items import Item, ItemBatch, item_batch
 from rl_compat.distributed.ranks import ProcessGroupRanks, Ranks
 from rl_compat.errors import NotFiniteError, RLCompatError
 from rl_compat.objectives.offline import objective_of
+from rl_compat.planning.types import RolePlan
 from rl_compat.training.base import TrainEngine
 from rl_compat.training.engine import PolicyEngine
 from rl_compat.training.optimizers import OptimizerSettings
+from rl_compat.training.sharding import whole
 from rl_compat.training.step import MAX_SKIPS_IN_A_ROW
 from rl_compat.training.types import BatchTotals, TokenOutputs
 from rl_compat.workers.critic import CriticSettings, CriticWorker
@@ -51,17 +53,27 @@ class Found:
     extra: dict[str, Any] = field(default_factory=dict)
 
 
+class SharingRanks(ProcessGroupRanks):
+    """Ranks of which `num_shards` share one copy of the weights."""
+
+    num_shards: int = 1
+
+
+def _plan(ranks: Ranks, role: str = "actor", **changes: Any) -> RolePlan:
+    return role_plan(role, num_shards=getattr(ranks, "num_shards", 1), **changes)
+
+
 def _run(engine: TrainEngine, update: Callable[[int], dict[str, float]], num_steps: int, **extra: Any) -> Found:
     grads: dict[str, Tensor] = {}
 
     def keep(*_: object) -> None:
         if not grads:
-            grads.update({n: p.grad.clone() for n, p in engine.parameters.items() if p.grad is not None})
+            grads.update({n: whole(p.grad).clone() for n, p in engine.parameters.items() if p.grad is not None})
 
     assert engine.step is not None
     engine.step.optimizer.register_step_pre_hook(keep)
     steps = [update(step) for step in range(num_steps)]
-    weights = {name: parameter.detach().clone() for name, parameter in engine.parameters.items()}
+    weights = {name: whole(parameter.detach()).clone() for name, parameter in engine.parameters.items()}
     return Found(steps, weights, grads, extra | {"limits": engine.limits, "notes": engine.take_notes()})
 
 
@@ -83,7 +95,7 @@ def actor(
     folder: Path, ranks: Ranks, *, batch: Batch | None = None, loss: str = "ppo_clip", num_steps: int = 10
 ) -> Found:
     """Two epochs of two mini-batches a step, so that old and current policy differ."""
-    plan = role_plan(micro_batch_size=3, max_tokens_per_micro_batch=30)
+    plan = _plan(ranks, micro_batch_size=3, max_tokens_per_micro_batch=30)
     settings = PolicySettings(
         model=load_settings(folder, role=plan),
         temperature=1.0,
@@ -103,7 +115,7 @@ def actor(
 
 
 def critic(folder: Path, ranks: Ranks) -> Found:
-    plan = role_plan("critic", micro_batch_size=3)
+    plan = _plan(ranks, "critic", micro_batch_size=3)
     settings = CriticSettings(
         model=load_settings(folder, role=plan),
         optimizer=OPTIMIZER,
@@ -139,7 +151,7 @@ def items(kind: str) -> ItemBatch:
 def learner(folder: Path, ranks: Ranks, *, algorithm: Any, kind: str, pack_tokens: int | None = None) -> Found:
     objective = objective_of(AlgorithmConfig(name=algorithm))
     settings = LearnerSettings(
-        model=load_settings(folder, role=role_plan(micro_batch_size=4)),
+        model=load_settings(folder, role=_plan(ranks, micro_batch_size=4)),
         objective=objective,
         mini_batch_size=3,
         optimizer=OPTIMIZER,
@@ -153,7 +165,7 @@ def learner(folder: Path, ranks: Ranks, *, algorithm: Any, kind: str, pack_token
 
 
 def engine(folder: Path, ranks: Ranks, **plan: Any) -> PolicyEngine:
-    role = role_plan(**plan)
+    role = _plan(ranks, **plan)
     return PolicyEngine(causal_lm(folder, role=role), role=role, optimizer=OPTIMIZER, ranks=ranks)
 
 
@@ -261,19 +273,26 @@ CASES: Mapping[str, Callable[[Path, Ranks], Found]] = {
 }
 
 
-def run_on_ranks(folder: Path, *, num_ranks: int) -> list[dict[str, Found]]:
-    """Every case on gloo ranks in processes of their own: what each rank found, by case."""
+Run = tuple[int, str]
+"the ranks that share one copy of the weights, and the name of a case"
+
+
+def run_on_ranks(folder: Path, *, num_ranks: int, runs: Sequence[Run]) -> list[dict[Run, Found]]:
+    """Cases on gloo ranks in processes of their own: what each rank found."""
     with tempfile.TemporaryDirectory() as scratch:
-        mp.spawn(_rank, args=(num_ranks, str(folder), scratch), nprocs=num_ranks)
+        mp.spawn(_rank, args=(num_ranks, runs, str(folder), scratch), nprocs=num_ranks)
         return [torch.load(Path(scratch) / f"{rank}.pt", weights_only=False) for rank in range(num_ranks)]
 
 
-def _rank(rank: int, num_ranks: int, folder: str, scratch: str) -> None:
+def _rank(rank: int, num_ranks: int, runs: Sequence[Run], folder: str, scratch: str) -> None:
     torch.set_num_threads(1)
     store = f"file://{scratch}/store"
     dist.init_process_group("gloo", init_method=store, rank=rank, world_size=num_ranks, timeout=timedelta(seconds=60))
-    ranks = ProcessGroupRanks()
-    found = {name: case(Path(folder), ranks) for name, case in CASES.items()}
+    ranks = SharingRanks()
+    found = {}
+    for num_shards, case in runs:
+        ranks.num_shards = num_shards
+        found[num_shards, case] = CASES[case](Path(folder), ranks)
     ranks.barrier()
     torch.save(found, Path(scratch) / f"{rank}.pt")
     dist.destroy_process_group()

@@ -1,0 +1,13 @@
+"""What cannot be divided among devices that share one copy of a model."""
+
+from __future__ import annotations
+
+
+def against_sharding(*, optimizer: str, quantization: str) -> tuple[str, ...]:
+    """Every reason against weights that several devices share, of a role with this optimizer and quantization."""
+    reasons = []
+    if optimizer == "adamw8bit":
+        reasons.append("`adamw8bit` scales its states in blocks that cross the parts of the devices")
+    if quantization == "nf4":
+        reasons.append("`nf4` keeps its scales outside of the weights, where they are not divided")
+    return tuple(reasons)
