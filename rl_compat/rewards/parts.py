@@ -108,14 +108,13 @@ class ProcessPart(Part):
 
     def outcomes(self, requests: Sequence[ScoreRequest]) -> list[RewardOutcome]:
         calls = [_call(request, self._thoughts) for request in requests]
-        outcomes = self._processes.outcomes(calls, stops=self._stops)
+        outcomes = self._processes.outcomes(
+            calls, stops=lambda outcome: self._wrong is None and outcome.stops(self._on_error)
+        )
         return [self._scored(outcome) for outcome in outcomes]
 
     def close(self) -> None:
         self._processes.close()
-
-    def _stops(self, outcome: RewardOutcome) -> bool:
-        return self._wrong is None and outcome.stops(self._on_error)
 
     def _scored(self, outcome: RewardOutcome) -> RewardOutcome:
         stopped = outcome.failure is not None and outcome.failure.kind in ("timeout", "died")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -68,7 +68,11 @@ class Scorer:
     def score(self, requests: Sequence[ScoreRequest]) -> Scores:
         """The rewards in the order of the requests. Raises RewardError if a function fails and `on_error` is `stop`."""
         by_part = self._outcomes(requests)
-        components = {name: tuple(map(self._component, outcomes)) for name, outcomes in by_part.items()}
+        otherwise = 0.0 if self._on_error == "zero" else None
+        components = {
+            name: tuple(otherwise if outcome.reward is None else outcome.reward for outcome in outcomes)
+            for name, outcomes in by_part.items()
+        }
         rewards = tuple(self._sum(row) for row in zip(*components.values(), strict=True))
         rows = list(zip(*by_part.values(), strict=True))
         scores = Scores(
@@ -112,11 +116,6 @@ class Scorer:
             hint = f"fix the function{more}, or continue with `reward.on_error=zero` or `reward.on_error=skip`"
         raise RewardError(failure.message, hint=hint)
 
-    def _component(self, outcome: RewardOutcome) -> float | None:
-        if outcome.reward is not None:
-            return outcome.reward
-        return 0.0 if self._on_error == "zero" else None
-
     def _sum(self, values: Sequence[float | None]) -> float | None:
         total = 0.0
         for weight, value in zip(self._weights, values, strict=True):
@@ -125,13 +124,14 @@ class Scorer:
             total += weight * value
         return total
 
-    def _failure_notes(self, by_part: Mapping[str, Sequence[RewardOutcome]]) -> tuple[str, ...]:
+    def _failure_notes(self, by_part: Mapping[str, Sequence[RewardOutcome]]) -> Iterator[str]:
         failed = [outcome for outcomes in by_part.values() for outcome in outcomes if outcome.failure is not None]
-        unscored = [outcome for outcome in failed if outcome.reward is None]
-        judged_wrong = [outcome for outcome in failed if outcome.reward is not None]
-        done = "scored 0" if self._on_error == "zero" else "left out of the update"
-        notes = [_failure_note(unscored, done)] if unscored else []
-        return (*notes, _failure_note(judged_wrong, "scored as wrong")) if judged_wrong else tuple(notes)
+        lost = "scored 0" if self._on_error == "zero" else "left out of the update"
+        for done, is_lost in ((lost, True), ("scored as wrong", False)):
+            failures = [outcome.failure for outcome in failed if (outcome.reward is None) == is_lost]
+            if failures and failures[0] is not None:
+                times = "1 time" if len(failures) == 1 else f"{len(failures)} times"
+                yield f"a reward function failed {times}, {done}: {failures[0].message}"
 
     def _no_answer_notes(self, by_part: Mapping[str, Sequence[RewardOutcome]]) -> tuple[str, ...]:
         """A note, once per function, if it found no answer at all: the format may be wrong and not the answers."""
@@ -166,13 +166,6 @@ def _weights(config: RewardConfig) -> tuple[float, ...]:
 
 def _is_judgement(outcome: RewardOutcome) -> bool:
     return outcome.failure is not None or (outcome.correct is not None and outcome.reward == float(outcome.correct))
-
-
-def _failure_note(outcomes: Sequence[RewardOutcome], done: str) -> str:
-    times = "time" if len(outcomes) == 1 else "times"
-    failure = outcomes[0].failure
-    assert failure is not None
-    return f"a reward function failed {len(outcomes)} {times}, {done}: {failure.message}"
 
 
 def _no_answer_note(name: str, num_missing: int, num_responses: int) -> str:

@@ -25,7 +25,7 @@ from rl_compat.rollout.inference import (
     plain_logprobs,
     probe_prompts,
 )
-from rl_compat.rollout.native.decoder import SlotDecoder, decoder_over
+from rl_compat.rollout.native.decoder import decoder_over
 from rl_compat.rollout.native.decoder_spec import UnknownDecoderError, read_spec
 from rl_compat.rollout.native.engine import NativeEngine
 from rl_compat.rollout.native.hf_forward import attention_name, attention_windows
@@ -121,7 +121,11 @@ def _decoded_and_plain(model: Any, *, own: bool) -> tuple[Tensor, Tensor]:
     attention = nullcontext() if own else attention_set_to(model.config, attention_name(model))
     with generating(model):
         with attention:
-            decoder = _decoder(model, count, longest, own=own)
+            # fp32 if any layer, such as a norm over half-precision weights, uses it
+            floating = {parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()}
+            states = torch.float32 if torch.float32 in floating else next(iter(floating))
+            memory = SlotMemory(num_slots=count, capacity=longest)
+            decoder = decoder_over(memory, SharedWeights(model, compute_dtype=states), own=own)
             decoder.prefill([prompt[:-1] for prompt in prompts], [[slot] for slot in range(count)])
             decoder.set_state(
                 tokens=[prompt[-1] for prompt in prompts],
@@ -133,14 +137,3 @@ def _decoded_and_plain(model: Any, *, own: bool) -> tuple[Tensor, Tensor]:
             tokens, ours, _ = decoder.steps(count, count=PROBE_STEPS, length=longest, params=params)
         plain = [plain_logprobs(model, prompt, row) for prompt, row in zip(prompts, tokens.T.tolist(), strict=True)]
     return ours.T, torch.stack(plain)
-
-
-def _decoder(model: Any, num_slots: int, capacity: int, *, own: bool) -> SlotDecoder:
-    weights = SharedWeights(model, compute_dtype=_dtype_of_states(model))
-    return decoder_over(SlotMemory(num_slots=num_slots, capacity=capacity), weights, own=own)
-
-
-def _dtype_of_states(model: Any) -> torch.dtype:
-    """fp32 if any layer, such as a norm over half-precision weights, uses it."""
-    floating = {parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()}
-    return torch.float32 if torch.float32 in floating else next(iter(floating))

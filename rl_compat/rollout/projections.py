@@ -51,19 +51,14 @@ class SharedProjection:
         whole = self.whole_weight()
         biases = [bias for bias in self._biases if bias is not None]
         if whole is not None and len(biases) in (0, len(self._biases)):
-            bias = self._whole_bias(biases)
+            bias = side_by_side(biases) if biases else None
+            bias = torch.cat(biases) if biases and bias is None else bias
             output = None if self.small_batch is None else self.small_batch(states, whole, bias)
             return linear_in_pieces(states, whole, bias) if output is None else output
         parts = [
             linear_in_pieces(states, weight, bias) for weight, bias in zip(self._weights, self._biases, strict=True)
         ]
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
-
-    def _whole_bias(self, biases: list[Tensor]) -> Tensor | None:
-        if not biases:
-            return None
-        whole = side_by_side(biases)
-        return torch.cat(biases) if whole is None else whole
 
 
 class CalledProjection:

@@ -162,7 +162,7 @@ class RolloutSession(ABC):
         """
         if self._unfinished and not self._ended and not self._aborted:
             with self._generating():
-                self._ended += self._advance(max_tokens, _no_report)
+                self._ended += self._advance(max_tokens, lambda num_ended: None)
         if self._aborted:
             self._end_all()
         return self._take(list(self._ended))
@@ -243,13 +243,11 @@ class RolloutSession(ABC):
     def _refresh(self) -> None:
         """Update what the engine derives from the model's parameters."""
 
-    def _check_lengths(self, requests: Sequence[Request]) -> None:
+    def _check_lengths(self, requests: Sequence[Request]) -> None:  # noqa: B027
         """Raise DataError for a request that is too long for the engine."""
-        del requests
 
-    def _read(self, ended: Sequence[PartialResponse]) -> None:
+    def _read(self, ended: Sequence[PartialResponse]) -> None:  # noqa: B027
         """Fetch the tokens of ended responses, in engines that keep them on the device."""
-        del ended
 
     def _drain(self, numbers: set[int], on_progress: Progress | None) -> None:
         """Step until all of these requests have ended; they are then in `_ended`."""
@@ -322,7 +320,3 @@ def requests_for(prompts: Sequence[Sequence[int]], params: SamplingParams, *, gr
         first, copies[prompt] = copies[prompt], copies[prompt] + group_size
         requests += [Request(prompt_ids=prompt, params=params, copy=first + copy) for copy in range(group_size)]
     return requests
-
-
-def _no_report(num_ended: int) -> None:
-    del num_ended

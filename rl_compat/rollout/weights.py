@@ -132,11 +132,13 @@ class CopiedWeights(SharedWeights):
 
     def __init__(self, model: nn.Module, *, dtype: torch.dtype) -> None:
         source = hugging_face_model(model)
-        memo: dict[int, Any] = {id(parameter): parameter for parameter in _outer_parameters(source)}
+        outer = (source.get_input_embeddings(), source.get_output_embeddings())
+        own = [layer.weight for layer in outer if layer is not None and not hasattr(layer, "base_layer")]
+        memo: dict[int, Any] = {id(parameter): parameter for parameter in own}
         self._pairs = [
             (parameter, _lowered(parameter, dtype, memo))
-            for parameter in _base_parameters(source)
-            if id(parameter) not in memo
+            for name, parameter in source.named_parameters()
+            if "lora_" not in name and id(parameter) not in memo
         ]
         self._merged = []
         for layer in _adapter_layers(source):
@@ -221,18 +223,7 @@ def adapter_switches(model: nn.Module) -> tuple[object, ...]:
 
 
 def _adapter_layers(model: nn.Module) -> list[Any]:
-    return [module for module in model.modules() if hasattr(module, "base_layer") and hasattr(module, "lora_A")]
-
-
-def _base_parameters(model: nn.Module) -> list[nn.Parameter]:
-    """Every parameter once, except those of adapters."""
-    return [parameter for name, parameter in model.named_parameters() if "lora_" not in name]
-
-
-def _outer_parameters(model: Any) -> list[nn.Parameter]:
-    """The weights of the embedding and of the output layer, when they have no adapter."""
-    layers = (model.get_input_embeddings(), model.get_output_embeddings())
-    return [layer.weight for layer in layers if layer is not None and not hasattr(layer, "base_layer")]
+    return [module for module in model.modules() if has_adapter(module)]
 
 
 def _lowered(parameter: nn.Parameter, dtype: torch.dtype, memo: dict[int, Any]) -> Tensor:

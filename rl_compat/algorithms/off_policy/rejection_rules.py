@@ -8,23 +8,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 Scope = Literal["token", "seq_sum", "seq_mean", "seq_max"]
 Statistic = Literal["k1", "k2", "k3"]
 
 RULE_NAMES: dict[str, tuple[Scope, Statistic]] = {
-    "token_k1": ("token", "k1"),
-    "token_k2": ("token", "k2"),
-    "token_k3": ("token", "k3"),
-    "seq_sum_k1": ("seq_sum", "k1"),
-    "seq_sum_k2": ("seq_sum", "k2"),
-    "seq_sum_k3": ("seq_sum", "k3"),
-    "seq_mean_k1": ("seq_mean", "k1"),
-    "seq_mean_k2": ("seq_mean", "k2"),
-    "seq_mean_k3": ("seq_mean", "k3"),
-    "seq_max_k2": ("seq_max", "k2"),
-    "seq_max_k3": ("seq_max", "k3"),
+    f"{scope}_{statistic}": (scope, statistic)
+    for scope in get_args(Scope)
+    for statistic in get_args(Statistic)
+    if (scope, statistic) != ("seq_max", "k1")
 }
 
 

@@ -56,24 +56,17 @@ class FormPattern:
     "applies only where no other form fits"
 
 
-def _is_verl(records: Sequence[Record], columns: Mapping[str, str], task: Task) -> bool:
-    return bool({"reward_model", "data_source"} & set(columns_of(records)))
-
-
-def _is_gsm8k(records: Sequence[Record], columns: Mapping[str, str], task: Task) -> bool:
-    return _enough([_GSM8K_END.search(str(record.get("answer"))) is not None for record in records], task)
-
-
-def _is_math(records: Sequence[Record], columns: Mapping[str, str], task: Task) -> bool:
-    return _enough([math_problems.answer_in(str(record.get("solution"))) is not None for record in records], task)
-
-
-def _enough(final: Sequence[bool], task: Task) -> bool:
+def _ends_in(column: str, answer: Callable[[str], object]) -> Callable[..., bool]:
     """Whether the solutions of the first rows have final answers.
 
     A prompt needs one: where some rows have it, the others cannot be used. A response is learned without it.
     """
-    return any(final) if task == "prompts" else all(final)
+
+    def fits(records: Sequence[Record], columns: Mapping[str, str], task: Task) -> bool:
+        final = [answer(str(record.get(column))) is not None for record in records]
+        return any(final) if task == "prompts" else all(final)
+
+    return fits
 
 
 _GSM8K_END = re.compile(r"####[^\n]*\s*$")
@@ -155,7 +148,7 @@ PATTERNS: tuple[FormPattern, ...] = (
         tasks=("prompts",),
         needs={"prompt": PROMPT},
         takes={**TRUTH, **TOOLS, **SOURCE},
-        fits=_is_verl,
+        fits=lambda records, columns, task: bool({"reward_model", "data_source"} & {*columns_of(records)}),
         wins=True,
     ),
     FormPattern(
@@ -178,7 +171,7 @@ PATTERNS: tuple[FormPattern, ...] = (
         title="raw GSM8K",
         tasks=("prompts", "supervised"),
         needs={"question": ("question",), "solution": ("answer",)},
-        fits=_is_gsm8k,
+        fits=_ends_in("answer", _GSM8K_END.search),
         rewrite=gsm8k.from_raw,
     ),
     FormPattern(
@@ -187,7 +180,7 @@ PATTERNS: tuple[FormPattern, ...] = (
         tasks=("prompts", "supervised"),
         needs={"question": ("problem",), "solution": ("solution",)},
         takes={"answer": ("answer",)},
-        fits=_is_math,
+        fits=_ends_in("solution", math_problems.answer_in),
         rewrite=math_problems.from_raw,
     ),
     FormPattern(

@@ -104,14 +104,6 @@ def files_inside(folder: Path) -> str:
     return f"`{folder}` contains {quoted(found[:SHOWN_NAMES])}{more}"
 
 
-def _object_in(text: str, *, where: str) -> Record:
-    try:
-        record = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise DataError(f"{where} is not JSON: {error.msg}") from error
-    return _checked_object(record, where=where)
-
-
 def rows_of(tables: Iterable[Any]) -> Iterator[Record]:
     """The rows of Arrow tables, without the index columns that pandas adds."""
     for table in tables:
@@ -153,14 +145,15 @@ def _lines(tables: Iterable[Any]) -> Iterator[str]:
     return (line for table in tables for line in table["text"].to_pylist())
 
 
-def _json_lines(tables: Iterable[Any], name: str) -> Iterator[Record]:
-    return _objects(_lines(tables), name)
-
-
 def _objects(lines: Iterable[str], name: str) -> Iterator[Record]:
     for number, line in enumerate(lines, start=1):
         if line.strip():
-            yield _object_in(line, where=f"line {number} of `{name}`")
+            where = f"line {number} of `{name}`"
+            try:
+                record = json.loads(line)
+            except json.JSONDecodeError as error:
+                raise DataError(f"{where} is not JSON: {error.msg}") from error
+            yield _checked_object(record, where=where)
 
 
 def _json_document(tables: Iterable[Any], name: str) -> Iterator[Record]:
@@ -196,10 +189,6 @@ def _csv_rows(tables: Iterable[Any], name: str) -> Iterator[Record]:
         raise DataError(f"line {reader.line_num} of `{name}` is not CSV: {error}") from error
 
 
-def _text_rows(tables: Iterable[Any], name: str) -> Iterator[Record]:
-    return ({"text": line} for line in _lines(tables) if line.strip())
-
-
 def _checked_object(value: Any, *, where: str) -> Record:
     if not isinstance(value, dict):
         raise DataError(f"{where} is a {_kind(value)}, not an object")
@@ -227,10 +216,14 @@ _TEXT = {"encoding": "utf-8-sig", "chunksize": CHUNK_CHARACTERS}
 FORMATS: Mapping[str, FileFormat] = {
     ".parquet": FileFormat(builder=None),
     ".arrow": FileFormat(builder="Arrow"),
-    ".jsonl": FileFormat(builder="Text", decode=_json_lines, options=_TEXT),
+    ".jsonl": FileFormat(builder="Text", decode=lambda tables, name: _objects(_lines(tables), name), options=_TEXT),
     ".json": FileFormat(builder="Text", decode=_json_document, options=_TEXT | {"sample_by": "document"}),
     ".csv": FileFormat(builder="Text", decode=_csv_rows, options=_TEXT | {"keep_linebreaks": True}),
-    ".txt": FileFormat(builder="Text", decode=_text_rows, options=_TEXT),
+    ".txt": FileFormat(
+        builder="Text",
+        decode=lambda tables, name: ({"text": line} for line in _lines(tables) if line.strip()),
+        options=_TEXT,
+    ),
 }
 "by suffix; text formats may be compressed"
 SUFFIXES = ", ".join(FORMATS)

@@ -33,10 +33,6 @@ NUM_FIRST_RECORDS = 4096
 "that show the columns of a file"
 
 
-def _say_nothing(note: str) -> None:
-    pass
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
     """Which rows to read, and how."""
@@ -45,7 +41,7 @@ class Reading:
     split: Split = "train"
     columns: Columns = field(default_factory=Columns)
     bad_rows: BadRows = "error"
-    announce: Announce = _say_nothing
+    announce: Announce = lambda note: None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +74,7 @@ def load_rows(
     columns: Columns = Columns(),
     max_samples: int | None = None,
     bad_rows: BadRows = "error",
-    announce: Announce = _say_nothing,
+    announce: Announce = lambda note: None,
 ) -> list[Any]:
     """The rows of all sources in their order, the first `max_samples` of them, in the dataclass of the task.
 

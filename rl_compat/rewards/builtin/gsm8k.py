@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
@@ -47,29 +48,13 @@ def numbers(text: str) -> Iterator[Number]:
     `10` and `7`. `3/4` is a fraction, and a trailing full stop is not part of a number.
     """
     for match in _NUMBER.finditer(text.translate(_MINUS_SIGNS)):
-        if _is_number(match):
-            yield _number(match, text)
-
-
-def last_number(text: str) -> Number | None:
-    """The last number in a text, or None."""
-    last = None
-    for match in _NUMBER.finditer(text.translate(_MINUS_SIGNS)):
-        if _is_number(match):
-            last = match
-    return None if last is None else _number(last, text)
-
-
-def _is_number(match: re.Match[str]) -> bool:
-    return len(match.group()) <= LONGEST_DIGITS and (match["denominator"] is None or int(match["denominator"]) != 0)
-
-
-def _number(match: re.Match[str], text: str) -> Number:
-    value = Fraction((match["digits"] or "0").replace(",", "") + (match["decimals"] or ""))
-    if match["denominator"]:
-        value /= int(match["denominator"])
-    negative = match["sign"] == "-" or match["late_sign"]
-    return Number(-value if negative else value, text[match.start() : match.end()], match.end())
+        if len(match.group()) > LONGEST_DIGITS:
+            continue
+        denominator = 1 if match["denominator"] is None else int(match["denominator"])
+        if denominator != 0:
+            value = Fraction((match["digits"] or "0").replace(",", "") + (match["decimals"] or "")) / denominator
+            negative = match["sign"] == "-" or match["late_sign"]
+            yield Number(-value if negative else value, text[match.start() : match.end()], match.end())
 
 
 MARKER = "####"
@@ -112,7 +97,7 @@ def gold_number(ground_truth: Any) -> Number | None:
 def find_answer(response: str) -> Number | None:
     """The number that is the answer of a response, or None."""
     if MARKER not in response:
-        return last_number(response)
+        return next(iter(deque(numbers(response), maxlen=1)), None)
     for part in reversed(_MARKERS.split(response)[1:]):
         first = next(numbers(part), None)
         if first is not None:

@@ -76,12 +76,8 @@ def chosen_ops(spec: DecoderSpec, step: DecodeStep, *, architecture: str | None)
 
 def worth_using(spec: DecoderSpec, step: DecodeStep, kernels: Kernels, *, seconds: Seconds) -> frozenset[str]:
     """Names of the operations whose kernel agrees with PyTorch and takes fewer seconds."""
-    names = fitting(spec)
-    enabled = set()
-    for trial in trials(spec, step, kernels):
-        if trial.name in names and pays(trial, step.compute, seconds=seconds):
-            enabled.add(trial.name)
-    return frozenset(enabled)
+    fits = (trial for trial in trials(spec, step, kernels) if trial.name in fitting(spec))
+    return frozenset(trial.name for trial in fits if pays(trial, step.compute, seconds=seconds))
 
 
 def pays(trial: Trial, dtype: torch.dtype, *, seconds: Seconds) -> bool:

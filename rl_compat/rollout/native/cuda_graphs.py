@@ -51,8 +51,18 @@ class StepGraphs:
             return
         before = [tensor.clone() for tensor in state]
         try:
-            self._warm_up(body)
-            self._graphs[key] = self._capture(body)
+            # one stream for all warm-ups: cuBLAS keeps a workspace, 32 MiB on Hopper, for every stream it has used
+            stream = self._stream = self._stream or torch.cuda.Stream()
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                for _ in range(_WARM_UPS):
+                    body()
+            torch.cuda.current_stream().wait_stream(stream)
+            self._pool = self._pool or torch.cuda.graph_pool_handle()
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+                body()
+            self._graphs[key] = graph
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
@@ -64,20 +74,3 @@ class StepGraphs:
         _logger.warning("rollout runs without CUDA graphs: %s", reason)
         self.refused = True
         self.drop()
-
-    def _warm_up(self, body: Callable[[], None]) -> None:
-        # one stream for all warm-ups: cuBLAS keeps a workspace, 32 MiB on Hopper, for every stream it has used
-        stream = self._stream = self._stream or torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for _ in range(_WARM_UPS):
-                body()
-        torch.cuda.current_stream().wait_stream(stream)
-
-    def _capture(self, body: Callable[[], None]) -> Any:
-        if self._pool is None:
-            self._pool = torch.cuda.graph_pool_handle()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-            body()
-        return graph

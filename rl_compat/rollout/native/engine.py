@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import TypeVar
 
 from torch import nn
@@ -82,13 +82,9 @@ class NativeEngine(HoldsWeights):
         weights = self._awake()
         with generating(weights.model):
             self._prepare(weights)
-            with weights.applied(), self._attention(weights):
+            attention = None if self._own_forward else attention_name(weights.model)
+            with weights.applied(), attention_set_to(weights.model.config, attention):
                 yield
-
-    def _attention(self, weights: SharedWeights) -> AbstractContextManager[None]:
-        if self._own_forward:
-            return nullcontext()
-        return attention_set_to(weights.model.config, attention_name(weights.model))
 
     def _evict(self) -> None:
         self._scheduler.evict()
@@ -179,14 +175,11 @@ class NativeEngine(HoldsWeights):
             decoder = self._decoder_for(weights, fresh=fresh)
             self._scheduler.num_slots = decoder.num_slots
             if not any(self._scheduler.active):
-                self._share_prefix(decoder)
+                contexts = [partial.context for partial in self._waiting]
+                self._prefix = contexts[0][: shared_prefix(contexts)] if decoder.shares_prefix else ()
+                if self._prefix:
+                    decoder.share_prefix(self._prefix)
         self._sized_for = self._next_number
-
-    def _share_prefix(self, decoder: SlotDecoder) -> None:
-        contexts = [partial.context for partial in self._waiting]
-        self._prefix = contexts[0][: shared_prefix(contexts)] if decoder.shares_prefix else ()
-        if self._prefix:
-            decoder.share_prefix(self._prefix)
 
     def _decoder_for(self, weights: SharedWeights, *, fresh: bool) -> SlotDecoder:
         """The current decoder if it is large enough and not much too large, else a new one.

@@ -74,7 +74,9 @@ class OwnForward:
             queries = self._ops.rotate_and_store(qkv, layer, self._rotation(layer), view, keys, values)
             attended = self._output[index](self._ops.attend(queries, keys, values, layer, view))
             stream, added = self._finish(self._ops, index, stream, states, attended)
-        return self._logits(self._ops.add_norm(stream, added, self._spec.final_norm, self._dtype)[1])
+        logits = self._head(self._ops.add_norm(stream, added, self._spec.final_norm, self._dtype)[1]).float()
+        cap = self._spec.logit_softcap
+        return logits if cap is None else (logits / cap).tanh_().mul_(cap)
 
     def prefill(self, ids: Tensor, rows: Tensor, slots: Tensor, *, prefix: int = 0) -> None:
         """Store keys and values of prompts [P, W], padded on the right: batch row `rows[i]` goes to slot `slots[i]`.
@@ -120,11 +122,6 @@ class OwnForward:
         inner = self._gate_up[index](states)
         inner = ops.activate(inner) if self._spec.layers[index].gated else self._plain.act(inner)
         return self._down[index](inner)
-
-    def _logits(self, states: Tensor) -> Tensor:
-        logits = self._head(states).float()
-        cap = self._spec.logit_softcap
-        return logits if cap is None else (logits / cap).tanh_().mul_(cap)
 
     def _rotation(self, layer: Layer) -> Rotation | None:
         return self._rotations[layer.kind] if layer.rotary else None

@@ -36,12 +36,10 @@ class DrawTable:
         num_valid_tokens: int | None,
         device: torch.device,
         draw: Draw = plain_draw,
-        most_uniforms: int = MOST_UNIFORMS,
     ) -> None:
         self._params = params
         self._num_valid_tokens = num_valid_tokens
         self._draw = draw
-        self._most_uniforms = most_uniforms
         self._device = device
         self._unused: list[int] = []
         self._streams = torch.zeros(0, 3, dtype=torch.int64, device=device)
@@ -66,7 +64,10 @@ class DrawTable:
         streams = [(signed64(partial.seed), partial.key, len(partial.token_ids)) for partial in partials]
         if partials:
             self._streams[rows] = torch.tensor(streams, device=self._device)
-            self._uniforms = self._all_uniforms() if self._tokens.numel() <= self._most_uniforms else None
+            seeds, keys, first = self._streams[:, :, None].unbind(1)
+            steps = torch.arange(self._tokens.shape[1], device=self._device)
+            fits = self._tokens.numel() <= MOST_UNIFORMS
+            self._uniforms = uniforms(seeds, keys, first + steps).flatten() if fits else None
         return rows
 
     def free(self, rows: Sequence[int]) -> None:
@@ -96,10 +97,6 @@ class DrawTable:
         tokens, logprobs = self._tokens[at].tolist(), self._logprobs[at].tolist()
         raw = self._raw_logprobs[at].tolist() if self._params.raw_logprobs else [[] for _ in rows]
         return list(zip(tokens, logprobs, raw, strict=True))
-
-    def _all_uniforms(self) -> Tensor:
-        seeds, keys, first = self._streams[:, :, None].unbind(1)
-        return uniforms(seeds, keys, first + torch.arange(self._tokens.shape[1], device=self._device)).flatten()
 
     def _uniforms_at(self, places: Tensor) -> Tensor:
         if self._uniforms is not None:

@@ -39,7 +39,10 @@ def stop(held: Held) -> None:
     pools = installed()
     if pools is not None:
         pools.keep_allocators()
-    _attempt(_empty, engine, held.source())
+    source = held.source()
+    tensors = [] if source is None else [*source.parameters(), *source.buffers()]
+    trainers = frozenset(tensor.untyped_storage().data_ptr() for tensor in tensors)
+    _attempt(engine.collective_rpc, _let_go, kwargs={"trainers": trainers})
     _attempt(engine.engine_core.shutdown)
     del engine
     free_memory()
@@ -60,17 +63,11 @@ def free_memory() -> None:
         pools.disown()
 
 
-def _attempt(end: Callable[..., object], *arguments: object) -> None:
+def _attempt(end: Callable[..., object], *arguments: object, **named: object) -> None:
     try:
-        end(*arguments)
+        end(*arguments, **named)
     except Exception as error:
         _logger.debug("vLLM did not stop cleanly: %s", error)
-
-
-def _empty(engine: Any, source: nn.Module | None) -> None:
-    tensors = [] if source is None else [*source.parameters(), *source.buffers()]
-    trainers = frozenset(tensor.untyped_storage().data_ptr() for tensor in tensors)
-    engine.collective_rpc(_let_go, kwargs={"trainers": trainers})
 
 
 def _let_go(worker: Any, *, trainers: frozenset[int]) -> None:

@@ -38,6 +38,7 @@ CACHE_STEP = 128
 "the cache of a sequence is a multiple of this many tokens, the largest block of a vLLM backend"
 SHORTEST = 16
 "minimum tokens of a sequence with which the log-probabilities can be compared"
+ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
 SMALL_SHARE = 0.01
 LINES_KEPT = 200
 
@@ -101,18 +102,14 @@ def engine_arguments(model: nn.Module, plan: RolloutPlan, *, folder: str) -> dic
         "max_num_batched_tokens": max(plan.max_prefill_tokens, plan.max_num_seqs),
         "enforce_eager": not plan.cuda_graphs,
         "enable_prefix_caching": True,
-        "enable_sleep_mode": not on_cpu and not _expandable(),
+        # sleep mode does not support expandable segments before 0.33
+        "enable_sleep_mode": not on_cpu and "expandable_segments:True" not in os.environ.get(ALLOCATOR, ""),
         "logits_processors": [PROCESSOR],
         "disable_log_stats": True,
     }
     if plan.attention_backend is not None:
         arguments["attention_backend"] = plan.attention_backend
     return arguments | _memory(config, plan, length=length, on_cpu=on_cpu)
-
-
-def _expandable() -> bool:
-    """Whether torch's allocator uses expandable segments, which vLLM's sleep mode does not support before 0.33."""
-    return "expandable_segments:True" in os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")
 
 
 def _memory(config: Any, plan: RolloutPlan, *, length: int, on_cpu: bool) -> dict[str, Any]:
@@ -154,13 +151,9 @@ def contained() -> Iterator[None]:
         torch.set_float32_matmul_precision(precision)
         torch.set_num_threads = set_threads
         gc.unfreeze()
-        _restore(environment)
-
-
-def _restore(environment: dict[str, str]) -> None:
-    for name in [name for name in os.environ if name not in environment and not name.startswith("VLLM_")]:
-        del os.environ[name]
-    os.environ.update(environment)
+        for name in [name for name in os.environ if name not in environment and not name.startswith("VLLM_")]:
+            del os.environ[name]
+        os.environ.update(environment)
 
 
 def start(arguments: dict[str, Any]) -> Any:

@@ -5,7 +5,7 @@ from fractions import Fraction
 import pytest
 from fakes.work import growth
 
-from rl_compat.rewards.builtin.gsm8k import last_number, numbers
+from rl_compat.rewards.builtin.gsm8k import find_answer, numbers
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def test_numbers_as_people_write_them(text: str, values: list[str]) -> None:
 def test_the_last_number_is_the_last_of_all() -> None:
     for text in ("1, 2 and 3/4.", "5 then 1/0", "-7", "none"):
         values = list(numbers(text))
-        assert last_number(text) == (values[-1] if values else None)
+        assert find_answer(text) == (values[-1] if values else None)
 
 
 def test_a_number_knows_where_it_ends() -> None:
@@ -43,7 +43,7 @@ def test_a_number_knows_where_it_ends() -> None:
 
 
 def test_a_run_of_digits_too_long_to_be_an_answer_is_skipped() -> None:
-    assert last_number("9" * 5000) is None
+    assert find_answer("9" * 5000) is None
 
 
 @pytest.mark.parametrize("piece", ["1", "1,", ",111", "111,", "1.5 ", "1/", "$ ", "-", "1-", "$-"])
