@@ -12,7 +12,7 @@ from typing import Any
 from rl_compat.config.given import embedded_runs
 from rl_compat.config.load import default_run, load_values
 from rl_compat.config.report import warnings_of
-from rl_compat.config.settings import sections
+from rl_compat.config.settings import POOLS, sections
 from rl_compat.config.toml_file import flat
 from rl_compat.config.types import RunConfig
 from rl_compat.distributed.pool import ResourcePool
@@ -159,7 +159,7 @@ def _settings_file(settings: str | Path) -> Path:
 
 def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
     """Sections with their values as dotted keys. Raises ConfigError for a section that does not exist."""
-    known = [name for name in sections() if "." not in name]
+    known = [*(name for name in sections() if "." not in name), POOLS]
     found: dict[str, Any] = {}
     for section, table in values.items():
         if section not in known or not isinstance(table, Mapping):

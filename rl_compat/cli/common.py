@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from rl_compat.config.arguments import split_argument
 from rl_compat.config.given import embedded_runs
 from rl_compat.config.load import LoadedConfig, default_run, load_config
 from rl_compat.config.report import COLUMNS, render_report, warnings_of
-from rl_compat.config.settings import settings
+from rl_compat.config.settings import POOLS, settings
 from rl_compat.errors import ConfigError, nearest, quoted
 from rl_compat.hardware.gpu.catalogue import emulated_hardware, other_machine
 from rl_compat.hardware.probe import probe
@@ -39,6 +40,15 @@ HardwareFile = Annotated[
 ]
 AsCard = Annotated[
     str | None, typer.Option("--as", metavar="CARD", help='Emulate another card, for example "RTX 4090" or p40.')
+]
+Pools = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--pool",
+        metavar="NAME=DEVICES:ROLES",
+        help="Give roles a pool of devices of their own, for example `score=1:reward,reference` or `score=cpu:reward`; "
+        "repeatable.",
+    ),
 ]
 RUN_FILE = "run.toml"
 "the settings in the folder of a run"
@@ -71,6 +81,23 @@ def read_settings(arguments: list[str] | None) -> LoadedConfig:
         loaded = replace(loaded, notes=(why, *loaded.notes)) if why else loaded
     show_report(loaded)
     return loaded
+
+
+def pool_settings(pools: list[str] | None) -> list[str]:
+    """The settings that `--pool` options stand for. Raises ConfigError for another form."""
+    return [setting for text in pools or () for setting in _of_pool(text)]
+
+
+def _of_pool(text: str) -> list[str]:
+    match = re.fullmatch(r"([A-Za-z][\w-]*)=(\d+|cpu):([\w,]+)", text)
+    if match is None:
+        raise ConfigError(
+            f"`--pool {text}` is not of the form `NAME=DEVICES:ROLES`",
+            hint="write `--pool score=1:reward,reference`: a name, the number of devices or `cpu`, and the roles",
+        )
+    name, devices, roles = match.groups()
+    device = f"{POOLS}.{name}.device=cpu" if devices == "cpu" else f"{POOLS}.{name}.num_devices={devices}"
+    return [device, f"{POOLS}.{name}.roles={roles}"]
 
 
 def _settings_file(text: str) -> tuple[Path, list[str]]:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from rl_compat.cli.common import AsCard, HardwareFile, Settings, load_hardware, read_settings
+from rl_compat.cli.common import AsCard, HardwareFile, Pools, Settings, load_hardware, pool_settings, read_settings
 from rl_compat.cli.options import AsJson, new_app
 from rl_compat.cli.render import print_json, print_lines, print_note, print_table
 from rl_compat.config.types import RunConfig
@@ -14,13 +14,13 @@ from rl_compat.errors import quoted
 from rl_compat.hardware.types import Hardware
 from rl_compat.models.files.registry import resolve_model
 from rl_compat.planning import report
-from rl_compat.planning.fit import make_plan
+from rl_compat.planning.fit import run_plan
 from rl_compat.planning.serialize import to_json
 from rl_compat.planning.shapes.known import KNOWN_SHAPES
 from rl_compat.planning.shapes.shape import ModelShape
 from rl_compat.planning.speed.measurements import own_measurements
 from rl_compat.planning.types import Plan, RoleName
-from rl_compat.planning.workload import Workload, run_requests, run_workload
+from rl_compat.planning.workload import Workload, run_workload
 from rl_compat.units import format_bytes, parse_bytes
 
 CHOSEN_PACKAGES = ("vllm", "flash-attn", "bitsandbytes")
@@ -34,6 +34,7 @@ def plan(
     settings: Settings = None,
     hardware: HardwareFile = None,
     as_card: AsCard = None,
+    pool: Pools = None,
     host_memory: Annotated[
         str | None,
         typer.Option(
@@ -55,7 +56,7 @@ def plan(
 
     Example: rlc plan model.path=Qwen/Qwen2.5-0.5B-Instruct --as p40 --host-memory 64GiB --explain
     """
-    loaded = read_settings(settings)
+    loaded = read_settings([*(settings or ()), *pool_settings(pool)])
     memory_bytes = None if host_memory is None else parse_bytes(host_memory)
     machine = load_hardware(hardware, as_card, memory_bytes)
     if as_card is not None:
@@ -69,7 +70,7 @@ def plan(
         "cost": config.cost.model,
     }
     workload = run_workload(config, {role: _shape_of(path) for role, path in paths.items() if path is not None})
-    made = make_plan(workload, machine, run_requests(config), measured=own_measurements())
+    made = run_plan(config, workload, machine, measured=own_measurements())
     for warning in machine.warnings:
         print_note(f"note: {warning}")
     if as_json:

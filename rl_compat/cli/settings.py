@@ -10,7 +10,7 @@ import typer
 from rl_compat.cli.options import AsJson, new_app
 from rl_compat.cli.render import print_json, print_lines, print_table
 from rl_compat.config.explain import Explanation, explain, keys_in, page, search, summary_of
-from rl_compat.config.settings import sections
+from rl_compat.config.settings import own_pool_settings, sections
 from rl_compat.config.settings import settings as all_settings
 from rl_compat.config.suggest import suggestion
 from rl_compat.errors import UsageError
@@ -62,8 +62,8 @@ def _keys_of(words: list[str]) -> list[str]:
 
 
 def _print_sections() -> None:
-    sizes = Counter(setting.section for setting in all_settings().values())
-    rows = [(section, sizes[section], summary_of(section)) for section in sections()]
+    sizes = Counter(setting.section for setting in (*all_settings().values(), *own_pool_settings()))
+    rows = [(section, size, summary_of(section)) for section, size in sizes.items()]
     print_table("", ("section or group", "settings", "contents"), rows)
     print_lines(
         ["", "run `rlc settings SECTION` for its settings, `rlc settings KEY` for one, `rlc settings WORD` to search"]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rl_compat.cli.common import AsCard, HardwareFile, Settings, load_hardware, read_settings
+from rl_compat.cli.common import AsCard, HardwareFile, Pools, Settings, load_hardware, pool_settings, read_settings
 from rl_compat.cli.options import AsJson, new_app
 from rl_compat.cli.render import TerminalReporter, discard, print_json, print_lines, print_note, show_error, width_of
 from rl_compat.config.types import RunConfig
@@ -32,6 +32,7 @@ def train(
     settings: Settings = None,
     hardware: HardwareFile = None,
     as_card: AsCard = None,
+    pool: Pools = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check settings, data and plan, then stop before loading a model.")
     ] = False,
@@ -48,7 +49,7 @@ def train(
 
     Example: rlc train algorithm.name=grpo algorithm.group_size=8 trainer.output_dir=runs/grpo
     """
-    loaded = read_settings(settings)
+    loaded = read_settings([*(settings or ()), *pool_settings(pool)])
     machine = load_hardware(hardware, as_card)
     from rl_compat.trainer.training import Training
 

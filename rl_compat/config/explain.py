@@ -8,7 +8,7 @@ from typing import Any
 
 from rl_compat.algorithms.table import ALGORITHMS, is_offline
 from rl_compat.config.rules.inert import losses_reading, readers
-from rl_compat.config.settings import Setting, sections, settings
+from rl_compat.config.settings import POOLS, Setting, own_pool_settings, pool_settings, sections, settings
 from rl_compat.config.toml_file import format_value
 from rl_compat.config.values import choices_of, describe
 
@@ -71,13 +71,17 @@ def summary_of(section: str) -> str:
 
 def keys_in(section: str) -> list[str]:
     """The settings of a section and of its groups."""
+    group, _, pool = section.partition(".")
+    if group == POOLS:
+        return [setting.key for setting in pool_settings(pool or "NAME")]
     return [key for key in settings() if key.startswith(f"{section}.")]
 
 
 def search(words: Iterable[str]) -> list[str]:
     """The settings with all these words in their key or description."""
     wanted = [word.lower() for word in words]
-    return [key for key, s in settings().items() if all(word in f"{key} {s.sentence}".lower() for word in wanted)]
+    found = {**settings(), **{setting.key: setting for setting in own_pool_settings()}}
+    return [key for key, s in found.items() if all(word in f"{key} {s.sentence}".lower() for word in wanted)]
 
 
 def page() -> str:
@@ -93,15 +97,19 @@ def _page_lines() -> Iterator[str]:
     yield ""
     yield "This page is written by `rlc settings --markdown > docs/settings.md`."
     for section in sections():
-        yield ""
-        yield f"{'##' if '.' not in section else '###'} {section}"
-        yield ""
-        yield summary_of(section)
-        yield ""
-        yield "| setting | default | values | meaning |"
-        yield "|---|---|---|---|"
-        for setting in settings().values():
-            if setting.section == section:
-                found = explain(setting.key)
-                cells = (f"`{setting.name}`", f"`{found.default}`", found.values, setting.sentence)
-                yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+        yield from _section_lines(section, [item for item in settings().values() if item.section == section])
+    yield from _section_lines(f"{POOLS}.NAME", own_pool_settings())
+
+
+def _section_lines(section: str, shown: Iterable[Setting]) -> Iterator[str]:
+    yield ""
+    yield f"{'##' if '.' not in section else '###'} {section}"
+    yield ""
+    yield summary_of(section)
+    yield ""
+    yield "| setting | default | values | meaning |"
+    yield "|---|---|---|---|"
+    for setting in shown:
+        found = explain(setting.key)
+        cells = (f"`{setting.name}`", f"`{found.default}`", found.values, setting.sentence)
+        yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"

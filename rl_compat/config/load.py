@@ -144,7 +144,7 @@ def _judge(
 
 
 def _loaded(given: GivenValues, config: RunConfig, report: tuple[KeyVerdict, ...]) -> LoadedConfig:
-    sources = {key: given.sources.get(key, "default") for key in settings()}
+    sources = {key: given.sources.get(key, "default") for key in values_of(config)}
     return LoadedConfig(config=config, report=report, sources=sources, notes=tuple(given.notes))
 
 

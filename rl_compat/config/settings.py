@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 import dataclasses
 import inspect
+import re
 import typing
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -19,9 +20,14 @@ from rl_compat.config.values import limits_of
 
 GROUP_SIZE = 8
 "default responses per prompt of algorithms that compare them"
+POOLS = "pools"
+"the section of pools"
+POOL_KEY = re.compile(rf"({POOLS}\.[A-Za-z][\w-]*)(?:\.(\w+))?")
+"section of a pool, and a name in it"
 
 Part = TypeVar("Part")
 "a section, a group or the whole configuration"
+Declaration = TypeVar("Declaration")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,30 +54,79 @@ class Setting:
         return " and ".join(dict.fromkeys(limit.words for limit in limits_of(self.annotation)))
 
 
+class Declared(Mapping[str, Declaration]):
+    """Declarations by dotted key: iterates over those of every run, and finds those of pools too.
+
+    A pool is a section `pools.NAME` for any name. All pools have the same settings.
+    """
+
+    def __init__(self, declared: Mapping[str, Declaration], of_pool: Callable[[str, str], Declaration | None]) -> None:
+        """`of_pool` is the declaration for a pool's section and a name in it, which is empty for the section."""
+        self._declared = declared
+        self._of_pool = of_pool
+
+    def __getitem__(self, key: str) -> Declaration:
+        if key in self._declared:
+            return self._declared[key]
+        match = POOL_KEY.fullmatch(key)
+        found = self._of_pool(match[1], match[2] or "") if match else None
+        if found is None:
+            raise KeyError(key)
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._declared)
+
+    def __len__(self) -> int:
+        return len(self._declared)
+
+
 @cache
 def sections() -> Mapping[str, type]:
     """Section or group to its dataclass, each section before its groups."""
-    return dict(_groups("", types.RunConfig))
+    return Declared(dict(_groups("", types.RunConfig)), lambda section, name: None if name else types.PoolConfig)
 
 
 @cache
 def settings() -> Mapping[str, Setting]:
     """Dotted key to setting, section by section, a section's own settings before those of its groups."""
-    sentences = _sentences()
-    found = [
+    found = [setting for section, kind in sections().items() for setting in _settings_of(section, kind)]
+    of_pool = {setting.name: setting for setting in pool_settings("NAME")}
+
+    def in_pool(section: str, name: str) -> Setting | None:
+        return dataclasses.replace(of_pool[name], section=section) if name in of_pool else None
+
+    return Declared({setting.key: setting for setting in found}, in_pool)
+
+
+@cache
+def pool_settings(name: str) -> tuple[Setting, ...]:
+    """All settings of a pool."""
+    return tuple(_settings_of(f"{POOLS}.{name}", types.PoolConfig))
+
+
+def own_pool_settings() -> tuple[Setting, ...]:
+    """The settings of a pool that `plan` does not have."""
+    shared = {field.name for field in dataclasses.fields(types.DevicesConfig)}
+    return tuple(setting for setting in pool_settings("NAME") if setting.name not in shared)
+
+
+def _settings_of(section: str, kind: type) -> list[Setting]:
+    """The settings of one section, without those of its groups."""
+    sentences, hints = _sentences(), typing.get_type_hints(kind)
+    annotations = typing.get_type_hints(kind, include_extras=True)
+    return [
         Setting(
             section=section,
             name=field.name,
-            hint=typing.get_type_hints(kind)[field.name],
-            annotation=typing.get_type_hints(kind, include_extras=True)[field.name],
+            hint=hints[field.name],
+            annotation=annotations[field.name],
             default=field.default if field.default_factory is dataclasses.MISSING else field.default_factory(),
             sentence=next(filter(None, (sentences.get((base.__name__, field.name)) for base in kind.__mro__)), ""),
         )
-        for section, kind in sections().items()
         for field in dataclasses.fields(kind)
-        if f"{section}.{field.name}" not in sections()
+        if not dataclasses.is_dataclass(hints[field.name])
     ]
-    return {setting.key: setting for setting in found}
 
 
 def _groups(prefix: str, kind: type) -> Iterator[tuple[str, type]]:
@@ -82,6 +137,7 @@ def _groups(prefix: str, kind: type) -> Iterator[tuple[str, type]]:
             yield from _groups(f"{prefix}{name}.", hint)
 
 
+@cache
 def _sentences() -> dict[tuple[str, str], str]:
     """Class and field to the docstring below the field."""
     classes = [node for node in ast.parse(inspect.getsource(types)).body if isinstance(node, ast.ClassDef)]
@@ -96,7 +152,13 @@ def _sentences() -> dict[tuple[str, str], str]:
 
 def values_of(config: types.RunConfig) -> dict[str, Any]:
     """The values of a configuration by dotted key."""
-    return {key: attrgetter(key)(config) for key in settings()}
+    of_run = {key: attrgetter(key)(config) for key in settings()}
+    of_pools = {
+        f"{POOLS}.{name}.{setting.name}": getattr(pool, setting.name)
+        for name, pool in config.pools.items()
+        for setting in pool_settings(name)
+    }
+    return of_run | of_pools
 
 
 def build(values: Mapping[str, Any]) -> types.RunConfig:
@@ -112,8 +174,19 @@ def replace(config: Part, values: Mapping[str, Any]) -> Part:
         group, dot, rest = key.partition(".")
         if dot:
             groups.setdefault(group, {})[rest] = value
-    own |= {group: replace(getattr(config, group), part) for group, part in groups.items()}
+    own |= {group: _replaced(getattr(config, group), part) for group, part in groups.items()}
     return dataclasses.replace(config, **own)  # type: ignore[type-var]
+
+
+def _replaced(group: Any, values: Mapping[str, Any]) -> Any:
+    """A group with the values of dotted keys changed. Pools that are not there yet have the defaults otherwise."""
+    if not isinstance(group, Mapping):
+        return replace(group, values)
+    parts: dict[str, dict[str, Any]] = {}
+    for key, value in values.items():
+        name, _, rest = key.partition(".")
+        parts.setdefault(name, {})[rest] = value
+    return {**group, **{name: replace(group.get(name, types.PoolConfig()), part) for name, part in parts.items()}}
 
 
 def settings_by_algorithm(values: Mapping[str, Any], given: Collection[str]) -> dict[str, Any]:

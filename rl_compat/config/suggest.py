@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from difflib import get_close_matches
 
-from rl_compat.config.settings import sections, settings
+from rl_compat.config.settings import POOLS, pool_settings, sections, settings
 from rl_compat.errors import nearest
 
 OTHER_NAMES = {
@@ -104,7 +104,9 @@ def _other_name(key: str) -> str | None:
 
 def _near_in_section(section: str, name: str) -> str | None:
     section = section if section in sections() else nearest(section, sections()) or ""
-    names = {key.removeprefix(f"{section}.").replace(".", "_"): key for key in settings() if key.startswith(section)}
+    of_pool = pool_settings(section.partition(".")[2]) if section.startswith(f"{POOLS}.") else ()
+    keys = [setting.key for setting in of_pool] or [key for key in settings() if key.startswith(section)]
+    names = {key.removeprefix(f"{section}.").replace(".", "_"): key for key in keys}
     close = nearest(name, names) if section else None
     return _did_you_mean((names[close],)) if close else None
 

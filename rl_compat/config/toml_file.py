@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from rl_compat.config.settings import sections, settings, values_of
+from rl_compat.config.settings import POOLS, sections, settings, values_of
 from rl_compat.config.suggest import normalize, suggestion
 from rl_compat.config.types import RunConfig
 from rl_compat.config.values import Mismatch, coerce
@@ -34,7 +34,7 @@ def read_toml(path: Path) -> dict[str, tuple[Any, str]]:
     lines = key_lines(text)
     found = {}
     for section, table in data.items():
-        if section not in sections() or not isinstance(table, Mapping):
+        if section not in (*sections(), POOLS) or not isinstance(table, Mapping):
             raise _unknown_section(path, lines, section, table)
         for key, value in flat(section, table):
             place = _place(path, lines, key)
@@ -98,7 +98,7 @@ def _unknown_section(path: Path, lines: Mapping[str, int], section: str, table: 
     if section in VERL_SECTIONS:
         hint = "pass verl's keys on the command line: `rlc train actor_rollout_ref.model.path=…`"
         return ConfigError(f"{place}: there is no section [{section}]", hint=hint)
-    close = nearest(normalize(section), sections())
+    close = nearest(normalize(section), (*sections(), POOLS))
     names = list(table) or [""]
     hint = f"did you mean [{close}]" if close else suggestion(f"{section}.{names[0]}")
     return ConfigError(f"{place}: there is no section [{section}]", hint=hint)
@@ -125,15 +125,13 @@ COMMENT_WIDTH = 100
 
 def to_toml(config: RunConfig) -> str:
     """Every setting of a configuration below its description. `load_config` of this text gives the same back."""
-    values, found = values_of(config), []
-    for section in sections():
-        lines = [f"[{section}]"]
-        for key, setting in settings().items():
-            if setting.section == section:
-                lines += textwrap.wrap(setting.sentence, COMMENT_WIDTH, initial_indent="# ", subsequent_indent="# ")
-                lines.append(f"{setting.name} = {format_value(values[key])}")
-        found.append("\n".join(lines) + "\n")
-    return "\n".join(found)
+    found: dict[str, list[str]] = {section: [] for section in sections()}
+    for key, value in values_of(config).items():
+        setting = settings()[key]
+        lines = found.setdefault(setting.section, [])
+        lines += textwrap.wrap(setting.sentence, COMMENT_WIDTH, initial_indent="# ", subsequent_indent="# ")
+        lines.append(f"{setting.name} = {format_value(value)}")
+    return "\n".join("\n".join([f"[{section}]", *lines]) + "\n" for section, lines in found.items())
 
 
 def format_value(value: Any) -> str:

@@ -6,6 +6,7 @@ on the hardware, except `plan`, where `auto` leaves the choice to the planner.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
@@ -30,6 +31,7 @@ OptimizerName = Literal["adamw", "adamw8bit"]
 Schedule = Literal["constant", "linear", "cosine"]
 DPOLossName = Literal["sigmoid", "ipo", "hinge"]
 ImportanceLevel = Literal["none", "token", "sequence"]
+PlacedRole = Literal["actor", "rollout", "critic", "cost_critic", "reference", "reward", "cost"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -467,15 +469,19 @@ class TrainerConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlanConfig:
-    """Choices that the planner makes; a value given here overrides the profile, or is refused with the reason."""
+class DevicesConfig:
+    """The devices of a pool, and choices of the planner; a part of `plan` and of each pool."""
 
     profile: str = "auto"
     "hardware profile, a name from `rlc profiles`; `auto` is the best match"
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    "device to run on"
+    "kind of device to run on"
     num_devices: Count = 1
-    "number of devices to run on"
+    "number of GPUs to run on, in each node; on the CPU, the number of processes"
+    num_nodes: Count = 1
+    "number of machines to run on"
+    num_shards: Count | Auto = "auto"
+    "devices that share one copy of a model's weights, gradients and optimizer states; 1 keeps a copy on each"
     compute_dtype: DtypeChoice = "auto"
     "dtype of the matrix products in training"
     rollout_dtype: DtypeChoice = "auto"
@@ -503,6 +509,26 @@ class PlanConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PlanConfig(DevicesConfig):
+    """The devices of the pool `main`, and choices of the planner; a value overrides the profile, or is refused."""
+
+    address: str | None = None
+    "address of the Ray cluster to run on; when not set, a run with several processes starts its own on this machine"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolConfig(DevicesConfig):
+    """Devices of their own for some roles. `NAME` is any word; a pool also has the settings of `plan`."""
+
+    roles: tuple[PlacedRole, ...] = ()
+    "the roles that work there; `rollout` generates with a copy of the actor's weights"
+    gpus: tuple[Index, ...] = ()
+    "CUDA indices of the GPUs; when empty, the first `num_devices` that no other pool has"
+    emulate: str | None = None
+    "card that the devices emulate, such as `p40`"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunConfig:
     """All sections."""
 
@@ -516,3 +542,5 @@ class RunConfig:
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
     plan: PlanConfig = field(default_factory=PlanConfig)
+    pools: Mapping[str, PoolConfig] = field(default_factory=dict)
+    "by name"

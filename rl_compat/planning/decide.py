@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import cast
 
 from rl_compat.capability.choice import Choice
@@ -16,7 +18,7 @@ from rl_compat.capability.devices import (
     unified_free_bytes,
 )
 from rl_compat.capability.optimizers import STATE_BYTES, host_budget_bytes
-from rl_compat.config.types import RolloutConfig
+from rl_compat.config.types import DevicesConfig, RolloutConfig
 from rl_compat.errors import ConfigError, HardwareError
 from rl_compat.hardware.types import Hardware
 from rl_compat.planning.choices import Chooser
@@ -36,6 +38,18 @@ class Decided:
     profile: Profile
     choices: Mapping[str, Choice]
     problem: MemoryProblem
+    host_processes: int
+    "processes that share the cores and the memory of a host with each process of the pool, itself included"
+
+    @property
+    def num_ranks(self) -> int:
+        """Devices of all nodes."""
+        return self.requests.plan.num_devices * self.requests.plan.num_nodes
+
+    @property
+    def num_devices(self) -> int:
+        """Devices of each node, or processes on its CPU."""
+        return self.requests.plan.num_devices
 
     @property
     def request(self) -> MemoryRequest:
@@ -53,10 +67,12 @@ def decide(
     *,
     engine: Choice | None = None,
     host_taken_bytes: int = 0,
+    host_processes: int | None = None,
 ) -> Decided:
     """All decisions of one pool. `engine` is the rollout engine if it is chosen already.
 
-    `host_taken_bytes` is host memory that other pools use. Raises HardwareError for a setting that the hardware cannot
+    `host_taken_bytes` is host memory that other pools use, and `host_processes` how many processes share the rest, if
+    not only those of this pool. Raises HardwareError for a setting that the hardware cannot
     honour, ConfigError for contradicting settings.
     """
     requests = _applicable(requests, workload)
@@ -68,15 +84,18 @@ def decide(
     ).everything()
     share = requests.rollout.gpu_memory_utilization
     share_bytes = None if share is None else int(share * device_bytes(selected))
-    request = memory_request(workload, selected, profile, choices)
+    request = memory_request(workload.of_one_device(plan.num_devices * plan.num_nodes), selected, profile, choices)
     if request.engine == "vllm":
         request = replace(request, vllm_share_bytes=share_bytes)
     host_bytes = max(0, host_budget_bytes(selected, fraction=plan.memory_fraction) - host_taken_bytes)
+    host_processes = host_processes or plan.num_devices
+    host_bytes //= host_processes
     return Decided(
         requests=requests,
         hardware=selected,
         profile=profile,
         choices=choices,
+        host_processes=host_processes,
         problem=MemoryProblem(
             request=request,
             levels=_levels(requests, selected, choices, request, profile),
@@ -103,23 +122,20 @@ def _applicable(requests: Requests, workload: Workload) -> Requests:
 
 
 def selected_hardware(requests: Requests, hardware: Hardware) -> Hardware:
-    """The device of a pool. Raises HardwareError if it does not exist or torch cannot use it."""
+    """The devices of a pool; none is the CPU. Raises HardwareError if they do not exist or torch cannot use them."""
     plan, visible, hidden = requests.plan, len(hardware.devices), len(hardware.hidden_devices)
-    if plan.num_devices > visible and (plan.num_devices > 1 or plan.device == "cuda"):
-        without = [] if visible or plan.device == "cpu" else ["plan.device=cpu"]
-        without += ["plan.num_devices=1"] if plan.num_devices > 1 else []
+    if plan.device == "cpu" or (not visible and plan.device == "auto" and plan.num_devices == 1):
+        return replace(hardware, devices=())
+    if plan.num_devices > visible:
+        without = [] if visible else ["plan.device=cpu"]
+        without += [f"plan.num_devices={max(1, visible)}"] if plan.num_devices > 1 else []
         aside = f" and {hidden} hidden by `CUDA_VISIBLE_DEVICES`" if hidden else ""
         raise HardwareError(
             f"devices requested: {plan.num_devices}, visible: {visible}{aside}",
             hint=f"set `{' '.join(without)}`",
         )
-    if plan.num_devices > 1:
-        raise HardwareError(
-            f"`plan.num_devices={plan.num_devices}`, and a pool has one device", hint="set `plan.num_devices=1`"
-        )
-    if plan.device == "cpu" or not visible:
-        return replace(hardware, devices=())
-    selected = replace(hardware, devices=hardware.devices[:1])
+    selected = replace(hardware, devices=hardware.devices[: plan.num_devices])
+    _check_alike(selected)
     against = against_torch(selected)
     if against:
         raise HardwareError(
@@ -127,6 +143,19 @@ def selected_hardware(requests: Requests, hardware: Hardware) -> Hardware:
             hint="run `rlc doctor` to see which torch to install, or set `plan.device=cpu`",
         )
     return selected
+
+
+def _check_alike(hardware: Hardware) -> None:
+    """Raise HardwareError for devices that cannot share the work of one pool equally."""
+    names = [device.name for device in hardware.devices]
+    first = list(takewhile(lambda name: name == names[0], names))
+    if len(first) < len(names):
+        listed = " and ".join(f"{count} x {name}" for name, count in Counter(names).items())
+        raise HardwareError(
+            f"one pool has different cards: {listed}",
+            hint=f"split it: set `plan.num_devices={len(first)}`, and give the other cards a pool with "
+            f"`--pool NAME={len(names) - len(first)}:ROLES`",
+        )
 
 
 def _available_bytes(hardware: Hardware, fraction: float, host_bytes: int) -> int:
@@ -172,9 +201,36 @@ def _levels(
         sleep_between=both if request.workload.generates else (False,),
         gradient_checkpointing=_fixed(plan.gradient_checkpointing, both) if trains else (False,),
         frozen_dtype=_frozen_dtypes(choices["frozen_storage_dtype"], request.workload, profile),
+        num_shards=_num_shards(plan, request),
+        shard_frozen=_shard_frozen(plan),
         offload_idle_models=(False,) if unified else _fixed(plan.offload_idle_models, idle),
         offload_optimizer=(False,) if unified or not trains else _fixed(plan.offload_optimizer, optimizer),
     )
+
+
+def _num_shards(plan: DevicesConfig, request: MemoryRequest) -> tuple[int, ...]:
+    """Divisors of the devices of a node, so that shards stay inside of it, and then all devices of all nodes.
+
+    Quantized weights are not sharded. Raises ConfigError if the user shards them.
+    """
+    if request.quantization != "none":
+        if plan.num_shards not in ("auto", 1):
+            raise ConfigError(
+                f"`plan.num_shards={plan.num_shards}` and quantized weights (`{request.quantization}`) are not sharded",
+                hint="set `plan.num_shards=1`, or `plan.quantization=none`",
+            )
+        return (1,)
+    if isinstance(plan.num_shards, int):
+        return (plan.num_shards,)
+    inside = [count for count in range(1, plan.num_devices + 1) if plan.num_devices % count == 0]
+    return (*inside, *((plan.num_devices * plan.num_nodes,) if plan.num_nodes > 1 else ()))
+
+
+def _shard_frozen(plan: DevicesConfig) -> tuple[bool, ...]:
+    """Models that are not trained are sharded last, or where the user set the number of shards."""
+    if isinstance(plan.num_shards, int):
+        return (plan.num_shards > 1,)
+    return (False, True) if plan.num_devices * plan.num_nodes > 1 else (False,)
 
 
 def _fixed(setting: bool | str, otherwise: tuple[bool, ...]) -> tuple[bool, ...]:

@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from functools import partial
 
 from rl_compat.capability.choice import Choice
 from rl_compat.capability.devices import has_unified_memory
-from rl_compat.errors import DoesNotFitError, HardwareError, UsageError
+from rl_compat.config.types import DevicesConfig, RunConfig
+from rl_compat.errors import DoesNotFitError, UsageError
 from rl_compat.hardware.types import Hardware
 from rl_compat.planning.alternatives import nearest_that_fits, with_tried_hint
 from rl_compat.planning.decide import Decided, decide
 from rl_compat.planning.memory.ladder import Shortage, Solution, search, shortage_text
+from rl_compat.planning.pools import PoolRequest, place
 from rl_compat.planning.resolve import pool_host_bytes, pool_plan, role_plans, rollout_plan
 from rl_compat.planning.speed.engines import with_fastest_engine
 from rl_compat.planning.speed.measurements import Measurement
 from rl_compat.planning.types import MAIN_POOL, Plan, RoleName, RolePlan
 from rl_compat.planning.workload import Requests, Workload
 from rl_compat.units import format_bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PoolRequest:
-    """Devices that work as one pool, and what the user asks of them."""
-
-    devices: tuple[int, ...] | None = None
-    "indices as in `cuda:0`; empty is the CPU, None the device that `requests` select"
-    requests: Requests = field(default_factory=Requests)
 
 
 def make_plan(
@@ -43,6 +37,12 @@ def make_plan(
     return plan_pools(workload, hardware, {MAIN_POOL: PoolRequest(requests=requests)}, measured=measured)
 
 
+def run_plan(config: RunConfig, workload: Workload, machine: Hardware, *, measured: Sequence[Measurement] = ()) -> Plan:
+    """The plan of a run on the pools of its settings. Raises the errors of `make_plan`."""
+    placement = place(config, machine)
+    return plan_pools(workload, machine, placement.pools, placement=placement.roles, measured=measured)
+
+
 def plan_pools(
     workload: Workload,
     hardware: Hardware,
@@ -53,23 +53,50 @@ def plan_pools(
 ) -> Plan:
     """The plan of a workload whose roles are spread over pools, each planned for its own devices.
 
-    `placement` gives the pool of each role that does not work on the first one; every pool has a role. Raises the
-    errors of `make_plan`, and HardwareError for a pool of several devices.
+    `placement` gives the pool of each role that does not work on the first one; a pool without a role of the workload
+    is left out. Raises the errors of `make_plan`.
     """
+    of_role, workload = _placed(workload, placement or {}, next(iter(pools)))
+    pools = {name: pool for name, pool in pools.items() if name in of_role.values()}
+    on_host = {name: pool.requests.plan.num_devices for name, pool in pools.items() if pool.computes_on_host(hardware)}
     solved: dict[str, tuple[Decided, Solution]] = {}
-    first, host_taken_bytes = next(iter(pools)), 0
     for name, pool in pools.items():
-        roles = [role for role in workload.models if (placement or {}).get(role, first) == name]
-        assert roles, f"no role works on the pool {name}"
-        solved[name] = _solve(
-            workload.only(roles),
-            _devices_of(pool, hardware),
-            pool.requests,
-            measured=measured,
-            host_taken_bytes=host_taken_bytes,
+        taken = [
+            pool_host_bytes(*other) * other[0].num_devices
+            for at, other in solved.items()
+            if not (name in on_host and at in on_host)
+        ]
+        decide_pool = partial(
+            decide,
+            hardware=pool.hardware(hardware),
+            host_taken_bytes=sum(taken),
+            host_processes=sum(on_host.values()) if name in on_host else None,
         )
-        host_taken_bytes += pool_host_bytes(*solved[name])
+        try:
+            own = workload.only([role for role, at in of_role.items() if at == name])
+            solved[name] = _solve(own, pool.requests, decide_pool, measured=measured)
+        except UsageError as error:
+            raise _in_words_of(pool.section, error) from None
     return _assembled(workload, solved)
+
+
+def _placed(workload: Workload, placement: Mapping[RoleName, str], first: str) -> tuple[dict[RoleName, str], Workload]:
+    """The pool of each role, and the workload with a role for a rollout that is not on the actor's pool."""
+    apart = workload.generates and placement.get("rollout", placement.get("actor", first))
+    if apart and apart != placement.get("actor", first):
+        workload = workload.with_own_rollout()
+    return {role: placement.get(role, first) for role in workload.models}, workload
+
+
+def _in_words_of(section: str, error: UsageError) -> UsageError:
+    """The error with the settings of a section in place of those of `plan`."""
+    if section == "plan":
+        return error
+    shared = "|".join(field.name for field in fields(DevicesConfig))
+    message, hint = (
+        re.sub(rf"\bplan\.({shared})\b", rf"{section}.\1", text or "") for text in (error.message, error.hint)
+    )
+    return type(error)(f"`{section}`: {message}", hint=hint or None)
 
 
 def plan_if_it_fits(workload: Workload, hardware: Hardware, requests: Requests) -> Plan | None:
@@ -86,23 +113,18 @@ def _assembled(workload: Workload, solved: Mapping[str, tuple[Decided, Solution]
     generating = [name for name, (decided, _) in solved.items() if decided.workload.generates]
     return Plan(
         pools={name: pool_plan(decided, found) for name, (decided, found) in solved.items()},
-        roles={role: roles[role] for role in workload.models},
+        roles={role: roles[role] for role in dict.fromkeys((*workload.models, *roles))},
         rollout=rollout_plan(*solved[generating[0]], pool=generating[0]) if generating else None,
     )
 
 
 def _solve(
-    workload: Workload,
-    hardware: Hardware,
-    requests: Requests,
-    *,
-    measured: Sequence[Measurement],
-    host_taken_bytes: int,
+    workload: Workload, requests: Requests, decide_pool: Callable[..., Decided], *, measured: Sequence[Measurement]
 ) -> tuple[Decided, Solution]:
     """The decisions, levers and sizes of one pool. Raises DoesNotFitError."""
 
     def again(workload: Workload, requests: Requests, engine: Choice | None = None) -> Decided:
-        return decide(workload, hardware, requests, engine=engine, host_taken_bytes=host_taken_bytes)
+        return decide_pool(workload, requests=requests, engine=engine)
 
     try:
         decided = again(workload, requests)
@@ -118,17 +140,6 @@ def _solve(
         f"{shortage_text(outcome)} ({_where(decided, outcome)}{given})",
         hint=nearest_that_fits(workload, requests, again),
     )
-
-
-def _devices_of(pool: PoolRequest, hardware: Hardware) -> Hardware:
-    """The hardware with only the pool's devices. Raises HardwareError."""
-    if pool.devices is None:
-        return hardware
-    if len(pool.devices) > 1:
-        raise HardwareError(
-            f"the pool has the devices {list(pool.devices)}, and this version supports one device per pool"
-        )
-    return replace(hardware, devices=tuple(device for device in hardware.devices if device.index in pool.devices))
 
 
 def _where(decided: Decided, short: Shortage) -> str:

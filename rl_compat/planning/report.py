@@ -21,11 +21,22 @@ ITEMS_SHOWN = 4
 def headline(plan: Plan) -> Iterator[str]:
     """The device of each pool, its profile and why it applies."""
     for name, pool in plan.pools.items():
-        where = f"emulated on {pool.device}" if pool.emulated else pool.device
+        on = _devices(pool)
+        where = f"emulated on {on}" if pool.emulated else on
         roles = ", ".join(_words(role) for role, planned in plan.roles.items() if planned.pool == name)
         yield from [f"pool     {name}: {roles}"] if len(plan.pools) > 1 else []
-        yield f"device   {pool.device_name} ({where})"
+        count = f"{pool.num_ranks} x " if pool.num_ranks > 1 else ""
+        yield f"device   {count}{pool.device_name} ({where})"
         yield f"profile  {pool.profile}: {pool.choices['profile'].reason}"
+
+
+def _devices(pool: PoolPlan) -> str:
+    """`cuda:0`, `cuda:0 to cuda:7 on each of 2 nodes`, or `cpu in 4 processes`."""
+    count = len(pool.devices)
+    names = f"{pool.device} to {pool.devices[-1]}" if count > 1 else pool.device
+    if pool.device == "cpu" and count > 1:
+        names = f"cpu in {count} processes"
+    return f"{names} on each of {pool.num_nodes} nodes" if pool.num_nodes > 1 else names
 
 
 def algorithm_lines(plan: Plan, config: RunConfig, set_by_name: Iterable[str] = ()) -> Iterator[str]:

@@ -9,10 +9,10 @@ from rl_compat.capability.choice import Choice, Rejected
 from rl_compat.capability.devices import device_bytes, emulated_on_cpu, has_unified_memory, on_cpu
 from rl_compat.capability.rollout_engines import vllm_attention
 from rl_compat.planning.decide import Decided
-from rl_compat.planning.memory.budget import host_bytes, phase_budgets
+from rl_compat.planning.memory.budget import generates_from_copy, host_bytes, phase_budgets, shards_of
 from rl_compat.planning.memory.ladder import Solution
 from rl_compat.planning.memory.vllm import cache_bytes, vllm_bytes
-from rl_compat.planning.types import TRAINED_ROLES, PoolPlan, RoleName, RolePlan, RolloutPlan
+from rl_compat.planning.types import TRAINED_ROLES, DType, PoolPlan, RoleName, RolePlan, RolloutPlan
 from rl_compat.units import format_bytes
 
 SWITCHED_LEVERS = ("sleep_between", "gradient_checkpointing", "offload_idle_models", "offload_optimizer")
@@ -32,7 +32,8 @@ def pool_plan(decided: Decided, found: Solution) -> PoolPlan:
     unused += () if workload.trains else TRAINING_CONCERNS
     choices = dict(decided.choices) | _lever_choices(decided, found)
     return PoolPlan(
-        devices=(device_of(decided),),
+        devices=_devices(decided),
+        num_nodes=decided.requests.plan.num_nodes,
         device_name=hardware.host.cpu_name if on_cpu(hardware) else hardware.devices[0].name,
         profile=decided.profile.name,
         choices={concern: choice for concern, choice in choices.items() if concern not in unused},
@@ -57,28 +58,39 @@ def pool_host_bytes(decided: Decided, found: Solution) -> int:
 
 
 def device_of(decided: Decided) -> str:
-    """torch's name of the device."""
+    """torch's name of the device in a process of the pool. One of several processes sees a single GPU."""
     hardware = decided.hardware
-    return "cpu" if on_cpu(hardware) or emulated_on_cpu(hardware) else f"cuda:{hardware.devices[0].index}"
+    if on_cpu(hardware) or emulated_on_cpu(hardware):
+        return "cpu"
+    return f"cuda:{hardware.devices[0].index}" if decided.num_ranks == 1 else "cuda:0"
+
+
+def _devices(decided: Decided) -> tuple[str, ...]:
+    """torch's names of the devices of a node."""
+    if device_of(decided) == "cpu":
+        return ("cpu",) * decided.num_devices
+    return tuple(f"cuda:{device.index}" for device in decided.hardware.devices)
 
 
 def role_plans(decided: Decided, found: Solution, *, pool: str) -> dict[RoleName, RolePlan]:
     """The plans of the roles on one pool."""
-    return {role: _role_plan(decided, found, role, pool) for role in decided.workload.models}
+    roles = list(decided.workload.models)
+    if generates_from_copy(decided.request, found.levers):
+        roles.append("rollout")
+    return {role: _role_plan(decided, found, role, pool) for role in roles}
 
 
 def _role_plan(decided: Decided, found: Solution, role: RoleName, pool: str) -> RolePlan:
     choices, request, wanted = decided.choices, decided.request, decided.problem.wanted
     updates = request.workload.updates(role)
-    kept_whole = role in TRAINED_ROLES and not request.workload.has_adapters(role)
     limits = decided.profile.limits
     rows = wanted.micro_batch_size or max(1, min(limits.max_micro_batch_size, wanted.mini_batch_sequences))
     return RolePlan(
         role=role,
         pool=pool,
         device=device_of(decided),
-        storage_dtype="fp32" if kept_whole else found.levers.frozen_dtype,
-        compute_dtype=request.compute_dtype,
+        storage_dtype=_storage_dtype(decided, found, role),
+        compute_dtype=request.rollout_dtype if role == "rollout" else request.compute_dtype,
         attention=choices["attention"].value,
         repeat_kv=request.repeat_kv,
         loss_scaling=updates and choices["loss_scaling"].value == "on",
@@ -87,10 +99,18 @@ def _role_plan(decided: Decided, found: Solution, role: RoleName, pool: str) -> 
         offload_idle=found.levers.offload_idle_models,
         optimizer=choices["optimizer"].value,
         quantization=request.quantization if role in TRAINED_ROLES else "none",
+        num_shards=shards_of(request.workload, found.levers, role),
         micro_batch_size=rows,
         max_tokens_per_micro_batch=found.sizes.micro_batch_tokens,
         logprob_chunk_tokens=found.sizes.logprob_chunk_tokens,
     )
+
+
+def _storage_dtype(decided: Decided, found: Solution, role: RoleName) -> DType:
+    if role == "rollout":
+        return decided.request.rollout_dtype
+    kept_whole = role in TRAINED_ROLES and not decided.workload.has_adapters(role)
+    return "fp32" if kept_whole else found.levers.frozen_dtype
 
 
 def rollout_plan(decided: Decided, found: Solution, *, pool: str) -> RolloutPlan:
@@ -144,6 +164,8 @@ def _lever_choices(decided: Decided, found: Solution) -> dict[str, Choice]:
         otherwise = impossible or ("set by the user" if asked else "every phase fits without it")
         reason = found.because.get(lever) or otherwise
         recorded[lever] = Choice(value="on" if on else "off", reason=reason, asked=asked)
+    if decided.num_ranks > 1:
+        recorded["num_shards"] = _shards_choice(decided, found)
     frozen = decided.choices["frozen_storage_dtype"]
     if found.levers.frozen_dtype != frozen.value:
         reason = found.because["frozen_dtype"]
@@ -155,11 +177,19 @@ def _lever_choices(decided: Decided, found: Solution) -> dict[str, Choice]:
     return recorded
 
 
+def _shards_choice(decided: Decided, found: Solution) -> Choice:
+    asked = decided.requests.plan.num_shards != "auto"
+    number = max(shards_of(decided.workload, found.levers, role) for role in decided.workload.models)
+    because = found.because.get("shard_frozen") or found.because.get("num_shards")
+    whole = "a whole copy fits on each device, and only gradients are exchanged"
+    return Choice(value=str(number), reason="set by the user" if asked else because or whole, asked=asked)
+
+
 def _num_threads(decided: Decided, found: Solution) -> int | None:
-    """All cores if the CPU computes or runs an optimizer; next to a GPU, no more than small CPU tensors can use."""
+    """The cores of a process if the CPU computes or runs an optimizer; else no more than small CPU tensors can use."""
     if "OMP_NUM_THREADS" in decided.hardware.environment:
         return None
-    cores = decided.hardware.host.num_cores
+    cores = max(1, decided.hardware.host.num_cores // decided.host_processes)
     return cores if device_of(decided) == "cpu" or found.levers.offload_optimizer else min(cores, THREADS_BESIDE_A_GPU)
 
 

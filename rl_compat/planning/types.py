@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from rl_compat.capability.choice import Choice
+from rl_compat.config.rules.pools import MAIN_POOL
 
 SCHEMA_VERSION = 2
 
 DType = Literal["fp32", "fp16", "bf16"]
-RoleName = Literal["actor", "critic", "cost_critic", "reference", "reward", "cost"]
+RoleName = Literal["actor", "rollout", "critic", "cost_critic", "reference", "reward", "cost"]
+"`rollout` is a copy of the actor's weights that generates, where the actor's own cannot"
 CRITIC_ROLES: tuple[RoleName, ...] = ("critic", "cost_critic")
 TRAINED_ROLES: tuple[RoleName, ...] = ("actor", *CRITIC_ROLES)
-MAIN_POOL = "main"
-"the pool of a plan that has only one"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +25,7 @@ class RolePlan:
     role: RoleName
     pool: str = MAIN_POOL
     device: str
-    "`cpu`, `cuda:0` …"
+    "`cpu`, or `cuda:0` …; in a pool of several devices, whose processes see one GPU each, `cuda:0`"
     storage_dtype: DType
     "of the weights; trained weights are always fp32"
     compute_dtype: DType
@@ -99,7 +99,9 @@ class PoolPlan:
     """One set of devices: what was decided for it, how it is laid out, and what each phase on it needs."""
 
     devices: tuple[str, ...]
-    "`cpu`, or `cuda:0` …"
+    "of each node, one for every process: `cuda:0`, `cuda:1` …, or `cpu` as often as there are processes"
+    num_nodes: int = 1
+    "machines that each have these devices"
     device_name: str
     profile: str
     choices: Mapping[str, Choice] = field(default_factory=dict)
@@ -109,11 +111,11 @@ class PoolPlan:
     memory_available_bytes: int
     "that the phases may fill on each device: free memory times `plan.memory_fraction`"
     host_bytes: int = 0
-    "host memory that offload takes, or everything if it is the device's memory too"
+    "host memory of each process that offload takes, or everything if it is the device's memory too"
     notes: tuple[str, ...] = ()
     tf32: bool = False
     num_threads: int | None = None
-    "torch's CPU threads; None leaves torch's default"
+    "torch's CPU threads in each process; None leaves torch's default"
     memory_cap_bytes: int | None = None
     "hard limit for the device's allocator, set where another card is emulated"
     sdpa_backends: tuple[str, ...] = ("flash", "efficient", "cudnn", "math")
@@ -129,6 +131,11 @@ class PoolPlan:
         return self.devices[0]
 
     @property
+    def num_ranks(self) -> int:
+        """Processes on all nodes, one per device."""
+        return len(self.devices) * self.num_nodes
+
+    @property
     def peak_bytes(self) -> int:
         return max((budget.total_bytes for budget in self.budgets), default=0)
 
@@ -140,7 +147,7 @@ class Plan:
     pools: Mapping[str, PoolPlan]
     "by name"
     roles: Mapping[str, RolePlan]
-    "by role name; a role that the workload does not need is absent"
+    "by role name; a role that the workload does not need is absent, and so is `rollout` where the actor generates"
     rollout: RolloutPlan | None
     "None where nothing is generated"
     schema: int = SCHEMA_VERSION

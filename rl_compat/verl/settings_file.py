@@ -10,7 +10,7 @@ from typing import Any
 from rl_compat.config.given import GIVEN, config_of
 from rl_compat.config.load import LoadedConfig
 from rl_compat.config.report import KeyVerdict
-from rl_compat.config.settings import sections, settings, values_of
+from rl_compat.config.settings import settings, values_of
 from rl_compat.config.toml_file import COMMENT_WIDTH, format_value
 from rl_compat.errors import ConfigError
 
@@ -20,7 +20,7 @@ def translated_toml(loaded: LoadedConfig) -> str:
     wanted = values_of(loaded.config)
     comments = _comments(loaded.report)
     lines: list[str] = []
-    for section in sections():
+    for section in dict.fromkeys(settings()[key].section for key in wanted):
         keys = [key for key in _needed(loaded, wanted) if settings()[key].section == section]
         if keys:
             lines += ["", f"[{section}]"] if lines else [f"[{section}]"]
@@ -45,7 +45,7 @@ def _needed(loaded: LoadedConfig, wanted: Mapping[str, Any]) -> list[str]:
     given = {key for key, source in loaded.sources.items() if source in GIVEN}
     keys = {key for key in given if wanted[key] != settings()[key].default}
     read_back = values_of(config_of({key: wanted[key] for key in keys}))
-    return [key for key in settings() if key in keys or read_back[key] != wanted[key]]
+    return [key for key in wanted if key in keys or read_back.get(key) != wanted[key]]
 
 
 def _comments(report: Iterable[KeyVerdict]) -> dict[str, list[str]]:

@@ -17,11 +17,11 @@ from rl_compat.models.load import LoadSettings, check_reward_head, check_targets
 from rl_compat.models.lora import LoraSettings
 from rl_compat.models.tokenizer import TokenizerBundle, check_same_words, load_tokenizer
 from rl_compat.objectives.actor_critic import LossSettings
-from rl_compat.planning.fit import make_plan
+from rl_compat.planning.fit import run_plan
 from rl_compat.planning.shapes.shape import ModelShape
 from rl_compat.planning.speed.measurements import own_measurements
 from rl_compat.planning.types import Plan, PoolPlan, RoleName
-from rl_compat.planning.workload import Workload, run_requests, run_workload
+from rl_compat.planning.workload import Workload, run_workload
 from rl_compat.training.optimizers import OptimizerSettings
 
 WITHOUT_TOKENIZER: tuple[Part, ...] = ("config", "weights")
@@ -105,7 +105,7 @@ def prepare(
     if "critic" in sources:
         check_vocabulary("critic", sources["critic"], shapes, tokenizer, trust_remote_code=model.trust_remote_code)
     workload = describe(config, shapes)
-    plan = make_plan(workload, hardware, run_requests(config), measured=own_measurements())
+    plan = run_plan(config, workload, hardware, measured=own_measurements())
     return Setup(
         config=config,
         hardware=hardware,

@@ -19,7 +19,8 @@ from rl_compat.hardware.types import Hardware
 from rl_compat.models.files.folder import ALL_PARTS
 from rl_compat.models.files.registry import ModelSource, resolve_model
 from rl_compat.models.tokenizer import TokenizerBundle, load_tokenizer
-from rl_compat.planning.fit import PoolRequest, plan_pools
+from rl_compat.planning.fit import plan_pools
+from rl_compat.planning.pools import PoolRequest
 from rl_compat.planning.shapes.shape import ModelShape
 from rl_compat.planning.speed.measurements import own_measurements
 from rl_compat.planning.types import TRAINED_ROLES, Plan, RoleName

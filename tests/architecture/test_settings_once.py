@@ -13,6 +13,7 @@ NEUTRAL: dict[str, Any] = {
     "Encoding.bad_rows": "error",
     "LogitRule.temperature": 1.0,
     "Reading.bad_rows": "error",
+    "PoolPlan.num_nodes": 1,
     "RolePlan.quantization": "none",
     "Workload.lora_rank": 0,
 }

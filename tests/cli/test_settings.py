@@ -46,7 +46,7 @@ def test_words_search_keys_and_sentences(capsys: pytest.CaptureFixture[str]) -> 
 def test_json_has_every_setting_with_its_choices(capsys: pytest.CaptureFixture[str]) -> None:
     rows = {row["key"]: row for row in json.loads(shown(capsys, "--json"))}
 
-    assert list(rows) == list(settings())
+    assert list(rows) == [*settings(), "pools.NAME.roles", "pools.NAME.gpus", "pools.NAME.emulate"]
     assert rows["algorithm.name"]["choices"] == list(ALGORITHMS)
     assert rows["optimizer.betas"]["default"] == [0.9, 0.999]
     assert rows["trainer.batch_size"]["verl"] == ["data.train_batch_size"]

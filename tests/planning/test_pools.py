@@ -5,14 +5,32 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from fakes.machines import A100, QWEN_05B, fits, machine, only_pool, planned, recorded
+from fakes.machines import (
+    A100,
+    LLAMA_7B,
+    PPO,
+    QWEN_05B,
+    fits,
+    gpu,
+    machine,
+    only_pool,
+    planned,
+    recorded,
+    with_plan,
+)
 
-from rl_compat.config.types import AlgorithmConfig, PlanConfig, RewardConfig, RunConfig
-from rl_compat.errors import HardwareError
-from rl_compat.planning.fit import PoolRequest, make_plan, plan_pools
+from rl_compat.config.types import AlgorithmConfig, PlanConfig, PoolConfig, RewardConfig, RunConfig
+from rl_compat.errors import DoesNotFitError, HardwareError
+from rl_compat.hardware.gpu.catalogue import emulated_hardware
+from rl_compat.hardware.types import Hardware
+from rl_compat.planning.fit import make_plan, plan_pools, run_plan
+from rl_compat.planning.pools import PoolRequest
 from rl_compat.planning.serialize import from_json, to_json
+from rl_compat.planning.shapes.known import SMOLLM2_135M
+from rl_compat.planning.shapes.shape import ModelShape
 from rl_compat.planning.types import Plan
 from rl_compat.planning.workload import Requests, Workload, run_workload
+from rl_compat.units import GIB
 
 GRPO = RunConfig(
     algorithm=AlgorithmConfig(name="grpo", group_size=4, kl_loss="k3"), reward=RewardConfig(model="a reward model")
@@ -20,6 +38,11 @@ GRPO = RunConfig(
 MIXED = recorded("mixed_p40_a100")
 "`cuda:0` is an A100 and `cuda:1` a P40"
 POOLS = {"train": PoolRequest(devices=(0,)), "score": PoolRequest(devices=(1,))}
+
+
+def run(config: RunConfig, hardware: Hardware, actor: ModelShape = SMOLLM2_135M) -> Plan:
+    """The plan of a run on the pools of its settings."""
+    return run_plan(config, run_workload(config, {"actor": actor}), hardware)
 
 
 def workload(config: RunConfig = GRPO) -> Workload:
@@ -119,6 +142,111 @@ def test_a_plan_of_several_pools_survives_json() -> None:
     assert from_json(to_json(plan)) == plan
 
 
-def test_a_pool_of_two_devices_is_refused() -> None:
-    with pytest.raises(HardwareError, match=r"\[1, 2\]"):
-        on_both({"reward": "score"}, pools=POOLS | {"score": PoolRequest(devices=(1, 2))})
+def test_a_role_of_two_devices_has_a_copy_on_each_and_a_share_of_the_batch() -> None:
+    two = run(RunConfig(plan=PlanConfig(num_devices=2)), recorded("p40_two"))
+    pool, actor = two.pools["main"], two.roles["actor"]
+
+    assert (pool.devices, pool.num_ranks, actor.device, actor.num_shards) == (("cuda:0", "cuda:1"), 2, "cuda:0", 1)
+    assert pool.choices["num_shards"].value == "1" and not pool.choices["num_shards"].asked
+    assert two.rollout is not None and two.rollout.max_num_seqs == 64
+    assert pool.num_threads == min(8, recorded("p40_two").host.num_cores // 2)
+    one = run(RunConfig(), recorded("p40_two"))
+    assert one.rollout is not None and one.rollout.max_num_seqs == 128
+    assert "num_shards" not in one.pools["main"].choices
+
+
+def test_processes_on_the_cpu_share_cores_and_memory() -> None:
+    config = RunConfig(plan=PlanConfig(device="cpu", num_devices=2))
+    pool, one = run(config, machine()).pools["main"], run(RunConfig(), machine()).pools["main"]
+
+    assert (pool.devices, pool.num_threads, one.num_threads) == (("cpu", "cpu"), 4, 8)
+    assert pool.memory_available_bytes == one.memory_available_bytes // 2
+
+
+def test_weights_are_shared_by_as_few_devices_as_they_fit_on() -> None:
+    small = gpu("a card", (8, 0), memory_bytes=80 * GIB)
+    eight = machine(*[small] * 8, ram_bytes=8 * GIB)
+    plan = run(with_plan(num_devices=8), eight, LLAMA_7B)
+
+    assert plan.pools["main"].choices["num_shards"].value == "8"
+    assert {role: planned.num_shards for role, planned in plan.roles.items()} == {
+        "actor": 8,
+        "critic": 8,
+        "reference": 1,
+        "rollout": 1,
+    }
+    assert plan.roles["rollout"].storage_dtype == plan.rollout.compute_dtype == "bf16"  # type: ignore[union-attr]
+    assert fits(plan)
+    with pytest.raises(DoesNotFitError):
+        run(with_plan(num_devices=8, num_shards=1), eight, LLAMA_7B)
+
+
+def test_the_number_of_shards_can_be_set() -> None:
+    plan = run(with_plan(num_devices=2, num_shards=2), recorded("p40_two"))
+
+    assert {role: planned.num_shards for role, planned in plan.roles.items()} == {
+        "actor": 2,
+        "critic": 2,
+        "reference": 2,
+        "rollout": 1,
+    }
+    assert plan.pools["main"].choices["num_shards"].asked
+
+
+def test_a_role_named_by_a_pool_works_there_and_the_others_on_main() -> None:
+    pools = {"score": PoolConfig(roles=("reference",))}
+    plan = run(replace(PPO, pools=pools), MIXED)
+
+    assert {role: planned.pool for role, planned in plan.roles.items()} == {
+        "actor": "main",
+        "critic": "main",
+        "reference": "score",
+    }
+    assert (plan.pools["main"].devices, plan.pools["score"].devices) == (("cuda:0",), ("cuda:1",))
+    named = run(replace(PPO, pools={"score": PoolConfig(roles=("reference",), gpus=(0,))}), MIXED)
+    assert (named.pools["main"].devices, named.pools["score"].devices) == (("cuda:1",), ("cuda:0",))
+
+
+def test_a_rollout_on_another_pool_has_a_copy_of_the_weights() -> None:
+    plan = run(replace(PPO, pools={"generate": PoolConfig(roles=("rollout",))}), MIXED)
+
+    assert plan.rollout is not None and plan.rollout.pool == plan.roles["rollout"].pool == "generate"
+    assert plan.roles["actor"].pool == "main"
+    assert [budget.phase for budget in plan.pools["generate"].budgets] == ["rollout"]
+    assert "rollout" not in [budget.phase for budget in plan.pools["main"].budgets]
+    together = run(replace(PPO, pools={"all": PoolConfig(roles=("rollout", "actor"))}), MIXED)
+    assert together.rollout is not None and together.rollout.pool == together.roles["actor"].pool == "all"
+    assert "rollout" not in together.roles
+
+
+def test_pools_on_the_cpu_can_emulate_different_cards() -> None:
+    pools = {"score": PoolConfig(roles=("reference",), emulate="p40", num_devices=2)}
+    plan = run(replace(PPO, pools=pools), emulated_hardware("a100 pcie 40gb", machine()))
+
+    assert {name: pool.emulated for name, pool in plan.pools.items()} == {
+        "main": "A100-PCIE-40GB",
+        "score": "Tesla P40",
+    }
+    assert plan.pools["score"].devices == ("cpu", "cpu")
+    assert (plan.roles["actor"].compute_dtype, plan.roles["reference"].compute_dtype) == ("bf16", "fp32")
+    assert {pool.num_threads for pool in plan.pools.values()} == {8 // 3}
+
+
+@pytest.mark.parametrize(
+    ("settings", "pools", "fact", "hint"),
+    [
+        ({"num_devices": 2}, {"score": PoolConfig(roles=("reference",))}, "3 GPUs", "pools.score.device=cpu"),
+        ({}, {"score": PoolConfig(roles=("reference",), gpus=(7,))}, "GPU 7 and 2", "rlc probe"),
+        ({"num_devices": 2}, {}, "1 x NVIDIA A100-PCIE-40GB and 1 x Tesla P40", "plan.num_devices=1"),
+        ({}, {"score": PoolConfig(roles=("reference",), compute_dtype="bf16")}, "pools.score.compute_dtype", "fp32"),
+        ({}, {"score": PoolConfig(roles=("reference",), emulate="p41")}, "`p41`", "Tesla P40"),
+    ],
+)
+def test_what_the_devices_cannot_give_is_refused(
+    settings: dict[str, object], pools: dict[str, PoolConfig], fact: str, hint: str
+) -> None:
+    with pytest.raises(HardwareError) as caught:
+        run(replace(with_plan(**settings), pools=pools), MIXED)
+
+    assert fact in caught.value.message
+    assert hint in (caught.value.hint or "")

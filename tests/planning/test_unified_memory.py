@@ -9,7 +9,8 @@ from fakes.machines import PPO, QWEN_05B, fits, only_pool, planned, recorded, wi
 
 from rl_compat.errors import DoesNotFitError
 from rl_compat.hardware.types import Hardware
-from rl_compat.planning.fit import PoolRequest, plan_pools
+from rl_compat.planning.fit import plan_pools
+from rl_compat.planning.pools import PoolRequest
 from rl_compat.planning.shapes.known import KNOWN_SHAPES
 from rl_compat.planning.workload import run_workload
 from rl_compat.units import GIB

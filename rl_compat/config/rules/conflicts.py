@@ -10,6 +10,7 @@ from rl_compat.algorithms.off_policy.rejection_rules import parse_rejection_rule
 from rl_compat.algorithms.table import ALGORITHMS, WITHOUT_RATIO, policy_loss_of
 from rl_compat.config.report import Problem
 from rl_compat.config.rules.inert import inert_reasons
+from rl_compat.config.rules.pools import pools, shards
 from rl_compat.config.settings import settings, values_of
 from rl_compat.config.types import RunConfig
 from rl_compat.config.values import violations
@@ -265,5 +266,7 @@ TOGETHER: tuple[Callable[[RunConfig], Iterator[Problem]], ...] = (
     quantized_base,
     longest_sequence,
     pairs,
+    pools,
+    shards,
 )
 "in the order of reporting"

@@ -138,18 +138,19 @@ def shared_memory_optin_bytes(capability: tuple[int, int]) -> int | None:
 
 
 def emulated_hardware(name: str, base: Hardware) -> Hardware:
-    """`base` with the named card as its only GPU. Raises HardwareError unless the name means one card.
+    """`base` with the named card in place of each GPU, or as its only one. Raises HardwareError for an unclear name.
 
     Everything else is that of `base`: `software.torch.cuda_available` says whether there is a real GPU.
     """
     gpu = choose_gpu(name)
+    indices = [device.index for device in base.devices]
     warnings = [
         f"`{gpu.name}` is emulated with {format_bytes(gpu.memory_bytes)}, "
         f"`{device.name}` has {format_bytes(device.memory_free_bytes)} free"
         for device in base.devices[:1]
         if device.memory_free_bytes < gpu.memory_bytes * USABLE_FRACTION
     ]
-    shown = (_device_of(gpu),)
+    shown = tuple(replace(_device_of(gpu), index=index) for index in indices or [0])
     return replace(base, devices=shown, hidden_devices=(), warnings=(*base.warnings, *warnings), emulated=gpu.name)
 
 

@@ -26,6 +26,8 @@ HOST_GRADIENT_BYTES = 512 * MIB
 "gradients on their way to an offloaded optimizer: a bucket and the largest matrix"
 CACHE_STEP = 128
 "the KV cache of a sequence is a multiple of this many tokens"
+GATHERED_BLOCKS = 2
+"blocks whose weights are whole at once: one computes while the next is gathered"
 CAST_NUMBERS = 2**23
 "weights stored in half precision that the native engine casts at a time"
 MASK_BYTES = 13
@@ -34,6 +36,8 @@ MASK_BYTES = 13
 
 def phase_budgets(request: MemoryRequest, levers: Levers, sizes: Sizes) -> tuple[PhaseBudget, ...]:
     """One budget for each phase of the workload, in the order of a step."""
+    if generates_from_copy(request, levers):
+        request = replace(request, workload=request.workload.with_own_rollout())
     return tuple(
         PhaseBudget(
             phase=phase.name,
@@ -46,9 +50,29 @@ def phase_budgets(request: MemoryRequest, levers: Levers, sizes: Sizes) -> tuple
     )
 
 
+def generates_from_copy(request: MemoryRequest, levers: Levers) -> bool:
+    """Whether the rollout needs a whole copy of the actor, whose own weights are sharded. vLLM always has its own."""
+    sharded = shards_of(request.workload, levers, "actor") > 1
+    generates = any(phase.does == "generate" and phase.role == "actor" for phase in request.workload.phases)
+    return sharded and generates and request.engine != "vllm"
+
+
+def shards_of(workload: Workload, levers: Levers, role: RoleName) -> int:
+    """The devices that share the weights of a role. A copy that generates is whole."""
+    if role == "rollout":
+        return 1
+    return levers.num_shards if role in TRAINED_ROLES or levers.shard_frozen else 1
+
+
 def weights_bytes(request: MemoryRequest, levers: Levers, role: RoleName) -> int:
-    """Of one role in storage: trained weights in fp32, frozen ones in their storage dtype or quantized."""
+    """Of one role in storage on one device: trained weights in fp32, frozen ones in their dtype or quantized."""
+    return _whole_weights_bytes(request, levers, role) // shards_of(request.workload, levers, role)
+
+
+def _whole_weights_bytes(request: MemoryRequest, levers: Levers, role: RoleName) -> int:
     work = request.workload
+    if role == "rollout":
+        return 0 if request.engine == "vllm" else work.models[role].num_parameters * DTYPE_BYTES[request.rollout_dtype]
     shape, trained = work.models[role], work.trainable_parameters(role)
     if role in TRAINED_ROLES and not work.has_adapters(role):
         return trained * FP32_BYTES
@@ -65,7 +89,7 @@ def host_bytes(request: MemoryRequest, levers: Levers) -> int:
     total = 0
     for role in request.workload.models:
         if levers.offload_optimizer and request.workload.updates(role):
-            parameters = request.workload.trainable_parameters(role)
+            parameters = request.workload.trainable_parameters(role) // shards_of(request.workload, levers, role)
             total += parameters * HOST_BYTES_PER_OFFLOADED_PARAMETER + HOST_GRADIENT_BYTES
         if levers.offload_idle_models:
             total += weights_bytes(request, levers, role)
@@ -99,7 +123,7 @@ def engine_needs_bytes(request: MemoryRequest, levers: Levers, sizes: Sizes) -> 
 
 def _cache_bytes(request: MemoryRequest, levers: Levers, sizes: Sizes) -> int:
     """Of all slots. Under autocast the keys of `transformers` stay fp32, the dtype of the rotary tables."""
-    rounded = request.engine == "native" or _copies_weights(request, levers)
+    rounded = request.engine == "native" or _copies_weights(request, levers) or "rollout" in request.workload.models
     length = -(-request.workload.length // CACHE_STEP) * CACHE_STEP
     return activations.kv_cache_bytes(
         request.actor,
@@ -111,6 +135,8 @@ def _cache_bytes(request: MemoryRequest, levers: Levers, sizes: Sizes) -> int:
 
 def _copies_weights(request: MemoryRequest, levers: Levers) -> bool:
     """Only fp32 weights are copied to be multiplied in half precision; others are shared."""
+    if "rollout" in request.workload.models:
+        return False
     half_kept = request.workload.has_adapters("actor") and levers.frozen_dtype != "fp32"
     return request.rollout_dtype != "fp32" and not half_kept and request.quantization == "none"
 
@@ -118,7 +144,7 @@ def _copies_weights(request: MemoryRequest, levers: Levers) -> bool:
 def _rollout_cast_bytes(request: MemoryRequest, levers: Levers) -> int:
     """Temporary casts of weights under adapters: quantized ones a matrix at a time in the dtype of the
     products, half-kept ones in fp32, the output layer among them, by the native engine a piece at a time."""
-    if not request.workload.has_adapters("actor"):
+    if not request.workload.has_adapters("actor") or "rollout" in request.workload.models:
         return 0
     largest = max(linear.num_parameters for linear in request.actor.linears)
     quantized = largest * DTYPE_BYTES[request.rollout_dtype] if request.quantization != "none" else 0
@@ -173,7 +199,23 @@ def _forward_items(request: MemoryRequest, levers: Levers, sizes: Sizes, role: R
     alive = activations.forward_bytes(
         shape, request.arithmetic, tokens=sizes.micro_batch_tokens, length=request.workload.length
     )
-    return {"activations": alive} | _mask_items(request, sizes) | _cast_items(request, levers, role)
+    items = {"activations": alive} | _mask_items(request, sizes) | _cast_items(request, levers, role)
+    return items | _gathered_items(request, levers, role)
+
+
+def _gathered_items(request: MemoryRequest, levers: Levers, role: RoleName) -> dict[str, int]:
+    """What sharded weights are gathered into: two blocks, one of which is computed, with the embedding and the head.
+
+    In an update, the gradients of a block are whole until they are divided among the devices.
+    """
+    if shards_of(request.workload, levers, role) == 1:
+        return {}
+    shape = request.workload.models[role]
+    blocks = shape.linear_parameters + shape.expert_parameters
+    ends = shape.num_parameters - blocks
+    kept = FP32_BYTES if role in TRAINED_ROLES else DTYPE_BYTES[levers.frozen_dtype]
+    gradients = GATHERED_BLOCKS if request.workload.trainable_parameters(role) else 0
+    return {"gathered weights": kept * (ends + blocks * (GATHERED_BLOCKS + gradients) // shape.num_layers)}
 
 
 def _mask_items(request: MemoryRequest, sizes: Sizes) -> dict[str, int]:
@@ -197,7 +239,9 @@ def _update_items(request: MemoryRequest, levers: Levers, sizes: Sizes, role: Ro
     has_logits = not request.workload.is_headless(role)
     logits = _logits_moment(request, levers, sizes, role) if has_logits else 0
     later = max(_block_moment(request, levers, sizes, role), _embedding_moment(request, role) - saved)
-    items = {"gradients": trained * FP32_BYTES, "activations": saved} | _mask_items(request, sizes)
+    shards = shards_of(request.workload, levers, role)
+    items = {"gradients": trained * FP32_BYTES // shards, "activations": saved} | _mask_items(request, sizes)
+    items |= _gathered_items(request, levers, role)
     items |= {"logits": logits} if has_logits else {}
     return items | {"backward": max(0, later - logits)} | _cast_items(request, levers, role)
 
@@ -250,14 +294,20 @@ def _head_copy_bytes(request: MemoryRequest, levers: Levers, role: RoleName) -> 
 
 
 def _cast_items(request: MemoryRequest, levers: Levers, role: RoleName) -> dict[str, int]:
-    """Block weights in the compute dtype: copies of all trained ones under autocast, of a frozen or quantized one."""
+    """Block weights in the compute dtype: copies of all trained ones under autocast, of a frozen or quantized one.
+
+    Of sharded weights, those of gathered blocks.
+    """
     shape, width = request.workload.models[role], DTYPE_BYTES[request.compute_dtype]
     frozen = role not in TRAINED_ROLES or request.workload.has_adapters(role)
     quantized = role in TRAINED_ROLES and request.quantization != "none"
     if (levers.frozen_dtype if frozen else "fp32") == request.compute_dtype and not quantized:
         return {}
+    blocks = shape.linear_parameters + shape.expert_parameters
+    if shards_of(request.workload, levers, role) > 1:
+        return {"weight copies": width * blocks * GATHERED_BLOCKS // shape.num_layers}
     largest = max(linear.num_parameters for linear in shape.linears)
-    return {"weight copies": width * (largest if frozen else shape.linear_parameters + shape.expert_parameters)}
+    return {"weight copies": width * (largest if frozen else blocks)}
 
 
 def _resident(request: MemoryRequest, levers: Levers, sizes: Sizes, phase: Phase) -> dict[str, int]:
@@ -265,10 +315,11 @@ def _resident(request: MemoryRequest, levers: Levers, sizes: Sizes, phase: Phase
     work = request.workload
     items = {"context": request.context_bytes}
     for role in work.models:
-        if role == phase.role or not levers.offload_idle_models:
+        if role in (phase.role, "rollout") or not levers.offload_idle_models:
             items[f"{role} weights"] = weights_bytes(request, levers, role)
         if work.updates(role) and not levers.offload_optimizer:
-            items[f"{role} optimizer"] = work.trainable_parameters(role) * request.optimizer_state_bytes
+            states = work.trainable_parameters(role) * request.optimizer_state_bytes
+            items[f"{role} optimizer"] = states // shards_of(work, levers, role)
     if work.generates and phase.does != "generate":
         items |= _waiting_engine_bytes(request, levers, sizes)
     return items

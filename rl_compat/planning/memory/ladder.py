@@ -35,7 +35,7 @@ class Solution:
     because: dict[str, str] = field(default_factory=dict)
 
 
-LEVERS = ("sleep_between", "gradient_checkpointing", "frozen_dtype", "offload_idle_models", "offload_optimizer")
+LEVERS = (*CHEAP, "num_shards", "shard_frozen", "offload_idle_models", "offload_optimizer")
 "in the order of cost"
 
 

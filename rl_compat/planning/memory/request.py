@@ -60,6 +60,10 @@ class Levers:
     sleep_between: bool = False
     gradient_checkpointing: bool = False
     frozen_dtype: DType = "fp32"
+    num_shards: int = 1
+    "devices that share a copy of what is trained"
+    shard_frozen: bool = False
+    "the same for models that are not trained"
     offload_idle_models: bool = False
     offload_optimizer: bool = False
 
@@ -71,6 +75,8 @@ class Levels:
     sleep_between: tuple[bool, ...] = (False, True)
     gradient_checkpointing: tuple[bool, ...] = (False, True)
     frozen_dtype: tuple[DType, ...] = ("fp32",)
+    num_shards: tuple[int, ...] = (1,)
+    shard_frozen: tuple[bool, ...] = (False,)
     offload_idle_models: tuple[bool, ...] = (False, True)
     offload_optimizer: tuple[bool, ...] = (False, True)
 

@@ -111,7 +111,7 @@ def _fitting(choice: Choice, found: Solution, decide: Decide) -> tuple[Decided, 
 
 def _moves_more(levers: Levers, than: Levers) -> bool:
     costly = [name for name in LEVERS if name not in CHEAP]
-    return any(getattr(levers, name) and not getattr(than, name) for name in costly)
+    return any(getattr(levers, name) > getattr(than, name) for name in costly)
 
 
 def _slower(speed: float, fastest: float) -> str:

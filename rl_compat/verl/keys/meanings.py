@@ -58,13 +58,6 @@ def validation_sampling(key: str, value: Any, given: Given) -> Outcome:
     return no_effect("without `val_kwargs.temperature` validation stays greedy", warn=True)
 
 
-def num_devices(key: str, value: Any, given: Given) -> Outcome:
-    """The number of devices of all machines."""
-    per_node, nodes = int(given.get("trainer.n_gpus_per_node") or 1), int(given.get("trainer.nnodes") or 1)
-    reason = f"{per_node} in each of {nodes}" if nodes > 1 else "devices of the run"
-    return translated({"plan.num_devices": per_node * nodes}, reason)
-
-
 def critic_warmup(key: str, value: Any, given: Given) -> Outcome:
     """In verl the first step in which the actor learns; here the number of steps before it."""
     steps = max(value - 1, 0)
@@ -118,7 +111,8 @@ def micro_batch_size(key: str, value: Any, given: Given) -> Outcome:
 
 def global_micro_batch_size(key: str, value: Any, given: Given) -> Outcome:
     """The deprecated micro-batch size over all devices."""
-    devices = int(given.get("trainer.n_gpus_per_node", "plan.num_devices")) * int(given.get("trainer.nnodes") or 1)
+    nodes = int(given.get("trainer.nnodes", "plan.num_nodes"))
+    devices = int(given.get("trainer.n_gpus_per_node", "plan.num_devices")) * nodes
     if value is None:
         return no_effect("null leaves the size to the planner")
     if not isinstance(value, int) or value % devices:

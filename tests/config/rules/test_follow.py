@@ -20,6 +20,7 @@ CANNOT_BOTH_HOLD = {
     "algorithm.critic_warmup_steps",
     "data.mixture_weights",
     "plan.max_tokens_per_micro_batch",
+    "plan.num_shards",
     "plan.quantization",
     "reward.overlong_buffer",
     "reward.weights",

@@ -136,7 +136,7 @@ def changed(*arguments: str) -> dict[str, Any]:
             {"trainer.resume": "runs/a/step_5"},
         ),
         (["trainer.resume_from_path=runs/a/step_5"], {}),
-        (["trainer.n_gpus_per_node=4", "trainer.nnodes=2"], {"plan.num_devices": 8}),
+        (["trainer.n_gpus_per_node=4", "trainer.nnodes=2"], {"plan.num_devices": 4, "plan.num_nodes": 2}),
         (
             [
                 "trainer.project_name=p",
