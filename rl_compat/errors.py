@@ -57,6 +57,10 @@ class DamagedCheckpointError(CheckpointError):
     """A file of a checkpoint that is missing or does not hold what was written to it."""
 
 
+class WorkerError(RLCompatError):
+    """A worker process that ended, or that stands still."""
+
+
 class RewardError(RLCompatError):
     """A reward function that failed or returned something unusable."""
 

@@ -41,6 +41,11 @@ class PendingCall(Future[Result]):
 class WorkerHandle(Protocol):
     """A worker, wherever it runs."""
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether it can be called."""
+        ...
+
     def call(self, name: str, arguments: dict[str, Any], *, urgent: bool) -> PendingCall[Any]:
         """Start a method by its name, after the calls before it unless it is urgent."""
         ...
@@ -49,22 +54,26 @@ class WorkerHandle(Protocol):
 class WorkerGroup(Generic[Worker]):
     """The workers of one role. Each called method declares with `dispatch` what is split and merged."""
 
-    def __init__(self, handles: Sequence[WorkerHandle]) -> None:
+    def __init__(self, handles: Sequence[WorkerHandle], *, key: str = "") -> None:
+        """`key` names the group in the processes of its workers."""
         assert handles, "a worker group has at least one worker"
         self._handles = tuple(handles)
+        self.key = key
 
     def run(
         self, method: Callable[Concatenate[Worker, Params], Result], /, *args: Params.args, **kwargs: Params.kwargs
     ) -> Future[Result]:
         """Call `method` (as `Worker.method`) on every worker; returns at once.
 
-        `result()` of the future waits for all workers, or raises the exception of the first one that fails.
+        `result()` of the future waits for all workers, or raises the exception of the first one that fails. Workers
+        whose process has ended are left out.
         """
         declaration = dispatch_of(method)
-        arguments, shares = split_arguments(arguments_of(method, args, kwargs), declaration, len(self._handles))
+        handles = [handle for handle in self._handles if handle.is_alive] or self._handles
+        arguments, shares = split_arguments(arguments_of(method, args, kwargs), declaration, len(handles))
         calls = [
             handle.call(method.__name__, own, urgent=declaration.urgent)
-            for handle, own in zip(self._handles, arguments, strict=True)
+            for handle, own in zip(handles, arguments, strict=True)
         ]
         return calls[0] if len(calls) == 1 else _merged(calls, lambda results: declaration.merge(results, shares))
 

@@ -98,8 +98,30 @@ def abort_running_calls() -> None:
     wait([call for thread, call in aborted.items() if call is not None and isinstance(thread, DeviceThread)])
 
 
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """Peak memory of a device."""
+
+    allocated: int
+    "allocated by tensors"
+    reserved: int
+    "reserved by torch's allocator"
+
+    def largest(self, other: Peak) -> Peak:
+        return Peak(max(self.allocated, other.allocated), max(self.reserved, other.reserved))
+
+
+def cuda_peak(device: str) -> Peak:
+    """The gauge of a CUDA device."""
+    peak = Peak(torch.cuda.max_memory_allocated(device), torch.cuda.max_memory_reserved(device))
+    torch.cuda.reset_peak_memory_stats(device)
+    return peak
+
+
 class LocalWorker(Generic[Worker]):
     """A worker whose calls run in a thread of this process."""
+
+    is_alive = True
 
     def __init__(self, make_worker: Callable[[], Worker], thread: WorkerThread) -> None:
         """Make the worker in the thread. Raises what `make_worker` raises."""

@@ -1,39 +1,94 @@
-"""Device slots that roles are placed on."""
+"""The devices that roles are placed on, and the processes that use them."""
 
 from __future__ import annotations
 
+import itertools
+import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from functools import cached_property
-from typing import Self, TypeVar
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from rl_compat.distributed.group import WorkerGroup
-from rl_compat.distributed.local import LocalWorker, WorkerThread, device_thread
-from rl_compat.errors import HardwareError, check_type
+from rl_compat.distributed.local import LocalWorker, Peak, WorkerThread, cuda_peak, device_thread
+from rl_compat.distributed.ranks import Place
+from rl_compat.errors import ConfigError, HardwareError, check_type
 from rl_compat.hardware.types import Hardware
+from rl_compat.planning.types import PoolPlan
+
+if TYPE_CHECKING:
+    from rl_compat.distributed.ray import Hosts
 
 Worker = TypeVar("Worker")
 
+_KEYS = itertools.count()
+_WORKERS: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
+"the workers in this process, by the key of their group"
+_HOSTS: weakref.WeakValueDictionary[HostsRequest, Hosts] = weakref.WeakValueDictionary()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostsRequest:
+    """The processes that a pool asks for."""
+
+    gpus: tuple[int, ...]
+    "indices on this machine; empty for the CPU or a cluster"
+    per_node: int
+    "processes"
+    num_nodes: int = 1
+    address: str | None = None
+    "of a running Ray cluster; None starts one on this machine"
+    on_gpu: bool = False
+    name: str = ""
+    "tells pools of CPU processes apart"
+
 
 class ResourcePool:
-    """The devices that a role may use: one GPU of this machine, or its CPU."""
+    """The devices that a role may use: GPUs of this machine or of a cluster, or CPU processes."""
 
-    def __init__(self, *, gpus: Sequence[int] | None = None, hardware: Hardware | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        gpus: Sequence[int] | None = None,
+        num_processes: int = 1,
+        num_nodes: int = 1,
+        address: str | None = None,
+        emulate: str | None = None,
+        hardware: Hardware | None = None,
+    ) -> None:
         """`gpus` are CUDA indices, `[]` is the CPU, None takes the first GPU if there is one.
 
-        Raises ConfigError for anything else, HardwareError for several GPUs, and later for one that is not visible.
+        `num_processes` is for a CPU. `num_nodes` takes the same number of devices on each node of the Ray cluster at
+        `address`. A pool with one device works in this process, every other pool has a process for each device.
+        `emulate` is the name of a card whose limits the pool keeps. Raises ConfigError for anything else, and
+        HardwareError later for a device that is not there.
         """
         if gpus is not None:
             check_type("gpus", gpus, list, tuple, range)
             for index in gpus:
                 check_type("gpus", index, int)
-        self._gpus = None if gpus is None else tuple(gpus)
-        self._given_hardware = hardware
-        if self._gpus is not None and len(self._gpus) > 1:
-            raise HardwareError(
-                f"the pool has {len(self._gpus)} GPUs and this version supports 1",
-                hint="use `ResourcePool(gpus=[0])`",
+        for name, number in (("num_processes", num_processes), ("num_nodes", num_nodes)):
+            check_type(name, number, int)
+            if number < 1:
+                raise ConfigError(f"`{name}` is {number}, expected at least 1")
+        if num_processes > 1 and gpus:
+            raise ConfigError(
+                f"`num_processes` is {num_processes} for a pool of {len(gpus)} GPUs, which has a process for each",
+                hint="use `gpus=[]` for CPU processes",
             )
+        if num_nodes > 1 and address is None:
+            raise ConfigError(
+                f"`num_nodes` is {num_nodes} without the `address` of a Ray cluster",
+                hint="start one with `ray start --head`, and use its address, or `auto`",
+            )
+        self._gpus = None if gpus is None else tuple(gpus)
+        self._num_processes = num_processes
+        self._num_nodes = num_nodes
+        self._address = address
+        self._emulate = emulate
+        self._given_hardware = hardware
+        self._plan: PoolPlan | None = None
+        self._hosts: Hosts | None = None
 
     @classmethod
     def auto(cls) -> Self:
@@ -47,6 +102,20 @@ class ResourcePool:
             check_type("pool", pool, ResourcePool, hint="use `ResourcePool(gpus=[0])`, or `gpus=[]` for the CPU")
         return pool or cls.auto()
 
+    @property
+    def num_devices(self) -> int:
+        """Devices, or CPU processes, on all nodes."""
+        return max(1, len(self._gpus or ())) * self._num_processes * self._num_nodes
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the workers run in this process."""
+        return self.num_devices == 1 and self._address is None and self._emulate is None
+
+    def use(self, plan: PoolPlan) -> None:
+        """Let processes that start from now on work as the plan says."""
+        self._plan = plan
+
     @cached_property
     def hardware(self) -> Hardware:
         """The machine with only the devices of this pool."""
@@ -56,6 +125,10 @@ class ResourcePool:
             found = probe(packages=False)
         else:
             found = self._given_hardware
+        if self._emulate is not None:
+            from rl_compat.hardware.gpu.catalogue import emulated_hardware
+
+            return emulated_hardware(self._emulate, found)
         wanted = [device.index for device in found.devices[:1]] if self._gpus is None else list(self._gpus)
         for index in wanted:
             if index not in [device.index for device in found.devices]:
@@ -65,13 +138,62 @@ class ResourcePool:
                 )
         return replace(found, devices=tuple(device for device in found.devices if device.index in wanted))
 
-    def start(self, make_worker: Callable[[], Worker]) -> WorkerGroup[Worker]:
-        """A group of one worker on the device of the pool. Raises what `make_worker` raises."""
+    def start(self, make_worker: Callable[[Place], Worker]) -> WorkerGroup[Worker]:
+        """A group of one worker per device. Raises what `make_worker` raises, and HardwareError."""
+        key = f"group-{next(_KEYS)}"
+        if self.is_local:
+            return WorkerGroup([_local_worker(make_worker, key, device_thread(self._device))], key=key)
+        hosts = self._started()
+        group: WorkerGroup[Worker] = WorkerGroup(hosts.start(key, make_worker), key=key)
+        weakref.finalize(group, hosts.drop, key)
+        return group
+
+    def take_peak(self) -> Peak | None:
+        """The largest peak of memory on a device since the last call; None on a CPU."""
+        if self.is_local:
+            return None if self._device == "cpu" else cuda_peak(self._device)
+        return self._hosts.take_peak() if self._hosts is not None and self.hardware.devices else None
+
+    def close(self) -> None:
+        """End the processes of the pool."""
+        if self._hosts is not None:
+            self._hosts.close()
+            self._hosts = None
+
+    @property
+    def _device(self) -> str:
         gpus = [device.index for device in self.hardware.devices] if self._gpus is None else self._gpus
-        thread = device_thread(f"cuda:{gpus[0]}" if gpus else "cpu")
-        return WorkerGroup([LocalWorker(make_worker, thread)])
+        return f"cuda:{gpus[0]}" if gpus else "cpu"
+
+    def _started(self) -> Hosts:
+        """The processes of the devices, which pools of the same devices share."""
+        from rl_compat.distributed.ray import Hosts
+
+        request = HostsRequest(
+            gpus=() if self._address else self._gpus or (),
+            per_node=self.num_devices // self._num_nodes,
+            num_nodes=self._num_nodes,
+            address=self._address,
+            on_gpu=bool(self._gpus),
+            name="" if self._gpus else str(id(self)),
+        )
+        if self._hosts is None:
+            self._hosts = _HOSTS.get(request) or Hosts(request, self._plan)
+            _HOSTS[request] = self._hosts
+            weakref.finalize(self, Hosts.close, self._hosts)
+        return self._hosts
 
 
-def start_without_device(make_worker: Callable[[], Worker]) -> WorkerGroup[Worker]:
+def _local_worker(make_worker: Callable[[Place], Worker], key: str, thread: WorkerThread) -> LocalWorker[Worker]:
+    def make() -> Worker:
+        worker = make_worker(Place(workers=_WORKERS))
+        _WORKERS[key] = worker
+        return worker
+
+    return LocalWorker(make, thread)
+
+
+def start_without_device(make_worker: Callable[[Place], Worker]) -> WorkerGroup[Worker]:
     """A group of one worker that uses no device, and whose calls overlap those of every other worker."""
-    return WorkerGroup([LocalWorker(make_worker, WorkerThread("host"))])
+    key = f"group-{next(_KEYS)}"
+    return WorkerGroup([_local_worker(make_worker, key, WorkerThread("host"))], key=key)

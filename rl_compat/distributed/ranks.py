@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Protocol, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -67,21 +70,50 @@ class ProcessGroupRanks:
         self.group = group
         self.size = dist.get_world_size(group)
         self.rank = dist.get_rank(group)
-        on_gpu = dist.get_backend(group) == "nccl"
+        self.waiting: str | None = None
+        "the collective that this rank is in"
+        on_gpu = "nccl" in dist.get_backend_config(group)
         self._device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
 
+    def leave(self) -> None:
+        """Go on alone, after other ranks have ended. A weight of which they hold shards is lost."""
+        self.size, self.rank = 1, 0
+
+    @contextmanager
+    def _in(self, collective: str) -> Iterator[None]:
+        self.waiting = collective
+        yield
+        self.waiting = None
+
     def sum(self, values: Tensor) -> Tensor:
+        if self.size == 1:
+            return values
         total = values.detach().to(self._device, copy=True)
-        dist.all_reduce(total, group=self.group)
+        with self._in("all_reduce"):
+            dist.all_reduce(total, group=self.group)
         return total.to(values.device)
 
     def gather(self, value: Value) -> Sequence[Value]:
         values: list[Value | None] = [None] * self.size
-        dist.all_gather_object(values, value, group=self.group)
+        if self.size == 1:
+            return (value,)
+        with self._in("all_gather"):
+            dist.all_gather_object(values, value, group=self.group)
         return values  # type: ignore[return-value]
 
     def any(self, flag: bool) -> bool:
         return bool(self.sum(torch.tensor([int(flag)])))
 
     def barrier(self) -> None:
-        dist.barrier(group=self.group)
+        if self.size > 1:
+            with self._in("barrier"):
+                dist.barrier(group=self.group)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a worker is made: its rank in its group, and the workers of other groups in the same process."""
+
+    ranks: Ranks = field(default_factory=Solo)
+    workers: Mapping[str, Any] = MappingProxyType({})
+    "by the key of their group"

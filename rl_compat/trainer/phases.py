@@ -31,28 +31,8 @@ PLANNED_PHASE = {
 "timer phase to plan phase"
 
 
-@dataclass(frozen=True, slots=True)
-class Peak:
-    """Peak memory of a device."""
-
-    allocated: int
-    "allocated by tensors"
-    reserved: int
-    "reserved by torch's allocator"
-
-    def largest(self, other: Peak) -> Peak:
-        return Peak(max(self.allocated, other.allocated), max(self.reserved, other.reserved))
-
-
 Gauge = Callable[[], Peak]
 "returns the peak of a device since the last call"
-
-
-def cuda_peak(device: str) -> Peak:
-    """The gauge of a CUDA device."""
-    peak = Peak(torch.cuda.max_memory_allocated(device), torch.cuda.max_memory_reserved(device))
-    torch.cuda.reset_peak_memory_stats(device)
-    return peak
 
 
 class PhaseMemory:

@@ -230,9 +230,11 @@ class ActorModel(Role[ActorSettings, ActorWorkers]):
         return self.policy.run(PolicyWorker.export, output=Path(path)).result()
 
     def _start(self, settings: ActorSettings) -> ActorWorkers:
-        policy = self.pool.start(partial(PolicyWorker, settings.policy))
-        source = policy.run(PolicyWorker.weight_source).result()
-        return ActorWorkers(policy, self.pool.start(partial(RolloutWorker, settings.rollout, source)))
+        learning, generating = settings.policy, settings.rollout
+        policy = self.pool.start(lambda place: PolicyWorker(learning, place.ranks))
+        key = policy.key
+        rollout = self.pool.start(lambda place: RolloutWorker(generating, place.workers[key].weight_source()))
+        return ActorWorkers(policy, rollout)
 
     def _copy_state(self, old: ActorWorkers, new: ActorWorkers) -> None:
         copy_state(old.policy, new.policy)

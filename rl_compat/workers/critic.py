@@ -156,7 +156,7 @@ class CriticModel(Role[CriticSettings, WorkerGroup[CriticWorker]]):
         return self.group.run(CriticWorker.export, output=Path(path)).result()
 
     def _start(self, settings: CriticSettings) -> WorkerGroup[CriticWorker]:
-        return self.pool.start(partial(CriticWorker, settings))
+        return self.pool.start(lambda place: CriticWorker(settings, place.ranks))
 
     def _copy_state(self, old: WorkerGroup[CriticWorker], new: WorkerGroup[CriticWorker]) -> None:
         copy_state(old, new)

@@ -60,9 +60,8 @@ class PolicyWorker(TrainedWorker):
             listed = ", ".join(f"`{name}={value}`" for name, value in ignored.items())
             self.engine.notes.append(f"the model's generation_config is not used for sampling: {listed}")
 
-    @dispatch()
     def weight_source(self) -> WeightSource:
-        """The weights for rollout engines. The source follows every change."""
+        """The weights for a rollout engine in the same process. The source follows every change."""
         return self._source
 
     @dispatch(split=("batch",))

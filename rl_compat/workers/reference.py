@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
-from functools import partial
 from typing import Unpack
 
 from torch import Tensor
@@ -106,5 +105,5 @@ class ReferenceModel(Role[ReferenceSettings | ActorModel, Logprobs]):
     def _start(self, settings: ReferenceSettings | ActorModel) -> Logprobs:
         if isinstance(settings, ActorModel):
             return lambda batch: settings.policy.run(PolicyWorker.reference_logprobs, batch=batch)
-        group = self.pool.start(partial(ReferenceWorker, settings))
+        group = self.pool.start(lambda place: ReferenceWorker(settings, place.ranks))
         return lambda batch: group.run(ReferenceWorker.logprobs, batch=batch)

@@ -274,7 +274,7 @@ class RewardModel(Role[LoadSettings | None, WorkerGroup[RewardWorker]]):
     def _start(self, settings: LoadSettings | None) -> WorkerGroup[RewardWorker]:
         start = start_without_device if settings is None else self.pool.start
         arguments = (self.config, self._data_sources, self._max_response_length, settings, self._callables)
-        return start(partial(RewardWorker, *arguments))
+        return start(lambda place: RewardWorker(*arguments))
 
     def _check_functions(self) -> None:
         """Raise ConfigError or DataError for functions or weights that cannot be used, before a model is planned."""

@@ -1,0 +1,230 @@
+"""A host: the process of one device, with the workers of all roles on it."""
+
+from __future__ import annotations
+
+import faulthandler
+import logging
+import os
+import pickle
+import socket
+import threading
+import traceback
+import warnings
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from rl_compat import seeds
+from rl_compat.distributed.local import LocalWorker, Peak, WorkerThread, cuda_peak
+from rl_compat.distributed.ranks import Place, ProcessGroupRanks, Ranks, Solo
+from rl_compat.emulation.device import emulate
+from rl_compat.planning.types import PoolPlan
+
+GROUP_TIMEOUT = timedelta(hours=2)
+"of a collective: the heartbeat finds a rank that stands still much earlier"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostFacts:
+    """Where a host runs."""
+
+    node: str
+    "address of the node"
+    device: int
+    "index of the GPU on its node, or of the process on a CPU"
+    name: str
+    "host name of the node"
+    pid: int
+    log: str
+    "file that the process writes its errors to"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Membership:
+    """What a host needs to join the process group of its pool."""
+
+    rank: int
+    size: int
+    address: str
+    "`host:port` of rank 0"
+    plan: PoolPlan | None
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beat:
+    """What a host is doing."""
+
+    call: str | None
+    "`PolicyWorker.update`; None while it waits for one"
+    collective: str | None
+    "that the call is in"
+    progress: int
+    "items of the call that are done"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """The result of a call, or its error, with what the call logged."""
+
+    result: Any = None
+    error: BaseException | None = None
+    trace: str = ""
+    warnings: tuple[str, ...] = ()
+
+
+class Host:
+    """Runs in a process of its own. Calls may come from several threads; workers run them in the order of `turn`."""
+
+    def __init__(self) -> None:
+        faulthandler.enable()
+        self._workers: dict[str, LocalWorker[Any]] = {}
+        self._objects: dict[str, Any] = {}
+        self._process = ExitStack()
+        self._ranks: Ranks = Solo()
+        self._thread: WorkerThread
+        self._log = _Log()
+        self._running: str | None = None
+        self._progress = 0
+        self._turn = 0
+        self._turns = threading.Condition()
+
+    def facts(self, *, node: str, device: int) -> HostFacts:
+        log = Path("/proc/self/fd/2")
+        return HostFacts(
+            node=node,
+            device=device,
+            name=socket.gethostname(),
+            pid=os.getpid(),
+            log=os.readlink(log) if log.is_symlink() else "",
+        )
+
+    def free_port(self) -> int:
+        """A port that nobody listens on."""
+        with socket.socket() as listener:
+            listener.bind(("", 0))
+            return int(listener.getsockname()[1])
+
+    def join(self, member: Membership) -> Reply:
+        """Join the process group, and work as the plan of the pool says until the process ends."""
+        return self._replied(lambda: self._join(member))
+
+    def _join(self, member: Membership) -> None:
+        on_gpu = torch.cuda.is_available()
+        if member.size > 1:
+            dist.init_process_group(
+                "cpu:gloo,cuda:nccl" if on_gpu else "gloo",
+                init_method=f"tcp://{member.address}",
+                rank=member.rank,
+                world_size=member.size,
+                timeout=GROUP_TIMEOUT,
+            )
+            self._ranks = ProcessGroupRanks()
+        if member.plan is not None:
+            device = "cuda:0" if on_gpu else "cpu"
+            self._process.enter_context(emulate(replace(member.plan, devices=(device,))))
+        self._thread = WorkerThread("device")  # emulation applies to threads that start inside its context
+
+    def start(self, key: str, make_worker: Callable[[Place], Any], *, turn: int) -> Reply:
+        """Make the worker of a group."""
+
+        def make() -> None:
+            place = Place(ranks=self._ranks, workers=self._objects)
+            self._workers[key] = LocalWorker(lambda: self._objects.setdefault(key, make_worker(place)), self._thread)
+
+        return self._in_turn(turn, "start of a worker", make)
+
+    def call(self, key: str, name: str, arguments: dict[str, Any], *, turn: int) -> Reply:
+        """Call a method of the worker of a group."""
+        worker = self._objects.get(key)
+
+        def call() -> Any:
+            if "on_progress" in arguments:
+                arguments["on_progress"] = self._report
+            if isinstance(arguments.get("seed"), int):  # what a call draws depends on its seed and rank alone
+                torch.manual_seed(seeds.derive(arguments["seed"], "rank", self._ranks.rank))
+            return self._workers[key].call(name, arguments, urgent=False).result()
+
+        return self._in_turn(turn, f"{type(worker).__name__}.{name}", call)
+
+    def call_now(self, key: str, name: str, arguments: dict[str, Any]) -> Reply:
+        """Call an urgent method beside the running call."""
+        return self._replied(lambda: self._workers[key].call(name, arguments, urgent=True).result())
+
+    def interrupt(self) -> None:
+        """End a running rollout early. Other calls run to their end, since ranks wait for each other in them."""
+        for worker in list(self._objects.values()):
+            if hasattr(worker, "abort"):
+                worker.abort()
+
+    def drop(self, key: str) -> None:
+        """Free the worker of a group."""
+        self._workers.pop(key, None)
+        self._objects.pop(key, None)
+
+    def leave_group(self) -> None:
+        """Go on alone after other ranks have ended."""
+        if isinstance(self._ranks, ProcessGroupRanks):
+            self._ranks.leave()
+
+    def beat(self) -> Beat:
+        waiting = self._ranks.waiting if isinstance(self._ranks, ProcessGroupRanks) else None
+        return Beat(call=self._running, collective=waiting, progress=self._progress)
+
+    def take_peak(self) -> Peak:
+        """Peak memory of the device since the last call; zeros on a CPU."""
+        return cuda_peak("cuda:0") if torch.cuda.is_available() else Peak(0, 0)
+
+    def _report(self, done: int) -> None:
+        self._progress = done
+
+    def _in_turn(self, turn: int, what: str, work: Callable[[], Any]) -> Reply:
+        with self._turns:
+            self._turns.wait_for(lambda: self._turn == turn)
+        self._running, self._progress = what, 0
+        try:
+            return self._replied(work)
+        finally:
+            self._running = None
+            with self._turns:
+                self._turn += 1
+                self._turns.notify_all()
+
+    def _replied(self, work: Callable[[], Any]) -> Reply:
+        try:
+            result = work()
+        except BaseException as error:
+            return Reply(error=_portable(error), trace=traceback.format_exc(), warnings=self._log.take())
+        return Reply(result=result, warnings=self._log.take())
+
+
+def _portable(error: BaseException) -> BaseException:
+    """The error, or its text if it cannot be sent to the controller."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error
+
+
+@dataclass(slots=True)
+class _Log:
+    """What this process warns of, until the next reply takes it to the controller."""
+
+    lines: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        warnings.showwarning = lambda message, *_, **__: self.lines.append(str(message))
+        handler = logging.Handler(logging.WARNING)
+        handler.emit = lambda record: self.lines.append(record.getMessage())  # type: ignore[method-assign]
+        logging.getLogger().addHandler(handler)
+
+    def take(self) -> tuple[str, ...]:
+        taken, self.lines = self.lines, []
+        return tuple(dict.fromkeys(taken))

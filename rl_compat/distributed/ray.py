@@ -1,0 +1,472 @@
+"""The processes of a pool of several devices: one host per device, started by Ray and watched by their heartbeats."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import threading
+import time
+import warnings
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import wait
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from rl_compat.distributed.group import PendingCall
+from rl_compat.distributed.host import Beat, Host, HostFacts, Membership, Reply
+from rl_compat.distributed.local import Peak
+from rl_compat.distributed.pool import HostsRequest
+from rl_compat.distributed.ranks import Place
+from rl_compat.errors import HardwareError, RLCompatError, WorkerError
+from rl_compat.planning.types import PoolPlan
+
+Worker = TypeVar("Worker")
+
+BEAT_SECONDS = 1.0
+"between two heartbeats"
+SILENCE_SECONDS = 20.0
+"without a heartbeat until a host counts as hanging"
+GRACE_SECONDS = 3.0
+"after a failure, until the ranks that failed end"
+RETURN_SECONDS = 8.0
+"after a failure, until the ranks that have not returned end"
+START_SECONDS = 180.0
+"for the hosts of a pool to start"
+LOG_LINES = 20
+"of a host that ended, shown with the error"
+RAY_ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0"}
+"Ray reports nothing, and does not pack the working folder"
+ECHOES = ("connection closed by peer", "connection reset by peer", "broken pipe", "socket closed", "nccl communicator")
+"in the errors of ranks that lost the connection to another"
+
+
+@dataclass(slots=True, eq=False)
+class RemoteHost:
+    """A host, seen from the controller."""
+
+    actor: Any
+    facts: HostFacts
+    rank: int
+    turn: int = 0
+    "number of its next call"
+    beat: Beat = Beat(call=None, collective=None, progress=0)
+    last_beat: float = field(default_factory=time.monotonic)
+    ended: str | None = None
+    "why it ended"
+
+    @property
+    def name(self) -> str:
+        return f"rank {self.rank} (`{self.facts.name}`, process {self.facts.pid})"
+
+    @property
+    def activity(self) -> str:
+        """The call that it is in."""
+        inside = f" in `{self.beat.collective}`" if self.beat.collective else ""
+        return f"in `{self.beat.call}`{inside}" if self.beat.call else "idle"
+
+
+@dataclass(slots=True, eq=False)
+class _Round:
+    """One call on all hosts. Its futures finish together, so that a failure is judged with what all ranks say."""
+
+    futures: dict[int, PendingCall[Any]] = field(default_factory=dict)
+    "by rank"
+    replies: dict[int, Reply] = field(default_factory=dict)
+    on_progress: Callable[[int], Any] | None = None
+    failed_at: float | None = None
+    "when the first rank failed"
+
+
+class Hosts:
+    """The hosts of one pool: a process per device, joined in one process group."""
+
+    def __init__(self, request: HostsRequest, plan: PoolPlan | None) -> None:
+        """Start the processes. Raises HardwareError if the cluster does not have them."""
+        ray = connect(request.address)
+        self._ray = ray
+        self._lock = threading.RLock()
+        self._rounds: dict[int, _Round] = {}
+        self._failure: WorkerError | None = None
+        self._closed = threading.Event()
+        self._told: set[str] = set()
+        self._is_alone = False
+        self._group, actors = _place(ray, request, plan)
+        self.hosts = _ranked(ray, actors)
+        self._join(request, plan)
+        self._watch = threading.Thread(target=self._watch_hosts, name="heartbeats", daemon=True)
+        self._watch.start()
+
+    @property
+    def alive(self) -> list[RemoteHost]:
+        return [host for host in self.hosts if host.ended is None]
+
+    def start(self, key: str, make_worker: Callable[[Place], Worker]) -> list[RemoteWorker]:
+        """Make the worker of a group on every host. Raises what `make_worker` raises."""
+        workers = [RemoteWorker(self, host, key) for host in self.hosts]
+        calls = [self.submit(host, "start", (key, make_worker)) for host in self.hosts]
+        for call in calls:
+            call.result()
+        return workers
+
+    def submit(
+        self, host: RemoteHost, method: str, arguments: tuple[Any, ...], on_progress: Callable[[int], Any] | None = None
+    ) -> PendingCall[Any]:
+        """Start a call in the turn of the host; every host gets the same calls in the same order."""
+        future: PendingCall[Any] = PendingCall(self.interrupt)
+        with self._lock:
+            if host.ended is not None:
+                raise self._failure or WorkerError(f"{host.name} has ended: {host.ended}")
+            turn, host.turn = host.turn, host.turn + 1
+            round_ = self._rounds.setdefault(turn, _Round())
+            round_.futures[host.rank] = future
+            round_.on_progress = on_progress or round_.on_progress
+            reference = getattr(host.actor, method).remote(*arguments, turn=turn)
+        reference.future().add_done_callback(lambda done: self._replied(turn, host, done))
+        return future
+
+    def submit_now(self, host: RemoteHost, arguments: tuple[Any, ...]) -> PendingCall[Any]:
+        """Start an urgent call, which does not wait for its turn."""
+        future: PendingCall[Any] = PendingCall(self.interrupt)
+
+        def finish(done: Any) -> None:
+            try:
+                reply = done.result()
+                future.set_exception(reply.error) if reply.error else future.set_result(reply.result)
+            except Exception as error:
+                future.set_exception(WorkerError(f"{host.name} has ended: {error}"))
+
+        host.actor.call_now.remote(*arguments).future().add_done_callback(finish)
+        return future
+
+    def interrupt(self) -> None:
+        """End running rollouts early, and wait until the hosts are idle."""
+        with self._lock:
+            pending = [future for round_ in self._rounds.values() for future in round_.futures.values()]
+        for host in self.alive:
+            host.actor.interrupt.remote()
+        wait(pending)
+
+    def drop(self, key: str) -> None:
+        """Free the workers of a group."""
+        for host in self.alive:
+            host.actor.drop.remote(key)
+
+    def take_peak(self) -> Peak:
+        """The largest peak of all hosts since the last call."""
+        peaks = self._ray.get([host.actor.take_peak.remote() for host in self.alive], timeout=SILENCE_SECONDS)
+        return Peak(max(peak.allocated for peak in peaks), max(peak.reserved for peak in peaks))
+
+    def close(self) -> None:
+        """End all processes."""
+        self._closed.set()
+        with self._lock:
+            for host in self.alive:
+                self._end(host, "the pool was closed")
+        if self._group is not None:
+            with suppress(Exception):
+                self._ray.util.remove_placement_group(self._group)
+
+    def _join(self, request: HostsRequest, plan: PoolPlan | None) -> None:
+        first = self.hosts[0]
+        port = self._ray.get(first.actor.free_port.remote(), timeout=START_SECONDS)
+        joins = [
+            host.actor.join.remote(
+                Membership(
+                    rank=host.rank,
+                    size=len(self.hosts),
+                    address=f"{first.facts.node}:{port}" if request.num_nodes > 1 else f"127.0.0.1:{port}",
+                    plan=plan,
+                )
+            )
+            for host in self.hosts
+        ]
+        for reply in self._ray.get(joins, timeout=START_SECONDS):
+            if reply.error is not None:
+                raise reply.error
+
+    def _replied(self, turn: int, host: RemoteHost, done: Any) -> None:
+        try:
+            reply = done.result()
+        except Exception as error:
+            self._died(host, error)
+            return
+        with self._lock:
+            self._tell(host, reply)
+            round_ = self._rounds[turn]
+            round_.replies[host.rank] = reply
+            self._settle(turn, round_)
+
+    def _settle(self, turn: int, round_: _Round) -> None:
+        """Finish the futures of a round when every host has replied or ended."""
+        errors = {rank: reply.error for rank, reply in round_.replies.items() if reply.error is not None}
+        if errors and round_.failed_at is None:
+            round_.failed_at = time.monotonic()
+        missing = [host for host in self.alive if host.rank not in round_.replies]
+        if missing or len(round_.futures) < len(round_.replies):
+            return
+        del self._rounds[turn]
+        cause = self._cause(round_)
+        for rank, future in round_.futures.items():
+            if cause is not None:
+                future.set_exception(cause)
+            else:
+                future.set_result(round_.replies[rank].result)
+
+    def _cause(self, round_: _Round) -> BaseException | None:
+        """The first error that is not the echo of another; None if all hosts have replied without one."""
+        if self._failure is not None:
+            return self._failure
+        failed = {rank: reply for rank, reply in round_.replies.items() if reply.error is not None}
+        if not failed:
+            return None
+        rank, reply = next(((r, reply) for r, reply in failed.items() if not _is_echo(reply.error)), next(iter(failed.items())))
+        error = reply.error
+        assert error is not None
+        if not isinstance(error, RLCompatError):
+            error.add_note(f"in {self.hosts[rank].name}:\n{reply.trace}")
+        return error
+
+    def _died(self, host: RemoteHost, error: Exception) -> None:
+        """The process of a host has ended by itself."""
+        with self._lock:
+            if host.ended is None:
+                self._fail(host, f"{host.name} ended {host.activity}: {_reason(error)}")
+
+    def _fail(self, host: RemoteHost, fact: str) -> None:
+        """A host has ended or must end: record the first cause."""
+        if self._failure is None:
+            waiting = [f"{other.name} was {other.activity}" for other in self.alive if other is not host]
+            lines = "".join(f"\n  {line}" for line in self._log_tail(host))
+            self._failure = WorkerError(
+                "; ".join([fact, *waiting[:3]]) + (f"\nits last lines:{lines}" if lines else ""),
+                hint="the same command continues from the newest checkpoint",
+            )
+        for round_ in self._rounds.values():
+            round_.failed_at = round_.failed_at or time.monotonic()
+        self._end(host, fact)
+
+    def _end(self, host: RemoteHost, why: str) -> None:
+        """Kill the process of a host, also one that is stopped."""
+        host.ended = host.ended or why
+        _kill(self._ray, host)
+
+    def _watch_hosts(self) -> None:
+        beats: dict[int, Any] = {}
+        while not self._closed.wait(BEAT_SECONDS):
+            for host in self.alive:
+                reference = beats.pop(host.rank, None) or host.actor.beat.remote()
+                try:
+                    ready, _ = self._ray.wait([reference], timeout=0.2)
+                    if ready:
+                        host.beat, host.last_beat = self._ray.get(ready[0]), time.monotonic()
+                    else:
+                        beats[host.rank] = reference
+                except Exception as error:
+                    self._died(host, error)
+            self._judge()
+
+    def _judge(self) -> None:
+        """Report progress; end hosts that stand still, and those that keep others waiting after a failure."""
+        with self._lock:
+            now = time.monotonic()
+            for host in self.alive:
+                if now - host.last_beat > SILENCE_SECONDS:
+                    self._fail(host, f"{host.name} has not answered for {now - host.last_beat:.0f} s, {host.activity}")
+            for turn, round_ in list(self._rounds.items()):
+                if round_.on_progress is not None and not round_.replies:
+                    round_.on_progress(sum(host.beat.progress for host in self.alive))
+                if round_.failed_at is not None:
+                    self._end_late(round_, now - round_.failed_at)
+                self._settle(turn, round_)
+            if len(self.alive) < len(self.hosts) and not self._rounds and not self._is_alone:
+                self._go_on_alone()
+
+    def _end_late(self, round_: _Round, seconds: float) -> None:
+        """End the ranks that failed, which releases those that wait for them in a collective; then those that stay."""
+        missing = [host for host in self.alive if host.rank not in round_.replies]
+        failed = [host for host in self.alive if host.rank in round_.replies and round_.replies[host.rank].error]
+        if missing and seconds > GRACE_SECONDS:
+            for host in failed:
+                self._end(host, "it failed")
+        if missing and seconds > RETURN_SECONDS:
+            for host in missing:
+                self._end(host, "it did not return after another rank had failed")
+
+    def _go_on_alone(self) -> None:
+        """Keep one host, which saves what it holds."""
+        self._is_alone = True
+        for host in self.alive[1:]:
+            self._end(host, "another rank ended")
+        for host in self.alive:
+            host.actor.leave_group.remote()
+
+    def _tell(self, host: RemoteHost, reply: Reply) -> None:
+        """Repeat the warnings of a host, each once for all hosts."""
+        for line in reply.warnings:
+            if line not in self._told:
+                self._told.add(line)
+                warnings.warn(f"{host.name}: {line}", RuntimeWarning, stacklevel=2)
+
+    def _log_tail(self, host: RemoteHost) -> Sequence[str]:
+        """The last lines that the process wrote, if this machine has its log."""
+        try:
+            with Path(host.facts.log).open(errors="replace") as file:
+                return [line.rstrip() for line in deque(file, maxlen=LOG_LINES)]
+        except OSError:
+            return ()
+
+
+class RemoteWorker:
+    """A worker in a host."""
+
+    def __init__(self, hosts: Hosts, host: RemoteHost, key: str) -> None:
+        self._hosts, self._host, self._key = hosts, host, key
+
+    @property
+    def is_alive(self) -> bool:
+        return self._host.ended is None
+
+    def call(self, name: str, arguments: dict[str, Any], *, urgent: bool) -> PendingCall[Any]:
+        """Start a method after the calls before it, or beside them if it is urgent."""
+        if urgent:
+            return self._hosts.submit_now(self._host, (self._key, name, arguments))
+        on_progress = arguments.get("on_progress")
+        if on_progress is not None:  # stays here: the heartbeat brings the numbers
+            arguments = arguments | {"on_progress": None}
+        return self._hosts.submit(self._host, "call", (self._key, name, arguments), on_progress)
+
+
+def connect(address: str | None) -> Any:
+    """Ray, connected to the cluster at `address`, or to one on this machine that ends with this process.
+
+    Raises HardwareError if the address does not answer or Ray is not installed.
+    """
+    try:
+        import ray
+    except ImportError as error:
+        raise HardwareError(
+            "several devices need the package `ray`, which is not installed",
+            hint="pip install 'rl_compat[cluster]'",
+        ) from error
+    if ray.is_initialized():
+        return ray
+    os.environ.update({name: os.environ.get(name, value) for name, value in RAY_ENVIRONMENT.items()})
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "error", "namespace": "rl_compat"}
+    try:
+        if address is None:
+            ray.init("local", num_cpus=1, num_gpus=0, include_dashboard=False, **quiet)
+        else:
+            ray.init(address, **quiet)
+    except (ConnectionError, ValueError) as error:
+        raise HardwareError(
+            f"the Ray cluster at `{address}` does not answer: {error}",
+            hint="start it with `ray start --head`, or leave `plan.address` empty to use this machine",
+        ) from error
+    return ray
+
+
+class _RayHost(Host):
+    """A host that knows its node and GPU from Ray."""
+
+    def where(self, device: int | None) -> HostFacts:
+        """`device` is the index of the process where Ray does not choose the GPU."""
+        import ray
+
+        chosen = [int(index) for index in ray.get_gpu_ids()]
+        return self.facts(node=ray.util.get_node_ip_address(), device=chosen[0] if device is None else device)
+
+
+def _place(ray: Any, request: HostsRequest, plan: PoolPlan | None) -> tuple[Any, list[tuple[Any, int | None]]]:
+    """The placement group, if the pool is on a cluster, and the actors with the index that they do not get from Ray."""
+    count = request.per_node * request.num_nodes
+    threads = (plan.num_threads if plan is not None else None) or max(1, (os.cpu_count() or 1) // request.per_node)
+    environment = {"OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false"}
+    if request.num_nodes == 1:
+        environment["GLOO_SOCKET_IFNAME"] = "lo"  # the host name may resolve to an address that gloo cannot reach
+    host = ray.remote(_RayHost)
+    if request.address is None:
+        actors = []
+        for index in range(count):
+            visible = {"CUDA_VISIBLE_DEVICES": str(request.gpus[index]) if request.gpus else ""}
+            options = {"runtime_env": {"env_vars": environment | visible}, "max_concurrency": 64, "num_cpus": 0}
+            actors.append((host.options(**options).remote(), index))
+        return None, actors
+    bundle = {"CPU": 1.0} | ({"GPU": 1.0} if request.on_gpu else {})
+    _check_resources(ray, request, bundle)
+    group = ray.util.placement_group([bundle] * count, strategy="PACK")
+    try:
+        ray.get(group.ready(), timeout=START_SECONDS)
+    except ray.exceptions.GetTimeoutError as error:
+        ray.util.remove_placement_group(group)
+        raise HardwareError(
+            f"the cluster has not given {count} devices within {START_SECONDS:.0f} s: other programs hold them",
+            hint="`ray status` shows who uses the cluster",
+        ) from error
+    strategy = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy
+    actors = [
+        (
+            host.options(
+                num_cpus=1,
+                num_gpus=1 if request.on_gpu else 0,
+                max_concurrency=64,
+                runtime_env={"env_vars": environment},
+                scheduling_strategy=strategy(group, placement_group_bundle_index=index),
+            ).remote(),
+            None if request.on_gpu else index,
+        )
+        for index in range(count)
+    ]
+    return group, actors
+
+
+def _check_resources(ray: Any, request: HostsRequest, bundle: dict[str, float]) -> None:
+    """Raise HardwareError if no moment can come at which the cluster has these devices: Ray would wait for ever."""
+    nodes = [node for node in ray.nodes() if node["Alive"]]
+    for resource in bundle:
+        able = [node for node in nodes if node["Resources"].get(resource, 0) >= request.per_node]
+        if len(able) < request.num_nodes:
+            held = ", ".join(f"{node['NodeManagerAddress']}: {node['Resources'].get(resource, 0):g}" for node in nodes)
+            raise HardwareError(
+                f"the pool needs {request.num_nodes} nodes with {request.per_node} {resource}s each, "
+                f"and the cluster has {held}",
+                hint="use a smaller `plan.num_devices` or `plan.num_nodes`, or add nodes with `ray start --address`",
+            )
+
+
+def _ranked(ray: Any, actors: Sequence[tuple[Any, int | None]]) -> list[RemoteHost]:
+    """The hosts, numbered by node and device."""
+    facts = ray.get([actor.where.remote(device) for actor, device in actors], timeout=START_SECONDS)
+    found = sorted(zip((actor for actor, _ in actors), facts, strict=True), key=lambda pair: _order(pair[1]))
+    return [RemoteHost(actor=actor, facts=where, rank=rank) for rank, (actor, where) in enumerate(found)]
+
+
+def _order(facts: HostFacts) -> tuple[tuple[int, ...], int]:
+    return tuple(int(part) for part in facts.node.split(".")), facts.device
+
+
+def _kill(ray: Any, host: RemoteHost) -> None:
+    """Kill a process by its actor and, since a stopped process does not answer, by its number."""
+    with suppress(Exception):
+        ray.kill(host.actor)
+    if host.facts.node == ray.util.get_node_ip_address():
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(host.facts.pid, signal.SIGKILL)
+
+
+def _is_echo(error: BaseException | None) -> bool:
+    """Whether an error says no more than that another rank is gone."""
+    return any(sign in str(error).lower() for sign in ECHOES)
+
+
+def _reason(error: Exception) -> str:
+    text = str(error)
+    code = re.search(r"exit code (-?\d+)", text)
+    if code:
+        return f"with exit code {code.group(1)}"
+    if "memory" in text.lower() and "oom" in text.lower():
+        return "because the memory of its node was full: Ray killed it"
+    return "without a word, as by signal 9: the system kills so when memory is full (`dmesg` tells)"
