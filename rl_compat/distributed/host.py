@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn, cast
 
 import torch
 import torch.distributed as dist
@@ -84,6 +84,7 @@ class Host:
 
     def __init__(self) -> None:
         faulthandler.enable()
+        os._exit = _telling_exit
         self._workers: dict[str, LocalWorker[Any]] = {}
         self._objects: dict[str, Any] = {}
         self._process = ExitStack()
@@ -102,7 +103,7 @@ class Host:
             device=device,
             name=socket.gethostname(),
             pid=os.getpid(),
-            log=os.readlink(log) if log.is_symlink() else "",
+            log=str(log.readlink()) if log.is_symlink() else "",
         )
 
     def free_port(self) -> int:
@@ -140,22 +141,21 @@ class Host:
 
         return self._in_turn(turn, "start of a worker", make)
 
-    def call(self, key: str, name: str, arguments: dict[str, Any], *, turn: int) -> Reply:
+    def call(self, key: str, method: str, arguments: dict[str, Any], *, turn: int) -> Reply:
         """Call a method of the worker of a group."""
-        worker = self._objects.get(key)
 
         def call() -> Any:
             if "on_progress" in arguments:
                 arguments["on_progress"] = self._report
             if isinstance(arguments.get("seed"), int):  # what a call draws depends on its seed and rank alone
                 torch.manual_seed(seeds.derive(arguments["seed"], "rank", self._ranks.rank))
-            return self._workers[key].call(name, arguments, urgent=False).result()
+            return self._workers[key].call(method, arguments, urgent=False).result()
 
-        return self._in_turn(turn, f"{type(worker).__name__}.{name}", call)
+        return self._in_turn(turn, method, call)
 
-    def call_now(self, key: str, name: str, arguments: dict[str, Any]) -> Reply:
+    def call_now(self, key: str, method: str, arguments: dict[str, Any]) -> Reply:
         """Call an urgent method beside the running call."""
-        return self._replied(lambda: self._workers[key].call(name, arguments, urgent=True).result())
+        return self._replied(lambda: self._workers[key].call(method, arguments, urgent=True).result())
 
     def interrupt(self) -> None:
         """End a running rollout early. Other calls run to their end, since ranks wait for each other in them."""
@@ -168,10 +168,9 @@ class Host:
         self._workers.pop(key, None)
         self._objects.pop(key, None)
 
-    def leave_group(self) -> None:
+    def leave_group(self, *, turn: int) -> Reply:
         """Go on alone after other ranks have ended."""
-        if isinstance(self._ranks, ProcessGroupRanks):
-            self._ranks.leave()
+        return self._in_turn(turn, "leaving the group", lambda: cast(ProcessGroupRanks, self._ranks).leave())
 
     def beat(self) -> Beat:
         waiting = self._ranks.waiting if isinstance(self._ranks, ProcessGroupRanks) else None
@@ -202,6 +201,15 @@ class Host:
         except BaseException as error:
             return Reply(error=_portable(error), trace=traceback.format_exc(), warnings=self._log.take())
         return Reply(result=result, warnings=self._log.take())
+
+
+_exit = os._exit
+
+
+def _telling_exit(status: int) -> NoReturn:
+    """End the process, and leave the exit code in its log: nobody else learns it."""
+    os.write(2, f"exit code {status}\n".encode())
+    _exit(status)
 
 
 def _portable(error: BaseException) -> BaseException:

@@ -128,13 +128,13 @@ class LocalWorker(Generic[Worker]):
         self._thread = thread
         self._worker = thread.submit(make_worker).result()
 
-    def call(self, name: str, arguments: dict[str, Any], *, urgent: bool) -> PendingCall[Any]:
+    def call(self, method: str, arguments: dict[str, Any], *, urgent: bool) -> PendingCall[Any]:
         """Call a method after the calls before it, or at once in the thread of the caller."""
-        method = getattr(self._worker, name)
+        bound = getattr(self._worker, method.rpartition(".")[2])
         if not urgent:
-            return self._thread.submit(lambda: method(**arguments))
+            return self._thread.submit(lambda: bound(**arguments))
         future: PendingCall[Any] = PendingCall(abort_running_calls)
-        _execute(lambda: method(**arguments), future)
+        _execute(lambda: bound(**arguments), future)
         return future
 
 

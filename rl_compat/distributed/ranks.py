@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -115,5 +114,5 @@ class Place:
     """Where a worker is made: its rank in its group, and the workers of other groups in the same process."""
 
     ranks: Ranks = field(default_factory=Solo)
-    workers: Mapping[str, Any] = MappingProxyType({})
+    workers: Mapping[str, Any] = field(default_factory=dict)
     "by the key of their group"

@@ -44,6 +44,9 @@ ECHOES = ("connection closed by peer", "connection reset by peer", "broken pipe"
 "in the errors of ranks that lost the connection to another"
 
 
+IDLE = Beat(call=None, collective=None, progress=0)
+
+
 @dataclass(slots=True, eq=False)
 class RemoteHost:
     """A host, seen from the controller."""
@@ -53,7 +56,7 @@ class RemoteHost:
     rank: int
     turn: int = 0
     "number of its next call"
-    beat: Beat = Beat(call=None, collective=None, progress=0)
+    beat: Beat = IDLE
     last_beat: float = field(default_factory=time.monotonic)
     ended: str | None = None
     "why it ended"
@@ -61,12 +64,6 @@ class RemoteHost:
     @property
     def name(self) -> str:
         return f"rank {self.rank} (`{self.facts.name}`, process {self.facts.pid})"
-
-    @property
-    def activity(self) -> str:
-        """The call that it is in."""
-        inside = f" in `{self.beat.collective}`" if self.beat.collective else ""
-        return f"in `{self.beat.call}`{inside}" if self.beat.call else "idle"
 
 
 @dataclass(slots=True, eq=False)
@@ -76,6 +73,10 @@ class _Round:
     futures: dict[int, PendingCall[Any]] = field(default_factory=dict)
     "by rank"
     replies: dict[int, Reply] = field(default_factory=dict)
+    what: str = ""
+    "the call, such as `PolicyWorker.update`"
+    is_broken: bool = False
+    "a host ended while the call ran"
     on_progress: Callable[[int], Any] | None = None
     failed_at: float | None = None
     "when the first rank failed"
@@ -93,6 +94,7 @@ class Hosts:
         self._failure: WorkerError | None = None
         self._closed = threading.Event()
         self._told: set[str] = set()
+        self._doomed: list[RemoteHost] = []
         self._is_alone = False
         self._group, actors = _place(ray, request, plan)
         self.hosts = _ranked(ray, actors)
@@ -106,22 +108,33 @@ class Hosts:
 
     def start(self, key: str, make_worker: Callable[[Place], Worker]) -> list[RemoteWorker]:
         """Make the worker of a group on every host. Raises what `make_worker` raises."""
-        workers = [RemoteWorker(self, host, key) for host in self.hosts]
-        calls = [self.submit(host, "start", (key, make_worker)) for host in self.hosts]
+        calls = [self.submit(host, "start", key, make_worker, what="start of a worker") for host in self.usable]
         for call in calls:
             call.result()
-        return workers
+        return [RemoteWorker(self, host, key) for host in self.hosts]
+
+    @property
+    def usable(self) -> list[RemoteHost]:
+        """All hosts, or after the end of one the first that is left."""
+        return self.hosts if len(self.alive) == len(self.hosts) else self.alive[:1]
 
     def submit(
-        self, host: RemoteHost, method: str, arguments: tuple[Any, ...], on_progress: Callable[[int], Any] | None = None
+        self,
+        host: RemoteHost,
+        method: str,
+        *arguments: Any,
+        what: str,
+        on_progress: Callable[[int], Any] | None = None,
     ) -> PendingCall[Any]:
-        """Start a call in the turn of the host; every host gets the same calls in the same order."""
+        """Start a call in the turn of the host; every usable host gets the same calls in the same order."""
         future: PendingCall[Any] = PendingCall(self.interrupt)
         with self._lock:
-            if host.ended is not None:
+            if host not in self.usable:
                 raise self._failure or WorkerError(f"{host.name} has ended: {host.ended}")
+            if len(self.usable) < len(self.hosts):
+                self._go_on_alone()
             turn, host.turn = host.turn, host.turn + 1
-            round_ = self._rounds.setdefault(turn, _Round())
+            round_ = self._rounds.setdefault(turn, _Round(what=what))
             round_.futures[host.rank] = future
             round_.on_progress = on_progress or round_.on_progress
             reference = getattr(host.actor, method).remote(*arguments, turn=turn)
@@ -164,8 +177,9 @@ class Hosts:
         """End all processes."""
         self._closed.set()
         with self._lock:
-            for host in self.alive:
-                self._end(host, "the pool was closed")
+            for host in [*self.alive, *self._doomed]:
+                host.ended = host.ended or "the pool was closed"
+                _kill(self._ray, host)
         if self._group is not None:
             with suppress(Exception):
                 self._ray.util.remove_placement_group(self._group)
@@ -218,45 +232,48 @@ class Hosts:
 
     def _cause(self, round_: _Round) -> BaseException | None:
         """The first error that is not the echo of another; None if all hosts have replied without one."""
-        if self._failure is not None:
+        if round_.is_broken:
             return self._failure
         failed = {rank: reply for rank, reply in round_.replies.items() if reply.error is not None}
         if not failed:
             return None
-        rank, reply = next(((r, reply) for r, reply in failed.items() if not _is_echo(reply.error)), next(iter(failed.items())))
-        error = reply.error
+        rank = next((rank for rank, reply in failed.items() if not _is_echo(reply.error)), next(iter(failed)))
+        error = failed[rank].error
         assert error is not None
         if not isinstance(error, RLCompatError):
-            error.add_note(f"in {self.hosts[rank].name}:\n{reply.trace}")
+            error.add_note(f"in {self.hosts[rank].name}:\n{failed[rank].trace}")
         return error
 
     def _died(self, host: RemoteHost, error: Exception) -> None:
         """The process of a host has ended by itself."""
         with self._lock:
             if host.ended is None:
-                self._fail(host, f"{host.name} ended {host.activity}: {_reason(error)}")
+                self._fail(host, f"{host.name} ended {self._activity(host)}: {_reason(error, self._log_tail(host))}")
 
     def _fail(self, host: RemoteHost, fact: str) -> None:
         """A host has ended or must end: record the first cause."""
         if self._failure is None:
-            waiting = [f"{other.name} was {other.activity}" for other in self.alive if other is not host]
+            waiting = [f"{other.name} was {self._activity(other)}" for other in self.alive if other is not host]
             lines = "".join(f"\n  {line}" for line in self._log_tail(host))
             self._failure = WorkerError(
                 "; ".join([fact, *waiting[:3]]) + (f"\nits last lines:{lines}" if lines else ""),
                 hint="the same command continues from the newest checkpoint",
             )
         for round_ in self._rounds.values():
+            round_.is_broken = True
             round_.failed_at = round_.failed_at or time.monotonic()
         self._end(host, fact)
 
     def _end(self, host: RemoteHost, why: str) -> None:
-        """Kill the process of a host, also one that is stopped."""
+        """Let the watching thread kill the process of a host: a thread that receives a reply must not call Ray."""
         host.ended = host.ended or why
-        _kill(self._ray, host)
+        self._doomed.append(host)
 
     def _watch_hosts(self) -> None:
         beats: dict[int, Any] = {}
         while not self._closed.wait(BEAT_SECONDS):
+            while self._doomed:
+                _kill(self._ray, self._doomed.pop())
             for host in self.alive:
                 reference = beats.pop(host.rank, None) or host.actor.beat.remote()
                 try:
@@ -275,15 +292,14 @@ class Hosts:
             now = time.monotonic()
             for host in self.alive:
                 if now - host.last_beat > SILENCE_SECONDS:
-                    self._fail(host, f"{host.name} has not answered for {now - host.last_beat:.0f} s, {host.activity}")
+                    silent = f"{now - host.last_beat:.0f} s"
+                    self._fail(host, f"{host.name} has not answered for {silent}, {self._activity(host)}")
             for turn, round_ in list(self._rounds.items()):
                 if round_.on_progress is not None and not round_.replies:
                     round_.on_progress(sum(host.beat.progress for host in self.alive))
                 if round_.failed_at is not None:
                     self._end_late(round_, now - round_.failed_at)
                 self._settle(turn, round_)
-            if len(self.alive) < len(self.hosts) and not self._rounds and not self._is_alone:
-                self._go_on_alone()
 
     def _end_late(self, round_: _Round, seconds: float) -> None:
         """End the ranks that failed, which releases those that wait for them in a collective; then those that stay."""
@@ -298,11 +314,17 @@ class Hosts:
 
     def _go_on_alone(self) -> None:
         """Keep one host, which saves what it holds."""
-        self._is_alone = True
-        for host in self.alive[1:]:
-            self._end(host, "another rank ended")
-        for host in self.alive:
-            host.actor.leave_group.remote()
+        if not self._is_alone:
+            self._is_alone = True
+            for host in self.alive[1:]:
+                self._end(host, "another rank ended")
+            self.submit(self.alive[0], "leave_group", what="leaving the group")
+
+    def _activity(self, host: RemoteHost) -> str:
+        """The call that a host is in."""
+        inside = f" in `{host.beat.collective}`" if host.beat.collective else ""
+        running = [turn for turn, round_ in self._rounds.items() if host.rank not in round_.replies]
+        return f"in `{self._rounds[min(running)].what}`{inside}" if running else "idle"
 
     def _tell(self, host: RemoteHost, reply: Reply) -> None:
         """Repeat the warnings of a host, each once for all hosts."""
@@ -315,7 +337,8 @@ class Hosts:
         """The last lines that the process wrote, if this machine has its log."""
         try:
             with Path(host.facts.log).open(errors="replace") as file:
-                return [line.rstrip() for line in deque(file, maxlen=LOG_LINES)]
+                lines = (line.rstrip() for line in file if not line.startswith(":"))  # Ray marks its own so
+                return list(deque(lines, maxlen=LOG_LINES))
         except OSError:
             return ()
 
@@ -328,16 +351,17 @@ class RemoteWorker:
 
     @property
     def is_alive(self) -> bool:
-        return self._host.ended is None
+        return self._host in self._hosts.usable
 
-    def call(self, name: str, arguments: dict[str, Any], *, urgent: bool) -> PendingCall[Any]:
+    def call(self, method: str, arguments: dict[str, Any], *, urgent: bool) -> PendingCall[Any]:
         """Start a method after the calls before it, or beside them if it is urgent."""
         if urgent:
-            return self._hosts.submit_now(self._host, (self._key, name, arguments))
+            return self._hosts.submit_now(self._host, (self._key, method, arguments))
         on_progress = arguments.get("on_progress")
         if on_progress is not None:  # stays here: the heartbeat brings the numbers
             arguments = arguments | {"on_progress": None}
-        return self._hosts.submit(self._host, "call", (self._key, name, arguments), on_progress)
+        call = (self._host, "call", self._key, method, arguments)
+        return self._hosts.submit(*call, what=method, on_progress=on_progress)
 
 
 def connect(address: str | None) -> Any:
@@ -356,6 +380,7 @@ def connect(address: str | None) -> Any:
         return ray
     os.environ.update({name: os.environ.get(name, value) for name, value in RAY_ENVIRONMENT.items()})
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "error", "namespace": "rl_compat"}
+    handler = signal.getsignal(signal.SIGTERM)  # Ray replaces it
     try:
         if address is None:
             ray.init("local", num_cpus=1, num_gpus=0, include_dashboard=False, **quiet)
@@ -366,6 +391,8 @@ def connect(address: str | None) -> Any:
             f"the Ray cluster at `{address}` does not answer: {error}",
             hint="start it with `ray start --head`, or leave `plan.address` empty to use this machine",
         ) from error
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, handler)
     return ray
 
 
@@ -389,7 +416,7 @@ def _place(ray: Any, request: HostsRequest, plan: PoolPlan | None) -> tuple[Any,
         environment["GLOO_SOCKET_IFNAME"] = "lo"  # the host name may resolve to an address that gloo cannot reach
     host = ray.remote(_RayHost)
     if request.address is None:
-        actors = []
+        actors: list[tuple[Any, int | None]] = []
         for index in range(count):
             visible = {"CUDA_VISIBLE_DEVICES": str(request.gpus[index]) if request.gpus else ""}
             options = {"runtime_env": {"env_vars": environment | visible}, "max_concurrency": 64, "num_cpus": 0}
@@ -407,20 +434,17 @@ def _place(ray: Any, request: HostsRequest, plan: PoolPlan | None) -> tuple[Any,
             hint="`ray status` shows who uses the cluster",
         ) from error
     strategy = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy
-    actors = [
-        (
-            host.options(
-                num_cpus=1,
-                num_gpus=1 if request.on_gpu else 0,
-                max_concurrency=64,
-                runtime_env={"env_vars": environment},
-                scheduling_strategy=strategy(group, placement_group_bundle_index=index),
-            ).remote(),
-            None if request.on_gpu else index,
-        )
+    placed = [
+        host.options(
+            num_cpus=1,
+            num_gpus=1 if request.on_gpu else 0,
+            max_concurrency=64,
+            runtime_env={"env_vars": environment},
+            scheduling_strategy=strategy(group, placement_group_bundle_index=index),
+        ).remote()
         for index in range(count)
     ]
-    return group, actors
+    return group, [(actor, None if request.on_gpu else index) for index, actor in enumerate(placed)]
 
 
 def _check_resources(ray: Any, request: HostsRequest, bundle: dict[str, float]) -> None:
@@ -462,11 +486,11 @@ def _is_echo(error: BaseException | None) -> bool:
     return any(sign in str(error).lower() for sign in ECHOES)
 
 
-def _reason(error: Exception) -> str:
-    text = str(error)
-    code = re.search(r"exit code (-?\d+)", text)
-    if code:
-        return f"with exit code {code.group(1)}"
-    if "memory" in text.lower() and "oom" in text.lower():
-        return "because the memory of its node was full: Ray killed it"
-    return "without a word, as by signal 9: the system kills so when memory is full (`dmesg` tells)"
+def _reason(error: Exception, log: Sequence[str]) -> str:
+    """Why a process ended, from what Ray and the process itself say."""
+    told = re.search(r"exit code (-?\d+)", " ".join([*log[-3:], str(error)]))
+    if told:
+        return f"exit code {told.group(1)}"
+    if "running low on memory" in str(error):
+        return "Ray killed it, since the memory of its node was nearly full"
+    return "killed by a signal; the system does so when memory is full, see `dmesg`"

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Self
 
-import torch
-
-from rl_compat.planning.types import PoolPlan
+from rl_compat.distributed.local import Peak
 from rl_compat.trainer.reporter import Reporter, Timer
 from rl_compat.units import GIB
+from rl_compat.workers.setup import Setup
 
 PLANNED_PHASE = {
     "testing": "evaluation",
@@ -31,36 +29,29 @@ PLANNED_PHASE = {
 "timer phase to plan phase"
 
 
-Gauge = Callable[[], Peak]
-"returns the peak of a device since the last call"
+Gauge = Callable[[], Peak | None]
+"returns the peak of the devices since the last call; None on a CPU"
 
 
 class PhaseMemory:
-    """The largest peak of each phase since the last `take_metrics`; nothing without a gauge (on the CPU)."""
+    """The largest peak of each phase since the last `take_metrics`; nothing on the CPU."""
 
-    def __init__(self, gauge: Gauge | None, *, planned: Mapping[str, int]) -> None:
+    def __init__(self, gauge: Gauge, *, planned: Mapping[str, int]) -> None:
         """`planned` maps plan phases to bytes."""
         self._gauge = gauge
         self._planned = planned
         self._peaks: dict[str, Peak] = {}
 
-    @classmethod
-    def of_pool(cls, pool: PoolPlan) -> Self:
-        gauge = None if pool.device == "cpu" else partial(cuda_peak, pool.device)
-        return cls(gauge, planned={budget.phase: budget.total_bytes for budget in pool.budgets})
-
     @contextmanager
     def __call__(self, phase: str) -> Iterator[None]:
         """Measure the block as `phase`, even if it raises."""
-        if self._gauge is None:
-            yield
-            return
         self._gauge()
         try:
             yield
         finally:
             peak = self._gauge()
-            self._peaks[phase] = peak.largest(self._peaks.get(phase, peak))
+            if peak is not None:
+                self._peaks[phase] = peak.largest(self._peaks.get(phase, peak))
 
     def take_metrics(self) -> dict[str, float]:
         """GiB by phase since the last call: allocated, reserved and planned."""
@@ -89,8 +80,11 @@ class Phases:
     "of the step"
 
     @classmethod
-    def of_pool(cls, pool: PoolPlan, reporter: Reporter) -> Self:
-        return cls(reporter=reporter, timer=Timer(reporter), memory=PhaseMemory.of_pool(pool))
+    def of_setup(cls, setup: Setup, reporter: Reporter) -> Self:
+        """The memory is that of the actor's pool."""
+        planned = {budget.phase: budget.total_bytes for budget in setup.plan.pool_of("actor").budgets}
+        memory = PhaseMemory(setup.pool_of("actor").take_peak, planned=planned)
+        return cls(reporter=reporter, timer=Timer(reporter), memory=memory)
 
     @contextmanager
     def __call__(self, name: str, *, items: int = 0) -> Iterator[Callable[[int], None]]:

@@ -62,7 +62,7 @@ class Run:
         self.reporter = reporter
         self.resumed = resumed
         self.callbacks = callbacks
-        self.phases = Phases.of_pool(self.prepared.setup.plan.pool_of("actor"), reporter)
+        self.phases = Phases.of_setup(self.prepared.setup, reporter)
         self.signals = StopSignals(reporter.say)
         self.started = time.monotonic()
         self.elapsed_before = 0.0

@@ -8,7 +8,6 @@ from typing import Any
 
 from rl_compat.algorithms.table import is_offline
 from rl_compat.config.types import RunConfig
-from rl_compat.emulation.device import emulate
 from rl_compat.hardware.types import Hardware
 from rl_compat.trainer.callbacks import Callback
 from rl_compat.trainer.offline.training import Offline
@@ -20,6 +19,7 @@ from rl_compat.trainer.run_folder import RunFolder, choose_checkpoint
 from rl_compat.trainer.setup.objects import PythonObjects
 from rl_compat.trainer.setup.offline import check_offline
 from rl_compat.trainer.setup.online import check_run
+from rl_compat.workers.setup import applied
 
 
 def check_training(config: RunConfig, hardware: Hardware, objects: PythonObjects = PythonObjects()) -> Recipe[Any]:
@@ -62,7 +62,8 @@ class Training:
 
     def run(self, reporter: Reporter, callbacks: Sequence[Callback] = ()) -> RunOutcome:
         """Train until the end, a signal or an error. Afterwards the newest finished step is in a checkpoint."""
-        with emulate(self.recipe.prepared.setup.plan.pool_of("actor")):
+        setup = self.recipe.prepared.setup
+        with applied(setup.plan, setup.pools):
             self._run = Run(self.recipe, resumed=self.resumed, reporter=reporter, callbacks=callbacks)
             return self._run.run()
 

@@ -141,9 +141,7 @@ class LearnerModel:
 
     def __init__(self, settings: LearnerSettings, *, pool: ResourcePool) -> None:
         self.settings = settings
-        self.group: WorkerGroup[LearnerWorker] = pool.start(
-            lambda place: LearnerWorker(settings, place.ranks)
-        )
+        self.group: WorkerGroup[LearnerWorker] = pool.start(lambda place: LearnerWorker(settings, place.ranks))
 
     def values(self, batch: ItemBatch) -> Tensor:
         """The log-probability of the learned tokens of each example, or its score, [B]."""

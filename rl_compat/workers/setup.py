@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from rl_compat.algorithms.table import ALGORITHMS, is_offline
 from rl_compat.config.types import ModelConfig, RunConfig, StepConfig
 from rl_compat.distributed.pool import ResourcePool
+from rl_compat.emulation.device import emulate
 from rl_compat.hardware.types import Hardware
 from rl_compat.models.chat import ChatEncoder
 from rl_compat.models.files.folder import ALL_PARTS, Part
@@ -114,13 +116,31 @@ def prepare(
         chat=chat,
         workload=workload,
         plan=plan,
-        pools={name: _resource_pool(pool, hardware) for name, pool in plan.pools.items()},
+        pools={name: _resource_pool(pool, hardware, alone=len(plan.pools) == 1) for name, pool in plan.pools.items()},
     )
 
 
-def _resource_pool(pool: PoolPlan, hardware: Hardware) -> ResourcePool:
-    gpus = [int(device.removeprefix("cuda:")) for device in pool.devices if device != "cpu"]
-    return ResourcePool(gpus=gpus, hardware=hardware)
+def _resource_pool(pool: PoolPlan, hardware: Hardware, *, alone: bool) -> ResourcePool:
+    """The pool of a plan. A card that one of several pools emulates needs a process of its own."""
+    return ResourcePool(
+        gpus=[int(device.removeprefix("cuda:")) for device in pool.devices if device != "cpu"],
+        num_processes=max(1, pool.devices.count("cpu")),
+        emulate=None if alone else pool.emulated,
+        hardware=hardware,
+    )
+
+
+@contextmanager
+def applied(plan: Plan, pools: Mapping[str, ResourcePool]) -> Iterator[None]:
+    """Inside the block, the processes of the pools work as the plan says; afterwards those of their own have ended."""
+    with ExitStack() as stack:
+        for name, pool in reversed(list(pools.items())):  # the number of threads is that of the first pool
+            if pool.is_local:
+                stack.enter_context(emulate(plan.pools[name]))
+            else:
+                pool.use(plan.pools[name])
+                stack.callback(pool.close)
+        yield
 
 
 def _find_sources(config: RunConfig) -> dict[RoleName, ModelSource]:

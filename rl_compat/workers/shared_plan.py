@@ -13,7 +13,6 @@ from rl_compat.config.load import load_values
 from rl_compat.config.report import warnings_of
 from rl_compat.config.types import RunConfig
 from rl_compat.distributed.pool import ResourcePool
-from rl_compat.emulation.device import emulate
 from rl_compat.errors import ConfigError
 from rl_compat.hardware.types import Hardware
 from rl_compat.models.files.folder import ALL_PARTS
@@ -25,7 +24,7 @@ from rl_compat.planning.shapes.shape import ModelShape
 from rl_compat.planning.speed.measurements import own_measurements
 from rl_compat.planning.types import TRAINED_ROLES, Plan, RoleName
 from rl_compat.planning.workload import Requests, Workload, shared_workload
-from rl_compat.workers.setup import WITHOUT_TOKENIZER, Planned, check_adapters, check_vocabulary
+from rl_compat.workers.setup import WITHOUT_TOKENIZER, Planned, applied, check_adapters, check_vocabulary
 
 logger = logging.getLogger("rl_compat")
 
@@ -172,8 +171,7 @@ class SharedPlan:
                 measured=own_measurements(),
             )
             self._process.close()
-            for name in reversed(pools):  # the number of threads is that of the first role's pool
-                self._process.enter_context(emulate(plan.pools[name]))
+            self._process.enter_context(applied(plan, pools))
             self._planned = workload, plan, pools
             for note in plan.notes:
                 logger.info(note)

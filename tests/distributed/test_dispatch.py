@@ -17,8 +17,6 @@ import rl_compat
 from rl_compat.batch import Batch
 from rl_compat.distributed.group import PendingCall, WorkerGroup, balanced_shares, dispatch, dispatch_of, distinct
 from rl_compat.distributed.local import LocalWorker, WorkerThread
-from rl_compat.distributed.pool import ResourcePool
-from rl_compat.errors import HardwareError
 from rl_compat.workers.critic import CriticWorker
 from rl_compat.workers.learner import LearnerWorker
 from rl_compat.workers.policy import PolicyWorker
@@ -113,18 +111,15 @@ def test_an_error_of_a_worker_comes_out_of_the_future(group: WorkerGroup[Adder])
 
 def test_a_failed_worker_does_not_wait_for_the_others() -> None:
     class Silent:
-        def call(self, name: str, arguments: dict[str, Any], *, urgent: bool) -> PendingCall[Any]:
+        is_alive = True
+
+        def call(self, method: str, arguments: dict[str, Any], *, urgent: bool) -> PendingCall[Any]:
             return PendingCall(lambda: None)
 
     future = WorkerGroup([Silent(), local(lambda: Adder(1))]).run(Adder.fails)
     assert isinstance(future, Future)
     with pytest.raises(ValueError, match="worker 1"):
         future.result(timeout=10)
-
-
-def test_a_pool_refuses_more_gpus_than_it_can_use() -> None:
-    with pytest.raises(HardwareError, match="2"):
-        ResourcePool(gpus=[0, 1])
 
 
 SNIPPET = """

@@ -16,6 +16,7 @@ import torch
 from rl_compat.distributed.group import WorkerGroup, dispatch
 from rl_compat.distributed.local import CallAborted, LocalWorker, WorkerThread, abort_running_calls, device_thread
 from rl_compat.distributed.pool import ResourcePool, start_without_device
+from rl_compat.distributed.ranks import Place
 from rl_compat.trainer.interrupt import Interrupted, StopSignals
 
 
@@ -69,7 +70,8 @@ def test_a_future_is_pending_when_it_is_returned_and_calls_run_in_order(slow: Sl
 
 def test_workers_of_one_device_share_its_thread_and_others_have_their_own() -> None:
     pool = ResourcePool(gpus=[])
-    one, two, host_only = pool.start(Slow), ResourcePool(gpus=[]).start(Slow), start_without_device(Slow)
+    starts = pool.start, ResourcePool(gpus=[]).start, start_without_device
+    one, two, host_only = (start(lambda place: Slow()) for start in starts)
     assert one.run(Slow.thread).result() == two.run(Slow.thread).result() == "device-cpu"
     pending = one.run(Slow.wait, "device")
     assert host_only.run(Slow.thread).result(timeout=10) == "host"
@@ -133,7 +135,7 @@ def test_a_time_limit_of_the_caller_aborts_nothing(slow: Slow) -> None:
 def test_a_thread_and_its_workers_end_with_their_group() -> None:
     made: list[weakref.ref[Slow]] = []
 
-    def make() -> Slow:
+    def make(place: Place) -> Slow:
         worker = Slow()
         made.append(weakref.ref(worker))
         return worker

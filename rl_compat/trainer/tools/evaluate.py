@@ -9,7 +9,6 @@ from pathlib import Path
 
 from rl_compat.algorithms.table import is_offline
 from rl_compat.config.types import RunConfig
-from rl_compat.emulation.device import emulate
 from rl_compat.errors import CheckpointError, ConfigError, did_you_mean
 from rl_compat.hardware.types import Hardware
 from rl_compat.planning.workload import evaluation_workload
@@ -26,7 +25,7 @@ from rl_compat.trainer.setup.online import start_reward
 from rl_compat.trainer.setup.roles import load_actor
 from rl_compat.workers.learner import LearnerWorker
 from rl_compat.workers.policy import PolicyWorker
-from rl_compat.workers.setup import Setup, prepare
+from rl_compat.workers.setup import Setup, applied, prepare
 
 
 def run_of(path: str) -> RunFolder | None:
@@ -74,12 +73,12 @@ def evaluate(
         replace(config, model=replace(config.model, critic_path=None)), hardware, describe=evaluation_workload
     )
     weights = None if checkpoint is None or checkpoint.path is None else checkpoint.path / "actor"
-    phases = Phases.of_pool(setup.plan.pool_of("actor"), reporter)
+    phases = Phases.of_setup(setup, reporter)
     if is_offline(config.algorithm.name):
         return _evaluate_offline(setup, weights, phases)
     prompts, notes = load_validation_prompts(setup)
     _say(reporter, (*setup.notes, *notes, *setup.plan.notes))
-    with emulate(setup.plan.pool_of("actor")), closing(start_reward(setup, prompts)) as reward:
+    with applied(setup.plan, setup.pools), closing(start_reward(setup, prompts)) as reward:
         actor = load_actor(setup, reporter, trains=False)
         if weights is not None:
             actor.policy.run(PolicyWorker.load_weights, folder=weights).result()
@@ -91,7 +90,7 @@ def _evaluate_offline(setup: Setup, weights: Path | None, phases: Phases) -> Hel
     check_model(setup)
     data = validation_items(setup)
     _say(phases.reporter, (*setup.notes, *data.notes, *setup.plan.notes))
-    with emulate(setup.plan.pool_of("actor")):
+    with applied(setup.plan, setup.pools):
         phases.reporter.phase("loading the model")
         learner = load_learner(setup, trains=False)
         rows = HeldOutRows(setup, data.items)

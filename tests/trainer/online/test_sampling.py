@@ -10,7 +10,6 @@ import pytest
 
 from rl_compat.batch import Sequences
 from rl_compat.config.types import AlgorithmConfig, RunConfig
-from rl_compat.planning.types import PoolPlan
 from rl_compat.rewards.types import Scores
 from rl_compat.trainer.online.reinforcement import Rows
 from rl_compat.trainer.online.sampling import Sampled, prompts_of, sample
@@ -85,13 +84,14 @@ def step(first: Sequence[int], more: Callable[[int], Sequence[Prompt]], *, round
     algorithm = AlgorithmConfig(
         name="grpo", group_size=2, dynamic_sampling=rounds is not None, max_sampling_rounds=rounds or 1
     )
-    pool = PoolPlan(devices=("cpu",), device_name="", profile="", budgets=(), memory_available_bytes=0)
+    memory = PhaseMemory(lambda: None, planned={})
+    phases = Phases(seed=7, reporter=SilentReporter(), timer=Timer(SilentReporter()), memory=memory)
     sampled = sample(
         cast(ActorModel, actor),
         cast(RewardModel, Reward()),
         prompts(first),
         RunConfig(algorithm=algorithm),
-        Phases(seed=7, reporter=SilentReporter(), timer=Timer(SilentReporter()), memory=PhaseMemory.of_pool(pool)),
+        phases,
         more=more,
     )
     return sampled, actor

@@ -1,0 +1,139 @@
+"""Pools of several processes: calls on all of them, and what happens when one fails, ends or stands still."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from rl_compat.distributed import ray as hosts
+from rl_compat.distributed.group import WorkerGroup, dispatch
+from rl_compat.distributed.pool import ResourcePool
+from rl_compat.distributed.ranks import Ranks
+from rl_compat.errors import ConfigError, RLCompatError, WorkerError
+
+pytest.importorskip("ray")
+
+
+class Counter:
+    """A worker whose second rank misbehaves on request."""
+
+    def __init__(self, ranks: Ranks) -> None:
+        self.ranks = ranks
+
+    @dispatch(split=("rows",))
+    def doubled(self, *, rows: list[int]) -> list[int]:
+        return [2 * row for row in rows]
+
+    @dispatch()
+    def ranks_sum(self) -> float:
+        return float(self.ranks.sum(torch.tensor(float(self.ranks.rank + 1))))
+
+    @dispatch(merge=lambda results, shares: list(results))
+    def process(self) -> tuple[int, int]:
+        return os.getpid(), self.ranks.rank
+
+    @dispatch()
+    def all_raise(self) -> None:
+        raise RLCompatError("all ranks say so", hint="and how to go on")
+
+    @dispatch()
+    def one_raises(self) -> float:
+        if self.ranks.rank == 1:
+            raise ValueError("bad row 17")
+        return self.ranks_sum()
+
+    @dispatch()
+    def one_exits(self) -> float:
+        if self.ranks.rank == 1:
+            os._exit(3)
+        return self.ranks_sum()
+
+    @dispatch()
+    def one_stops(self) -> float:
+        if self.ranks.rank == 1:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return self.ranks_sum()
+
+    @dispatch()
+    def busy(self, *, seconds: float) -> str:
+        time.sleep(seconds)
+        return "done"
+
+
+@pytest.fixture
+def pool() -> Iterator[ResourcePool]:
+    pool = ResourcePool(gpus=[], num_processes=2)
+    yield pool
+    pool.close()
+
+
+def started(pool: ResourcePool) -> WorkerGroup[Counter]:
+    return pool.start(lambda place: Counter(place.ranks))
+
+
+def gone(process: int) -> bool:
+    for _ in range(100):
+        try:
+            os.kill(process, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(0.1)
+    return False
+
+
+def test_two_processes_share_calls_until_one_fails_and_the_other_goes_on_alone(pool: ResourcePool) -> None:
+    group = started(pool)
+    processes = group.run(Counter.process).result()
+    assert [rank for _, rank in processes] == [0, 1]
+    assert len({process for process, _ in processes} | {os.getpid()}) == 3
+    assert group.run(Counter.doubled, rows=[1, 2, 3, 4, 5]).result() == [2, 4, 6, 8, 10]
+    assert group.run(Counter.doubled, rows=[7]).result() == [14]
+    assert group.run(Counter.ranks_sum).result() == 3.0
+    other = started(pool)
+    assert other.run(Counter.process).result() == processes, "roles of a pool share its processes"
+
+    with pytest.raises(RLCompatError) as every:
+        group.run(Counter.all_raise).result()
+    assert every.value.hint == "and how to go on"
+    assert group.run(Counter.ranks_sum).result() == 3.0, "an error of all ranks ends none of them"
+
+    with pytest.raises(ValueError, match="17") as one:
+        group.run(Counter.one_raises).result()
+    assert any("rank 1" in note for note in one.value.__notes__)
+    assert group.run(Counter.ranks_sum).result() == 1.0
+    assert group.run(Counter.doubled, rows=[1, 2]).result() == [2, 4]
+    pool.close()
+    assert all(gone(process) for process, _ in processes)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("method", "fact"), [(Counter.one_exits, "exit code 3"), (Counter.one_stops, "not answered")])
+def test_a_process_that_ends_or_stands_still_is_named_with_its_call(
+    pool: ResourcePool, monkeypatch: pytest.MonkeyPatch, method: object, fact: str
+) -> None:
+    monkeypatch.setattr(hosts, "SILENCE_SECONDS", 5.0)
+    group = started(pool)
+    processes = group.run(Counter.process).result()
+    assert group.run(Counter.busy, seconds=8.0).result() == "done", "a busy process is not accused"
+    began = time.monotonic()
+    with pytest.raises(WorkerError, match=fact) as error:
+        group.run(method).result()  # type: ignore[arg-type]
+    assert time.monotonic() - began < 30
+    assert f"rank 1 (`{os.uname().nodename}`, process {processes[1][0]})" in error.value.message
+    assert f"`{method.__qualname__}`" in error.value.message  # type: ignore[attr-defined]
+    assert group.run(Counter.ranks_sum).result() == 1.0
+    assert gone(processes[1][0])
+
+
+def test_wrong_numbers_of_processes_are_refused() -> None:
+    with pytest.raises(ConfigError, match="num_processes"):
+        ResourcePool(gpus=[], num_processes=0)
+    with pytest.raises(ConfigError, match="num_processes"):
+        ResourcePool(gpus=[0, 1], num_processes=2)
+    with pytest.raises(ConfigError, match="num_nodes"):
+        ResourcePool(gpus=[0], num_nodes=2)
