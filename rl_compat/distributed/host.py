@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import faulthandler
 import logging
 import os
-import pickle
 import socket
 import threading
 import traceback
@@ -22,12 +22,28 @@ import torch.distributed as dist
 
 from rl_compat import seeds
 from rl_compat.distributed.local import LocalWorker, Peak, WorkerThread, cuda_peak
-from rl_compat.distributed.ranks import Place, ProcessGroupRanks, Ranks, Solo
+from rl_compat.distributed.ranks import ProcessGroupRanks, Ranks, Solo, WorkerPlacement
 from rl_compat.emulation.device import emulate
 from rl_compat.planning.types import PoolPlan
 
 GROUP_TIMEOUT = timedelta(hours=2)
 "of a collective: the heartbeat finds a rank that stands still much earlier"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostsRequest:
+    """The processes that a pool asks for."""
+
+    gpus: tuple[int, ...]
+    "indices on this machine; empty for the CPU or a cluster"
+    per_node: int
+    "processes"
+    num_nodes: int = 1
+    address: str | None = None
+    "of a running Ray cluster; None starts one on this machine"
+    on_gpu: bool = False
+    name: str = ""
+    "tells pools of CPU processes apart"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +95,7 @@ class Reply:
     warnings: tuple[str, ...] = ()
 
 
-class Host:
+class WorkerHost:
     """Runs in a process of its own. Calls may come from several threads; workers run them in the order of `turn`."""
 
     def __init__(self) -> None:
@@ -132,11 +148,11 @@ class Host:
             self._process.enter_context(emulate(replace(member.plan, devices=(device,))))
         self._thread = WorkerThread("device")  # emulation applies to threads that start inside its context
 
-    def start(self, key: str, make_worker: Callable[[Place], Any], *, turn: int) -> Reply:
+    def start(self, key: str, make_worker: Callable[[WorkerPlacement], Any], *, turn: int) -> Reply:
         """Make the worker of a group."""
 
         def make() -> None:
-            place = Place(ranks=self._ranks, workers=self._objects)
+            place = WorkerPlacement(ranks=self._ranks, workers=self._objects)
             self._workers[key] = LocalWorker(lambda: self._objects.setdefault(key, make_worker(place)), self._thread)
 
         return self._in_turn(turn, "start of a worker", make)
@@ -154,7 +170,7 @@ class Host:
         return self._in_turn(turn, method, call)
 
     def call_now(self, key: str, method: str, arguments: dict[str, Any]) -> Reply:
-        """Call an urgent method beside the running call."""
+        """Call an urgent method during the running call."""
         return self._replied(lambda: self._workers[key].call(method, arguments, urgent=True).result())
 
     def interrupt(self) -> None:
@@ -215,7 +231,7 @@ def _telling_exit(status: int) -> NoReturn:
 def _portable(error: BaseException) -> BaseException:
     """The error, or its text if it cannot be sent to the controller."""
     try:
-        pickle.loads(pickle.dumps(error))
+        copy.deepcopy(error)
     except Exception:
         return RuntimeError(f"{type(error).__name__}: {error}")
     return error

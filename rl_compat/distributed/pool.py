@@ -5,13 +5,14 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from rl_compat.distributed.group import WorkerGroup
+from rl_compat.distributed.host import HostsRequest
 from rl_compat.distributed.local import LocalWorker, Peak, WorkerThread, cuda_peak, device_thread
-from rl_compat.distributed.ranks import Place
+from rl_compat.distributed.ranks import WorkerPlacement
 from rl_compat.errors import ConfigError, HardwareError, check_type
 from rl_compat.hardware.types import Hardware
 from rl_compat.planning.types import PoolPlan
@@ -25,22 +26,6 @@ _KEYS = itertools.count()
 _WORKERS: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
 "the workers in this process, by the key of their group"
 _HOSTS: weakref.WeakValueDictionary[HostsRequest, Hosts] = weakref.WeakValueDictionary()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostsRequest:
-    """The processes that a pool asks for."""
-
-    gpus: tuple[int, ...]
-    "indices on this machine; empty for the CPU or a cluster"
-    per_node: int
-    "processes"
-    num_nodes: int = 1
-    address: str | None = None
-    "of a running Ray cluster; None starts one on this machine"
-    on_gpu: bool = False
-    name: str = ""
-    "tells pools of CPU processes apart"
 
 
 class ResourcePool:
@@ -138,7 +123,7 @@ class ResourcePool:
                 )
         return replace(found, devices=tuple(device for device in found.devices if device.index in wanted))
 
-    def start(self, make_worker: Callable[[Place], Worker]) -> WorkerGroup[Worker]:
+    def start(self, make_worker: Callable[[WorkerPlacement], Worker]) -> WorkerGroup[Worker]:
         """A group of one worker per device. Raises what `make_worker` raises, and HardwareError."""
         key = f"group-{next(_KEYS)}"
         if self.is_local:
@@ -184,16 +169,18 @@ class ResourcePool:
         return self._hosts
 
 
-def _local_worker(make_worker: Callable[[Place], Worker], key: str, thread: WorkerThread) -> LocalWorker[Worker]:
+def _local_worker(
+    make_worker: Callable[[WorkerPlacement], Worker], key: str, thread: WorkerThread
+) -> LocalWorker[Worker]:
     def make() -> Worker:
-        worker = make_worker(Place(workers=_WORKERS))
+        worker = make_worker(WorkerPlacement(workers=_WORKERS))
         _WORKERS[key] = worker
         return worker
 
     return LocalWorker(make, thread)
 
 
-def start_without_device(make_worker: Callable[[Place], Worker]) -> WorkerGroup[Worker]:
+def start_without_device(make_worker: Callable[[WorkerPlacement], Worker]) -> WorkerGroup[Worker]:
     """A group of one worker that uses no device, and whose calls overlap those of every other worker."""
     key = f"group-{next(_KEYS)}"
     return WorkerGroup([_local_worker(make_worker, key, WorkerThread("host"))], key=key)

@@ -110,7 +110,7 @@ class ProcessGroupRanks:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class WorkerPlacement:
     """Where a worker is made: its rank in its group, and the workers of other groups in the same process."""
 
     ranks: Ranks = field(default_factory=Solo)

@@ -17,10 +17,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from rl_compat.distributed.group import PendingCall
-from rl_compat.distributed.host import Beat, Host, HostFacts, Membership, Reply
+from rl_compat.distributed.host import Beat, HostFacts, HostsRequest, Membership, Reply, WorkerHost
 from rl_compat.distributed.local import Peak
-from rl_compat.distributed.pool import HostsRequest
-from rl_compat.distributed.ranks import Place
+from rl_compat.distributed.ranks import WorkerPlacement
 from rl_compat.errors import HardwareError, RLCompatError, WorkerError
 from rl_compat.planning.types import PoolPlan
 
@@ -106,7 +105,7 @@ class Hosts:
     def alive(self) -> list[RemoteHost]:
         return [host for host in self.hosts if host.ended is None]
 
-    def start(self, key: str, make_worker: Callable[[Place], Worker]) -> list[RemoteWorker]:
+    def start(self, key: str, make_worker: Callable[[WorkerPlacement], Worker]) -> list[RemoteWorker]:
         """Make the worker of a group on every host. Raises what `make_worker` raises."""
         calls = [self.submit(host, "start", key, make_worker, what="start of a worker") for host in self.usable]
         for call in calls:
@@ -354,7 +353,7 @@ class RemoteWorker:
         return self._host in self._hosts.usable
 
     def call(self, method: str, arguments: dict[str, Any], *, urgent: bool) -> PendingCall[Any]:
-        """Start a method after the calls before it, or beside them if it is urgent."""
+        """Start a method after the calls before it, or at once if it is urgent."""
         if urgent:
             return self._hosts.submit_now(self._host, (self._key, method, arguments))
         on_progress = arguments.get("on_progress")
@@ -396,7 +395,7 @@ def connect(address: str | None) -> Any:
     return ray
 
 
-class _RayHost(Host):
+class _RayHost(WorkerHost):
     """A host that knows its node and GPU from Ray."""
 
     def where(self, device: int | None) -> HostFacts:

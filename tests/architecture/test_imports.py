@@ -41,7 +41,17 @@ MAY_IMPORT: dict[str, set[str]] = {
     "data": {"errors", "units", "seeds", "trajectory", "batch", "rewards.builtin.answers"},
     "rewards": {"errors", "trajectory", "config.types"},
     "models": {"errors", "units", "planning.types"},
-    "distributed": {"errors", "batch", "trajectory", "hardware.types", "hardware.probe"},
+    "distributed": {
+        "errors",
+        "batch",
+        "seeds",
+        "trajectory",
+        "emulation.device",
+        "hardware.types",
+        "hardware.probe",
+        "hardware.gpu.catalogue",
+        "planning.types",
+    },
     "objectives": {"errors", "algorithms", "trajectory", "batch", "config.options", "config.types", "data", "training"},
     "resharding": {"errors"},
     "rollout": {"errors", "units", "algorithms", "config.types", "trajectory", "models", "planning.types", "resharding"}

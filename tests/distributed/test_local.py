@@ -16,7 +16,7 @@ import torch
 from rl_compat.distributed.group import WorkerGroup, dispatch
 from rl_compat.distributed.local import CallAborted, LocalWorker, WorkerThread, abort_running_calls, device_thread
 from rl_compat.distributed.pool import ResourcePool, start_without_device
-from rl_compat.distributed.ranks import Place
+from rl_compat.distributed.ranks import WorkerPlacement
 from rl_compat.trainer.interrupt import Interrupted, StopSignals
 
 
@@ -81,7 +81,7 @@ def test_workers_of_one_device_share_its_thread_and_others_have_their_own() -> N
 
 
 def test_an_error_while_a_worker_is_made_is_raised_at_once() -> None:
-    def broken() -> Slow:
+    def broken(place: WorkerPlacement) -> Slow:
         raise ValueError("no worker")
 
     with pytest.raises(ValueError, match="worker"):
@@ -106,7 +106,7 @@ def test_a_signal_aborts_the_running_call_before_it_continues(slow: Slow) -> Non
 
 def test_a_device_is_idle_after_an_abort() -> None:
     worker = Slow()
-    group = ResourcePool(gpus=[]).start(lambda: worker)
+    group = ResourcePool(gpus=[]).start(lambda place: worker)
     pending = group.run(Slow.wait, "one")
     worker.started.wait(10)
     abort_running_calls()
@@ -135,7 +135,7 @@ def test_a_time_limit_of_the_caller_aborts_nothing(slow: Slow) -> None:
 def test_a_thread_and_its_workers_end_with_their_group() -> None:
     made: list[weakref.ref[Slow]] = []
 
-    def make(place: Place) -> Slow:
+    def make(place: WorkerPlacement) -> Slow:
         worker = Slow()
         made.append(weakref.ref(worker))
         return worker

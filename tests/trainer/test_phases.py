@@ -43,8 +43,8 @@ def test_a_phase_that_raises_is_measured() -> None:
     assert memory.take_metrics()["memory_gb/gen/reserved"] == 6
 
 
-def test_without_a_gauge_nothing_is_measured() -> None:
-    memory = PhaseMemory(None, planned={"rollout": 1})
+def test_on_a_cpu_nothing_is_measured() -> None:
+    memory = PhaseMemory(lambda: None, planned={"rollout": 1})
     with memory("gen"):
         pass
     assert memory.take_metrics() == {}
