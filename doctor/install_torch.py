@@ -26,9 +26,8 @@ from rl_compat.doctor.checks.torch.cuda import check_torch_driver
 from rl_compat.doctor.findings import Finding, Severity, Step
 from rl_compat.doctor.remedies import torch_remedies
 from rl_compat.doctor.tables.cards import with_capability
-from rl_compat.doctor.tables.target import target_of
+from rl_compat.doctor.tables.target import NoTorchBuildError, TorchInstall, target_of
 from rl_compat.doctor.tables.torch import BEYOND
-from rl_compat.doctor.tables.wheels import NoTorchBuildError, TorchInstall
 from rl_compat.hardware.probe import probe
 from rl_compat.hardware.types import Hardware
 from rl_compat.units import format_bytes

@@ -8,9 +8,15 @@ from dataclasses import replace
 from rl_compat.capability.binaries import parse_version
 from rl_compat.doctor.findings import Certainty, Remedy, Step
 from rl_compat.doctor.tables.drivers import install_driver, last_branch
-from rl_compat.doctor.tables.target import known_driver, newest_cuda, target_of, trainable_cards
+from rl_compat.doctor.tables.target import (
+    NoTorchBuildError,
+    TorchInstall,
+    known_driver,
+    newest_cuda,
+    target_of,
+    trainable_cards,
+)
 from rl_compat.doctor.tables.torch import OLDEST_PYTHON, releases
-from rl_compat.doctor.tables.wheels import NoTorchBuildError, TorchInstall
 from rl_compat.hardware.types import Hardware
 
 NEW_ENVIRONMENT = ".venv"

@@ -10,9 +10,8 @@ from dataclasses import replace
 from rl_compat.doctor.checks.cards.driver import WSL_LIBRARIES
 from rl_compat.doctor.checks.cards.visible_devices import ORDER, VISIBLE, every_gpu, selected
 from rl_compat.doctor.tables.rows import newest_known, pinned_libraries, required, satisfies
-from rl_compat.doctor.tables.target import target_of
+from rl_compat.doctor.tables.target import TorchInstall, target_of
 from rl_compat.doctor.tables.torch import cuda_of, releases, variants
-from rl_compat.doctor.tables.wheels import TorchInstall
 from rl_compat.hardware.gpu.catalogue import emulated_hardware, read_table
 from rl_compat.hardware.types import Device, Hardware, Software, TorchBuild
 

@@ -13,8 +13,8 @@ from rl_compat.capability.binaries import parse_version
 from rl_compat.capability.kernels import TRITON_MINIMUM
 from rl_compat.capability.precision import BF16_MINIMUM
 from rl_compat.doctor.tables.rows import satisfies, within
+from rl_compat.doctor.tables.target import Target
 from rl_compat.doctor.tables.torch import OLDEST, OLDEST_PYTHON, cuda_of, driver_runs
-from rl_compat.doctor.tables.wheels import Target
 from rl_compat.hardware.gpu.catalogue import capability_of
 
 Tables = Mapping[str, Mapping[str, Any]]

@@ -92,7 +92,8 @@ def run_command(module: str, arguments: list[str], program: str) -> int:
     except usage_error as error:
         place = getattr(error, "ctx", None)
         command_path = program if place is None else place.command_path
-        fact = as_fact(error.format_message())  # type: ignore[attr-defined]
+        text = error.format_message().strip().rstrip(".")  # type: ignore[attr-defined]
+        fact = text[:1].lower() + text[1:]
         raise UsageError(fact, hint=f"run `{command_path} --help` for its arguments and options") from error
     return result if isinstance(result, int) else 0
 
@@ -129,9 +130,3 @@ def unknown_command(name: str, program: str) -> UsageError:
     close = nearest(name, known)
     hint = f"did you mean `{program} {close}`" if close else f"run `{program} --help` for the list of commands"
     return UsageError(f"unknown {kind} `{name}`", hint=hint)
-
-
-def as_fact(message: str) -> str:
-    """An error message of typer in our style: it starts in lower case and has no full stop."""
-    text = message.strip().rstrip(".")
-    return text[:1].lower() + text[1:]

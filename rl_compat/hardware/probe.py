@@ -15,10 +15,9 @@ from rl_compat.hardware.gpu.driver import read_driver
 from rl_compat.hardware.gpu.join import JoinedDevices, join, join_links, set_apart_other_vendors
 from rl_compat.hardware.gpu.kernel_view import read_amd_gpus, read_pci_gpus
 from rl_compat.hardware.gpu.readings import NvmlReading, TorchReading
-from rl_compat.hardware.system.environment import read_environment
 from rl_compat.hardware.system.host import read_host
 from rl_compat.hardware.system.network import read_network
-from rl_compat.hardware.system.software import read_software, with_torch
+from rl_compat.hardware.system.software import read_environment, read_software, with_torch
 from rl_compat.hardware.system.timeouts import Background
 from rl_compat.hardware.torch_reader import read_torch
 from rl_compat.hardware.types import Endpoint, Hardware, Host, PciGpu, Software

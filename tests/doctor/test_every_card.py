@@ -12,8 +12,7 @@ from fakes.machines import recorded
 from rl_compat.doctor.checks.torch.build import check_architectures
 from rl_compat.doctor.findings import Severity, Step
 from rl_compat.doctor.remedies import torch_remedies
-from rl_compat.doctor.tables.target import target_of
-from rl_compat.doctor.tables.wheels import NoTorchBuildError, TorchInstall
+from rl_compat.doctor.tables.target import NoTorchBuildError, TorchInstall, target_of
 from rl_compat.hardware.gpu.catalogue import Gpu, all_gpus
 from rl_compat.hardware.types import Device, Hardware, TorchBuild
 

@@ -10,7 +10,7 @@ from fakes.doctor import missing
 from fakes.machines import recorded
 
 from rl_compat.doctor.install_torch import find_source, not_fixed_by_torch, parse_versions, why_unusable
-from rl_compat.doctor.tables.wheels import NoTorchBuildError, Target
+from rl_compat.doctor.tables.target import NoTorchBuildError, Target
 from rl_compat.hardware.types import Hardware, TorchBuild
 
 PYPI = ["2.15.0", "2.14.1", "2.14.0", "2.13.0", "2.7.1"]

@@ -18,9 +18,8 @@ from rl_compat.doctor.remedies import (
     shell,
     unset,
 )
-from rl_compat.doctor.tables.target import target_of
+from rl_compat.doctor.tables.target import MACHINES, NoTorchBuildError, listed_pythons, target_of
 from rl_compat.doctor.tables.torch import OLDEST_PYTHON, needed_glibc, releases
-from rl_compat.doctor.tables.wheels import MACHINES, NoTorchBuildError, listed_pythons
 from rl_compat.hardware.types import Hardware
 
 KINDS = {"venv": "in a virtual environment", "conda": "in a conda environment", "system": "of the system"}

@@ -58,7 +58,19 @@ def read_table(name: str) -> Mapping[str, Any]:
 @cache
 def all_gpus() -> tuple[Gpu, ...]:
     """Every card of the catalogue, oldest architecture first."""
-    return tuple(_gpu(row) for row in read_table("gpus")["gpus"])
+    return tuple(
+        Gpu(
+            id=row["id"],
+            name=row["nvml_names"][-1] if row["form"] != "jetson" else row["nvml_names"][0],
+            names=tuple(row["nvml_names"]),
+            form=row["form"],
+            compute_capability=capability_of(row["cc"]),
+            memory_bytes=int(row["memory_gb"] * GIB),
+            num_multiprocessors=row["sm_count"],
+            fp32_tflops=row["fp32_tflops"],
+        )
+        for row in read_table("gpus")["gpus"]
+    )
 
 
 def find_gpu(name: str, memory_bytes: int | None = None) -> Gpu | None:
@@ -174,19 +186,6 @@ def _device_of(gpu: Gpu) -> Device:
         "bf16_native": gpu.compute_capability >= (8, 0),
     }
     return Device(index=0, processes=(), sources=dict.fromkeys(values, "catalogue"), **values)  # type: ignore[arg-type]
-
-
-def _gpu(row: Mapping[str, Any]) -> Gpu:
-    return Gpu(
-        id=row["id"],
-        name=row["nvml_names"][-1] if row["form"] != "jetson" else row["nvml_names"][0],
-        names=tuple(row["nvml_names"]),
-        form=row["form"],
-        compute_capability=capability_of(row["cc"]),
-        memory_bytes=int(row["memory_gb"] * GIB),
-        num_multiprocessors=row["sm_count"],
-        fp32_tflops=row["fp32_tflops"],
-    )
 
 
 def _plain(name: str) -> str:

@@ -37,24 +37,22 @@ LIBRARY_FOLDERS = (
 
 def read_amd_gpus(root: Path = Path("/")) -> tuple[str, ...]:
     """AMD's GPUs by their PCI device ids, `AMD GPU 740f`, in the order of the bus."""
-    ids = [
-        _lower(folder / "device").removeprefix("0x")
-        for folder in _pci_devices(root) or ()
-        if _lower(folder / "vendor") == AMD_VENDOR and _lower(folder / "class").startswith(AMD_CLASSES)
-    ]
-    return tuple(f"AMD GPU {id}" for id in ids)
+    found = _pci_devices(root, AMD_VENDOR, AMD_CLASSES) or ()
+    return tuple(f"AMD GPU {_lower(folder / 'device').removeprefix('0x')}" for folder in found)
 
 
-def _pci_devices(root: Path) -> list[Path] | None:
+def _pci_devices(root: Path, vendor: str, classes: tuple[str, ...]) -> list[Path] | None:
     try:
-        return sorted((root / "sys/bus/pci/devices").iterdir())
+        folders = sorted((root / "sys/bus/pci/devices").iterdir())
     except OSError:
         return None
+    ours = [folder for folder in folders if _lower(folder / "vendor") == vendor]
+    return [folder for folder in ours if _lower(folder / "class").startswith(classes)]
 
 
 def read_pci_gpus(root: Path = Path("/")) -> tuple[PciGpu, ...] | None:
     """NVIDIA's display controllers in the order of the bus; None if the bus cannot be read."""
-    folders = _pci_devices(root)
+    folders = _pci_devices(root, NVIDIA_VENDOR, DISPLAY_CLASSES)
     if folders is None:
         return None
     return tuple(
@@ -64,7 +62,6 @@ def read_pci_gpus(root: Path = Path("/")) -> tuple[PciGpu, ...] | None:
             kernel_driver=_bound_driver(folder / "driver"),
         )
         for folder in folders
-        if _lower(folder / "vendor") == NVIDIA_VENDOR and _lower(folder / "class").startswith(DISPLAY_CLASSES)
     )
 
 

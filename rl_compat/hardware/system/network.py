@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 from urllib.request import proxy_bypass_environment  # type: ignore[attr-defined]
 
-from rl_compat.hardware.system.environment import without_credentials
+from rl_compat.hardware.system.software import without_credentials
 from rl_compat.hardware.system.timeouts import Background, no_answer
 from rl_compat.hardware.types import Endpoint
 

@@ -1,4 +1,4 @@
-"""Python and the relevant packages, read from the files of this environment without importing them."""
+"""Python, its packages, read from files without importing them, and the variables of its environment."""
 
 from __future__ import annotations
 
@@ -166,3 +166,18 @@ def find_shadowing_libraries(library_path: str) -> tuple[str, ...]:
 def _is_soname(name: str) -> bool:
     """The name that programs load, such as `libcudart.so.12`."""
     return re.search(r"\.so\.[0-9]+$", name) is not None
+
+
+def read_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """The relevant variables, by name."""
+    listed = read_table("probe")
+    found = {name: environment[name] for name in listed["variables"] if name in environment}
+    found |= {name: without_credentials(environment[name]) for name in listed["addresses"] if name in environment}
+    return found | {name: "(set)" for name in listed["secrets"] if environment.get(name)}
+
+
+def without_credentials(text: str) -> str:
+    """The text with user name, password, query and fragment removed from its URLs."""
+    text = re.sub(r"(\b[a-zA-Z][a-zA-Z0-9+.-]*://)[^/\s]*@", r"\1", text)
+    text = re.sub(r"(\b[a-zA-Z][a-zA-Z0-9+.-]*://[^\s?#'\"]*)[?#][^\s'\"]*", r"\1", text)
+    return re.sub(r"(^|\s)[^/\s@]+:[^/\s]*@(?=\S)", r"\1", text)

@@ -24,12 +24,10 @@ def custom_reward(key: str, value: Any, given: Given) -> Outcome:
 def reward_argument(key: str, value: Any, given: Given) -> Outcome:
     """A keyword argument of the custom function."""
     given_arguments = value if isinstance(value, dict) else {key.rpartition(".")[2]: value}
-    arguments = {str(name): _as_text(item) for name, item in given_arguments.items()}
+    arguments = {
+        str(name): str(item).lower() if isinstance(item, bool) else str(item) for name, item in given_arguments.items()
+    }
     return translated({"reward.function_arguments": arguments}, "an argument of the function, as text")
-
-
-def _as_text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def overlong(key: str, value: Any, given: Given) -> Outcome:

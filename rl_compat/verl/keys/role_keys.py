@@ -25,9 +25,7 @@ from rl_compat.verl.keys.rules import (
 )
 
 FP32 = "trained weights are always kept in fp32; `plan.compute_dtype` sets the dtype of products"
-NO_MTP = "multi-token prediction is not supported"
 NO_REPLAY = "expert routing is not replayed"
-NO_TILES = "tiled MLPs are not supported; use `plan.gradient_checkpointing`"
 ATTENTION = ("eager", "sdpa", "flash_attention_2")
 SCHEDULES = ("constant", "linear", "cosine")
 KL_LOSS = f"{meanings.ACTOR}.use_kl_loss"
@@ -35,7 +33,7 @@ KL_LOSS = f"{meanings.ACTOR}.use_kl_loss"
 COMMON: Mapping[str, Rule] = {
     "strategy": other_than(("fsdp", "fsdp2"), "one engine serves any number of devices"),
     "ulysses_sequence_parallel_size": other_than((1,), "a sequence is never split over devices"),
-    **off("quantization-aware training is not supported", "qat.enable"),
+    **off("common"),
     **inert("common"),
 }
 "keys of a role that its engine has too"
@@ -67,7 +65,7 @@ OPTIM: Mapping[str, Rule] = {
     "override_optimizer_config.betas": same("optimizer.betas"),
     "override_optimizer_config.optimizer_cpu_offload": meanings.offload("plan.offload_optimizer"),
     "override_optimizer_config.*": other_than((False, None), "only `eps`, `betas` and offload are read"),
-    **off("set `optimizer.betas` and `optimizer.eps`", "override_optimizer_config"),
+    **off("optim"),
     "lr_decay_style": renamed("optimizer.schedule", {name: name for name in SCHEDULES}, reason=""),
     "min_lr": only((0, None), "the schedule ends at 0", otherwise="give it as a fraction: `optim.min_lr_ratio`"),
     "lr_warmup_init": only((0, None), "the warm-up starts at 0"),
@@ -89,14 +87,7 @@ MODEL: Mapping[str, Rule] = {
         only((0,), "off", otherwise="dropout changes the log-probabilities between rollout and update"),
     ),
     "override_config.*": only((), "the model keeps its own configuration"),
-    **off("give its entries as separate keys", "override_config"),
-    **off("the configuration is read from the model's folder", "hf_config_path"),
-    **off("put the template in a file and set `model.chat_template=FILE`", "custom_chat_template"),
-    **off("models are those of transformers", "external_lib"),
-    **off("list the modules with adapters in `model.lora_targets`", "exclude_modules"),
-    **off("adapters start at zero; merge the old ones first", "lora_adapter_path"),
-    **off(NO_TILES, "tiled_mlp.enabled"),
-    **off(NO_MTP, "mtp.enable*"),
+    **off("model"),
     "torch_dtype": ENGINE["model_dtype"],
     **inert("model"),
 }
@@ -129,7 +120,7 @@ LEARNER: Mapping[str, Rule] = {
     "megatron.param_offload": ENGINE["param_offload"],
     "megatron.optimizer_offload": ENGINE["optimizer_offload"],
     "router_replay.mode": only(("disabled",), "off", otherwise=NO_REPLAY),
-    **off("the divisor is the padded width", "loss_scale_factor"),
+    **off("learner"),
     **inert("learner"),
 }
 
@@ -183,8 +174,7 @@ ROLES: Mapping[str, Rule] = {
     **under("actor_rollout_ref.actor.fsdp_config", ENGINE),
     **under("actor_rollout_ref.ref", LEARNER),
     **under("actor_rollout_ref.ref.fsdp_config", ENGINE),
-    **off("the reference is the actor before training", "actor_rollout_ref.ref.model"),
-    **off(NO_TILES, "actor_rollout_ref.ref.tiled_mlp.enabled"),
+    **off("roles"),
     **inert("roles"),
     **under("critic", LEARNER, CRITIC),
     **{
@@ -224,12 +214,7 @@ ROLLOUT: Mapping[str, Rule] = {
     "val_kwargs.top_p": other_than((1,), "validation samples from all tokens"),
     "engine_kwargs*": other_than((None, {}, False), "the plan sets vLLM's options"),
     **dict.fromkeys(SPLIT, other_than((1,), "tensors are not split over devices")),
-    **off("this sampling is not supported", "use_fire_sampling"),
-    **off("rollout weights are not quantized", "quantization", "quantization_config_file"),
-    **off(NO_REPLAY, "enable_rollout_routing_replay"),
-    **off("prefill and decoding share the device", "disaggregation.enabled"),
-    **off(NO_TOOLS, "multi_turn.enable"),
-    **off("every step generates", "skip.enable", "skip_rollout"),
+    **off("rollout"),
     **inert("rollout"),
 }
 "name below `actor_rollout_ref.rollout`, or pattern with `*`, to rule"

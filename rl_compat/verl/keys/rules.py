@@ -145,20 +145,25 @@ class Inert:
 
 def inert(table: str) -> dict[str, Rule]:
     """Keys that have no effect here, of one table of `without_effect.json`."""
-    return {key: Inert(reason) for reason, keys in _without_effect()[table].items() for key in keys}
+    return {key: Inert(reason) for key, reason in _reasons("without_effect", table)}
+
+
+def off(table: str) -> dict[str, Rule]:
+    """Keys of what is not supported, of one table of `unsupported.json`: refused unless they switch it off."""
+    return {key: only((False, None, {}, []), "off", otherwise=why) for key, why in _reasons("unsupported", table)}
+
+
+def _reasons(file: str, table: str) -> list[tuple[str, str]]:
+    """The keys of a table with their reasons."""
+    return [(key, reason) for reason, keys in _read(file)[table].items() for key in keys]
 
 
 @cache
-def _without_effect() -> dict[str, dict[str, list[str]]]:
+def _read(file: str) -> dict[str, dict[str, list[str]]]:
     """Reason to keys, by table of rules."""
-    text = files("rl_compat.verl.keys").joinpath("without_effect.json").read_text(encoding="utf-8")
+    text = files("rl_compat.verl.keys").joinpath(f"{file}.json").read_text(encoding="utf-8")
     tables: dict[str, dict[str, list[str]]] = json.loads(text)
     return tables
-
-
-def off(reason: str, *keys: str) -> dict[str, Rule]:
-    """Keys of what is not supported: refused for this reason unless they switch it off."""
-    return dict.fromkeys(keys, only((False, None, {}, []), "off", otherwise=reason))
 
 
 def only(allowed: tuple[Any, ...], reason: str, *, otherwise: str = "") -> Rule:

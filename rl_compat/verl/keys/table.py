@@ -10,7 +10,7 @@ from rl_compat.config.types import RunConfig
 from rl_compat.errors import quoted
 from rl_compat.verl.keys import correction, meanings, policy, reward
 from rl_compat.verl.keys.releases import releases
-from rl_compat.verl.keys.role_keys import NO_TOOLS, ROLES, ROLLOUT
+from rl_compat.verl.keys.role_keys import ROLES, ROLLOUT
 from rl_compat.verl.keys.rules import (
     Given,
     Inert,
@@ -27,7 +27,6 @@ from rl_compat.verl.keys.rules import (
     where,
 )
 
-NO_SANDBOX = "code sandboxes are not supported; use `reward.functions`"
 OWN_REWARD = "use `reward.functions=file.py:function`"
 TEMPLATE = "put the template in a file and set `model.chat_template=FILE`"
 NO_KL_IN_REWARD = "as in verl, only a KL in the reward reads it; add `algorithm.use_kl_in_reward=true` for one"
@@ -47,12 +46,7 @@ DATA: Mapping[str, Rule] = {
     "filter_overlong_prompts": meanings.filter_overlong,
     "truncation": meanings.truncation,
     **inert("data"),
-    **off("custom dataset classes are not supported; write parquet or JSON lines", "custom_cls.*"),
-    **off("rows are drawn in order or shuffled by `data.seed`", "sampler.*"),
-    **off("data generation is not supported", "datagen.*"),
-    **off("conversations have a single turn", "continuous_token.enable"),
-    **off(NO_TOOLS, "tool_config_path", "function_tool_path", "need_tools_kwargs"),
-    **off(TEMPLATE, "apply_chat_template_kwargs", "chat_template_func"),
+    **off("data"),
     "apply_chat_template_kwargs.*": only((), TEMPLATE),
 }
 
@@ -79,7 +73,6 @@ ALGORITHM: Mapping[str, Rule] = {
     "filter_groups.max_num_gen_batches": where(FILTER, policy.filter_rounds, otherwise=NO_FILTER),
     "gdpo_reward_keys": same("algorithm.gdpo.parts"),
     "gdpo_reward_weights": same("algorithm.gdpo.weights"),
-    **off("the batch is not resampled", "use_pf_ppo"),
     **inert("algorithm"),
     "rollout_correction.rollout_is": correction.importance,
     "rollout_correction.rollout_is_threshold": correction.importance_bound,
@@ -87,7 +80,7 @@ ALGORITHM: Mapping[str, Rule] = {
     "rollout_correction.rollout_rs": correction.rejection,
     "rollout_correction.rollout_rs_threshold": correction.rejection_bound,
     "rollout_correction.rollout_rs_threshold_lower": correction.rejection_bound,
-    **off("use `rollout_rs=seq_max_k2` with a bound", "rollout_correction.rollout_token_veto_threshold"),
+    **off("algorithm"),
     "rollout_correction.bypass_mode": correction.bypass,
     "rollout_correction.loss_type": correction.loss_type,
     "rollout_correction.use_policy_gradient": correction.loss_type,
@@ -109,7 +102,7 @@ REWARD_ARGUMENTS: Mapping[str, Rule] = {
     "overlong_buffer_cfg.*": reward.overlong,
     "max_resp_len": reward.longest_response,
 }
-SANDBOX: Mapping[str, Rule] = {**off(NO_SANDBOX, "url"), **inert("sandbox")}
+SANDBOX: Mapping[str, Rule] = {**off("sandbox"), **inert("sandbox")}
 
 REWARD: Mapping[str, Rule] = {
     **under("reward.custom_reward_function", CUSTOM_REWARD),
@@ -127,7 +120,7 @@ REWARD: Mapping[str, Rule] = {
     **inert("reward"),
     **under("reward.sandbox_fusion", SANDBOX),
     **under("sandbox_fusion", SANDBOX),
-    **off(NO_SANDBOX, "reward_model.sandbox_fusion.url"),
+    **off("reward"),
 }
 
 TRAINER: Mapping[str, Rule] = {
@@ -150,9 +143,7 @@ TRAINER: Mapping[str, Rule] = {
     "remove_previous_ckpt_in_save": meanings.only_newest_checkpoint,
     "device": renamed("plan.device", {"cuda": "cuda", "cpu": "cpu"}, reason=""),
     "v1.trainer_mode": only(("sync",), "generation takes turns with training", otherwise="only `sync` exists here"),
-    **off("use `rlc eval`", "val_only"),
-    **off("checkpoints are written to a local folder", "default_hdfs_dir"),
-    **off("a loaded checkpoint is kept", "del_local_ckpt_after_load"),
+    **off("trainer"),
     **inert("trainer"),
 }
 
@@ -170,8 +161,7 @@ OTHERS: Mapping[str, Rule] = {
     "*@*": only((), "config groups of verl have no alternatives here"),
     "--config-name": meanings.config_name,
     "--multirun": only((), "one run at a time"),
-    **off("distillation is not supported", "distillation.enabled"),
-    **off("every step generates", "skip.*.enable"),
+    **off("others"),
     **inert("others"),
 }
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rl_compat.errors import ConfigError
 from rl_compat.verl.shell import syntax
-from rl_compat.verl.shell.builtins import BUILTINS, OUTPUT, Stop, status_of
+from rl_compat.verl.shell.builtins import BUILTINS, OUTPUT, Stop, decide, status_of
 from rl_compat.verl.shell.expansion import (
     ASSIGNMENT,
     DECLARATIONS,
@@ -27,7 +27,6 @@ from rl_compat.verl.shell.expansion import (
 )
 from rl_compat.verl.shell.scope import Output, Scope, Started, mark_of, unknown, without_unset
 from rl_compat.verl.shell.syntax import Body, Node, parse_script
-from rl_compat.verl.shell.tests import decide
 
 SHELLS = ("bash", "sh", "zsh")
 MOST_ROUNDS = 1000

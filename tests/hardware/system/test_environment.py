@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rl_compat.hardware.system.environment import read_environment, without_credentials
+from rl_compat.hardware.system.software import read_environment, without_credentials
 
 
 def test_variables_that_matter_are_kept_and_others_are_not() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rl_compat.capability.binaries import parse_version
+from rl_compat.doctor.tables.target import NoTorchBuildError, Target, TorchInstall
 from rl_compat.doctor.tables.torch import cuda_of
-from rl_compat.doctor.tables.wheels import NoTorchBuildError, Target, TorchInstall
 from rl_compat.hardware.gpu.catalogue import read_table
 
 Capability = tuple[int, int]
