@@ -191,7 +191,8 @@ def with_torch(hardware: Hardware, build: TorchInstall) -> Hardware:
         archs = tuple(dict(variants(release, target_of(hardware).machine))[build.variant])
         torch = replace(torch, cuda=cuda_of(build.variant), arch_list=archs, cuda_available=True)
         brought |= {"triton": str(release["triton"]), **pinned_libraries(build.version, build.variant)}
-    kept = {name: version for name, version in software.packages.items() if not _belongs_to_torch(name)}
+    replaced = [name for name in software.packages if name.startswith("nvidia-") and name != "nvidia-ml-py"]
+    kept = {name: it for name, it in software.packages.items() if name not in ("torch", "triton", *replaced)}
     changed = replace(
         software,
         torch=torch,
@@ -203,11 +204,6 @@ def with_torch(hardware: Hardware, build: TorchInstall) -> Hardware:
         bitsandbytes_library=None,
     )
     return replace(hardware, software=changed)
-
-
-def _belongs_to_torch(name: str) -> bool:
-    """Whether pip replaces a package together with torch."""
-    return name in ("torch", "triton") or (name.startswith("nvidia-") and name != "nvidia-ml-py")
 
 
 def _on_the_bus(hardware: Hardware) -> tuple[Device, ...]:

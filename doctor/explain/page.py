@@ -5,8 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator
 
-from rl_compat.doctor.explain.explanation import Explained, LogExplanation
-from rl_compat.doctor.explain.machine import Advice
+from rl_compat.doctor.explain.explanation import Advice, Explained, LogExplanation
 from rl_compat.doctor.explain.matching import ErrorMatch
 from rl_compat.doctor.explain.reading import Line
 from rl_compat.doctor.findings import Severity

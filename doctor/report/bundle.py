@@ -27,6 +27,7 @@ TAIL_LINES = 200
 TAIL_BYTES = 256 * 1024
 WHOLE_FILES = ("plan.json", "run.toml", "hardware.json")
 LARGEST_WHOLE_BYTES = 4 * 1024 * 1024
+"of a larger file, the bundle has the end"
 LOGS = ("*.log", "*.out", "*.err", "logs/*.log")
 RUNS = Path("runs")
 
@@ -122,18 +123,12 @@ def _run_files(run: Path, redactor: Redactor) -> Iterator[tuple[str, str]]:
             continue
         name = f"run/{redactor.text(path.relative_to(run).as_posix())}"
         try:
-            text = _whole(path) if path.name in WHOLE_FILES else read_tail(path)
+            whole = path.name in WHOLE_FILES and path.stat().st_size <= LARGEST_WHOLE_BYTES
+            text = path.read_text(encoding="utf-8", errors="replace") if whole else read_tail(path)
         except OSError as error:
             yield name, f"could not be read: {error.strerror}\n"
             continue
         yield name, _clean(path, text, redactor)
-
-
-def _whole(path: Path) -> str:
-    """The text of a file, or the end of one that is unreasonably large."""
-    if path.stat().st_size > LARGEST_WHOLE_BYTES:
-        return read_tail(path)
-    return path.read_text(encoding="utf-8", errors="replace")
 
 
 def _clean(path: Path, text: str, redactor: Redactor) -> str:

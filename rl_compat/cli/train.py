@@ -8,7 +8,6 @@ import sys
 import traceback
 from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -21,7 +20,6 @@ from rl_compat.errors import DamagedCheckpointError, RLCompatError
 
 if TYPE_CHECKING:
     from rl_compat.trainer.run import Ending, RunOutcome
-    from rl_compat.trainer.run_folder import RunFolder
     from rl_compat.trainer.training import Training
 
 app = new_app()
@@ -63,7 +61,11 @@ def train(
             print_note("note: this run is sized for a GPU; `rlc train gsm8k-cpu` is a version sized for a CPU")
         if dry_run:
             return 0
-        again = _command(training.folder, hardware, as_card)
+        machine_options = [
+            *(("--hardware", str(hardware)) if hardware else ()),
+            *(("--as", as_card) if as_card else ()),
+        ]
+        again = shlex.join(["rlc", "train", str(training.folder.path), *machine_options])
         if training.has_nothing_to_do:
             step = training.saved_step
             if as_json:
@@ -90,12 +92,6 @@ def train(
         discard(sys.stdout)
     print_note(_last_line(outcome, training, again))
     return 0 if outcome.interrupted is None else outcome.interrupted.exit_code
-
-
-def _command(folder: RunFolder, hardware: Path | None, as_card: str | None) -> str:
-    """The command that continues a run on the same machine."""
-    options = [*(("--hardware", str(hardware)) if hardware else ()), *(("--as", as_card) if as_card else ())]
-    return shlex.join(["rlc", "train", str(folder.path), *options])
 
 
 def _last_line(outcome: RunOutcome, training: Training, again: str) -> str:

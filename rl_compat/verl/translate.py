@@ -18,9 +18,8 @@ from rl_compat.config.types import RunConfig
 from rl_compat.config.values import Mismatch, coerce, split_items, unquote
 from rl_compat.errors import nearest
 from rl_compat.verl.keys.policy import ESTIMATORS
-from rl_compat.verl.keys.releases import releases
 from rl_compat.verl.keys.rules import Given, Inert, Outcome, Rule, no_effect, refused
-from rl_compat.verl.keys.table import DEFAULTS_THAT_DIFFER, KEYS
+from rl_compat.verl.keys.table import DEFAULTS_THAT_DIFFER, KEYS, releases
 
 COMBINE: Mapping[str, Callable[..., Any]] = {
     "plan.micro_batch_size": min,

@@ -10,7 +10,7 @@ from fakes.facts import facts
 from fakes.verl_settings import judge_config, load_config
 
 from rl_compat.errors import ConfigError
-from rl_compat.verl.keys.releases import releases
+from rl_compat.verl.keys.table import releases
 from rl_compat.verl.translate import default_text
 from rl_compat.verl.yaml_file import read_yaml
 

@@ -11,7 +11,7 @@ from typing import Any
 from rl_compat import verl
 from rl_compat.config.load import judge_config
 from rl_compat.config.settings import values_of
-from rl_compat.verl.keys.releases import releases
+from rl_compat.verl.keys.table import releases
 from rl_compat.verl.translate import default_text
 
 PAGE = Path(__file__).parents[2] / "docs" / "verl_keys.md"

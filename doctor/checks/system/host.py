@@ -85,17 +85,13 @@ def _ram_text(host: Host, available: int) -> str:
 def _more_ram(host: Host, available: int) -> Iterator[Remedy]:
     if available < host.ram_limit_bytes // 2:
         yield remedy("stop_programs")
-    if _limited(host):
-        yield _raise_limit(host)
+    if _limited(host) and host.container == "kubernetes":
+        yield remedy("memory_of_pod")
+    elif _limited(host):
+        yield run_container(host, "memory_of_container") if host.container else remedy("memory_of_job")
     if host.wsl:
         yield remedy("wsl_memory")
     yield remedy("train_adapters")
-
-
-def _raise_limit(host: Host) -> Remedy:
-    if host.container == "kubernetes":
-        return remedy("memory_of_pod")
-    return run_container(host, "memory_of_container") if host.container else remedy("memory_of_job")
 
 
 def check_cpu(hardware: Hardware) -> Iterator[Finding]:

@@ -22,11 +22,12 @@ PROXIES = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY"
 
 def check_hub(hardware: Hardware) -> Iterator[Finding]:
     """Whether models can be downloaded from a hub, and from which."""
-    switch = offline_switch(hardware)
+    values = hardware.environment
+    switch = next((name for name in OFFLINE_VARIABLES if values.get(name, "").lower() in TRUE), None)
     if switch is not None:
         yield finding(
             "hub.offline",
-            f"`{switch}={hardware.environment[switch]}` forbids access to the hub",
+            f"`{switch}={values[switch]}` forbids access to the hub",
             shell("allow access again to download a model", f"unset {switch}"),
             where=(switch,),
         )
@@ -34,12 +35,6 @@ def check_hub(hardware: Hardware) -> Iterator[Finding]:
     for endpoint in hardware.network or ():
         if endpoint.role == "hub":
             yield _answers(endpoint) if endpoint.reachable else _no_hub(endpoint, hardware)
-
-
-def offline_switch(hardware: Hardware) -> str | None:
-    """The variable that forbids access to the hub."""
-    values = hardware.environment
-    return next((name for name in OFFLINE_VARIABLES if values.get(name, "").lower() in TRUE), None)
 
 
 def _answers(endpoint: Endpoint) -> Finding:

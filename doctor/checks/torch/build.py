@@ -212,11 +212,6 @@ def _trace(hardware: Hardware) -> Remedy:
     return shell("see where it stops", f"{python} -X faulthandler -X importtime -c 'import torch'")
 
 
-def _newer_system(hardware: Hardware) -> tuple[Remedy, ...]:
-    """A newer system, or the last torch for this one."""
-    return (newer_system(), *(remedy for remedy in torch_remedies(hardware) if remedy.step is Step.TORCH))
-
-
 def _newer_runtime(hardware: Hardware) -> tuple[Remedy, ...]:
     if hardware.software.environment_kind == "conda":
         return (remedy("conda_runtime"),)
@@ -228,7 +223,10 @@ REMEDIES: Mapping[str, Callable[[Hardware], tuple[Remedy, ...]]] = {
     "illegal_instruction": lambda hardware: (remedy("limit_instructions"), *torch_remedies(hardware)),
     "killed": lambda hardware: (remedy("more_memory"),),
     "crashes": lambda hardware: (*_reinstall(hardware), _trace(hardware)),
-    "system_too_old": _newer_system,
+    "system_too_old": lambda hardware: (
+        newer_system(),
+        *(it for it in torch_remedies(hardware) if it.step is Step.TORCH),
+    ),
     "runtime_too_old": _newer_runtime,
     "undefined_symbol": _conflict,
     "driver_library_missing": lambda hardware: (),

@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import combinations
 from typing import Any
 
 from rl_compat.hardware.gpu.catalogue import find_gpu, shared_memory_optin_bytes
-from rl_compat.hardware.gpu.cuda_view import NvmlMatch, Picked, cuda_order, match_devices, select_visible
+from rl_compat.hardware.gpu.cuda_view import NvmlMatch, cuda_order, match_devices, select_visible
 from rl_compat.hardware.gpu.readings import CudaDevice, NvmlDevice, NvmlReading, TorchReading
 from rl_compat.hardware.types import Device, Hardware, Link
 
-CUDA_FACTS = (
-    "name",
-    "compute_capability",
-    "memory_total_bytes",
-    "memory_free_bytes",
-    "pci_bus_id",
-    "num_multiprocessors",
-    "shared_memory_optin_bytes",
-    "bf16_native",
-)
+CUDA_FACTS = [field.name for field in fields(CudaDevice) if field.name not in ("index", "uuid")]
 BOARD_FACTS = (
     "pci_bus_id",
     "processes",
@@ -90,19 +81,16 @@ def _from_nvml(reading: NvmlReading, environment: Mapping[str, str]) -> JoinedDe
         warnings.append("the order of the GPUs could not be read from CUDA: the fastest is assumed to be first")
     devices: list[Device] = []
     for choice in selection.picked:
-        device = _from_match(_match_of(ordered, choice), index=len(devices), source=source)
+        gpu = ordered[choice.position]
+        part = gpu.slices[choice.slice_position] if choice.slice_position is not None else None
+        device = _from_match(NvmlMatch(gpu, part), index=len(devices), source=source)
         if device is None:
-            warnings.append(f"`{ordered[choice.position].name}` is left out: its capability or memory is not known")
+            warnings.append(f"`{gpu.name}` is left out: its capability or memory is not known")
         else:
             devices.append(device)
     seen = {ordered[choice.position].index for choice in selection.picked}
     hidden = tuple(device for gpu in nvml if gpu.index not in seen if (device := _hidden(gpu, source)))
     return JoinedDevices(devices=tuple(devices), hidden=hidden, warnings=(*warnings, *_order_warning(tuple(devices))))
-
-
-def _match_of(ordered: Sequence[NvmlDevice], choice: Picked) -> NvmlMatch:
-    gpu = ordered[choice.position]
-    return NvmlMatch(gpu, gpu.slices[choice.slice_position] if choice.slice_position is not None else None)
 
 
 def _merged(cuda: CudaDevice, match: NvmlMatch | None, source: str) -> Device:

@@ -9,8 +9,8 @@ from verl.verl_table import PAGE, VERDICTS, companions_of, plausible, rows
 
 from rl_compat.config.settings import settings, values_of
 from rl_compat.errors import ConfigError
-from rl_compat.verl.keys.releases import releases
 from rl_compat.verl.keys.rules import Inert
+from rl_compat.verl.keys.table import releases
 from rl_compat.verl.settings_file import translated_toml
 from rl_compat.verl.translate import default_text, find_rule
 

@@ -8,7 +8,7 @@ import pytest
 from fakes.doctor import missing
 
 from rl_compat.doctor.diagnosis import run_checks
-from rl_compat.doctor.explain.machine import Advice, advise, checks_of, origin
+from rl_compat.doctor.explain.explanation import Advice, advise, checks_of, origin
 from rl_compat.doctor.explain.patterns import Capabilities, KnownError, known_errors
 from rl_compat.doctor.findings import Severity, Step
 from rl_compat.doctor.table import CHECKS
