@@ -61,11 +61,9 @@ def train(
             print_note("note: this run is sized for a GPU; `rlc train gsm8k-cpu` is a version sized for a CPU")
         if dry_run:
             return 0
-        machine_options = [
-            *(("--hardware", str(hardware)) if hardware else ()),
-            *(("--as", as_card) if as_card else ()),
-        ]
-        again = shlex.join(["rlc", "train", str(training.folder.path), *machine_options])
+        options = {"--hardware": hardware, "--as": as_card}
+        named = [str(word) for option in options.items() if option[1] for word in option]
+        again = shlex.join(["rlc", "train", str(training.folder.path), *named])
         if training.has_nothing_to_do:
             step = training.saved_step
             if as_json:
