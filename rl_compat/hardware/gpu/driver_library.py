@@ -92,6 +92,8 @@ class DriverLibrary:
         self._library = ctypes.CDLL(path)
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name in ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses"):
+            return partial(self._processes, name)
         if name not in FUNCTIONS:
             raise AttributeError(name)
         return partial(self._answer, *FUNCTIONS[name])
@@ -131,12 +133,6 @@ class DriverLibrary:
             if error.code != INSUFFICIENT_SIZE:
                 raise
         return [0] * count.value
-
-    def nvmlDeviceGetComputeRunningProcesses(self, handle: c_void_p) -> list[RunningProcess]:  # noqa: N802
-        return self._processes("nvmlDeviceGetComputeRunningProcesses", handle)
-
-    def nvmlDeviceGetGraphicsRunningProcesses(self, handle: c_void_p) -> list[RunningProcess]:  # noqa: N802
-        return self._processes("nvmlDeviceGetGraphicsRunningProcesses", handle)
 
     def _processes(self, function: str, handle: c_void_p) -> list[RunningProcess]:
         """Asked twice: for their number, then for the processes, whose number may have grown."""

@@ -50,10 +50,10 @@ def _ask(program: str, timeout_seconds: float) -> tuple[Finished, list[str]]:
         finished = run_program(command, timeout_seconds=max(0.1, deadline - time.monotonic()))
         if finished.returncode is None:
             raise TimeoutError(f"`nvidia-smi` gave {no_answer(timeout_seconds)}")
-        unknown = _unknown_field(finished)
-        if unknown not in fields:
+        unknown = re.search(r'Field "([^"]+)" is not a valid field', finished.stdout + finished.stderr)
+        if unknown is None or unknown.group(1) not in fields:
             return finished, fields
-        fields.remove(unknown)
+        fields.remove(unknown.group(1))
 
 
 def parse_smi(text: str, fields: Sequence[str] = FIELDS) -> NvmlReading:
@@ -114,11 +114,6 @@ def _whole(value: str | None) -> int | None:
 def _mebibytes(value: str | None) -> int | None:
     number = _whole(value)
     return None if number is None else number * MIB
-
-
-def _unknown_field(finished: Finished) -> str | None:
-    match = re.search(r'Field "([^"]+)" is not a valid field', finished.stdout + finished.stderr)
-    return match.group(1) if match else None
 
 
 def _nvml_error(text: str) -> str:

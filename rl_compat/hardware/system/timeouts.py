@@ -47,7 +47,11 @@ def run_program(
         return Finished(stdout=_text(stdout), stderr=_text(stderr), returncode=process.returncode)
     except subprocess.TimeoutExpired:
         _kill_group(process.pid)
-        return _what_is_left(process)
+        try:
+            stdout, stderr = process.communicate(timeout=KILL_SECONDS)
+        except subprocess.TimeoutExpired as expired:
+            stdout, stderr = expired.stdout or b"", expired.stderr or b""
+        return Finished(stdout=_text(stdout), stderr=_text(stderr), returncode=None)
     except BaseException:
         _kill_group(process.pid)
         raise
@@ -91,14 +95,6 @@ def no_answer(seconds: float) -> str:
 def _kill_group(pid: int) -> None:
     with suppress(OSError):
         os.killpg(pid, signal.SIGKILL)
-
-
-def _what_is_left(process: subprocess.Popen[bytes]) -> Finished:
-    try:
-        stdout, stderr = process.communicate(timeout=KILL_SECONDS)
-    except subprocess.TimeoutExpired as expired:
-        stdout, stderr = expired.stdout or b"", expired.stderr or b""
-    return Finished(stdout=_text(stdout), stderr=_text(stderr), returncode=None)
 
 
 def _text(output: bytes) -> str:

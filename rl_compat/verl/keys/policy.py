@@ -11,35 +11,18 @@ from rl_compat.verl.keys.rules import Given, Outcome, honoured, kl_term, no_effe
 ACTOR = "actor_rollout_ref.actor"
 LOSS_MODE = f"{ACTOR}.policy_loss.loss_mode"
 
+SAME_NAMES = (
+    *("grpo", "grpo_passk", "gdpo", "rloo", "reinforce_plus_plus", "reinforce_plus_plus_baseline", "remax", "opo"),
+    *("gpg", "optimal_token_baseline", "tir_optimal_token_baseline"),
+)
 ESTIMATORS = {
     "gae": "ppo",
-    "grpo": "grpo",
+    **{name: name for name in SAME_NAMES},
     "grpo_vectorized": "grpo",
-    "grpo_passk": "grpo_passk",
-    "gdpo": "gdpo",
-    "rloo": "rloo",
     "rloo_vectorized": "rloo",
-    "reinforce_plus_plus": "reinforce_plus_plus",
-    "reinforce_plus_plus_baseline": "reinforce_plus_plus_baseline",
-    "remax": "remax",
-    "opo": "opo",
-    "gpg": "gpg",
-    "optimal_token_baseline": "optimal_token_baseline",
-    "tir_optimal_token_baseline": "tir_optimal_token_baseline",
 }
-LOSSES = {
-    "vanilla": "ppo_clip",
-    "dppo_tv": "dppo_tv",
-    "dppo_kl": "dppo_kl",
-    "gspo": "gspo",
-    "sapo": "sapo",
-    "gpg": "gpg",
-    "clip_cov": "clip_cov",
-    "kl_cov": "kl_cov",
-    "geo_mean": "geo_mean",
-    "dro": "dro",
-    "cispo": "cispo",
-}
+LOSS_NAMES = ("dppo_tv", "dppo_kl", "gspo", "sapo", "gpg", "clip_cov", "kl_cov", "geo_mean", "dro", "cispo")
+LOSSES = {"vanilla": "ppo_clip", **{name: name for name in LOSS_NAMES}}
 OWN_AGGREGATION = {"sapo": "seq-mean-token-mean", "geo_mean": "seq-mean-token-mean"}
 "losses that verl averages in their own way, independently of `loss_agg_mode`"
 UNLIMITED_ROUNDS = 1_000_000
