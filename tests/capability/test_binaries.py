@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rl_compat.capability.binaries import needs_ptx, parse_version, wheel_supports
-from rl_compat.doctor.tables import wheels
+from rl_compat.doctor.tables import target
 
 CU126 = ("sm_50", "sm_60", "sm_70", "sm_75", "sm_80", "sm_86", "sm_90")
 CU128 = ("sm_70", "sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120")
@@ -62,4 +62,4 @@ def test_versions_compare_by_number() -> None:
 
 
 def test_doctor_uses_the_same_rule() -> None:
-    assert wheels.wheel_supports is wheel_supports
+    assert target.wheel_supports is wheel_supports
