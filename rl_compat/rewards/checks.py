@@ -18,7 +18,6 @@ from rl_compat.rewards.builtin.gsm8k import gold_number
 from rl_compat.rewards.builtin.math_answer import find_answer, plain_form
 from rl_compat.rewards.builtin.table import AUTO, BUILTINS, Truth
 from rl_compat.rewards.builtin.texts import truths
-from rl_compat.rewards.types import RewardOutcome
 
 BUILTIN_BY_SOURCE: Mapping[str, str] = {
     "openai/gsm8k": "gsm8k",
@@ -146,7 +145,12 @@ def _of_builtin(name: str, truth: Any, reference: str | None, arguments: Mapping
         return found + _of_math(name, truth, after_thoughts(reference))
     if BUILTINS[name].timed:
         return found
-    return found + _of_outcome(name, BUILTINS[name].function(after_thoughts(reference), truth, **arguments))
+    outcome = BUILTINS[name].function(after_thoughts(reference), truth, **arguments)
+    if outcome.answer_found is False:
+        found.append((True, f"the reward `{name}` finds no answer in the reference solution", None))
+    elif outcome.correct is False:
+        found.append((True, f"the reward `{name}` does not accept the reference solution", None))
+    return found
 
 
 def _of_form(name: str, truth: Any) -> Complaints:
@@ -161,14 +165,6 @@ def _of_form(name: str, truth: Any) -> Complaints:
 
 
 _READS_AS_LIST = re.compile(r"\s*[\[{].*[\]}]\s*", re.DOTALL)
-
-
-def _of_outcome(name: str, outcome: RewardOutcome) -> Complaints:
-    if outcome.answer_found is False:
-        return [(True, f"the reward `{name}` finds no answer in the reference solution", None)]
-    if outcome.correct is False:
-        return [(True, f"the reward `{name}` does not accept the reference solution", None)]
-    return []
 
 
 def _of_math(name: str, truth: Any, reference: str) -> Complaints:

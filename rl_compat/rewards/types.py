@@ -85,7 +85,12 @@ class Scores:
 
     def numbers(self) -> dict[str, tuple[float | None, ...]]:
         """The extras with numeric or boolean values, as floats."""
-        return {key: tuple(map(_number, values)) for key, values in self.extras.items() if _is_numeric(values)}
+        found = {}
+        for key, values in self.extras.items():
+            given = [value for value in values if value is not None]
+            if given and all(isinstance(value, (bool, int, float)) for value in given):
+                found[key] = tuple(None if value is None else float(value) for value in values)
+        return found
 
     def parts(self, names: Sequence[str] = ()) -> dict[str, tuple[float | None, ...]]:
         """Rewards by name for an algorithm that weights them itself: all functions, or the named functions and extras.
@@ -102,15 +107,6 @@ class Scores:
             name: tuple(value if keep else None for value, keep in zip(known[name], kept, strict=True))
             for name in (names or self.components)
         }
-
-
-def _is_numeric(values: Sequence[Any]) -> bool:
-    given = [value for value in values if value is not None]
-    return bool(given) and all(isinstance(value, (bool, int, float)) for value in given)
-
-
-def _number(value: Any) -> float | None:
-    return None if value is None else float(value)
 
 
 COUNTS = ("reward/timeouts", "reward/errors", "reward/unscored")

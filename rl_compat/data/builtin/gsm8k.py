@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any, Literal
@@ -52,11 +52,6 @@ def row(question: str, answer: str, *, split: str, index: int) -> dict[str, Any]
     )
 
 
-def rows_from_raw(records: Iterable[Mapping[str, Any]], *, split: str) -> list[dict[str, Any]]:
-    """Rows of the schema from records with `question` and `answer`."""
-    return [row(item["question"], item["answer"], split=split, index=i) for i, item in enumerate(records)]
-
-
 def from_raw(record: Mapping[str, Any], index: int, split: str) -> dict[str, Any] | None:
     """A row of the schema from a record with `question` and `answer`; None when the answer has no final number."""
     question, answer = record.get("question"), str(record.get("answer"))
@@ -74,7 +69,8 @@ def raw_records(split: Split, *, limit: int | None = None) -> list[dict[str, str
 
 def rows(split: Split, *, limit: int | None = None) -> list[dict[str, Any]]:
     """The shipped split in the schema."""
-    return rows_from_raw(raw_records(split, limit=limit), split=split)
+    records = enumerate(raw_records(split, limit=limit))
+    return [row(item["question"], item["answer"], split=split, index=index) for index, item in records]
 
 
 def write(folder: Path) -> dict[Split, tuple[Path, int]]:

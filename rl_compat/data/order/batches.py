@@ -84,8 +84,7 @@ class PromptOrder(Order):
         self._batch_size = batch_size
         self._keep = keep
         self._fingerprint = fingerprint
-        self._shuffle = shuffle
-        self._seed = seed
+        self._identity = {"num_rows": num_rows, "shuffle": shuffle, "seed": seed}
         self._epoch = 0
         self._offset = 0
 
@@ -120,17 +119,14 @@ class PromptOrder(Order):
 
     def state_dict(self) -> dict[str, Any]:
         place = {"epoch": self._epoch, "offset": self._offset}
-        return place | self._identity() | _rows_state(self._fingerprint)
-
-    def _identity(self) -> dict[str, Any]:
-        return {"num_rows": self._epochs.num_rows, "shuffle": self._shuffle, "seed": self._seed}
+        return place | self._identity | _rows_state(self._fingerprint)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue at a saved position. Raises DataError when the data or the order differs.
 
         The batch size may differ, since the position counts rows.
         """
-        check_same(state, self._identity(), self._fingerprint)
+        check_same(state, self._identity, self._fingerprint)
         self._epoch, self._offset = int(state["epoch"]), int(state["offset"])
 
 
@@ -159,13 +155,11 @@ class MixtureOrder(Order):
             Epochs(count, shuffle=shuffle, seed=seeds.derive(seed, "source", index), first_row=sum(counts[:index]))
             for index, count in enumerate(counts)
         ]
-        self._weights = tuple(weights)
         self._shares = [weight / sum(weights) for weight in weights]
         self._batch_size = batch_size
         self._keep = keep
         self._fingerprint = fingerprint
-        self._shuffle = shuffle
-        self._seed = seed
+        self._identity = {"num_rows": list(counts), "weights": list(weights), "shuffle": shuffle, "seed": seed}
         self._given = [0] * len(counts)
         self._behind = [0] * len(counts)
 
@@ -197,20 +191,12 @@ class MixtureOrder(Order):
 
     def state_dict(self) -> dict[str, Any]:
         place = {"given": list(self._given), "behind": list(self._behind)}
-        return place | self._identity() | _rows_state(self._fingerprint)
+        return place | self._identity | _rows_state(self._fingerprint)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue at a saved position; the batch size may differ."""
-        check_same(state, self._identity(), self._fingerprint)
+        check_same(state, self._identity, self._fingerprint)
         self._given, self._behind = [int(n) for n in state["given"]], [int(n) for n in state["behind"]]
-
-    def _identity(self) -> dict[str, Any]:
-        return {
-            "num_rows": [source.num_rows for source in self._sources],
-            "weights": list(self._weights),
-            "shuffle": self._shuffle,
-            "seed": self._seed,
-        }
 
 
 def check_same(state: dict[str, Any], mine: dict[str, Any], fingerprint: Fingerprint | None = None) -> None:

@@ -61,18 +61,13 @@ def _check_weights(folder: Path) -> None:
             _check_safetensors(folder / name)
     elif (folder / WEIGHTS).is_file():
         _check_safetensors(folder / WEIGHTS)
-    else:
-        raise _no_weights(folder)
-
-
-def _no_weights(folder: Path) -> ModelError:
-    pickles = sorted(path.name for pattern in PICKLES for path in folder.glob(pattern))
-    if pickles:
-        return ModelError(
+    elif pickles := sorted(path.name for pattern in PICKLES for path in folder.glob(pattern)):
+        raise ModelError(
             f"`{folder}` has its weights only as pickles (`{pickles[0]}`), which can run code when loaded",
             hint="if you trust the model, load it with transformers and write safetensors with `save_pretrained`",
         )
-    return ModelError(f"`{folder}` has no weights", hint=f"expected {WEIGHTS}, or {INDEX} with its files")
+    else:
+        raise ModelError(f"`{folder}` has no weights", hint=f"expected {WEIGHTS}, or {INDEX} with its files")
 
 
 def _check_safetensors(path: Path) -> None:

