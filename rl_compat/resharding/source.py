@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
 from rl_compat.errors import ModelError
+from rl_compat.resharding.handover import Handover
 
 
 class Weight(NamedTuple):
@@ -64,26 +66,100 @@ class SharedStorage:
         return (Weight(name, parameter, self.version) for name, parameter in self.model.named_parameters())
 
 
-@torch.no_grad()
-def receive(model: nn.Module, source: WeightSource) -> int:
-    """Update a model's parameters from a source; returns the bytes copied, 0 if both share storage.
+@runtime_checkable
+class FillsStorage(Protocol):
+    """A source that writes into a rollout's own storage itself, without whole weights in between."""
 
-    Raises ModelError if the source lacks a parameter of the model, or has one of another name or shape; earlier
-    weights have then already been copied.
-    """
-    if isinstance(source, SharedStorage) and source.model is model:
-        return 0
-    own = dict(model.named_parameters())
-    copied = 0
+    def fill(self, targets: Mapping[str, Tensor], *, everything: bool = True) -> Handover:
+        """Write the weights; those that never change only if `everything`. Raises ModelError for another model."""
+        ...
+
+
+class WeightReceiver:
+    """The weights that a rollout generates with, and whether they are one whole version of the policy."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._has_frozen = False
+        self._released: dict[str, torch.Size] = {}
+        self._problem: str | None = None
+
+    def receive(self, source: WeightSource) -> Handover:
+        """Take the newest weights: nothing if both sides share the storage, else in place, at the same addresses.
+
+        `check` raises until `confirm` is called: after an error the weights may belong to two versions. Raises
+        ModelError if the source has other weights than the model.
+        """
+        self._problem = "the last handover failed"
+        if isinstance(source, SharedStorage) and source.model is self._model:
+            return Handover(version=source.version, full_bytes=_num_bytes(self._model))
+        self._allocate()
+        targets = dict(self._model.named_parameters())
+        if isinstance(source, FillsStorage):
+            handover = source.fill(targets, everything=not self._has_frozen)
+        else:
+            handover = _fill_one_by_one(targets, source)
+        self._has_frozen = True
+        return handover
+
+    def confirm(self) -> None:
+        """The weights that were received are in use."""
+        self._problem = None
+
+    def check(self) -> None:
+        """Raise ModelError unless the weights are whole."""
+        if self._problem is not None:
+            raise ModelError(f"the rollout has no complete weights: {self._problem}", hint="load them again")
+
+    def release(self) -> None:
+        """Free the storage until the next `receive`, which fills all of it, at other addresses."""
+        for name, parameter in self._model.named_parameters():
+            self._released.setdefault(name, parameter.shape)
+            parameter.data = torch.empty(0, dtype=parameter.dtype, device=parameter.device)
+        self._has_frozen, self._problem = False, "their storage was released"
+
+    def _allocate(self) -> None:
+        for name, shape in self._released.items():
+            parameter = self._model.get_parameter(name)
+            parameter.data = torch.empty(shape, dtype=parameter.dtype, device=parameter.device)
+        self._released.clear()
+
+
+def check_weights(targets: Mapping[str, Tensor], shapes: Mapping[str, torch.Size]) -> None:
+    """Raise ModelError if a source's weights have other names or shapes than those of the rollout."""
+    for name, shape in shapes.items():
+        target = targets.get(name)
+        if target is None or target.shape != shape:
+            held = "no such weight" if target is None else f"shape {tuple(target.shape)}"
+            raise ModelError(f"weight `{name}` has shape {tuple(shape)} and the rollout model has {held}")
+    lacking = [name for name in targets if name not in shapes]
+    if lacking:
+        raise ModelError(f"the weight source lacks {len(lacking)} weights of the rollout model: `{lacking[0]}` …")
+
+
+@torch.no_grad()
+def _fill_one_by_one(targets: Mapping[str, Tensor], source: WeightSource) -> Handover:
+    start, written, full = time.perf_counter(), 0, 0
+    shapes: dict[str, torch.Size] = {}
     for name, tensor, version in source:
         assert version == source.version, f"`{name}` has version {version} and its source {source.version}"
-        target = own.pop(name, None)
-        if target is None or target.shape != tensor.shape:
-            held = "no such weight" if target is None else f"shape {tuple(target.shape)}"
-            raise ModelError(f"weight `{name}` has shape {tuple(tensor.shape)} and the rollout model has {held}")
-        if target.data_ptr() != tensor.data_ptr():
-            target.copy_(tensor)
-            copied += target.nbytes
-    if own:
-        raise ModelError(f"the weight source lacks {len(own)} weights of the rollout model: `{next(iter(own))}` …")
-    return copied
+        shapes[name] = tensor.shape
+        check_weights({name: targets[name]} if name in targets else {}, {name: tensor.shape})
+        full += tensor.nbytes
+        if targets[name].data_ptr() != tensor.data_ptr():
+            targets[name].copy_(tensor)
+            written += targets[name].nbytes
+    check_weights(targets, shapes)
+    seconds = time.perf_counter() - start
+    return Handover(
+        version=source.version,
+        num_weights=len(shapes),
+        written_bytes=written,
+        full_bytes=full,
+        seconds=seconds,
+        write_seconds=seconds,
+    )
+
+
+def _num_bytes(model: nn.Module) -> int:
+    return sum(parameter.nbytes for parameter in model.parameters())

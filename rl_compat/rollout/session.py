@@ -13,7 +13,8 @@ from torch import nn
 
 from rl_compat.errors import NotFiniteError
 from rl_compat.planning.types import RolloutPlan
-from rl_compat.resharding.source import WeightSource, receive
+from rl_compat.resharding.handover import Handover
+from rl_compat.resharding.source import WeightReceiver, WeightSource
 from rl_compat.rollout.inference import check_prompts, not_finite, num_embeddings
 from rl_compat.rollout.sampling import call_seed, response_keys
 from rl_compat.rollout.types import Decode, Progress, Request, Response, SamplingParams, StopStrings, stop_strings
@@ -111,7 +112,10 @@ class RolloutSession(ABC):
     ) -> None:
         """`model` holds the weights. Ids from `num_valid_tokens` on are never drawn. Stop strings need `decode`."""
         self.policy_version = 0
+        self.last_handover: Handover | None = None
+        "the record of the last `load`"
         self._source = model
+        self._receiver = WeightReceiver(model)
         self._plan = plan
         self._num_valid_tokens = num_valid_tokens
         self._decode = decode
@@ -158,8 +162,10 @@ class RolloutSession(ABC):
 
         Each request in progress gets at least one token and at most `max_tokens`. By default the native engine
         advances by one token on a CPU and by several on a GPU, vLLM by one of its steps, and `transformers` by one
-        batch, which it finishes. Raises NotFiniteError for a model whose numbers are NaN or infinite.
+        batch, which it finishes. Raises NotFiniteError for a model whose numbers are NaN or infinite, ModelError if the
+        last `load` failed.
         """
+        self._receiver.check()
         if self._unfinished and not self._ended and not self._aborted:
             with self._generating():
                 self._ended += self._advance(max_tokens, lambda num_ended: None)
@@ -180,12 +186,19 @@ class RolloutSession(ABC):
 
         Requests in progress are paused first, so that no key or value of the older weights is used. Nothing is copied
         if the source shares the storage of this engine's model; a copy in a lower dtype is refreshed in place. Raises
-        ModelError if the source has another model.
+        ModelError if the source has another model. After an error the version stays, and nothing is generated until a
+        later call succeeds.
         """
         self.pause()
-        receive(self._source, source)
-        self.policy_version = source.version
+        self.last_handover = self._receiver.receive(source)
         self._refresh()
+        self._receiver.confirm()
+        self.policy_version = source.version
+
+    def release_weights(self) -> None:
+        """Sleep, and free the engine's own storage of weights until the next `load`. Not for a shared storage."""
+        self.sleep()
+        self._receiver.release()
 
     def generate(
         self,
@@ -201,6 +214,7 @@ class RolloutSession(ABC):
         what `submit` and `step` raise; the requests are then dropped.
         """
         assert params.max_new_tokens > 0 and group_size > 0
+        self._receiver.check()
         self._aborted = False
         numbers = self.submit(requests_for(prompts, params, group_size=group_size))
         if not numbers:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from rl_compat.errors import ModelError
-from rl_compat.resharding.source import SharedStorage, receive
+from rl_compat.resharding.source import SharedStorage, WeightReceiver
 
 
 def model(width: int = 3) -> nn.Module:
@@ -22,7 +22,9 @@ def test_a_model_that_shares_the_storage_receives_no_byte() -> None:
     addresses = [parameter.data_ptr() for parameter in trained.parameters()]
     versions = [parameter._version for parameter in trained.parameters()]
 
-    assert receive(trained, SharedStorage(trained, version=3)) == 0
+    handover = WeightReceiver(trained).receive(SharedStorage(trained, version=3))
+
+    assert (handover.written_bytes, handover.received_bytes, handover.peak_bytes) == (0, 0, 0)
 
     assert [parameter.data_ptr() for parameter in trained.parameters()] == addresses
     assert [parameter._version for parameter in trained.parameters()] == versions
@@ -36,9 +38,10 @@ def test_a_model_with_storage_of_its_own_receives_every_weight_in_place() -> Non
             parameter.add_(1.0)
     addresses = [parameter.data_ptr() for parameter in other.parameters()]
 
-    copied = receive(other, SharedStorage(trained, version=3))
+    handover = WeightReceiver(other).receive(SharedStorage(trained, version=3))
 
-    assert copied == sum(parameter.nbytes for parameter in other.parameters())
+    assert handover.version == 3
+    assert handover.written_bytes == sum(parameter.nbytes for parameter in other.parameters())
     assert [parameter.data_ptr() for parameter in other.parameters()] == addresses
     for ours, theirs in zip(other.parameters(), trained.parameters(), strict=True):
         assert torch.equal(ours, theirs.half())
@@ -55,12 +58,35 @@ def test_weights_carry_their_names_and_the_version_of_the_policy() -> None:
 @pytest.mark.parametrize("other", [model(4), nn.Linear(2, 3)])
 def test_the_weights_of_another_model_are_refused_by_name(other: nn.Module) -> None:
     with pytest.raises(ModelError) as refused:
-        receive(model(), SharedStorage(other, version=0))
+        WeightReceiver(model()).receive(SharedStorage(other, version=0))
     assert "weight`" in str(refused.value)
 
 
 def test_a_source_that_lacks_weights_is_refused() -> None:
     trained = model()
     with pytest.raises(ModelError) as refused:
-        receive(nn.Sequential(*trained, nn.Linear(1, 1)), SharedStorage(trained, version=0))
+        WeightReceiver(nn.Sequential(*trained, nn.Linear(1, 1))).receive(SharedStorage(trained, version=0))
     assert "`2.weight`" in str(refused.value)
+
+
+def test_a_released_storage_is_refused_until_it_is_filled_again() -> None:
+    trained = model()
+    other = copy.deepcopy(trained)
+    receiver = WeightReceiver(other)
+    receiver.release()
+    assert sum(parameter.nbytes for parameter in other.parameters()) == 0
+    with pytest.raises(ModelError):
+        receiver.check()
+    receiver.receive(SharedStorage(trained, version=1))
+    receiver.confirm()
+    receiver.check()
+    assert all(torch.equal(*pair) for pair in zip(other.parameters(), trained.parameters(), strict=True))
+
+
+def test_weights_are_refused_after_a_handover_that_failed_in_the_middle() -> None:
+    trained = model()
+    receiver = WeightReceiver(copy.deepcopy(trained))
+    with pytest.raises(ModelError):
+        receiver.receive(SharedStorage(nn.Sequential(trained[0], nn.Linear(9, 9)), version=1))
+    with pytest.raises(ModelError):
+        receiver.check()

@@ -1,0 +1,166 @@
+"""The weights of a policy that is sharded over ranks, brought to the rollout of every rank bucket by bucket."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+
+from rl_compat.errors import ModelError
+from rl_compat.resharding.handover import Handover
+from rl_compat.resharding.layout import Division, Placement, RankMesh, WeightSpec, whole
+from rl_compat.resharding.schedule import Bucket, schedule
+from rl_compat.resharding.source import Weight, check_weights
+from rl_compat.resharding.transport import BucketTransport, HeldPart, ProcessGroups
+
+BUCKET_BYTES = 2**28
+"memory that a handover needs on each rank, in addition to the weights of both sides"
+
+
+class ShardedSource:
+    """The shards of all ranks, for rollouts that own their storage on the same ranks.
+
+    Iteration and `fill` are collective: all ranks of the group call them together. Weights without shards, such as a
+    frozen base that every rank holds whole, are copied.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        version: int,
+        group: dist.ProcessGroup | None = None,
+        resident: Callable[[], AbstractContextManager[None]] = nullcontext,
+        bucket_bytes: int = BUCKET_BYTES,
+    ) -> None:
+        """`group` has all ranks of the policy, None is the default group."""
+        self.model = model
+        self.version = version
+        self.revision = 0
+        self.resident = resident
+        self._bucket_bytes = bucket_bytes
+        held = self._weights()
+        self._trained = {name for name, parameter in held.items() if parameter.requires_grad} or set(held)
+        meshes = {weight.device_mesh for weight in held.values() if isinstance(weight, DTensor)}
+        known = [mesh.get_group(dim) for mesh in meshes for dim in range(mesh.ndim)]
+        self._groups = ProcessGroups(group, known) if dist.is_initialized() else None
+        self._rank = dist.get_rank() if dist.is_initialized() else 0
+        self._everywhere = RankMesh.line((0,) if self._groups is None else self._groups.ranks)
+        self._layout = {name: placement_of(weight, self._everywhere) for name, weight in held.items()}
+        self._schedules: dict[tuple[WeightSpec, ...], tuple[Bucket, ...]] = {}
+
+    def changed(self, *, version: int) -> None:
+        """Record that the weights have changed."""
+        self.version, self.revision = version, self.revision + 1
+
+    def __iter__(self) -> Iterator[Weight]:
+        """Whole weights in the dtype of the policy; those of one bucket exist at a time."""
+        held = self._weights()
+        dtypes = {name: weight.dtype for name, weight in held.items()}
+        devices = {name: weight.device for name, weight in held.items()}
+        buckets, transport = self._transport(held, dtypes, next(iter(devices.values())))
+        sources, targets = self._parts(held), dict[str, HeldPart]()
+        missing = {name: weight.numel() for name, weight in held.items()}
+        for bucket in buckets:
+            for move in (*bucket.moves, *bucket.copies):
+                if self._rank in move.targets:
+                    if move.weight not in targets:
+                        weight = held[move.weight]
+                        empty = torch.empty(weight.shape, dtype=weight.dtype, device=devices[move.weight])
+                        targets[move.weight] = HeldPart(empty, tuple((0, size) for size in weight.shape))
+                    missing[move.weight] -= targets[move.weight].view(move.box).numel()
+            transport.carry(bucket, sources, targets)
+            for name in [name for name in targets if not missing[name]]:
+                yield Weight(name, targets.pop(name).tensor, self.version)
+
+    def fill(self, targets: Mapping[str, Tensor], *, everything: bool = True) -> Handover:
+        """Write the weights into a rollout's own storage, in its dtypes; of a policy with adapters only those.
+
+        `everything` on one rank transfers the frozen weights too, on all ranks. Raises ModelError, before anything is
+        written, if the storage is that of another model.
+        """
+        held = self._weights()
+        check_weights(targets, {name: weight.shape for name, weight in held.items()})
+        if not self._any(everything):
+            held = {name: weight for name, weight in held.items() if name in self._trained}
+        moved = {name: lower_dtype(weight.dtype, targets[name].dtype) for name, weight in held.items()}
+        buckets, transport = self._transport(held, moved, next(iter(targets.values())).device)
+        sources = self._parts(held)
+        filled = {name: whole_part(targets[name].detach()) for name in held}
+        for bucket in buckets:
+            transport.carry(bucket, sources, filled)
+        return Handover(
+            version=self.version,
+            num_weights=len(held),
+            received_bytes=transport.received_bytes,
+            written_bytes=transport.written_bytes,
+            peak_bytes=transport.buffer_bytes,
+            full_bytes=sum(weight.numel() * weight.dtype.itemsize for weight in self._weights().values()),
+            **transport.clock.seconds(),
+        )
+
+    def _weights(self) -> dict[str, Tensor]:
+        """The parameters as shards. A forward leaves some modules unsharded, whose parameters are then others."""
+        for module in self.model.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()
+        return dict(self.model.named_parameters())
+
+    def _transport(
+        self, held: Mapping[str, Tensor], dtypes: Mapping[str, torch.dtype], device: torch.device
+    ) -> tuple[tuple[Bucket, ...], BucketTransport]:
+        specs = tuple(WeightSpec(name, tuple(weight.shape), dtypes[name].itemsize) for name, weight in held.items())
+        if specs not in self._schedules:
+            target = whole(held, self._everywhere)
+            self._schedules[specs] = schedule(specs, self._layout, target, bucket_bytes=self._bucket_bytes)
+        buckets = self._schedules[specs]
+        return buckets, BucketTransport(buckets, rank=self._rank, groups=self._groups, dtypes=dtypes, device=device)
+
+    def _parts(self, held: Mapping[str, Tensor]) -> dict[str, HeldPart]:
+        """What this rank holds of each weight."""
+        parts: dict[str, HeldPart] = {}
+        for name, weight in held.items():
+            local = weight.to_local() if isinstance(weight, DTensor) else weight
+            parts[name] = HeldPart(local.detach(), self._layout[name].box(tuple(weight.shape), self._rank))
+        return parts
+
+    def _any(self, flag: bool) -> bool:
+        """Whether the flag is set on at least one rank."""
+        if self._groups is None:
+            return flag
+        on_gpu = dist.get_backend(self._groups.everyone) == "nccl"
+        flags = torch.tensor([int(flag)], device="cuda" if on_gpu else "cpu")
+        dist.all_reduce(flags, op=dist.ReduceOp.MAX, group=self._groups.everyone)
+        return bool(flags)
+
+
+def placement_of(weight: Tensor, everywhere: RankMesh) -> Placement:
+    """Where a weight is: on the mesh of a DTensor, or whole on every rank."""
+    if not isinstance(weight, DTensor):
+        return Placement(everywhere)
+    mesh = weight.device_mesh
+    names = mesh.mesh_dim_names or tuple(f"axis {number}" for number in range(mesh.ndim))
+    ranks = RankMesh(tuple(zip(names, mesh.mesh.shape, strict=True)), tuple(mesh.mesh.flatten().tolist()))
+    divisions: list[tuple[bool, Division]] = []
+    for name, placement in zip(names, weight.placements, strict=True):
+        if placement.is_partial():
+            raise ModelError(f"the ranks hold partial sums of a weight, which cannot be handed over: {placement}")
+        dim = getattr(placement, "dim", None)
+        if dim is not None:
+            later = hasattr(placement, "split_factor")  # FSDP2 divides what tensor parallelism has left
+            divisions.append((later, Division(name, dim)))
+    return Placement(ranks, tuple(division for _, division in sorted(divisions, key=lambda one: one[0])))
+
+
+def whole_part(tensor: Tensor) -> HeldPart:
+    return HeldPart(tensor, tuple((0, size) for size in tensor.shape))
+
+
+def lower_dtype(one: torch.dtype, other: torch.dtype) -> torch.dtype:
+    """The dtype that takes fewer bytes to move, the first one if both take the same."""
+    return other if other.itemsize < one.itemsize else one

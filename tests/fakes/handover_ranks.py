@@ -1,0 +1,270 @@
+"""Handovers among gloo ranks in processes of their own, with what each rank found."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import Shard as TorchShard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+from fakes.engines import causal_lm, role_plan
+from rl_compat.models.lora import LoraSettings
+from rl_compat.planning.types import RolloutPlan
+from rl_compat.resharding.layout import Division, Placement, RankMesh, WeightSpec
+from rl_compat.resharding.schedule import schedule
+from rl_compat.resharding.sharded import ShardedSource
+from rl_compat.resharding.source import WeightReceiver
+from rl_compat.resharding.transport import BucketTransport, HeldPart, ProcessGroups
+from rl_compat.rollout.build import build_rollout_engine
+from rl_compat.rollout.session import RolloutSession
+from rl_compat.rollout.types import SamplingParams
+
+Case = Callable[[Path], dict[str, Any]]
+BUCKET = 2**13
+PROMPTS = [[11, 12, 13], [21, 22], [30, 31, 32, 33]]
+
+
+def sharded(folder: Path, *, shape: Sequence[int] = (), **options: Any) -> Any:
+    """The model of a folder divided among all ranks, layer by layer; `shape` are replicas and shards."""
+    model = causal_lm(folder, role=role_plan(), **options)
+    shape = shape or (dist.get_world_size(),)
+    mesh = init_device_mesh("cpu", tuple(shape), mesh_dim_names=("replicas", "shards")[-len(shape) :])
+    for layer in model.model.layers:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    return model
+
+
+def own_model(folder: Path, *, dtype: str = "fp32", **options: Any) -> Any:
+    """The rollout's own copy, with other weights than those of the folder."""
+    model = causal_lm(folder, role=role_plan("reference", storage_dtype=dtype, compute_dtype=dtype), **options)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(0.5)
+    return model
+
+
+def session(model: nn.Module) -> RolloutSession:
+    plan = RolloutPlan(engine="native", compute_dtype="fp32", max_num_seqs=4, max_prefill_tokens=64)
+    return build_rollout_engine(model, plan=plan, pad_token_id=0, num_valid_tokens=60)
+
+
+def tokens(engine: RolloutSession) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    params = SamplingParams(max_new_tokens=6, seed=3)
+    responses = engine.generate(PROMPTS, params, group_size=2)
+    return [(one.token_ids, one.policy_versions) for one in itertools.chain(*responses)]
+
+
+def learn(model: nn.Module) -> float:
+    """One step of SGD on the same rows on every rank; returns the norm of the gradient."""
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.SGD(parameters, lr=0.5)
+    model(input_ids=torch.tensor([[7, 8, 9, 10]])).logits.square().mean().backward()
+    norm = nn.utils.clip_grad_norm_(parameters, 1.0)
+    optimizer.step()
+    optimizer.zero_grad()
+    return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
+
+
+def full(model: nn.Module) -> dict[str, Tensor]:
+    """Whole copies of all weights."""
+    weights = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    return {name: (w.full_tensor() if isinstance(w, DTensor) else w).clone() for name, w in weights.items()}
+
+
+def equal(model: nn.Module, weights: Mapping[str, Tensor]) -> bool:
+    return all(torch.equal(parameter, weights[name].to(parameter)) for name, parameter in model.named_parameters())
+
+
+def generate_and_learn(folder: Path, *, shape: Sequence[int] = ()) -> dict[str, Any]:
+    """Generate and learn in turn: responses, and those of a fresh copy of the same weights."""
+    policy, own, fresh = sharded(folder, shape=shape), own_model(folder), own_model(folder)
+    source = ShardedSource(policy, version=0, bucket_bytes=BUCKET)
+    engine = session(own)
+    addresses: list[int] = []
+    found: dict[str, Any] = {"responses": [], "expected": [], "equal": [], "handovers": [], "norms": []}
+    for version in range(3):
+        engine.load(source)
+        found["responses"].append(tokens(engine))
+        addresses = addresses or [parameter.data_ptr() for parameter in own.parameters()]
+        weights = full(policy)
+        fresh.load_state_dict(weights, strict=False)
+        reference = session(fresh)
+        reference.policy_version = version
+        found["expected"].append(tokens(reference))
+        found["equal"].append(equal(own, weights))
+        found["handovers"].append(engine.last_handover)
+        found["norms"].append(learn(policy))
+        source.changed(version=version + 1)
+    parts = [p.to_local().numel() for p in policy.parameters() if isinstance(p, DTensor)]
+    found["num_sharded"] = sum(parts)
+    found["num_weights"] = sum(p.numel() for p in own.parameters())
+    found["same_addresses"] = addresses == [parameter.data_ptr() for parameter in own.parameters()]
+    engine.release_weights()
+    found["released"] = sum(parameter.nbytes for parameter in own.parameters())
+    engine.load(source)
+    found["equal"].append(equal(own, full(policy)))
+    return found
+
+
+def in_half_precision(folder: Path) -> dict[str, Any]:
+    """Weights are rounded before they move."""
+    policy, own = sharded(folder), own_model(folder, dtype="bf16")
+    handover = WeightReceiver(own).receive(ShardedSource(policy, version=4, bucket_bytes=BUCKET))
+    return {"equal": equal(own, full(policy)), "handover": handover, "dtype": str(own.lm_head.weight.dtype)}
+
+
+def whole_weights(folder: Path) -> dict[str, Any]:
+    """The source as an iterator, also after a forward that left the root whole."""
+    policy = sharded(folder)
+    with torch.no_grad():
+        policy(input_ids=torch.tensor([[7, 8]]))
+    source = ShardedSource(policy, version=2, bucket_bytes=BUCKET)
+    weights = {weight.name: weight.tensor for weight in source}
+    expected = full(policy)
+    same = all(torch.equal(tensor, expected[name]) for name, tensor in weights.items())
+    return {"equal": same, "names": sorted(weights) == sorted(expected)}
+
+
+def adapters(folder: Path) -> dict[str, Any]:
+    """The frozen base moves once, and again after the storage was released on one rank."""
+    lora = LoraSettings(rank=4, alpha=8.0, dropout=0.0, targets=("q_proj", "down_proj"))
+    policy, own = sharded(folder, lora=lora), own_model(folder, lora=lora)
+    source, receiver = ShardedSource(policy, version=0, bucket_bytes=BUCKET), WeightReceiver(own)
+    found: dict[str, Any] = {"handovers": [], "equal": []}
+    for turn in range(4):
+        if turn == 3 and dist.get_rank() == 1:
+            receiver.release()
+        found["handovers"].append(receiver.receive(source))
+        found["equal"].append(equal(own, full(policy)))
+        learn(policy)
+    found["num_adapters"] = sum("lora_" in name for name, _ in own.named_parameters())
+    found["num_all"] = sum(1 for _ in own.parameters())
+    return found
+
+
+def random_layouts(folder: Path) -> dict[str, Any]:
+    """Weights of several dtypes between random layouts of some of the ranks, point to point and gathered."""
+    del folder
+    rank, size = dist.get_rank(), dist.get_world_size()
+    groups, wrong, gathered = ProcessGroups(), [], 0
+    for seed in range(16):
+        rng = random.Random(seed)
+        generator = torch.Generator().manual_seed(seed)
+        shapes = [[rng.choice([1, 3, 8, 13]) for _ in range(rng.randrange(1, 4))] for _ in range(6)]
+        weights = {f"weight.{n}": torch.randn(shape, generator=generator) for n, shape in enumerate(shapes)}
+        dtypes = {name: rng.choice([torch.float32, torch.bfloat16]) for name in weights}
+        specs = [WeightSpec(name, tuple(w.shape), dtypes[name].itemsize) for name, w in weights.items()]
+        meshes = [_mesh(rng, size), _mesh(rng, size)]
+        source, target = (
+            {spec.name: Placement(mesh, _divisions(rng, len(spec.shape))) for spec in specs} for mesh in meshes
+        )
+        buckets = schedule(specs, source, target, bucket_bytes=2048)
+        gathered += sum(bool(bucket.groups) for bucket in buckets)
+        held: dict[str, HeldPart] = {}
+        wanted: dict[str, HeldPart] = {}
+        for spec in specs:
+            weight = weights[spec.name]
+            if rank in meshes[0].ranks:
+                box = source[spec.name].box(spec.shape, rank)
+                held[spec.name] = HeldPart(_part(weight, box).clone(), box)
+            if rank in meshes[1].ranks:
+                box = target[spec.name].box(spec.shape, rank)
+                wanted[spec.name] = HeldPart(torch.full([b - a for a, b in box], torch.nan), box)
+        transport = BucketTransport(buckets, rank=rank, groups=groups, dtypes=dtypes, device=torch.device("cpu"))
+        for bucket in buckets:
+            transport.carry(bucket, held, wanted)
+        for name, part in wanted.items():
+            exact = _part(weights[name], part.box)
+            rounded = exact.to(dtypes[name]).float()
+            if not bool(((part.tensor == exact) | (part.tensor == rounded)).all()):
+                wrong.append((seed, name))
+    return {"wrong": wrong, "gathered": gathered}
+
+
+def two_dimensions(folder: Path) -> dict[str, Any]:
+    """FSDP over tensor parallelism: the data axis divides what the tensor axis has left."""
+    del folder
+    torch.manual_seed(0)
+    expected = nn.Sequential(nn.Linear(6, 10), nn.Linear(10, 6))
+    policy = nn.Sequential(nn.Linear(6, 10), nn.Linear(10, 6))
+    policy.load_state_dict(expected.state_dict())
+    mesh = init_device_mesh("cpu", (dist.get_world_size() // 2, 2), mesh_dim_names=("data", "tensor"))
+    parallelize_module(policy, mesh["tensor"], {"0": ColwiseParallel(), "1": RowwiseParallel()})
+    for layer in policy:
+        fully_shard(layer, mesh=mesh["data"])
+    own = nn.Sequential(nn.Linear(6, 10), nn.Linear(10, 6))
+    WeightReceiver(own).receive(ShardedSource(policy, version=1, bucket_bytes=BUCKET))
+    return {"equal": equal(own, dict(expected.named_parameters()))}
+
+
+def other_dimension(folder: Path) -> dict[str, Any]:
+    """A DTensor that is divided along its second dimension, unevenly."""
+    del folder
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    torch.manual_seed(0)
+    weight = torch.randn(4, 7)
+    policy, own = nn.Linear(7, 4, bias=False), nn.Linear(7, 4, bias=False)
+    policy.weight = nn.Parameter(distribute_tensor(weight, mesh, [TorchShard(1)]))
+    WeightReceiver(own).receive(ShardedSource(policy, version=1, bucket_bytes=BUCKET))
+    return {"equal": torch.equal(own.weight, weight)}
+
+
+def _part(weight: Tensor, box: Any) -> Tensor:
+    return weight[tuple(slice(start, stop) for start, stop in box)]
+
+
+def _mesh(rng: random.Random, size: int) -> RankMesh:
+    sizes = rng.choice([s for s in itertools.product((1, 2, 3, 4), (1, 2)) if math.prod(s) <= size])
+    return RankMesh((("data", sizes[0]), ("tensor", sizes[1])), tuple(rng.sample(range(size), math.prod(sizes))))
+
+
+def _divisions(rng: random.Random, num_dims: int) -> tuple[Division, ...]:
+    axes = [axis for axis in ("tensor", "data") if rng.random() < 0.7]
+    return tuple(Division(axis, rng.choice([0, 0, num_dims - 1])) for axis in axes)
+
+
+CASES: Mapping[str, Case] = {
+    "generate and learn": generate_and_learn,
+    "half precision": in_half_precision,
+    "whole weights": whole_weights,
+    "adapters": adapters,
+    "random layouts": random_layouts,
+    "other dimension": other_dimension,
+}
+LARGER_CASES: Mapping[str, Case] = CASES | {
+    "two dimensions": two_dimensions,
+    "replicas": lambda folder: generate_and_learn(folder, shape=(2, dist.get_world_size() // 2)),
+}
+
+
+def handovers_on_ranks(folder: Path, *, num_ranks: int) -> list[dict[str, dict[str, Any]]]:
+    """Every case on gloo ranks: what each rank found, by case."""
+    with tempfile.TemporaryDirectory() as scratch:
+        mp.spawn(_rank, args=(num_ranks, str(folder), scratch), nprocs=num_ranks)
+        return [torch.load(Path(scratch) / f"{rank}.pt", weights_only=False) for rank in range(num_ranks)]
+
+
+def _rank(rank: int, num_ranks: int, folder: str, scratch: str) -> None:
+    torch.set_num_threads(1)
+    store = f"file://{scratch}/store"
+    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=num_ranks, timeout=timedelta(seconds=30))
+    cases = CASES if num_ranks == 2 else LARGER_CASES
+    found = {name: case(Path(folder)) for name, case in cases.items()}
+    dist.barrier()
+    torch.save(found, Path(scratch) / f"{rank}.pt")
+    dist.destroy_process_group()

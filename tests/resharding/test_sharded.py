@@ -1,0 +1,82 @@
+"""Weights that are sharded over ranks reach the storage of every rollout."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes.handover_ranks import BUCKET, CASES, LARGER_CASES, handovers_on_ranks
+
+Found = list[dict[str, dict[str, Any]]]
+
+
+@pytest.fixture(scope="module", params=[2, pytest.param(4, marks=pytest.mark.slow)])
+def found(request: pytest.FixtureRequest, llama_folder: Path) -> Found:
+    return handovers_on_ranks(llama_folder, num_ranks=request.param)
+
+
+def test_every_case_ran_on_every_rank(found: Found) -> None:
+    assert all(set(rank) == set(CASES if len(found) == 2 else LARGER_CASES) for rank in found)
+
+
+@pytest.mark.parametrize("case", ["generate and learn", "replicas"])
+def test_each_rollout_generates_as_a_fresh_copy_of_the_newest_weights_does(case: str, found: Found) -> None:
+    for rank in (rank[case] for rank in found if case in rank):
+        assert rank["responses"] == rank["expected"]
+        assert rank["responses"][0] != rank["responses"][1]
+        assert [versions[0] for turn in rank["responses"] for _, versions in turn] == [0] * 6 + [1] * 6 + [2] * 6
+        assert rank["equal"] == [True] * 4
+        assert all(norm > 0 for norm in rank["norms"])
+        assert rank["released"] == 0
+
+
+def test_the_rollout_keeps_its_addresses_and_the_trainer_its_shards(found: Found) -> None:
+    ranks = [rank["generate and learn"] for rank in found]
+    assert all(rank["same_addresses"] for rank in ranks)
+    assert sum(rank["num_sharded"] for rank in ranks) == ranks[0]["num_weights"]
+
+
+@pytest.mark.parametrize("case", ["generate and learn", "replicas"])
+def test_a_rank_receives_only_what_it_lacks_and_needs_one_bucket(case: str, found: Found) -> None:
+    ranks = [rank[case] for rank in found if case in rank]
+    num_shards = len(ranks) // (2 if case == "replicas" else 1)
+    for turn in range(3 if ranks else 0):
+        handovers = [rank["handovers"][turn] for rank in ranks]
+        full_bytes = handovers[0].full_bytes
+        received = sum(one.received_bytes for one in handovers)
+        assert received == full_bytes * len(ranks) * (num_shards - 1) // num_shards
+        for one in handovers:
+            assert one.written_bytes == one.full_bytes == 4 * ranks[0]["num_weights"]
+            assert 0 < one.peak_bytes <= BUCKET < one.full_bytes
+            assert one.version == turn
+
+
+def test_weights_of_another_dtype_are_rounded_once(found: Found) -> None:
+    for rank in (rank["half precision"] for rank in found):
+        assert rank["equal"]
+        assert rank["dtype"] == "torch.bfloat16"
+        assert rank["handover"].received_bytes < rank["handover"].full_bytes / 2
+
+
+def test_an_iteration_gives_whole_weights(found: Found) -> None:
+    assert all(rank["whole weights"] == {"equal": True, "names": True} for rank in found)
+
+
+def test_of_a_policy_with_adapters_the_base_moves_once(found: Found) -> None:
+    for rank in (rank["adapters"] for rank in found):
+        both, few = rank["num_all"], rank["num_adapters"]
+        assert [one.num_weights for one in rank["handovers"]] == [both, few, few, both]
+        assert rank["handovers"][1].written_bytes < rank["handovers"][0].written_bytes / 4
+        assert rank["equal"] == [True] * 4
+
+
+def test_any_layout_reaches_any_other(found: Found) -> None:
+    for rank in (rank["random layouts"] for rank in found):
+        assert rank["wrong"] == []
+        assert rank["gathered"] > 0
+
+
+@pytest.mark.parametrize("case", ["other dimension", "two dimensions"])
+def test_shards_of_other_dimensions_and_meshes_are_put_together(case: str, found: Found) -> None:
+    assert all(rank[case]["equal"] for rank in found if case in rank)
