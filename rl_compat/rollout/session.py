@@ -112,8 +112,6 @@ class RolloutSession(ABC):
     ) -> None:
         """`model` holds the weights. Ids from `num_valid_tokens` on are never drawn. Stop strings need `decode`."""
         self.policy_version = 0
-        self.last_handover: Handover | None = None
-        "the record of the last `load`"
         self._source = model
         self._receiver = WeightReceiver(model)
         self._plan = plan
@@ -181,8 +179,8 @@ class RolloutSession(ABC):
         self._evict()
         return {number: partial.response() for number, partial in self._unfinished.items() if partial.token_ids}
 
-    def load(self, source: WeightSource) -> None:
-        """Generate with a newer policy from the next step on.
+    def load(self, source: WeightSource) -> Handover:
+        """Generate with a newer policy from the next step on; returns what was transferred.
 
         Requests in progress are paused first, so that no key or value of the older weights is used. Nothing is copied
         if the source shares the storage of this engine's model; a copy in a lower dtype is refreshed in place. Raises
@@ -190,10 +188,11 @@ class RolloutSession(ABC):
         later call succeeds.
         """
         self.pause()
-        self.last_handover = self._receiver.receive(source)
+        handover = self._receiver.receive(source)
         self._refresh()
         self._receiver.confirm()
         self.policy_version = source.version
+        return handover
 
     def release_weights(self) -> None:
         """Sleep, and free the engine's own storage of weights until the next `load`. Not for a shared storage."""

@@ -48,7 +48,7 @@ class Collected:
     experience: Experience
     costs: Scores | None = None
     metrics: dict[str, float] = field(default_factory=dict)
-    "of the sampling"
+    "of the sampling and of the handover of weights to the rollout"
 
 
 def collect(
@@ -98,7 +98,7 @@ def collect(
             costs=None if costs is None else costs.rewards,
             multiplier=multiplier,
         )
-    metrics = sampled.metrics | _greedy_metrics(greedy)
+    metrics = sampled.metrics | _greedy_metrics(greedy) | roles.actor.take_handover_metrics()
     return Collected(sequences=sequences, scores=scores, experience=experience, costs=costs, metrics=metrics)
 
 

@@ -18,6 +18,7 @@ from rl_compat.distributed.pool import ResourcePool
 from rl_compat.errors import ConfigError, check_type
 from rl_compat.models.chat import ChatEncoder
 from rl_compat.models.files.export import check_output
+from rl_compat.resharding.handover import handover_metrics
 from rl_compat.rewards.builtin.answers import THOUGHT_TOKENS
 from rl_compat.rollout.types import SamplingParams
 from rl_compat.trajectory import Prompt, Trajectory
@@ -220,6 +221,10 @@ class ActorModel(Role[ActorSettings, ActorWorkers]):
         if self.settings.policy.loss.algorithm.kl_loss != "none":
             batch.require("ref_logprobs", reader="`kl_loss`")
         return self.policy.run(PolicyWorker.update, batch=batch, seed=seed)
+
+    def take_handover_metrics(self) -> dict[str, float]:
+        """Bytes, seconds and memory of the last handover of weights, if there was one since the last call."""
+        return handover_metrics(self.rollout.run(RolloutWorker.take_handovers).result())
 
     def save_pretrained(self, path: str | Path) -> Path:
         """Write the model, adapters merged, with its tokenizer as a Hugging Face folder; returns the folder.

@@ -13,12 +13,13 @@ from rl_compat.algorithms.losses.policy import POLICY_LOSSES
 from rl_compat.batch import Batch
 from rl_compat.config.types import OffPolicyConfig
 from rl_compat.distributed.group import dispatch
-from rl_compat.distributed.ranks import Ranks, Solo
+from rl_compat.distributed.ranks import ProcessGroupRanks, Ranks, Solo
 from rl_compat.models.files.export import export_model
 from rl_compat.models.load import LoadSettings, load_causal_lm
 from rl_compat.models.lora import adapter_disabled
 from rl_compat.objectives.actor_critic import LossSettings, policy_loss, policy_loss_inputs
 from rl_compat.objectives.experience import correct, corrects
+from rl_compat.resharding.sharded import ShardedSource
 from rl_compat.resharding.source import SharedStorage, WeightSource
 from rl_compat.rollout.inference import ignored_generation_settings
 from rl_compat.training.engine import PolicyEngine
@@ -54,7 +55,7 @@ class PolicyWorker(TrainedWorker):
         self.settings = settings
         model = load_causal_lm(settings.model)
         self.engine = PolicyEngine(model, role=settings.model.role, optimizer=settings.optimizer, ranks=ranks)
-        self._source = SharedStorage(model, version=self.version, resident=self.engine.onloaded)
+        self._source = _source_of(self.engine, version=self.version)
         ignored = ignored_generation_settings(model)
         if ignored:
             listed = ", ".join(f"`{name}={value}`" for name, value in ignored.items())
@@ -175,3 +176,11 @@ class PolicyWorker(TrainedWorker):
     def put_back_state(self) -> None:
         super().put_back_state()
         self._source.changed(version=self.version)
+
+
+def _source_of(engine: PolicyEngine, *, version: int) -> SharedStorage | ShardedSource:
+    """The weights of a policy for rollouts: the tensors themselves, or the shards of all ranks."""
+    if engine.role.num_shards == 1:
+        return SharedStorage(engine.model, version=version, resident=engine.onloaded)
+    group = engine.ranks.group if isinstance(engine.ranks, ProcessGroupRanks) else None
+    return ShardedSource(engine.model, version=version, group=group, resident=engine.onloaded)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 
 from rl_compat.distributed.group import dispatch
 from rl_compat.errors import NotFiniteError
 from rl_compat.models.load import LoadSettings, load_causal_lm
 from rl_compat.planning.types import RolloutPlan
+from rl_compat.resharding.handover import Handover
 from rl_compat.resharding.source import SharedStorage, WeightSource
 from rl_compat.rollout.build import build_rollout_engine
 from rl_compat.rollout.types import Decode, SamplingParams
@@ -35,7 +37,8 @@ class RolloutWorker:
     def __init__(self, settings: RolloutSettings, source: WeightSource) -> None:
         self._settings = settings
         self._source = source
-        model = source.model if isinstance(source, SharedStorage) else load_causal_lm(settings.model)
+        self._shares = isinstance(source, SharedStorage)
+        model = source.model if isinstance(source, SharedStorage) else load_causal_lm(own_storage(settings))
         self.session = build_rollout_engine(
             model,
             plan=settings.plan,
@@ -44,6 +47,7 @@ class RolloutWorker:
             decode=settings.decode,
         )
         self._revision = -1
+        self._handovers: list[Handover] = []
         if isinstance(source, SharedStorage):
             self._revision, self.session.policy_version = source.revision, source.version
 
@@ -58,10 +62,8 @@ class RolloutWorker:
         on_progress: Callable[[int], None] | None = None,
     ) -> list[Trajectory]:
         """Generate `group_size` trajectories per prompt, group by group, with the newest weights of the policy."""
-        with self._source.resident():
-            if self._revision != self._source.revision:
-                self.session.load(self._source)
-                self._revision = self._source.revision
+        self._load_newest()
+        with self._source.resident() if self._shares else nullcontext():
             ids = [prompt.token_ids for prompt in prompts]
             try:
                 responses = self.session.generate(ids, params, group_size=group_size, on_progress=on_progress)
@@ -71,7 +73,7 @@ class RolloutWorker:
                 row = prompts[error.number].row
                 raise NotFiniteError(f"{error.message} to row {row}", hint=error.hint) from error
         if self._settings.plan.sleep_between:
-            self.session.sleep()
+            self._sleep()
         return [
             Trajectory(
                 prompt=prompt,
@@ -85,7 +87,44 @@ class RolloutWorker:
             for response in candidates
         ]
 
+    def _load_newest(self) -> None:
+        """Take the weights of the policy if they have changed, or if the rollout's own storage was freed."""
+        if self._revision != self._source.revision:
+            with self._source.resident():
+                handover = self.session.load(self._source)
+            self._revision = self._source.revision
+            if not self._shares:
+                self._handovers = [handover]
+
+    def _sleep(self) -> None:
+        if self._shares:
+            self.session.sleep()
+        else:
+            self.session.release_weights()
+            self._revision = -1
+
+    @dispatch(merge=lambda results, shares: [one for own in results for one in own])
+    def take_handovers(self) -> list[Handover]:
+        """The record of the last handover on each rank, if weights were transferred since the last call."""
+        taken, self._handovers = self._handovers, []
+        return taken
+
     @dispatch(urgent=True)
     def abort(self) -> None:
         """End the call in progress, which then returns its unfinished responses."""
         self.session.abort()
+
+
+def own_storage(settings: RolloutSettings) -> LoadSettings:
+    """How a rollout that owns its weights loads them: frozen, whole, in its compute dtype unless quantized."""
+    trained = settings.model.role
+    role = replace(
+        trained,
+        role="reference",
+        storage_dtype=settings.plan.compute_dtype if trained.quantization == "none" else trained.storage_dtype,
+        compute_dtype=settings.plan.compute_dtype,
+        gradient_checkpointing=False,
+        offload_idle=False,
+        num_shards=1,
+    )
+    return replace(settings.model, role=role)

@@ -98,7 +98,7 @@ def generate_and_learn(folder: Path, *, shape: Sequence[int] = ()) -> dict[str, 
     addresses: list[int] = []
     found: dict[str, Any] = {"responses": [], "expected": [], "equal": [], "handovers": [], "norms": []}
     for version in range(3):
-        engine.load(source)
+        found["handovers"].append(engine.load(source))
         found["responses"].append(tokens(engine))
         addresses = addresses or [parameter.data_ptr() for parameter in own.parameters()]
         weights = full(policy)
@@ -107,7 +107,6 @@ def generate_and_learn(folder: Path, *, shape: Sequence[int] = ()) -> dict[str, 
         reference.policy_version = version
         found["expected"].append(tokens(reference))
         found["equal"].append(equal(own, weights))
-        found["handovers"].append(engine.last_handover)
         found["norms"].append(learn(policy))
         source.changed(version=version + 1)
     parts = [p.to_local().numel() for p in policy.parameters() if isinstance(p, DTensor)]

@@ -63,6 +63,9 @@ class Learner(Actor):
         found.set_result(torch.zeros(sequences.batch.response_ids.shape))
         return found
 
+    def take_handover_metrics(self) -> dict[str, float]:
+        return {"handover/bytes": 7.0}
+
 
 class Critic:
     """Every value is 0."""
@@ -108,5 +111,6 @@ def test_functions_score_while_the_models_run_and_reward_models_take_their_turn(
     assert collected.scores.rewards == (1.0, 2.0, 1.0, 2.0)
     assert collected.costs is not None
     assert collected.costs.rewards == (1.0, 2.0, 1.0, 2.0)
+    assert collected.metrics == {"handover/bytes": 7.0}
     assert memory.phases == ["gen", "reward", "cost", "old_log_prob", "values", "cost_values", "reward", "cost"]
     assert timer.take().keys() == {"gen", "reward", "cost", "old_log_prob", "values", "cost_values", "adv"}

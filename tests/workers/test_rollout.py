@@ -8,15 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from fakes.engines import load_settings, random_batch, role_plan
 
+from rl_compat.errors import ModelError
+from rl_compat.models.load import load_causal_lm
 from rl_compat.planning.types import RolloutPlan
 from rl_compat.resharding.source import SharedStorage, Weight, WeightSource
 from rl_compat.rollout.types import SamplingParams
 from rl_compat.training.optimizers import OptimizerSettings
 from rl_compat.trajectory import Prompt, Trajectory
 from rl_compat.workers.policy import PolicySettings, PolicyWorker
-from rl_compat.workers.rollout import RolloutSettings, RolloutWorker
+from rl_compat.workers.rollout import RolloutSettings, RolloutWorker, own_storage
 
 PROMPTS = [Prompt(token_ids=(11, 12, 13), text=""), Prompt(token_ids=(21, 22), text="")]
 
@@ -27,6 +30,7 @@ class Sent:
     def __init__(self, source: SharedStorage) -> None:
         self._source = source
         self.num_sent = 0
+        self.breaks_after: int | None = None
 
     @property
     def version(self) -> int:
@@ -40,7 +44,9 @@ class Sent:
         return nullcontext()
 
     def __iter__(self) -> Iterator[Weight]:
-        for name, tensor, version in self._source:
+        for number, (name, tensor, version) in enumerate(self._source):
+            if number == self.breaks_after:
+                raise ConnectionError("the sender is gone")
             self.num_sent += 1
             yield Weight(name, tensor.detach().clone(), version)
 
@@ -120,3 +126,46 @@ def test_a_rollout_elsewhere_loads_the_weights_once_for_each_change(llama_folder
             assert generate(far) == expected
         assert sent.num_sent == (updates + 1) * num_weights
         learn(trained)
+        (handover,) = far.take_handovers()
+        assert (handover.version, handover.num_weights) == (updates, num_weights)
+        assert far.take_handovers() == near.take_handovers() == []
+
+
+def test_a_rollout_with_its_own_storage_frees_it_while_it_sleeps(llama_folder: Path) -> None:
+    trained = policy(llama_folder)
+    source = trained.weight_source()
+    assert isinstance(source, SharedStorage)
+    near, far = rollout(llama_folder, source), rollout(llama_folder, Sent(source), sleep_between=True)
+    for _ in range(2):
+        assert generate(far) == generate(near)
+        assert sum(parameter.nbytes for parameter in far.session._source.parameters()) == 0
+
+
+def test_a_rollout_loads_its_own_storage_in_the_dtype_that_it_computes_in(llama_folder: Path) -> None:
+    role = role_plan(num_shards=2, gradient_checkpointing=True)
+    plan = RolloutPlan(engine="native", compute_dtype="bf16", max_num_seqs=4, max_prefill_tokens=64)
+    settings = RolloutSettings(
+        model=load_settings(llama_folder, role=role), plan=plan, pad_token_id=0, num_valid_tokens=60
+    )
+    model = load_causal_lm(own_storage(settings))
+    assert model.get_input_embeddings().weight.dtype == torch.bfloat16
+    assert not any(parameter.requires_grad for parameter in model.parameters())
+
+
+def test_half_loaded_weights_generate_nothing(llama_folder: Path) -> None:
+    trained = policy(llama_folder)
+    source = trained.weight_source()
+    assert isinstance(source, SharedStorage)
+    sent = Sent(source)
+    worker = rollout(llama_folder, sent)
+    generate(worker)
+    learn(trained)
+    sent.breaks_after = 3
+    for _ in range(2):
+        with pytest.raises(ConnectionError):
+            generate(worker)
+    assert worker.session.policy_version == 0
+    with pytest.raises(ModelError):
+        worker.session.generate([[11]], SamplingParams(max_new_tokens=2))
+    sent.breaks_after = None
+    assert {version for one in generate(worker) for version in one.policy_versions} == {1}
