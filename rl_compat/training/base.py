@@ -18,6 +18,7 @@ from rl_compat.errors import NotFiniteError, RLCompatError
 from rl_compat.models.load import autocast_for
 from rl_compat.models.lora import trainable_parameters
 from rl_compat.planning.types import RolePlan
+from rl_compat.training.agreement import Agreement
 from rl_compat.training.memory import HostWeights, unless_out_of_memory
 from rl_compat.training.micro_batches import (
     Layout,
@@ -91,6 +92,9 @@ class TrainEngine:
         on_gpu = torch.device(role.device).type != "cpu"
         self._host_weights = HostWeights(model, role.device) if role.offload_idle and on_gpu else None
         self._running_rows: list[int] = []
+        self._agreement = Agreement(self._root, ranks=ranks, device=role.device)
+        self._proven_tokens: dict[tuple[bool, bool], int] = {}
+        "of the largest micro-batch that fitted, without a gradient and with one, before the first step and after it"
 
     @property
     def parameters(self) -> dict[str, nn.Parameter]:
@@ -315,18 +319,30 @@ class TrainEngine:
         """Run `attempt` on the rows in micro-batches; if they do not fit, run it again from the start in smaller ones.
 
         All ranks run the same number of micro-batches, the last ones without rows where a rank has fewer. When one rank
-        runs out of memory, all of them start again, with the same limits and the same random numbers.
+        runs out of memory, all of them start again, with the same limits and the same random numbers. A sharded model
+        does so in micro-batches that are larger than any before; in others, the rank that has no memory raises.
         """
         restore_random_state = random_state(self.role.device)
+        phase = self.model.training, self.step is not None and self.step.num_updates > 0
         while True:
             micro_batches = self.layout.split(lengths, self.limits, groups=groups)
-            num_fillers = max(self.ranks.gather(len(micro_batches))) - len(micro_batches)
-            done = unless_out_of_memory(partial(attempt, micro_batches + [[]] * num_fillers))
-            if not self.ranks.any(done is None):
+            sizes = [self.layout.num_tokens([lengths[row] for row in rows], self.limits) for rows in micro_batches]
+            largest = max(sizes, default=0)
+            counts, are_larger = zip(
+                *self.ranks.gather((len(micro_batches), largest > self._proven_tokens.get(phase, 0))), strict=True
+            )
+            num_fillers = max(counts) - len(micro_batches)
+            with self._agreement.watching(any(are_larger)):
+                done = unless_out_of_memory(partial(attempt, micro_batches + [[]] * num_fillers))
+            failed = self._running_rows if done is None and not self._agreement.interrupted else None
+            if failed is not None and not self._agreement.can_retry:
+                raise self._too_long([lengths[row] for row in failed], where=self._place(self.ranks.rank))
+            if not self._agreement.interrupted and not self.ranks.any(done is None):
                 assert done is not None
                 reshard(self._root)
+                self._proven_tokens[phase] = max(largest, self._proven_tokens.get(phase, 0))
                 return done.value
-            failed = self._running_rows if done is None else None
+            self._agreement.abandon()
             self._shrink(None if failed is None else [lengths[row] for row in failed])
             smaller = self.layout.split(lengths, self.limits, groups=groups)
             is_stuck = failed is not None and (not failed or any(set(failed) <= set(rows) for rows in smaller))
@@ -352,8 +368,10 @@ class TrainEngine:
         """Raise on all ranks if one rank cannot compute rows of these lengths in smaller micro-batches."""
         for rank, stuck in enumerate(self.ranks.gather(lengths)):
             if stuck is not None:
-                where = f"`{self.role.device}`" + (f" of rank {rank}" if self.ranks.size > 1 else "")
-                raise self._too_long(stuck, where=where)
+                raise self._too_long(stuck, where=self._place(rank))
+
+    def _place(self, rank: int) -> str:
+        return f"`{self.role.device}`" + (f" of rank {rank}" if self.ranks.size > 1 else "")
 
     def _too_long(self, lengths: Sequence[int], *, where: str) -> RLCompatError:
         what = "one sequence of" if len(lengths) < 2 else f"{len(lengths)} sequences of one group, of up to"

@@ -217,16 +217,27 @@ def infinite_gradient(folder: Path, ranks: Ranks) -> Found:
     return found
 
 
-def out_of_memory(folder: Path, ranks: Ranks, *, fits: int = 2) -> Found:
-    """The last rank cannot hold the activations of more than `fits` rows at once."""
+def out_of_memory(folder: Path, ranks: Ranks, *, fits: int = 2, module: str = "model", backward: bool = False) -> Found:
+    """The last rank cannot hold the activations of more than `fits` rows at once, before or after a module."""
     policy = engine(folder, ranks, micro_batch_size=4)
     lacks_memory = ranks.size > 1 and ranks.rank == ranks.size - 1
 
-    def allocate(module: Any, args: Any, kwargs: dict[str, Any]) -> None:
-        if lacks_memory and kwargs["input_ids"].shape[0] > fits:
+    def allocate(rows: Tensor) -> None:
+        if lacks_memory and len(rows) > fits:
             raise torch.OutOfMemoryError("no room")
 
-    policy.model.base_model.register_forward_pre_hook(allocate, with_kwargs=True)
+    def before(module: Any, args: Any, kwargs: dict[str, Any]) -> None:
+        allocate(args[0] if args else kwargs["input_ids"])
+
+    def after(module: Any, args: Any, output: Tensor) -> None:
+        if output.requires_grad:
+            output.register_hook(allocate)
+
+    place = policy.model.get_submodule(module)
+    if backward:
+        place.register_forward_hook(after)
+    else:
+        place.register_forward_pre_hook(before, with_kwargs=True)
     share = own_share(ragged(), ranks)
     try:
         return _run(policy, lambda step: policy.update(share, loss=token_mean_loss, temperature=1.0), 3)
@@ -267,6 +278,13 @@ CASES: Mapping[str, Callable[[Path, Ranks], Found]] = {
     "infinite loss on one rank": infinite_loss,
     "infinite gradient on one rank": infinite_gradient,
     "out of memory on one rank": out_of_memory,
+    "out of memory in a layer of one rank": lambda folder, ranks: out_of_memory(folder, ranks, module="model.layers.1"),
+    "out of memory in backward on one rank": lambda folder, ranks: out_of_memory(
+        folder, ranks, module="model.layers.0", backward=True
+    ),
+    "out of memory at the end of backward on one rank": lambda folder, ranks: out_of_memory(
+        folder, ranks, module="model.embed_tokens", backward=True
+    ),
     "nothing fits on one rank": lambda folder, ranks: out_of_memory(folder, ranks, fits=0),
     "nothing to learn": nothing_to_learn,
     "uneven micro-batches": uneven,
