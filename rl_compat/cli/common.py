@@ -128,10 +128,15 @@ def _settings_file(text: str) -> tuple[Path, list[str]]:
             else f"the folder of a run has a `{RUN_FILE}`"
         )
         raise ConfigError(f"`{text}` is a folder, not a settings file", hint=hint)
-    for suffixes, key in NOT_SETTINGS.items():
-        if path.name.endswith(suffixes):
-            raise ConfigError(f"`{text}` is not a settings file", hint=f"use `{key}={text}`")
+    refuse_other_file(text)
     return path, []
+
+
+def refuse_other_file(text: str) -> None:
+    """Raise ConfigError for the name of a file of data or of a model, where settings are expected."""
+    for suffixes, key in NOT_SETTINGS.items():
+        if text.endswith(suffixes):
+            raise ConfigError(f"`{text}` is not a settings file", hint=f"use `{key}={text}`")
 
 
 def show_report(loaded: LoadedConfig) -> None:

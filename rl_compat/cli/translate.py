@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from rl_compat import verl
+from rl_compat.cli.common import refuse_other_file
 from rl_compat.cli.options import AsJson, new_app
 from rl_compat.cli.render import print_json, print_lines, print_note, print_table
 from rl_compat.config.load import LoadedConfig, judge_config
@@ -67,6 +68,7 @@ def translate(
 def _judged(words: list[str]) -> LoadedConfig:
     first, *rest = words
     if first == "-" or ("=" not in first and Path(first).is_file()):
+        refuse_other_file(first)
         return judge_config(Path(first), rest, dialect=verl)
     if "=" not in first and first[0] not in "~-" and split_program(words).module is None:
         raise UsageError(f"file `{first}` does not exist", hint="give a script, a YAML file or `key=value` pairs")

@@ -27,6 +27,7 @@ from rl_compat.errors import (
     ConfigError,
     DoesNotFitError,
     error_number,
+    quoted,
     write_failure,
 )
 from rl_compat.models.files.atomic import flush, flush_tree
@@ -157,8 +158,12 @@ def find_newest(root: Path, *, before: float = math.inf) -> FoundCheckpoint:
 
 
 def open_checkpoint(folder: Path) -> FoundCheckpoint:
-    """A checkpoint given by its path. Raises CheckpointError, which names what is missing."""
-    reasons = problems(folder, checksums=True) if folder.is_dir() else ["the folder does not exist"]
+    """A checkpoint given by its path. Raises ConfigError if there is none, CheckpointError for an incomplete one."""
+    if not folder.is_dir():
+        others = [name.name for _, name in sorted(_steps(folder.parent))]
+        hint = f"`{folder.parent}` has {quoted(others)}" if others else "give a folder `step_N` of a run's checkpoints"
+        raise ConfigError(f"there is no checkpoint `{folder}`", hint=hint)
+    reasons = problems(folder, checksums=True)
     if reasons:
         raise CheckpointError(
             f"`{folder}` is not a usable checkpoint: {reasons[0]}",

@@ -142,6 +142,16 @@ def test_a_script_takes_the_arguments_after_it(tmp_path: Path, capsys: pytest.Ca
     assert "`run.sh`" in err.splitlines()[0]
 
 
+def test_a_file_of_data_is_refused_with_its_setting(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = tmp_path / "chat.jsonl"
+    data.write_text('{"prompt": "a"}\n', encoding="utf-8")
+
+    code, out, err = translated(capsys, str(data))
+
+    assert (code, out) == (2, "")
+    assert f"`data.train_files={data}`" in err
+
+
 def test_a_script_without_a_suffix_and_one_on_stdin_are_read(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

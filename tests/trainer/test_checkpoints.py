@@ -11,10 +11,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from fakes.facts import facts
 from safetensors import SafetensorError
 
 from rl_compat.config.types import TrainerConfig
-from rl_compat.errors import WRITE_FAILURES, CheckpointError, DoesNotFitError
+from rl_compat.errors import WRITE_FAILURES, CheckpointError, ConfigError, DoesNotFitError
 from rl_compat.trainer.checkpoints import (
     FoundCheckpoint,
     check_disk,
@@ -56,6 +57,10 @@ def test_a_newer_folder_without_a_file_is_skipped_named_and_kept(tmp_path: Path)
     assert broken.exists()
     with pytest.raises(CheckpointError, match=r"optimizer\.pt"):
         open_checkpoint(broken)
+    with pytest.raises(ConfigError) as error:
+        open_checkpoint(tmp_path / "step_9")
+    assert facts(error.value.message) == {str(tmp_path / "step_9")}
+    assert {"step_10", "step_20"} <= facts(error.value.hint)
 
 
 @pytest.mark.parametrize("damage", ["truncated", "changed", "no manifest", "manifest cut"])
