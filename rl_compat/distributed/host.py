@@ -38,7 +38,7 @@ class HostsRequest:
     "indices on this machine; empty for the CPU or a cluster"
     per_node: int
     "processes"
-    num_nodes: int = 1
+    num_nodes: int
     address: str | None = None
     "of a running Ray cluster; None starts one on this machine"
     on_gpu: bool = False

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 Worker = TypeVar("Worker")
 
 _KEYS = itertools.count()
+_NUMBERS = itertools.count(1)
 _WORKERS: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
 "the workers in this process, by the key of their group"
 _HOSTS: weakref.WeakValueDictionary[HostsRequest, Hosts] = weakref.WeakValueDictionary()
@@ -68,9 +69,11 @@ class ResourcePool:
             )
         self._gpus = None if gpus is None else tuple(gpus)
         self._num_processes = num_processes
-        self._num_nodes = num_nodes
         self._address = address
-        self._emulate = emulate
+        self.num_nodes = num_nodes
+        self.emulate = emulate
+        "card whose limits the pool keeps"
+        self._number = next(_NUMBERS)
         self._given_hardware = hardware
         self._plan: PoolPlan | None = None
         self._hosts: Hosts | None = None
@@ -88,14 +91,21 @@ class ResourcePool:
         return pool or cls.auto()
 
     @property
-    def num_devices(self) -> int:
-        """Devices, or CPU processes, on all nodes."""
-        return max(1, len(self._gpus or ())) * self._num_processes * self._num_nodes
+    def name(self) -> str:
+        """Pools of the same devices have the same name; processes of a CPU are those of their pool."""
+        if self.is_local or self._gpus:
+            return "_".join(f"gpu{device.index}" for device in self.hardware.devices) or "cpu"
+        return f"{'_'.join((self.emulate or 'cpu').lower().split())}_{self._number}"
+
+    @property
+    def devices_per_node(self) -> int:
+        """Devices, or CPU processes, on each node."""
+        return max(1, len(self._gpus or ())) * self._num_processes
 
     @property
     def is_local(self) -> bool:
         """Whether the workers run in this process."""
-        return self.num_devices == 1 and self._address is None and self._emulate is None
+        return self.devices_per_node * self.num_nodes == 1 and self._address is None and self.emulate is None
 
     def use(self, plan: PoolPlan) -> None:
         """Let processes that start from now on work as the plan says."""
@@ -110,10 +120,10 @@ class ResourcePool:
             found = probe(packages=False)
         else:
             found = self._given_hardware
-        if self._emulate is not None:
+        if self.emulate is not None:
             from rl_compat.hardware.gpu.catalogue import emulated_hardware
 
-            return emulated_hardware(self._emulate, found)
+            return emulated_hardware(self.emulate, found)
         wanted = [device.index for device in found.devices[:1]] if self._gpus is None else list(self._gpus)
         for index in wanted:
             if index not in [device.index for device in found.devices]:
@@ -156,11 +166,11 @@ class ResourcePool:
 
         request = HostsRequest(
             gpus=() if self._address else self._gpus or (),
-            per_node=self.num_devices // self._num_nodes,
-            num_nodes=self._num_nodes,
+            per_node=self.devices_per_node,
+            num_nodes=self.num_nodes,
             address=self._address,
             on_gpu=bool(self._gpus),
-            name="" if self._gpus else str(id(self)),
+            name="" if self._gpus else self.name,
         )
         if self._hosts is None:
             self._hosts = _HOSTS.get(request) or Hosts(request, self._plan)

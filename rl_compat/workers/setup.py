@@ -22,7 +22,7 @@ from rl_compat.objectives.actor_critic import LossSettings
 from rl_compat.planning.fit import run_plan
 from rl_compat.planning.shapes.shape import ModelShape
 from rl_compat.planning.speed.measurements import own_measurements
-from rl_compat.planning.types import Plan, PoolPlan, RoleName
+from rl_compat.planning.types import Plan, RoleName
 from rl_compat.planning.workload import Workload, run_workload
 from rl_compat.training.optimizers import OptimizerSettings
 
@@ -116,16 +116,19 @@ def prepare(
         chat=chat,
         workload=workload,
         plan=plan,
-        pools={name: _resource_pool(pool, hardware, alone=len(plan.pools) == 1) for name, pool in plan.pools.items()},
+        pools={name: _resource_pool(name, plan, hardware, config.plan.address) for name in plan.pools},
     )
 
 
-def _resource_pool(pool: PoolPlan, hardware: Hardware, *, alone: bool) -> ResourcePool:
-    """The pool of a plan. A card that one of several pools emulates needs a process of its own."""
+def _resource_pool(name: str, plan: Plan, hardware: Hardware, address: str | None) -> ResourcePool:
+    """A pool of a plan. A card that one of several pools emulates needs a process of its own."""
+    pool = plan.pools[name]
     return ResourcePool(
         gpus=[int(device.removeprefix("cuda:")) for device in pool.devices if device != "cpu"],
         num_processes=max(1, pool.devices.count("cpu")),
-        emulate=None if alone else pool.emulated,
+        num_nodes=pool.num_nodes,
+        address=address,
+        emulate=pool.emulated if len(plan.pools) > 1 else None,
         hardware=hardware,
     )
 

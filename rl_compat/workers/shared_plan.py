@@ -134,7 +134,7 @@ class SharedPlan:
         return (
             configs[0].model.lora_rank > 0
             and actor.source.folder == reference.source.folder
-            and _name(actor.pool) == _name(reference.pool)
+            and actor.pool.name == reference.pool.name
             and configs[0].rollout.temperature == configs[1].rollout.temperature
         )
 
@@ -160,8 +160,8 @@ class SharedPlan:
         if self._planned is None:
             if not self._models:
                 raise ConfigError("the session has no role with a model to plan")
-            pools = {_name(model.pool): model.pool for model in self._in_order().values()}
-            placement = {role: _name(model.pool) for role, model in self._in_order().items()}
+            pools = {model.pool.name: model.pool for model in self._in_order().values()}
+            placement = {role: model.pool.name for role, model in self._in_order().items()}
             workload = self._workload()
             plan = plan_pools(
                 workload,
@@ -225,7 +225,7 @@ class SharedPlan:
 
     def _request(self, name: str, pool: ResourcePool) -> PoolRequest:
         """The requests of the roles of a pool to its devices."""
-        roles = [role for role, model in self._in_order().items() if _name(model.pool) == name]
+        roles = [role for role, model in self._in_order().items() if model.pool.name == name]
         configs = {role: self._config(role) for role in roles}
         optimizers = {role: config.optimizer.name for role, config in configs.items() if role in TRAINED_ROLES}
         if len(set(optimizers.values())) > 1:
@@ -233,11 +233,12 @@ class SharedPlan:
             raise ConfigError(f"`optimizer` is {given}", hint="roles that share a pool use the same optimizer")
         first = configs[roles[0]]
         requests = Requests(
-            plan=first.plan,
+            plan=replace(first.plan, num_devices=pool.devices_per_node, num_nodes=pool.num_nodes),
             rollout=first.rollout,
             optimizer=next(iter(optimizers.values()), first.optimizer.name),
         )
-        return PoolRequest(devices=tuple(device.index for device in pool.hardware.devices), requests=requests)
+        devices = None if pool.emulate else tuple(device.index for device in pool.hardware.devices)
+        return PoolRequest(devices=devices, requests=requests, emulate=pool.emulate)
 
 
 def _placed(
@@ -264,11 +265,6 @@ def _placed(
         shared=tuple(key for key in shared if key not in OWN),
         tokenizer=tokenizer,
     )
-
-
-def _name(pool: ResourcePool) -> str:
-    """The name of a pool in the plan: pools of the same devices are one."""
-    return "_".join(f"gpu{device.index}" for device in pool.hardware.devices) or "cpu"
 
 
 def _machine(pools: Sequence[ResourcePool]) -> Hardware:
