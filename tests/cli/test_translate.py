@@ -82,12 +82,17 @@ def test_only_what_differs_is_written_and_its_keys_stand_over_it(capsys: pytest.
 
 def test_the_table_has_the_worst_first_and_the_summary_last(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = translated(
-        capsys, "data.train_batch_size=8", f"{R}.ignore_eos=True", f"{A}.use_torch_compile=False", "trainer.nnodes=1"
+        capsys,
+        "data.train_batch_size=8",
+        f"{R}.ignore_eos=True",
+        f"{A}.use_torch_compile=False",
+        f"{A}.fsdp_config.param_offload=True",
     )
 
     rows = [line.split()[0] for line in err.splitlines() if line.startswith("  ") and "." in line.split()[0]]
     assert code == 1
-    assert rows[:4] == [f"{R}.ignore_eos", f"{A}.use_torch_compile", "trainer.nnodes", "data.train_batch_size"]
+    translated_key = f"{A}.fsdp_config.param_offload"
+    assert rows[:4] == [f"{R}.ignore_eos", f"{A}.use_torch_compile", translated_key, "data.train_batch_size"]
     assert [int(number) for number in re.findall(r"\d+", err.splitlines()[-1])] == [4, 1, 1, 1, 1]
     assert out.splitlines()[-1].startswith(f"# {R}.ignore_eos=True: ")
 
