@@ -45,13 +45,14 @@ class ShardedSource:
         self.resident = resident
         self._bucket_bytes = bucket_bytes
         held = self._weights()
-        self._trained = {name for name, parameter in held.items() if parameter.requires_grad} or set(held)
+        self.trained = frozenset(name for name, parameter in held.items() if parameter.requires_grad) or frozenset(held)
+        "weights that change"
         meshes = {weight.device_mesh for weight in held.values() if isinstance(weight, DTensor)}
         known = [mesh.get_group(dim) for mesh in meshes for dim in range(mesh.ndim)]
         self._groups = ProcessGroups(group, known) if dist.is_initialized() else None
-        self._rank = dist.get_rank() if dist.is_initialized() else 0
+        self.rank = dist.get_rank() if dist.is_initialized() else 0
         self._everywhere = RankMesh.line((0,) if self._groups is None else self._groups.ranks)
-        self._layout = {name: placement_of(weight, self._everywhere) for name, weight in held.items()}
+        self.layout = {name: placement_of(weight, self._everywhere) for name, weight in held.items()}
         self._schedules: dict[tuple[WeightSpec, ...], tuple[Bucket, ...]] = {}
 
     def changed(self, *, version: int) -> None:
@@ -62,47 +63,59 @@ class ShardedSource:
         """Whole weights in the dtype of the policy; those of one bucket exist at a time."""
         held = self._weights()
         dtypes = {name: weight.dtype for name, weight in held.items()}
-        devices = {name: weight.device for name, weight in held.items()}
-        buckets, transport = self._transport(held, dtypes, next(iter(devices.values())))
-        sources, targets = self._parts(held), dict[str, HeldPart]()
+        device = next(iter(held.values())).device
+        buckets, transport = self._transport(held, dtypes, device)
+        sources, targets = self.parts(), dict[str, HeldPart]()
         missing = {name: weight.numel() for name, weight in held.items()}
         for bucket in buckets:
             for move in (*bucket.moves, *bucket.copies):
-                if self._rank in move.targets:
+                if self.rank in move.targets:
                     if move.weight not in targets:
                         weight = held[move.weight]
-                        empty = torch.empty(weight.shape, dtype=weight.dtype, device=devices[move.weight])
-                        targets[move.weight] = HeldPart(empty, tuple((0, size) for size in weight.shape))
+                        targets[move.weight] = whole_part(torch.empty(weight.shape, dtype=weight.dtype, device=device))
                     missing[move.weight] -= targets[move.weight].view(move.box).numel()
             transport.carry(bucket, sources, targets)
             for name in [name for name in targets if not missing[name]]:
                 yield Weight(name, targets.pop(name).tensor, self.version)
 
-    def fill(self, targets: Mapping[str, Tensor], *, everything: bool = True) -> Handover:
-        """Write the weights into a rollout's own storage, in its dtypes; of a policy with adapters only those.
+    def fill(self, targets: Mapping[str, Tensor], *, held: int | None = None) -> Handover:
+        """Write the weights into a rollout's own storage, in its dtypes.
 
-        `everything` on one rank transfers the frozen weights too, on all ranks. Raises ModelError, before anything is
-        written, if the storage is that of another model.
+        Frozen weights are left out if the storage of every rank holds some version of the policy. Raises ModelError,
+        before anything is written, if the storage is that of another model.
         """
-        held = self._weights()
-        check_weights(targets, {name: weight.shape for name, weight in held.items()})
-        if not self._any(everything):
-            held = {name: weight for name, weight in held.items() if name in self._trained}
-        moved = {name: lower_dtype(weight.dtype, targets[name].dtype) for name, weight in held.items()}
-        buckets, transport = self._transport(held, moved, next(iter(targets.values())).device)
-        sources = self._parts(held)
-        filled = {name: whole_part(targets[name].detach()) for name in held}
+        weights = self._weights()
+        check_weights(targets, {name: weight.shape for name, weight in weights.items()})
+        moved = weights
+        if not self._any(held is None):
+            moved = {name: weight for name, weight in weights.items() if name in self.trained}
+        dtypes = {name: lower_dtype(weight.dtype, targets[name].dtype) for name, weight in moved.items()}
+        buckets, transport = self._transport(moved, dtypes, next(iter(targets.values())).device)
+        sources = self.parts()
+        filled = {name: whole_part(targets[name].detach()) for name in moved}
         for bucket in buckets:
             transport.carry(bucket, sources, filled)
         return Handover(
             version=self.version,
-            num_weights=len(held),
+            num_weights=len(moved),
             received_bytes=transport.received_bytes,
             written_bytes=transport.written_bytes,
             peak_bytes=transport.buffer_bytes,
-            full_bytes=sum(weight.numel() * weight.dtype.itemsize for weight in self._weights().values()),
+            full_bytes=sum(weight.numel() * weight.dtype.itemsize for weight in weights.values()),
             **transport.clock.seconds(),
         )
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of the whole weights, layer by layer."""
+        return {name: tuple(weight.shape) for name, weight in self._weights().items()}
+
+    def parts(self) -> dict[str, HeldPart]:
+        """What this rank holds of each weight."""
+        parts: dict[str, HeldPart] = {}
+        for name, weight in self._weights().items():
+            local = weight.to_local() if isinstance(weight, DTensor) else weight
+            parts[name] = HeldPart(local.detach(), self.layout[name].box(tuple(weight.shape), self.rank))
+        return parts
 
     def _weights(self) -> dict[str, Tensor]:
         """The parameters as shards. A forward leaves some modules unsharded, whose parameters are then others."""
@@ -117,17 +130,9 @@ class ShardedSource:
         specs = tuple(WeightSpec(name, tuple(weight.shape), dtypes[name].itemsize) for name, weight in held.items())
         if specs not in self._schedules:
             target = whole(held, self._everywhere)
-            self._schedules[specs] = schedule(specs, self._layout, target, bucket_bytes=self._bucket_bytes)
+            self._schedules[specs] = schedule(specs, self.layout, target, bucket_bytes=self._bucket_bytes)
         buckets = self._schedules[specs]
-        return buckets, BucketTransport(buckets, rank=self._rank, groups=self._groups, dtypes=dtypes, device=device)
-
-    def _parts(self, held: Mapping[str, Tensor]) -> dict[str, HeldPart]:
-        """What this rank holds of each weight."""
-        parts: dict[str, HeldPart] = {}
-        for name, weight in held.items():
-            local = weight.to_local() if isinstance(weight, DTensor) else weight
-            parts[name] = HeldPart(local.detach(), self._layout[name].box(tuple(weight.shape), self._rank))
-        return parts
+        return buckets, BucketTransport(buckets, rank=self.rank, groups=self._groups, dtypes=dtypes, device=device)
 
     def _any(self, flag: bool) -> bool:
         """Whether the flag is set on at least one rank."""

@@ -70,8 +70,8 @@ class SharedStorage:
 class FillsStorage(Protocol):
     """A source that writes into a rollout's own storage itself, without whole weights in between."""
 
-    def fill(self, targets: Mapping[str, Tensor], *, everything: bool = True) -> Handover:
-        """Write the weights; those that never change only if `everything`. Raises ModelError for another model."""
+    def fill(self, targets: Mapping[str, Tensor], *, held: int | None = None) -> Handover:
+        """Write the weights, or what changed since the version `held`. Raises ModelError for another model."""
         ...
 
 
@@ -80,7 +80,7 @@ class WeightReceiver:
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
-        self._has_frozen = False
+        self._held: int | None = None
         self._released: dict[str, torch.Size] = {}
         self._problem: str | None = None
 
@@ -94,12 +94,13 @@ class WeightReceiver:
         if isinstance(source, SharedStorage) and source.model is self._model:
             return Handover(version=source.version, full_bytes=_num_bytes(self._model))
         self._allocate()
+        held, self._held = self._held, None
         targets = dict(self._model.named_parameters())
         if isinstance(source, FillsStorage):
-            handover = source.fill(targets, everything=not self._has_frozen)
+            handover = source.fill(targets, held=held)
         else:
             handover = _fill_one_by_one(targets, source)
-        self._has_frozen = True
+        self._held = handover.version
         return handover
 
     def confirm(self) -> None:
@@ -116,7 +117,7 @@ class WeightReceiver:
         for name, parameter in self._model.named_parameters():
             self._released.setdefault(name, parameter.shape)
             parameter.data = torch.empty(0, dtype=parameter.dtype, device=parameter.device)
-        self._has_frozen, self._problem = False, "their storage was released"
+        self._held, self._problem = None, "their storage was released"
 
     def _allocate(self) -> None:
         for name, shape in self._released.items():

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from rl_compat import seeds
@@ -19,8 +21,10 @@ from rl_compat.models.load import LoadSettings, load_causal_lm
 from rl_compat.models.lora import adapter_disabled
 from rl_compat.objectives.actor_critic import LossSettings, policy_loss, policy_loss_inputs
 from rl_compat.objectives.experience import correct, corrects
+from rl_compat.resharding.publish import PublishedWeights, WeightPublisher, joined
 from rl_compat.resharding.sharded import ShardedSource
 from rl_compat.resharding.source import SharedStorage, WeightSource
+from rl_compat.resharding.store import WeightStore
 from rl_compat.rollout.inference import ignored_generation_settings
 from rl_compat.training.engine import PolicyEngine
 from rl_compat.training.optimizers import OptimizerSettings
@@ -56,6 +60,7 @@ class PolicyWorker(TrainedWorker):
         model = load_causal_lm(settings.model)
         self.engine = PolicyEngine(model, role=settings.model.role, optimizer=settings.optimizer, ranks=ranks)
         self._source = _source_of(self.engine, version=self.version)
+        self._publisher: WeightPublisher | None = None
         ignored = ignored_generation_settings(model)
         if ignored:
             listed = ", ".join(f"`{name}={value}`" for name, value in ignored.items())
@@ -64,6 +69,16 @@ class PolicyWorker(TrainedWorker):
     def weight_source(self) -> WeightSource:
         """The weights for a rollout engine in the same process. The source follows every change."""
         return self._source
+
+    @dispatch(merge=lambda results, shares: joined(results))
+    def publish(self, *, store: WeightStore, dtypes: Mapping[str, torch.dtype]) -> PublishedWeights:
+        """Leave the weights in a store for a rollout on another pool, in the rollout's dtypes: what has changed."""
+        if self._publisher is None:
+            source = self._source
+            if isinstance(source, SharedStorage):
+                source = _sharded(self.engine, version=self.version)
+            self._publisher = WeightPublisher(source, store, dtypes=dtypes)
+        return self._publisher.publish(version=self.version)
 
     @dispatch(split=("batch",))
     def logprobs(self, *, batch: Batch) -> Tensor:
@@ -182,5 +197,10 @@ def _source_of(engine: PolicyEngine, *, version: int) -> SharedStorage | Sharded
     """The weights of a policy for rollouts: the tensors themselves, or the shards of all ranks."""
     if engine.role.num_shards == 1:
         return SharedStorage(engine.model, version=version, resident=engine.onloaded)
+    return _sharded(engine, version=version)
+
+
+def _sharded(engine: PolicyEngine, *, version: int) -> ShardedSource:
+    """What each rank holds, one rank in one process included."""
     group = engine.ranks.group if isinstance(engine.ranks, ProcessGroupRanks) else None
     return ShardedSource(engine.model, version=version, group=group, resident=engine.onloaded)

@@ -6,11 +6,14 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
+import torch
+
 from rl_compat.distributed.group import dispatch
 from rl_compat.errors import NotFiniteError
 from rl_compat.models.load import LoadSettings, load_causal_lm
 from rl_compat.planning.types import RolloutPlan
 from rl_compat.resharding.handover import Handover
+from rl_compat.resharding.publish import PublishedWeights, StoreSource
 from rl_compat.resharding.source import SharedStorage, WeightSource
 from rl_compat.rollout.build import build_rollout_engine
 from rl_compat.rollout.types import Decode, SamplingParams
@@ -39,6 +42,7 @@ class RolloutWorker:
         self._source = source
         self._shares = isinstance(source, SharedStorage)
         model = source.model if isinstance(source, SharedStorage) else load_causal_lm(own_storage(settings))
+        self._model = model
         self.session = build_rollout_engine(
             model,
             plan=settings.plan,
@@ -102,6 +106,17 @@ class RolloutWorker:
         else:
             self.session.release_weights()
             self._revision = -1
+
+    @dispatch()
+    def weight_dtypes(self) -> dict[str, torch.dtype]:
+        """The dtypes in which this rollout stores the weights of the policy."""
+        return {name: parameter.dtype for name, parameter in self._model.named_parameters()}
+
+    @dispatch()
+    def offer(self, *, published: PublishedWeights) -> None:
+        """Announce weights that a policy on another pool has published; the next `generate` loads them."""
+        assert isinstance(self._source, StoreSource), "the policy is in this process"
+        self._source.offer(published)
 
     @dispatch(merge=lambda results, shares: [one for own in results for one in own])
     def take_handovers(self) -> list[Handover]:

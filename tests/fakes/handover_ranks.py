@@ -25,9 +25,11 @@ from fakes.engines import causal_lm, role_plan
 from rl_compat.models.lora import LoraSettings
 from rl_compat.planning.types import RolloutPlan
 from rl_compat.resharding.layout import Division, Placement, RankMesh, WeightSpec
+from rl_compat.resharding.publish import StoreSource, WeightPublisher, joined
 from rl_compat.resharding.schedule import schedule
 from rl_compat.resharding.sharded import ShardedSource
 from rl_compat.resharding.source import WeightReceiver
+from rl_compat.resharding.store import FileStore
 from rl_compat.resharding.transport import BucketTransport, HeldPart, ProcessGroups
 from rl_compat.rollout.build import build_rollout_engine
 from rl_compat.rollout.session import RolloutSession
@@ -156,6 +158,33 @@ def adapters(folder: Path) -> dict[str, Any]:
     return found
 
 
+def published(folder: Path) -> dict[str, Any]:
+    """Every rank leaves its share in a folder that all see, and a rollout elsewhere takes all of them."""
+    policy, own = sharded(folder), own_model(folder)
+    source, receiver = ShardedSource(policy, version=0), WeightReceiver(own)
+    store = FileStore(_shared_folder())
+    dtypes = dict.fromkeys(source.shapes(), torch.float32)
+    publisher, elsewhere = WeightPublisher(source, store, dtypes=dtypes, bucket_bytes=BUCKET), StoreSource(store)
+    found: dict[str, Any] = {"handovers": [], "equal": [], "sent": []}
+    for version in (1, 2):
+        learn(policy)
+        shares: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(shares, publisher.publish(version=version))
+        elsewhere.offer(joined(shares))
+        found["sent"].append([sum(one.num_bytes for one in share.chains[0]) for share in shares])
+        found["handovers"].append(receiver.receive(elsewhere))
+        found["equal"].append(equal(own, full(policy)))
+    found["num_bytes"] = sum(parameter.nbytes for parameter in own.parameters())
+    return found
+
+
+def _shared_folder() -> Path:
+    names = [tempfile.mkdtemp() if dist.get_rank() == 0 else None]
+    dist.broadcast_object_list(names, src=0)
+    assert names[0] is not None
+    return Path(names[0])
+
+
 def random_layouts(folder: Path) -> dict[str, Any]:
     """Weights of several dtypes between random layouts of some of the ranks, point to point and gathered."""
     del folder
@@ -242,6 +271,7 @@ CASES: Mapping[str, Case] = {
     "half precision": in_half_precision,
     "whole weights": whole_weights,
     "adapters": adapters,
+    "published": published,
     "random layouts": random_layouts,
     "other dimension": other_dimension,
 }

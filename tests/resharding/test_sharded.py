@@ -71,6 +71,14 @@ def test_of_a_policy_with_adapters_the_base_moves_once(found: Found) -> None:
         assert rank["equal"] == [True] * 4
 
 
+def test_the_ranks_publish_each_weight_once_for_another_pool(found: Found) -> None:
+    for rank in (rank["published"] for rank in found):
+        assert rank["equal"] == [True, True]
+        assert rank["num_bytes"] <= sum(rank["sent"][0]) < 1.1 * rank["num_bytes"]
+        assert max(rank["sent"][0]) < 1.5 * min(rank["sent"][0])
+        assert rank["handovers"][0].received_bytes == sum(rank["sent"][0])
+
+
 def test_any_layout_reaches_any_other(found: Found) -> None:
     for rank in (rank["random layouts"] for rank in found):
         assert rank["wrong"] == []

@@ -14,7 +14,9 @@ from fakes.engines import load_settings, random_batch, role_plan
 from rl_compat.errors import ModelError
 from rl_compat.models.load import load_causal_lm
 from rl_compat.planning.types import RolloutPlan
+from rl_compat.resharding.publish import StoreSource
 from rl_compat.resharding.source import SharedStorage, Weight, WeightSource
+from rl_compat.resharding.store import MemoryStore
 from rl_compat.rollout.types import SamplingParams
 from rl_compat.training.optimizers import OptimizerSettings
 from rl_compat.trajectory import Prompt, Trajectory
@@ -169,3 +171,16 @@ def test_half_loaded_weights_generate_nothing(llama_folder: Path) -> None:
         worker.session.generate([[11]], SamplingParams(max_new_tokens=2))
     sent.breaks_after = None
     assert {version for one in generate(worker) for version in one.policy_versions} == {1}
+
+
+def test_a_rollout_on_another_pool_generates_with_what_the_policy_has_published(llama_folder: Path) -> None:
+    trained, store = policy(llama_folder), MemoryStore()
+    near, far = rollout(llama_folder, trained.weight_source()), rollout(llama_folder, StoreSource(store))
+    for version in range(3):
+        far.offer(published=trained.publish(store=store, dtypes=far.weight_dtypes()))
+        expected = generate(near)
+        assert generate(far) == expected
+        assert {number for one in expected for number in one.policy_versions} == {version}
+        (handover,) = far.take_handovers()
+        assert handover.received_bytes > 0
+        learn(trained)
