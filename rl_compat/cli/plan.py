@@ -14,7 +14,7 @@ from rl_compat.errors import quoted
 from rl_compat.hardware.types import Hardware
 from rl_compat.models.files.registry import resolve_model
 from rl_compat.planning import report
-from rl_compat.planning.fit import run_plan
+from rl_compat.planning.run import run_plan
 from rl_compat.planning.serialize import to_json
 from rl_compat.planning.shapes.known import KNOWN_SHAPES
 from rl_compat.planning.shapes.shape import ModelShape
@@ -100,14 +100,21 @@ def _shape_of(path: str) -> ModelShape:
 
 
 def _show(made: Plan, config: RunConfig, workload: Workload, set_by_name: list[str], *, explain: bool) -> None:
+    several = len(made.pools) > 1 or any(pool.num_ranks > 1 for pool in made.pools.values())
+    titles = {name: f" of pool `{name}`" if len(made.pools) > 1 else "" for name in made.pools}
     print_lines([*report.headline(made), *report.algorithm_lines(made, config, set_by_name), ""])
-    for pool in made.pools.values():
-        print_table("choices", report.CHOICE_COLUMNS, report.choice_rows(pool))
+    if several:
+        print_table("roles", report.ROLE_COLUMNS, report.role_rows(made))
+    for name, pool in made.pools.items():
+        print_table(f"choices{titles[name]}", report.CHOICE_COLUMNS, report.choice_rows(pool))
         if explain:
-            print_table("rejected", report.REJECTED_COLUMNS, report.rejected_rows(pool))
+            print_table(f"rejected{titles[name]}", report.REJECTED_COLUMNS, report.rejected_rows(pool))
     print_lines(["", *report.size_lines(made, workload), ""])
-    for pool in made.pools.values():
+    for name, pool in made.pools.items():
         if explain:
-            print_table("memory by item", report.ITEM_COLUMNS, report.item_rows(pool))
-        print_table("memory by phase", report.PHASE_COLUMNS, report.phase_rows(pool))
+            print_table(f"memory by item{titles[name]}", report.ITEM_COLUMNS, report.item_rows(pool))
+        each = " on each device" if pool.num_ranks > 1 else ""
+        print_table(f"memory by phase{each}{titles[name]}", report.PHASE_COLUMNS, report.phase_rows(pool))
+        if report.step_rows(pool):
+            print_table(f"a step{each}{titles[name]}, estimated", report.STEP_COLUMNS, report.step_rows(pool))
     print_lines(["", *(f"note: {note}" for note in made.notes), *report.verdict(made)])

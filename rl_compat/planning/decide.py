@@ -18,6 +18,7 @@ from rl_compat.capability.devices import (
     unified_free_bytes,
 )
 from rl_compat.capability.optimizers import STATE_BYTES, host_budget_bytes
+from rl_compat.capability.sharding import against_sharding
 from rl_compat.config.types import DevicesConfig, RolloutConfig
 from rl_compat.errors import ConfigError, HardwareError
 from rl_compat.hardware.types import Hardware
@@ -201,27 +202,28 @@ def _levels(
         sleep_between=both if request.workload.generates else (False,),
         gradient_checkpointing=_fixed(plan.gradient_checkpointing, both) if trains else (False,),
         frozen_dtype=_frozen_dtypes(choices["frozen_storage_dtype"], request.workload, profile),
-        num_shards=_num_shards(plan, request),
+        num_shards=_num_shards(plan, request, choices["optimizer"].value),
         shard_frozen=_shard_frozen(plan),
         offload_idle_models=(False,) if unified else _fixed(plan.offload_idle_models, idle),
         offload_optimizer=(False,) if unified or not trains else _fixed(plan.offload_optimizer, optimizer),
     )
 
 
-def _num_shards(plan: DevicesConfig, request: MemoryRequest) -> tuple[int, ...]:
+def _num_shards(plan: DevicesConfig, request: MemoryRequest, optimizer: str) -> tuple[int, ...]:
     """Divisors of the devices of a node, so that shards stay inside of it, and then all devices of all nodes.
 
-    Quantized weights are not sharded. Raises ConfigError if the user shards them.
+    Raises ConfigError if the user shards what cannot be sharded.
     """
-    if request.quantization != "none":
-        if plan.num_shards not in ("auto", 1):
-            raise ConfigError(
-                f"`plan.num_shards={plan.num_shards}` and quantized weights (`{request.quantization}`) are not sharded",
-                hint="set `plan.num_shards=1`, or `plan.quantization=none`",
-            )
-        return (1,)
+    against = against_sharding(optimizer=optimizer, quantization=request.quantization)
     if isinstance(plan.num_shards, int):
+        if against and plan.num_shards > 1:
+            raise ConfigError(
+                f"`plan.num_shards={plan.num_shards}` divides weights among devices, but {' and '.join(against)}",
+                hint="set `plan.num_shards=1`",
+            )
         return (plan.num_shards,)
+    if against:
+        return (1,)
     inside = [count for count in range(1, plan.num_devices + 1) if plan.num_devices % count == 0]
     return (*inside, *((plan.num_devices * plan.num_nodes,) if plan.num_nodes > 1 else ()))
 

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
+from typing import get_args
 
 from rl_compat.capability.choice import Choice
 from rl_compat.capability.devices import has_unified_memory
-from rl_compat.config.types import DevicesConfig, RunConfig
+from rl_compat.config.types import DevicesConfig
 from rl_compat.errors import DoesNotFitError, UsageError
 from rl_compat.hardware.types import Hardware
 from rl_compat.planning.alternatives import nearest_that_fits, with_tried_hint
 from rl_compat.planning.decide import Decided, decide
 from rl_compat.planning.memory.ladder import Shortage, Solution, search, shortage_text
-from rl_compat.planning.pools import PoolRequest, place
+from rl_compat.planning.pools import PoolRequest
 from rl_compat.planning.resolve import pool_host_bytes, pool_plan, role_plans, rollout_plan
 from rl_compat.planning.speed.engines import with_fastest_engine
 from rl_compat.planning.speed.measurements import Measurement
+from rl_compat.planning.speed.rates import UNKNOWN_NETWORK, LinkRate
+from rl_compat.planning.speed.step import Solved, phase_seconds, transfers
 from rl_compat.planning.types import MAIN_POOL, Plan, RoleName, RolePlan
 from rl_compat.planning.workload import Requests, Workload
 from rl_compat.units import format_bytes
@@ -37,12 +40,6 @@ def make_plan(
     return plan_pools(workload, hardware, {MAIN_POOL: PoolRequest(requests=requests)}, measured=measured)
 
 
-def run_plan(config: RunConfig, workload: Workload, machine: Hardware, *, measured: Sequence[Measurement] = ()) -> Plan:
-    """The plan of a run on the pools of its settings. Raises the errors of `make_plan`."""
-    placement = place(config, machine)
-    return plan_pools(workload, machine, placement.pools, placement=placement.roles, measured=measured)
-
-
 def plan_pools(
     workload: Workload,
     hardware: Hardware,
@@ -56,10 +53,22 @@ def plan_pools(
     `placement` gives the pool of each role that does not work on the first one; a pool without a role of the workload
     is left out. Raises the errors of `make_plan`.
     """
+    return assembled(solve_pools(workload, hardware, pools, placement=placement, measured=measured))
+
+
+def solve_pools(
+    workload: Workload,
+    hardware: Hardware,
+    pools: Mapping[str, PoolRequest],
+    *,
+    placement: Mapping[RoleName, str] | None = None,
+    measured: Sequence[Measurement] = (),
+) -> dict[str, Solved]:
+    """The decisions, levers and sizes of each pool, as in `plan_pools`."""
     of_role, workload = _placed(workload, placement or {}, next(iter(pools)))
     pools = {name: pool for name, pool in pools.items() if name in of_role.values()}
     on_host = {name: pool.requests.plan.num_devices for name, pool in pools.items() if pool.computes_on_host(hardware)}
-    solved: dict[str, tuple[Decided, Solution]] = {}
+    solved: dict[str, Solved] = {}
     for name, pool in pools.items():
         taken = [
             pool_host_bytes(*other) * other[0].num_devices
@@ -77,7 +86,7 @@ def plan_pools(
             solved[name] = _solve(own, pool.requests, decide_pool, measured=measured)
         except UsageError as error:
             raise _in_words_of(pool.section, error) from None
-    return _assembled(workload, solved)
+    return solved
 
 
 def _placed(workload: Workload, placement: Mapping[RoleName, str], first: str) -> tuple[dict[RoleName, str], Workload]:
@@ -103,24 +112,31 @@ def plan_if_it_fits(workload: Workload, hardware: Hardware, requests: Requests) 
     """The plan of one pool, or None where `make_plan` raises DoesNotFitError; without a search for alternatives."""
     decided = decide(workload, hardware, requests)
     outcome = search(decided.problem)
-    return _assembled(workload, {MAIN_POOL: (decided, outcome)}) if isinstance(outcome, Solution) else None
+    return assembled({MAIN_POOL: (decided, outcome)}) if isinstance(outcome, Solution) else None
 
 
-def _assembled(workload: Workload, solved: Mapping[str, tuple[Decided, Solution]]) -> Plan:
+def assembled(solved: Mapping[str, Solved], network: LinkRate = UNKNOWN_NETWORK) -> Plan:
+    """The plan of solved pools. `network` connects the nodes."""
     roles: dict[RoleName, RolePlan] = {}
     for name, (decided, found) in solved.items():
         roles |= role_plans(decided, found, pool=name)
     generating = [name for name, (decided, _) in solved.items() if decided.workload.generates]
+    pools = {name: pool_plan(decided, found) for name, (decided, found) in solved.items()}
+    if len(pools) > 1 or any(pool.num_ranks > 1 for pool in pools.values()):
+        pools = {
+            name: replace(pool, phase_seconds=phase_seconds(solved[name]), transfers=transfers(solved, name, network))
+            for name, pool in pools.items()
+        }
     return Plan(
-        pools={name: pool_plan(decided, found) for name, (decided, found) in solved.items()},
-        roles={role: roles[role] for role in dict.fromkeys((*workload.models, *roles))},
+        pools=pools,
+        roles={role: roles[role] for role in get_args(RoleName) if role in roles},
         rollout=rollout_plan(*solved[generating[0]], pool=generating[0]) if generating else None,
     )
 
 
 def _solve(
     workload: Workload, requests: Requests, decide_pool: Callable[..., Decided], *, measured: Sequence[Measurement]
-) -> tuple[Decided, Solution]:
+) -> Solved:
     """The decisions, levers and sizes of one pool. Raises DoesNotFitError."""
 
     def again(workload: Workload, requests: Requests, engine: Choice | None = None) -> Decided:

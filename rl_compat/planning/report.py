@@ -11,6 +11,8 @@ from rl_compat.planning.types import Plan, PoolPlan
 from rl_compat.planning.workload import Workload
 from rl_compat.units import format_bytes
 
+ROLE_COLUMNS = ("role", "pool", "devices", "weights", "stored as", "computes in")
+STEP_COLUMNS = ("phase", "seconds", "exchanged", "size", "over")
 CHOICE_COLUMNS = ("concern", "choice", "reason")
 PHASE_COLUMNS = ("phase", "needs", "available", "largest items")
 ITEM_COLUMNS = ("phase", "item", "bytes", "size")
@@ -56,6 +58,35 @@ def _short(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
+def role_rows(plan: Plan) -> list[tuple[str, ...]]:
+    """Where each role works, and how its weights are divided among the devices of its pool."""
+    rows: list[tuple[str, ...]] = []
+    for name, role in plan.roles.items():
+        pool = plan.pools[role.pool]
+        count = pool.num_ranks
+        shared = f"a copy on every {role.num_shards}" if role.num_shards < count else f"one copy on {count}"
+        whole = "a copy on each" if count > 1 else "one copy"
+        weights = whole if role.num_shards == 1 else shared
+        devices = f"{count} x {pool.device_name}" if count > 1 else pool.device_name
+        rows.append((_words(name), role.pool, devices, weights, role.storage_dtype, role.compute_dtype))
+    return rows
+
+
+def step_rows(pool: PoolPlan) -> list[tuple[str, ...]]:
+    """Of one device in a step: estimated time of each phase, and what it exchanges with other devices."""
+    return [
+        *((phase, _seconds(seconds), "", "", "") for phase, seconds in pool.phase_seconds.items()),
+        *(
+            (item.phase, _seconds(item.seconds), item.name, format_bytes(item.num_bytes), item.link)
+            for item in pool.transfers
+        ),
+    ]
+
+
+def _seconds(seconds: float | None) -> str:
+    return "unknown" if seconds is None else f"{seconds:.3g}"
+
+
 def choice_rows(pool: PoolPlan) -> list[tuple[str, str, str]]:
     """Concern, value and reason, in the order of the decisions."""
     return [
@@ -83,7 +114,10 @@ def size_lines(plan: Plan, workload: Workload) -> Iterator[str]:
         f"step         {workload.batch_size} {rows} x {group} = {workload.batch_size * group} sequences, "
         f"{mini_batches} mini-batch{'es' if mini_batches > 1 else ''} of {mini}"
     )
-    actor = plan.roles["actor"]
+    actor, ranks = plan.roles["actor"], plan.pool_of("actor").num_ranks
+    if ranks > 1:
+        share = -(-workload.batch_size // ranks)
+        yield f"each device  {share} of {workload.batch_size} {rows} = {share * group} sequences"
     yield (
         f"micro-batch  up to {actor.micro_batch_size} sequences and {actor.max_tokens_per_micro_batch} tokens, "
         f"logits of {actor.logprob_chunk_tokens} tokens at a time"

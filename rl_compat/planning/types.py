@@ -95,6 +95,21 @@ class PhaseBudget:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Transfer:
+    """Bytes that the devices of a pool exchange in one step."""
+
+    phase: str
+    name: str
+    "`gradients`, `weights`, `sums of replicas` or `handover`"
+    num_bytes: int
+    "that each device sends or receives"
+    seconds: float | None
+    "estimated; None if the rate of the link is unknown"
+    link: str
+    "what they go over, its rate, and where that is from"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PoolPlan:
     """One set of devices: what was decided for it, how it is laid out, and what each phase on it needs."""
 
@@ -112,6 +127,10 @@ class PoolPlan:
     "that the phases may fill on each device: free memory times `plan.memory_fraction`"
     host_bytes: int = 0
     "host memory of each process that offload takes, or everything if it is the device's memory too"
+    phase_seconds: Mapping[str, float] = field(default_factory=dict)
+    "estimated time of each phase without transfers, by phase; empty where it is unknown and in a plan of one device"
+    transfers: tuple[Transfer, ...] = ()
+    "between devices in a step, at the longest lengths"
     notes: tuple[str, ...] = ()
     tf32: bool = False
     num_threads: int | None = None

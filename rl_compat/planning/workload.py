@@ -52,6 +52,8 @@ class Workload:
     "prompts, or given rows, of a step"
     mini_batch_size: int
     "prompts, or given rows, of an optimizer step"
+    passes: int = 1
+    "optimization passes over the rows of a step"
     sequences_per_row: int = 1
     "responses to a prompt, or sequences of a given row"
     min_rollout_seqs: int = 0
@@ -244,6 +246,7 @@ def _online(config: RunConfig, shapes: Mapping[RoleName, ModelShape]) -> Workloa
         max_response_length=config.data.max_response_length,
         batch_size=trainer.batch_size,
         mini_batch_size=trainer.mini_batch_size,
+        passes=algorithm.num_epochs,
         sequences_per_row=algorithm.group_size,
         min_rollout_seqs=VALIDATION_SEQS if config.data.val_files and validates else 0,
         lora_targets=config.model.lora_targets,

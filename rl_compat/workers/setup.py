@@ -19,7 +19,7 @@ from rl_compat.models.load import LoadSettings, check_reward_head, check_targets
 from rl_compat.models.lora import LoraSettings
 from rl_compat.models.tokenizer import TokenizerBundle, check_same_words, load_tokenizer
 from rl_compat.objectives.actor_critic import LossSettings
-from rl_compat.planning.fit import run_plan
+from rl_compat.planning.run import run_plan
 from rl_compat.planning.shapes.shape import ModelShape
 from rl_compat.planning.speed.measurements import own_measurements
 from rl_compat.planning.types import Plan, RoleName

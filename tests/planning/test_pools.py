@@ -23,8 +23,9 @@ from rl_compat.config.types import AlgorithmConfig, PlanConfig, PoolConfig, Rewa
 from rl_compat.errors import DoesNotFitError, HardwareError
 from rl_compat.hardware.gpu.catalogue import emulated_hardware
 from rl_compat.hardware.types import Hardware
-from rl_compat.planning.fit import make_plan, plan_pools, run_plan
+from rl_compat.planning.fit import make_plan, plan_pools
 from rl_compat.planning.pools import PoolRequest
+from rl_compat.planning.run import run_plan
 from rl_compat.planning.serialize import from_json, to_json
 from rl_compat.planning.shapes.known import SMOLLM2_135M
 from rl_compat.planning.shapes.shape import ModelShape
@@ -168,10 +169,10 @@ def test_weights_are_shared_by_as_few_devices_as_they_fit_on() -> None:
     eight = machine(*[small] * 8, ram_bytes=8 * GIB)
     plan = run(with_plan(num_devices=8), eight, LLAMA_7B)
 
-    assert plan.pools["main"].choices["num_shards"].value == "8"
+    assert plan.pools["main"].choices["num_shards"].value == "4"
     assert {role: planned.num_shards for role, planned in plan.roles.items()} == {
-        "actor": 8,
-        "critic": 8,
+        "actor": 4,
+        "critic": 4,
         "reference": 1,
         "rollout": 1,
     }
@@ -179,6 +180,14 @@ def test_weights_are_shared_by_as_few_devices_as_they_fit_on() -> None:
     assert fits(plan)
     with pytest.raises(DoesNotFitError):
         run(with_plan(num_devices=8, num_shards=1), eight, LLAMA_7B)
+
+
+def test_a_copy_that_generates_is_freed_while_the_rollout_sleeps() -> None:
+    tight = run(with_plan(num_devices=2, num_shards=2), machine(*[gpu("a card", (8, 0), memory_bytes=4 * GIB)] * 2))
+    budgets = {budget.phase: budget.items for budget in tight.pools["main"].budgets}
+
+    assert tight.rollout is not None and tight.rollout.sleep_between
+    assert [phase for phase, items in budgets.items() if "rollout weights" in items] == ["rollout"]
 
 
 def test_the_number_of_shards_can_be_set() -> None:

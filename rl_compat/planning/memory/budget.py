@@ -26,8 +26,8 @@ HOST_GRADIENT_BYTES = 512 * MIB
 "gradients on their way to an offloaded optimizer: a bucket and the largest matrix"
 CACHE_STEP = 128
 "the KV cache of a sequence is a multiple of this many tokens"
-GATHERED_BLOCKS = 2
-"blocks whose weights are whole at once: one computes while the next is gathered"
+GATHERED_LAYERS = 2
+"layers whose weights are whole at once: one computes while the next is gathered"
 CAST_NUMBERS = 2**23
 "weights stored in half precision that the native engine casts at a time"
 MASK_BYTES = 13
@@ -200,22 +200,44 @@ def _forward_items(request: MemoryRequest, levers: Levers, sizes: Sizes, role: R
         shape, request.arithmetic, tokens=sizes.micro_batch_tokens, length=request.workload.length
     )
     items = {"activations": alive} | _mask_items(request, sizes) | _cast_items(request, levers, role)
-    return items | _gathered_items(request, levers, role)
+    return items | _gathered_items(request, levers, role, "score")
 
 
-def _gathered_items(request: MemoryRequest, levers: Levers, role: RoleName) -> dict[str, int]:
-    """What sharded weights are gathered into: two blocks, one of which is computed, with the embedding and the head.
+def _gathered_items(request: MemoryRequest, levers: Levers, role: RoleName, does: Pass) -> dict[str, int]:
+    """What sharded weights are gathered into: two layers, and the weights outside of layers until the pass ends.
 
-    In an update, the gradients of a block are whole until they are divided among the devices.
+    In an update, the gradients of two layers are whole, in the dtype of the products and in fp32 where they are summed
+    over the devices; later, those outside of layers are.
     """
     if shards_of(request.workload, levers, role) == 1:
         return {}
-    shape = request.workload.models[role]
-    blocks = shape.linear_parameters + shape.expert_parameters
-    ends = shape.num_parameters - blocks
-    kept = FP32_BYTES if role in TRAINED_ROLES else DTYPE_BYTES[levers.frozen_dtype]
-    gradients = GATHERED_BLOCKS if request.workload.trainable_parameters(role) else 0
-    return {"gathered weights": kept * (ends + blocks * (GATHERED_BLOCKS + gradients) // shape.num_layers)}
+    layers, ends = layer_parameters(request.workload, role), outer_parameters(request.workload, role)
+    width, kept = gathered_widths(request, levers, role)
+    layer = GATHERED_LAYERS * layers // request.workload.models[role].num_layers
+    items = {"gathered weights": layer * width + ends * kept}
+    if does == "update":
+        items["gathered gradients"] = max(layer * (width + FP32_BYTES), ends * FP32_BYTES)
+    return items
+
+
+def layer_parameters(workload: Workload, role: RoleName) -> int:
+    """Parameters in the layers of a role's model."""
+    shape = workload.models[role]
+    return shape.linear_parameters + shape.expert_parameters
+
+
+def outer_parameters(workload: Workload, role: RoleName) -> int:
+    """Parameters outside of the layers: embedding, output layer and norms."""
+    shape = workload.models[role]
+    whole = shape.trunk_parameters if workload.is_headless(role) else shape.num_parameters
+    return whole - layer_parameters(workload, role)
+
+
+def gathered_widths(request: MemoryRequest, levers: Levers, role: RoleName) -> tuple[int, int]:
+    """Bytes of a gathered weight, inside and outside of layers: fp32 layers are gathered in the compute dtype."""
+    trained = role in TRAINED_ROLES and not request.workload.has_adapters(role)
+    kept = FP32_BYTES if trained else DTYPE_BYTES[levers.frozen_dtype]
+    return min(kept, DTYPE_BYTES[request.compute_dtype]), kept
 
 
 def _mask_items(request: MemoryRequest, sizes: Sizes) -> dict[str, int]:
@@ -241,7 +263,7 @@ def _update_items(request: MemoryRequest, levers: Levers, sizes: Sizes, role: Ro
     later = max(_block_moment(request, levers, sizes, role), _embedding_moment(request, role) - saved)
     shards = shards_of(request.workload, levers, role)
     items = {"gradients": trained * FP32_BYTES // shards, "activations": saved} | _mask_items(request, sizes)
-    items |= _gathered_items(request, levers, role)
+    items |= _gathered_items(request, levers, role, "update")
     items |= {"logits": logits} if has_logits else {}
     return items | {"backward": max(0, later - logits)} | _cast_items(request, levers, role)
 
@@ -296,18 +318,17 @@ def _head_copy_bytes(request: MemoryRequest, levers: Levers, role: RoleName) -> 
 def _cast_items(request: MemoryRequest, levers: Levers, role: RoleName) -> dict[str, int]:
     """Block weights in the compute dtype: copies of all trained ones under autocast, of a frozen or quantized one.
 
-    Of sharded weights, those of gathered blocks.
+    Sharded ones are gathered in the compute dtype.
     """
     shape, width = request.workload.models[role], DTYPE_BYTES[request.compute_dtype]
     frozen = role not in TRAINED_ROLES or request.workload.has_adapters(role)
     quantized = role in TRAINED_ROLES and request.quantization != "none"
     if (levers.frozen_dtype if frozen else "fp32") == request.compute_dtype and not quantized:
         return {}
-    blocks = shape.linear_parameters + shape.expert_parameters
-    if shards_of(request.workload, levers, role) > 1:
-        return {"weight copies": width * blocks * GATHERED_BLOCKS // shape.num_layers}
+    if not frozen and shards_of(request.workload, levers, role) > 1:
+        return {}
     largest = max(linear.num_parameters for linear in shape.linears)
-    return {"weight copies": width * (largest if frozen else blocks)}
+    return {"weight copies": width * (largest if frozen else shape.linear_parameters + shape.expert_parameters)}
 
 
 def _resident(request: MemoryRequest, levers: Levers, sizes: Sizes, phase: Phase) -> dict[str, int]:
@@ -315,7 +336,8 @@ def _resident(request: MemoryRequest, levers: Levers, sizes: Sizes, phase: Phase
     work = request.workload
     items = {"context": request.context_bytes}
     for role in work.models:
-        if role in (phase.role, "rollout") or not levers.offload_idle_models:
+        sleeps = levers.sleep_between if role == "rollout" else levers.offload_idle_models
+        if role == phase.role or not sleeps:
             items[f"{role} weights"] = weights_bytes(request, levers, role)
         if work.updates(role) and not levers.offload_optimizer:
             states = work.trainable_parameters(role) * request.optimizer_state_bytes

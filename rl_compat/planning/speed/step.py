@@ -1,0 +1,174 @@
+"""Estimated time of a step, and the bytes that its devices exchange.
+
+Every sequence counts with its full length, and no transfer overlaps with computing. The time serves to compare plans,
+not to predict a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from rl_compat.capability.precision import DTYPE_BYTES
+from rl_compat.planning.decide import Decided
+from rl_compat.planning.memory.activations import FP32_BYTES
+from rl_compat.planning.memory.budget import (
+    gathered_widths,
+    generates_from_copy,
+    layer_parameters,
+    outer_parameters,
+    shards_of,
+)
+from rl_compat.planning.memory.ladder import Solution
+from rl_compat.planning.speed.rates import (
+    LinkRate,
+    card_rate,
+    link_between,
+    link_within,
+    slower,
+)
+from rl_compat.planning.types import RoleName, Transfer
+from rl_compat.planning.workload import Phase, Workload
+
+LAYER_SECONDS = 60e-6
+"of a layer in one decode step, in addition to reading its weights"
+PRODUCTS = {"logprobs": 2, "score": 2, "update": 6}
+"operations per parameter and token"
+CHECKPOINTED_PRODUCTS = 8
+"of an update that computes every layer twice"
+
+Solved = tuple[Decided, Solution]
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """The work of one device of a pool in a step."""
+
+    decided: Decided
+    found: Solution
+
+    @property
+    def workload(self) -> Workload:
+        """With rows of one device."""
+        return self.decided.workload
+
+    @property
+    def sequences(self) -> int:
+        return self.workload.batch_size * self.workload.sequences_per_row
+
+    @property
+    def num_mini_batches(self) -> int:
+        return -(-self.workload.batch_size // self.workload.mini_batch_size) * self.workload.passes
+
+    def num_micro_batches(self, sequences: int) -> int:
+        return -(-sequences // max(1, self.found.sizes.micro_batch_tokens // self.workload.length))
+
+    def parameters(self, role: RoleName) -> int:
+        return layer_parameters(self.workload, role) + outer_parameters(self.workload, role)
+
+
+def phase_seconds(solved: Solved) -> dict[str, float]:
+    """Estimated seconds of each phase of a pool without transfers; empty if the rate of the device is not known."""
+    decided, found = solved
+    work = _Work(decided, found)
+    compute = card_rate(decided.hardware, decided.request.compute_dtype)
+    generate = card_rate(decided.hardware, decided.request.rollout_dtype)
+    if compute is None or generate is None:
+        return {}
+    seconds = {}
+    for phase in work.workload.phases:
+        parameters = work.parameters(phase.role)
+        if phase.does == "generate":
+            batch = min(found.sizes.max_num_seqs, work.sequences)
+            weights = parameters * DTYPE_BYTES[decided.request.rollout_dtype]
+            step = work.workload.models[phase.role].num_layers * LAYER_SECONDS
+            step += weights / generate.memory_bytes_per_second + 2 * parameters * batch / generate.flops
+            waves = -(-work.sequences // batch)
+            prefill = 2 * parameters * work.sequences * work.workload.max_prompt_length / generate.flops
+            seconds[phase.name] = prefill + waves * work.workload.max_response_length * step
+        else:
+            products = PRODUCTS[phase.does]
+            if phase.does == "update":
+                products = CHECKPOINTED_PRODUCTS if found.levers.gradient_checkpointing else products
+                products *= work.workload.passes
+            seconds[phase.name] = products * parameters * work.sequences * work.workload.length / compute.flops
+    return seconds
+
+
+def transfers(solved: Mapping[str, Solved], name: str, network: LinkRate) -> tuple[Transfer, ...]:
+    """What each device of the pool `name` exchanges in a step; nothing in a pool of one device with its own weights."""
+    work = _Work(*solved[name])
+    made = [transfer for phase in work.workload.phases for transfer in _of_phase(work, phase, network)]
+    copies = _handover(solved, name, network)
+    return tuple(item for item in (*made, *copies) if item.num_bytes)
+
+
+def _of_phase(work: _Work, phase: Phase, network: LinkRate) -> Iterator[Transfer]:
+    """The sum of gradients, or the gathers of sharded weights with the parts of gradients."""
+    decided, levers, role = work.decided, work.found.levers, phase.role
+    ranks, shards = decided.num_ranks, shards_of(work.workload, levers, role)
+    if ranks == 1 or phase.does == "generate":
+        return
+    trained = work.workload.trainable_parameters(role) if phase.does == "update" else 0
+    inside = link_within(decided.hardware) if decided.num_devices > 1 else network
+    across = inside if decided.requests.plan.num_nodes == 1 else slower(inside, network)
+    if shards == 1:
+        sums = work.num_mini_batches if trained else 0
+        yield _transfer(phase.name, "gradients", sums * 2 * trained * FP32_BYTES * (ranks - 1) // ranks, across)
+        return
+    link = inside if shards <= decided.num_devices else across
+    layers, ends = layer_parameters(work.workload, role), outer_parameters(work.workload, role)
+    width, kept = gathered_widths(decided.request, levers, role)
+    part = (shards - 1) / shards
+    if not trained:
+        gathers = work.num_micro_batches(work.sequences)
+        yield _transfer(phase.name, "weights", int(gathers * part * (layers * width + ends * kept)), link)
+        return
+    rows = work.workload.mini_batch_size * work.workload.sequences_per_row
+    micro_batches = work.num_mini_batches * work.num_micro_batches(rows)
+    gathered = 2 * layers * width + ends * kept
+    yield _transfer(phase.name, "weights", int(micro_batches * part * gathered), link)
+    yield _transfer(phase.name, "gradients", int(micro_batches * part * trained * FP32_BYTES), link)
+    replicas = ranks // shards
+    summed = 2 * trained // shards * FP32_BYTES * (replicas - 1) // replicas
+    yield _transfer(phase.name, "sums of replicas", micro_batches * summed, across)
+
+
+def _handover(solved: Mapping[str, Solved], name: str, network: LinkRate) -> Iterator[Transfer]:
+    """The weights that the rollout of a pool gets: from its own shards, or from the pool of the actor."""
+    decided, found = solved[name]
+    if not decided.workload.generates:
+        return
+    role: RoleName = "rollout" if "rollout" in decided.workload.models else "actor"
+    copied = _Work(decided, found).parameters(role) * DTYPE_BYTES[decided.request.rollout_dtype]
+    shards = shards_of(decided.workload, found.levers, "actor")
+    if role == "rollout":
+        home = next(other for other, _ in solved.values() if "actor" in other.workload.models)
+        same = decided.requests.plan.num_nodes == home.requests.plan.num_nodes == 1
+        yield _transfer(
+            "rollout", "handover", copied, link_between(home.hardware, decided.hardware) if same else network
+        )
+    elif shards > 1 and (generates_from_copy(decided.request, found.levers) or decided.request.engine == "vllm"):
+        inside = shards <= decided.num_devices
+        yield _transfer(
+            "rollout", "handover", copied * (shards - 1) // shards, link_within(decided.hardware) if inside else network
+        )
+
+
+def _transfer(phase: str, name: str, num_bytes: int, link: LinkRate) -> Transfer:
+    return Transfer(phase=phase, name=name, num_bytes=num_bytes, seconds=link.seconds(num_bytes), link=str(link))
+
+
+def step_seconds(solved: Mapping[str, Solved], network: LinkRate) -> float | None:
+    """Estimated seconds of a step, in which pools score and update at the same time; None if a rate is unknown."""
+    stages: dict[str, list[float]] = {}
+    for name, pool in solved.items():
+        computing, moving = phase_seconds(pool), transfers(solved, name, network)
+        if not computing or any(transfer.seconds is None for transfer in moving):
+            return None
+        own = dict.fromkeys(("generate", "score", "update"), 0.0)
+        for phase, seconds in [*computing.items(), *((item.phase, item.seconds or 0.0) for item in moving)]:
+            own["generate" if phase == "rollout" else "update" if phase.endswith("_update") else "score"] += seconds
+        for stage, seconds in own.items():
+            stages.setdefault(stage, []).append(seconds)
+    return sum(max(seconds) for seconds in stages.values())

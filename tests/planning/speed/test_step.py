@@ -1,0 +1,103 @@
+"""What the devices of a pool exchange in a step, by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from fakes.machines import PPO, machine, recorded
+
+from rl_compat.config.types import AlgorithmConfig, PlanConfig, PoolConfig, RunConfig, TrainerConfig
+from rl_compat.planning.run import run_plan
+from rl_compat.planning.shapes.known import SMOLLM2_135M
+from rl_compat.planning.speed.rates import UNKNOWN_NETWORK, LinkRate, network_link
+from rl_compat.planning.types import Plan, PoolPlan
+from rl_compat.planning.workload import run_workload
+
+GRPO = RunConfig(
+    algorithm=AlgorithmConfig(name="grpo", group_size=4), trainer=TrainerConfig(batch_size=32, mini_batch_size=8)
+)
+PARAMETERS = SMOLLM2_135M.num_parameters
+
+
+def plan_of(config: RunConfig, recording: str, network: LinkRate = UNKNOWN_NETWORK, **settings: object) -> Plan:
+    changed = replace(config, plan=PlanConfig(**settings))  # type: ignore[arg-type]
+    workload = run_workload(changed, {"actor": SMOLLM2_135M})
+    return run_plan(changed, workload, recorded(recording) if recording else machine(), network=network)
+
+
+def moved(pool: PoolPlan) -> dict[tuple[str, str], int]:
+    return {(item.phase, item.name): item.num_bytes for item in pool.transfers}
+
+
+def test_copies_on_two_devices_exchange_the_gradients_of_each_optimizer_step() -> None:
+    pool = plan_of(GRPO, "p40_two", num_devices=2).pools["main"]
+
+    assert moved(pool) == {("actor_update", "gradients"): 4 * 2 * 4 * PARAMETERS // 2}
+    (transfer,) = pool.transfers
+    assert transfer.seconds == pytest.approx(transfer.num_bytes / (16 * 0.985e9 * 0.75))
+
+
+def test_shards_are_gathered_in_every_micro_batch_and_once_for_the_rollout() -> None:
+    pool = plan_of(GRPO, "p40_two", num_devices=2, num_shards=2, micro_batch_size=4).pools["main"]
+
+    layers = SMOLLM2_135M.linear_parameters
+
+    assert pool.choices["num_shards"].value == "2"
+    micro_batches = 4 * (16 // 4)
+    assert moved(pool) == {
+        ("rollout", "handover"): 4 * PARAMETERS // 2,
+        ("logprobs", "weights"): (64 // 4) * 4 * PARAMETERS // 2,
+        ("actor_update", "weights"): micro_batches * 4 * (PARAMETERS + layers) // 2,
+        ("actor_update", "gradients"): micro_batches * 4 * PARAMETERS // 2,
+    }
+
+
+def test_a_rollout_on_another_pool_gets_the_weights_once_per_step() -> None:
+    config = replace(GRPO, pools={"generate": PoolConfig(roles=("rollout",))})
+    plan = plan_of(config, "p40_two")
+
+    assert moved(plan.pools["main"]) == {}
+    assert moved(plan.pools["generate"]) == {("rollout", "handover"): 4 * PARAMETERS}
+
+
+def test_between_nodes_the_network_decides() -> None:
+    unknown = plan_of(GRPO, "h100_eight", num_devices=8, num_nodes=2).pools["main"]
+    known = plan_of(GRPO, "h100_eight", network_link(100), num_devices=8, num_nodes=2).pools["main"]
+
+    assert unknown.num_ranks == known.num_ranks == 16
+    assert [item.seconds for item in unknown.transfers] == [None]
+    (transfer,) = known.transfers
+    assert transfer.seconds == pytest.approx(transfer.num_bytes / (100e9 / 8 * 0.75))
+
+
+def test_the_placement_is_compared_with_one_device_and_with_a_pool_for_frozen_models() -> None:
+    placement = plan_of(PPO, "p40_two", num_devices=2).pools["main"].choices["placement"]
+
+    assert placement.value == "one pool of 2" and not placement.asked
+    assert [item.value for item in placement.rejected] == ["one device", "`reference` on a device of their own"]
+    assert all(item.works and "s a step" in item.reasons[0] for item in placement.rejected)
+
+
+def test_two_cards_that_are_slower_than_one_are_noted() -> None:
+    """A tiny batch over a narrow link: the gradients take longer than the half of the work that a card saves."""
+    two = recorded("p40_two")
+    narrow = replace(two, devices=tuple(replace(device, pcie_width=1) for device in two.devices))
+    config = replace(
+        GRPO,
+        plan=PlanConfig(num_devices=2),
+        trainer=TrainerConfig(batch_size=2, mini_batch_size=2),
+        data=replace(GRPO.data, val_files=(), max_prompt_length=16, max_response_length=16),
+    )
+    plan = run_plan(config, run_workload(config, {"actor": SMOLLM2_135M}), narrow)
+    wide = plan_of(GRPO, "v100_four_nvlink", num_devices=2)
+
+    assert any("PCIe x1" in note and "slower" in note for note in plan.notes)
+    assert not any("slower" in note for note in wide.notes)
+
+
+def test_a_plan_of_one_device_has_no_estimates() -> None:
+    pool = plan_of(GRPO, "p40_two").pools["main"]
+
+    assert (pool.transfers, pool.phase_seconds) == ((), {})
+    assert "placement" not in pool.choices
