@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Generic, TypeVar
 
 from rl_compat.algorithms.losses.policy import POLICY_LOSSES
 from rl_compat.algorithms.table import ALGORITHMS, policy_loss_of
@@ -19,6 +22,9 @@ from rl_compat.workers.critic import CriticModel
 from rl_compat.workers.reference import ReferenceModel
 from rl_compat.workers.reward import RewardModel
 from rl_compat.workers.setup import optimizer_steps_per_batch
+
+Result = TypeVar("Result")
+OneRole = TypeVar("OneRole", ActorModel, CriticModel, ReferenceModel)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,24 +69,29 @@ def collect(
 ) -> Collected:
     """Generate, score, and compute advantages. Changes no weights.
 
-    Reward functions run while the models compute. `more` returns further prompts, for settings that replace some;
-    `multiplier` is the Lagrange multiplier of the cost.
+    Reward functions, and models on other devices than the actor's, work while the actor does. `more` returns further
+    prompts, for settings that replace some; `multiplier` is the Lagrange multiplier of the cost.
     """
     sampled = sample(roles.actor, roles.reward, prompts, config, phases, more=more)
     sequences = sampled.sequences
-    pending_costs = None if roles.cost is None else start_scoring(roles.cost, sequences, phases, name="cost")
+    pending_costs = (
+        None if roles.cost is None else start_scoring(roles.cost, sequences, phases, name="cost", actor=roles.actor)
+    )
+    reference = _call(roles, roles.reference, lambda role: role.compute_logprobs(sequences))
+    values = _call(roles, roles.critic, lambda role: role.compute_values(sequences))
+    cost_values = _call(roles, roles.cost_critic, lambda role: role.compute_values(sequences))
     needs_greedy = ALGORITHMS[config.algorithm.name].needs_greedy_response
     greedy = _greedy_rewards(roles, sequences, config, phases) if needs_greedy else None
     batch = _with_logprobs(roles, sequences, config, phases)
-    if roles.reference is not None:
+    if reference is not None:
         with phases("ref"):
-            batch = batch.with_(ref_logprobs=roles.reference.compute_logprobs(sequences).result())
-    if roles.critic is not None:
+            batch = batch.with_(ref_logprobs=reference.result())
+    if values is not None:
         with phases("values"):
-            batch = batch.with_(values=roles.critic.compute_values(sequences).result())
-    if roles.cost_critic is not None:
+            batch = batch.with_(values=values.result())
+    if cost_values is not None:
         with phases("cost_values"):
-            batch = batch.with_(cost_values=roles.cost_critic.compute_values(sequences).result())
+            batch = batch.with_(cost_values=cost_values.result())
     with phases("reward"):
         scores = sampled.scores.result()
     costs = None
@@ -103,20 +114,39 @@ def collect(
 
 
 def learn(roles: Roles, experience: Experience, phases: Phases, *, update_actor: bool) -> dict[str, float]:
-    """Update the critics, then the actor, from the experience; returns their metrics."""
+    """Update the critics and the actor from the experience; returns their metrics."""
     metrics: dict[str, float] = {}
     batch, seed = experience.batch, phases.seed
-    if roles.critic is not None:
-        with phases("update_critic"):
-            metrics |= roles.critic.update(batch, seed=seed).result()
-    if roles.cost_critic is not None:
-        of_cost = batch.with_(values=batch.cost_values, returns=batch.cost_returns)
-        with phases("update_cost_critic"):
-            metrics |= roles.cost_critic.update(of_cost, seed=seed).result()
-    if update_actor:
-        with phases("update_actor"):
-            metrics |= roles.actor.update(batch, seed=seed).result()
+    of_cost = batch.with_(values=batch.cost_values, returns=batch.cost_returns)
+    critic = _call(roles, roles.critic, lambda role: role.update(batch, seed=seed))
+    cost_critic = _call(roles, roles.cost_critic, lambda role: role.update(of_cost, seed=seed))
+    actor = _call(roles, roles.actor if update_actor else None, lambda role: role.update(batch, seed=seed))
+    updates = {"update_critic": critic, "update_cost_critic": cost_critic, "update_actor": actor}
+    for name, update in sorted(updates.items(), key=lambda named: named[1] is not None and named[1].is_running):
+        if update is not None:
+            with phases(name):
+                metrics |= update.result()
     return metrics
+
+
+class _RoleCall(Generic[Result]):
+    """A call that runs already, or that starts when its result is asked for."""
+
+    def __init__(self, start: Callable[[], Future[Result]], *, now: bool) -> None:
+        self._start = start
+        self._running = start() if now else None
+
+    @property
+    def is_running(self) -> bool:
+        return self._running is not None
+
+    def result(self) -> Result:
+        return (self._running or self._start()).result()
+
+
+def _call(roles: Roles, role: OneRole | None, start: Callable[[OneRole], Future[Result]]) -> _RoleCall[Result] | None:
+    """A call of a role, which runs at once on other devices than the actor's and waits for its turn on the same."""
+    return None if role is None else _RoleCall(partial(start, role), now=role.pool is not roles.actor.pool)
 
 
 def _greedy_rewards(roles: Roles, sequences: Sequences, config: RunConfig, phases: Phases) -> tuple[float | None, ...]:

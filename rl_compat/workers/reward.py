@@ -115,7 +115,7 @@ class RewardModel(Role[LoadSettings | None, WorkerGroup[RewardWorker]]):
         super().__init__(learned or (lambda: None), pool=pool, shared=shared)
         self.config = config
         self.uses_device = learned is not None
-        "whether scoring shares a device with other models, and so waits for them"
+        "whether a model scores"
         self._data_sources = data_sources
         self._max_response_length = max_response_length
         self._callables = callables

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
 import torch
 from trainer.online.test_sampling import Actor, prompts
 
-from rl_compat.batch import Sequences
+from rl_compat.batch import Batch, Sequences
 from rl_compat.config.types import AlgorithmConfig, RunConfig, TrainerConfig
+from rl_compat.objectives.experience import Experience
 from rl_compat.rewards.types import Scores
-from rl_compat.trainer.loop import Roles, collect
+from rl_compat.trainer.loop import Roles, collect, learn
 from rl_compat.trainer.phases import PhaseMemory, Phases
 from rl_compat.trainer.reporter import SilentReporter, Timer
 from rl_compat.workers.actor import ActorModel
@@ -31,6 +33,8 @@ class Pending(Future[Scores]):
 
 
 class Reward:
+    pool = None
+
     def __init__(self, *, uses_device: bool) -> None:
         self.uses_device = uses_device
         self.pending: list[tuple[Pending, Scores]] = []
@@ -69,6 +73,8 @@ class Learner(Actor):
 
 class Critic:
     """Every value is 0."""
+
+    pool = None
 
     def compute_values(self, sequences: Sequences) -> Future[torch.Tensor]:
         found: Future[torch.Tensor] = Future()
@@ -114,3 +120,35 @@ def test_functions_score_while_the_models_run_and_reward_models_take_their_turn(
     assert collected.metrics == {"handover/bytes": 7.0}
     assert memory.phases == ["gen", "reward", "cost", "old_log_prob", "values", "cost_values", "reward", "cost"]
     assert timer.take().keys() == {"gen", "reward", "cost", "old_log_prob", "values", "cost_values", "adv"}
+
+
+class Elsewhere:
+    """A role on other devices than the actor's, which is called before the actor's own calls."""
+
+    def __init__(self, called: list[str], name: str, pool: object) -> None:
+        self.pool, self._called, self._name = pool, called, name
+
+    def update(self, batch: Batch, *, seed: int) -> Future[dict[str, float]]:
+        self._called.append(self._name)
+        found: Future[dict[str, float]] = Future()
+        found.set_result({f"{self._name}/seed": float(seed)})
+        return found
+
+
+@pytest.mark.parametrize(("apart", "order"), [(False, ["critic", "actor"]), (True, ["actor", "critic"])])
+def test_a_critic_on_other_devices_learns_while_the_actor_does(apart: bool, order: list[str]) -> None:
+    called: list[str] = []
+    memory, timer = Seen(), Timer(SilentReporter())
+    actor = Elsewhere(called, "actor", "main")
+    critic = Elsewhere(called, "critic", "other" if apart else "main")
+    roles = Roles(
+        actor=cast(ActorModel, actor),
+        reward=cast(RewardModel, Reward(uses_device=False)),
+        critic=cast(CriticModel, critic),
+    )
+    experience = SimpleNamespace(batch=SimpleNamespace(with_=lambda **_: None, cost_values=None, cost_returns=None))
+    phases = Phases(seed=3, reporter=SilentReporter(), timer=timer, memory=memory)
+    metrics = learn(roles, cast(Experience, experience), phases, update_actor=True)
+    assert metrics == {"critic/seed": 3.0, "actor/seed": 3.0}
+    assert called == ["critic", "actor"]
+    assert memory.phases == [f"update_{name}" for name in order]

@@ -68,7 +68,7 @@ def sample(
                 seed=seeds.derive(phases.seed, "round", number),
                 on_progress=on_progress,
             ).result()
-        return Sampled(sequences=sequences, scores=start_scoring(reward, sequences, phases, name="reward"))
+        return Sampled(sequences=sequences, scores=start_scoring(reward, sequences, phases, name="reward", actor=actor))
 
     if not algorithm.dynamic_sampling:
         return one_round(0, prompts)
@@ -86,11 +86,13 @@ def sample(
     return _joined(rounds, kept)
 
 
-def start_scoring(reward: RewardModel, sequences: Sequences, phases: Phases, *, name: str) -> Future[Scores]:
-    """The scores of responses, computed in the background unless a model on a device computes them."""
+def start_scoring(
+    reward: RewardModel, sequences: Sequences, phases: Phases, *, name: str, actor: ActorModel
+) -> Future[Scores]:
+    """The scores of responses, computed in the background unless a model on the devices of the actor computes them."""
     with phases(name):
         scores = reward.compute_rewards(sequences)
-        if reward.uses_device:
+        if reward.uses_device and reward.pool is actor.pool:
             scores.result()
     return scores
 

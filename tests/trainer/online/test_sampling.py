@@ -26,6 +26,8 @@ MIXED = {3, 5, 8}
 class Actor:
     """Answers each prompt of row n twice, with the tokens (n) and (n, n)."""
 
+    pool = None
+
     def __init__(self) -> None:
         self.asked: list[list[int]] = []
         self.next_group = 0
@@ -56,6 +58,7 @@ class Reward:
     """1 for the longer response to a prompt of MIXED, else 0; None for row 9."""
 
     uses_device = False
+    pool = None
 
     def compute_rewards(self, sequences: Sequences) -> Future[Scores]:
         rewards = tuple(map(self._reward, sequences.trajectories))
