@@ -36,10 +36,12 @@ class DrawTable:
         num_valid_tokens: int | None,
         device: torch.device,
         draw: Draw = plain_draw,
+        most_uniforms: int = MOST_UNIFORMS,
     ) -> None:
         self._params = params
         self._num_valid_tokens = num_valid_tokens
         self._draw = draw
+        self._most_uniforms = most_uniforms
         self._device = device
         self._unused: list[int] = []
         self._streams = torch.zeros(0, 3, dtype=torch.int64, device=device)
@@ -66,7 +68,7 @@ class DrawTable:
             self._streams[rows] = torch.tensor(streams, device=self._device)
             seeds, keys, first = self._streams[:, :, None].unbind(1)
             steps = torch.arange(self._tokens.shape[1], device=self._device)
-            fits = self._tokens.numel() <= MOST_UNIFORMS
+            fits = self._tokens.numel() <= self._most_uniforms
             self._uniforms = uniforms(seeds, keys, first + steps).flatten() if fits else None
         return rows
 
