@@ -130,7 +130,7 @@ def learn(roles: Roles, experience: Experience, phases: Phases, *, update_actor:
 
 
 class _RoleCall(Generic[Result]):
-    """A call that runs already, or that starts when its result is asked for."""
+    """A call that is running, or that starts when `result` is called."""
 
     def __init__(self, start: Callable[[], Future[Result]], *, now: bool) -> None:
         self._start = start
