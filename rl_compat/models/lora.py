@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from rl_compat.errors import ModelError
 from rl_compat.models.files.storage import Int8Linear
+from rl_compat.models.parts import whole
 
 _ADAPTER = "default"
 
@@ -75,12 +76,16 @@ def trainable_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
 
 
-def merge_for_export(model: nn.Module) -> dict[str, Tensor]:
+def merge_for_export(model: nn.Module, *, keeps: bool = True) -> dict[str, Tensor]:
     """A copy of the weights on the CPU under Hugging Face names, with adapters merged and tied weights once.
 
     Weights that adapters make different are no longer tied, and each is there. Quantized weights are dequantized. The
-    model itself is not changed.
+    model itself is not changed. Ranks that share weights make this call together; those without `keeps` get nothing.
     """
+    if not keeps:
+        for _ in merged_tensors(model):
+            pass
+        return {}
     merged = {name: tensor.cpu().clone() for name, tensor in merged_tensors(model)}
     for prefix, module in model.named_modules():
         for name, buffer in module.named_buffers(recurse=False):
@@ -99,12 +104,11 @@ def merged_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
         done.add(id(parameter))
         owner_name, _, leaf = name.rpartition(".")
         layer = adapted.get(owner_name.removesuffix(".base_layer"))
-        weight = parameter.detach()
         with torch.no_grad():
-            if leaf == "weight":
-                weight = _whole_weight(model.get_submodule(owner_name))
+            owner = model.get_submodule(owner_name)
+            weight = _whole_weight(owner) if leaf == "weight" else whole(parameter.detach())
             if layer is not None and leaf == "weight" and owner_name.endswith(".base_layer"):
-                delta = layer.get_delta_weight(_ADAPTER)  # type: ignore[operator, unused-ignore]
+                delta = whole(layer.get_delta_weight(_ADAPTER))  # type: ignore[operator, unused-ignore]
                 weight = (weight.float() + delta.float()).to(weight.dtype)
         yield name.replace(".base_layer.", "."), weight
 
@@ -142,11 +146,11 @@ def _untied(model: nn.Module) -> set[int]:
 
 
 def _whole_weight(layer: nn.Module) -> Tensor:
-    """The weight of a layer, dequantized if need be."""
+    """The weight of a layer, dequantized if need be, from the parts of all ranks."""
     if isinstance(layer, Int8Linear):
         return layer.dequantized()
     parameter = layer.weight
-    weight: Tensor = dequantize_module_weight(layer).detach()
+    weight = whole(dequantize_module_weight(layer).detach())
     # peft 0.21 replaces the weight of an int8 bitsandbytes layer on a CPU by one without its scales
     layer.weight = parameter
     return weight

@@ -14,6 +14,7 @@ from transformers import AutoConfig, AutoModelForSequenceClassification
 from rl_compat.errors import ModelError
 from rl_compat.models.load import LoadSettings, load_sequence_classifier, load_trunk
 from rl_compat.models.lora import merge_for_export
+from rl_compat.models.parts import whole
 
 HEAD_FILE = "value_head.safetensors"
 
@@ -35,11 +36,20 @@ class ValueModel(nn.Module):
             values: Tensor = self.head(hidden.float()).squeeze(-1)
         return values
 
-    def save_pretrained(self, folder: Path) -> None:
-        """Write the trunk as a Hugging Face folder with adapters merged, and the head to a file in that folder."""
+    def weights(self, *, keeps: bool = True) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Copies of the weights of the trunk, adapters merged, and of the head, on the CPU.
+
+        Ranks that share weights make this call together; those without `keeps` get no trunk.
+        """
+        head = {name: whole(tensor.detach()).cpu() for name, tensor in self.head.named_parameters()}
+        return merge_for_export(self.trunk, keeps=keeps), head
+
+    def save_pretrained(self, folder: Path, weights: tuple[dict[str, Tensor], dict[str, Tensor]] | None = None) -> None:
+        """Write weights, by default its own: the trunk as a Hugging Face folder, the head to a file in that folder."""
+        trunk, head = weights or self.weights()
         folder.mkdir(parents=True, exist_ok=True)
-        self.trunk.save_pretrained(folder, state_dict=merge_for_export(self.trunk))  # type: ignore[operator]
-        save_file({name: tensor.detach().cpu() for name, tensor in self.head.state_dict().items()}, folder / HEAD_FILE)
+        self.trunk.save_pretrained(folder, state_dict=trunk)  # type: ignore[operator]
+        save_file(head, folder / HEAD_FILE)
 
 
 def check_scoring_family(folder: Path) -> None:

@@ -128,10 +128,14 @@ class TrainEngine:
         return taken
 
     def save_state(self, folder: Path) -> None:
-        """Write trained weights, optimizer, schedule step and loss scale. Rank 0 writes; all ranks hold the same."""
-        if self.ranks.rank == 0:
+        """Write trained weights, optimizer, schedule step and loss scale. Rank 0 writes what all ranks hold.
+
+        The files are those of one process, and load on any number of ranks.
+        """
+        try:
             self._trained().save(folder, limits=(self.limits.max_rows, self.limits.max_tokens))
-        self.ranks.barrier()
+        finally:
+            self.ranks.barrier()
 
     def load_state(self, folder: Path) -> None:
         """Continue from a saved state: the next steps equal those of a run that never stopped.

@@ -7,6 +7,7 @@ import io
 import json
 import pickle
 import struct
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor
 
 from rl_compat.errors import CheckpointError, DamagedCheckpointError
+from rl_compat.models.parts import whole
 from rl_compat.units import MIB
 
 SUMS_FILE = "sums.json"
@@ -36,8 +38,11 @@ _HINT = (
 Shapes = Mapping[str, list[int]]
 
 
-def write_tensors(file: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write floating-point tensors in the safetensors format, one at a time through host memory."""
+def write_tensors(file: Path | None, tensors: Mapping[str, Tensor]) -> None:
+    """Write floating-point tensors in the safetensors format, one at a time through host memory.
+
+    Ranks that share tensors make this call together, those that only give their parts with None as the file.
+    """
     names = {dtype: name for name, dtype in _DTYPES.items()}
     ordered = sorted(tensors.items(), key=lambda item: (-item[1].element_size(), item[0]))  # keeps numbers aligned
     entries, end = {}, 0
@@ -46,15 +51,23 @@ def write_tensors(file: Path, tensors: Mapping[str, Tensor]) -> None:
         entries[name] = {"dtype": names[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
     header = json.dumps(entries).encode()
     header += b" " * (-len(header) % 8)
-    with _written(file) as out:
-        out.write(struct.pack("<Q", len(header)) + header)
-        for _, tensor in ordered:
-            out.write(_bytes_of(tensor.detach().to("cpu").contiguous()))
+    wholes = (whole(tensor.detach()) for _, tensor in ordered)
+    try:
+        if file is not None:
+            with _written(file) as out:
+                out.write(struct.pack("<Q", len(header)) + header)
+                for tensor in wholes:
+                    out.write(_bytes_of(tensor.to("cpu").contiguous()))
+    finally:
+        deque(wholes, maxlen=0)  # the other ranks give all their parts, also where writing fails
 
 
-def read_tensors(file: Path, check: Callable[[Shapes], None]) -> dict[str, Tensor]:
-    """The tensors of a safetensors file, on the CPU. `check` gets the shapes before any tensor is read.
+def read_tensors(
+    file: Path, check: Callable[[Shapes], None], keep: Callable[[str, Tensor], Tensor] = lambda name, tensor: tensor
+) -> dict[str, Tensor]:
+    """The tensors of a safetensors file, on the CPU, or what `keep` makes of each.
 
+    `check` gets the shapes before any tensor is read.
     Raises CheckpointError for a missing file, DamagedCheckpointError for a damaged one.
     """
     with _verified(file) as source:
@@ -71,9 +84,10 @@ def read_tensors(file: Path, check: Callable[[Shapes], None]) -> dict[str, Tenso
             raise
         tensors = {}
         for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
-            tensors[name] = torch.empty(entry["shape"], dtype=_DTYPES[entry["dtype"]])
-            if source.readinto(_bytes_of(tensors[name])) != tensors[name].nbytes:
+            tensor = torch.empty(entry["shape"], dtype=_DTYPES[entry["dtype"]])
+            if source.readinto(_bytes_of(tensor)) != tensor.nbytes:
                 raise EOFError("the file ends early")
+            tensors[name] = keep(name, tensor)
         return tensors
 
 

@@ -10,6 +10,8 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor, nn
 
+from rl_compat.models.parts import is_shared, local
+
 BUCKET_BYTES = 256 * 1024**2
 
 
@@ -33,7 +35,7 @@ class OffloadedOptimizer:
         *,
         bucket_bytes: int = BUCKET_BYTES,
     ) -> None:
-        self._pairs = [(p, nn.Parameter(torch.empty_like(p, device="cpu"))) for p in parameters.values()]
+        self._pairs = [(p, nn.Parameter(torch.empty_like(local(p), device="cpu"))) for p in parameters.values()]
         self._bucket_bytes = bucket_bytes
         self.read_parameters()
         self.inner = build({name: host for name, (_, host) in zip(parameters, self._pairs, strict=True)})
@@ -46,7 +48,7 @@ class OffloadedOptimizer:
     def read_parameters(self) -> None:
         """Copy the device's parameters to the host after loading them from a file."""
         for parameter, host in self._pairs:
-            host.copy_(parameter)
+            host.copy_(local(parameter))
 
     @torch.no_grad()
     def step(self) -> None:
@@ -54,12 +56,13 @@ class OffloadedOptimizer:
         for bucket in self._buckets():
             for parameter, host in bucket:
                 assert parameter.grad is not None
-                host.grad = _host_copy(parameter.grad).copy_(parameter.grad)
+                grad = local(parameter.grad)
+                host.grad = _host_copy(grad).copy_(grad)
                 parameter.grad = None
             self.inner.step()
             for parameter, host in bucket:
                 host.grad = None
-                parameter.copy_(host)
+                local(parameter).copy_(host)
 
     def _buckets(self) -> Iterator[list[tuple[nn.Parameter, nn.Parameter]]]:
         bucket: list[tuple[nn.Parameter, nn.Parameter]] = []
@@ -93,6 +96,8 @@ class HostWeights:
         self._model = model
         self._device = torch.device(device)
         self._host: dict[str, Tensor] = {}
+        self._storage_bytes: dict[str, int] = {}
+        "of the parts of tensors that ranks share"
         self.away = False
 
     def offload(self) -> None:
@@ -100,19 +105,28 @@ class HostWeights:
         if self.away:
             return
         for name, tensor in self._tensors():
-            host = self._host.get(name)
+            host, data = self._host.get(name), local(tensor.data)
             if host is None or tensor.requires_grad:
-                host = _host_copy(tensor.data) if host is None else host
-                self._host[name] = host.copy_(tensor.data)
-            tensor.data = host
+                host = _host_copy(data) if host is None else host
+                self._host[name] = host.copy_(data)
+            if is_shared(tensor):  # FSDP has views of the same memory
+                self._storage_bytes[name] = data.untyped_storage().nbytes()
+                data.untyped_storage().resize_(0)
+            else:
+                tensor.data = host
         self.away = True
 
     def onload(self) -> None:
         """Move the weights back to the device."""
         if not self.away:
             return
-        for _, tensor in self._tensors():
-            tensor.data = tensor.data.to(self._device, copy=True)
+        for name, tensor in self._tensors():
+            if is_shared(tensor):
+                data = local(tensor.data)
+                data.untyped_storage().resize_(self._storage_bytes[name])
+                data.copy_(self._host[name])
+            else:
+                tensor.data = tensor.data.to(self._device, copy=True)
         self.away = False
 
     def _tensors(self) -> list[tuple[str, Tensor]]:

@@ -6,10 +6,9 @@ from functools import lru_cache
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor, Shard
 
 from rl_compat.distributed.ranks import ProcessGroupRanks, Ranks
 from rl_compat.models.load import TORCH_DTYPES
@@ -67,31 +66,3 @@ def reshard(root: nn.Module) -> None:
     """Free the whole weights that the last forward left."""
     if isinstance(root, FSDPModule):
         root.reshard()
-
-
-def local(tensor: Tensor) -> Tensor:
-    """The part of a tensor on this rank, in the same memory; all of a tensor that is not shared."""
-    return tensor.to_local().detach() if isinstance(tensor, DTensor) else tensor
-
-
-def whole(tensor: Tensor) -> Tensor:
-    """A tensor from the parts of all ranks, which make this call together."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-
-
-def part_of(tensor: Tensor, like: Tensor) -> Tensor:
-    """The part of a whole tensor that belongs to this rank, as a view, if it is shared as `like` is."""
-    if isinstance(like, DTensor):
-        for dim, placement in enumerate(like.placements):
-            if isinstance(placement, Shard):
-                parts = tensor.chunk(like.device_mesh.size(dim), placement.dim)
-                own = like.device_mesh.get_local_rank(dim)
-                tensor = parts[own] if own < len(parts) else tensor.narrow(placement.dim, 0, 0)
-    return tensor
-
-
-def from_part(part: Tensor, like: Tensor) -> Tensor:
-    """The tensor, shared as `like` is, of which this rank has this part."""
-    if not isinstance(like, DTensor):
-        return part
-    return DTensor.from_local(part, like.device_mesh, like.placements, shape=like.shape, stride=like.stride())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -12,7 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from rl_compat.errors import CheckpointError
+from rl_compat.models.parts import from_part, is_shared, local, own_part, whole
 from rl_compat.training.checked_files import Shapes, read_object, read_tensors, write_object, write_tensors
+from rl_compat.training.optimizers import parameter_groups
 from rl_compat.units import MIB
 
 WEIGHTS_FILE = "weights.safetensors"
@@ -26,18 +28,24 @@ CopyPlace = Literal["device", "host"]
 
 
 def save_training_state(
-    folder: Path,
+    folder: Path | None,
     *,
     parameters: Mapping[str, nn.Parameter],
     optimizer_name: str,
     optimizer: Any,
     progress: dict[str, Any],
 ) -> None:
-    """Write the trained weights (tied weights once), the optimizer state and plain numbers."""
-    folder.mkdir(parents=True, exist_ok=True)
-    write_tensors(folder / WEIGHTS_FILE, parameters)
-    training = {"optimizer_name": optimizer_name, "optimizer": optimizer.state_dict(), "progress": progress}
-    write_object(folder / TRAINING_FILE, training)
+    """Write the trained weights (tied weights once), the optimizer state and plain numbers.
+
+    All ranks make this call, and one of them gives a folder. The files do not depend on how ranks share the weights.
+    """
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+    write_tensors(None if folder is None else folder / WEIGHTS_FILE, parameters)
+    state = _whole_state(optimizer.state_dict(), _in_order(parameters), keeps=folder is not None)
+    if folder is not None:
+        training = {"optimizer_name": optimizer_name, "optimizer": state, "progress": progress}
+        write_object(folder / TRAINING_FILE, training)
 
 
 def load_training_state(
@@ -56,14 +64,53 @@ def load_training_state(
             hint=f"resume with `optimizer.name={saved['optimizer_name']}`",
         )
     load_trained_weights(folder, parameters)
-    _load_optimizer(optimizer, saved["optimizer"])
+    _load_optimizer(optimizer, _own_state(saved["optimizer"], _in_order(parameters)))
     progress: dict[str, Any] = saved["progress"]
     return progress
 
 
+def _in_order(parameters: Mapping[str, nn.Parameter]) -> list[nn.Parameter]:
+    """The parameters as an optimizer numbers them."""
+    return [parameter for group in parameter_groups(parameters, weight_decay=0.0) for parameter in group["params"]]
+
+
+def _whole_state(state: Any, parameters: Sequence[Tensor], *, keeps: bool) -> Any:
+    """An optimizer state with whole tensors, which those who do not keep it only give their parts of."""
+
+    def gathered(value: Any, like: Tensor) -> Any:
+        if not is_shared(like) or not _has_parts(value):
+            return value
+        together = whole(from_part(local(value), like))
+        return together.cpu() if keeps else None
+
+    return _with_each(state, parameters, gathered)
+
+
+def _own_state(state: Any, parameters: Sequence[Tensor]) -> Any:
+    """A whole optimizer state with the parts of this rank."""
+    return _with_each(state, parameters, lambda value, like: own_part(value, like) if _has_parts(value) else value)
+
+
+def _has_parts(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.dim() > 0
+
+
+def _with_each(state: Any, parameters: Sequence[Tensor], change: Callable[[Any, Tensor], Any]) -> Any:
+    """An optimizer state whose values are changed, each with the parameter that it belongs to."""
+    changed = {
+        number: {name: change(value, parameters[number]) for name, value in values.items()}
+        for number, values in state["state"].items()
+    }
+    return state | {"state": changed}
+
+
 def _load_optimizer(optimizer: Any, state: Any) -> None:
+    """Load a state with the parts of this rank; the optimizer keeps its own hyperparameters."""
     hyperparameters = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
-    optimizer.load_state_dict(state)
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    optimizer.load_state_dict(
+        _with_each(state, parameters, lambda value, like: from_part(value, like) if _has_parts(value) else value)
+    )
     for group, own in zip(optimizer.param_groups, hyperparameters, strict=True):
         group.update(own)
 
@@ -99,7 +146,7 @@ class StateCopy:
         if self._copied is not None:
             self._copied.synchronize()
         state = optimizer.state_dict()
-        tensors = [*(parameter.detach() for parameter in parameters.values()), *_tensors_in(state)]
+        tensors = [*(local(parameter.detach()) for parameter in parameters.values()), *_tensors_in(state)]
         self._optimizer = _without_data(state)
         host = torch.device("cpu")
         layout = [_Kept(t.shape, t.dtype, t.device if place == "device" else host) for t in tensors]
@@ -130,7 +177,7 @@ class StateCopy:
             self._copied.synchronize()
         places = iter(self._places)
         for parameter in parameters.values():
-            _read(parameter.detach(), next(places))
+            _read(local(parameter.detach()), next(places))
         _load_optimizer(optimizer, _with_data(self._optimizer, optimizer.state_dict(), places))
 
     def _write(self, tensors: Sequence[Tensor]) -> None:
@@ -175,7 +222,7 @@ def _read(tensor: Tensor, places: Sequence[Tensor]) -> Tensor:
 
 def _tensors_in(value: Any) -> Iterator[Tensor]:
     if isinstance(value, Tensor):
-        yield value
+        yield local(value)
     elif isinstance(value, dict):
         for item in value.values():
             yield from _tensors_in(item)
@@ -183,7 +230,8 @@ def _tensors_in(value: Any) -> Iterator[Tensor]:
 
 def _without_data(value: Any) -> Any:
     if isinstance(value, Tensor):
-        return _Kept(value.shape, value.dtype, value.device)
+        part = local(value)
+        return _Kept(part.shape, part.dtype, part.device)
     if isinstance(value, dict):
         return {key: _without_data(item) for key, item in value.items()}
     return copy.deepcopy(value)
@@ -192,8 +240,9 @@ def _without_data(value: Any) -> Any:
 def _with_data(kept: Any, live: Any, places: Iterator[Sequence[Tensor]]) -> Any:
     """The kept state with its tensors read into those of the live state, or into new ones."""
     if isinstance(kept, _Kept):
-        fits = isinstance(live, Tensor) and (live.shape, live.dtype) == (kept.shape, kept.dtype)
-        return _read(live if fits else torch.empty(kept.shape, dtype=kept.dtype), next(places))
+        part = local(live) if isinstance(live, Tensor) else None
+        fits = part is not None and (part.shape, part.dtype) == (kept.shape, kept.dtype)
+        return _read(part if part is not None and fits else torch.empty(kept.shape, dtype=kept.dtype), next(places))
     if isinstance(kept, dict):
         now = live if isinstance(live, dict) else {}
         return {key: _with_data(item, now.get(key), places) for key, item in kept.items()}
@@ -221,9 +270,9 @@ def load_trained_weights(folder: Path, parameters: Mapping[str, nn.Parameter]) -
                     f"`{name}` is {shapes[name]} in `{file}` and {list(parameter.shape)} in the model"
                 )
 
-    saved = read_tensors(file, check)
+    saved = read_tensors(file, check, lambda name, tensor: own_part(tensor, parameters[name]))
     for name, parameter in parameters.items():
-        parameter.copy_(saved[name])
+        local(parameter).copy_(saved[name])
 
 
 def _check_names(file: Path, *, saved: set[str], wanted: set[str]) -> None:

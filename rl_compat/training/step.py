@@ -16,10 +16,10 @@ from rl_compat.config.types import OptimizerName
 from rl_compat.distributed.ranks import Ranks
 from rl_compat.errors import NotFiniteError, RLCompatError
 from rl_compat.models.lora import trainable_parameters
+from rl_compat.models.parts import local, whole
 from rl_compat.planning.types import RolePlan
 from rl_compat.training.memory import OffloadedOptimizer, unless_out_of_memory
 from rl_compat.training.optimizers import OptimizerSettings, build_optimizer, set_learning_rate
-from rl_compat.training.sharding import local, whole
 from rl_compat.training.state import CopyPlace, StateCopy, load_training_state, save_training_state
 
 MAX_SKIPS_IN_A_ROW = 5
@@ -157,9 +157,9 @@ class OptimizerStep:
         )
 
     def save(self, folder: Path, *, limits: Limits) -> None:
-        """Write weights, optimizer, counters, and the micro-batch limits that fit."""
+        """Write weights, optimizer, counters, and the micro-batch limits that fit. Rank 0 writes what all hold."""
         save_training_state(
-            folder,
+            folder if self.ranks.rank == 0 else None,
             parameters=self.parameters,
             optimizer_name=self.settings.name,
             optimizer=self.optimizer,

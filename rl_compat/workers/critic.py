@@ -94,10 +94,13 @@ class CriticWorker(TrainedWorker):
     def export(self, *, output: Path) -> Path:
         """Write trunk and head, adapters merged, to a new folder. Raises CheckpointError."""
         output = output.expanduser().absolute()
-        assert isinstance(self.engine.model, ValueModel)
-        with self.engine.onloaded():
+        model = self.engine.model
+        assert isinstance(model, ValueModel)
+        with self.writing(output) as writes, self.engine.onloaded():
+            weights = model.weights(keeps=writes)
             try:
-                fill_folder(output, self.engine.model.save_pretrained)
+                if writes:
+                    fill_folder(output, partial(model.save_pretrained, weights=weights))
             except OSError as error:
                 raise CheckpointError(f"cannot write the critic to `{output}`: {error}") from error
         return output

@@ -169,12 +169,13 @@ class PolicyWorker(TrainedWorker):
     def export(self, *, output: Path) -> Path:
         """Write the model, adapters merged, as a Hugging Face folder. Raises ModelError or CheckpointError."""
         settings = self.settings
-        with self.engine.onloaded():
+        with self.writing(output) as writes, self.engine.onloaded():
             return export_model(
                 self.engine.model,
                 source_folder=settings.model.folder,
                 output=output,
                 tokenizer_folder=settings.tokenizer_folder,
+                writes=writes,
             )
 
     @dispatch()

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
 from rl_compat.batch import Batch
 from rl_compat.distributed.group import WorkerGroup, dispatch, distinct
+from rl_compat.models.files.export import check_output
+from rl_compat.models.parts import local
 from rl_compat.training.base import TrainEngine
-from rl_compat.training.sharding import local
 from rl_compat.training.state import CopyPlace
 from rl_compat.workers.mini_batches import mini_batches
 
@@ -50,6 +52,20 @@ class TrainedWorker:
     def is_finite(self) -> bool:
         """Whether no trained weight is NaN or infinite."""
         return all(bool(local(weight).isfinite().all()) for weight in self.engine.parameters.values())
+
+    @contextmanager
+    def writing(self, output: Path) -> Iterator[bool]:
+        """Whether this rank is the one that writes an output, which is there for all ranks after the context.
+
+        Raises ModelError on all ranks if the output exists and is not empty.
+        """
+        ranks = self.engine.ranks
+        check_output(output)
+        ranks.barrier()
+        try:
+            yield ranks.rank == 0
+        finally:
+            ranks.barrier()
 
     @dispatch()
     def save_state(self, *, folder: Path) -> None:

@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +16,22 @@ import torch.multiprocessing as mp
 from torch import Tensor
 
 from fakes.engines import causal_lm, load_settings, random_batch, role_plan, token_mean_loss
-from fakes.part_settings import loss_settings
+from fakes.part_settings import lora_of, loss_settings
 from rl_compat.algorithms.advantages.group import grpo
 from rl_compat.batch import Batch
 from rl_compat.config.types import AlgorithmConfig
 from rl_compat.data.encode.conversations import Example
 from rl_compat.data.encode.items import Item, ItemBatch, item_batch
-from rl_compat.distributed.ranks import ProcessGroupRanks, Ranks
+from rl_compat.distributed.ranks import ProcessGroupRanks, Ranks, Solo
 from rl_compat.errors import NotFiniteError, RLCompatError
+from rl_compat.models.lora import LoraSettings, adapter_disabled, merge_for_export
+from rl_compat.models.parts import whole
 from rl_compat.objectives.offline import objective_of
 from rl_compat.planning.types import RolePlan
 from rl_compat.training.base import TrainEngine
 from rl_compat.training.engine import PolicyEngine
-from rl_compat.training.optimizers import OptimizerSettings
-from rl_compat.training.sharding import whole
+from rl_compat.training.memory import OffloadedOptimizer
+from rl_compat.training.optimizers import OptimizerSettings, build_optimizer
 from rl_compat.training.step import MAX_SKIPS_IN_A_ROW
 from rl_compat.training.types import BatchTotals, TokenOutputs
 from rl_compat.workers.critic import CriticSettings, CriticWorker
@@ -66,13 +69,17 @@ def _plan(ranks: Ranks, role: str = "actor", **changes: Any) -> RolePlan:
 def _run(engine: TrainEngine, update: Callable[[int], dict[str, float]], num_steps: int, **extra: Any) -> Found:
     grads: dict[str, Tensor] = {}
 
-    def keep(*_: object) -> None:
+    assert engine.step is not None
+    take = engine.step.optimizer.step
+
+    def keep_grads() -> None:
         if not grads:
             grads.update({n: whole(p.grad).clone() for n, p in engine.parameters.items() if p.grad is not None})
+        take()
 
-    assert engine.step is not None
-    engine.step.optimizer.register_step_pre_hook(keep)
+    engine.step.optimizer.step = keep_grads  # type: ignore[method-assign]
     steps = [update(step) for step in range(num_steps)]
+    del engine.step.optimizer.step
     weights = {name: whole(parameter.detach()).clone() for name, parameter in engine.parameters.items()}
     return Found(steps, weights, grads, extra | {"limits": engine.limits, "notes": engine.take_notes()})
 
@@ -164,9 +171,72 @@ def learner(folder: Path, ranks: Ranks, *, algorithm: Any, kind: str, pack_token
     return _run(worker.engine, lambda step: worker.update(batch=batch, mismatched=mismatched, seed=step), 10)
 
 
-def engine(folder: Path, ranks: Ranks, **plan: Any) -> PolicyEngine:
+def engine(folder: Path, ranks: Ranks, *, lora: LoraSettings | None = None, **plan: Any) -> PolicyEngine:
     role = _plan(ranks, **plan)
-    return PolicyEngine(causal_lm(folder, role=role), role=role, optimizer=OPTIMIZER, ranks=ranks)
+    torch.manual_seed(0)
+    model = causal_lm(folder, role=role, lora=lora)
+    return PolicyEngine(model, role=role, optimizer=OPTIMIZER, ranks=ranks)
+
+
+def trained(policy: PolicyEngine, num_steps: int = 3) -> Found:
+    def update(step: int) -> dict[str, float]:
+        share = own_share(ragged(seed=step), policy.ranks)
+        return policy.update(share, loss=token_mean_loss, temperature=1.0, wanted=("entropy",))
+
+    return _run(policy, update, num_steps)
+
+
+def host_states(folder: Path, ranks: Ranks) -> Found:
+    """The optimizer has its states and a copy of the weights on the host; recomputed activations."""
+    policy = engine(folder, ranks, gradient_checkpointing=True)
+    assert policy.step is not None
+    policy.step.optimizer = OffloadedOptimizer(policy.parameters, partial(build_optimizer, settings=OPTIMIZER))
+    found = trained(policy)
+    return replace(found, weights=found.weights | _after_putting_back(policy) | merge_for_export(policy.model))
+
+
+def adapters(folder: Path, ranks: Ranks, **plan: Any) -> Found:
+    """Adapters on a frozen base, with the log-probabilities of the base before and after."""
+    policy = engine(folder, ranks, lora=lora_of(rank=4), micro_batch_size=3, **plan)
+
+    def base() -> Tensor:
+        with adapter_disabled(policy.model):
+            return over_ranks(lambda rows: policy.logprobs(rows, temperature=1.0).logprobs, ragged(), ranks)
+
+    before = base()
+    found = trained(policy)
+    weights = {"base before": before, "base after": base()}
+    again = _after_putting_back(policy)
+    return replace(found, weights=found.weights | weights | again | merge_for_export(policy.model))
+
+
+def _after_putting_back(policy: PolicyEngine) -> dict[str, Tensor]:
+    """The weights after a step that is taken back and taken again."""
+    trained(policy, 1)
+    policy.keep_state("device")
+    trained(policy, 1)
+    once = {f"{name}, once": whole(weight.detach()).clone() for name, weight in policy.parameters.items()}
+    policy.put_back_state()
+    trained(policy, 1)
+    twice = {f"{name}, twice": whole(weight.detach()).clone() for name, weight in policy.parameters.items()}
+    assert all(torch.equal(one, other) for one, other in zip(once.values(), twice.values(), strict=True))
+    return once
+
+
+def resumed(
+    folder: Path, ranks: Ranks, *, saves_alone: bool = False, resumes_alone: bool = False, **kind: Any
+) -> Found:
+    """Three steps, a saved state, and three more in another engine; either may be whole in each process."""
+    place = Path(ranks.gather(tempfile.mkdtemp())[0])
+    first = engine(folder, Solo() if saves_alone else ranks, **kind)
+    steps = trained(first).steps
+    if not saves_alone or ranks.rank == 0:
+        first.save_state(place)
+    ranks.barrier()
+    second = engine(folder, Solo() if resumes_alone else ranks, **kind)
+    second.load_state(place)
+    found = trained(second)
+    return replace(found, steps=steps + found.steps)
 
 
 def overflow(folder: Path, ranks: Ranks) -> Found:
@@ -275,6 +345,13 @@ CASES: Mapping[str, Callable[[Path, Ranks], Found]] = {
     "sft, packed": lambda folder, ranks: learner(folder, ranks, algorithm="sft", kind="labels", pack_tokens=16),
     "reward model": lambda folder, ranks: learner(folder, ranks, algorithm="reward_model", kind="pairs"),
     "fp16 overflow on one rank": overflow,
+    "states on the host": host_states,
+    "adapters": adapters,
+    "adapters on an int8 base": lambda folder, ranks: adapters(folder, ranks, quantization="int8"),
+    "resumed": resumed,
+    "resumed by one process": lambda folder, ranks: resumed(folder, ranks, resumes_alone=True),
+    "resumed from one process": lambda folder, ranks: resumed(folder, ranks, saves_alone=True),
+    "resumed with adapters": lambda folder, ranks: resumed(folder, ranks, resumes_alone=True, lora=lora_of(rank=4)),
     "infinite loss on one rank": infinite_loss,
     "infinite gradient on one rank": infinite_gradient,
     "out of memory on one rank": out_of_memory,

@@ -41,19 +41,25 @@ def export_model(
     output: Path,
     tokenizer_folder: Path | None = None,
     config_changes: Mapping[str, Any] | None = None,
+    writes: bool = True,
 ) -> Path:
     """Write weights with the config and tokenizer of the model that they were trained from. The absolute folder.
 
     `weights` is a state dict with Hugging Face names and tied weights once, or a model, whose adapters are merged. The
     dtype of the weights is written to the config, together with `config_changes`. The folder appears complete or not at
-    all. Raises ModelError if the output exists and is not empty, CheckpointError if it cannot be written.
+    all. Of ranks that share a model one writes, and the others make this call without `writes`.
+
+    Raises ModelError if the output exists and is not empty, CheckpointError if it cannot be written.
     """
     output = output.expanduser().absolute()
-    check_output(output)
     changes = dict(config_changes or {})
+    if writes:
+        check_output(output)
     if isinstance(weights, nn.Module) and unties(weights):
         changes["tie_word_embeddings"] = False
-    state = merge_for_export(weights) if isinstance(weights, nn.Module) else dict(weights)
+    state = merge_for_export(weights, keeps=writes) if isinstance(weights, nn.Module) else dict(weights)
+    if not writes:
+        return output
     assert state
 
     def fill(folder: Path) -> None:
