@@ -36,7 +36,7 @@ class ResourcePool:
         self,
         *,
         gpus: Sequence[int] | None = None,
-        num_processes: int = 1,
+        num_processes: int | None = None,
         num_nodes: int = 1,
         address: str | None = None,
         emulate: str | None = None,
@@ -44,22 +44,22 @@ class ResourcePool:
     ) -> None:
         """`gpus` are CUDA indices, `[]` is the CPU, None takes the first GPU if there is one.
 
-        `num_processes` is for a CPU. `num_nodes` takes the same number of devices on each node of the Ray cluster at
-        `address`. A pool with one device works in this process, every other pool has a process for each device.
-        `emulate` is the name of a card whose limits the pool keeps. Raises ConfigError for anything else, and
-        HardwareError later for a device that is not there.
+        A pool with one device works in this process, every other pool has a process for each device: on a CPU
+        `num_processes` of them, which may be 1. `num_nodes` takes the same number of devices on each node of the Ray
+        cluster at `address`. `emulate` is the name of a card whose limits the pool keeps. Raises ConfigError for
+        anything else, and HardwareError later for a device that is not there.
         """
         if gpus is not None:
             check_type("gpus", gpus, list, tuple, range)
             for index in gpus:
                 check_type("gpus", index, int)
         for name, number in (("num_processes", num_processes), ("num_nodes", num_nodes)):
-            check_type(name, number, int)
-            if number < 1:
+            check_type(name, 1 if number is None else number, int)
+            if number is not None and number < 1:
                 raise ConfigError(f"`{name}` is {number}, expected at least 1")
-        if num_processes > 1 and gpus:
+        if gpus and num_processes not in (None, len(gpus)):
             raise ConfigError(
-                f"`num_processes` is {num_processes} for a pool of {len(gpus)} GPUs, which has a process for each",
+                f"`num_processes` is {num_processes} and the pool has {len(gpus)} GPUs, each with one process",
                 hint="use `gpus=[]` for CPU processes",
             )
         if num_nodes > 1 and address is None:
@@ -73,6 +73,7 @@ class ResourcePool:
         self.num_nodes = num_nodes
         self.emulate = emulate
         "card whose limits the pool keeps"
+        self._has_processes = not (num_processes is None and emulate is None and address is None)
         self._number = next(_NUMBERS)
         self._given_hardware = hardware
         self._plan: PoolPlan | None = None
@@ -100,12 +101,12 @@ class ResourcePool:
     @property
     def devices_per_node(self) -> int:
         """Devices, or CPU processes, on each node."""
-        return max(1, len(self._gpus or ())) * self._num_processes
+        return len(self._gpus or ()) or self._num_processes or 1
 
     @property
     def is_local(self) -> bool:
         """Whether the workers run in this process."""
-        return self.devices_per_node * self.num_nodes == 1 and self._address is None and self.emulate is None
+        return self.devices_per_node * self.num_nodes == 1 and not self._has_processes
 
     def use(self, plan: PoolPlan) -> None:
         """Let processes that start from now on work as the plan says."""

@@ -15,10 +15,13 @@ from rl_compat.batch import Batch, Sequences
 from rl_compat.config.options import checked_value
 from rl_compat.distributed.group import WorkerGroup, then
 from rl_compat.distributed.pool import ResourcePool
+from rl_compat.distributed.ray_store import RayStore
 from rl_compat.errors import ConfigError, check_type
 from rl_compat.models.chat import ChatEncoder
 from rl_compat.models.files.export import check_output
 from rl_compat.resharding.handover import handover_metrics
+from rl_compat.resharding.publish import StoreSource
+from rl_compat.resharding.store import MemoryStore, WeightStore
 from rl_compat.rewards.builtin.answers import THOUGHT_TOKENS
 from rl_compat.rollout.types import SamplingParams
 from rl_compat.trajectory import Prompt, Trajectory
@@ -59,7 +62,7 @@ def actor_settings(setup: Setup, *, num_batches: int | None = None) -> ActorSett
         tokenizer_folder=tokenizer_folder(config.model, setup.source.folder),
     )
     rollout = RolloutSettings(
-        model=policy.model,
+        model=setup.load_settings("rollout", source="actor") if "rollout" in plan.roles else policy.model,
         plan=plan.rollout,
         pad_token_id=setup.tokenizer.pad_token_id,
         num_valid_tokens=setup.tokenizer.num_tokens,
@@ -77,6 +80,8 @@ def actor_settings(setup: Setup, *, num_batches: int | None = None) -> ActorSett
 class ActorWorkers:
     policy: WorkerGroup[PolicyWorker]
     rollout: WorkerGroup[RolloutWorker]
+    store: WeightStore | None = None
+    "where a policy leaves its weights for a rollout on another pool"
 
 
 class ActorModel(Role[ActorSettings, ActorWorkers]):
@@ -90,11 +95,15 @@ class ActorModel(Role[ActorSettings, ActorWorkers]):
         *,
         pool: ResourcePool,
         chat: ChatEncoder,
+        rollout_pool: ResourcePool | None = None,
         shared: SharedPlan | None = None,
     ) -> None:
-        """Use `from_pretrained` or `Session.actor`."""
+        """Use `from_pretrained` or `Session.actor`. `rollout_pool` is by default the pool of the policy."""
         super().__init__(settings, pool=pool, shared=shared)
         self.chat = chat
+        self._rollout_pool = rollout_pool
+        self._handed_over: int | None = None
+        "revision of the weights that a rollout on another pool has"
         self.next_group = 0
         "group id of the next prompt; ids are unique over a run"
 
@@ -192,6 +201,8 @@ class ActorModel(Role[ActorSettings, ActorWorkers]):
         )
         _check(params, group_size)
         params = replace(params, stop_token_ids=params.stop_token_ids or self.chat.stop_token_ids)
+        if self.workers.store is not None:
+            self._hand_over(self.workers.store)
         first, self.next_group = self.next_group, self.next_group + len(ready)
         trajectories = self.rollout.run(
             RolloutWorker.generate,
@@ -237,9 +248,23 @@ class ActorModel(Role[ActorSettings, ActorWorkers]):
     def _start(self, settings: ActorSettings) -> ActorWorkers:
         learning, generating = settings.policy, settings.rollout
         policy = self.pool.start(lambda place: PolicyWorker(learning, place.ranks))
-        key = policy.key
-        rollout = self.pool.start(lambda place: RolloutWorker(generating, place.workers[key].weight_source()))
-        return ActorWorkers(policy, rollout)
+        if self._rollout_pool is None or self._rollout_pool is self.pool:
+            key = policy.key
+            rollout = self.pool.start(lambda place: RolloutWorker(generating, place.workers[key].weight_source()))
+            return ActorWorkers(policy, rollout)
+        store: WeightStore = MemoryStore() if self.pool.is_local and self._rollout_pool.is_local else RayStore()
+        self._handed_over = None
+        rollout = self._rollout_pool.start(lambda place: RolloutWorker(generating, StoreSource(store)))
+        return ActorWorkers(policy, rollout, store)
+
+    def _hand_over(self, store: WeightStore) -> None:
+        """Give a rollout on another pool the weights of the policy, if they have changed."""
+        revision = self.policy.run(PolicyWorker.revision).result()
+        if revision != self._handed_over:
+            dtypes = self.rollout.run(RolloutWorker.weight_dtypes).result()
+            published = self.policy.run(PolicyWorker.publish, store=store, dtypes=dtypes).result()
+            self.rollout.run(RolloutWorker.offer, published=published).result()
+            self._handed_over = revision
 
     def _copy_state(self, old: ActorWorkers, new: ActorWorkers) -> None:
         copy_state(old.policy, new.policy)

@@ -70,6 +70,11 @@ class PolicyWorker(TrainedWorker):
         """The weights for a rollout engine in the same process. The source follows every change."""
         return self._source
 
+    @dispatch()
+    def revision(self) -> int:
+        """A number that changes whenever the weights change."""
+        return self._source.revision
+
     @dispatch(merge=lambda results, shares: joined(results))
     def publish(self, *, store: WeightStore, dtypes: Mapping[str, torch.dtype]) -> PublishedWeights:
         """Leave the weights in a store for a rollout on another pool, in the rollout's dtypes: what has changed."""

@@ -121,11 +121,11 @@ def prepare(
 
 
 def _resource_pool(name: str, plan: Plan, hardware: Hardware, address: str | None) -> ResourcePool:
-    """A pool of a plan. A card that one of several pools emulates needs a process of its own."""
+    """A pool of a plan. Each of several pools has processes of its own, so that all of them work at the same time."""
     pool = plan.pools[name]
     return ResourcePool(
         gpus=[int(device.removeprefix("cuda:")) for device in pool.devices if device != "cpu"],
-        num_processes=max(1, pool.devices.count("cpu")),
+        num_processes=len(pool.devices) if len(plan.pools) > 1 or len(pool.devices) > 1 else None,
         num_nodes=pool.num_nodes,
         address=address,
         emulate=pool.emulated if len(plan.pools) > 1 else None,

@@ -54,4 +54,5 @@ def load_actor(setup: Setup, reporter: Reporter, *, num_batches: int | None = No
     reporter.phase("loading the actor")
     settings = actor_settings(setup, num_batches=num_batches)
     settings = settings if trains else replace(settings, policy=replace(settings.policy, optimizer=None))
-    return ActorModel(lambda: settings, pool=setup.pool_of("actor"), chat=setup.chat).start()
+    rollout_pool = setup.pool_of("rollout")
+    return ActorModel(lambda: settings, pool=setup.pool_of("actor"), chat=setup.chat, rollout_pool=rollout_pool).start()
