@@ -8,7 +8,7 @@ import traceback
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from operator import or_
 
@@ -17,7 +17,7 @@ from rl_compat.doctor.fix import Fix, plan_fixes, replaces_torch
 from rl_compat.doctor.options import Options
 from rl_compat.doctor.verdict import Verdict, judge, judge_fixed
 from rl_compat.errors import UsageError, did_you_mean
-from rl_compat.hardware.types import Hardware
+from rl_compat.hardware.types import Hardware, Node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +32,7 @@ class Diagnosis:
     "from the start of the probe to the last check"
 
     verdict: Verdict | None = None
-    "None if only some checks ran"
+    "None if only some checks ran, or on several nodes"
     once_fixed: Verdict | None = None
     "the verdict once the failures are fixed; None if nothing fails or nothing helps"
     fixes: tuple[Fix, ...] = ()
@@ -66,6 +66,13 @@ def diagnose(options: Options, checks: Sequence[Check]) -> Diagnosis:
         )
     selected = [check for check in checks if check not in [check for check, _ in skipped]]
     hardware = read_machine(options, selected)
+    if hardware.nodes:
+        return Diagnosis(
+            hardware=hardware,
+            results=run_on_nodes(selected, hardware),
+            skipped=skipped,
+            seconds=time.perf_counter() - started,
+        )
     results = run_checks(selected, hardware)
     findings = findings_of(results)
     failures = [finding.what for finding in findings if finding.severity is Severity.FAILURE]
@@ -104,6 +111,17 @@ def read_machine(options: Options, checks: Sequence[Check]) -> Hardware:
     imports = options.torch and Needs.IMPORTS in needs
     torch_seconds = options.torch_seconds if imports or Needs.TORCH in needs else None
     network_seconds = options.network_seconds if Needs.NETWORK in needs else None
+    if options.cluster is not None:
+        from rl_compat.hardware.cluster import probe_nodes
+
+        with _progress("asking the nodes"):
+            nodes = probe_nodes(
+                options.cluster,
+                torch_timeout_seconds=torch_seconds,
+                packages=imports,
+                network_timeout_seconds=network_seconds,
+            )
+        return replace(probe(torch_timeout_seconds=None), nodes=nodes)
     with _progress("importing torch" if torch_seconds else ""):
         return probe(torch_timeout_seconds=torch_seconds, packages=imports, network_timeout_seconds=network_seconds)
 
@@ -136,6 +154,22 @@ def findings_of(results: Iterable[CheckResult]) -> list[Finding]:
 def run_checks(checks: Iterable[Check], hardware: Hardware) -> tuple[CheckResult, ...]:
     """What every check finds on that hardware, in the given order. A check that raises reports that and no more."""
     return tuple(_run(check, hardware) for check in checks)
+
+
+def run_on_nodes(checks: Iterable[Check], hardware: Hardware) -> tuple[CheckResult, ...]:
+    """What every check finds on the nodes of a cluster. Nodes with the same finding share it."""
+    return tuple(_run(check, hardware) if check.of_cluster else _on_each(check, hardware.nodes) for check in checks)
+
+
+def _on_each(check: Check, nodes: Iterable[Node]) -> CheckResult:
+    started = time.perf_counter()
+    on: dict[Finding, dict[str, None]] = {}
+    for node in nodes:
+        if node.hardware is not None:
+            for finding in _run(check, node.hardware).findings:
+                on.setdefault(finding, {})[node.address] = None
+    findings = tuple(replace(finding, affects=(*addresses, *finding.affects)) for finding, addresses in on.items())
+    return CheckResult(check=check, findings=findings, seconds=time.perf_counter() - started)
 
 
 def _run(check: Check, hardware: Hardware) -> CheckResult:

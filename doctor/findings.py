@@ -81,7 +81,7 @@ class Finding:
     where: tuple[str, ...] = ()
     "the sources of the fact: `nvml`, `torch`, `/proc/meminfo`, `CUDA_VISIBLE_DEVICES` …"
     affects: tuple[str, ...] = ()
-    "devices (`cuda:0`) and parts (`training`, `rollout`, `installation`, `several GPUs` …)"
+    "devices (`cuda:0`), nodes (`10.0.0.2`) and parts (`training`, `rollout`, `installation`, `several GPUs` …)"
     remedies: tuple[Remedy, ...] = ()
     "best first; the first one goes into the block of commands"
 
@@ -107,6 +107,8 @@ class Check:
     "`does the driver support the CUDA version of torch?`"
     run: Callable[[Hardware], Iterable[Finding]]
     needs: Needs = Needs.NOTHING
+    of_cluster: bool = False
+    "compares the nodes of a cluster; the other checks run for each of them"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,6 +28,7 @@ examples:
   {program} --only torch,driver        run only these checks; --list shows them
   {program} --fix                      print the commands; --fix --yes runs those of pip
   {program} --hardware p40.json        diagnose a recording of another machine
+  {program} --cluster auto             diagnose every node of a Ray cluster, and compare them
   {program} explain error.log          find the root cause in a log
 
 exit codes: 0 nothing worse than a warning, 1 a failure, 2 usage error, 130 interrupted"""
@@ -55,6 +56,8 @@ class Options:
     show_all: bool = False
     as_json: bool = False
     hardware: Path | None = None
+    cluster: str | None = None
+    "address of a Ray cluster whose nodes are diagnosed"
     torch: bool = True
     torch_seconds: float = TORCH_SECONDS
     network: bool = True
@@ -94,6 +97,7 @@ def parse(arguments: Sequence[str], program: str) -> Options:
     add("--all", dest="show_all", action="store_true", help="also show what is fine")
     add("--json", dest="as_json", action="store_true", help="print JSON, schema rlc.doctor/2")
     _add_machine(parser, "diagnose a recording made with `rlc probe --json`")
+    add("--cluster", metavar="ADDRESS", help="diagnose every node of the Ray cluster at this address, or `auto`")
     _add_seconds(parser, "--network-timeout", "network_seconds", NETWORK_SECONDS, "time limit for each server")
     add("--fix", action="store_true", help="print the commands that fix the machine, as a script")
     add("--yes", action="store_true", help="with --fix: run those that change only this virtual environment")
@@ -154,6 +158,16 @@ def _refuse_contradictions(options: Options) -> None:
     refusals = (
         (options.yes and not options.fix, "`--yes` needs `--fix`", "`--fix --yes` runs the commands"),
         (options.yes and options.hardware, elsewhere, "drop `--yes` to print the commands, or `--hardware`"),
+        (
+            options.cluster and options.hardware,
+            f"`--cluster {options.cluster}` asks machines, and `{options.hardware}` is a recording of one",
+            "use one of them",
+        ),
+        (
+            options.cluster and options.fix,
+            "`--fix` prints commands for one machine, and `--cluster` diagnoses several",
+            "the report has the commands of each finding; or run `rlc doctor --fix` on a node",
+        ),
         (options.run_folder and not options.bundle, "`--run` needs `--bundle`", "add `--bundle OUT.zip`"),
         (
             options.fix and options.as_json,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rl_compat.doctor.checks.cards import driver, gpu, memory, precision, several, visible_devices
 from rl_compat.doctor.checks.packages import bitsandbytes, engines, kernels, required
-from rl_compat.doctor.checks.system import host, network, python, storage, variables
+from rl_compat.doctor.checks.system import host, network, nodes, python, storage, variables
 from rl_compat.doctor.checks.torch import build, cuda, libraries
 from rl_compat.doctor.findings import Check, Needs
 
@@ -23,6 +23,8 @@ CHECKS: tuple[Check, ...] = (
     Check("device_order", "do CUDA and nvidia-smi number the cards alike?", visible_devices.check_device_order),
     Check("links", "how are the cards connected?", several.check_links),
     Check("nccl", "does NCCL have code for the cards?", several.check_nccl),
+    Check("nodes", "do the nodes of a cluster have the same cards and software?", nodes.check_nodes, of_cluster=True),
+    Check("node_network", "do the nodes of a cluster reach each other?", nodes.check_node_network, of_cluster=True),
     Check("shared_memory", "is /dev/shm large enough for several GPUs?", host.check_shared_memory),
     Check("ram", "is there enough host memory?", host.check_ram),
     Check("cpu", "which features does the processor have?", host.check_cpu),

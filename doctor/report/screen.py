@@ -10,7 +10,9 @@ from rl_compat.doctor.findings import Check, Finding, Needs, Remedy, Severity
 from rl_compat.doctor.fix import Fix, preferred, script, settled_by
 from rl_compat.doctor.report.as_json import severity_name
 from rl_compat.doctor.report.paper import BAD, BOLD, DIM, FINE, INFO, WARN, Paper
+from rl_compat.doctor.tables.cards import names
 from rl_compat.doctor.verdict import LADDER, LargestModel, Verdict
+from rl_compat.hardware.types import Hardware
 from rl_compat.planning.types import Plan
 from rl_compat.units import format_bytes
 
@@ -20,7 +22,7 @@ COLOURS = {Severity.OK: FINE, Severity.NOTE: INFO, Severity.WARNING: WARN, Sever
 def render(diagnosis: Diagnosis, paper: Paper, *, show_all: bool = False) -> list[str]:
     """All lines of the report; `show_all` adds what is fine."""
     shown = [finding for finding in diagnosis.findings if show_all or finding.severity > Severity.OK]
-    blocks = [_verdict(diagnosis, paper)]
+    blocks = [_nodes(diagnosis, paper), _verdict(diagnosis, paper)]
     shown_remedies: set[Remedy] = set()
     for finding in shown:
         if finding.severity > Severity.OK:
@@ -46,6 +48,28 @@ def render_checks(checks: Sequence[Check], paper: Paper) -> list[str]:
 def _needs(check: Check) -> str:
     needs = [name for need, name in ((Needs.TORCH, "torch"), (Needs.NETWORK, "the network")) if need in check.needs]
     return f" (needs {' and '.join(needs)})" if needs else ""
+
+
+def _nodes(diagnosis: Diagnosis, paper: Paper) -> list[str]:
+    """A line for each node of a cluster: address, host name, cards, torch and driver."""
+    nodes = diagnosis.hardware.nodes
+    if not nodes:
+        return []
+    lines = _headline(f"{len(nodes)} {_plural('node', len(nodes))} in the cluster", paper, BOLD)
+    width = max(len(node.address) for node in nodes)
+    for node in nodes:
+        facts = [node.name, *(_facts(node.hardware) if node.hardware else ["cannot be probed"])]
+        lines += paper.wrap(f"{node.address:<{width}}  {', '.join(facts)}", first="  ", rest=" " * (width + 4))
+    return lines
+
+
+def _facts(hardware: Hardware) -> Iterator[str]:
+    software, driver = hardware.software, hardware.driver.version
+    yield names(hardware.devices) or "no GPU"
+    yield f"torch {software.torch.version}" if software.torch else "no torch"
+    yield f"Python {software.python}"
+    if driver:
+        yield f"driver {driver}"
 
 
 def _verdict(diagnosis: Diagnosis, paper: Paper) -> list[str]:

@@ -21,6 +21,7 @@ from rl_compat.distributed.host import Beat, HostFacts, HostsRequest, Membership
 from rl_compat.distributed.local import Peak
 from rl_compat.distributed.ranks import WorkerPlacement
 from rl_compat.errors import HardwareError, RLCompatError, WorkerError
+from rl_compat.hardware.cluster import connect
 from rl_compat.planning.types import PoolPlan
 
 Worker = TypeVar("Worker")
@@ -37,8 +38,6 @@ START_SECONDS = 180.0
 "for the hosts of a pool to start"
 LOG_LINES = 20
 "of a host that ended, shown with the error"
-RAY_ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0"}
-"Ray reports nothing, and does not pack the working folder"
 ECHOES = ("connection closed by peer", "connection reset by peer", "broken pipe", "socket closed", "nccl communicator")
 "in the errors of ranks that lost the connection to another"
 
@@ -361,38 +360,6 @@ class RemoteWorker:
             arguments = arguments | {"on_progress": None}
         call = (self._host, "call", self._key, method, arguments)
         return self._hosts.submit(*call, what=method, on_progress=on_progress)
-
-
-def connect(address: str | None) -> Any:
-    """Ray, connected to the cluster at `address`, or to one on this machine that ends with this process.
-
-    Raises HardwareError if the address does not answer or Ray is not installed.
-    """
-    try:
-        import ray
-    except ImportError as error:
-        raise HardwareError(
-            "several devices need the package `ray`, which is not installed",
-            hint="pip install 'rl_compat[cluster]'",
-        ) from error
-    if ray.is_initialized():
-        return ray
-    os.environ.update({name: os.environ.get(name, value) for name, value in RAY_ENVIRONMENT.items()})
-    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "error", "namespace": "rl_compat"}
-    handler = signal.getsignal(signal.SIGTERM)  # Ray replaces it
-    try:
-        if address is None:
-            ray.init("local", num_cpus=1, num_gpus=0, include_dashboard=False, **quiet)
-        else:
-            ray.init(address, **quiet)
-    except (ConnectionError, ValueError) as error:
-        raise HardwareError(
-            f"the Ray cluster at `{address}` does not answer: {error}",
-            hint="start it with `ray start --head`, or leave `plan.address` empty to use this machine",
-        ) from error
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, handler)
-    return ray
 
 
 class _RayHost(WorkerHost):

@@ -248,8 +248,45 @@ class Hardware:
     recorded_at: str | None = None
     emulated: str | None = None
     "name of the card that this hardware emulates"
+    nodes: tuple[Node, ...] = ()
+    "of the Ray cluster that was asked; empty for one machine"
     schema: int = SCHEMA_VERSION
 
     def weakest_capability(self) -> tuple[int, int] | None:
         """The lowest compute capability of the visible devices; None without a GPU."""
         return min((device.compute_capability for device in self.devices), default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interface:
+    """A network interface and one of its IPv4 addresses."""
+
+    name: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """One machine of a Ray cluster, as a process on it sees it."""
+
+    address: str
+    "at which Ray reaches it"
+    name: str = ""
+    "host name"
+    num_cpus: int = 0
+    "that Ray gives out"
+    num_gpus: int = 0
+    "that Ray gives out"
+    hardware: Hardware | None = None
+    "None if it could not be read"
+    error: str | None = None
+    "why it could not be read"
+    version: str | None = None
+    "of rl_compat there"
+    clock_offset_seconds: float | None = None
+    "its clock minus that of the machine that asked"
+    name_address: str | None = None
+    "that the host name resolves to; None if it does not"
+    interfaces: tuple[Interface, ...] = ()
+    unreachable: tuple[str, ...] = ()
+    "addresses of nodes to whose ports it cannot connect"

@@ -1,0 +1,194 @@
+"""The nodes of a Ray cluster: the facts of each, read by a process that runs there."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from rl_compat import __version__
+from rl_compat.errors import HardwareError
+from rl_compat.hardware.probe import probe
+from rl_compat.hardware.recording import from_json, to_json
+from rl_compat.hardware.system.interfaces import read_interfaces
+from rl_compat.hardware.types import Interface, Node
+
+RAY_ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0"}
+"Ray reports nothing, and does not pack the working folder"
+SET_BY_RAY = ("OMP_NUM_THREADS",)
+"in its workers, and not by the user"
+START_SECONDS = 60.0
+"for a process on each node to start"
+CONNECT_SECONDS = 3.0
+"for a node to answer at a port"
+CLOCK_READINGS = 5
+
+
+def connect(address: str | None) -> Any:
+    """Ray, connected to the cluster at `address`, or to one on this machine that ends with this process.
+
+    Raises HardwareError if the address does not answer or Ray is not installed.
+    """
+    try:
+        import ray
+    except ImportError as error:
+        raise HardwareError(
+            "several devices need the package `ray`, which is not installed",
+            hint="pip install 'rl_compat[cluster]'",
+        ) from error
+    if ray.is_initialized():
+        return ray
+    os.environ.update({name: os.environ.get(name, value) for name, value in RAY_ENVIRONMENT.items()})
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "error", "namespace": "rl_compat"}
+    handler = signal.getsignal(signal.SIGTERM)  # Ray replaces it
+    try:
+        if address is None:
+            ray.init("local", num_cpus=1, num_gpus=0, include_dashboard=False, **quiet)
+        else:
+            ray.init(address, **quiet)
+    except (ConnectionError, ValueError) as error:
+        raise HardwareError(
+            f"the Ray cluster at `{address}` does not answer: {error}",
+            hint="start it with `ray start --head`, or leave `plan.address` empty to use this machine",
+        ) from error
+    except RuntimeError as error:
+        raise HardwareError(
+            f"the Ray cluster at `{address}` refuses this process: {error}",
+            hint="use the same versions of Ray and Python on all machines of the cluster",
+        ) from error
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, handler)
+    return ray
+
+
+def probe_nodes(
+    address: str,
+    *,
+    torch_timeout_seconds: float | None = 60.0,
+    packages: bool = False,
+    network_timeout_seconds: float | None = None,
+) -> tuple[Node, ...]:
+    """The nodes of the Ray cluster at `address`, in the order of their addresses, each read as `probe` does.
+
+    A node that cannot be read has an `error`. Raises HardwareError if the cluster does not answer.
+    """
+    ray = connect(address)
+    listed = [node for node in ray.nodes() if node["Alive"]]
+    scouts = [_scout_on(ray, node["NodeID"]) for node in listed]
+    options = {
+        "torch_timeout_seconds": torch_timeout_seconds,
+        "packages": packages,
+        "network_timeout_seconds": network_timeout_seconds,
+    }
+    seconds = START_SECONDS + (torch_timeout_seconds or 0.0) + (network_timeout_seconds or 0.0)
+    pending = [scout.read.remote(options) for scout in scouts]
+    ray.wait(pending, num_returns=len(pending), timeout=seconds)
+    nodes = [_node_of(ray, raw, reading) for raw, reading in zip(listed, pending, strict=True)]
+    answering = [index for index, node in enumerate(nodes) if node.error is None]
+    ports = {index: ray.get(scouts[index].listen.remote(), timeout=START_SECONDS) for index in answering}
+    for index in answering:
+        others = [(nodes[other].address, port) for other, port in ports.items() if other != index]
+        unreachable = scouts[index].unreachable.remote(others)
+        nodes[index] = replace(
+            nodes[index],
+            clock_offset_seconds=_clock_offset(ray, scouts[index]),
+            unreachable=tuple(ray.get(unreachable, timeout=START_SECONDS)),
+        )
+    for scout in scouts:
+        ray.kill(scout)
+    return tuple(sorted(nodes, key=lambda node: _order(node.address)))
+
+
+def _scout_on(ray: Any, node: str) -> Any:
+    """A process on a node that takes no device of it."""
+    strategy = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node, soft=False)
+    # Without this variable, some versions of Ray hide all GPUs from a process that asks for none.
+    visible = {"env_vars": {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}}
+    return ray.remote(_Scout).options(num_cpus=0, scheduling_strategy=strategy, runtime_env=visible).remote()
+
+
+def _node_of(ray: Any, raw: Mapping[str, Any], reading: Any) -> Node:
+    node = Node(
+        address=raw["NodeManagerAddress"],
+        name=raw["NodeManagerHostname"],
+        num_cpus=int(raw["Resources"].get("CPU", 0)),
+        num_gpus=int(raw["Resources"].get("GPU", 0)),
+    )
+    try:
+        found = ray.get(reading, timeout=0)
+        return replace(
+            node,
+            hardware=from_json(found["hardware"]),
+            version=found["version"],
+            name_address=found["name_address"],
+            interfaces=tuple(Interface(**interface) for interface in found["interfaces"]),
+        )
+    except ray.exceptions.GetTimeoutError:
+        return replace(node, error="it does not answer")
+    except (ray.exceptions.RayError, HardwareError) as error:
+        lines = [line for line in str(error).splitlines() if line.strip()]
+        return replace(node, error=lines[-1].strip() if lines else type(error).__name__)
+
+
+def _clock_offset(ray: Any, scout: Any) -> float:
+    """The clock of a node minus ours, from the reading that took the least time on its way."""
+    readings = []
+    for _ in range(CLOCK_READINGS):
+        before = time.time()
+        there = ray.get(scout.clock.remote(), timeout=START_SECONDS)
+        after = time.time()
+        readings.append((after - before, there - (before + after) / 2))
+    return float(min(readings)[1])
+
+
+def _order(address: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in address.split(".")) if address.replace(".", "").isdigit() else ()
+
+
+class _Scout:
+    """A process on a node that reads its facts."""
+
+    def __init__(self) -> None:
+        self._listener: socket.socket | None = None
+
+    def read(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """The facts as JSON, which another version of this package can refuse by name."""
+        environment = {name: value for name, value in os.environ.items() if name not in SET_BY_RAY}
+        name_address = None
+        with suppress(OSError):
+            name_address = socket.gethostbyname(socket.gethostname())
+        return {
+            "hardware": to_json(probe(environment=environment, **options)),
+            "version": __version__,
+            "name_address": name_address,
+            "interfaces": [{"name": found.name, "address": found.address} for found in read_interfaces()],
+        }
+
+    def listen(self) -> int:
+        """A port that accepts connections for as long as this process lives."""
+        self._listener = socket.create_server(("", 0), backlog=1024)
+        return int(self._listener.getsockname()[1])
+
+    def unreachable(self, ports: Sequence[tuple[str, int]]) -> list[str]:
+        """The addresses of those that do not accept a connection."""
+        with ThreadPoolExecutor(max_workers=32) as threads:
+            reached = list(threads.map(_accepts, ports))
+        return [address for (address, _), accepted in zip(ports, reached, strict=True) if not accepted]
+
+    def clock(self) -> float:
+        return time.time()
+
+
+def _accepts(port: tuple[str, int]) -> bool:
+    try:
+        socket.create_connection(port, timeout=CONNECT_SECONDS).close()
+    except OSError:
+        return False
+    return True
