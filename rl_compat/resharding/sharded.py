@@ -18,7 +18,7 @@ from rl_compat.resharding.schedule import Bucket, schedule
 from rl_compat.resharding.source import Weight, check_weights
 from rl_compat.resharding.transport import BucketTransport, HeldPart, ProcessGroups
 
-BUCKET_BYTES = 2**28
+BUCKET_BYTES = 2**26
 "memory that a handover needs on each rank, in addition to the weights of both sides"
 
 

@@ -101,8 +101,7 @@ class BucketTransport:
                 if move.source == self._rank:
                     slot.copy_(sources[move.weight].view(move.box))
         with self.clock("gather"):
-            gathered = self._buffer[: len(group) * size]
-            dist.all_gather_into_tensor(gathered, gathered[place : place + size], group=process_group)
+            _all_gather(self._buffer[: len(group) * size], place, size, process_group)
         self._write_received(slots, targets)
 
     def _exchange(self, bucket: Bucket, sources: Mapping[str, HeldPart], targets: Mapping[str, HeldPart]) -> None:
@@ -151,3 +150,21 @@ class BucketTransport:
         """The place of a part in the buffer."""
         dtype, shape = self._dtypes[move.weight], [stop - first for first, stop in move.box]
         return self._buffer[start : start + math.prod(shape) * dtype.itemsize].view(dtype).view(shape)
+
+
+def _all_gather(gathered: Tensor, place: int, size: int, group: dist.ProcessGroup) -> None:
+    """Fill the buffer with the parts of all ranks; this rank's part is at its place already.
+
+    gloo's own gather allocates a second buffer, so its ranks exchange messages instead.
+    """
+    own = gathered[place : place + size]
+    if gathered.is_cuda:
+        dist.all_gather_into_tensor(gathered, own, group=group)
+        return
+    calls: list[dist.P2POp] = []
+    for number, rank in enumerate(dist.get_process_group_ranks(group)):
+        if rank != dist.get_rank():
+            calls.append(dist.P2POp(dist.irecv, gathered[number * size : (number + 1) * size], rank, group))
+            calls.append(dist.P2POp(dist.isend, own, rank, group))
+    for call in dist.batch_isend_irecv(calls):
+        call.wait()

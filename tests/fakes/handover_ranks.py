@@ -21,7 +21,8 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.distributed.tensor import Shard as TorchShard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-from fakes.engines import causal_lm, role_plan
+from fakes.engines import causal_lm, load_settings, random_batch, role_plan
+from rl_compat.distributed.ranks import ProcessGroupRanks, Ranks
 from rl_compat.models.lora import LoraSettings
 from rl_compat.planning.types import RolloutPlan
 from rl_compat.resharding.layout import Division, Placement, RankMesh, WeightSpec
@@ -34,6 +35,10 @@ from rl_compat.resharding.transport import BucketTransport, HeldPart, ProcessGro
 from rl_compat.rollout.build import build_rollout_engine
 from rl_compat.rollout.session import RolloutSession
 from rl_compat.rollout.types import SamplingParams
+from rl_compat.training.optimizers import OptimizerSettings
+from rl_compat.trajectory import Prompt
+from rl_compat.workers.policy import PolicySettings, PolicyWorker
+from rl_compat.workers.rollout import RolloutSettings, RolloutWorker
 
 Case = Callable[[Path], dict[str, Any]]
 BUCKET = 2**13
@@ -185,6 +190,28 @@ def _shared_folder() -> Path:
     return Path(names[0])
 
 
+def workers(folder: Path, ranks: Ranks) -> dict[str, Any]:
+    """A policy worker and a rollout worker that take turns; the rollout frees its weights while it sleeps."""
+    model = load_settings(folder, role=role_plan(num_shards=ranks.size))
+    optimizer = OptimizerSettings(lr=1e-2)
+    policy = PolicyWorker(PolicySettings(model=model, temperature=1.0, num_epochs=1, optimizer=optimizer), ranks)
+    plan = RolloutPlan(
+        engine="native", compute_dtype="fp32", max_num_seqs=4, max_prefill_tokens=64, sleep_between=ranks.size > 1
+    )
+    settings = RolloutSettings(model=model, plan=plan, pad_token_id=0, num_valid_tokens=60)
+    rollout = RolloutWorker(settings, policy.weight_source())
+    prompts = [Prompt(token_ids=tuple(ids), text="") for ids in PROMPTS]
+    found: dict[str, Any] = {"responses": [], "handovers": [], "bytes": [], "losses": []}
+    for turn in range(3):
+        params = SamplingParams(max_new_tokens=6, seed=3)
+        responses = rollout.generate(prompts=prompts, groups=[0, 1, 2], params=params, group_size=2)
+        found["responses"].append([(one.response_ids, one.policy_versions) for one in responses])
+        found["handovers"] += rollout.take_handovers()
+        found["bytes"].append(sum(parameter.nbytes for parameter in rollout._model.parameters()))
+        found["losses"].append(policy.update(batch=random_batch(), seed=turn)["actor/loss"])
+    return found
+
+
 def random_layouts(folder: Path) -> dict[str, Any]:
     """Weights of several dtypes between random layouts of some of the ranks, point to point and gathered."""
     del folder
@@ -272,6 +299,7 @@ CASES: Mapping[str, Case] = {
     "whole weights": whole_weights,
     "adapters": adapters,
     "published": published,
+    "workers": lambda folder: workers(folder, ProcessGroupRanks()),
     "random layouts": random_layouts,
     "other dimension": other_dimension,
 }

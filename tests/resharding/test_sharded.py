@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.handover_ranks import BUCKET, CASES, LARGER_CASES, handovers_on_ranks
+from fakes.handover_ranks import BUCKET, CASES, LARGER_CASES, handovers_on_ranks, workers
+
+from rl_compat.distributed.ranks import Solo
 
 Found = list[dict[str, dict[str, Any]]]
 
@@ -50,6 +52,16 @@ def test_a_rank_receives_only_what_it_lacks_and_needs_one_bucket(case: str, foun
             assert one.written_bytes == one.full_bytes == 4 * ranks[0]["num_weights"]
             assert 0 < one.peak_bytes <= BUCKET < one.full_bytes
             assert one.version == turn
+
+
+def test_workers_of_several_ranks_generate_and_learn_as_one_process_does(found: Found, llama_folder: Path) -> None:
+    alone = workers(llama_folder, Solo())
+    assert alone["handovers"] == []
+    for rank in (rank["workers"] for rank in found):
+        assert rank["responses"] == alone["responses"]
+        assert rank["losses"] == pytest.approx(alone["losses"], rel=1e-4)
+        assert [one.version for one in rank["handovers"]] == [0, 1, 2]
+        assert rank["bytes"] == [0, 0, 0]
 
 
 def test_weights_of_another_dtype_are_rounded_once(found: Found) -> None:
