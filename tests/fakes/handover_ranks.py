@@ -80,7 +80,8 @@ def learn(model: nn.Module) -> float:
     """One step of SGD on the same rows on every rank; returns the norm of the gradient."""
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.SGD(parameters, lr=0.5)
-    model(input_ids=torch.tensor([[7, 8, 9, 10]])).logits.square().mean().backward()
+    ids = torch.tensor([[7, 8, 9, 10]], device=parameters[0].device)
+    model(input_ids=ids).logits.square().mean().backward()
     norm = nn.utils.clip_grad_norm_(parameters, 1.0)
     optimizer.step()
     optimizer.zero_grad()

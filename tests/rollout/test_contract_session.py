@@ -172,6 +172,20 @@ def test_weights_loaded_between_steps_draw_what_follows_and_every_token_tells_it
     assert engine.generate(PROMPTS[:1], SAMPLED)[0][0].policy_versions == (5,) * 12
 
 
+def test_a_cached_prefix_of_older_weights_is_not_used(engine: RolloutSession, llama: nn.Module) -> None:
+    """The prompts share a prefix, and every weight changes by one percent."""
+    prompts = [[*range(10, 34), last] for last in (40, 41, 42)]
+    engine.generate(prompts, SAMPLED)
+    with torch.no_grad():
+        for parameter in llama.parameters():
+            parameter.mul_(1.01)
+    engine.load(SharedStorage(llama, version=1))
+    for prompt, (response,) in zip(prompts, engine.generate(prompts, SAMPLED), strict=True):
+        expected = forward_logprobs(llama, prompt, response.token_ids, 1.0)
+        torch.testing.assert_close(torch.tensor(response.logprobs), expected, atol=1e-5, rtol=0)
+        assert set(response.policy_versions) == {1}
+
+
 def test_shared_weights_are_loaded_without_a_copy(engine_name: str, llama: nn.Module) -> None:
     if engine_name == "vllm":
         pytest.skip("vLLM computes with weights of its own")
