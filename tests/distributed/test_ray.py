@@ -134,6 +134,6 @@ def test_wrong_numbers_of_processes_are_refused() -> None:
     with pytest.raises(ConfigError, match="num_processes"):
         ResourcePool(gpus=[], num_processes=0)
     with pytest.raises(ConfigError, match="num_processes"):
-        ResourcePool(gpus=[0, 1], num_processes=2)
+        ResourcePool(gpus=[0, 1], num_processes=3)
     with pytest.raises(ConfigError, match="num_nodes"):
         ResourcePool(gpus=[0], num_nodes=2)
