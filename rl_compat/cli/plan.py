@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from rl_compat.cli.common import AsCard, HardwareFile, Pools, Settings, load_hardware, pool_settings, read_settings
+from rl_compat.cli.common import AsCard, Pools, Settings, load_hardware, pool_settings, read_settings
 from rl_compat.cli.options import AsJson, new_app
 from rl_compat.cli.render import print_json, print_lines, print_note, print_table
 from rl_compat.config.types import RunConfig
-from rl_compat.errors import quoted
+from rl_compat.errors import UsageError, quoted
 from rl_compat.hardware.types import Hardware
 from rl_compat.models.files.registry import resolve_model
 from rl_compat.planning import report
+from rl_compat.planning.cluster import is_cluster, load_cluster
 from rl_compat.planning.run import run_plan
 from rl_compat.planning.serialize import to_json
 from rl_compat.planning.shapes.known import KNOWN_SHAPES
@@ -26,13 +28,23 @@ from rl_compat.units import format_bytes, parse_bytes
 CHOSEN_PACKAGES = ("vllm", "flash-attn", "bitsandbytes")
 "that decide which engines, kernels and quantized weights a plan may choose"
 
+Machines = Annotated[
+    Path | None,
+    typer.Option(
+        "--hardware",
+        "--cluster",
+        metavar="FILE",
+        help="Plan for the machine recorded in FILE by `rlc probe --json`, or for the nodes that FILE lists.",
+    ),
+]
+
 app = new_app()
 
 
 @app.command()
 def plan(
     settings: Settings = None,
-    hardware: HardwareFile = None,
+    hardware: Machines = None,
     as_card: AsCard = None,
     pool: Pools = None,
     host_memory: Annotated[
@@ -56,9 +68,15 @@ def plan(
 
     Example: rlc plan model.path=Qwen/Qwen2.5-0.5B-Instruct --as p40 --host-memory 64GiB --explain
     """
+    cluster = hardware if hardware is not None and is_cluster(hardware) else None
+    if cluster is not None and (as_card, host_memory) != (None, None):
+        raise UsageError(
+            f"`{cluster}` describes all machines, and `--as` and `--host-memory` another one",
+            hint="use `gpus` and `host_memory` of its nodes",
+        )
     loaded = read_settings([*(settings or ()), *pool_settings(pool)])
     memory_bytes = None if host_memory is None else parse_bytes(host_memory)
-    machine = load_hardware(hardware, as_card, memory_bytes)
+    machine = load_hardware(None if cluster else hardware, as_card, memory_bytes)
     if as_card is not None:
         print_note(f"note: {_what_is_of_this_machine(machine, 'this machine' if hardware is None else str(hardware))}")
 
@@ -70,8 +88,9 @@ def plan(
         "cost": config.cost.model,
     }
     workload = run_workload(config, {role: _shape_of(path) for role, path in paths.items() if path is not None})
-    made = run_plan(config, workload, machine, measured=own_measurements())
-    for warning in machine.warnings:
+    nodes = machine if cluster is None else load_cluster(cluster, machine)
+    made = run_plan(config, workload, nodes, measured=own_measurements())
+    for warning in machine.warnings if cluster is None else ():
         print_note(f"note: {warning}")
     if as_json:
         print_json(to_json(made))

@@ -53,33 +53,31 @@ def plan_pools(
     `placement` gives the pool of each role that does not work on the first one; a pool without a role of the workload
     is left out. Raises the errors of `make_plan`.
     """
-    return assembled(solve_pools(workload, hardware, pools, placement=placement, measured=measured))
+    return assembled(solve_pools(workload, (hardware,), pools, placement=placement, measured=measured))
 
 
 def solve_pools(
     workload: Workload,
-    hardware: Hardware,
+    cluster: Sequence[Hardware],
     pools: Mapping[str, PoolRequest],
     *,
     placement: Mapping[RoleName, str] | None = None,
     measured: Sequence[Measurement] = (),
 ) -> dict[str, Solved]:
-    """The decisions, levers and sizes of each pool, as in `plan_pools`."""
+    """The decisions, levers and sizes of each pool, as in `plan_pools`; the host of a node is shared by its pools."""
     of_role, workload = _placed(workload, placement or {}, next(iter(pools)))
     pools = {name: pool for name, pool in pools.items() if name in of_role.values()}
-    on_host = {name: pool.requests.plan.num_devices for name, pool in pools.items() if pool.computes_on_host(hardware)}
+    on_host = [name for name, pool in pools.items() if pool.computes_on_host(cluster)]
     solved: dict[str, Solved] = {}
     for name, pool in pools.items():
-        taken = [
-            pool_host_bytes(*other) * other[0].num_devices
-            for at, other in solved.items()
-            if not (name in on_host and at in on_host)
-        ]
+        neighbours = [other for other in pools if set(pools[other].nodes) & set(pool.nodes)]
+        together = [other for other in on_host if other in neighbours] if name in on_host else []
+        taken = [solved[other] for other in neighbours if other in solved and other not in together]
         decide_pool = partial(
             decide,
-            hardware=pool.hardware(hardware),
-            host_taken_bytes=sum(taken),
-            host_processes=sum(on_host.values()) if name in on_host else None,
+            hardware=pool.hardware(cluster),
+            host_taken_bytes=sum(pool_host_bytes(*other) * other[0].num_devices for other in taken),
+            host_processes=sum(pools[other].requests.plan.num_devices for other in together) or None,
         )
         try:
             own = workload.only([role for role, at in of_role.items() if at == name])

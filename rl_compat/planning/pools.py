@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from rl_compat.capability.devices import emulated_on_cpu, on_cpu
@@ -21,16 +21,19 @@ class PoolRequest:
     """Devices that work as one pool, and what the user asks of them."""
 
     devices: tuple[int, ...] | None = None
-    "indices as in `cuda:0`; empty is the CPU, None the first devices of the machine"
+    "of each node, indices as in `cuda:0`; empty is the CPU, None the first devices of the machine"
     requests: Requests = field(default_factory=Requests)
     "`requests.plan.num_devices` says how many devices"
     emulate: str | None = None
     "card that the devices emulate"
     section: str = "plan"
     "of the settings that ask"
+    nodes: tuple[int, ...] = (0,)
+    "positions in the cluster"
 
-    def hardware(self, machine: Hardware) -> Hardware:
-        """The machine with no other devices than the pool's. Raises HardwareError for a card that is not known."""
+    def hardware(self, cluster: Sequence[Hardware]) -> Hardware:
+        """A node with no other devices than the pool's. Raises HardwareError for a card that is not known."""
+        machine = cluster[self.nodes[0]]
         if self.emulate is not None:
             machine = emulated_hardware(self.emulate, machine)
         if emulated_on_cpu(machine):
@@ -40,9 +43,9 @@ class PoolRequest:
             return machine
         return replace(machine, devices=tuple(device for device in machine.devices if device.index in self.devices))
 
-    def computes_on_host(self, machine: Hardware) -> bool:
+    def computes_on_host(self, cluster: Sequence[Hardware]) -> bool:
         """Whether the pool computes on the CPU, or emulates a card there."""
-        selected = self.hardware(machine)
+        selected = self.hardware(cluster)
         return self.requests.plan.device == "cpu" or on_cpu(selected) or emulated_on_cpu(selected)
 
 
@@ -54,27 +57,29 @@ class PlacedPools:
     roles: Mapping[RoleName, str]
 
 
-def place(config: RunConfig, machine: Hardware) -> PlacedPools:
+def place(config: RunConfig, cluster: Sequence[Hardware]) -> PlacedPools:
     """The devices of each pool of a run. Raises HardwareError if there are not enough.
 
     A pool has the GPUs that it names. The others take those that are left: `main` first, then in the order of the
-    settings.
+    settings. A pool takes the first nodes on which its devices are free, which have the same card.
     """
     requests = run_requests(config)
-    if not config.pools:
-        return PlacedPools(pools={MAIN_POOL: PoolRequest(requests=requests)}, roles={})
+    if not config.pools and all(node is cluster[0] for node in cluster):
+        nodes = tuple(range(config.plan.num_nodes))
+        return PlacedPools(pools={MAIN_POOL: PoolRequest(requests=requests, nodes=nodes)}, roles={})
     asked: dict[str, DevicesConfig] = {MAIN_POOL: config.plan}
     asked |= {
         name: replace(pool, num_devices=len(pool.gpus) or pool.num_devices) for name, pool in config.pools.items()
     }
-    devices = _devices(asked, machine)
+    places = _places(asked, cluster)
     return PlacedPools(
         pools={
             name: PoolRequest(
-                devices=devices[name],
+                devices=places[name][1],
                 requests=replace(requests, plan=plan),
-                emulate=_card(plan),
+                emulate=plan.emulate if isinstance(plan, PoolConfig) else None,
                 section="plan" if name == MAIN_POOL else f"{POOLS}.{name}",
+                nodes=places[name][0],
             )
             for name, plan in asked.items()
         },
@@ -82,41 +87,71 @@ def place(config: RunConfig, machine: Hardware) -> PlacedPools:
     )
 
 
-def _devices(pools: Mapping[str, DevicesConfig], machine: Hardware) -> dict[str, tuple[int, ...] | None]:
-    """The devices of each pool, as in `PoolRequest`."""
-    visible = [device.index for device in machine.devices]
-    named = {name: pool.gpus for name, pool in pools.items() if isinstance(pool, PoolConfig)}
-    on_cpu = [name for name, pool in pools.items() if pool.device == "cpu"]
-    emulated = [name for name, pool in pools.items() if _card(pool) is not None and not visible]
-    if emulated_on_cpu(machine):
-        emulated = list(pools)
-    on_gpus = [name for name in pools if name not in (*on_cpu, *emulated)]
-    for name in on_gpus:
-        for index in named.get(name, ()):
-            if index not in visible:
-                raise HardwareError(
-                    f"the pool `{name}` has GPU {index} and {len(visible)} GPUs are visible",
-                    hint="see `rlc probe` for the visible devices",
-                )
-    free = [index for index in visible if not any(index in named.get(name, ()) for name in on_gpus)]
-    found: dict[str, tuple[int, ...] | None] = dict.fromkeys(pools, ()) | dict.fromkeys(emulated)
-    for name in on_gpus if visible else ():
-        count = pools[name].num_devices
-        found[name] = named.get(name) or tuple(free[:count])
-        if len(found[name] or ()) < count:
-            raise _too_few({name: pools[name].num_devices for name in on_gpus}, len(visible))
-        free = free if named.get(name) else free[count:]
+Place = tuple[tuple[int, ...], tuple[int, ...] | None]
+"nodes and devices, as in `PoolRequest`"
+
+
+def _places(pools: Mapping[str, DevicesConfig], cluster: Sequence[Hardware]) -> dict[str, Place]:
+    found: dict[str, Place] = {}
+    free = [[device.index for device in node.devices] for node in cluster]
+    on_gpus: dict[str, DevicesConfig] = {}
+    for name, pool in pools.items():
+        emulated = isinstance(pool, PoolConfig) and pool.emulate is not None and not any(free)
+        if pool.device == "cpu" or (not any(free) and not emulated and not _named(pool)):
+            found[name] = (tuple(range(pool.num_nodes)), ())
+        elif emulated or emulated_on_cpu(cluster[0]):
+            found[name] = (tuple(range(pool.num_nodes)), None)
+        else:
+            on_gpus[name] = pool
+    for name, pool in sorted(on_gpus.items(), key=lambda item: not _named(item[1])):
+        found[name] = _on_gpus(name, pool, cluster, free, on_gpus)
+        nodes, devices = found[name]
+        for node in nodes:
+            free[node] = [index for index in free[node] if index not in (devices or ())]
     return found
 
 
-def _card(pool: DevicesConfig) -> str | None:
-    return pool.emulate if isinstance(pool, PoolConfig) else None
-
-
-def _too_few(wanted: Mapping[str, int], visible: int) -> HardwareError:
-    each = ", ".join(f"`{name}` {count}" for name, count in wanted.items())
-    last = list(wanted)[-1]
-    return HardwareError(
-        f"the pools have {sum(wanted.values())} GPUs ({each}) and {visible} are visible",
-        hint=f"give a pool fewer devices, or set `pools.{last}.device=cpu`",
+def _on_gpus(
+    name: str,
+    pool: DevicesConfig,
+    cluster: Sequence[Hardware],
+    free: Sequence[Sequence[int]],
+    others: Mapping[str, DevicesConfig],
+) -> Place:
+    """The first nodes, with the same card, on which the devices of a pool are free."""
+    for first, indices in enumerate(free):
+        wanted = _named(pool) or tuple(indices[: pool.num_devices])
+        cards = _cards(cluster[first], wanted)
+        nodes = [
+            node
+            for node in range(first, len(cluster))
+            if set(wanted) <= set(free[node]) and _cards(cluster[node], wanted) == cards
+        ]
+        if len(wanted) == pool.num_devices and len(nodes) >= pool.num_nodes:
+            return tuple(nodes[: pool.num_nodes]), wanted
+    visible = max(len(node.devices) for node in cluster)
+    for index in _named(pool):
+        if all(index not in [device.index for device in node.devices] for node in cluster):
+            raise HardwareError(
+                f"the pool `{name}` has GPU {index} and {visible} GPUs are visible",
+                hint="see `rlc probe` for the visible devices",
+            )
+    each = ", ".join(f"`{other}` {_size(asked)}" for other, asked in others.items())
+    total = sum(len(node.devices) for node in cluster)
+    wanted_in_all = sum(asked.num_devices * asked.num_nodes for asked in others.values())
+    raise HardwareError(
+        f"the pools have {wanted_in_all} GPUs ({each}) and {total} are visible",
+        hint=f"give a pool fewer devices, or set `pools.{list(others)[-1]}.device=cpu`",
     )
+
+
+def _named(pool: DevicesConfig) -> tuple[int, ...]:
+    return pool.gpus if isinstance(pool, PoolConfig) else ()
+
+
+def _size(pool: DevicesConfig) -> str:
+    return f"{pool.num_nodes} x {pool.num_devices}" if pool.num_nodes > 1 else str(pool.num_devices)
+
+
+def _cards(node: Hardware, indices: Sequence[int]) -> list[str]:
+    return [device.name for device in node.devices if device.index in indices]

@@ -38,7 +38,9 @@ def _devices(pool: PoolPlan) -> str:
     names = f"{pool.device} to {pool.devices[-1]}" if count > 1 else pool.device
     if pool.device == "cpu" and count > 1:
         names = f"cpu in {count} processes"
-    return f"{names} on each of {pool.num_nodes} nodes" if pool.num_nodes > 1 else names
+    if pool.num_nodes > 1:
+        return f"{names} on each of {pool.num_nodes} nodes"
+    return f"{names} on node {pool.nodes[0]}" if pool.nodes != (0,) else names
 
 
 def algorithm_lines(plan: Plan, config: RunConfig, set_by_name: Iterable[str] = ()) -> Iterator[str]:

@@ -181,7 +181,9 @@ def _shards_choice(decided: Decided, found: Solution) -> Choice:
     asked = decided.requests.plan.num_shards != "auto"
     number = max(shards_of(decided.workload, found.levers, role) for role in decided.workload.models)
     because = found.because.get("shard_frozen") or found.because.get("num_shards")
-    whole = "a whole copy fits on each device, and only gradients are exchanged"
+    whole = "a whole copy fits on each device" + (
+        ", and only gradients are exchanged" if decided.workload.trains else ""
+    )
     return Choice(value=str(number), reason="set by the user" if asked else because or whole, asked=asked)
 
 

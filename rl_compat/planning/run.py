@@ -9,16 +9,17 @@ from rl_compat.capability.choice import Choice, Rejected
 from rl_compat.config.types import PlacedRole, PoolConfig, RunConfig
 from rl_compat.errors import RLCompatError, quoted
 from rl_compat.hardware.types import Hardware
+from rl_compat.planning.cluster import Cluster
 from rl_compat.planning.fit import assembled, solve_pools
-from rl_compat.planning.pools import place
+from rl_compat.planning.pools import PlacedPools, place
 from rl_compat.planning.speed.measurements import Measurement
-from rl_compat.planning.speed.rates import UNKNOWN_NETWORK, LinkRate
-from rl_compat.planning.speed.step import Solved, step_seconds, transfers
+from rl_compat.planning.speed.rates import LinkRate
+from rl_compat.planning.speed.step import Solved, phase_seconds, step_seconds, transfers
 from rl_compat.planning.types import TRAINED_ROLES, Plan
 from rl_compat.planning.workload import Workload
 from rl_compat.units import format_bytes
 
-ONE_DEVICE = "one device"
+ONE_DEVICE, MAIN_ALONE = "one device", "all on `main`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,18 +27,18 @@ class _Planner:
     """Solves a run with other settings."""
 
     workload: Workload
-    machine: Hardware
+    cluster: Cluster
     measured: Sequence[Measurement]
-    network: LinkRate
 
-    def solve(self, config: RunConfig) -> dict[str, Solved]:
-        placed = place(config, self.machine)
-        return solve_pools(self.workload, self.machine, placed.pools, placement=placed.roles, measured=self.measured)
+    def solve(self, placed: PlacedPools) -> dict[str, Solved]:
+        return solve_pools(
+            self.workload, self.cluster.nodes, placed.pools, placement=placed.roles, measured=self.measured
+        )
 
     def seconds(self, config: RunConfig) -> float | str | None:
         """Of a step, or why the settings cannot be planned; None if a rate is unknown."""
         try:
-            return step_seconds(self.solve(config), self.network)
+            return step_seconds(self.solve(place(config, self.cluster.nodes)), self.cluster.network)
         except RLCompatError as error:
             return error.message
 
@@ -45,25 +46,30 @@ class _Planner:
 def run_plan(
     config: RunConfig,
     workload: Workload,
-    machine: Hardware,
+    machine: Hardware | Cluster,
     *,
     measured: Sequence[Measurement] = (),
-    network: LinkRate = UNKNOWN_NETWORK,
 ) -> Plan:
-    """The plan of a run. With several devices, its first pool has the choice `placement` with its alternatives.
+    """The plan of a run on a machine, or on as many of them as the settings say, or on a cluster of known nodes.
 
-    `network` connects the nodes. Raises HardwareError, ConfigError or DoesNotFitError.
+    With several devices, the first pool has the choice `placement` with its alternatives. Raises HardwareError,
+    ConfigError or DoesNotFitError.
     """
-    planner = _Planner(workload, machine, measured, network)
-    solved = planner.solve(config)
-    plan = assembled(solved, network)
+    most = max((pool.num_nodes for pool in (config.plan, *config.pools.values())), default=1)
+    cluster = machine if isinstance(machine, Cluster) else Cluster(nodes=(machine,) * most)
+    planner, placed = _Planner(workload, cluster, measured), place(config, cluster.nodes)
+    solved = planner.solve(placed)
+    plan = assembled(solved, cluster.network)
+    plan = replace(
+        plan, pools={name: replace(pool, nodes=placed.pools[name].nodes) for name, pool in plan.pools.items()}
+    )
     if len(solved) == 1 and all(pool.num_ranks == 1 for pool in plan.pools.values()):
         return plan
-    seconds = step_seconds(solved, network)
+    seconds = step_seconds(solved, cluster.network)
     others = {name: planner.seconds(other) for name, other in _alternatives(config, workload, plan)}
     first, pool = next(iter(plan.pools.items()))
     choice = _choice(_words(plan), seconds, others, asked=bool(config.pools))
-    notes = (*pool.notes, *_slower_than_one(solved, seconds, others.get(ONE_DEVICE), network))
+    notes = (*pool.notes, *_slower_than_less(solved, seconds, others, cluster.network))
     compared = replace(pool, choices={**pool.choices, "placement": choice}, notes=notes)
     return replace(plan, pools={**plan.pools, first: compared})
 
@@ -73,6 +79,7 @@ def _alternatives(config: RunConfig, workload: Workload, plan: Plan) -> Iterator
     devices = sum(len(pool.devices) for pool in plan.pools.values())
     alike = len({pool.device_name for pool in plan.pools.values()}) == 1
     if config.pools:
+        yield MAIN_ALONE, replace(config, pools={})
         if alike:
             together = replace(config, pools={}, plan=replace(config.plan, num_devices=devices))
             yield f"one pool of {devices}", together
@@ -108,16 +115,30 @@ def _choice(value: str, seconds: float | None, others: Mapping[str, float | str 
     return Choice(value=value, reason=reason, rejected=tuple(rejected), asked=asked)
 
 
-def _slower_than_one(
-    solved: Mapping[str, Solved], seconds: float | None, one: float | str | None, network: LinkRate
+def _slower_than_less(
+    solved: Mapping[str, Solved], seconds: float | None, others: Mapping[str, float | str | None], network: LinkRate
 ) -> Iterator[str]:
-    """A note where one device is estimated to be as fast as all of them."""
-    if seconds is None or not isinstance(one, float) or one > seconds:
-        return
-    moved = [transfer for name in solved for transfer in transfers(solved, name, network)]
-    largest = max(moved, key=lambda transfer: transfer.seconds or 0.0)
-    ranks = sum(decided.num_ranks for decided, _ in solved.values())
-    yield (
-        f"{ranks} devices are about as fast as one or slower: {seconds:.3g} s a step against {one:.3g} s, since "
-        f"`{largest.phase}` moves {format_bytes(largest.num_bytes)} of {largest.name} over {largest.link}"
-    )
+    """A note where fewer devices are estimated to be as fast as all of them."""
+    for less in (ONE_DEVICE, MAIN_ALONE):
+        other = others.get(less)
+        if seconds is None or not isinstance(other, float) or other > seconds:
+            continue
+        ranks = sum(decided.num_ranks for decided, _ in solved.values())
+        yield (
+            f"{ranks} devices take about {seconds:.3g} s a step, and {less} {other:.3g} s: {_slowest(solved, network)}"
+        )
+
+
+def _slowest(solved: Mapping[str, Solved], network: LinkRate) -> str:
+    """What takes longest of all that more devices bring: the transfers, or the phases of the other pools."""
+    moved = [
+        (item.seconds or 0.0, f"`{item.phase}` moves {format_bytes(item.num_bytes)} of {item.name} over {item.link}")
+        for name in solved
+        for item in transfers(solved, name, network)
+    ]
+    elsewhere = [
+        (time, f"`{phase}` takes {time:.3g} s on pool `{name}`")
+        for name, pool in list(solved.items())[1:]
+        for phase, time in phase_seconds(pool).items()
+    ]
+    return max([*moved, *elsewhere])[1]

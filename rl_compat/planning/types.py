@@ -117,6 +117,8 @@ class PoolPlan:
     "of each node, one for every process: `cuda:0`, `cuda:1` …, or `cpu` as often as there are processes"
     num_nodes: int = 1
     "machines that each have these devices"
+    nodes: tuple[int, ...] = (0,)
+    "their positions in the cluster that is planned for"
     device_name: str
     profile: str
     choices: Mapping[str, Choice] = field(default_factory=dict)

@@ -160,3 +160,23 @@ def test_what_cannot_be_done_exits_with_2(
     assert note.startswith("note: ")
     assert first.startswith(error)
     assert second.startswith(hint)
+
+
+def test_a_cluster_is_planned_without_its_machines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "cluster.toml"
+    file.write_text('[[nodes]]\ngpus = ["4 x p40", "1 x a100-pcie-40"]\nhost_memory = "128GiB"\n')
+    arguments = ["plan", "--cluster", str(file), "--pool", "score=4:reference", "algorithm.kl_loss=k3"]
+
+    assert main(arguments) == 0
+    shown = capsys.readouterr().out
+    assert "4 x Tesla P40 (cuda:1 to cuda:4)" in shown and "A100-PCIE-40GB (cuda:0)" in shown
+    assert main([*arguments, "--json"]) == 0
+    pools = json.loads(capsys.readouterr().out)["pools"]
+    assert {name: len(pool["devices"]) for name, pool in pools.items()} == {"main": 1, "score": 4}
+    assert main([*arguments, "--as", "p40"]) == 2
+
+
+@pytest.mark.parametrize("pool", ["score", "score=1", "score=one:reference", "1=1:reference", "score=1:refrence"])
+def test_a_pool_of_another_form_is_refused(pool: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", *P40, "--pool", pool]) == 2
+    assert "hint: " in capsys.readouterr().err

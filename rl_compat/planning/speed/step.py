@@ -144,7 +144,8 @@ def _handover(solved: Mapping[str, Solved], name: str, network: LinkRate) -> Ite
     shards = shards_of(decided.workload, found.levers, "actor")
     if role == "rollout":
         home = next(other for other, _ in solved.values() if "actor" in other.workload.models)
-        same = decided.requests.plan.num_nodes == home.requests.plan.num_nodes == 1
+        one_each = decided.requests.plan.num_nodes == home.requests.plan.num_nodes == 1
+        same = one_each and decided.hardware.host is home.hardware.host
         yield _transfer(
             "rollout", "handover", copied, link_between(home.hardware, decided.hardware) if same else network
         )

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from fakes.machines import PPO, machine, recorded
+from fakes.machines import PPO, recorded
 
 from rl_compat.config.types import AlgorithmConfig, PlanConfig, PoolConfig, RunConfig, TrainerConfig
+from rl_compat.planning.cluster import Cluster
 from rl_compat.planning.run import run_plan
 from rl_compat.planning.shapes.known import SMOLLM2_135M
 from rl_compat.planning.speed.rates import UNKNOWN_NETWORK, LinkRate, network_link
@@ -23,7 +24,8 @@ PARAMETERS = SMOLLM2_135M.num_parameters
 def plan_of(config: RunConfig, recording: str, network: LinkRate = UNKNOWN_NETWORK, **settings: object) -> Plan:
     changed = replace(config, plan=PlanConfig(**settings))  # type: ignore[arg-type]
     workload = run_workload(changed, {"actor": SMOLLM2_135M})
-    return run_plan(changed, workload, recorded(recording) if recording else machine(), network=network)
+    nodes = (recorded(recording),) * changed.plan.num_nodes
+    return run_plan(changed, workload, Cluster(nodes=nodes, network=network))
 
 
 def moved(pool: PoolPlan) -> dict[tuple[str, str], int]:
@@ -92,8 +94,18 @@ def test_two_cards_that_are_slower_than_one_are_noted() -> None:
     plan = run_plan(config, run_workload(config, {"actor": SMOLLM2_135M}), narrow)
     wide = plan_of(GRPO, "v100_four_nvlink", num_devices=2)
 
-    assert any("PCIe x1" in note and "slower" in note for note in plan.notes)
-    assert not any("slower" in note for note in wide.notes)
+    assert any("one device" in note and "PCIe x1" in note for note in plan.notes)
+    assert not any("one device" in note for note in wide.notes)
+
+
+def test_a_pool_of_slow_cards_that_keeps_the_others_waiting_is_noted() -> None:
+    config = replace(PPO, pools={"score": PoolConfig(roles=("reference",))})
+    plan = run_plan(config, run_workload(config, {"actor": SMOLLM2_135M}), recorded("mixed_p40_a100"))
+    placement = plan.pools["main"].choices["placement"]
+
+    assert (placement.value, placement.asked) == ("main 1, score 1", True)
+    assert [item.value for item in placement.rejected] == ["all on `main`"]
+    assert any("all on `main`" in note and "`reference`" in note for note in plan.notes)
 
 
 def test_a_plan_of_one_device_has_no_estimates() -> None:
