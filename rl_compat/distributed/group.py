@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
@@ -19,10 +19,34 @@ Result = TypeVar("Result")
 Made = TypeVar("Made")
 
 
+class Alarm:
+    """A failure that all callers who wait learn of, whatever they wait for; if there are none, the next one does."""
+
+    def __init__(self) -> None:
+        self.rung: Future[None] = Future()
+
+    def ring(self, error: Exception) -> None:
+        """Raise the error in the callers that wait. Until then further failures are not told."""
+        if not self.rung.done():
+            self.rung.set_exception(error)
+
+    def is_for(self, error: BaseException | None) -> bool:
+        """Whether nobody has learned of the error yet."""
+        return error is not None and self.rung.done() and self.rung.exception() is error
+
+    def silence(self) -> None:
+        self.rung = Future()
+
+
+ALARM = Alarm()
+"rung when a process has ended"
+
+
 class PendingCall(Future[Result]):
     """The result of a call that runs elsewhere.
 
-    If a signal interrupts the waiting caller, the call is interrupted before the signal's exception propagates.
+    If a signal interrupts the waiting caller, or the alarm does, the call is interrupted before the exception
+    propagates.
     """
 
     def __init__(self, interrupt: Callable[[], None]) -> None:
@@ -30,10 +54,18 @@ class PendingCall(Future[Result]):
         self.interrupt = interrupt
 
     def result(self, timeout: float | None = None) -> Result:
+        alarm = ALARM.rung
+        either: list[Future[Any]] = [self, alarm]
         try:
-            return super().result(timeout)
+            wait(either, timeout, FIRST_COMPLETED)
+            if alarm.done() and not self.done():
+                ALARM.silence()
+                alarm.result()
+            return super().result(0)
         except BaseException as error:
-            if not isinstance(error, Exception) and not self.done():
+            if ALARM.is_for(error):
+                ALARM.silence()
+            if not self.done() and not isinstance(error, TimeoutError):
                 self.interrupt()
             raise
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import ctypes
 import faulthandler
 import logging
 import os
+import signal
 import socket
 import threading
 import traceback
@@ -28,6 +30,9 @@ from rl_compat.planning.types import PoolPlan
 
 GROUP_TIMEOUT = timedelta(hours=2)
 "of a collective: the heartbeat finds a rank that stands still much earlier"
+
+PR_SET_PDEATHSIG = 1
+"of Linux's prctl: the signal that a process gets when the one that started it ends"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +75,8 @@ class Membership:
     address: str
     "`host:port` of rank 0"
     plan: PoolPlan | None
-    seed: int = 0
+    folder: str
+    "in which the controller works, so that paths mean the same"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +107,7 @@ class WorkerHost:
     def __init__(self) -> None:
         faulthandler.enable()
         os._exit = _telling_exit
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # also a process that stands still ends with Ray
         self._workers: dict[str, LocalWorker[Any]] = {}
         self._objects: dict[str, Any] = {}
         self._process = ExitStack()
@@ -133,6 +140,8 @@ class WorkerHost:
         return self._replied(lambda: self._join(member))
 
     def _join(self, member: Membership) -> None:
+        if Path(member.folder).is_dir():
+            os.chdir(member.folder)
         on_gpu = torch.cuda.is_available()
         if member.size > 1:
             dist.init_process_group(
@@ -178,6 +187,12 @@ class WorkerHost:
         for worker in list(self._objects.values()):
             if hasattr(worker, "abort"):
                 worker.abort()
+
+    def give_up(self) -> None:
+        """End the running call after another rank has failed, so that this one can save what it holds."""
+        self._thread.abort()
+        if isinstance(self._ranks, ProcessGroupRanks):
+            self._ranks.abort()
 
     def drop(self, key: str) -> None:
         """Free the worker of a group."""

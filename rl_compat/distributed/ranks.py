@@ -74,6 +74,13 @@ class ProcessGroupRanks:
         on_gpu = "nccl" in dist.get_backend_config(group)
         self._device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
 
+    def abort(self) -> None:
+        """Release this rank from a collective on GPUs whose other ranks do not come; gloo on CPUs does so by itself."""
+        if self._device.type == "cuda":
+            group = self.group or dist.group.WORLD
+            assert group is not None
+            group._get_backend(self._device).abort()
+
     def leave(self) -> None:
         """Go on alone, after other ranks have ended. A weight of which they hold shards is lost."""
         self.size, self.rank = 1, 0

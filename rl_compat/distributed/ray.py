@@ -10,15 +10,14 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import wait
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rl_compat.distributed.group import PendingCall
+from rl_compat.distributed.group import ALARM, PendingCall
 from rl_compat.distributed.host import Beat, HostFacts, HostsRequest, Membership, Reply, WorkerHost
-from rl_compat.distributed.local import Peak
+from rl_compat.distributed.local import CallAborted, Peak
 from rl_compat.distributed.ranks import WorkerPlacement
 from rl_compat.errors import HardwareError, RLCompatError, WorkerError
 from rl_compat.hardware.cluster import connect
@@ -28,12 +27,16 @@ Worker = TypeVar("Worker")
 
 BEAT_SECONDS = 1.0
 "between two heartbeats"
-SILENCE_SECONDS = 20.0
+SILENCE_SECONDS = 18.0
 "without a heartbeat until a host counts as hanging"
-GRACE_SECONDS = 3.0
-"after a failure, until the ranks that failed end"
-RETURN_SECONDS = 8.0
+GRACE_SECONDS = 2.0
+"after a failure, until the other ranks are told to give up their call"
+RELEASE_SECONDS = 4.0
+"after a failure, until the ranks that failed end, which releases those that wait for them in a collective"
+RETURN_SECONDS = 10.0
 "after a failure, until the ranks that have not returned end"
+END_SECONDS = 2.0
+"for a process to end when Ray kills it"
 START_SECONDS = 180.0
 "for the hosts of a pool to start"
 LOG_LINES = 20
@@ -75,6 +78,8 @@ class _Round:
     "the call, such as `PolicyWorker.update`"
     is_broken: bool = False
     "a host ended while the call ran"
+    is_given_up: bool = False
+    "the hosts that still run it have been told so"
     on_progress: Callable[[int], Any] | None = None
     failed_at: float | None = None
     "when the first rank failed"
@@ -127,6 +132,9 @@ class Hosts:
         """Start a call in the turn of the host; every usable host gets the same calls in the same order."""
         future: PendingCall[Any] = PendingCall(self.interrupt)
         with self._lock:
+            if self._failure is not None and ALARM.is_for(self._failure):
+                ALARM.silence()
+                raise self._failure
             if host not in self.usable:
                 raise self._failure or WorkerError(f"{host.name} has ended: {host.ended}")
             if len(self.usable) < len(self.hosts):
@@ -154,12 +162,12 @@ class Hosts:
         return future
 
     def interrupt(self) -> None:
-        """End running rollouts early, and wait until the hosts are idle."""
+        """End running rollouts early. Other calls run to their end, and the next call waits for its turn after them."""
         with self._lock:
-            pending = [future for round_ in self._rounds.values() for future in round_.futures.values()]
+            for round_ in self._rounds.values():
+                round_.on_progress = None
         for host in self.alive:
             host.actor.interrupt.remote()
-        wait(pending)
 
     def drop(self, key: str) -> None:
         """Free the workers of a group."""
@@ -167,17 +175,24 @@ class Hosts:
             host.actor.drop.remote(key)
 
     def take_peak(self) -> Peak:
-        """The largest peak of all hosts since the last call."""
-        peaks = self._ray.get([host.actor.take_peak.remote() for host in self.alive], timeout=SILENCE_SECONDS)
-        return Peak(max(peak.allocated for peak in peaks), max(peak.reserved for peak in peaks))
+        """The largest peak since the last call of all hosts that answer."""
+        asked = [host.actor.take_peak.remote() for host in self.alive]
+        answered, _ = self._ray.wait(asked, num_returns=len(asked), timeout=GRACE_SECONDS) if asked else ([], [])
+        peak = Peak(0, 0)
+        for reference in answered:
+            with suppress(self._ray.exceptions.RayError):
+                peak = peak.largest(self._ray.get(reference))
+        return peak
 
     def close(self) -> None:
         """End all processes."""
         self._closed.set()
         with self._lock:
-            for host in [*self.alive, *self._doomed]:
+            ending = [*self.alive, *self._doomed]
+            self._doomed.clear()
+            for host in ending:
                 host.ended = host.ended or "the pool was closed"
-                _kill(self._ray, host)
+        _kill(self._ray, ending)
         if self._group is not None:
             with suppress(Exception):
                 self._ray.util.remove_placement_group(self._group)
@@ -192,6 +207,7 @@ class Hosts:
                     size=len(self.hosts),
                     address=f"{first.facts.node}:{port}" if request.num_nodes > 1 else f"127.0.0.1:{port}",
                     plan=plan,
+                    folder=str(Path.cwd()),
                 )
             )
             for host in self.hosts
@@ -222,6 +238,8 @@ class Hosts:
             return
         del self._rounds[turn]
         cause = self._cause(round_)
+        if round_.is_broken and self._failure is not None:
+            ALARM.ring(self._failure)
         for rank, future in round_.futures.items():
             if cause is not None:
                 future.set_exception(cause)
@@ -239,14 +257,19 @@ class Hosts:
         error = failed[rank].error
         assert error is not None
         if not isinstance(error, RLCompatError):
-            error.add_note(f"in {self.hosts[rank].name}:\n{failed[rank].trace}")
+            error.add_note(f"in `{round_.what}` of {self.hosts[rank].name}:\n{failed[rank].trace}")
+        echoes = sum(_is_echo(reply.error) for other, reply in failed.items() if other != rank)
+        if echoes:
+            error.add_note(f"{echoes} other rank{'s' if echoes > 1 else ''} stopped with it")
         return error
 
     def _died(self, host: RemoteHost, error: Exception) -> None:
         """The process of a host has ended by itself."""
         with self._lock:
             if host.ended is None:
-                self._fail(host, f"{host.name} ended {self._activity(host)}: {_reason(error, self._log_tail(host))}")
+                self._fail(
+                    host, f"{host.name} ended while {self._activity(host)}: {_reason(error, self._log_tail(host))}"
+                )
 
     def _fail(self, host: RemoteHost, fact: str) -> None:
         """A host has ended or must end: record the first cause."""
@@ -260,6 +283,8 @@ class Hosts:
         for round_ in self._rounds.values():
             round_.is_broken = True
             round_.failed_at = round_.failed_at or time.monotonic()
+        if not self._rounds and not self._is_alone:
+            ALARM.ring(self._failure)
         self._end(host, fact)
 
     def _end(self, host: RemoteHost, why: str) -> None:
@@ -269,9 +294,15 @@ class Hosts:
 
     def _watch_hosts(self) -> None:
         beats: dict[int, Any] = {}
+        before = time.monotonic()
         while not self._closed.wait(BEAT_SECONDS):
-            while self._doomed:
-                _kill(self._ray, self._doomed.pop())
+            if time.monotonic() - before > SILENCE_SECONDS / 2:  # this process was stopped, and they may have been
+                for host in self.alive:
+                    host.last_beat = time.monotonic()
+            before = time.monotonic()
+            with self._lock:
+                doomed, self._doomed = self._doomed, []
+            _kill(self._ray, doomed)
             for host in self.alive:
                 reference = beats.pop(host.rank, None) or host.actor.beat.remote()
                 try:
@@ -300,10 +331,14 @@ class Hosts:
                 self._settle(turn, round_)
 
     def _end_late(self, round_: _Round, seconds: float) -> None:
-        """End the ranks that failed, which releases those that wait for them in a collective; then those that stay."""
+        """Let the ranks that have not returned give up; end those that failed, and at last those that stay."""
         missing = [host for host in self.alive if host.rank not in round_.replies]
         failed = [host for host in self.alive if host.rank in round_.replies and round_.replies[host.rank].error]
-        if missing and seconds > GRACE_SECONDS:
+        if missing and seconds > GRACE_SECONDS and not round_.is_given_up:
+            round_.is_given_up = True
+            for host in missing:
+                host.actor.give_up.remote()
+        if missing and seconds > RELEASE_SECONDS:
             for host in failed:
                 self._end(host, "it failed")
         if missing and seconds > RETURN_SECONDS:
@@ -438,18 +473,25 @@ def _order(facts: HostFacts) -> tuple[tuple[int, ...], int]:
     return tuple(int(part) for part in facts.node.split(".")), facts.device
 
 
-def _kill(ray: Any, host: RemoteHost) -> None:
-    """Kill a process by its actor and, since a stopped process does not answer, by its number."""
-    with suppress(Exception):
-        ray.kill(host.actor)
-    if host.facts.node == ray.util.get_node_ip_address():
+def _kill(ray: Any, hosts: Sequence[RemoteHost]) -> None:
+    """End processes by their actors, and by their numbers those of this machine that do not end so."""
+    for host in hosts:
+        with suppress(Exception):
+            ray.kill(host.actor)
+    here = ray.util.get_node_ip_address() if hosts else ""
+    left = [host.facts.pid for host in hosts if host.facts.node == here]
+    until = time.monotonic() + END_SECONDS
+    while left and time.monotonic() < until:
+        left = [pid for pid in left if Path(f"/proc/{pid}").exists()]
+        time.sleep(0.02)
+    for pid in left:
         with suppress(ProcessLookupError, PermissionError):
-            os.kill(host.facts.pid, signal.SIGKILL)
+            os.kill(pid, signal.SIGKILL)
 
 
 def _is_echo(error: BaseException | None) -> bool:
-    """Whether an error says no more than that another rank is gone."""
-    return any(sign in str(error).lower() for sign in ECHOES)
+    """Whether an error says no more than that another rank is gone, or has failed."""
+    return isinstance(error, CallAborted) or any(sign in str(error).lower() for sign in ECHOES)
 
 
 def _reason(error: Exception, log: Sequence[str]) -> str:

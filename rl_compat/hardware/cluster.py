@@ -20,8 +20,14 @@ from rl_compat.hardware.recording import from_json, to_json
 from rl_compat.hardware.system.interfaces import read_interfaces
 from rl_compat.hardware.types import Interface, Node
 
-RAY_ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0"}
-"Ray reports nothing, and does not pack the working folder"
+RAY_ENVIRONMENT = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+    "RAY_DEDUP_LOGS_SKIP_REGEX": ".",
+}
+"Ray reports nothing, does not pack the working folder, and prints nothing on stdout about processes that end"
+INHERITED_SIGNALS = (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
+"that a terminal or a batch system sends to all processes, and that this process acts on"
 SET_BY_RAY = ("OMP_NUM_THREADS",)
 "in its workers, and not by the user"
 START_SECONDS = 60.0
@@ -36,6 +42,7 @@ def connect(address: str | None) -> Any:
 
     Raises HardwareError if the address does not answer or Ray is not installed.
     """
+    os.environ.update({name: os.environ.get(name, value) for name, value in RAY_ENVIRONMENT.items()})
     try:
         import ray
     except ImportError as error:
@@ -45,27 +52,38 @@ def connect(address: str | None) -> Any:
         ) from error
     if ray.is_initialized():
         return ray
-    os.environ.update({name: os.environ.get(name, value) for name, value in RAY_ENVIRONMENT.items()})
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "error", "namespace": "rl_compat"}
     handler = signal.getsignal(signal.SIGTERM)  # Ray replaces it
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, INHERITED_SIGNALS)  # the processes that start keep this mask
     try:
         if address is None:
             ray.init("local", num_cpus=1, num_gpus=0, include_dashboard=False, **quiet)
         else:
             ray.init(address, **quiet)
-    except (ConnectionError, ValueError) as error:
-        raise HardwareError(
-            f"the Ray cluster at `{address}` does not answer: {error}",
-            hint="start it with `ray start --head`, or leave `plan.address` empty to use this machine",
-        ) from error
-    except RuntimeError as error:
-        raise HardwareError(
-            f"the Ray cluster at `{address}` refuses this process: {error}",
-            hint="use the same versions of Ray and Python on all machines of the cluster",
-        ) from error
+    except Exception as error:  # also a bare one, for a process of Ray that does not start in time
+        raise _not_connected(address, error) from error
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, handler)
     return ray
+
+
+def _not_connected(address: str | None, error: Exception) -> HardwareError:
+    if address is None:
+        return HardwareError(
+            f"Ray has not started on this machine: {error}",
+            hint="look at the load and the free memory of the machine, and start again",
+        )
+    if isinstance(error, RuntimeError):
+        return HardwareError(
+            f"the Ray cluster at `{address}` refuses this process: {error}",
+            hint="use the same versions of Ray and Python on all machines of the cluster",
+        )
+    return HardwareError(
+        f"the Ray cluster at `{address}` does not answer: {error}",
+        hint="start it with `ray start --head`, or leave `plan.address` empty to use this machine",
+    )
 
 
 def probe_nodes(

@@ -10,7 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from rl_compat.errors import DamagedCheckpointError, DataError, NotFiniteError, RLCompatError, quoted, write_failure
+from rl_compat.errors import (
+    DamagedCheckpointError,
+    DataError,
+    NotFiniteError,
+    RLCompatError,
+    WorkerError,
+    quoted,
+    write_failure,
+)
 from rl_compat.tracking.build import Trackers, build_trackers
 from rl_compat.tracking.jsonl import forget_after
 from rl_compat.tracking.types import Destination
@@ -173,6 +181,8 @@ class Run:
     def _save_despite(self, error: BaseException) -> None:
         """Checkpoint the newest finished step before `error` ends the run; a failure to do so is noted on `error`."""
         step = self.boundary.step
+        if isinstance(error, WorkerError) and step != self.saved_step:
+            self.reporter.say(f"{error.message.splitlines()[0]}: saving step {step}")
         try:
             if self.updating and step != self.saved_step:
                 self._put_back()
@@ -288,6 +298,12 @@ class Run:
             self.reporter.say(
                 f"warning: memory has no room for a copy of the {size} that an update changes: an error in an "
                 "update loses the steps since the last checkpoint; `trainer.save_every=1` loses none"
+            )
+        shared = sorted(name for name, role in self.prepared.setup.plan.roles.items() if role.num_shards > 1)
+        if shared and self.config.trainer.save_every != 1:
+            self.reporter.say(
+                f"warning: processes share the weights of {quoted(shared)}: the end of one of them loses the steps "
+                "since the last checkpoint; `trainer.save_every=1` loses none"
             )
         if self.resumed.path is None:
             self.boundary = self._state(0)

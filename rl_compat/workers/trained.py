@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from rl_compat.batch import Batch
 from rl_compat.distributed.group import WorkerGroup, dispatch, distinct
+from rl_compat.errors import WorkerError
 from rl_compat.models.files.export import check_output
 from rl_compat.models.parts import local
 from rl_compat.training.base import TrainEngine
@@ -70,6 +71,7 @@ class TrainedWorker:
     @dispatch()
     def save_state(self, *, folder: Path) -> None:
         """Write the state to a folder; all ranks hold the same, and rank 0 writes it."""
+        self._check_shards()
         self.engine.save_state(folder)
         if self.engine.ranks.rank == 0:
             (folder / WORKER_FILE).write_text(json.dumps({"version": self.version}))
@@ -105,8 +107,15 @@ class TrainedWorker:
     @dispatch()
     def put_back_state(self) -> None:
         """Restore the state of the last `mark_state` or `keep_state`. Raises RLCompatError if that is impossible."""
+        self._check_shards()
         self.engine.put_back_state()
         self.version = self._marked_version
+
+    def _check_shards(self) -> None:
+        """Raise WorkerError if a process that held a part of the weights has ended."""
+        role, left = self.engine.role, self.engine.ranks.size
+        if role.num_shards > left:
+            raise WorkerError(f"`{role.role}` is shared by {role.num_shards} processes, of which {left} is left")
 
     @dispatch(merge=distinct)
     def take_notes(self) -> list[str]:
