@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,12 +13,19 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import nn
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForSequenceClassification
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    GenerationConfig,
+)
 from transformers.pytorch_utils import Conv1D
 from transformers.utils import logging
 
 from rl_compat.errors import ModelError, did_you_mean, quoted
 from rl_compat.models.attention import attn_implementation_for
+from rl_compat.models.deferred import deferred, stored_weights
 from rl_compat.models.files.storage import ExactHead, keep_in_int8, keep_in_storage_dtype
 from rl_compat.models.lora import LoraSettings, add_adapters
 from rl_compat.planning.types import TRAINED_ROLES, RolePlan
@@ -139,7 +147,8 @@ def _load(settings: LoadSettings, auto: Any) -> nn.Module:
         keep_in_int8(model, device=role.device)
     if storage != "fp32":
         keep_in_storage_dtype(model)
-        _restore_exact_parameters(model, settings.folder)
+        if not stored_weights(model):  # those that wait are read into their dtype
+            _restore_exact_parameters(model, settings.folder)
     model.requires_grad_(trains_all)
     if lora is not None:
         add_adapters(model, lora)
@@ -165,17 +174,16 @@ def _from_folder(settings: LoadSettings, auto: Any, *, storage: str) -> nn.Modul
             for name, value in list(vars(part).items()):
                 if ("dropout" in name or name.endswith("pdrop")) and isinstance(value, float):
                     setattr(part, name, 0.0)
+        options |= {"dtype": TORCH_DTYPES[storage], "attn_implementation": _supported_attention(config, role)}
+        if role.num_shards > 1 and role.quantization == "none" and not hasattr(config, "quantization_config"):
+            waiting = _deferred(auto, config, folder, options)
+            if waiting is not None:
+                return waiting
         if role.quantization == "nf4":
             options |= {"quantization_config": _nf4(role), "device_map": {"": role.device}}
         with _without_progress_bars():
             model, info = auto.from_pretrained(
-                folder,
-                config=config,
-                dtype=TORCH_DTYPES[storage],
-                attn_implementation=_supported_attention(config, role),
-                use_safetensors=True,
-                output_loading_info=True,
-                **options,
+                folder, config=config, use_safetensors=True, output_loading_info=True, **options
             )
     except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
         raise ModelError(f"the model in `{folder}` could not be loaded: {error}") from error
@@ -183,6 +191,15 @@ def _from_folder(settings: LoadSettings, auto: Any, *, storage: str) -> nn.Modul
     _check_complete(sorted(info["missing_keys"]) + mismatched, folder)
     loaded: nn.Module = model
     return loaded
+
+
+def _deferred(auto: Any, config: Any, folder: Path, options: Mapping[str, Any]) -> nn.Module | None:
+    """The model with weights that wait in the files; None if they have to be loaded whole."""
+    given = {name: value for name, value in options.items() if name != "local_files_only"}
+    model: Any = deferred(lambda: auto.from_config(copy.deepcopy(config), **given), folder)
+    if model is not None and model.can_generate() and (folder / "generation_config.json").is_file():
+        model.generation_config = GenerationConfig.from_pretrained(folder)
+    return model  # type: ignore[no-any-return]
 
 
 @contextmanager

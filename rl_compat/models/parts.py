@@ -26,9 +26,11 @@ def own_part(tensor: Tensor, like: Tensor) -> Tensor:
     return tensor[own_rows(like)].clone() if isinstance(like, DTensor) else tensor
 
 
-def own_rows(tensor: DTensor) -> slice:
-    """The rows of a shared tensor that this rank holds."""
+def own_rows(tensor: Tensor) -> slice:
+    """The rows of a tensor that this rank holds."""
     start, stop = 0, tensor.shape[0]
+    if not isinstance(tensor, DTensor):
+        return slice(start, stop)
     for dim, placement in enumerate(tensor.placements):
         if isinstance(placement, Shard):
             assert placement.dim == 0

@@ -11,6 +11,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from rl_compat.distributed.ranks import ProcessGroupRanks, Ranks
+from rl_compat.models.deferred import fill, give_memory, stored_weights
 from rl_compat.models.load import TORCH_DTYPES
 from rl_compat.planning.types import RolePlan
 
@@ -24,10 +25,14 @@ def shard_model(root: nn.Module, *, role: RolePlan, ranks: Ranks) -> None:
     if role.num_shards == 1:
         return
     assert isinstance(ranks, ProcessGroupRanks), f"{role.num_shards} shards in one process"
+    waiting = stored_weights(root)
     mesh = _mesh(ranks.group or dist.group.WORLD, role.num_shards, torch.device(role.device).type)
     for layer in _layers(root):
+        give_memory(layer, role.device)
         fully_shard(layer, mesh=mesh, mp_policy=_precision(layer, role))
+    give_memory(root, role.device)
     fully_shard(root, mesh=mesh, mp_policy=MixedPrecisionPolicy(reduce_dtype=torch.float32, cast_forward_inputs=False))
+    fill(root, waiting)
 
 
 def _layers(root: nn.Module) -> list[nn.Module]:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from fakes.engines import causal_lm, load_settings, random_batch, role_plan, token_mean_loss
 from fakes.part_settings import lora_of, loss_settings
+from fakes.reward_models import save_reward_model
 from rl_compat.algorithms.advantages.group import grpo
 from rl_compat.batch import Batch
 from rl_compat.config.types import AlgorithmConfig
@@ -26,10 +27,11 @@ from rl_compat.distributed.ranks import ProcessGroupRanks, Ranks, Solo
 from rl_compat.errors import NotFiniteError, RLCompatError
 from rl_compat.models.lora import LoraSettings, adapter_disabled, merge_for_export
 from rl_compat.models.parts import whole
+from rl_compat.models.scalar import load_reward_model
 from rl_compat.objectives.offline import objective_of
 from rl_compat.planning.types import RolePlan
 from rl_compat.training.base import TrainEngine
-from rl_compat.training.engine import PolicyEngine
+from rl_compat.training.engine import PolicyEngine, RewardEngine
 from rl_compat.training.memory import OffloadedOptimizer
 from rl_compat.training.optimizers import OptimizerSettings, build_optimizer
 from rl_compat.training.step import MAX_SKIPS_IN_A_ROW
@@ -223,6 +225,26 @@ def _after_putting_back(policy: PolicyEngine) -> dict[str, Tensor]:
     return once
 
 
+def frozen(folder: Path, ranks: Ranks) -> Found:
+    """A reference in fp16, and reward models of which the first rank has all sequences but one."""
+    role = _plan(ranks, "reference", storage_dtype="fp16", micro_batch_size=3)
+    reference = PolicyEngine(causal_lm(folder, role=role), role=role, optimizer=None, ranks=ranks)
+    found = {"reference": over_ranks(lambda rows: reference.logprobs(rows, temperature=1.0).logprobs, ragged(), ranks)}
+    sequences = [[6 + (3 * row + place) % 50 for place in range(4 + 2 * row)] for row in range(6)]
+    own = {0: slice(1, None), 1: slice(0, 1)}.get(ranks.rank, slice(0, 0)) if ranks.size > 1 else slice(None)
+    for family in ("llama", "bert"):
+        role = _plan(ranks, "reward", micro_batch_size=2)
+        place = Path(ranks.gather(tempfile.mkdtemp())[0])
+        save_reward_model(place, family=family)  # on rank 0: transformers writes nothing on others
+        ranks.barrier()
+        scoring = RewardEngine(
+            load_reward_model(load_settings(place, role=role)), role=role, pad_token_id=0, ranks=ranks
+        )
+        parts = ranks.gather(scoring.rewards(sequences[own]))
+        found[family] = torch.tensor([*parts[1], *parts[0]] if ranks.size > 1 else parts[0])
+    return Found([], found, found)
+
+
 def resumed(
     folder: Path, ranks: Ranks, *, saves_alone: bool = False, resumes_alone: bool = False, **kind: Any
 ) -> Found:
@@ -347,6 +369,8 @@ CASES: Mapping[str, Callable[[Path, Ranks], Found]] = {
     "fp16 overflow on one rank": overflow,
     "states on the host": host_states,
     "adapters": adapters,
+    "frozen models": frozen,
+    "adapters on a bf16 base": lambda folder, ranks: adapters(folder, ranks, storage_dtype="bf16"),
     "adapters on an int8 base": lambda folder, ranks: adapters(folder, ranks, quantization="int8"),
     "resumed": resumed,
     "resumed by one process": lambda folder, ranks: resumed(folder, ranks, resumes_alone=True),
