@@ -82,7 +82,7 @@ def train(
     of a built-in one, by default `gsm8k` unless other data or an algorithm for offline data is given, and `values`
     are sections of the settings: `trainer={"num_steps": 100}`. The four sections that have a parameter of their own
     are given by it as a dict, such as `algorithm={"name": "grpo", "group_size": 4}` or `data={"train_files":
-    [dataset], "max_prompt_length": 64}`. `pool` is the device, by default the first GPU, or the CPU without one.
+    [dataset], "max_prompt_length": 64}`. `pool` has the devices, by default the first GPU, or the CPU without one.
 
     Warnings and progress go to the logger `rl_compat`. Raises ConfigError, DataError, ModelError, RewardError,
     HardwareError, DoesNotFitError or CheckpointError; an error after the first step leaves the newest finished step in
@@ -94,6 +94,8 @@ def train(
     given |= _section("data.train_files", data) | _section("data.val_files", validation_data)
     if data is not None:
         given.setdefault("data.val_files", ())
+    pool = ResourcePool.given(pool)
+    given = _with_devices(given, pool)
     functions: dict[str, RewardFunction] = {}
     datasets: dict[str, Any] = {}
     if "reward.functions" in given:
@@ -107,8 +109,7 @@ def train(
         logger.info(note)
     for sentence in warnings_of(loaded.report):
         logger.warning(sentence)
-    machine = ResourcePool.given(pool).hardware
-    training = Training(loaded.config, machine, objects=PythonObjects(functions=functions, datasets=datasets))
+    training = Training(loaded.config, pool.hardware, objects=PythonObjects(functions=functions, datasets=datasets))
     history = _History()
     with closing(training):
         for note in training.notes:
@@ -151,6 +152,23 @@ class _LogReporter:
 
     def phase(self, name: str, *, done: int = 0, total: int = 0) -> None:
         logger.debug("%s %d of %d", name, done, total)
+
+
+def _with_devices(given: dict[str, Any], pool: ResourcePool) -> dict[str, Any]:
+    """The values with the settings that a pool stands for. Raises ConfigError if they contradict it."""
+    found = dict(given)
+    for key, value, default in (
+        ("plan.num_devices", pool.devices_per_node, 1),
+        ("plan.num_nodes", pool.num_nodes, 1),
+        ("plan.address", pool.address, None),
+    ):
+        if found.get(key, value) != value:
+            raise ConfigError(f"`{key}` is {found[key]!r} and `pool` has {value!r}", hint=f"remove `{key}`")
+        if value != default:
+            found[key] = value
+    if pool.gpus == () and pool.emulate is None:
+        found.setdefault("plan.device", "cpu")
+    return found
 
 
 def _settings_file(settings: str | Path) -> Path:

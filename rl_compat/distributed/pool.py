@@ -14,6 +14,7 @@ from rl_compat.distributed.host import HostsRequest
 from rl_compat.distributed.local import LocalWorker, Peak, WorkerThread, cuda_peak, device_thread
 from rl_compat.distributed.ranks import WorkerPlacement
 from rl_compat.errors import ConfigError, HardwareError, check_type
+from rl_compat.hardware.gpu.catalogue import choose_gpu, emulated_hardware
 from rl_compat.hardware.types import Hardware
 from rl_compat.planning.types import PoolPlan
 
@@ -47,7 +48,8 @@ class ResourcePool:
         A pool with one device works in this process, every other pool has a process for each device: on a CPU
         `num_processes` of them, which may be 1. `num_nodes` takes the same number of devices on each node of the Ray
         cluster at `address`. `emulate` is the name of a card whose limits the pool keeps. Raises ConfigError for
-        anything else, and HardwareError later for a device that is not there.
+        anything else, HardwareError for a card that is not known, and HardwareError later for a device that is not
+        there.
         """
         if gpus is not None:
             check_type("gpus", gpus, list, tuple, range)
@@ -67,9 +69,14 @@ class ResourcePool:
                 f"`num_nodes` is {num_nodes} without the `address` of a Ray cluster",
                 hint="start one with `ray start --head`, and use its address, or `auto`",
             )
-        self._gpus = None if gpus is None else tuple(gpus)
+        if emulate is not None:
+            check_type("emulate", emulate, str)
+            choose_gpu(emulate)
+        self.gpus = None if gpus is None else tuple(gpus)
+        "CUDA indices; empty is the CPU, None the first GPU if there is one"
         self._num_processes = num_processes
-        self._address = address
+        self.address = address
+        "of a Ray cluster"
         self.num_nodes = num_nodes
         self.emulate = emulate
         "card whose limits the pool keeps"
@@ -94,14 +101,14 @@ class ResourcePool:
     @property
     def name(self) -> str:
         """Pools of the same devices have the same name; processes of a CPU are those of their pool."""
-        if self.is_local or self._gpus:
+        if self.is_local or self.gpus:
             return "_".join(f"gpu{device.index}" for device in self.hardware.devices) or "cpu"
         return f"{'_'.join((self.emulate or 'cpu').lower().split())}_{self._number}"
 
     @property
     def devices_per_node(self) -> int:
         """Devices, or CPU processes, on each node."""
-        return len(self._gpus or ()) or self._num_processes or 1
+        return len(self.gpus or ()) or self._num_processes or 1
 
     @property
     def is_local(self) -> bool:
@@ -122,10 +129,8 @@ class ResourcePool:
         else:
             found = self._given_hardware
         if self.emulate is not None:
-            from rl_compat.hardware.gpu.catalogue import emulated_hardware
-
             return emulated_hardware(self.emulate, found)
-        wanted = [device.index for device in found.devices[:1]] if self._gpus is None else list(self._gpus)
+        wanted = [device.index for device in found.devices[:1]] if self.gpus is None else list(self.gpus)
         for index in wanted:
             if index not in [device.index for device in found.devices]:
                 raise HardwareError(
@@ -158,7 +163,7 @@ class ResourcePool:
 
     @property
     def _device(self) -> str:
-        gpus = [device.index for device in self.hardware.devices] if self._gpus is None else self._gpus
+        gpus = [device.index for device in self.hardware.devices] if self.gpus is None else self.gpus
         return f"cuda:{gpus[0]}" if gpus else "cpu"
 
     def _started(self) -> Hosts:
@@ -166,12 +171,12 @@ class ResourcePool:
         from rl_compat.distributed.ray import Hosts
 
         request = HostsRequest(
-            gpus=() if self._address else self._gpus or (),
+            gpus=() if self.address else self.gpus or (),
             per_node=self.devices_per_node,
             num_nodes=self.num_nodes,
-            address=self._address,
-            on_gpu=bool(self._gpus),
-            name="" if self._gpus else self.name,
+            address=self.address,
+            on_gpu=bool(self.gpus),
+            name="" if self.gpus else self.name,
         )
         if self._hosts is None:
             self._hosts = _HOSTS.get(request) or Hosts(request, self._plan)

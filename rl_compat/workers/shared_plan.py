@@ -232,12 +232,13 @@ class SharedPlan:
             given = " and ".join(f"`{optimizer}` of the {role}" for role, optimizer in optimizers.items())
             raise ConfigError(f"`optimizer` is {given}", hint="roles that share a pool use the same optimizer")
         first = configs[roles[0]]
+        devices = None if pool.emulate else tuple(device.index for device in pool.hardware.devices)
+        plan = replace(first.plan, num_devices=pool.devices_per_node, num_nodes=pool.num_nodes)
         requests = Requests(
-            plan=replace(first.plan, num_devices=pool.devices_per_node, num_nodes=pool.num_nodes),
+            plan=replace(plan, device="cpu") if devices == () else plan,
             rollout=first.rollout,
             optimizer=next(iter(optimizers.values()), first.optimizer.name),
         )
-        devices = None if pool.emulate else tuple(device.index for device in pool.hardware.devices)
         return PoolRequest(devices=devices, requests=requests, emulate=pool.emulate)
 
 
