@@ -37,5 +37,3 @@ with Session() as session:
         loss, clipped = both[0].result()["critic/vf_loss"], both[1].result()["actor/pg_clipfrac"]
         score_mean = float(experience.batch.rewards.mean())
         print(f"step {step:2d}  reward {score_mean:.2f}  value loss {loss:.3f}  clipped {clipped:.3f}")
-train.close()
-score.close()

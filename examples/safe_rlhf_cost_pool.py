@@ -1,11 +1,9 @@
-"""Safe RLHF: a cost model learns that long answers are harmful, and scores on a pool of its own during PPO.
+"""Safe RLHF: a cost model learns that long answers are harmful, and scores in two processes of its own during PPO.
 
 python examples/safe_rlhf_cost_pool.py
 """
 
 import random
-
-import torch
 
 import rl_compat
 
@@ -39,7 +37,7 @@ rl_compat.train(
     data={"train_files": "arithmetic", **lengths},
     validation_data=[],
     optimizer={"actor_lr": 5e-4, "critic_lr": 5e-4},
-    pools={"safety": {"roles": ["cost"], "device": "auto" if torch.cuda.device_count() > 1 else "cpu"}},
+    pools={"safety": {"roles": ["cost"], "device": "cpu", "num_devices": 2}},
     trainer={"num_steps": 8, "batch_size": 64, "output_dir": "runs/safe", "loggers": ["jsonl"]},
     callbacks=[show],
 )

@@ -39,14 +39,29 @@ CHECKS: dict[str, Callable[[str], bool]] = {
     "custom_reward": lambda text: rise(column(text, "reward")) > 0,
     "dpo": lambda text: rise(column(text, "loss")) < 0,
     "grpo": lambda text: rise(column(text, "reward")) > 0,
+    "grpo_pool": lambda text: rise(column(text, "reward")) > 0,
+    "mixed_pools": lambda text: (
+        rise(column(text, "reward")) > 0 and text.count("computes in bf16") == 2 and text.count("computes in fp32") == 1
+    ),
     "ppo": lambda text: rise(column(text, "reward")) > 0.2,
+    "ppo_two_pools": lambda text: rise(column(text, "reward")) > 0,
+    "replace_reward": lambda text: (
+        len(column(text, "reward", of="short")) == len(column(text, "reward", of="correct")) == 6
+        and column(text, "reward", of="correct")[0] != column(text, "reward", of="short")[-1]
+    ),
     "reward_model_then_ppo": lambda text: (
         rise(column(text, "loss", of="judge")) < 0 and rise(column(text, "reward", of="ppo")) > 0
+    ),
+    "safe_rlhf_cost_pool": lambda text: (
+        rise(column(text, "loss", of="cost model")) < 0 and len(set(column(text, "multiplier", of="ppo"))) == 8
     ),
     "sft_then_ppo": lambda text: (
         rise(column(text, "loss", of="sft")) < -0.1 and mean(column(text, "reward", of="ppo")) > 0.3
     ),
 }
+SLOW = ("grpo_pool", "mixed_pools", "replace_reward", "safe_rlhf_cost_pool")
+"examples that start several processes or train three models"
+RAY = ("grpo_pool", "mixed_pools", "ppo_two_pools", "safe_rlhf_cost_pool")
 
 
 def test_every_example_has_a_check_and_fits_on_a_page() -> None:
@@ -56,11 +71,15 @@ def test_every_example_has_a_check_and_fits_on_a_page() -> None:
     assert [name for name, path in files.items() if len(path.read_text().splitlines()) >= 60] == []
 
 
-@pytest.mark.parametrize("name", CHECKS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in CHECKS]
+)
 def test_an_example_learns(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """In this process, which has imported torch and transformers already."""
+    if name in RAY:
+        pytest.importorskip("ray")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     threads = torch.get_num_threads()

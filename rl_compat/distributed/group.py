@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
@@ -83,6 +85,10 @@ class WorkerHandle(Protocol):
         ...
 
 
+_SUBMITTING = threading.RLock()
+"calls from several threads reach all workers of a pool in one order"
+
+
 class WorkerGroup(Generic[Worker]):
     """The workers of one role. Each called method declares with `dispatch` what is split and merged."""
 
@@ -103,10 +109,11 @@ class WorkerGroup(Generic[Worker]):
         declaration = dispatch_of(method)
         handles = [handle for handle in self._handles if handle.is_alive] or self._handles
         arguments, shares = split_arguments(arguments_of(method, args, kwargs), declaration, len(handles))
-        calls = [
-            handle.call(method.__qualname__, own, urgent=declaration.urgent)
-            for handle, own in zip(handles, arguments, strict=True)
-        ]
+        with nullcontext() if declaration.urgent else _SUBMITTING:
+            calls = [
+                handle.call(method.__qualname__, own, urgent=declaration.urgent)
+                for handle, own in zip(handles, arguments, strict=True)
+            ]
         return calls[0] if len(calls) == 1 else _merged(calls, lambda results: declaration.merge(results, shares))
 
 

@@ -85,6 +85,7 @@ class ResourcePool:
         self._given_hardware = hardware
         self._plan: PoolPlan | None = None
         self._hosts: Hosts | None = None
+        self._num_users = 0
 
     @classmethod
     def auto(cls) -> Self:
@@ -102,7 +103,8 @@ class ResourcePool:
     def name(self) -> str:
         """Pools of the same devices have the same name; processes of a CPU are those of their pool."""
         if self.is_local or self.gpus:
-            return "_".join(f"gpu{device.index}" for device in self.hardware.devices) or "cpu"
+            devices = "_".join(f"gpu{device.index}" for device in self.hardware.devices) or "cpu"
+            return devices if self.address is None else f"{devices}_of_{self.num_nodes}"
         return f"{'_'.join((self.emulate or 'cpu').lower().split())}_{self._number}"
 
     @property
@@ -155,11 +157,22 @@ class ResourcePool:
             return None if self._device == "cpu" else cuda_peak(self._device)
         return self._hosts.take_peak() if self._hosts is not None and self.hardware.devices else None
 
+    def acquire(self) -> None:
+        """Keep the processes of the pool until `release`."""
+        self._num_users += 1
+
+    def release(self) -> None:
+        """End the processes of the pool if nobody else has acquired it."""
+        self._num_users -= 1
+        if self._num_users == 0:
+            self.close()
+
     def close(self) -> None:
-        """End the processes of the pool."""
-        if self._hosts is not None:
-            self._hosts.close()
-            self._hosts = None
+        """End the processes of the pool, unless another pool of the same devices uses them."""
+        hosts, self._hosts = self._hosts, None
+        if hosts is not None:
+            hosts.pools.discard(self)
+            hosts.close_unused()
 
     @property
     def _device(self) -> str:
@@ -179,9 +192,11 @@ class ResourcePool:
             name="" if self.gpus else self.name,
         )
         if self._hosts is None:
-            self._hosts = _HOSTS.get(request) or Hosts(request, self._plan)
+            found = _HOSTS.get(request)
+            self._hosts = Hosts(request, self._plan) if found is None or found.is_closed else found
+            self._hosts.pools.add(self)
             _HOSTS[request] = self._hosts
-            weakref.finalize(self, Hosts.close, self._hosts)
+            weakref.finalize(self, Hosts.close_unused, self._hosts)
         return self._hosts
 
 

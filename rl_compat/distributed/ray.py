@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 import warnings
+import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -96,6 +97,8 @@ class Hosts:
         self._rounds: dict[int, _Round] = {}
         self._failure: WorkerError | None = None
         self._closed = threading.Event()
+        self.pools: weakref.WeakSet[Any] = weakref.WeakSet()
+        "that use the processes"
         self._told: set[str] = set()
         self._doomed: list[RemoteHost] = []
         self._is_alone = False
@@ -183,6 +186,15 @@ class Hosts:
             with suppress(self._ray.exceptions.RayError):
                 peak = peak.largest(self._ray.get(reference))
         return peak
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closed.is_set()
+
+    def close_unused(self) -> None:
+        """End all processes if no pool uses them."""
+        if not self.pools:
+            self.close()
 
     def close(self) -> None:
         """End all processes."""

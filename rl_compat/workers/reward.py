@@ -12,15 +12,14 @@ from typing import Any, Unpack
 from rl_compat.batch import Sequences
 from rl_compat.config.options import checked_value
 from rl_compat.config.types import RewardConfig
-from rl_compat.distributed.group import Shares, WorkerGroup, dispatch
+from rl_compat.distributed.group import WorkerGroup, dispatch
 from rl_compat.distributed.pool import ResourcePool, start_without_device
 from rl_compat.errors import ConfigError, check_type, nearest
 from rl_compat.models.load import LoadSettings
 from rl_compat.rewards.assemble import RewardFunction, named_functions, names_function
 from rl_compat.rewards.score import Scorer, ScoreRequest, Scores, build_scorer
-from rl_compat.rewards.types import join_scores, pick_scores
 from rl_compat.workers.options import FunctionOptions, ModelOptions, RewardOptions, option_keys, role_values
-from rl_compat.workers.reward_model import RewardModelScorer, reward_model_settings
+from rl_compat.workers.reward_model import PlacedRewardModel, RewardModelWorker, reward_model_settings
 from rl_compat.workers.role import Role
 from rl_compat.workers.shared_plan import SharedPlan
 
@@ -28,36 +27,25 @@ FUNCTIONS_ONLY = ("weights", "function_arguments", "num_processes", "timeout_sec
 "options without effect on a reward model"
 
 
-def _in_order(results: Sequence[Scores], shares: Shares) -> Scores:
-    """The scores of several workers in the order of the requests."""
-    if len(results) == 1:
-        return results[0]
-    order = [row for rows in shares for row in rows]
-    joined = join_scores([scores for scores in results if scores.rewards])
-    return pick_scores(joined, sorted(range(len(order)), key=order.__getitem__))
-
-
 class RewardWorker:
-    """Scores responses."""
+    """Scores responses in this process, with a reward model on a pool."""
 
     def __init__(
         self,
         config: RewardConfig,
         data_sources: Sequence[str],
         max_response_length: int | None = None,
-        learned: LoadSettings | None = None,
+        learned: PlacedRewardModel | None = None,
         callables: Mapping[str, RewardFunction] = MappingProxyType({}),
     ) -> None:
         self._data_sources = data_sources
         self._max_response_length = max_response_length
-        self._learned = None if learned is None else RewardModelScorer(learned)
+        self._learned = learned
         self.scorer = self._build(config, callables)
 
-    @dispatch(split=("requests",), merge=_in_order)
+    @dispatch()
     def score(self, *, requests: Sequence[ScoreRequest]) -> Scores:
         """The rewards in the order of the requests."""
-        if not requests:
-            return Scores(rewards=(), components={}, correct=())
         scores = self.scorer.score(requests)
         notes = self._learned.take_notes() if self._learned is not None else []
         return replace(scores, notes=(*scores.notes, *notes))
@@ -272,9 +260,11 @@ class RewardModel(Role[LoadSettings | None, WorkerGroup[RewardWorker]]):
         super().close()
 
     def _start(self, settings: LoadSettings | None) -> WorkerGroup[RewardWorker]:
-        start = start_without_device if settings is None else self.pool.start
-        arguments = (self.config, self._data_sources, self._max_response_length, settings, self._callables)
-        return start(lambda place: RewardWorker(*arguments))
+        learned = None
+        if settings is not None:
+            learned = PlacedRewardModel(self.pool.start(lambda place: RewardModelWorker(settings, place.ranks)))
+        arguments = (self.config, self._data_sources, self._max_response_length, learned, self._callables)
+        return start_without_device(lambda place: RewardWorker(*arguments))
 
     def _check_functions(self) -> None:
         """Raise ConfigError or DataError for functions or weights that cannot be used, before a model is planned."""

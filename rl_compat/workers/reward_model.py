@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from rl_compat.distributed.group import WorkerGroup, dispatch, distinct
 from rl_compat.distributed.ranks import Ranks, Solo
 from rl_compat.errors import ModelError
 from rl_compat.models.chat import ChatEncoder
@@ -94,6 +95,57 @@ class RewardModelScorer(Part):
                 f"and the reward model knows the ids below {num_embeddings}",
                 hint="the tokenizer is not the one that the reward model was trained with",
             )
+
+
+class RewardModelWorker:
+    """The reward model on one device."""
+
+    def __init__(self, settings: LoadSettings, ranks: Ranks = Solo()) -> None:
+        """Raises ModelError for a tokenizer that cannot be used; the model is loaded by `load` or on first use."""
+        self.scorer = RewardModelScorer(settings, ranks)
+
+    @dispatch(split=("requests",))
+    def outcomes(self, *, requests: Sequence[ScoreRequest]) -> list[RewardOutcome]:
+        """The reward of each response."""
+        return self.scorer.outcomes(requests)
+
+    @dispatch()
+    def load(self) -> None:
+        """Load the model now instead of on first use."""
+        self.scorer.load()
+
+    @dispatch(merge=distinct)
+    def take_notes(self) -> list[str]:
+        """Notes for the user since the last call."""
+        return self.scorer.take_notes()
+
+    @dispatch(urgent=True)
+    def close(self) -> None:
+        """Free the device memory."""
+        self.scorer.close()
+
+
+class PlacedRewardModel(Part):
+    """The reward model of a pool, as a part of the reward."""
+
+    name = LEARNED
+
+    def __init__(self, group: WorkerGroup[RewardModelWorker]) -> None:
+        self._group = group
+
+    def outcomes(self, requests: Sequence[ScoreRequest]) -> list[RewardOutcome]:
+        return self._group.run(RewardModelWorker.outcomes, requests=requests).result()
+
+    def load(self) -> None:
+        """Load the model now instead of on first use."""
+        self._group.run(RewardModelWorker.load).result()
+
+    def take_notes(self) -> list[str]:
+        """Notes for the user since the last call."""
+        return self._group.run(RewardModelWorker.take_notes).result()
+
+    def close(self) -> None:
+        self._group.run(RewardModelWorker.close).result()
 
 
 def _outcome(reward: float, request: ScoreRequest) -> RewardOutcome:

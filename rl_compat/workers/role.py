@@ -64,8 +64,7 @@ class Role(ABC, Generic[Settings, Workers]):
                 hint="save it with `save_pretrained` and load it with `from_pretrained(path, pool=…)`",
             )
         pool = ResourcePool.given(pool)
-        devices = [[device.index for device in where.hardware.devices] for where in (self.pool, pool)]
-        if devices[0] != devices[1]:
+        if pool.name != self.pool.name:
             before = self.pool
             self._shared.move(self.role, pool)
             self.pool = pool
@@ -75,6 +74,7 @@ class Role(ABC, Generic[Settings, Workers]):
                 self.pool = before
                 self._shared.move(self.role, before)
                 raise
+            self._shared.moved(self.role)
         return self
 
     def close(self) -> None:
@@ -91,6 +91,7 @@ class Role(ABC, Generic[Settings, Workers]):
             workers = self._start(settings)
             self._copy_state(self._workers, workers)
             self._workers = workers
+            gc.collect()
         self._settings = settings
 
     @abstractmethod

@@ -135,14 +135,24 @@ def _resource_pool(name: str, plan: Plan, hardware: Hardware, address: str | Non
 
 @contextmanager
 def applied(plan: Plan, pools: Mapping[str, ResourcePool]) -> Iterator[None]:
-    """Inside the block, the processes of the pools work as the plan says; afterwards those of their own have ended."""
+    """Inside the block, this process and those of the pools work as the plan says; those of the pools then end."""
+    with ExitStack() as stack:
+        for pool in pools.values():
+            pool.acquire()
+            stack.callback(pool.release)
+        stack.enter_context(applied_here(plan, pools))
+        yield
+
+
+@contextmanager
+def applied_here(plan: Plan, pools: Mapping[str, ResourcePool]) -> Iterator[None]:
+    """Inside the block, this process works as the plan says, and so do processes of the pools that start."""
     with ExitStack() as stack:
         for name, pool in reversed(list(pools.items())):  # the number of threads is that of the first pool
             if pool.is_local:
                 stack.enter_context(emulate(plan.pools[name]))
             else:
                 pool.use(plan.pools[name])
-                stack.callback(pool.close)
         yield
 
 

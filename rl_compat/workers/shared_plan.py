@@ -24,7 +24,7 @@ from rl_compat.planning.shapes.shape import ModelShape
 from rl_compat.planning.speed.measurements import own_measurements
 from rl_compat.planning.types import TRAINED_ROLES, Plan, RoleName
 from rl_compat.planning.workload import Requests, Workload, shared_workload
-from rl_compat.workers.setup import WITHOUT_TOKENIZER, Planned, applied, check_adapters, check_vocabulary
+from rl_compat.workers.setup import WITHOUT_TOKENIZER, Planned, applied_here, check_adapters, check_vocabulary
 
 logger = logging.getLogger("rl_compat")
 
@@ -61,7 +61,8 @@ class SharedPlan:
         self._models: dict[RoleName, PlacedModel] = {}
         self._planned: tuple[Workload, Plan, Mapping[str, ResourcePool]] | None = None
         self._closed = False
-        self._in_use: set[RoleName] = set()
+        self._in_use: dict[RoleName, ResourcePool] = {}
+        "the pool of each role that is not closed"
         self._process = ExitStack()
         "what the plan sets in this process"
 
@@ -79,7 +80,7 @@ class SharedPlan:
             raise ConfigError(f"this session already has the {role}")
         model = _placed(role, path, pool=pool, values=values, shared=shared)
         self._models[role] = model
-        self._in_use.add(role)
+        self._occupy(role, pool)
         return model
 
     @property
@@ -101,8 +102,12 @@ class SharedPlan:
         )
 
     def move(self, role: RoleName, pool: ResourcePool) -> None:
-        """Plan again with a role on another pool. An error changes nothing."""
+        """Plan again with a role on another pool, whose former one it keeps until `moved`. An error changes nothing."""
         self._change(role, replace(self._models[role], pool=pool))
+
+    def moved(self, role: RoleName) -> None:
+        """The role works on its new pool and needs the former one no more."""
+        self._occupy(role, self._models[role].pool)
 
     def replace_model(self, role: RoleName, path: str) -> None:
         """Plan again with another model for a role. An error changes nothing."""
@@ -116,7 +121,9 @@ class SharedPlan:
 
     def release(self, role: RoleName) -> None:
         """Record that a role has closed; after the last one, the process has its own settings again."""
-        self._in_use.discard(role)
+        pool = self._in_use.pop(role, None)
+        if pool is not None:
+            pool.release()
         if not self._in_use:
             self._process.close()
 
@@ -137,6 +144,13 @@ class SharedPlan:
             and actor.pool.name == reference.pool.name
             and configs[0].rollout.temperature == configs[1].rollout.temperature
         )
+
+    def _occupy(self, role: RoleName, pool: ResourcePool) -> None:
+        pool.acquire()
+        before = self._in_use.get(role)
+        self._in_use[role] = pool
+        if before is not None:
+            before.release()
 
     def _change(self, role: RoleName, model: PlacedModel) -> None:
         self.check_open()
@@ -171,7 +185,7 @@ class SharedPlan:
                 measured=own_measurements(),
             )
             self._process.close()
-            self._process.enter_context(applied(plan, pools))
+            self._process.enter_context(applied_here(plan, pools))
             self._planned = workload, plan, pools
             for note in plan.notes:
                 logger.info(note)

@@ -129,8 +129,8 @@ def test_pools_of_different_devices_are_pools_of_the_plan(llama_folder: Path) ->
         "critic": "cuda:1",
         "reference": "cuda:1",
     }
-    with pytest.raises(HardwareError):
-        ResourcePool(gpus=[0, 1], hardware=machine)
+    with pytest.raises(HardwareError, match="5"):
+        _ = ResourcePool(gpus=[0, 5], hardware=machine).hardware
 
 
 def test_under_adapters_the_reference_is_the_base_of_the_actor(llama_folder: Path) -> None:
