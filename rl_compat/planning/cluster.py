@@ -37,17 +37,22 @@ def is_cluster(path: Path) -> bool:
     if path.suffix == ".toml":
         return True
     try:
-        return "nodes" in json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, TypeError):
+        table = json.loads(path.read_text(encoding="utf-8"))
+        return bool(table.get("nodes")) or ("nodes" in table and "host" not in table)
+    except (OSError, ValueError, AttributeError):
         return False
 
 
 def load_cluster(path: Path, base: Hardware) -> Cluster:
-    """The cluster that a TOML or JSON file lists. Packages, and what a node does not say of its host, are of `base`.
+    """The cluster that a TOML or JSON file lists, or that `rlc doctor --cluster` recorded.
 
-    Raises ConfigError for a file of another form and HardwareError for an unknown card.
+    Packages, and what a listed node does not say of its host, are those of `base`. Raises ConfigError for a file of
+    another form and HardwareError for an unknown card.
     """
     table = _read(path)
+    if "host" in table:
+        recorded = load_recording(path).nodes
+        return Cluster(nodes=tuple(node.hardware for node in recorded if node.hardware is not None))
     _check_keys(path, table, ("nodes", "network_gbits"))
     rows = table.get("nodes")
     if not isinstance(rows, list) or not rows or not all(isinstance(row, Mapping) for row in rows):

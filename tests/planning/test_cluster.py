@@ -7,11 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fakes.machines import PPO, RECORDINGS, machine, with_plan
+from fakes.machines import PPO, RECORDINGS, machine, recorded, with_plan
+from fakes.nodes import node
 
 from rl_compat.config.types import PoolConfig
 from rl_compat.errors import RLCompatError
-from rl_compat.planning.cluster import Cluster, load_cluster
+from rl_compat.hardware.recording import save_recording
+from rl_compat.planning.cluster import Cluster, is_cluster, load_cluster
 from rl_compat.planning.run import run_plan
 from rl_compat.planning.shapes.known import SMOLLM2_135M
 from rl_compat.planning.types import Plan
@@ -50,18 +52,18 @@ def plan_for(config: object, cluster: Cluster) -> Plan:
 def test_nodes_of_cards_have_their_memory_and_links(tmp_path: Path) -> None:
     cluster = loaded(tmp_path, H100)
 
-    assert [len(node.devices) for node in cluster.nodes] == [8, 8]
+    assert [len(found.devices) for found in cluster.nodes] == [8, 8]
     assert {link.kind for link in cluster.nodes[0].links} == {"nvlink"}
     assert (cluster.nodes[0].host.ram_total_bytes, cluster.nodes[0].host.num_cores) == (1024 * GIB, 96)
     assert cluster.network.bytes_per_second == pytest.approx(37.5e9)
 
 
 def test_cards_of_a_node_are_numbered_as_cuda_does(tmp_path: Path) -> None:
-    (node,) = loaded(tmp_path, MIXED).nodes
+    (only,) = loaded(tmp_path, MIXED).nodes
 
-    assert [device.name for device in node.devices] == ["A100-PCIE-40GB", *["Tesla P40"] * 4]
-    assert [device.index for device in node.devices] == [0, 1, 2, 3, 4]
-    assert {link.kind for link in node.links} == {"pcie_host_bridge"} and len(node.links) == 10
+    assert [device.name for device in only.devices] == ["A100-PCIE-40GB", *["Tesla P40"] * 4]
+    assert [device.index for device in only.devices] == [0, 1, 2, 3, 4]
+    assert {link.kind for link in only.links} == {"pcie_host_bridge"} and len(only.links) == 10
 
 
 def test_eight_h100_on_each_of_two_nodes_are_one_pool(tmp_path: Path) -> None:
@@ -108,6 +110,15 @@ def test_a_file_can_be_json_with_recordings(tmp_path: Path) -> None:
     assert [device.name for device in cluster.nodes[0].devices] == ["Tesla P40", "Tesla P40"]
     assert cluster.nodes[0].host.ram_available_bytes == 32 * GIB
     assert cluster.network.bytes_per_second is None
+
+
+def test_a_recording_is_a_cluster_if_it_has_nodes(tmp_path: Path) -> None:
+    two, alone, together = recorded("p40_two"), tmp_path / "alone.json", tmp_path / "together.json"
+    save_recording(two, alone)
+    save_recording(replace(two, nodes=(node(2, two), node(3, two))), together)
+
+    assert (is_cluster(alone), is_cluster(together)) == (False, True)
+    assert [len(found.devices) for found in load_cluster(together, machine()).nodes] == [2, 2]
 
 
 @pytest.mark.parametrize(

@@ -111,13 +111,30 @@ def micro_batch_size(key: str, value: Any, given: Given) -> Outcome:
 
 def global_micro_batch_size(key: str, value: Any, given: Given) -> Outcome:
     """The deprecated micro-batch size over all devices."""
-    nodes = int(given.get("trainer.nnodes", "plan.num_nodes"))
-    devices = int(given.get("trainer.n_gpus_per_node", "plan.num_devices")) * nodes
+    devices = num_devices(given)
     if value is None:
         return no_effect("null leaves the size to the planner")
     if not isinstance(value, int) or value % devices:
         return refused(f"{value} sequences cannot be divided among {devices} devices")
     return micro_batch_size(key, value // devices, given)
+
+
+def fsdp_size(key: str, value: Any, given: Given) -> Outcome:
+    """The number of devices that share the weights of a role."""
+    devices = num_devices(given)
+    if value is None or value < 1:
+        return no_effect("the planner shards weights where whole copies do not fit; see `plan.num_shards`")
+    if devices == 1:
+        return no_effect("one device holds whole tensors")
+    if value < devices and devices % value:
+        return refused(f"{devices} devices cannot be divided into groups of {value}")
+    return translated({"plan.num_shards": min(value, devices)}, "one number for all roles of a pool")
+
+
+def num_devices(given: Given) -> int:
+    """The devices of all machines."""
+    nodes = int(given.get("trainer.nnodes", "plan.num_nodes"))
+    return int(given.get("trainer.n_gpus_per_node", "plan.num_devices")) * nodes
 
 
 def token_budget(key: str, value: Any, given: Given) -> Outcome:

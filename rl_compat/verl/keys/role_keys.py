@@ -43,6 +43,7 @@ ENGINE: Mapping[str, Rule] = {
     "param_offload": meanings.offload("plan.offload_idle_models"),
     "optimizer_offload": meanings.offload("plan.offload_optimizer"),
     "offload_policy": meanings.offload("plan.offload_idle_models", "plan.offload_optimizer"),
+    "fsdp_size": meanings.fsdp_size,
     "model_dtype": other_than([name for name, dtype in DTYPES.items() if dtype == "fp32"], FP32),
     "dtype": renamed("plan.compute_dtype", DTYPES, reason="verl's FSDP engine itself ignores it"),
     "mixed_precision.param_dtype": renamed("plan.compute_dtype", DTYPES, reason="the compute dtype of training"),

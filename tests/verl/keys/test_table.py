@@ -138,6 +138,11 @@ def changed(*arguments: str) -> dict[str, Any]:
         (["trainer.resume_from_path=runs/a/step_5"], {}),
         (["trainer.n_gpus_per_node=4", "trainer.nnodes=2"], {"plan.num_devices": 4, "plan.num_nodes": 2}),
         (
+            ["trainer.n_gpus_per_node=8", "actor_rollout_ref.actor.fsdp_config.fsdp_size=4"],
+            {"plan.num_devices": 8, "plan.num_shards": 4},
+        ),
+        (["actor_rollout_ref.actor.fsdp_config.fsdp_size=-1"], {}),
+        (
             [
                 "trainer.project_name=p",
                 "trainer.experiment_name=e",
