@@ -159,9 +159,10 @@ class WeightPublisher:
             if not whole_parts and place in self._frozen:
                 total += self._frozen[place]
                 continue
-            values = parts[move.weight].view(move.box).to(self._dtypes[move.weight]).cpu().contiguous()
+            values = parts[move.weight].view(move.box).to(self._dtypes[move.weight])
             summed = checksum(values, name=move.weight, shape=shapes[move.weight], box=move.box)
             total += summed
+            values = values.cpu().contiguous()
             bits = values.reshape(-1).view(torch.uint8).view(-1, values.dtype.itemsize)
             changed = None if whole_parts else (bits != self._last[place]).any(1).nonzero().flatten()
             if move.weight in self._source.trained:
