@@ -129,6 +129,13 @@ class WorkerHost:
             log=str(log.readlink()) if log.is_symlink() else "",
         )
 
+    def text_of(self, file: Path) -> str | None:
+        """The content of a file on this node; None if it is not there."""
+        try:
+            return file.read_text()
+        except OSError:
+            return None
+
     def free_port(self) -> int:
         """A port that nobody listens on."""
         with socket.socket() as listener:

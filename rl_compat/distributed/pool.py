@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from rl_compat.distributed.group import WorkerGroup
@@ -167,6 +168,10 @@ class ResourcePool:
         if self._num_users == 0:
             self.close()
 
+    def nodes_without(self, file: Path) -> list[str]:
+        """The nodes of the pool that do not have this file of this machine. Starts the processes of the pool."""
+        return [] if self.address is None else self._started().nodes_without(file)
+
     def close(self) -> None:
         """End the processes of the pool, unless another pool of the same devices uses them."""
         hosts, self._hosts = self._hosts, None
@@ -193,7 +198,7 @@ class ResourcePool:
         )
         if self._hosts is None:
             found = _HOSTS.get(request)
-            self._hosts = Hosts(request, self._plan) if found is None or found.is_closed else found
+            self._hosts = Hosts(request, self._plan) if found is None or not found.are_whole else found
             self._hosts.pools.add(self)
             _HOSTS[request] = self._hosts
             weakref.finalize(self, Hosts.close_unused, self._hosts)

@@ -112,6 +112,17 @@ class Hosts:
     def alive(self) -> list[RemoteHost]:
         return [host for host in self.hosts if host.ended is None]
 
+    @property
+    def are_whole(self) -> bool:
+        """Whether all processes run."""
+        return len(self.alive) == len(self.hosts)
+
+    def nodes_without(self, file: Path) -> list[str]:
+        """The nodes that do not have this file of this machine."""
+        asked = [host.actor.text_of.remote(file.absolute()) for host in self.hosts]
+        found = zip(self.hosts, self._ray.get(asked, timeout=START_SECONDS), strict=True)
+        return list(dict.fromkeys(host.facts.name for host, text in found if text != file.read_text()))
+
     def start(self, key: str, make_worker: Callable[[WorkerPlacement], Worker]) -> list[RemoteWorker]:
         """Make the worker of a group on every host. Raises what `make_worker` raises."""
         calls = [self.submit(host, "start", key, make_worker, what="start of a worker") for host in self.usable]
@@ -122,7 +133,7 @@ class Hosts:
     @property
     def usable(self) -> list[RemoteHost]:
         """All hosts, or after the end of one the first that is left."""
-        return self.hosts if len(self.alive) == len(self.hosts) else self.alive[:1]
+        return self.hosts if self.are_whole else self.alive[:1]
 
     def submit(
         self,
@@ -186,10 +197,6 @@ class Hosts:
             with suppress(self._ray.exceptions.RayError):
                 peak = peak.largest(self._ray.get(reference))
         return peak
-
-    @property
-    def is_closed(self) -> bool:
-        return self._closed.is_set()
 
     def close_unused(self) -> None:
         """End all processes if no pool uses them."""

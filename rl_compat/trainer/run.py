@@ -9,8 +9,10 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
+from uuid import uuid4
 
 from rl_compat.errors import (
+    ConfigError,
     DamagedCheckpointError,
     DataError,
     NotFiniteError,
@@ -289,6 +291,7 @@ class Run:
         """Load the models of the first or resumed step."""
         if self.resumed.path is not None:
             self._restore_order(self.resumed.path)
+        self._check_shared()
         seed_everything(self.config.trainer.seed)
         self.recipe.load(self.phases, step=self.resumed.step)
         self.phases.timer.take()
@@ -309,6 +312,21 @@ class Run:
             self.boundary = self._state(0)
         else:
             self._resume(self.resumed.path)
+
+    def _check_shared(self) -> None:
+        """Raise ConfigError if a node of the run has a folder of its own under the name of the run's."""
+        token = self.folder.path / ".token"
+        with self._writing("the settings of the run"):
+            token.write_text(uuid4().hex)
+        try:
+            without = [node for pool in self.prepared.setup.pools.values() for node in pool.nodes_without(token)]
+        finally:
+            token.unlink()
+        if without:
+            raise ConfigError(
+                f"the folder `{self.folder.path}` of this machine is not there on {quoted(dict.fromkeys(without))}",
+                hint="set `trainer.output_dir` to a folder that all nodes share, on a network file system",
+            )
 
     def _restore_order(self, checkpoint: Path) -> None:
         """Continue in the data where a checkpoint was. Raises DataError for changed rows, unless `data.on_change`."""

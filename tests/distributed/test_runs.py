@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 import torch
-from fakes.runs import GRPO_LORA, PPO, cpu, settings, steps
+from fakes.failing import REQUEST, FailingPolicy, request
+from fakes.runs import GRPO_LORA, PPO, cpu, flip_a_byte, settings, steps
 
 from rl_compat.config.load import load_config
+from rl_compat.distributed.group import dispatch
+from rl_compat.distributed.pool import ResourcePool
+from rl_compat.errors import ConfigError, RLCompatError, WorkerError
+from rl_compat.trainer.checkpoints import find_newest
 from rl_compat.trainer.reporter import Reporter, SilentReporter
 from rl_compat.trainer.run import RunOutcome
 from rl_compat.trainer.training import Training
+from rl_compat.workers import actor
 
 pytest.importorskip("ray")
 
@@ -33,6 +47,8 @@ def train(arguments: list[str], *, reporter: Reporter | None = None, **plan: Any
     """What `rlc train` does on processes of the CPU."""
     on = [f"plan.{key}={value}" for key, value in {"device": "cpu", **plan}.items()]
     training = Training(load_config(None, [*arguments, *on]).config, cpu())
+    if isinstance(reporter, Strikes):
+        reporter.pool = training.recipe.prepared.setup.pool_of("actor")
     try:
         return training.run(reporter or SilentReporter())
     finally:
@@ -76,3 +92,180 @@ def test_a_run_continues_on_more_processes(first: int, then: int, llama_folder: 
     train(settings(llama_folder, other, GRPO_LORA, STEADY, num_steps=2), num_devices=first)
     train(settings(llama_folder, other, GRPO_LORA, STEADY, num_steps=4), num_devices=then)
     assert_same(other, one)
+
+
+def test_a_node_that_does_not_share_the_folder_of_the_run_stops_it_before_it_loads(
+    llama_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ResourcePool, "nodes_without", lambda pool, file: ["node-b"] if file.read_text() else [])
+    with pytest.raises(ConfigError, match="`node-b`") as error:
+        train(settings(llama_folder, tmp_path / "run", num_steps=1))
+    assert "`trainer.output_dir`" in str(error.value.hint)
+    assert not list((tmp_path / "run").glob("*token*"))
+
+
+class Process:
+    """A worker that tells its process."""
+
+    @dispatch(merge=lambda results, shares: list(results))
+    def number(self) -> int:
+        return os.getpid()
+
+
+class Strikes:
+    """A reporter that sends a signal to the process of a rank when a phase begins in step 2."""
+
+    def __init__(self, number: int, *, phase: str, rank: int = 1) -> None:
+        self.number, self.at_phase, self.rank = number, phase, rank
+        self.pool: ResourcePool
+        self.processes: list[int] = []
+        self.lines: list[str] = []
+        self._step = 0
+        self._is_done = False
+
+    def say(self, text: str) -> None:
+        self.lines.append(text)
+
+    def phase(self, name: str, *, done: int = 0, total: int = 0) -> None:
+        del total
+        if name == "step":
+            self._step = done + 1
+            if not self.processes:
+                self.processes = self.pool.start(lambda place: Process()).run(Process.number).result()
+        if self._step == 2 and name.startswith(self.at_phase) and not self._is_done:
+            self._is_done = True
+            os.kill(self.processes[self.rank], self.number)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("number", "phase", "rank"),
+    [
+        *[(signal.SIGKILL, phase, 1) for phase in ("gen", "old_log_prob", "ref", "values", "update_critic", "saving")],
+        (signal.SIGKILL, "update_actor", 0),
+        (signal.SIGKILL, "testing", 1),
+        (signal.SIGSTOP, "gen", 1),
+        (signal.SIGSTOP, "update_actor", 1),
+    ],
+)
+def test_a_rank_that_ends_or_stands_still_costs_at_most_the_step_that_it_was_in(
+    number: int, phase: str, rank: int, llama_folder: Path, tmp_path: Path
+) -> None:
+    one, run = tmp_path / "one", tmp_path / "run"
+    often = {"validate_every": 1, "num_steps": 3, "save_every": 0 if phase != "saving" else 2}
+    train(settings(llama_folder, one, PPO, **often))
+    strikes = Strikes(number, phase=phase, rank=rank)
+    with pytest.raises(WorkerError, match=rf"^rank {rank} ") as error:
+        train(settings(llama_folder, run, PPO, **often), reporter=strikes, num_devices=2)
+    assert f"process {strikes.processes[rank]}" in error.value.message
+    assert all(gone(process) for process in strikes.processes)
+    assert find_newest(run / "checkpoints").step == {"saving": 2, "testing": 2}.get(phase, 1)
+    train(settings(llama_folder, run, PPO, **often))
+    assert_same(run, one)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("where", "kind", "first"),
+    [("update", "raise", 2), ("second mini-batch", "raise", 4), ("save_state", "raise", 1), ("forward", "memory", 40)],
+)
+def test_an_error_of_one_rank_alone_is_the_error_of_the_run(
+    where: str, kind: str, first: int, llama_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DIST-06, DIST-07"""
+    monkeypatch.setattr(actor, "PolicyWorker", FailingPolicy)
+    model, one, run = tmp_path / "model", tmp_path / "one", tmp_path / "run"
+    shutil.copytree(llama_folder, model)
+    train(settings(model, one, PPO, num_steps=3))
+    request(model, where=where, kind=kind, call=first, calls=10**9)
+    error: type[Exception] = RLCompatError if kind == "memory" else ValueError
+    with pytest.raises(error, match="rank 1" if kind == "memory" else "17") as raised:
+        train(settings(model, run, PPO, num_steps=3, save_every=3), num_devices=2)
+    if kind != "memory":
+        assert any("rank 1" in note for note in raised.value.__notes__)
+    (model / REQUEST).unlink()
+    train(settings(model, run, PPO, num_steps=3))
+    assert_same(run, one)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("number", "whole_group", "code"),
+    [(signal.SIGINT, True, 130), (signal.SIGTERM, False, 143), (signal.SIGHUP, True, 129)],
+)
+def test_a_signal_saves_the_newest_step_and_leaves_no_process(
+    number: int, whole_group: bool, code: int, llama_folder: Path, tmp_path: Path
+) -> None:
+    """A terminal sends its signals to all processes."""
+    run, mark = tmp_path / "run", f"RLC_TEST={uuid4().hex}"
+    process = begun(settings(llama_folder, run, num_steps=500, save_every=0, loggers="console,jsonl"), mark)
+    (os.killpg if whole_group else os.kill)(process.pid, number)
+    assert process.wait(120) == code
+    (checkpoint,) = (run / "checkpoints").iterdir()
+    assert checkpoint.name == f"step_{max(steps(run))}"
+    assert nobody_has(mark)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_run_that_is_stopped_at_once_leaves_no_process(number: int, llama_folder: Path, tmp_path: Path) -> None:
+    """A second SIGINT, and SIGKILL, while a rank stands still."""
+    run, mark = tmp_path / "run", f"RLC_TEST={uuid4().hex}"
+    process = begun(settings(llama_folder, run, num_steps=500, save_every=0, loggers="console,jsonl"), mark)
+    ranks = [pid for pid in having(mark) if "RayHost" in Path(f"/proc/{pid}/cmdline").read_text()]
+    assert len(ranks) == 2
+    os.kill(ranks[0], signal.SIGSTOP)
+    process.send_signal(number)
+    time.sleep(1.0)
+    process.send_signal(number)
+    assert process.wait(15) == (130 if number == signal.SIGINT else -number)
+    assert nobody_has(mark)
+
+
+def begun(arguments: list[str], mark: str) -> subprocess.Popen[bytes]:
+    """`rlc train` on two processes in a process group of its own, in its third step."""
+    command = [sys.executable, "-m", "rl_compat", "train", *arguments, "plan.device=cpu", "plan.num_devices=2"]
+    name, value = mark.split("=")
+    environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", name: value}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, start_new_session=True)
+    assert process.stdout is not None
+    while b"step:2" not in (line := process.stdout.readline()):
+        assert line or process.poll() is None
+    return process
+
+
+def having(mark: str) -> list[int]:
+    """Processes with a variable in their environment."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if mark.encode() in (folder / "environ").read_bytes():
+                found.append(int(folder.name))
+    return found
+
+
+def nobody_has(mark: str) -> bool:
+    for _ in range(100):
+        if not having(mark):
+            return True
+        time.sleep(0.1)
+    return False
+
+
+def gone(process: int) -> bool:
+    for _ in range(100):
+        if not Path(f"/proc/{process}").exists():
+            return True
+        time.sleep(0.1)
+    return False
+
+
+@pytest.mark.slow
+def test_a_damaged_checkpoint_sends_all_processes_back_to_the_one_before(llama_folder: Path, tmp_path: Path) -> None:
+    """CKPTD-04"""
+    one, run = tmp_path / "one", tmp_path / "run"
+    train(settings(llama_folder, one, PPO, STEADY, num_steps=3))
+    train(settings(llama_folder, run, PPO, STEADY, num_steps=2), num_devices=2)
+    flip_a_byte(run / "checkpoints" / "step_2" / "critic" / "weights.safetensors")
+    train(settings(llama_folder, run, PPO, STEADY, num_steps=3), num_devices=2)
+    assert_same(run, one)
