@@ -293,10 +293,10 @@ class Hosts:
     def _fail(self, host: RemoteHost, fact: str) -> None:
         """A host has ended or must end: record the first cause."""
         if self._failure is None:
-            waiting = [f"{other.name} was {self._activity(other)}" for other in self.alive if other is not host]
-            lines = "".join(f"\n  {line}" for line in self._log_tail(host))
+            others = [f"{other.name} was {self._activity(other)}" for other in self.alive if other is not host]
+            log = self._log_tail(host)
             self._failure = WorkerError(
-                "; ".join([fact, *waiting[:3]]) + (f"\nits last lines:{lines}" if lines else ""),
+                "\n  ".join([fact, *others[:3], *([f"the last lines of rank {host.rank}:", *log] if log else [])]),
                 hint="the same command continues from the newest checkpoint",
             )
         for round_ in self._rounds.values():
@@ -520,4 +520,6 @@ def _reason(error: Exception, log: Sequence[str]) -> str:
         return f"exit code {told.group(1)}"
     if "running low on memory" in str(error):
         return "Ray killed it, since the memory of its node was nearly full"
-    return "killed by a signal; the system does so when memory is full, see `dmesg`"
+    if "Unavailable" in type(error).__name__:
+        return "its node does not answer"
+    return "killed by a signal, as the system does when memory is full (see `dmesg`)"

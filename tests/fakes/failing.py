@@ -39,7 +39,7 @@ class FailingPolicy(PolicyWorker):
     def __init__(self, settings: PolicySettings, ranks: Ranks = Solo()) -> None:
         super().__init__(settings, ranks)
         self._count = 0
-        self.engine.model.register_forward_pre_hook(lambda *_: self._pass("forward"))
+        self.engine.model.get_submodule("model").register_forward_pre_hook(lambda *_: self._pass("forward"))
 
     @dispatch(split=("batch",))
     def logprobs(self, *, batch: Batch) -> Tensor:

@@ -258,6 +258,26 @@ def test_a_checkpoint_that_turns_out_damaged_while_it_loads_is_replaced_by_the_o
     assert_same_weights(run, whole_ppo_run, "critic")
 
 
+def test_files_of_an_earlier_save_do_not_pass_for_those_of_a_later_one(
+    whole_ppo_run: Path, llama_folder: Path, tmp_path: Path
+) -> None:
+    """CKPTD-04"""
+    run = copy_at_step(whole_ppo_run, tmp_path / "run", 6)
+    earlier, later = (run / "checkpoints" / name / "critic" for name in ("step_5", "step_6"))
+    sums = (later / "sums.json").read_bytes()
+    shutil.copytree(earlier, later, dirs_exist_ok=True)
+    found = find_newest(run / "checkpoints")
+    assert found.step == 5
+    assert "`critic/sums.json`" in found.skipped[0]
+
+    (later / "sums.json").write_bytes(sums)
+    (later / "worker.json").write_bytes((whole_ppo_run / "checkpoints/step_6/critic/worker.json").read_bytes())
+    reporter = Signals(0, phase="", step=0)
+    train(settings(llama_folder, run, PPO, **STEPS, keep_checkpoints=6), reporter=reporter)
+    assert any("does not match its checksum" in line and "`step_5`" in line for line in reporter.lines)
+    assert_same_weights(run, whole_ppo_run, "critic")
+
+
 def test_a_damaged_checkpoint_neither_stays_newest_nor_displaces_another(
     whole_ppo_run: Path, llama_folder: Path, tmp_path: Path
 ) -> None:
