@@ -32,14 +32,13 @@ from rl_compat.config.types import (
 )
 from rl_compat.data.order.batches import PromptOrder
 from rl_compat.distributed.pool import ResourcePool
-from rl_compat.emulation.device import emulate
 from rl_compat.models.tokenizer import load_tokenizer
 from rl_compat.trainer.online.reinforcement import Reinforcement
-from rl_compat.trainer.phases import PhaseMemory, Phases
-from rl_compat.trainer.reporter import SilentReporter, Timer
+from rl_compat.trainer.phases import Phases
+from rl_compat.trainer.reporter import SilentReporter
 from rl_compat.trainer.setup.online import Prepared, start_reward
 from rl_compat.trajectory import Prompt
-from rl_compat.workers.setup import prepare
+from rl_compat.workers.setup import applied, prepare
 
 REWARD = f"{Path(__file__).with_name('bench_trl.py')}:digit_reward"
 
@@ -123,10 +122,10 @@ class Steps:
     def __init__(self, workload: BenchWorkload) -> None:
         self.method = Reinforcement(prepared_run(workload))
         reporter = SilentReporter()
-        self.timer = Timer(reporter)
-        self.memory = PhaseMemory.of_pool(self.method.prepared.setup.plan.pool_of("actor"))
+        phases = Phases.of_setup(self.method.prepared.setup, reporter)
+        self.timer, self.memory = phases.timer, phases.memory
         self.peak_gib = 0.0
-        self.method.load(Phases(reporter=reporter, timer=self.timer, memory=self.memory), step=0)
+        self.method.load(phases, step=0)
         self.method.roles.actor.chat.stop_token_ids = ()
         self.counter = WorkCounter()
         torch.set_num_threads(workload.threads)
@@ -162,7 +161,8 @@ class Steps:
 def main(arguments: Sequence[str]) -> None:
     workload = BenchWorkload.load(Path(arguments[0]))
     steps = Steps(workload)
-    with emulate(steps.method.prepared.setup.plan.pool_of("actor")):
+    setup = steps.method.prepared.setup
+    with applied(setup.plan, setup.pools):
         seconds, rollout = steps.run()
     steps.method.prepared.close()
     versions = {

@@ -80,8 +80,8 @@ class WorkerHandle(Protocol):
         """Whether it can be called."""
         ...
 
-    def call(self, method: str, arguments: dict[str, Any], *, urgent: bool) -> PendingCall[Any]:
-        """Start a method, such as `PolicyWorker.update`, after the calls before it unless it is urgent."""
+    def call(self, name: str, arguments: dict[str, Any], *, urgent: bool) -> PendingCall[Any]:
+        """Start a method by its name, after the calls before it unless it is urgent."""
         ...
 
 
@@ -111,7 +111,7 @@ class WorkerGroup(Generic[Worker]):
         arguments, shares = split_arguments(arguments_of(method, args, kwargs), declaration, len(handles))
         with nullcontext() if declaration.urgent else _SUBMITTING:
             calls = [
-                handle.call(method.__qualname__, own, urgent=declaration.urgent)
+                handle.call(method.__name__, own, urgent=declaration.urgent)
                 for handle, own in zip(handles, arguments, strict=True)
             ]
         return calls[0] if len(calls) == 1 else _merged(calls, lambda results: declaration.merge(results, shares))

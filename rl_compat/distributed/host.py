@@ -165,15 +165,16 @@ class WorkerHost:
         self._thread = WorkerThread("device")  # emulation applies to threads that start inside its context
 
     def start(self, key: str, make_worker: Callable[[WorkerPlacement], Any], *, turn: int) -> Reply:
-        """Make the worker of a group."""
+        """Make the worker of a group; the name of its class."""
 
-        def make() -> None:
+        def make() -> str:
             place = WorkerPlacement(ranks=self._ranks, workers=self._objects)
             self._workers[key] = LocalWorker(lambda: self._objects.setdefault(key, make_worker(place)), self._thread)
+            return type(self._objects[key]).__name__
 
         return self._in_turn(turn, "start of a worker", make)
 
-    def call(self, key: str, method: str, arguments: dict[str, Any], *, turn: int) -> Reply:
+    def call(self, key: str, name: str, arguments: dict[str, Any], *, turn: int) -> Reply:
         """Call a method of the worker of a group."""
 
         def call() -> Any:
@@ -181,13 +182,13 @@ class WorkerHost:
                 arguments["on_progress"] = self._report
             if isinstance(arguments.get("seed"), int):  # what a call draws depends on its seed and rank alone
                 torch.manual_seed(seeds.derive(arguments["seed"], "rank", self._ranks.rank))
-            return self._workers[key].call(method, arguments, urgent=False).result()
+            return self._workers[key].call(name, arguments, urgent=False).result()
 
-        return self._in_turn(turn, method, call)
+        return self._in_turn(turn, name, call)
 
-    def call_now(self, key: str, method: str, arguments: dict[str, Any]) -> Reply:
+    def call_now(self, key: str, name: str, arguments: dict[str, Any]) -> Reply:
         """Call an urgent method during the running call."""
-        return self._replied(lambda: self._workers[key].call(method, arguments, urgent=True).result())
+        return self._replied(lambda: self._workers[key].call(name, arguments, urgent=True).result())
 
     def interrupt(self) -> None:
         """End a running rollout early. Other calls run to their end, since ranks wait for each other in them."""

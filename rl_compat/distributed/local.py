@@ -128,13 +128,13 @@ class LocalWorker(Generic[Worker]):
         self._thread = thread
         self._worker = thread.submit(make_worker).result()
 
-    def call(self, method: str, arguments: dict[str, Any], *, urgent: bool) -> PendingCall[Any]:
+    def call(self, name: str, arguments: dict[str, Any], *, urgent: bool) -> PendingCall[Any]:
         """Call a method after the calls before it, or at once in the thread of the caller."""
-        bound = getattr(self._worker, method.rpartition(".")[2])
+        method = getattr(self._worker, name)
         if not urgent:
-            return self._thread.submit(lambda: bound(**arguments))
+            return self._thread.submit(lambda: method(**arguments))
         future: PendingCall[Any] = PendingCall(abort_running_calls)
-        _execute(lambda: bound(**arguments), future)
+        _execute(lambda: method(**arguments), future)
         return future
 
 

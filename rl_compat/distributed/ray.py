@@ -126,9 +126,8 @@ class Hosts:
     def start(self, key: str, make_worker: Callable[[WorkerPlacement], Worker]) -> list[RemoteWorker]:
         """Make the worker of a group on every host. Raises what `make_worker` raises."""
         calls = [self.submit(host, "start", key, make_worker, what="start of a worker") for host in self.usable]
-        for call in calls:
-            call.result()
-        return [RemoteWorker(self, host, key) for host in self.hosts]
+        names = [call.result() for call in calls]
+        return [RemoteWorker(self, host, key, class_name=names[0]) for host in self.hosts]
 
     @property
     def usable(self) -> list[RemoteHost]:
@@ -398,22 +397,22 @@ class Hosts:
 class RemoteWorker:
     """A worker in a host."""
 
-    def __init__(self, hosts: Hosts, host: RemoteHost, key: str) -> None:
-        self._hosts, self._host, self._key = hosts, host, key
+    def __init__(self, hosts: Hosts, host: RemoteHost, key: str, *, class_name: str) -> None:
+        self._hosts, self._host, self._key, self._class_name = hosts, host, key, class_name
 
     @property
     def is_alive(self) -> bool:
         return self._host in self._hosts.usable
 
-    def call(self, method: str, arguments: dict[str, Any], *, urgent: bool) -> PendingCall[Any]:
+    def call(self, name: str, arguments: dict[str, Any], *, urgent: bool) -> PendingCall[Any]:
         """Start a method after the calls before it, or at once if it is urgent."""
         if urgent:
-            return self._hosts.submit_now(self._host, (self._key, method, arguments))
+            return self._hosts.submit_now(self._host, (self._key, name, arguments))
         on_progress = arguments.get("on_progress")
         if on_progress is not None:  # stays here: the heartbeat brings the numbers
             arguments = arguments | {"on_progress": None}
-        call = (self._host, "call", self._key, method, arguments)
-        return self._hosts.submit(*call, what=method, on_progress=on_progress)
+        call = (self._host, "call", self._key, name, arguments)
+        return self._hosts.submit(*call, what=f"{self._class_name}.{name}", on_progress=on_progress)
 
 
 class _RayHost(WorkerHost):

@@ -113,7 +113,7 @@ def test_a_failed_worker_does_not_wait_for_the_others() -> None:
     class Silent:
         is_alive = True
 
-        def call(self, method: str, arguments: dict[str, Any], *, urgent: bool) -> PendingCall[Any]:
+        def call(self, name: str, arguments: dict[str, Any], *, urgent: bool) -> PendingCall[Any]:
             return PendingCall(lambda: None)
 
     future = WorkerGroup([Silent(), local(lambda: Adder(1))]).run(Adder.fails)

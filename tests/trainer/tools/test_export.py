@@ -119,8 +119,8 @@ def test_a_run_is_evaluated_where_its_training_data_is_not(
     [
         (["export", "{model}", "{out}"], 2, "`{model}`"),
         (["export", "{run}", "{run}"], 2, "`{run}`"),
-        (["export", "{run}/checkpoints/step_9", "{out}"], 1, "`{run}/checkpoints/step_9`"),
-        (["eval", "{run}/checkpoints/step_9"], 1, "`{run}/checkpoints/step_9`"),
+        (["export", "{run}/checkpoints/step_9", "{out}"], 2, "`{run}/checkpoints/step_9`"),
+        (["eval", "{run}/checkpoints/step_9"], 2, "`{run}/checkpoints/step_9`"),
         (["eval", "{run}", "data.val_files="], 2, "`data.val_files`"),
         (["eval", "{model}", "data.max_val_sample=3"], 2, "`data.max_val_sample`"),
         (["eval", "{out}"], 2, "`{out}`"),
