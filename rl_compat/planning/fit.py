@@ -88,11 +88,17 @@ def solve_pools(
 
 
 def _placed(workload: Workload, placement: Mapping[RoleName, str], first: str) -> tuple[dict[RoleName, str], Workload]:
-    """The pool of each role, and the workload with a role for a rollout that is not on the actor's pool."""
-    apart = workload.generates and placement.get("rollout", placement.get("actor", first))
-    if apart and apart != placement.get("actor", first):
-        workload = workload.with_own_rollout()
-    return {role: placement.get(role, first) for role in workload.models}, workload
+    """The pool of each role, and the workload with a role for a rollout that is not on the actor's pool.
+
+    An actor that does nothing but generate does so where the rollout is.
+    """
+    of_role = {role: placement.get(role, first) for role in workload.models}
+    generates_at = placement.get("rollout", of_role.get("actor", first))
+    if workload.generates and generates_at != of_role["actor"]:
+        if all(phase.does == "generate" for phase in workload.phases if phase.role == "actor"):
+            return of_role | {"actor": generates_at}, workload
+        return of_role | {"rollout": generates_at}, workload.with_own_rollout()
+    return of_role, workload
 
 
 def _in_words_of(section: str, error: UsageError) -> UsageError:

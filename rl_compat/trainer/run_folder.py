@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from rl_compat.config.load import load_config
+from rl_compat.config.settings import POOLS
 from rl_compat.config.toml_file import to_toml
 from rl_compat.config.types import RunConfig
 from rl_compat.errors import CheckpointError, ConfigError, RLCompatError
@@ -44,7 +45,7 @@ _MAY_CHANGE = {
     "reward": {"timeout_seconds"},
     "data": {"on_change", "streaming"},
 }
-"settings by section that may change when a run continues, in addition to all of `plan`"
+"settings by section that may change when a run continues, in addition to all of `plan` and the pools"
 _MAY_CHANGE_ON_RESTART = {"train_files", "max_train_samples", "mixture_weights", "shuffle", "seed"}
 "settings of `data` that may change in addition with `data.on_change=restart`"
 
@@ -187,7 +188,7 @@ def differences(before: RunConfig, now: RunConfig) -> list[tuple[str, Any, Any]]
     return [
         (f"{section}.{key}", old[section][key], value)
         for section, values in new.items()
-        if section != "plan"
+        if section not in ("plan", POOLS)
         for key, value in values.items()
         if key not in may_change.get(section, ()) and old[section][key] != value
     ]

@@ -30,7 +30,7 @@ from rl_compat.planning.serialize import from_json, to_json
 from rl_compat.planning.shapes.known import SMOLLM2_135M
 from rl_compat.planning.shapes.shape import ModelShape
 from rl_compat.planning.types import Plan
-from rl_compat.planning.workload import Requests, Workload, run_workload
+from rl_compat.planning.workload import Requests, Workload, evaluation_workload, run_workload
 from rl_compat.units import GIB
 
 GRPO = RunConfig(
@@ -226,6 +226,16 @@ def test_a_rollout_on_another_pool_has_a_copy_of_the_weights() -> None:
     together = run(replace(PPO, pools={"all": PoolConfig(roles=("rollout", "actor"))}), MIXED)
     assert together.rollout is not None and together.rollout.pool == together.roles["actor"].pool == "all"
     assert "rollout" not in together.roles
+
+
+def test_an_evaluation_generates_on_the_pool_of_the_rollout_without_a_copy() -> None:
+    config = replace(PPO, pools={"generate": PoolConfig(roles=("rollout",)), "train": PoolConfig(roles=("critic",))})
+    workload = evaluation_workload(config, {"actor": SMOLLM2_135M})
+    plan = run_plan(config, workload, machine(A100, A100, A100))
+
+    assert list(plan.pools) == ["generate"]
+    assert {role: planned.pool for role, planned in plan.roles.items()} == {"actor": "generate"}
+    assert plan.rollout is not None and plan.rollout.pool == "generate"
 
 
 def test_pools_on_the_cpu_can_emulate_different_cards() -> None:

@@ -37,6 +37,9 @@ PRODUCTS = {"logprobs": 2, "score": 2, "update": 6}
 CHECKPOINTED_PRODUCTS = 8
 "of an update that computes every layer twice"
 
+ONCE = ("evaluation",)
+"phases outside of the steps"
+
 Solved = tuple[Decided, Solution]
 
 
@@ -77,6 +80,8 @@ def phase_seconds(solved: Solved) -> dict[str, float]:
         return {}
     seconds = {}
     for phase in work.workload.phases:
+        if phase.name in ONCE:
+            continue
         parameters = work.parameters(phase.role)
         if phase.does == "generate":
             batch = min(found.sizes.max_num_seqs, work.sequences)
@@ -98,7 +103,8 @@ def phase_seconds(solved: Solved) -> dict[str, float]:
 def transfers(solved: Mapping[str, Solved], name: str, network: LinkRate) -> tuple[Transfer, ...]:
     """What each device of the pool `name` exchanges in a step; nothing in a pool of one device with its own weights."""
     work = _Work(*solved[name])
-    made = [transfer for phase in work.workload.phases for transfer in _of_phase(work, phase, network)]
+    phases = [phase for phase in work.workload.phases if phase.name not in ONCE]
+    made = [transfer for phase in phases for transfer in _of_phase(work, phase, network)]
     copies = _handover(solved, name, network)
     return tuple(item for item in (*made, *copies) if item.num_bytes)
 
