@@ -34,7 +34,7 @@ SHARDED = [
     for case in (
         *("ppo actor, ragged groups", "grpo, a rank without rows", "reward model", "infinite loss on one rank"),
         *("infinite gradient on one rank", "nothing to learn", "uneven micro-batches", "fp16 overflow on one rank"),
-        *("nothing fits on one rank", *ONLY_SHARDED),
+        *("token mean", "token mean, a row at a time", "sequence mean", "nothing fits on one rank", *ONLY_SHARDED),
     )
 ]
 STOPPED = ("nothing fits on one rank", "infinite loss on one rank")
@@ -155,3 +155,16 @@ def test_a_step_without_tokens_is_skipped_on_both(num_shards: int, found: Togeth
 def test_both_ranks_run_the_same_number_of_micro_batches(num_shards: int, found: Together) -> None:
     for rank in found(num_shards):
         assert {step["num_micro_batches"] for step in rank[num_shards, "uneven micro-batches"].steps} == {3}
+
+
+@both
+@pytest.mark.parametrize(
+    ("case", "gradient"), [("token mean", 3.75), ("token mean, a row at a time", 3.75), ("sequence mean", 5.5)]
+)
+def test_means_are_over_the_tokens_of_all_ranks(case: str, gradient: float, num_shards: int, found: Together) -> None:
+    """DIST-01 and DIST-11: gradients of 1, 2, 3 on one rank and 9 on the other; clipped to a norm of 1."""
+    for rank in found(num_shards):
+        together = rank[num_shards, case]
+        assert together.steps[0]["loss"] == pytest.approx(gradient, abs=1e-6)
+        assert together.steps[0]["grad_norm"] == pytest.approx(gradient, abs=1e-6)
+        assert together.first_grads["weight"].item() == pytest.approx(1.0, abs=1e-6)

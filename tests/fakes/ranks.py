@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from torch import Tensor
+from torch import Tensor, nn
 
 from fakes.engines import causal_lm, load_settings, random_batch, role_plan, token_mean_loss
 from fakes.part_settings import lora_of, loss_settings
@@ -33,9 +33,10 @@ from rl_compat.planning.types import RolePlan
 from rl_compat.training.base import TrainEngine
 from rl_compat.training.engine import PolicyEngine, RewardEngine
 from rl_compat.training.memory import OffloadedOptimizer
+from rl_compat.training.micro_batches import TokenMatrix
 from rl_compat.training.optimizers import OptimizerSettings, build_optimizer
 from rl_compat.training.step import MAX_SKIPS_IN_A_ROW
-from rl_compat.training.types import BatchTotals, TokenOutputs
+from rl_compat.training.types import BatchTotals, LossFunction, TokenOutputs
 from rl_compat.workers.critic import CriticSettings, CriticWorker
 from rl_compat.workers.learner import LearnerSettings, LearnerWorker
 from rl_compat.workers.mini_batches import over_ranks, own_share
@@ -349,6 +350,41 @@ def nothing_to_learn(folder: Path, ranks: Ranks) -> Found:
     return _run(policy, update, 2)
 
 
+class Scalar(nn.Module):
+    """One weight; the output for a response token is its id times the weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1))
+
+    def forward(self, matrix: TokenMatrix) -> Tensor:
+        return matrix.to_columns(self.weight * matrix.targets)
+
+
+class ScalarEngine(TrainEngine):
+    def update(self, batch: Batch, *, loss: LossFunction[Tensor]) -> dict[str, float]:
+        return self._update(batch, loss=loss, compute=self.model)
+
+
+def few_tokens(folder: Path, ranks: Ranks, *, micro_batch_size: int = 8, by_sequence: bool = False) -> Found:
+    """Gradients of 1, 2 and 3 for the tokens of one row, and of 9 for the token of another."""
+    del folder
+    settings = OptimizerSettings(lr=0.1, max_grad_norm=1.0)
+    role = _plan(ranks, micro_batch_size=micro_batch_size)
+    engine = ScalarEngine(Scalar(), role=role, optimizer=settings, ranks=ranks)
+    batch = random_batch([(1, 3), (1, 1)]).with_(response_ids=torch.tensor([[1, 2, 3], [9, 0, 0]]))
+
+    def loss(rows: Batch, outputs: Tensor, totals: BatchTotals) -> tuple[Tensor, dict[str, Tensor]]:
+        sums = (outputs * rows.response_mask).sum(1)
+        if by_sequence:
+            value = (sums / rows.response_mask.sum(1)).sum() / totals.num_sequences
+        else:
+            value = sums.sum() / totals.num_tokens
+        return value, {"loss": value}
+
+    return _run(engine, lambda step: engine.update(own_share(batch, ranks), loss=loss), 1)
+
+
 def uneven(folder: Path, ranks: Ranks) -> Found:
     """Rows of 5, 5, 5 and of 3, 3, 2 tokens, 8 in a micro-batch: two ranks need three and one or two."""
     policy = engine(folder, ranks, max_tokens_per_micro_batch=8)
@@ -387,6 +423,9 @@ CASES: Mapping[str, Callable[[Path, Ranks], Found]] = {
         folder, ranks, module="model.embed_tokens", backward=True
     ),
     "nothing fits on one rank": lambda folder, ranks: out_of_memory(folder, ranks, fits=0),
+    "token mean": few_tokens,
+    "token mean, a row at a time": lambda folder, ranks: few_tokens(folder, ranks, micro_batch_size=1),
+    "sequence mean": lambda folder, ranks: few_tokens(folder, ranks, by_sequence=True),
     "nothing to learn": nothing_to_learn,
     "uneven micro-batches": uneven,
 }
