@@ -8,6 +8,6 @@ def against_sharding(*, optimizer: str, quantization: str) -> tuple[str, ...]:
     reasons = []
     if optimizer == "adamw8bit":
         reasons.append("`adamw8bit` scales its states in blocks that cross the parts of the devices")
-    if quantization == "nf4":
-        reasons.append("`nf4` keeps its scales outside of the weights, where they are not divided")
+    if quantization != "none":
+        reasons.append(f"`{quantization}` keeps the scales of its blocks or rows apart from the weights")
     return tuple(reasons)

@@ -175,7 +175,7 @@ def _from_folder(settings: LoadSettings, auto: Any, *, storage: str) -> nn.Modul
                 if ("dropout" in name or name.endswith("pdrop")) and isinstance(value, float):
                     setattr(part, name, 0.0)
         options |= {"dtype": TORCH_DTYPES[storage], "attn_implementation": _supported_attention(config, role)}
-        if role.num_shards > 1 and role.quantization == "none" and not hasattr(config, "quantization_config"):
+        if role.num_shards > 1 and not hasattr(config, "quantization_config"):
             waiting = _deferred(auto, config, folder, options)
             if waiting is not None:
                 return waiting

@@ -49,8 +49,8 @@ class Agreement:
 
     @contextmanager
     def watching(self, watches: bool) -> Iterator[None]:
-        """Agree inside the context, if a model needs it and torch can abandon a pass."""
-        self._watches = watches and self._is_needed and hasattr(self._root, "reset_iter_state")
+        """Agree inside the context, if the model is sharded."""
+        self._watches = watches and self._is_needed
         self.interrupted, self.can_retry = False, self._watches or not self._is_needed
         try:
             yield
@@ -62,7 +62,12 @@ class Agreement:
         if isinstance(self._root, FSDPModule):
             for parameter in self._root.parameters():  # whole ones of the layers that are in the pass
                 parameter.grad = None
-            self._root.reset_iter_state()
+            if hasattr(self._root, "reset_iter_state"):
+                self._root.reset_iter_state()
+            else:  # before torch 2.13: what ends a backward pass; without gradients it exchanges nothing
+                state = self._root._get_fsdp_state()  # type: ignore[unreachable]
+                state._root_post_backward_final_callback()
+                state._state_ctx.iter_forward_root = None
 
     def _agree(self) -> None:
         if not self._watches:

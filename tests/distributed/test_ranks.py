@@ -20,13 +20,7 @@ ONLY_SHARDED = (
 )
 ONLY_SLOW = (
     *("out of memory in a layer of one rank", "out of memory at the end of backward on one rank"),
-    *(
-        "adapters on a bf16 base",
-        "adapters on an int8 base",
-        "resumed",
-        "resumed from one process",
-        "resumed with adapters",
-    ),
+    *("adapters on a bf16 base", "resumed", "resumed from one process", "resumed with adapters"),
 )
 WHOLE = [(1, case) for case in CASES if case not in (*ONLY_SHARDED, *ONLY_SLOW)]
 SHARDED = [

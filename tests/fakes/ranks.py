@@ -407,7 +407,6 @@ CASES: Mapping[str, Callable[[Path, Ranks], Found]] = {
     "adapters": adapters,
     "frozen models": frozen,
     "adapters on a bf16 base": lambda folder, ranks: adapters(folder, ranks, storage_dtype="bf16"),
-    "adapters on an int8 base": lambda folder, ranks: adapters(folder, ranks, quantization="int8"),
     "resumed": resumed,
     "resumed by one process": lambda folder, ranks: resumed(folder, ranks, resumes_alone=True),
     "resumed from one process": lambda folder, ranks: resumed(folder, ranks, saves_alone=True),

@@ -67,9 +67,3 @@ def test_a_file_without_a_weight_is_an_error_that_names_it(llama_folder: Path, t
     save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(ModelError, match=r"layers\.1\.mlp\.up_proj\.weight"):
         _loaded(tmp_path, num_shards=2)
-
-
-def test_a_base_that_is_quantized_is_loaded_whole(llama_folder: Path) -> None:
-    model = _loaded(llama_folder, num_shards=2, lora=lora_of(rank=4), quantization="int8", storage_dtype="fp16")
-    assert not stored_weights(model)
-    assert model.model.layers[0].mlp.up_proj.base_layer.weight.dtype == torch.int8

@@ -16,8 +16,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rl_compat.models.parts import whole
-
 PIECE_NUMBERS = 2**23
 "numbers of a stored matrix that are cast at once where no gradient is needed"
 
@@ -121,8 +119,8 @@ class Int8Linear(nn.Linear):
         return output if self.bias is None else output + self.bias.to(output.dtype)
 
     def dequantized(self) -> Tensor:
-        """The weight in its dtype before quantization, [outputs, inputs], from the parts of all ranks."""
-        return _dequantized(whole(self.weight), self.scale, self.stored_dtype)
+        """The weight in its dtype before quantization, [outputs, inputs]."""
+        return _dequantized(self.weight, self.scale, self.stored_dtype)
 
 
 class _Int8Matmul(torch.autograd.Function):
