@@ -26,6 +26,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("doctor", "rl_compat.cli.doctor", "find what is wrong with this machine and the commands that fix it"),
     ("probe", "rl_compat.cli.probe", "show the hardware and software of this machine"),
     ("profiles", "rl_compat.cli.profiles", "list the hardware profiles and their preferences"),
+    ("cluster", "rl_compat.cli.cluster", "start, look at and stop a Ray cluster for runs on several machines"),
     ("models", "rl_compat.cli.models", "list, download and locate models"),
     ("data", "rl_compat.cli.data", "check data before a run, or write it in verl's schema"),
     ("bench", "rl_compat.cli.bench", "measure how fast each rollout engine generates here"),

@@ -1,0 +1,262 @@
+"""`rlc cluster`: start, look at and stop a Ray cluster for runs on several machines."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from rl_compat.cli.options import AsJson, new_app
+from rl_compat.cli.render import print_json, print_lines, print_note, print_table
+from rl_compat.errors import HardwareError, RLCompatError
+from rl_compat.hardware.cluster import RAY_ENVIRONMENT, connect
+from rl_compat.hardware.system.folders import folder_places
+
+app = new_app()
+
+PORT = 6379
+START_SECONDS = 60.0
+"for the head node to answer"
+STOP_SECONDS = 20.0
+"for Ray to end its processes"
+RAY = (sys.executable, "-m", "ray.scripts.scripts")
+"the command `ray` of this environment, which need not be on the path"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """The head node that `rlc cluster up` started on this machine."""
+
+    address: str
+    pid: int
+    log: str
+
+
+@app.callback(invoke_without_command=True)
+def cluster(context: typer.Context) -> None:
+    """Start, look at and stop a Ray cluster for runs on several machines.
+
+    Example: rlc cluster up
+    """
+    if context.invoked_subcommand is None:
+        print_lines([context.get_help()])
+
+
+@app.command()
+def up(
+    port: Annotated[int, typer.Option("--port", help="Port of the head node.")] = PORT,
+    num_cpus: Annotated[
+        int | None, typer.Option("--num-cpus", help="Processes that the node runs at most; default: its processors.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Start the head node of a cluster on this machine, and print the command for the other machines.
+
+    Example: rlc cluster up --port 6379
+    """
+    known = _running()
+    if known is not None:
+        raise RLCompatError(
+            f"a cluster runs at `{known.address}` already (process {known.pid})",
+            hint="use it with `plan.address`, or end it with `rlc cluster down`",
+        )
+    _check_ray()
+    address = f"{_own_address()}:{port}"
+    if _answers(address):
+        raise RLCompatError(
+            f"port {port} of this machine is in use", hint=f"choose another, such as `rlc cluster up --port {port + 1}`"
+        )
+    head = _start(address, num_cpus)
+    nodes = _nodes(head.address)
+    join = f"ray start --address={head.address}"
+    if as_json:
+        print_json({"address": head.address, "pid": head.pid, "log": head.log, "join": join, "nodes": nodes})
+        return
+    _print_nodes(nodes)
+    print_lines(
+        [
+            "",
+            f"on each other machine:  {join}",
+            f"train on the cluster:   rlc train plan.address={head.address} plan.num_nodes=2 plan.num_devices=1",
+            "end it:                 rlc cluster down",
+        ]
+    )
+
+
+@app.command()
+def status(
+    address: Annotated[
+        str | None, typer.Argument(metavar="[ADDRESS]", help="Of the head node; default: the cluster of this machine.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the nodes of a cluster, their devices, and how many of them are free.
+
+    Example: rlc cluster status 10.0.0.1:6379
+    """
+    known = _running()
+    where = address or (known.address if known is not None else os.environ.get("RAY_ADDRESS", "auto"))
+    nodes = _nodes(where)
+    if as_json:
+        print_json({"address": where, "nodes": nodes})
+        return
+    _print_nodes(nodes)
+
+
+@app.command()
+def down(as_json: AsJson = False) -> None:
+    """End the head node that `rlc cluster up` started. The other machines end theirs with `ray stop`.
+
+    Example: rlc cluster down
+    """
+    known = _running()
+    if known is None:
+        raise RLCompatError(
+            "no cluster runs that `rlc cluster up` started on this machine",
+            hint="a node that `ray start` started ends with `ray stop`",
+        )
+    _stop(known)
+    if as_json:
+        print_json({"address": known.address, "stopped": True})
+        return
+    print_note(f"ended the cluster at `{known.address}`")
+
+
+def _record() -> Path:
+    return folder_places(os.environ)["model_cache"] / "cluster.json"
+
+
+def _running() -> Head | None:
+    """The head node of the record, if its process is alive."""
+    try:
+        head = Head(**json.loads(_record().read_text()))
+        command = Path(f"/proc/{head.pid}/cmdline").read_text()
+    except (OSError, ValueError, TypeError):
+        return None
+    return head if "ray.scripts.scripts" in command else None
+
+
+def _check_ray() -> None:
+    """Raise HardwareError if Ray is not installed."""
+    from importlib.util import find_spec
+
+    if find_spec("ray") is None:
+        raise HardwareError(
+            "a cluster needs the package `ray`, which is not installed", hint="pip install 'rl_compat[cluster]'"
+        )
+
+
+def _own_address() -> str:
+    """The address at which other machines reach this one."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # of no machine; chooses the interface and sends nothing
+            return str(probe.getsockname()[0])
+        except OSError:
+            return "127.0.0.1"
+
+
+def _answers(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=1.0).close()
+    except OSError:
+        return False
+    return True
+
+
+def _start(address: str, num_cpus: int | None) -> Head:
+    """Start the head node, which outlives this process. Raises RLCompatError if it does not answer."""
+    host, _, port = address.rpartition(":")
+    _record().parent.mkdir(parents=True, exist_ok=True)
+    log = _record().with_suffix(".log")
+    command = [*RAY, "start", "--head", "--block", f"--node-ip-address={host}", f"--port={port}"]
+    command += ["--include-dashboard=false", "--disable-usage-stats"]
+    command += [] if num_cpus is None else [f"--num-cpus={num_cpus}"]
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env=RAY_ENVIRONMENT | dict(os.environ),
+        )
+    head = Head(address=address, pid=process.pid, log=str(log))
+    _record().write_text(json.dumps(asdict(head)))
+    end = time.monotonic() + START_SECONDS
+    while process.poll() is None and time.monotonic() < end:
+        if _answers(address) and "Ray runtime started" in log.read_text():
+            return head
+        time.sleep(0.2)
+    _stop(head)
+    said = [line.strip() for line in log.read_text().splitlines() if line.strip()]
+    last = said[-1] if said else "it wrote nothing"
+    raise RLCompatError(f"Ray did not start at `{address}`: {last}", hint=f"its output is in `{log}`")
+
+
+def _stop(head: Head) -> None:
+    """End the process of a head node; Ray ends the others with it."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError):
+            os.kill(head.pid, number)
+        end = time.monotonic() + STOP_SECONDS
+        while _is_alive(head.pid) and time.monotonic() < end:
+            time.sleep(0.1)
+    _record().unlink(missing_ok=True)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return status.rpartition(")")[2].split()[0] != "Z"
+
+
+def _nodes(address: str) -> list[dict[str, Any]]:
+    """The nodes of a cluster with their devices, head node first. Raises HardwareError."""
+    ray = connect(address)
+    free = ray._private.state.available_resources_per_node()
+    rows = []
+    for node in ray.nodes():
+        total, left = node["Resources"], free.get(node["NodeID"], {})
+        kinds = [name.partition(":")[2] for name in total if name.startswith("accelerator_type:")]
+        rows.append(
+            {
+                "address": node["NodeManagerAddress"],
+                "name": node["NodeManagerHostname"],
+                "head": "node:__internal_head__" in total,
+                "alive": node["Alive"],
+                "card": kinds[0] if kinds else None,
+                "gpus": int(total.get("GPU", 0)),
+                "gpus_free": int(left.get("GPU", 0)),
+                "cpus": int(total.get("CPU", 0)),
+                "cpus_free": int(left.get("CPU", 0)),
+            }
+        )
+    return sorted(rows, key=lambda row: (not row["head"], row["address"]))
+
+
+def _print_nodes(nodes: list[dict[str, Any]]) -> None:
+    rows = [
+        (
+            f"{node['address']}{' (head)' if node['head'] else ''}",
+            node["name"],
+            "alive" if node["alive"] else "gone",
+            f"{node['gpus_free']} of {node['gpus']}" + (f" {node['card']}" if node["card"] else ""),
+            f"{node['cpus_free']} of {node['cpus']}",
+        )
+        for node in nodes
+    ]
+    print_table("nodes", ("address", "name", "state", "GPUs free", "processors free"), rows)
