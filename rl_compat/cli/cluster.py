@@ -27,6 +27,8 @@ app = new_app()
 PORT = 6379
 START_SECONDS = 60.0
 "for the head node to answer"
+JOIN_SECONDS = 300.0
+"for the other nodes to join"
 STOP_SECONDS = 20.0
 "for Ray to end its processes"
 RAY = (sys.executable, "-m", "ray.scripts.scripts")
@@ -98,6 +100,9 @@ def status(
     address: Annotated[
         str | None, typer.Argument(metavar="[ADDRESS]", help="Of the head node; default: the cluster of this machine.")
     ] = None,
+    wait: Annotated[
+        int | None, typer.Option("--wait", metavar="NODES", help="Wait until this many nodes are alive, for 5 minutes.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """List the nodes of a cluster, their devices, and how many of them are free.
@@ -106,7 +111,7 @@ def status(
     """
     known = _running()
     where = address or (known.address if known is not None else os.environ.get("RAY_ADDRESS", "auto"))
-    nodes = _nodes(where)
+    nodes = _nodes(where) if wait is None else _awaited(where, wait)
     if as_json:
         print_json({"address": where, "nodes": nodes})
         return
@@ -148,12 +153,12 @@ def _running() -> Head | None:
 
 def _check_ray() -> None:
     """Raise HardwareError if Ray is not installed."""
-    from importlib.util import find_spec
-
-    if find_spec("ray") is None:
+    try:
+        import ray  # noqa: F401
+    except ImportError as error:
         raise HardwareError(
             "a cluster needs the package `ray`, which is not installed", hint="pip install 'rl_compat[cluster]'"
-        )
+        ) from error
 
 
 def _own_address() -> str:
@@ -170,7 +175,7 @@ def _answers(address: str) -> bool:
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host, int(port)), timeout=1.0).close()
-    except OSError:
+    except (OSError, ValueError):
         return False
     return True
 
@@ -224,8 +229,35 @@ def _is_alive(pid: int) -> bool:
     return status.rpartition(")")[2].split()[0] != "Z"
 
 
+def _awaited(address: str, wanted: int) -> list[dict[str, Any]]:
+    """The nodes of a cluster when so many are alive. Raises HardwareError after `JOIN_SECONDS`."""
+    end = time.monotonic() + JOIN_SECONDS
+    while True:
+        late = time.monotonic() > end
+        try:
+            nodes = _nodes(address)
+        except HardwareError:
+            if late:
+                raise
+        else:
+            alive = sum(node["alive"] for node in nodes)
+            if alive >= wanted:
+                return nodes
+            if late:
+                raise HardwareError(
+                    f"the cluster at `{address}` has {alive} nodes, expected {wanted}",
+                    hint=f"run `ray start --address={address}` on the other machines, and look at its output",
+                )
+        time.sleep(1.0)
+
+
 def _nodes(address: str) -> list[dict[str, Any]]:
     """The nodes of a cluster with their devices, head node first. Raises HardwareError."""
+    _check_ray()
+    if ":" in address and "://" not in address and not _answers(address):
+        raise HardwareError(
+            f"nothing answers at `{address}`", hint="`rlc cluster up` starts a cluster and prints its address"
+        )
     ray = connect(address)
     free = ray._private.state.available_resources_per_node()
     rows = []
