@@ -36,7 +36,7 @@ def train(
     ] = False,
     as_json: AsJson = False,
 ) -> int:
-    """Train a language model on this machine.
+    """Train a language model on this machine, or on a Ray cluster.
 
     `algorithm.name` selects the algorithm: ppo, grpo and related algorithms learn from rewards, sft from given
     responses, dpo and kto from preferences; reward_model trains a reward model. Without arguments, PPO trains
@@ -46,6 +46,8 @@ def train(
     run from its newest checkpoint.
 
     Example: rlc train algorithm.name=grpo algorithm.group_size=8 trainer.output_dir=runs/grpo
+
+    Several devices: rlc train run.toml plan.num_devices=4 --pool score=1:reward
     """
     loaded = read_settings([*(settings or ()), *pool_settings(pool)])
     machine = load_hardware(hardware, as_card)

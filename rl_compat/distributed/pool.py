@@ -68,7 +68,7 @@ class ResourcePool:
         if num_nodes > 1 and address is None:
             raise ConfigError(
                 f"`num_nodes` is {num_nodes} without the `address` of a Ray cluster",
-                hint="start one with `ray start --head`, and use its address, or `auto`",
+                hint="start one with `rlc cluster up`, and use its address",
             )
         if emulate is not None:
             check_type("emulate", emulate, str)

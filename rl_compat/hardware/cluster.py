@@ -82,7 +82,7 @@ def _not_connected(address: str | None, error: Exception) -> HardwareError:
         )
     return HardwareError(
         f"the Ray cluster at `{address}` does not answer: {error}",
-        hint="start it with `ray start --head`, or leave `plan.address` empty to use this machine",
+        hint="start it with `rlc cluster up`, or leave `plan.address` empty to use this machine",
     )
 
 
