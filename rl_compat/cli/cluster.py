@@ -12,14 +12,14 @@ import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from rl_compat.cli.options import AsJson, new_app
 from rl_compat.cli.render import print_json, print_lines, print_note, print_table
 from rl_compat.errors import HardwareError, RLCompatError
-from rl_compat.hardware.cluster import RAY_ENVIRONMENT, connect
+from rl_compat.hardware.cluster import RAY_ENVIRONMENT, NodeResources, import_ray, list_nodes
 from rl_compat.hardware.system.folders import folder_places
 
 app = new_app()
@@ -72,7 +72,7 @@ def up(
             f"a cluster runs at `{known.address}` already (process {known.pid})",
             hint="use it with `plan.address`, or end it with `rlc cluster down`",
         )
-    _check_ray()
+    import_ray()
     address = f"{_own_address()}:{port}"
     if _answers(address):
         raise RLCompatError(
@@ -82,7 +82,9 @@ def up(
     nodes = _nodes(head.address)
     join = f"ray start --address={head.address}"
     if as_json:
-        print_json({"address": head.address, "pid": head.pid, "log": head.log, "join": join, "nodes": nodes})
+        print_json(
+            {"address": head.address, "pid": head.pid, "log": head.log, "join": join, "nodes": [*map(asdict, nodes)]}
+        )
         return
     _print_nodes(nodes)
     print_lines(
@@ -113,7 +115,7 @@ def status(
     where = address or (known.address if known is not None else os.environ.get("RAY_ADDRESS", "auto"))
     nodes = _nodes(where) if wait is None else _awaited(where, wait)
     if as_json:
-        print_json({"address": where, "nodes": nodes})
+        print_json({"address": where, "nodes": [*map(asdict, nodes)]})
         return
     _print_nodes(nodes)
 
@@ -149,16 +151,6 @@ def _running() -> Head | None:
     except (OSError, ValueError, TypeError):
         return None
     return head if "ray.scripts.scripts" in command else None
-
-
-def _check_ray() -> None:
-    """Raise HardwareError if Ray is not installed."""
-    try:
-        import ray  # noqa: F401
-    except ImportError as error:
-        raise HardwareError(
-            "a cluster needs the package `ray`, which is not installed", hint="pip install 'rl_compat[cluster]'"
-        ) from error
 
 
 def _own_address() -> str:
@@ -229,7 +221,7 @@ def _is_alive(pid: int) -> bool:
     return status.rpartition(")")[2].split()[0] != "Z"
 
 
-def _awaited(address: str, wanted: int) -> list[dict[str, Any]]:
+def _awaited(address: str, wanted: int) -> list[NodeResources]:
     """The nodes of a cluster when so many are alive. Raises HardwareError after `JOIN_SECONDS`."""
     end = time.monotonic() + JOIN_SECONDS
     while True:
@@ -240,7 +232,7 @@ def _awaited(address: str, wanted: int) -> list[dict[str, Any]]:
             if late:
                 raise
         else:
-            alive = sum(node["alive"] for node in nodes)
+            alive = sum(node.is_alive for node in nodes)
             if alive >= wanted:
                 return nodes
             if late:
@@ -251,43 +243,24 @@ def _awaited(address: str, wanted: int) -> list[dict[str, Any]]:
         time.sleep(1.0)
 
 
-def _nodes(address: str) -> list[dict[str, Any]]:
-    """The nodes of a cluster with their devices, head node first. Raises HardwareError."""
-    _check_ray()
+def _nodes(address: str) -> list[NodeResources]:
+    """The nodes of a cluster, head node first. Raises HardwareError."""
+    import_ray()
     if ":" in address and "://" not in address and not _answers(address):
         raise HardwareError(
             f"nothing answers at `{address}`", hint="`rlc cluster up` starts a cluster and prints its address"
         )
-    ray = connect(address)
-    free = ray._private.state.available_resources_per_node()
-    rows = []
-    for node in ray.nodes():
-        total, left = node["Resources"], free.get(node["NodeID"], {})
-        kinds = [name.partition(":")[2] for name in total if name.startswith("accelerator_type:")]
-        rows.append(
-            {
-                "address": node["NodeManagerAddress"],
-                "name": node["NodeManagerHostname"],
-                "head": "node:__internal_head__" in total,
-                "alive": node["Alive"],
-                "card": kinds[0] if kinds else None,
-                "gpus": int(total.get("GPU", 0)),
-                "gpus_free": int(left.get("GPU", 0)),
-                "cpus": int(total.get("CPU", 0)),
-                "cpus_free": int(left.get("CPU", 0)),
-            }
-        )
-    return sorted(rows, key=lambda row: (not row["head"], row["address"]))
+    return list_nodes(address)
 
 
-def _print_nodes(nodes: list[dict[str, Any]]) -> None:
+def _print_nodes(nodes: list[NodeResources]) -> None:
     rows = [
         (
-            f"{node['address']}{' (head)' if node['head'] else ''}",
-            node["name"],
-            "alive" if node["alive"] else "gone",
-            f"{node['gpus_free']} of {node['gpus']}" + (f" {node['card']}" if node["card"] else ""),
-            f"{node['cpus_free']} of {node['cpus']}",
+            f"{node.address}{' (head)' if node.is_head else ''}",
+            node.name,
+            "alive" if node.is_alive else "gone",
+            f"{node.gpus_free} of {node.gpus}" + (f" {node.card}" if node.card else ""),
+            f"{node.cpus_free} of {node.cpus}",
         )
         for node in nodes
     ]

@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rl_compat import __version__
@@ -37,11 +37,23 @@ CONNECT_SECONDS = 3.0
 CLOCK_READINGS = 5
 
 
-def connect(address: str | None) -> Any:
-    """Ray, connected to the cluster at `address`, or to one on this machine that ends with this process.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeResources:
+    """What a node of a cluster has, and how much of it is free."""
 
-    Raises HardwareError if the address does not answer or Ray is not installed.
-    """
+    address: str
+    name: str
+    is_head: bool
+    is_alive: bool
+    card: str | None
+    gpus: int
+    gpus_free: int
+    cpus: int
+    cpus_free: int
+
+
+def import_ray() -> Any:
+    """The module. Raises HardwareError if it is not installed."""
     os.environ.update({name: os.environ.get(name, value) for name, value in RAY_ENVIRONMENT.items()})
     try:
         import ray
@@ -50,6 +62,15 @@ def connect(address: str | None) -> Any:
             "several devices need the package `ray`, which is not installed",
             hint="pip install 'rl_compat[cluster]'",
         ) from error
+    return ray
+
+
+def connect(address: str | None) -> Any:
+    """Ray, connected to the cluster at `address`, or to one on this machine that ends with this process.
+
+    Raises HardwareError if the address does not answer or Ray is not installed.
+    """
+    ray = import_ray()
     if ray.is_initialized():
         return ray
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "error", "namespace": "rl_compat"}
@@ -84,6 +105,29 @@ def _not_connected(address: str | None, error: Exception) -> HardwareError:
         f"the Ray cluster at `{address}` does not answer: {error}",
         hint="start it with `rlc cluster up`, or leave `plan.address` empty to use this machine",
     )
+
+
+def list_nodes(address: str) -> list[NodeResources]:
+    """The nodes of the Ray cluster at `address`, head node first. Raises HardwareError if it does not answer."""
+    ray = connect(address)
+    free = ray._private.state.available_resources_per_node()
+    nodes = []
+    for node in ray.nodes():
+        total, left = node["Resources"], free.get(node["NodeID"], {})
+        kinds = [name.partition(":")[2] for name in total if name.startswith("accelerator_type:")]
+        found = NodeResources(
+            address=node["NodeManagerAddress"],
+            name=node["NodeManagerHostname"],
+            is_head="node:__internal_head__" in total,
+            is_alive=node["Alive"],
+            card=kinds[0] if kinds else None,
+            gpus=int(total.get("GPU", 0)),
+            gpus_free=int(left.get("GPU", 0)),
+            cpus=int(total.get("CPU", 0)),
+            cpus_free=int(left.get("CPU", 0)),
+        )
+        nodes.append(found)
+    return sorted(nodes, key=lambda node: (not node.is_head, _order(node.address)))
 
 
 def probe_nodes(

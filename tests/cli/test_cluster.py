@@ -91,7 +91,7 @@ def test_a_cluster_starts_trains_and_ends(running: dict[str, object], tmp_path: 
     address = str(running["address"])
     assert running["join"] == f"ray start --address={address}"
     (node,) = json.loads(rlc("cluster", "status", "--json").stdout)["nodes"]
-    assert (node["head"], node["alive"], node["cpus"], node["cpus_free"], node["gpus"]) == (True, True, 2, 2, 0)
+    assert (node["is_head"], node["is_alive"], node["cpus"], node["cpus_free"], node["gpus"]) == (True, True, 2, 2, 0)
     again = rlc("cluster", "up")
     assert again.returncode == 1
     assert address in again.stderr
