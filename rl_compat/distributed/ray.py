@@ -38,7 +38,7 @@ RETURN_SECONDS = 10.0
 "after a failure, until the ranks that have not returned end"
 END_SECONDS = 2.0
 "for a process to end when Ray kills it"
-START_SECONDS = 180.0
+START_SECONDS = 300.0
 "for the hosts of a pool to start"
 LOG_LINES = 20
 "of a host that ended, shown with the error"
@@ -90,7 +90,7 @@ class Hosts:
     """The hosts of one pool: a process per device, joined in one process group."""
 
     def __init__(self, request: HostsRequest, plan: PoolPlan | None) -> None:
-        """Start the processes. Raises HardwareError if the cluster does not have them."""
+        """Start the processes. Raises HardwareError if the cluster does not have them, or if they do not start."""
         ray = connect(request.address)
         self._ray = ray
         self._lock = threading.RLock()
@@ -103,8 +103,14 @@ class Hosts:
         self._doomed: list[RemoteHost] = []
         self._is_alone = False
         self._group, actors = _place(ray, request, plan)
-        self.hosts = _ranked(ray, actors)
-        self._join(request, plan)
+        try:
+            self.hosts = _ranked(ray, actors)
+            self._join(request, plan)
+        except BaseException:
+            for actor, _ in actors:
+                ray.kill(actor)
+            self._free_devices()
+            raise
         self._watch = threading.Thread(target=self._watch_hosts, name="heartbeats", daemon=True)
         self._watch.start()
 
@@ -211,13 +217,16 @@ class Hosts:
             for host in ending:
                 host.ended = host.ended or "the pool was closed"
         _kill(self._ray, ending)
+        self._free_devices()
+
+    def _free_devices(self) -> None:
         if self._group is not None:
             with suppress(Exception):
                 self._ray.util.remove_placement_group(self._group)
 
     def _join(self, request: HostsRequest, plan: PoolPlan | None) -> None:
         first = self.hosts[0]
-        port = self._ray.get(first.actor.free_port.remote(), timeout=START_SECONDS)
+        (port,) = _answers(self._ray, [first.actor.free_port.remote()])
         joins = [
             host.actor.join.remote(
                 Membership(
@@ -230,7 +239,7 @@ class Hosts:
             )
             for host in self.hosts
         ]
-        for reply in self._ray.get(joins, timeout=START_SECONDS):
+        for reply in _answers(self._ray, joins):
             if reply.error is not None:
                 raise reply.error
 
@@ -482,9 +491,29 @@ def _check_resources(ray: Any, request: HostsRequest, bundle: dict[str, float]) 
 
 def _ranked(ray: Any, actors: Sequence[tuple[Any, int | None]]) -> list[RemoteHost]:
     """The hosts, numbered by node and device."""
-    facts = ray.get([actor.where.remote(device) for actor, device in actors], timeout=START_SECONDS)
+    facts = _answers(ray, [actor.where.remote(device) for actor, device in actors])
     found = sorted(zip((actor for actor, _ in actors), facts, strict=True), key=lambda pair: _order(pair[1]))
     return [RemoteHost(actor=actor, facts=where, rank=rank) for rank, (actor, where) in enumerate(found)]
+
+
+def _answers(ray: Any, calls: Sequence[Any]) -> list[Any]:
+    """The results of calls while the hosts start. Raises HardwareError for a host that ends or takes too long."""
+    waiting, until = list(calls), time.monotonic() + START_SECONDS
+    while waiting:
+        done, waiting = ray.wait(waiting, timeout=max(0.0, until - time.monotonic()))
+        if not done:
+            raise HardwareError(
+                f"{len(waiting)} of {len(calls)} processes have not started within {START_SECONDS:.0f} s",
+                hint="look at the load and the free memory of the machine",
+            )
+        try:
+            ray.get(done)
+        except ray.exceptions.RayError as error:
+            raise HardwareError(
+                f"a process has ended while it started: {str(error).strip().splitlines()[-1]}",
+                hint="look at the free memory of the machine, and at the logs of Ray in `/tmp/ray/session_latest/logs`",
+            ) from error
+    return list(ray.get(list(calls)))
 
 
 def _order(facts: HostFacts) -> tuple[tuple[int, ...], int]:
