@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
+import threading
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,17 @@ from fakes.engines import random_batch
 
 import rl_compat
 from rl_compat.batch import Batch
-from rl_compat.distributed.group import PendingCall, WorkerGroup, balanced_shares, dispatch, dispatch_of, distinct
+from rl_compat.distributed.group import (
+    ALARM,
+    PendingCall,
+    WorkerGroup,
+    balanced_shares,
+    dispatch,
+    dispatch_of,
+    distinct,
+)
 from rl_compat.distributed.local import LocalWorker, WorkerThread
+from rl_compat.errors import WorkerError
 from rl_compat.workers.critic import CriticWorker
 from rl_compat.workers.learner import LearnerWorker
 from rl_compat.workers.policy import PolicyWorker
@@ -120,6 +130,30 @@ def test_a_failed_worker_does_not_wait_for_the_others() -> None:
     assert isinstance(future, Future)
     with pytest.raises(ValueError, match="worker 1"):
         future.result(timeout=10)
+
+
+def test_the_alarm_reaches_a_caller_that_waits_for_something_else_and_only_once() -> None:
+    told: list[str] = []
+    call: PendingCall[int] = PendingCall(lambda: told.append("interrupted"))
+    failure = WorkerError("a process has ended")
+    threading.Timer(0.1, ALARM.ring, (failure,)).start()
+    with pytest.raises(WorkerError) as raised:
+        call.result(timeout=10)
+    assert raised.value is failure
+    assert told == ["interrupted"]
+    call.set_result(3)
+    assert call.result() == 3
+
+
+def test_a_failure_that_its_own_call_tells_raises_no_alarm_later() -> None:
+    failure = WorkerError("a process has ended")
+    failed: PendingCall[int] = PendingCall(lambda: None)
+    ALARM.ring(failure)
+    failed.set_exception(failure)
+    with pytest.raises(WorkerError):
+        failed.result()
+    with pytest.raises(TimeoutError):
+        PendingCall(lambda: pytest.fail("a time limit interrupts nothing")).result(timeout=0.01)
 
 
 SNIPPET = """

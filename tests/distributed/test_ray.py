@@ -60,8 +60,17 @@ class Counter:
         return self.ranks_sum()
 
     @dispatch()
+    def fails(self, *, rank: int, how: str) -> float:
+        if self.ranks.rank == rank:
+            if how == "raises":
+                raise ValueError("bad row 17")
+            os.kill(os.getpid(), signal.SIGKILL)
+        return self.ranks_sum()
+
+    @dispatch()
     def busy(self, *, seconds: float) -> str:
-        time.sleep(seconds)
+        for _ in range(int(10 * seconds)):
+            time.sleep(0.1)
         return "done"
 
 
@@ -128,6 +137,56 @@ def test_a_process_that_ends_or_stands_still_is_named_with_its_call(
     assert f"`{method.__qualname__}`" in error.value.message  # type: ignore[attr-defined]
     assert group.run(Counter.ranks_sum).result() == 1.0
     assert gone(processes[1][0])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1, 3])
+@pytest.mark.parametrize("how", ["raises", "is killed"])
+def test_the_first_cause_is_told_and_the_echoes_are_counted(rank: int, how: str) -> None:
+    """DIST-06"""
+    pool = ResourcePool(gpus=[], num_processes=4)
+    try:
+        group = started(pool)
+        processes = group.run(Counter.process).result()
+        with pytest.raises((ValueError, WorkerError)) as error:
+            group.run(Counter.fails, rank=rank, how=how).result()
+        if how == "raises":
+            assert str(error.value) == "bad row 17"
+            of_rank, echoes = error.value.__notes__
+            assert f"rank {rank} " in of_rank and "`Counter.fails`" in of_rank
+            assert echoes.startswith("3 other ranks")
+        else:
+            assert f"rank {rank} (" in str(error.value) and f"process {processes[rank][0]}" in str(error.value)
+        assert group.run(Counter.ranks_sum).result() == 1.0
+    finally:
+        pool.close()
+    assert all(gone(process) for process, _ in processes)
+
+
+@pytest.mark.slow
+def test_a_process_that_ends_stops_who_waits_for_another_pool_and_else_the_next_call(pool: ResourcePool) -> None:
+    group = started(pool)
+    processes = group.run(Counter.process).result()
+    other_pool = ResourcePool(gpus=[], num_processes=2)
+    try:
+        other = started(other_pool)
+        others = other.run(Counter.process).result()
+        waiting = other.run(Counter.busy, seconds=60.0)
+        os.kill(processes[1][0], signal.SIGKILL)
+        began = time.monotonic()
+        with pytest.raises(WorkerError, match=f"process {processes[1][0]}"):
+            waiting.result()
+        assert time.monotonic() - began < 30
+        assert group.run(Counter.ranks_sum).result() == 1.0
+
+        os.kill(others[0][0], signal.SIGKILL)
+        assert gone(others[0][0])
+        time.sleep(3 * hosts.BEAT_SECONDS)
+        with pytest.raises(WorkerError, match=f"process {others[0][0]}"):
+            group.run(Counter.ranks_sum).result()
+    finally:
+        other_pool.close()
+    assert all(gone(process) for process, _ in others)
 
 
 def test_wrong_numbers_of_processes_are_refused() -> None:
