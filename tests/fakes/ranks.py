@@ -389,7 +389,8 @@ def uneven(folder: Path, ranks: Ranks) -> Found:
     """Rows of 5, 5, 5 and of 3, 3, 2 tokens, 8 in a micro-batch: two ranks need three and one or two."""
     policy = engine(folder, ranks, max_tokens_per_micro_batch=8)
     batch = random_batch([(2, 3), (2, 3), (2, 3), (1, 2), (1, 2), (1, 1)])
-    share = batch if ranks.size == 1 else batch.select([[0, 1, 2], [3, 4, 5]][ranks.rank])
+    shares = {0: [0, 1, 2], 1: [3, 4, 5]}
+    share = batch if ranks.size == 1 else batch.select(shares.get(ranks.rank, []))
     return _run(policy, lambda step: policy.update(share, loss=token_mean_loss, temperature=1.0), 10)
 
 
