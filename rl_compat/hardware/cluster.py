@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import threading
@@ -73,6 +74,7 @@ def connect(address: str | None) -> Any:
     ray = import_ray()
     if ray.is_initialized():
         return ray
+    _check_answers(address)
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "error", "namespace": "rl_compat"}
     handler = signal.getsignal(signal.SIGTERM)  # Ray replaces it
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, INHERITED_SIGNALS)  # the processes that start keep this mask
@@ -88,6 +90,17 @@ def connect(address: str | None) -> Any:
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, handler)
     return ray
+
+
+def _check_answers(address: str | None) -> None:
+    """Raise HardwareError at once for `host:port` where nobody listens: Ray tries for minutes."""
+    found = re.fullmatch(r"(?:ray://)?\[?([^/]+?)\]?:(\d+)", address or "")
+    if found is None:
+        return
+    try:
+        socket.create_connection((found.group(1), int(found.group(2))), timeout=CONNECT_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise _not_connected(address, error) from error
 
 
 def _not_connected(address: str | None, error: Exception) -> HardwareError:
