@@ -216,6 +216,10 @@ class Hosts:
             self._doomed.clear()
             for host in ending:
                 host.ended = host.ended or "the pool was closed"
+            pending = [call for round_ in self._rounds.values() for call in round_.futures.values()]
+            self._rounds.clear()
+        for call in pending:
+            call.set_exception(WorkerError("the pool was closed during the call"))
         _kill(self._ray, ending)
         self._free_devices()
 
@@ -251,7 +255,9 @@ class Hosts:
             return
         with self._lock:
             self._tell(host, reply)
-            round_ = self._rounds[turn]
+            round_ = self._rounds.get(turn)
+            if round_ is None:  # the pool was closed
+                return
             round_.replies[host.rank] = reply
             self._settle(turn, round_)
 
