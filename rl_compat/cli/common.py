@@ -19,6 +19,7 @@ from rl_compat.config.load import LoadedConfig, default_run, load_config
 from rl_compat.config.report import COLUMNS, render_report, warnings_of
 from rl_compat.config.settings import POOLS, settings
 from rl_compat.errors import ConfigError, nearest, quoted
+from rl_compat.hardware.cluster import probe_cluster
 from rl_compat.hardware.gpu.catalogue import emulated_hardware, other_machine
 from rl_compat.hardware.probe import probe
 from rl_compat.hardware.recording import load_recording
@@ -155,12 +156,18 @@ def is_file_argument(text: str) -> bool:
 
 
 def load_hardware(
-    file: Path | None = None, as_card: str | None = None, host_memory_bytes: int | None = None
+    file: Path | None = None,
+    as_card: str | None = None,
+    host_memory_bytes: int | None = None,
+    *,
+    address: str | None = None,
 ) -> Hardware:
-    """This machine or the one recorded in `file`, emulating `as_card` if given.
+    """This machine or the one recorded in `file`, emulating `as_card` if given; with the nodes of a Ray cluster.
 
     With `host_memory_bytes` it is another machine, with that much host memory and a real card of that name.
     """
+    if file is None and address is not None:
+        return _emulating(as_card, probe_cluster(address))
     hardware = probe(packages=False) if file is None else load_recording(file)
     if host_memory_bytes is not None:
         host = replace(
@@ -171,4 +178,14 @@ def load_hardware(
         )
         hardware = replace(hardware, host=host)
         return hardware if as_card is None else other_machine(as_card, hardware)
-    return hardware if as_card is None else emulated_hardware(as_card, hardware)
+    return _emulating(as_card, hardware)
+
+
+def _emulating(card: str | None, hardware: Hardware) -> Hardware:
+    """The machine, and the nodes of its cluster, with another card."""
+    if card is None:
+        return hardware
+    nodes = tuple(
+        replace(node, hardware=emulated_hardware(card, node.hardware)) for node in hardware.nodes if node.hardware
+    )
+    return replace(emulated_hardware(card, hardware), nodes=nodes)

@@ -49,7 +49,7 @@ def evaluate_model(
     with nullcontext() if run is None else hold_checkpoint(target, run) as checkpoint, TerminalReporter() as reporter:
         loaded = load_config(file, [*named, *(settings or ())], dialect=verl)
         show_report(loaded)
-        machine = load_hardware(hardware, as_card)
+        machine = load_hardware(hardware, as_card, address=loaded.config.plan.address)
         found = evaluate(loaded.config, machine, checkpoint=checkpoint, reporter=reporter)
     step = checkpoint.step if checkpoint else None
     if as_json:

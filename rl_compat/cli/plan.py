@@ -76,7 +76,9 @@ def plan(
         )
     loaded = read_settings([*(settings or ()), *pool_settings(pool)])
     memory_bytes = None if host_memory is None else parse_bytes(host_memory)
-    machine = load_hardware(None if cluster else hardware, as_card, memory_bytes)
+    machine = load_hardware(
+        None if cluster else hardware, as_card, memory_bytes, address=None if cluster else loaded.config.plan.address
+    )
     if as_card is not None:
         print_note(f"note: {_what_is_of_this_machine(machine, 'this machine' if hardware is None else str(hardware))}")
 

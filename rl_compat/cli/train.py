@@ -50,7 +50,7 @@ def train(
     Several devices: rlc train run.toml plan.num_devices=4 --pool score=1:reward
     """
     loaded = read_settings([*(settings or ()), *pool_settings(pool)])
-    machine = load_hardware(hardware, as_card)
+    machine = load_hardware(hardware, as_card, address=loaded.config.plan.address)
     from rl_compat.trainer.training import Training
 
     config = _without_console(loaded.config) if as_json else loaded.config

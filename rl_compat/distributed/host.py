@@ -10,6 +10,7 @@ import os
 import signal
 import socket
 import threading
+import time
 import traceback
 import warnings
 from collections.abc import Callable
@@ -26,6 +27,8 @@ from rl_compat import seeds
 from rl_compat.distributed.local import LocalWorker, Peak, WorkerThread, cuda_peak
 from rl_compat.distributed.ranks import ProcessGroupRanks, Ranks, Solo, WorkerPlacement
 from rl_compat.emulation.device import emulate
+from rl_compat.hardware.system.interfaces import read_interfaces
+from rl_compat.hardware.types import Interface
 from rl_compat.planning.types import PoolPlan
 
 GROUP_TIMEOUT = timedelta(hours=2)
@@ -40,12 +43,14 @@ class HostsRequest:
     """The processes that a pool asks for."""
 
     gpus: tuple[int, ...]
-    "indices on this machine; empty for the CPU or a cluster"
+    "indices on each node, which Ray gives out on a cluster; empty for the CPU"
     per_node: int
     "processes"
     num_nodes: int
     address: str | None = None
     "of a running Ray cluster; None starts one on this machine"
+    nodes: tuple[str, ...] = ()
+    "addresses of the nodes of the cluster to use; empty for any"
     on_gpu: bool = False
     name: str = ""
     "tells pools of CPU processes apart"
@@ -64,6 +69,8 @@ class HostFacts:
     pid: int
     log: str
     "file that the process writes its errors to"
+    interfaces: tuple[Interface, ...] = ()
+    "of the node"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +84,8 @@ class Membership:
     plan: PoolPlan | None
     folder: str
     "in which the controller works, so that paths mean the same"
+    interface: str | None = None
+    "through which the node reaches the others; None for one node"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +98,16 @@ class Beat:
     "that the call is in"
     progress: int
     "items of the call that are done"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """What the hosts of a pool did since the last look."""
+
+    idle_share: float
+    "of the time, mean of all hosts"
+    heartbeat_age_seconds: float
+    "since the last heartbeat of the host that has been silent longest"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +135,8 @@ class WorkerHost:
         self._log = _Log()
         self._running: str | None = None
         self._progress = 0
+        self._busy_seconds = 0.0
+        self._busy_since: float | None = None
         self._turn = 0
         self._turns = threading.Condition()
 
@@ -127,6 +148,7 @@ class WorkerHost:
             name=socket.gethostname(),
             pid=os.getpid(),
             log=str(log.readlink()) if log.is_symlink() else "",
+            interfaces=read_interfaces(),
         )
 
     def text_of(self, file: Path) -> str | None:
@@ -150,6 +172,9 @@ class WorkerHost:
         if Path(member.folder).is_dir():
             os.chdir(member.folder)
         on_gpu = torch.cuda.is_available()
+        if member.interface is not None:
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", member.interface)
+            os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={member.interface}")  # NCCL takes a prefix otherwise
         if member.size > 1:
             dist.init_process_group(
                 "cpu:gloo,cuda:nccl" if on_gpu else "gloo",
@@ -219,17 +244,22 @@ class WorkerHost:
         """Peak memory of the device since the last call; zeros on a CPU."""
         return cuda_peak("cuda:0") if torch.cuda.is_available() else Peak(0, 0)
 
+    def busy_seconds(self) -> float:
+        """Seconds in calls so far, with the waiting for other ranks inside of them."""
+        since = self._busy_since
+        return self._busy_seconds + (0.0 if since is None else time.monotonic() - since)
+
     def _report(self, done: int) -> None:
         self._progress = done
 
     def _in_turn(self, turn: int, what: str, work: Callable[[], Any]) -> Reply:
         with self._turns:
             self._turns.wait_for(lambda: self._turn == turn)
-        self._running, self._progress = what, 0
+        self._running, self._progress, self._busy_since = what, 0, time.monotonic()
         try:
             return self._replied(work)
         finally:
-            self._running = None
+            self._running, self._busy_seconds, self._busy_since = None, self.busy_seconds(), None
             with self._turns:
                 self._turn += 1
                 self._turns.notify_all()

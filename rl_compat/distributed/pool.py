@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from rl_compat.distributed.group import WorkerGroup
-from rl_compat.distributed.host import HostsRequest
+from rl_compat.distributed.host import HostsRequest, Usage
 from rl_compat.distributed.local import LocalWorker, Peak, WorkerThread, cuda_peak, device_thread
 from rl_compat.distributed.ranks import WorkerPlacement
 from rl_compat.errors import ConfigError, HardwareError, check_type
 from rl_compat.hardware.gpu.catalogue import choose_gpu, emulated_hardware
+from rl_compat.hardware.nodes import least, nodes_with
 from rl_compat.hardware.types import Hardware
 from rl_compat.planning.types import PoolPlan
 
@@ -42,15 +43,16 @@ class ResourcePool:
         num_nodes: int = 1,
         address: str | None = None,
         emulate: str | None = None,
+        nodes: Sequence[str] = (),
         hardware: Hardware | None = None,
     ) -> None:
         """`gpus` are CUDA indices, `[]` is the CPU, None takes the first GPU if there is one.
 
         A pool with one device works in this process, every other pool has a process for each device: on a CPU
         `num_processes` of them, which may be 1. `num_nodes` takes the same number of devices on each node of the Ray
-        cluster at `address`. `emulate` is the name of a card whose limits the pool keeps. Raises ConfigError for
-        anything else, HardwareError for a card that is not known, and HardwareError later for a device that is not
-        there.
+        cluster at `address`: on the first that have them, or those with the addresses in `nodes`. `emulate` is the
+        name of a card whose limits the pool keeps. Raises ConfigError for anything else, HardwareError for a card that
+        is not known, and HardwareError later for a device that is not there.
         """
         if gpus is not None:
             check_type("gpus", gpus, list, tuple, range)
@@ -65,6 +67,10 @@ class ResourcePool:
                 f"`num_processes` is {num_processes} and the pool has {len(gpus)} GPUs, each with one process",
                 hint="use `gpus=[]` for CPU processes",
             )
+        if nodes and len(nodes) != num_nodes:
+            raise ConfigError(
+                f"`nodes` names {len(nodes)} nodes and `num_nodes` is {num_nodes}", hint=f"set `num_nodes={len(nodes)}`"
+            )
         if num_nodes > 1 and address is None:
             raise ConfigError(
                 f"`num_nodes` is {num_nodes} without the `address` of a Ray cluster",
@@ -78,6 +84,7 @@ class ResourcePool:
         self._num_processes = num_processes
         self.address = address
         "of a Ray cluster"
+        self._nodes = tuple(nodes)
         self.num_nodes = num_nodes
         self.emulate = emulate
         "card whose limits the pool keeps"
@@ -124,8 +131,10 @@ class ResourcePool:
 
     @cached_property
     def hardware(self) -> Hardware:
-        """The machine with only the devices of this pool."""
-        if self._given_hardware is None:
+        """The machine, or what each node of the pool has, with only the devices of this pool."""
+        if self._given_hardware is None and self.address is not None:
+            found = self._of_nodes(self.address)
+        elif self._given_hardware is None:
             from rl_compat.hardware.probe import probe
 
             found = probe(packages=False)
@@ -141,6 +150,18 @@ class ResourcePool:
                     hint="see `rlc probe` for the visible devices; `ResourcePool(gpus=[])` uses the CPU",
                 )
         return replace(found, devices=tuple(device for device in found.devices if device.index in wanted))
+
+    def _of_nodes(self, address: str) -> Hardware:
+        """What each node of the pool has, with all nodes of the cluster."""
+        from rl_compat.hardware.cluster import probe_cluster
+
+        cluster = probe_cluster(address)
+        candidates = [node for node in cluster.nodes if not self._nodes or node.address in self._nodes]
+        taken = nodes_with(
+            candidates, gpus=self.gpus or (), num_processes=self.devices_per_node, num_nodes=self.num_nodes
+        )
+        self._nodes = tuple(node.address for node in taken)
+        return replace(least([node.hardware for node in taken if node.hardware is not None]), nodes=cluster.nodes)
 
     def start(self, make_worker: Callable[[WorkerPlacement], Worker]) -> WorkerGroup[Worker]:
         """A group of one worker per device. Raises what `make_worker` raises, and HardwareError."""
@@ -172,6 +193,10 @@ class ResourcePool:
         """The nodes of the pool that do not have this file of this machine. Starts the processes of the pool."""
         return [] if self.address is None else self._started().nodes_without(file)
 
+    def take_usage(self) -> Usage | None:
+        """What the processes of the pool did since the last call; None if it works in this process."""
+        return None if self._hosts is None else self._hosts.take_usage()
+
     def close(self) -> None:
         """End the processes of the pool, unless another pool of the same devices uses them."""
         hosts, self._hosts = self._hosts, None
@@ -189,10 +214,11 @@ class ResourcePool:
         from rl_compat.distributed.ray import Hosts
 
         request = HostsRequest(
-            gpus=() if self.address else self.gpus or (),
+            gpus=self.gpus or (),
             per_node=self.devices_per_node,
             num_nodes=self.num_nodes,
             address=self.address,
+            nodes=self._nodes,
             on_gpu=bool(self.gpus),
             name="" if self.gpus else self.name,
         )

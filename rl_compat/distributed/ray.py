@@ -17,11 +17,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from rl_compat.distributed.group import ALARM, PendingCall
-from rl_compat.distributed.host import Beat, HostFacts, HostsRequest, Membership, Reply, WorkerHost
+from rl_compat.distributed.host import Beat, HostFacts, HostsRequest, Membership, Reply, Usage, WorkerHost
 from rl_compat.distributed.local import CallAborted, Peak
+from rl_compat.distributed.placement import Bundle, rank_order
 from rl_compat.distributed.ranks import WorkerPlacement
 from rl_compat.errors import HardwareError, RLCompatError, WorkerError
 from rl_compat.hardware.cluster import connect
+from rl_compat.hardware.system.interfaces import interface_between
+from rl_compat.hardware.types import Node
 from rl_compat.planning.types import PoolPlan
 
 Worker = TypeVar("Worker")
@@ -102,6 +105,8 @@ class Hosts:
         self._told: set[str] = set()
         self._doomed: list[RemoteHost] = []
         self._is_alone = False
+        self._last_usage = time.monotonic(), 0.0
+        "when the usage was taken last, and the mean busy seconds of the hosts by that time"
         self._group, actors = _place(ray, request, plan)
         try:
             self.hosts = _ranked(ray, actors)
@@ -208,8 +213,27 @@ class Hosts:
         if not self.pools:
             self.close()
 
+    def take_usage(self) -> Usage | None:
+        """The idle time of the hosts since the last call, and the age of their heartbeats; None if one is lost."""
+        asked = [host.actor.busy_seconds.remote() for host in self.usable]
+        answered, _ = self._ray.wait(asked, num_returns=len(asked), timeout=GRACE_SECONDS) if asked else ([], [])
+        if len(answered) < len(self.hosts):
+            return None
+        now, (then, before) = time.monotonic(), self._last_usage
+        try:
+            busy = sum(self._ray.get(answered)) / len(answered)
+        except self._ray.exceptions.RayError:
+            return None
+        self._last_usage = now, busy
+        return Usage(
+            idle_share=min(1.0, max(0.0, 1.0 - (busy - before) / (now - then))),
+            heartbeat_age_seconds=max(now - host.last_beat for host in self.hosts),
+        )
+
     def close(self) -> None:
         """End all processes."""
+        if self._closed.is_set() or not self._ray.is_initialized():  # Ray would start again to end them
+            return
         self._closed.set()
         with self._lock:
             ending = [*self.alive, *self._doomed]
@@ -231,6 +255,7 @@ class Hosts:
     def _join(self, request: HostsRequest, plan: PoolPlan | None) -> None:
         first = self.hosts[0]
         (port,) = _answers(self._ray, [first.actor.free_port.remote()])
+        interfaces = _interfaces(self.hosts)
         joins = [
             host.actor.join.remote(
                 Membership(
@@ -239,6 +264,7 @@ class Hosts:
                     address=f"{first.facts.node}:{port}" if request.num_nodes > 1 else f"127.0.0.1:{port}",
                     plan=plan,
                     folder=str(Path.cwd()),
+                    interface=interfaces.get(host.facts.node),
                 )
             )
             for host in self.hosts
@@ -456,9 +482,10 @@ def _place(ray: Any, request: HostsRequest, plan: PoolPlan | None) -> tuple[Any,
             options = {"runtime_env": {"env_vars": environment | visible}, "max_concurrency": 64, "num_cpus": 0}
             actors.append((host.options(**options).remote(), index))
         return None, actors
-    bundle = {"CPU": 1.0} | ({"GPU": 1.0} if request.on_gpu else {})
+    bundle = {"CPU": float(request.per_node)} | ({"GPU": float(request.per_node)} if request.on_gpu else {})
     _check_resources(ray, request, bundle)
-    group = ray.util.placement_group([bundle] * count, strategy="PACK")
+    pins: list[dict[str, float]] = [{f"node:{node}": 0.001} for node in request.nodes] or [{}] * request.num_nodes
+    group = ray.util.placement_group([bundle | pin for pin in pins], strategy="STRICT_SPREAD")
     try:
         ray.get(group.ready(), timeout=START_SECONDS)
     except ray.exceptions.GetTimeoutError as error:
@@ -474,7 +501,7 @@ def _place(ray: Any, request: HostsRequest, plan: PoolPlan | None) -> tuple[Any,
             num_gpus=1 if request.on_gpu else 0,
             max_concurrency=64,
             runtime_env={"env_vars": environment},
-            scheduling_strategy=strategy(group, placement_group_bundle_index=index),
+            scheduling_strategy=strategy(group, placement_group_bundle_index=index // request.per_node),
         ).remote()
         for index in range(count)
     ]
@@ -484,8 +511,10 @@ def _place(ray: Any, request: HostsRequest, plan: PoolPlan | None) -> tuple[Any,
 def _check_resources(ray: Any, request: HostsRequest, bundle: dict[str, float]) -> None:
     """Raise HardwareError if no moment can come at which the cluster has these devices: Ray would wait for ever."""
     nodes = [node for node in ray.nodes() if node["Alive"]]
-    for resource in bundle:
-        able = [node for node in nodes if node["Resources"].get(resource, 0) >= request.per_node]
+    if request.nodes:
+        nodes = [node for node in nodes if node["NodeManagerAddress"] in request.nodes]
+    for resource, amount in bundle.items():
+        able = [node for node in nodes if node["Resources"].get(resource, 0) >= amount]
         if len(able) < request.num_nodes:
             held = ", ".join(f"{node['NodeManagerAddress']}: {node['Resources'].get(resource, 0):g}" for node in nodes)
             raise HardwareError(
@@ -498,8 +527,10 @@ def _check_resources(ray: Any, request: HostsRequest, bundle: dict[str, float]) 
 def _ranked(ray: Any, actors: Sequence[tuple[Any, int | None]]) -> list[RemoteHost]:
     """The hosts, numbered by node and device."""
     facts = _answers(ray, [actor.where.remote(device) for actor, device in actors])
-    found = sorted(zip((actor for actor, _ in actors), facts, strict=True), key=lambda pair: _order(pair[1]))
-    return [RemoteHost(actor=actor, facts=where, rank=rank) for rank, (actor, where) in enumerate(found)]
+    order = rank_order([Bundle(where.node, where.device) for where in facts])
+    return [
+        RemoteHost(actor=actors[position][0], facts=facts[position], rank=rank) for rank, position in enumerate(order)
+    ]
 
 
 def _answers(ray: Any, calls: Sequence[Any]) -> list[Any]:
@@ -522,8 +553,19 @@ def _answers(ray: Any, calls: Sequence[Any]) -> list[Any]:
     return list(ray.get(list(calls)))
 
 
-def _order(facts: HostFacts) -> tuple[tuple[int, ...], int]:
-    return tuple(int(part) for part in facts.node.split(".")), facts.device
+def _interfaces(hosts: Sequence[RemoteHost]) -> dict[str, str]:
+    """The interface through which each of several nodes reaches the others, by address; none for one node."""
+    nodes = {host.facts.node: Node(address=host.facts.node, interfaces=host.facts.interfaces) for host in hosts}
+    if len(nodes) == 1:
+        return {}
+    found = {address: interface_between(node, list(nodes.values())) for address, node in nodes.items()}
+    for address, interface in found.items():
+        if interface is None:
+            raise HardwareError(
+                f"no network interface of the node `{address}` has an address that the other nodes could use",
+                hint="`rlc doctor --cluster auto` shows the interfaces of all nodes",
+            )
+    return {address: interface.name for address, interface in found.items() if interface is not None}
 
 
 def _kill(ray: Any, hosts: Sequence[RemoteHost]) -> None:

@@ -19,7 +19,7 @@ from rl_compat.errors import HardwareError
 from rl_compat.hardware.probe import probe
 from rl_compat.hardware.recording import from_json, to_json
 from rl_compat.hardware.system.interfaces import read_interfaces
-from rl_compat.hardware.types import Interface, Node
+from rl_compat.hardware.types import Hardware, Interface, Node
 
 RAY_ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -179,6 +179,29 @@ def probe_nodes(
     for scout in scouts:
         ray.kill(scout)
     return tuple(sorted(nodes, key=lambda node: _order(node.address)))
+
+
+def probe_cluster(address: str) -> Hardware:
+    """This machine with the nodes of the Ray cluster at `address`, for a plan. Nodes that cannot be read are left out.
+
+    Raises HardwareError if the cluster does not answer or no node can be read.
+    """
+    nodes = probe_nodes(address)
+    usable = tuple(_as_given_out(node) for node in nodes if node.hardware is not None and node.num_cpus > 0)
+    lost = [f"the node {node.address} is left out: {node.error}" for node in nodes if node.error is not None]
+    if not usable:
+        raise HardwareError(
+            "; ".join(lost) or f"no node of the Ray cluster at `{address}` gives out cores",
+            hint=f"see `rlc doctor --cluster {address}`",
+        )
+    machine = probe(torch_timeout_seconds=None, packages=False)
+    return replace(machine, nodes=usable, warnings=(*machine.warnings, *lost))
+
+
+def _as_given_out(node: Node) -> Node:
+    """The node with no more GPUs than Ray gives out."""
+    assert node.hardware is not None
+    return replace(node, hardware=replace(node.hardware, devices=node.hardware.devices[: node.num_gpus]))
 
 
 def _scout_on(ray: Any, node: str) -> Any:

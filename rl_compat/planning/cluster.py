@@ -43,6 +43,12 @@ def is_cluster(path: Path) -> bool:
         return False
 
 
+def cluster_of(machine: Hardware, *, num_nodes: int) -> Cluster:
+    """The nodes of the Ray cluster that was asked, or as many machines like this one."""
+    asked = tuple(node.hardware for node in machine.nodes if node.hardware is not None)
+    return Cluster(nodes=asked or (machine,) * num_nodes)
+
+
 def load_cluster(path: Path, base: Hardware) -> Cluster:
     """The cluster that a TOML or JSON file lists, or that `rlc doctor --cluster` recorded.
 

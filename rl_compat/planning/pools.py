@@ -11,6 +11,7 @@ from rl_compat.config.settings import POOLS
 from rl_compat.config.types import DevicesConfig, PoolConfig, RunConfig
 from rl_compat.errors import HardwareError
 from rl_compat.hardware.gpu.catalogue import emulated_hardware
+from rl_compat.hardware.nodes import cards_of, least
 from rl_compat.hardware.types import Hardware
 from rl_compat.planning.types import RoleName
 from rl_compat.planning.workload import Requests, run_requests
@@ -32,8 +33,8 @@ class PoolRequest:
     "positions in the cluster"
 
     def hardware(self, cluster: Sequence[Hardware]) -> Hardware:
-        """A node with no other devices than the pool's. Raises HardwareError for a card that is not known."""
-        machine = cluster[self.nodes[0]]
+        """What each node has, with only the devices of the pool. Raises HardwareError for a card that is not known."""
+        machine = least([cluster[node] for node in self.nodes])
         if self.emulate is not None:
             machine = emulated_hardware(self.emulate, machine)
         if emulated_on_cpu(machine):
@@ -63,6 +64,12 @@ def place(config: RunConfig, cluster: Sequence[Hardware]) -> PlacedPools:
     A pool has the GPUs that it names. The others take those that are left: `main` first, then in the order of the
     settings. A pool takes the first nodes on which its devices are free, which have the same card.
     """
+    for name, pool in ((MAIN_POOL, config.plan), *config.pools.items()):
+        if pool.num_nodes > len(cluster):
+            raise HardwareError(
+                f"the pool `{name}` needs {pool.num_nodes} nodes and the cluster has {len(cluster)}",
+                hint="set a smaller `num_nodes`, or add nodes with `ray start --address`",
+            )
     requests = run_requests(config)
     if not config.pools and all(node is cluster[0] for node in cluster):
         nodes = tuple(range(config.plan.num_nodes))
@@ -136,6 +143,12 @@ def _on_gpus(
                 f"the pool `{name}` has GPU {index} and {visible} GPUs are visible",
                 hint="see `rlc probe` for the visible devices",
             )
+    if sum(len(indices) >= pool.num_devices for indices in free) >= pool.num_nodes > 1:
+        held = "; ".join(cards_of(node) for node in cluster)
+        raise HardwareError(
+            f"the pool `{name}` needs {_size(pool)} equal cards, and the nodes have {held}",
+            hint="give the nodes of each kind a pool of their own, with its `num_nodes`",
+        )
     each = ", ".join(f"`{other}` {_size(asked)}" for other, asked in others.items())
     total = sum(len(node.devices) for node in cluster)
     wanted_in_all = sum(asked.num_devices * asked.num_nodes for asked in others.values())

@@ -9,7 +9,7 @@ from rl_compat.capability.choice import Choice, Rejected
 from rl_compat.config.types import PlacedRole, PoolConfig, RunConfig
 from rl_compat.errors import RLCompatError, quoted
 from rl_compat.hardware.types import Hardware
-from rl_compat.planning.cluster import Cluster
+from rl_compat.planning.cluster import Cluster, cluster_of
 from rl_compat.planning.fit import assembled, solve_pools
 from rl_compat.planning.pools import PlacedPools, place
 from rl_compat.planning.speed.measurements import Measurement
@@ -50,13 +50,13 @@ def run_plan(
     *,
     measured: Sequence[Measurement] = (),
 ) -> Plan:
-    """The plan of a run on a machine, or on as many of them as the settings say, or on a cluster of known nodes.
+    """The plan of a run on a cluster, on the nodes that a machine has asked, or on as many like it as the settings say.
 
     With several devices, the first pool has the choice `placement` with its alternatives. Raises HardwareError,
     ConfigError or DoesNotFitError.
     """
     most = max((pool.num_nodes for pool in (config.plan, *config.pools.values())), default=1)
-    cluster = machine if isinstance(machine, Cluster) else Cluster(nodes=(machine,) * most)
+    cluster = machine if isinstance(machine, Cluster) else cluster_of(machine, num_nodes=most)
     planner, placed = _Planner(workload, cluster, measured), place(config, cluster.nodes)
     solved = planner.solve(placed)
     plan = assembled(solved, cluster.network)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from rl_compat.distributed.local import Peak
+from rl_compat.distributed.pool import ResourcePool
 from rl_compat.trainer.reporter import Reporter, Timer
 from rl_compat.units import GIB
 from rl_compat.workers.setup import Setup
@@ -67,6 +68,13 @@ class PhaseMemory:
             metrics["actor/perf/max_memory_allocated_gb"] = max(peak.allocated for peak in peaks.values()) / GIB
             metrics["actor/perf/max_memory_reserved_gb"] = max(peak.reserved for peak in peaks.values()) / GIB
         return metrics
+
+
+def pool_metrics(pools: Mapping[str, ResourcePool]) -> dict[str, float]:
+    """Idle share and age of the heartbeats of each pool with processes of its own, since the last call."""
+    used = {name: usage for name, pool in pools.items() if (usage := pool.take_usage()) is not None}
+    metrics = {f"perf/idle_share/{name}": usage.idle_share for name, usage in used.items()}
+    return metrics | {f"perf/heartbeat_age/{name}": usage.heartbeat_age_seconds for name, usage in used.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,7 @@ from rl_compat.tracking.types import Destination
 from rl_compat.trainer.callbacks import Callback
 from rl_compat.trainer.checkpoints import FoundCheckpoint, find_newest, prune, set_aside, write_checkpoint
 from rl_compat.trainer.interrupt import Interrupted, StopSignals
-from rl_compat.trainer.phases import Phases
+from rl_compat.trainer.phases import Phases, pool_metrics
 from rl_compat.trainer.recipe import Measure, Measured, Recipe
 from rl_compat.trainer.reporter import Reporter
 from rl_compat.trainer.run_folder import RunFolder
@@ -246,7 +246,7 @@ class Run:
 
     def _record(self, step: int, collected: object, metrics: dict[str, float]) -> None:
         """Write the metrics and samples of the step, and report the recipe's notes."""
-        metrics |= self.phases.memory.take_metrics()
+        metrics |= self.phases.memory.take_metrics() | pool_metrics(self.prepared.setup.pools)
         metrics["training/global_step"] = float(step)
         metrics["training/epoch"] = float(self.order.position[0])
         self.curve.append(metrics.get(self.recipe.measure.metric, math.nan))

@@ -23,7 +23,7 @@ from rl_compat.objectives.actor_critic import LossSettings, critic_loss
 from rl_compat.planning.types import RoleName
 from rl_compat.training.engine import ValueEngine
 from rl_compat.training.optimizers import OptimizerSettings
-from rl_compat.workers.mini_batches import mean_metrics, own_share
+from rl_compat.workers.mini_batches import balance_metrics, mean_metrics, own_share
 from rl_compat.workers.options import CriticOptions, option_keys, role_values
 from rl_compat.workers.role import Role, batch_of, check_update
 from rl_compat.workers.setup import Planned, loss_settings, optimizer_settings
@@ -78,9 +78,11 @@ class CriticWorker(TrainedWorker):
         Every rank gets the whole batch and trains on its share of each mini-batch.
         """
         loss = partial(critic_loss, settings=self.settings.loss)
+        ranks, role = self.engine.ranks, self.settings.model.role.role
         with self.engine.onloaded():
             steps = [
-                self.engine.update(own_share(mini_batch, self.engine.ranks), loss=loss)
+                self.engine.update(own_share(mini_batch, ranks), loss=loss)
+                | balance_metrics(mini_batch, ranks, role=role)
                 for mini_batch in self.mini_batches(
                     batch,
                     prompts_per_mini_batch=self.settings.mini_batch_size or len(batch),
@@ -88,7 +90,7 @@ class CriticWorker(TrainedWorker):
                     seed=seed,
                 )
             ]
-        return mean_metrics(steps, prefix=f"{self.settings.model.role.role}/")
+        return mean_metrics(steps, prefix=f"{role}/")
 
     @dispatch()
     def export(self, *, output: Path) -> Path:

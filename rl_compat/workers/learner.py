@@ -20,7 +20,7 @@ from rl_compat.training.engine import PolicyEngine, ValueEngine
 from rl_compat.training.micro_batches import Layout
 from rl_compat.training.optimizers import OptimizerSettings
 from rl_compat.training.types import BatchTotals, TokenOutputs
-from rl_compat.workers.mini_batches import mean_metrics, over_ranks, own_share
+from rl_compat.workers.mini_batches import balance_metrics, mean_metrics, over_ranks, own_share
 from rl_compat.workers.setup import Setup, optimizer_settings
 from rl_compat.workers.trained import TrainedWorker
 
@@ -86,6 +86,7 @@ class LearnerWorker(TrainedWorker):
         with self.engine.onloaded():
             steps = [
                 self._step(mini_batch, mismatched)
+                | balance_metrics(mini_batch, self.engine.ranks, role=self.settings.model.role.role)
                 for mini_batch in self.mini_batches(batch, prompts_per_mini_batch=size, num_epochs=1, seed=seed)
             ]
         return mean_metrics(steps, prefix="train/")

@@ -32,6 +32,19 @@ def own_share(batch: AnyBatch, ranks: Ranks) -> AnyBatch:
     return batch if ranks.size == 1 else batch.select(balanced_shares(batch, ranks.size)[ranks.rank])
 
 
+def balance_metrics(batch: Batch, ranks: Ranks, *, role: str) -> dict[str, float]:
+    """The tokens of the rank that gets most of a batch over the mean of all ranks; nothing for one rank."""
+    if ranks.size == 1:
+        return {}
+    return {f"perf/balance/{role}": balance(balanced_shares(batch, ranks.size), batch.sequence_lengths())}
+
+
+def balance(shares: Sequence[Sequence[int]], num_tokens: Sequence[int]) -> float:
+    """The largest share over the mean of all; 1 where all are equal, the number of shares where one has everything."""
+    loads = [sum(num_tokens[row] for row in rows) for rows in shares]
+    return max(loads) * len(loads) / sum(loads) if any(loads) else 1.0
+
+
 def over_ranks(compute: Callable[[AnyBatch], Tensor], batch: AnyBatch, ranks: Ranks) -> Tensor:
     """The results of `compute` for a batch, `[B]` or `[B, T]`. Ranks compute their shares and all get the whole."""
     if ranks.size == 1:

@@ -28,7 +28,7 @@ from rl_compat.resharding.store import WeightStore
 from rl_compat.rollout.inference import ignored_generation_settings
 from rl_compat.training.engine import PolicyEngine
 from rl_compat.training.optimizers import OptimizerSettings
-from rl_compat.workers.mini_batches import mean_metrics, over_ranks, own_share
+from rl_compat.workers.mini_batches import balance_metrics, mean_metrics, over_ranks, own_share
 from rl_compat.workers.trained import TrainedWorker
 
 
@@ -134,7 +134,7 @@ class PolicyWorker(TrainedWorker):
                     temperature=settings.temperature,
                     wanted=("entropy",),
                 )
-                steps.append(metrics)
+                steps.append(metrics | balance_metrics(mini_batch, self.engine.ranks, role="actor"))
         self._source.changed(version=self.version)
         return mean_metrics(steps, prefix="actor/")
 

@@ -123,13 +123,15 @@ def prepare(
 def _resource_pool(name: str, plan: Plan, hardware: Hardware, address: str | None) -> ResourcePool:
     """A pool of a plan. Each of several pools has processes of its own, so that all of them work at the same time."""
     pool = plan.pools[name]
+    nodes = [hardware.nodes[position] for position in pool.nodes] if hardware.nodes else []
     return ResourcePool(
         gpus=[int(device.removeprefix("cuda:")) for device in pool.devices if device != "cpu"],
         num_processes=len(pool.devices) if len(plan.pools) > 1 or len(pool.devices) > 1 else None,
         num_nodes=pool.num_nodes,
         address=address,
         emulate=pool.emulated if len(plan.pools) > 1 else None,
-        hardware=hardware,
+        hardware=nodes[0].hardware if nodes else hardware,
+        nodes=[node.address for node in nodes],
     )
 
 

@@ -103,6 +103,13 @@ def test_two_processes_share_calls_until_one_fails_and_the_other_goes_on_alone(p
     assert group.run(Counter.doubled, rows=[1, 2, 3, 4, 5]).result() == [2, 4, 6, 8, 10]
     assert group.run(Counter.doubled, rows=[7]).result() == [14]
     assert group.run(Counter.ranks_sum).result() == 3.0
+    began = time.monotonic()
+    pool.take_usage()
+    assert group.run(Counter.busy, seconds=0.5).result() == "done"
+    usage, seconds = pool.take_usage(), time.monotonic() - began
+    assert usage is not None
+    assert 0.0 <= usage.idle_share <= 1.0 - 0.5 / seconds
+    assert usage.heartbeat_age_seconds < hosts.SILENCE_SECONDS
     other = started(pool)
     assert other.run(Counter.process).result() == processes, "roles of a pool share its processes"
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from rl_compat.trainer.phases import Peak, PhaseMemory
+from rl_compat.distributed.host import Usage
+from rl_compat.distributed.pool import ResourcePool
+from rl_compat.trainer.phases import Peak, PhaseMemory, pool_metrics
 from rl_compat.units import GIB
 
 
@@ -48,3 +50,12 @@ def test_on_a_cpu_nothing_is_measured() -> None:
     with memory("gen"):
         pass
     assert memory.take_metrics() == {}
+
+
+def test_only_pools_with_processes_of_their_own_have_usage() -> None:
+    class Processes(ResourcePool):
+        def take_usage(self) -> Usage | None:
+            return Usage(idle_share=0.25, heartbeat_age_seconds=0.5)
+
+    pools = {"main": ResourcePool(gpus=[]), "score": Processes(gpus=[], num_processes=2)}
+    assert pool_metrics(pools) == {"perf/idle_share/score": 0.25, "perf/heartbeat_age/score": 0.5}

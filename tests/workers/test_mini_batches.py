@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from types import SimpleNamespace
 
+import pytest
+import torch
 from fakes.engines import random_batch
 
 from rl_compat.batch import Batch
-from rl_compat.workers.mini_batches import mini_batches
+from rl_compat.distributed.ranks import Solo
+from rl_compat.workers.mini_batches import balance, balance_metrics, mini_batches
 
 LENGTHS = [(3, 1 + row % 4) for row in range(12)]
 
@@ -58,3 +62,16 @@ def test_the_order_depends_on_the_seed_and_the_epoch_alone() -> None:
 def test_a_last_part_that_is_smaller_is_used_too() -> None:
     """A-ALG-05"""
     assert [len(part) for part in groups_of(grouped(), prompts=3)] == [9, 3]
+
+
+def test_balance_is_the_largest_share_over_the_mean() -> None:
+    assert balance([[0, 1], [2]], [3, 1, 4]) == 1.0
+    assert balance([[0], [1, 2], []], [9, 1, 2]) == 2.25
+    assert balance([[], []], []) == 1.0
+
+
+def test_balance_is_a_metric_of_several_ranks_only() -> None:
+    batch = random_batch([(1, 9), (1, 4)]).with_(groups=torch.tensor([0, 1]))
+    two = SimpleNamespace(size=2)
+    assert balance_metrics(batch, two, role="actor") == {"perf/balance/actor": pytest.approx(20 / 15)}  # type: ignore[arg-type]
+    assert balance_metrics(batch, Solo(), role="actor") == {}
