@@ -19,7 +19,7 @@ import typer
 from rl_compat.cli.options import AsJson, new_app
 from rl_compat.cli.render import print_json, print_lines, print_note, print_table
 from rl_compat.errors import HardwareError, RLCompatError
-from rl_compat.hardware.cluster import RAY_ENVIRONMENT, NodeResources, import_ray, list_nodes
+from rl_compat.hardware.cluster import RAY_ENVIRONMENT, TOKEN, NodeResources, import_ray, list_nodes
 from rl_compat.hardware.system.folders import folder_places
 
 app = new_app()
@@ -79,8 +79,13 @@ def up(
             f"port {port} of this machine is in use", hint=f"choose another, such as `rlc cluster up --port {port + 1}`"
         )
     head = _start(address, num_cpus)
-    nodes = _nodes(head.address)
-    join = f"ray start --address={head.address}"
+    try:
+        nodes = _nodes(head.address)
+    except BaseException:
+        _stop(head)
+        raise
+    asks = os.environ.get("RAY_AUTH_MODE") == "token"
+    join = f"{'RAY_AUTH_MODE=token ' if asks else ''}ray start --address={head.address}"
     if as_json:
         print_json(
             {"address": head.address, "pid": head.pid, "log": head.log, "join": join, "nodes": [*map(asdict, nodes)]}
@@ -91,6 +96,7 @@ def up(
         [
             "",
             f"on each other machine:  {join}",
+            *([f"                        with a copy of `{TOKEN}` of this machine"] if asks else []),
             f"train on the cluster:   rlc train plan.address={head.address} plan.num_nodes=2 plan.num_devices=1",
             "end it:                 rlc cluster down",
         ]

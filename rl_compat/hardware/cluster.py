@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from rl_compat import __version__
@@ -27,6 +28,8 @@ RAY_ENVIRONMENT = {
     "RAY_DEDUP_LOGS_SKIP_REGEX": ".",
 }
 "Ray reports nothing, does not pack the working folder, and prints nothing on stdout about processes that end"
+TOKEN = Path("~/.ray/auth_token")
+"with which Ray lets a process join a cluster; it asks by itself only where it finds the cluster"
 INHERITED_SIGNALS = (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
 "that a terminal or a batch system sends to all processes, and that this process acts on"
 SET_BY_RAY = ("OMP_NUM_THREADS",)
@@ -55,7 +58,8 @@ class NodeResources:
 
 def import_ray() -> Any:
     """The module. Raises HardwareError if it is not installed."""
-    os.environ.update({name: os.environ.get(name, value) for name, value in RAY_ENVIRONMENT.items()})
+    environment = RAY_ENVIRONMENT | ({"RAY_AUTH_MODE": "token"} if TOKEN.expanduser().exists() else {})
+    os.environ.update({name: os.environ.get(name, value) for name, value in environment.items()})
     try:
         import ray
     except ImportError as error:
