@@ -33,8 +33,8 @@ class ValueModel(nn.Module):
         """The value after each token, [B, L]. Padding must be on the right, where causal attention ignores it."""
         hidden = self.trunk(input_ids=input_ids, use_cache=False).last_hidden_state
         with torch.autocast(hidden.device.type, enabled=False):
-            values: Tensor = self.head(hidden.float()).squeeze(-1)
-        return values
+            values: Tensor = self.head(hidden.float())
+        return values.sum(-1)  # over one value; FSDP2 warns of a view
 
     def weights(self, *, keeps: bool = True) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Copies of the weights of the trunk, adapters merged, and of the head, on the CPU.
