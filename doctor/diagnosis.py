@@ -123,7 +123,14 @@ def read_machine(options: Options, checks: Sequence[Check]) -> Hardware:
             )
         return replace(probe(torch_timeout_seconds=None), nodes=nodes)
     with _progress("importing torch" if torch_seconds else ""):
-        return probe(torch_timeout_seconds=torch_seconds, packages=imports, network_timeout_seconds=network_seconds)
+        found = probe(torch_timeout_seconds=torch_seconds, packages=imports, network_timeout_seconds=network_seconds)
+    tried = options.show_all or "exchange" in options.only
+    if not tried or found.software.torch is None or len(found.devices) == 1:
+        return found
+    from rl_compat.hardware.exchange import read_exchange
+
+    with _progress("exchanging values between two processes"):
+        return replace(found, exchange=read_exchange(num_gpus=len(found.devices)))
 
 
 @contextmanager

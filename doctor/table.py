@@ -23,6 +23,7 @@ CHECKS: tuple[Check, ...] = (
     Check("device_order", "do CUDA and nvidia-smi number the cards alike?", visible_devices.check_device_order),
     Check("links", "how are the cards connected?", several.check_links),
     Check("nccl", "does NCCL have code for the cards?", several.check_nccl),
+    Check("exchange", "do two processes exchange right values? (tried with --all)", several.check_exchange, TORCH),
     Check("nodes", "do the nodes of a cluster have the same cards and software?", nodes.check_nodes, of_cluster=True),
     Check("node_network", "do the nodes of a cluster reach each other?", nodes.check_node_network, of_cluster=True),
     Check("shared_memory", "is /dev/shm large enough for several GPUs?", host.check_shared_memory),

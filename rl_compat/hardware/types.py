@@ -248,6 +248,8 @@ class Hardware:
     recorded_at: str | None = None
     emulated: str | None = None
     "name of the card that this hardware emulates"
+    exchange: Exchange | None = None
+    "None if it was not tried"
     nodes: tuple[Node, ...] = ()
     "of the Ray cluster that was asked; empty for one machine"
     schema: int = SCHEMA_VERSION
@@ -255,6 +257,18 @@ class Hardware:
     def weakest_capability(self) -> tuple[int, int] | None:
         """The lowest compute capability of the visible devices; None without a GPU."""
         return min((device.compute_capability for device in self.devices), default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchange:
+    """What came of a sum of tensors between two processes of this machine."""
+
+    backend: str
+    "`nccl` between two GPUs, `gloo` on the CPU"
+    error: str | None = None
+    "why there was no result"
+    num_wrong: int = 0
+    "values that differ from their sum"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ from rl_compat.doctor.tables.rows import capability_text, is_unknown, library_ro
 from rl_compat.doctor.tables.target import target_of
 from rl_compat.doctor.tables.torch import cuda_of, releases, variants
 from rl_compat.hardware.gpu.catalogue import find_gpu
-from rl_compat.hardware.types import Device, Hardware, Link
+from rl_compat.hardware.types import Device, Exchange, Hardware, Link
 from rl_compat.units import format_bytes
 
 ALIKE_FRACTION = 0.9
@@ -237,3 +237,24 @@ def check_nccl(hardware: Hardware) -> Iterator[Finding]:
         where=(package,),
         affects=("several GPUs", *device_ids(without)),
     )
+
+
+def check_exchange(hardware: Hardware) -> Iterator[Finding]:
+    """What came of a sum between two processes; one GPU has nothing to exchange with. Nothing if it was not tried."""
+    found = hardware.exchange
+    if found is None:
+        if len(hardware.devices) == 1 and hardware.emulated is None:
+            yield ok("exchange.one_device", "one GPU: values between GPUs were not tried", "cuda")
+    elif found.error is not None:
+        yield finding(
+            "exchange.failed", f"a sum over `{found.backend}` between two processes failed: {found.error}", *_try(found)
+        )
+    elif found.num_wrong:
+        what = f"a sum over `{found.backend}` between two processes has {found.num_wrong} wrong values"
+        yield finding("exchange.wrong", what, *_try(found))
+    else:
+        yield ok("exchange.right", f"a sum over `{found.backend}` between two processes is right", found.backend)
+
+
+def _try(found: Exchange) -> tuple[Remedy, ...]:
+    return (remedy("no_peer_access" if found.backend == "nccl" else "gloo_loopback"),)
