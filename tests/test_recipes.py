@@ -73,12 +73,13 @@ def test_the_slurm_script_trains_with_the_commands_of_slurm_run_here(tmp_path: P
         "SLURM_GPUS_ON_NODE": "2",
     }
     run = ["sums", "plan.device=cpu", "trainer.num_steps=1", f"trainer.output_dir={tmp_path / 'run'}"]
-    process = subprocess.Popen(
-        ["bash", str(SLURM), *run], env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
+    log = tmp_path / "log"  # a pipe would stay open as long as Ray runs
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            ["bash", str(SLURM), *run], env=environment, stdout=output, stderr=output, start_new_session=True
+        )
     try:
-        _, errors = process.communicate(timeout=280)
-        assert process.returncode == 0, errors
+        assert process.wait(timeout=280) == 0, log.read_text()
         assert (tmp_path / "run" / "metrics.jsonl").exists()
     finally:  # SLURM ends the steps with the job
         os.killpg(process.pid, 15)
