@@ -73,12 +73,12 @@ def test_idle_weights_leave_the_device_and_come_back_to_the_same_parameters(wide
 
 def test_an_optimizer_on_the_host_takes_the_same_steps_and_no_device_memory(wide_folder: Path) -> None:
     plain, offloaded = _engine(wide_folder), _engine(wide_folder, offload_optimizer=True)
+    for _ in range(3):  # first, since the first matrix products of a process allocate a workspace
+        plain.update(random_batch(), loss=token_mean_loss, temperature=1.0)
     before = torch.cuda.memory_allocated(DEVICE)
     for _ in range(3):
         offloaded.update(random_batch(), loss=token_mean_loss, temperature=1.0)
     assert torch.cuda.memory_allocated(DEVICE) - before < 0.1 * sum(p.nbytes for p in offloaded.parameters.values())
-    for _ in range(3):
-        plain.update(random_batch(), loss=token_mean_loss, temperature=1.0)
     for name, parameter in plain.parameters.items():
         torch.testing.assert_close(parameter, offloaded.parameters[name], atol=1e-5, rtol=1e-4)
 
