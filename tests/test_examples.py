@@ -53,7 +53,7 @@ CHECKS: dict[str, Callable[[str], bool]] = {
         rise(column(text, "loss", of="judge")) < 0 and rise(column(text, "reward", of="ppo")) > 0
     ),
     "safe_rlhf_cost_pool": lambda text: (
-        rise(column(text, "loss", of="cost model")) < 0 and len(set(column(text, "multiplier", of="ppo"))) == 8
+        rise(column(text, "loss", of="cost model")) < 0 and column(text, "multiplier", of="ppo")[-1] < 1.0
     ),
     "sft_then_ppo": lambda text: (
         rise(column(text, "loss", of="sft")) < -0.1 and mean(column(text, "reward", of="ppo")) > 0.3
