@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -58,7 +59,9 @@ class NodeResources:
 
 def import_ray() -> Any:
     """The module. Raises HardwareError if it is not installed."""
-    environment = RAY_ENVIRONMENT | ({"RAY_AUTH_MODE": "token"} if TOKEN.expanduser().exists() else {})
+    environment = dict(RAY_ENVIRONMENT)
+    if TOKEN.expanduser().exists() and "ray" not in sys.modules:  # Ray reads the mode when it is imported
+        environment["RAY_AUTH_MODE"] = "token"
     os.environ.update({name: os.environ.get(name, value) for name, value in environment.items()})
     try:
         import ray

@@ -16,8 +16,11 @@ CHILD = Path(__file__).with_name("exchange_child.py")
 
 def read_exchange(
     *, num_gpus: int, timeout_seconds: float = 20.0, environment: Mapping[str, str] | None = None
-) -> Exchange:
-    """Sum tensors between two processes, each with a GPU of its own if there are two. Never raises."""
+) -> Exchange | None:
+    """Sum tensors between two processes, each with a GPU of its own if there are two. Never raises.
+
+    None where torch is built without its distributed package.
+    """
     backend = "nccl" if num_gpus > 1 else "gloo"
     variables = {**(os.environ if environment is None else environment)}
     if backend == "gloo":
@@ -40,7 +43,9 @@ def read_exchange(
             return Exchange(backend=backend, error=str(error))
 
 
-def _judge(backend: str, finished: list[Finished], timeout_seconds: float) -> Exchange:
+def _judge(backend: str, finished: list[Finished], timeout_seconds: float) -> Exchange | None:
+    if any("No module named 'torch.distributed'" in one.stderr for one in finished):
+        return None
     for rank, one in enumerate(finished):
         if one.returncode is None:
             return Exchange(backend=backend, error=f"rank {rank} has not ended within {timeout_seconds:g} s")

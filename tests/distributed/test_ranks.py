@@ -59,7 +59,11 @@ def difference(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> 
 
 
 def comparable(step: dict[str, float]) -> dict[str, float]:
-    return {name: value for name, value in step.items() if not name.endswith(LOCAL_METRICS)}
+    return {
+        name: value
+        for name, value in step.items()
+        if not name.endswith(LOCAL_METRICS) and not name.startswith("perf/balance/")
+    }
 
 
 def assert_equal(together: Found, alone: Found) -> None:
