@@ -21,7 +21,7 @@ from rl_compat.hardware.types import Hardware
 from rl_compat.planning.types import PoolPlan
 
 if TYPE_CHECKING:
-    from rl_compat.distributed.ray import Hosts
+    from rl_compat.distributed.remote import Hosts
 
 Worker = TypeVar("Worker")
 
@@ -211,7 +211,7 @@ class ResourcePool:
 
     def _started(self) -> Hosts:
         """The processes of the devices, which pools of the same devices share."""
-        from rl_compat.distributed.ray import Hosts
+        from rl_compat.distributed.remote import Hosts
 
         request = HostsRequest(
             gpus=self.gpus or (),

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from rl_compat.distributed import ray as hosts
 from rl_compat.distributed.group import WorkerGroup, dispatch
 from rl_compat.distributed.host import HostFacts, HostsRequest
 from rl_compat.distributed.pool import ResourcePool
 from rl_compat.distributed.ranks import Ranks
+from rl_compat.distributed.ray import HostProcesses, RemoteHost, _interfaces
 from rl_compat.errors import HardwareError
 from rl_compat.hardware.types import Interface
 
@@ -52,9 +52,10 @@ def test_a_pool_of_two_nodes_has_its_processes_on_both(address: str) -> None:
 @pytest.mark.slow
 def test_processes_of_a_node_have_one_gpu_each_in_the_order_of_ranks(address: str) -> None:
     request = HostsRequest(gpus=(0, 1), per_node=2, num_nodes=1, address=address, on_gpu=True)
-    started = hosts.Hosts(request, None)
+    started = HostProcesses(request, None)
     assert [host.facts.device for host in started.hosts] == [0, 1]
-    started.close()
+    started.end(started.hosts)
+    started.free_devices()
 
 
 @pytest.mark.slow
@@ -62,22 +63,22 @@ def test_processes_of_a_node_have_one_gpu_each_in_the_order_of_ranks(address: st
 def test_a_pool_that_the_cluster_cannot_hold_is_refused_at_once(address: str, changes: dict[str, object]) -> None:
     values = {"gpus": (0,), "per_node": 1, "num_nodes": 1, "address": address, "on_gpu": True, **changes}
     with pytest.raises(HardwareError, match="cluster"):
-        hosts.Hosts(HostsRequest(**values), None)
+        HostProcesses(HostsRequest(**values), None)
 
 
-def host(number: int, interface: str, rank: int) -> hosts.RemoteHost:
+def host(number: int, interface: str, rank: int) -> RemoteHost:
     own = Interface(name=interface, address=f"10.0.0.{number}")
     others = (Interface(name="lo", address="127.0.0.1"), Interface(name="docker0", address="172.17.0.1"))
     facts = HostFacts(
         node=own.address, device=0, name="host", pid=os.getpid(), log="", interfaces=(others[0], own, others[1])
     )
-    return hosts.RemoteHost(actor=None, facts=facts, rank=rank)
+    return RemoteHost(actor=None, facts=facts, rank=rank)
 
 
 def test_each_node_is_told_its_own_interface_and_one_node_none() -> None:
     """DIST-12."""
-    assert hosts._interfaces([host(2, "eth0", 0), host(3, "ens5", 1)]) == {"10.0.0.2": "eth0", "10.0.0.3": "ens5"}
-    assert hosts._interfaces([host(2, "eth0", 0), host(2, "eth0", 1)]) == {}
-    lost = hosts.RemoteHost(actor=None, facts=HostFacts(node="10.0.0.3", device=0, name="b", pid=1, log=""), rank=1)
+    assert _interfaces([host(2, "eth0", 0), host(3, "ens5", 1)]) == {"10.0.0.2": "eth0", "10.0.0.3": "ens5"}
+    assert _interfaces([host(2, "eth0", 0), host(2, "eth0", 1)]) == {}
+    lost = RemoteHost(actor=None, facts=HostFacts(node="10.0.0.3", device=0, name="b", pid=1, log=""), rank=1)
     with pytest.raises(HardwareError, match=r"10\.0\.0\.3"):
-        hosts._interfaces([host(2, "eth0", 0), lost])
+        _interfaces([host(2, "eth0", 0), lost])

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from rl_compat.distributed import ray as hosts
+from rl_compat.distributed import remote
 from rl_compat.distributed.group import WorkerGroup, dispatch
 from rl_compat.distributed.pool import ResourcePool
 from rl_compat.distributed.ranks import Ranks
@@ -109,7 +109,7 @@ def test_two_processes_share_calls_until_one_fails_and_the_other_goes_on_alone(p
     usage, seconds = pool.take_usage(), time.monotonic() - began
     assert usage is not None
     assert 0.0 <= usage.idle_share <= 1.0 - 0.5 / seconds
-    assert usage.heartbeat_age_seconds < hosts.SILENCE_SECONDS
+    assert usage.heartbeat_age_seconds < remote.SILENCE_SECONDS
     other = started(pool)
     assert other.run(Counter.process).result() == processes, "roles of a pool share its processes"
 
@@ -132,7 +132,7 @@ def test_two_processes_share_calls_until_one_fails_and_the_other_goes_on_alone(p
 def test_a_process_that_ends_or_stands_still_is_named_with_its_call(
     pool: ResourcePool, monkeypatch: pytest.MonkeyPatch, method: object, fact: str
 ) -> None:
-    monkeypatch.setattr(hosts, "SILENCE_SECONDS", 5.0)
+    monkeypatch.setattr(remote, "SILENCE_SECONDS", 5.0)
     group = started(pool)
     processes = group.run(Counter.process).result()
     assert group.run(Counter.busy, seconds=8.0).result() == "done", "a busy process is not accused"
@@ -188,7 +188,7 @@ def test_a_process_that_ends_stops_who_waits_for_another_pool_and_else_the_next_
 
         os.kill(others[0][0], signal.SIGKILL)
         assert gone(others[0][0])
-        time.sleep(3 * hosts.BEAT_SECONDS)
+        time.sleep(3 * remote.BEAT_SECONDS)
         with pytest.raises(WorkerError, match=f"process {others[0][0]}"):
             group.run(Counter.ranks_sum).result()
     finally:
