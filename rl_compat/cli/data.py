@@ -50,11 +50,18 @@ def check(
 
     Example: rlc data check train.parquet test.parquet --model Qwen/Qwen2.5-0.5B-Instruct data.max_prompt_length=1024
     """
-    from rl_compat.data.check.file_check import overlap
+    from rl_compat.algorithms.table import ALGORITHMS
+    from rl_compat.data.read.reading import open_files
+    from rl_compat.trainer.setup.objects import data_columns
+
+    loaded, names = _read_arguments(arguments or [], model)
+    config, announce = loaded.config, lambda note: print_note(f"note: {note}")
+    task = ALGORITHMS[config.algorithm.name].learns_from
+    files = open_files(names, task=task, columns=data_columns(config.data), announce=announce)
+    from rl_compat.data.check.file_check import overlap  # imports torch
     from rl_compat.trainer.tools.check_data import open_checks
 
-    loaded, files = _read_arguments(arguments or [], model)
-    checks = open_checks(loaded.config, files, announce=lambda note: print_note(f"note: {note}"))
+    checks = open_checks(config, files, announce=announce)
     with progress(sum(item.num_rows for item in checks), "checking rows") as bar:
         reports = [item.run(bar.advance) for item in checks]
     shared = [problem for first, second in _pairs(checks) if (problem := overlap(first, second)) is not None]

@@ -7,8 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
-from transformers import AttentionInterface
-from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 from rl_compat.errors import ModelError
 from rl_compat.planning.types import RolePlan
@@ -23,6 +21,9 @@ def attn_implementation_for(role: RolePlan) -> str:
 
 def register_repeated_sdpa() -> str:
     """Register `sdpa_with_repeated_keys` in transformers; returns its name. May be called twice."""
+    from transformers import AttentionInterface  # takes seconds: with the first model
+    from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+
     AttentionInterface.register(REPEATED_SDPA, sdpa_with_repeated_keys)
     AttentionMaskInterface.register(REPEATED_SDPA, sdpa_mask)
     return REPEATED_SDPA

@@ -1,4 +1,7 @@
-"""LoRA adapters: inject them into a model, disable them to get the base model, merge them for export."""
+"""LoRA adapters: inject them into a model, disable them to get the base model, merge them for export.
+
+`peft` takes seconds to import, and is imported where adapters or quantized weights need it.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +9,17 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
-from peft import LoraConfig, inject_adapter_in_model
-from peft.tuners.lora import LoraLayer
-from peft.tuners.tuners_utils import BaseTunerLayer
-from peft.utils.integrations import dequantize_module_weight
 from torch import Tensor, nn
 
 from rl_compat.errors import ModelError
 from rl_compat.models.files.storage import Int8Linear
 from rl_compat.models.parts import whole
+
+if TYPE_CHECKING:
+    from peft import LoraConfig
 
 _ADAPTER = "default"
 
@@ -39,6 +42,8 @@ def add_adapters(model: nn.Module, settings: LoraSettings) -> None:
 
     Raises ModelError if no module matches the targets.
     """
+    from peft import inject_adapter_in_model
+
     model.requires_grad_(False)
     try:
         with warnings.catch_warnings():
@@ -58,7 +63,7 @@ def add_adapters(model: nn.Module, settings: LoraSettings) -> None:
 @contextmanager
 def adapter_disabled(model: nn.Module) -> Iterator[None]:
     """Inside the context, the model is its frozen base, which is the reference of a policy that trains adapters."""
-    layers = [module for module in model.modules() if isinstance(module, BaseTunerLayer)]
+    layers = _adapted(model).values()
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     for layer in layers:
         layer.enable_adapters(False)
@@ -96,7 +101,7 @@ def merge_for_export(model: nn.Module, *, keeps: bool = True) -> dict[str, Tenso
 
 def merged_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """The weights of `merge_for_export` one at a time on their device: parameters, and new tensors where merged."""
-    adapted = {name: module for name, module in model.named_modules() if isinstance(module, LoraLayer)}
+    adapted = _adapted(model)
     done, differing = set[int](), _untied(model)
     for name, parameter in model.named_parameters(remove_duplicate=False):
         if "lora_" in name or (id(parameter) in done and id(parameter) not in differing):
@@ -108,7 +113,7 @@ def merged_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
             owner = model.get_submodule(owner_name)
             weight = _whole_weight(owner) if leaf == "weight" else whole(parameter.detach())
             if layer is not None and leaf == "weight" and owner_name.endswith(".base_layer"):
-                delta = whole(layer.get_delta_weight(_ADAPTER))  # type: ignore[operator, unused-ignore]
+                delta = whole(layer.get_delta_weight(_ADAPTER))
                 weight = (weight.float() + delta.float()).to(weight.dtype)
         yield name.replace(".base_layer.", "."), weight
 
@@ -123,6 +128,8 @@ def adapter_weights(model: nn.Module) -> dict[str, Tensor]:
 
 def peft_config(settings: LoraSettings) -> LoraConfig:
     """The adapters as `peft` describes them."""
+    from peft import LoraConfig
+
     all_linear = settings.targets == ("all-linear",)
     return LoraConfig(
         r=settings.rank,
@@ -135,6 +142,11 @@ def peft_config(settings: LoraSettings) -> LoraConfig:
 def unties(model: nn.Module) -> bool:
     """Whether adapters make weights different that the model ties, such as its embedding and its output head."""
     return bool(_untied(model))
+
+
+def _adapted(model: nn.Module) -> dict[str, Any]:
+    """The layers with an adapter, by name: those that wrap a layer."""
+    return {name: module for name, module in model.named_modules() if hasattr(module, "base_layer")}
 
 
 def _untied(model: nn.Module) -> set[int]:
@@ -150,6 +162,10 @@ def _whole_weight(layer: nn.Module) -> Tensor:
     if isinstance(layer, Int8Linear):
         return layer.dequantized()
     parameter = layer.weight
+    if type(parameter) is nn.Parameter:
+        return parameter.detach()
+    from peft.utils.integrations import dequantize_module_weight
+
     weight = whole(dequantize_module_weight(layer).detach())
     # peft 0.21 replaces the weight of an int8 bitsandbytes layer on a CPU by one without its scales
     layer.weight = parameter

@@ -45,3 +45,10 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
     output = run(f"import sys, rl_compat; print(sorted(set({HEAVY!r}) & set(sys.modules)))")
 
     assert output.strip() == "[]"
+
+
+def test_the_checks_before_a_run_load_no_model_code() -> None:
+    late = ("peft", "bitsandbytes", "torch._inductor", "transformers.modeling_utils")
+    output = run(f"import sys, rl_compat.trainer.training; print(sorted(set({late!r}) & set(sys.modules)))")
+
+    assert output.strip() == "[]"

@@ -12,6 +12,7 @@ from fakes.facts import facts
 from fakes.models import character_tokenizer, save_random_model
 
 from rl_compat.cli.app import run_command
+from rl_compat.data.read.reading import NUM_FIRST_RECORDS
 from rl_compat.errors import ConfigError, DataError
 
 GSM8K = {"data_source": "openai/gsm8k", "reward_model": {"ground_truth": "4"}}
@@ -267,6 +268,17 @@ def test_a_built_in_run_names_its_data(check: Check) -> None:
 def test_data_is_found_before_a_model_is_looked_for() -> None:
     with pytest.raises(DataError, match="nowhere"):
         run_command("rl_compat.cli.data", ["check", "nowhere.jsonl", "--model", "no/such"], "rlc data")
+
+
+def test_the_files_of_a_folder_are_told_apart_before_any_is_read_to_its_end(tmp_path: Path) -> None:
+    rows = json.dumps({"prompt": "1+1=", "answer": "2"}) + "\n"
+    (tmp_path / "a.jsonl").write_text(rows * (NUM_FIRST_RECORDS + 500) + "not JSON\n")
+    (tmp_path / "b.json").write_text('{"name": "a package"}')
+
+    with pytest.raises(DataError, match=r"b\.json") as raised:
+        run_command("rl_compat.cli.data", ["check", str(tmp_path)], "rlc data")
+    assert raised.value.hint is not None
+    assert f"`{tmp_path}` stands for 2 files" in raised.value.hint
 
 
 @pytest.mark.parametrize(

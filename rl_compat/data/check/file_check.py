@@ -15,6 +15,7 @@ from rl_compat.data.encode.items import Encoding, ItemEncoder
 from rl_compat.data.encode.prompts import EncodingError, Render, encode_row
 from rl_compat.data.form.columns import Record
 from rl_compat.data.form.conversion import CONVERTERS
+from rl_compat.data.form.patterns import Form
 from rl_compat.data.form.rows import (
     LabelledRow,
     PreferenceRow,
@@ -25,7 +26,7 @@ from rl_compat.data.form.rows import (
     response_messages,
 )
 from rl_compat.data.form.turns import Unusable
-from rl_compat.data.read.reading import Reading, open_rows
+from rl_compat.data.read.reading import Reading
 from rl_compat.data.read.records import Records
 
 NUM_SHOWN_TRUTHS = 3
@@ -56,8 +57,8 @@ class Tools:
 class FileCheck:
     """Validates the rows of one file, a piece at a time."""
 
-    def __init__(self, file: Records, reading: Reading, tools: Tools) -> None:
-        """Raises DataError for a file without rows or with columns of no known form."""
+    def __init__(self, file: Records, reading: Reading, form: Form, tools: Tools) -> None:
+        """Raises DataError for a file that cannot be read to its end."""
         self.name = file.name
         self.split = reading.split
         self.prompts: dict[int, int] = {}
@@ -70,11 +71,11 @@ class FileCheck:
         self._labels: set[bool] = set()
         self._truths: list[str] = []
         self._num_usable = self._tokens = 0
-        self._form, records = open_rows(file, reading)
-        self.num_rows = sum(1 for _ in records)
+        self._form = form
+        self.num_rows = sum(1 for _ in file.read())
 
     def run(self, on_progress: Callable[[int], None] = lambda rows: None) -> FileReport:
-        """Validate every row. Raises DataError for a file that cannot be read to its end."""
+        """Validate every row."""
         for row, record in enumerate(self._file.read()):
             self._look_at(record, row)
             on_progress(1)

@@ -145,6 +145,24 @@ def open_source(source: str | Records, reading: Reading, *, streaming: bool = Fa
     return [table_records(load_from_hub(hub, split=reading.split, streaming=False), name=source)]
 
 
+def open_files(
+    names: Sequence[tuple[str, Split]], *, task: Task, columns: Columns, announce: Announce
+) -> list[tuple[Records, Reading, Form]]:
+    """The files of all names by their first rows; none is read to its end. Raises DataError."""
+    opened = []
+    for name, split in names:
+        reading = Reading(task=task, split=split, columns=columns, announce=announce)
+        files = open_source(name, reading)
+        try:
+            opened += [(file, reading, open_rows(file, reading)[0]) for file in files]
+        except DataError as error:
+            if len(files) > 1:
+                hint = f"`{name}` stands for {len(files)} files: name those that hold the data"
+                raise DataError(error.message, hint=hint) from error
+            raise
+    return opened
+
+
 def open_rows(file: Records, reading: Reading, *, limit: int | None = None) -> tuple[Form, Iterator[Record]]:
     """The form of a file by its first records, and all its records. Raises DataError."""
     records = file.read(limit)

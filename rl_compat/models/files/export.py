@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub import save_torch_state_dict
-from peft import TaskType
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, nn
@@ -80,6 +79,8 @@ def export_adapter(model: nn.Module, settings: LoraSettings, *, base: str, outpu
     """
     output = output.expanduser().absolute()
     check_output(output)
+    from peft import TaskType
+
     config = peft_config(settings)
     config.base_model_name_or_path, config.task_type, config.inference_mode = base, TaskType.CAUSAL_LM, True
 

@@ -9,32 +9,23 @@ from rl_compat.algorithms.table import ALGORITHMS
 from rl_compat.config.types import RunConfig
 from rl_compat.data.check.file_check import FileCheck, Judge, Tools
 from rl_compat.data.encode.items import ItemEncoder
-from rl_compat.data.read.names import Split
-from rl_compat.data.read.reading import Reading, open_source
+from rl_compat.data.form.patterns import Form
+from rl_compat.data.read.reading import Reading
+from rl_compat.data.read.records import Records
 from rl_compat.models.chat import ChatEncoder
 from rl_compat.models.files.registry import resolve_model
 from rl_compat.models.tokenizer import TokenizerBundle, load_tokenizer
 from rl_compat.rewards.checks import gold_answers, reference_judge
 from rl_compat.trainer.offline.data import encoding_of
-from rl_compat.trainer.setup.objects import data_columns
 
 
 def open_checks(
-    config: RunConfig, files: Sequence[tuple[str, Split]], *, announce: Callable[[str], None]
+    config: RunConfig, files: Sequence[tuple[Records, Reading, Form]], *, announce: Callable[[str], None]
 ) -> list[FileCheck]:
-    """One check for each file of the names, ready to run.
-
-    Raises DataError for a file that cannot be read or has no known form, and ModelError.
-    """
-    task = ALGORITHMS[config.algorithm.name].learns_from
-    columns = data_columns(config.data)
-    opened = [
-        (file, Reading(task=task, split=split, columns=columns))
-        for name, split in files
-        for file in open_source(name, Reading(task=task, split=split, announce=announce))
-    ]
-    tools = _tools(config, judged=task == "prompts", announce=announce)
-    return [FileCheck(file, reading, tools) for file, reading in opened]
+    """One check for each file, ready to run. Raises DataError and ModelError."""
+    judged = ALGORITHMS[config.algorithm.name].learns_from == "prompts"
+    tools = _tools(config, judged=judged, announce=announce)
+    return [FileCheck(file, reading, form, tools) for file, reading, form in files]
 
 
 def _tools(config: RunConfig, *, judged: bool, announce: Callable[[str], None]) -> Tools:

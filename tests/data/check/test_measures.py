@@ -13,7 +13,7 @@ from rl_compat.data.check.file_check import FileCheck, FileReport, Tools
 from rl_compat.data.encode.items import Encoding, ItemEncoder
 from rl_compat.data.encode.prompts import build_prompts
 from rl_compat.data.form.columns import Task
-from rl_compat.data.read.reading import Reading, load_rows
+from rl_compat.data.read.reading import Reading, load_rows, open_rows
 from rl_compat.data.read.records import as_source
 from rl_compat.models.chat import ChatEncoder
 from rl_compat.models.tokenizer import describe_tokenizer
@@ -102,7 +102,9 @@ def checked(records: list[dict[str, Any]], task: Task, algorithm: str, encoding:
     encoder = None if task == "prompts" else ItemEncoder(algorithm, encoding)
     source = as_source(records)
     assert not isinstance(source, str)
-    return FileCheck(source, Reading(task=task), Tools(encoding=encoding, encoder=encoder, count_tokens=len)).run()
+    reading = Reading(task=task)
+    form, _ = open_rows(source, reading)
+    return FileCheck(source, reading, form, Tools(encoding=encoding, encoder=encoder, count_tokens=len)).run()
 
 
 def trained(
