@@ -33,6 +33,8 @@ LARGEST_POWER = 10_000
 
 def evaluate(text: str, value_of: Callable[[str], str]) -> int:
     """The value of an expression; `value_of` returns the text of a variable. Raises ValueError."""
+    if choice := re.fullmatch(r"([^?]*)\?(.*):([^:]*)", text, re.S):
+        return evaluate(choice[2] if evaluate(choice[1], value_of) else choice[3], value_of)
     python = re.sub(r"\$?\{?([A-Za-z_]\w*)\}?", r"\1", text.strip())
     python = python.replace("&&", " and ").replace("||", " or ")
     python = re.sub(r"!(?!=)", " not ", python)

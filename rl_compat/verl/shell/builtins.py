@@ -13,9 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from rl_compat.verl.shell.scope import mark_of, unknown, without_unset
+from rl_compat.verl.shell.expansion import SPECIFICATION, run_arithmetic, split_at
+from rl_compat.verl.shell.scope import BLANKS, mark_of, unknown, without_unset
 from rl_compat.verl.shell.syntax import Simple, parse_script
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ class Stop(Exception):  # noqa: N818
         self.kind = kind
         self.is_failure = kind == "exit" and words not in (None, ["0"])
         "whether a script stops because something is missing"
+        self.status = words in (None, [], ["0"])
+        "what a function returns"
 
 
 Builtin = Callable[["ReadScript", list[str], int], "bool | None"]
@@ -42,7 +45,8 @@ def _test(shell: ReadScript, words: list[str], line: int) -> bool | None:
 
 def _change_folder(shell: ReadScript, words: list[str], line: int) -> bool | None:
     target = next((word for word in words if word != "--"), str(Path.home()))
-    shell.cwd = shell.cwd / target
+    shell.scope.variables["OLDPWD"] = str(shell.cwd)
+    shell.change_folder(shell.cwd / target)
     return True
 
 
@@ -101,10 +105,75 @@ def _execute(shell: ReadScript, words: list[str], line: int) -> bool | None:
 
 
 def _read(shell: ReadScript, words: list[str], line: int) -> bool | None:
+    flags, names = _flags(words, "adinNptu")
+    names = names or [flags.get("a") or "REPLY"]
+    if shell.input is None:
+        shell.scope.variables.update(dict.fromkeys(names, unknown("`read` gets its value when the script runs")))
+        return None
+    whole = flags.get("d") == ""
+    text = "\n".join(shell.input) if whole else "".join(shell.input[:1])
+    more = bool(shell.input) and not whole
+    shell.input = [] if whole else shell.input[1:]
+    separators = shell.scope.separators
+    text = text.strip("".join(character for character in separators if character in BLANKS))
+    if "a" in flags:
+        shell.scope.variables[names[0]] = split_at(text, separators) if text else []
+        return more
+    parts = split_at(text, separators, most=len(names) - 1) if len(names) > 1 else [text]
+    shell.scope.variables.update(dict(zip(names, [*parts, *[""] * len(names)], strict=False)))
+    return more
+
+
+def _read_lines(shell: ReadScript, words: list[str], line: int) -> bool | None:
+    name = next(iter(_flags(words, "dnOsuCc")[1]), "MAPFILE")
+    lines = [unknown(f"`{name}` is read when the script runs")] if shell.input is None else shell.input
+    shell.scope.variables[name], shell.input = list(lines), []
+    return True
+
+
+def _flags(words: Sequence[str], with_value: str) -> tuple[dict[str, str], list[str]]:
+    """The options of a builtin, and the words after them."""
+    flags: dict[str, str] = {}
+    rest = list(words)
+    while rest and re.fullmatch(r"-[A-Za-z]+", rest[0]):
+        letters = rest.pop(0)[1:]
+        while letters:
+            letter, letters = letters[0], letters[1:]
+            flags[letter] = ""
+            if letter in with_value:
+                flags[letter], letters = letters or (rest.pop(0) if rest else ""), ""
+    return flags, rest
+
+
+def _next_option(shell: ReadScript, words: list[str], line: int) -> bool | None:
+    """`getopts`, for options that stand alone: `-x`, `-x value`, `-xvalue`."""
+    known, name = words[:2]
+    number = int(shell.scope.get("OPTIND") or 1)
+    word, *rest = [*shell.scope.arguments[number - 1 :], ""]
+    shell.scope.reads_arguments = True
+    if word == "--" or not re.match("-[A-Za-z0-9]", word):
+        shell.scope.variables["OPTIND"] = str(number + (word == "--"))
+        return False
+    takes = f"{word[1]}:" in known
+    value = (word[2:] or rest[0]) if takes else ""
+    shell.scope.variables |= {name: word[1] if word[1] in known else "?", "OPTARG": value}
+    shell.scope.variables["OPTIND"] = str(number + (2 if takes and not word[2:] else 1))
+    return True
+
+
+def _let(shell: ReadScript, words: list[str], line: int) -> bool | None:
+    status: bool | None = True
     for word in words:
-        if re.fullmatch(r"[A-Za-z_]\w*", word):
-            shell.scope.variables[word] = unknown("`read` gets its value when the script runs")
-    return None
+        status = run_arithmetic(word, shell.scope)
+    return status
+
+
+def _print_form(shell: ReadScript, words: list[str], line: int) -> bool | None:
+    if words[:1] == ["-v"] and len(words) > 2:
+        shell.scope.variables[words[1]] = _printf(words[2:])
+    elif words:
+        shell.print(_printf(words))
+    return True
 
 
 BUILTINS: Mapping[str, Builtin] = {
@@ -125,8 +194,13 @@ BUILTINS: Mapping[str, Builtin] = {
     "eval": _evaluate,
     "exec": _execute,
     "read": _read,
+    "mapfile": _read_lines,
+    "readarray": _read_lines,
+    "let": _let,
+    "getopts": _next_option,
+    "printf": _print_form,
     **dict.fromkeys(
-        ("trap", "wait", "ulimit", "shopt", "umask", "sleep", "mkdir", "popd", "let"), lambda shell, words, line: True
+        ("trap", "wait", "ulimit", "shopt", "umask", "sleep", "mkdir", "popd"), lambda shell, words, line: True
     ),
 }
 
@@ -150,16 +224,43 @@ def _echo(words: Sequence[str]) -> str:
 
 
 def _printf(words: Sequence[str]) -> str:
+    """The form filled with the values, as often as there are values for it."""
     form, *values = words
-    return re.sub("%[sd]", lambda match: values.pop(0) if values else "", form).replace("\\n", "\n")
+    text = SPECIFICATION.sub(lambda match: _filled(match, values), form)
+    while values and len(values) < len(words) - 1:
+        left = len(values)
+        text += SPECIFICATION.sub(lambda match: _filled(match, values), form)
+        assert len(values) < left
+    return text.replace("\\n", "\n").replace("\\t", "\t")
+
+
+def _filled(match: re.Match[str], values: list[str]) -> str:
+    kind = match["kind"]
+    if kind == "%":
+        return "%"
+    value = values.pop(0) if values else ""
+    if mark_of(value) or kind == "s":
+        return value if mark_of(value) else f"%{match['flags']}s" % value
+    try:
+        return f"%{match['flags']}{kind}" % (int(value or 0) if kind in "diuxX" else float(value or 0))
+    except ValueError:
+        return unknown(f"`printf` cannot write `{value}` as `{match[0]}`")
+
+
+def _sequence(words: Sequence[str]) -> str:
+    numbers = [int(word) for word in words if _whole(word)]
+    if len(numbers) != len(words) or not 1 <= len(numbers) <= 3:
+        return unknown(f"`seq {' '.join(words)}` is not executed")
+    first, step, last = {1: [1, 1, *numbers], 2: [numbers[0], 1, numbers[-1]]}.get(len(numbers), numbers)
+    return "\n".join(map(str, range(first, last + (1 if step > 0 else -1), step or 1)))
 
 
 OUTPUT: Mapping[str, Callable[[Sequence[str]], str]] = {
     "echo": _echo,
-    "printf": _printf,
     "basename": _basename,
     "dirname": lambda words: str(PurePosixPath(next(word for word in words if word != "--")).parent),
     "date": _date,
+    "seq": _sequence,
 }
 "command to its output for its arguments"
 
@@ -243,15 +344,19 @@ def _simple(words: Sequence[str], *, patterns: bool) -> bool | None:
             fits = fnmatch.fnmatchcase(left, right) if patterns else left == right
             return fits == (operation != "!=")
         case [left, "=~", right]:
-            return _matches(left, right)
+            found = matched(left, right)
+            return None if found is None else bool(found)
+        case [left, "<" | ">" as operation, right]:
+            return left != right and (left < right) == (operation == "<")
         case [left, operation, right] if operation in NUMBERS:
             return NUMBERS[operation](int(left), int(right)) if _whole(left) and _whole(right) else None
     return None
 
 
-def _matches(text: str, expression: str) -> bool | None:
+def matched(text: str, expression: str) -> re.Match[str] | Literal[False] | None:
+    """The match of `[[ text =~ expression ]]`, False if there is none; None for one that cannot be read."""
     try:
-        return re.search(expression, text) is not None
+        return re.search(expression, text) or False
     except re.error:
         return None
 

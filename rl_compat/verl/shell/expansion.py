@@ -7,29 +7,96 @@ import re
 from collections.abc import Sequence
 
 from rl_compat.verl.shell.arithmetic import evaluate
-from rl_compat.verl.shell.scope import Scope, mark_of, unknown, unset, without_unset
+from rl_compat.verl.shell.scope import BLANKS, Scope, mark_of, unknown, unset, without_unset
 from rl_compat.verl.shell.words import closing, tokenize
 
 PARAMETER = re.compile(
     r"(?P<length>#)?(?P<indirect>!)?(?P<name>\w+|[@*#?$-])(?:\[(?P<item>[^\]]*)\])?(?P<rest>.*)", re.S
 )
 NAME = re.compile(r"[A-Za-z_]\w*|[0-9@*#?$!-]")
-BLANKS = re.compile("[ \t\n]+(?=(?:[^\0]*\0[^\0]*\0)*[^\0]*$)")
+OUTSIDE_OF_MARKS = "(?=(?:[^\0]*\0[^\0]*\0)*[^\0]*$)"
+BRACES = re.compile(r"\{(?P<first>-?\d+|[A-Za-z])\.\.(?P<last>-?\d+|[A-Za-z])(?:\.\.(?P<step>-?\d+))?\}")
+SPECIFICATION = re.compile(r"%(?P<flags>[-+ 0#]*\d*(?:\.\d+)?)(?P<kind>[sdifeEgGxXu%])")
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(?:\[([^\]]*)\])?(\+?)=(.*)", re.S)
-DECLARATIONS = ("export", "declare", "typeset", "local", "readonly")
+LOCAL = ("declare", "typeset", "local")
+DECLARATIONS = ("export", "readonly", *LOCAL)
 ESCAPES = {"n": "\n", "t": "\t", "\\": "\\", "'": "'", '"': '"'}
 
 
 def expand_word(raw: str, scope: Scope) -> list[str]:
-    """The texts of one word: several for `"${list[@]}"`, none for an empty `$variable`."""
-    fields = _Fields()
-    _expand(raw, scope, fields, quoted=False)
-    return fields.done()
+    """The texts of one word: several for `"${list[@]}"` and `{a,b}`, none for an empty `$variable`."""
+    found: list[str] = []
+    for part in without_braces(raw):
+        fields = _Fields(separators=scope.separators)
+        _expand(part, scope, fields, quoted=False)
+        found += fields.done()
+    return found
+
+
+def without_braces(raw: str) -> list[str]:
+    """The words that `a{b,c}d` or `{1..3}` stand for; one word without braces."""
+    position = 0
+    while position < len(raw):
+        character = raw[position]
+        if character == "\\":
+            position += 2
+        elif character in "\"'`" or (character == "$" and raw[position + 1 : position + 2] in ("(", "{", "'")):
+            position = closing(raw, position + (character == "$"))
+        elif character == "{" and (found := _alternatives(raw, position)) is not None:
+            end, texts = found
+            rest = without_braces(raw[end:])
+            return [raw[:position] + text + last for text in texts for last in rest]
+        else:
+            position += 1
+    return [raw]
+
+
+def _alternatives(raw: str, start: int) -> tuple[int, list[str]] | None:
+    """The position after the brace at `start`, and the words that it stands for; None if it is only a brace."""
+    if counted := BRACES.match(raw, start):
+        return counted.end(), _counted(counted["first"], counted["last"], abs(int(counted["step"] or 1)) or 1)
+    depth, cuts, position = 0, [start], start
+    while position < len(raw):
+        character = raw[position]
+        if character == "\\":
+            position += 1
+        elif character in "\"'`" or (character == "$" and raw[position + 1 : position + 2] in ("(", "{", "'")):
+            position = closing(raw, position + (character == "$")) - 1
+        elif character == "{":
+            depth += 1
+        elif character == "," and depth == 1:
+            cuts.append(position)
+        elif character == "}":
+            depth -= 1
+            if depth == 0:
+                break
+        position += 1
+    if depth or len(cuts) == 1 or position == len(raw):
+        return None
+    parts = [raw[left + 1 : right] for left, right in zip(cuts, [*cuts[1:], position], strict=True)]
+    return position + 1, [text for part in parts for text in without_braces(part)]
+
+
+def _counted(first: str, last: str, step: int) -> list[str]:
+    if first.isalpha() != last.isalpha():
+        return [f"{{{first}..{last}}}"]
+    left, right = (ord(first), ord(last)) if first.isalpha() else (int(first), int(last))
+    numbers = range(left, right + 1, step) if left <= right else range(left, right - 1, -step)
+    width = max(len(first), len(last)) if any(re.match("-?0.", text) for text in (first, last)) else 0
+    return [chr(number) if first.isalpha() else f"{number:0{width}d}" for number in numbers]
+
+
+def split_at(text: str, separators: str, *, most: int = 0) -> list[str]:
+    """A text cut at the characters of `IFS`, `most` times: at each with blanks around it, or at a run of blanks."""
+    blanks, others = (re.escape("".join(c for c in separators if (c in BLANKS) == blank)) for blank in (True, False))
+    space = f"[{blanks}]" if blanks else "(?!)"
+    cut = f"(?:{space}*[{others}]{space}*|{space}+)" if others else f"{space}+"
+    return re.split(cut + OUTSIDE_OF_MARKS, text, maxsplit=most)
 
 
 def expand_text(raw: str, scope: Scope) -> str:
     """A word as one text, as in an assignment or a test."""
-    fields = _Fields(splits=False)
+    fields = _Fields()
     _expand(raw, scope, fields, quoted=False)
     return " ".join(fields.done())
 
@@ -40,11 +107,19 @@ def array_items(raw: str, scope: Scope) -> list[str]:
     return [text for word in words for text in expand_word(word, scope)]
 
 
-class _Fields:
-    """Texts under construction: quoted parts stay whole, the rest is split at blanks."""
+def named_items(raw: str, scope: Scope) -> dict[str, str]:
+    """The items of `([a]=b [c]="$d")`."""
+    words = [token.text for token in tokenize(raw[1:-1], "array") if not token.is_operator]
+    pairs = [pair for word in words if (pair := re.fullmatch(r"\[(.*?)\]=(.*)", word, re.S))]
+    return {expand_text(pair[1], scope): expand_text(pair[2], scope) for pair in pairs}
 
-    def __init__(self, *, splits: bool = True) -> None:
-        self._splits = splits
+
+class _Fields:
+    """Texts under construction: quoted parts stay whole, the rest is split at the separators."""
+
+    def __init__(self, *, separators: str = "") -> None:
+        self._splits = bool(separators)
+        self._separators = separators
         self._fields: list[str] = []
         self._current: str | None = None
         self._is_quoted = False
@@ -61,7 +136,7 @@ class _Fields:
         if not self._splits:
             self.add(text)
             return
-        first, *others = BLANKS.split(text)
+        first, *others = split_at(text, self._separators)
         if first:
             self.add(first)
         for part in others:
@@ -134,6 +209,10 @@ def _dollar(raw: str, position: int, scope: Scope, fields: _Fields, *, quoted: b
         end = closing(raw, position + 1)
         _parameter(raw[position + 2 : end - 1], scope, fields, quoted=quoted)
         return end
+    if following == "[" and "]" in raw[position:]:
+        end = raw.index("]", position) + 1
+        _put(fields, arithmetic(raw[position + 2 : end - 1], scope), quoted=quoted)
+        return end
     if following == "'" and not quoted:
         end = closing(raw, position + 1)
         fields.add(re.sub(r"\\(.)", lambda match: ESCAPES.get(match[1], match[0]), raw[position + 2 : end - 1]))
@@ -173,6 +252,9 @@ def _parameter(body: str, scope: Scope, fields: _Fields, *, quoted: bool) -> Non
         _put(fields, unknown(f"`${{{body}}}` is not supported"), quoted=quoted)
         return
     name, item, rest = match["name"], match["item"], match["rest"]
+    if match["indirect"] and item in ("@", "*"):
+        _list(name, item, "", scope.keys(name), scope, fields, quoted=quoted)
+        return
     if match["indirect"] and not rest:
         name = scope.get(name) or name
     texts = scope.items(name) if name in ("@", "*") or item in ("@", "*") else None
@@ -196,10 +278,14 @@ def _list(
     elif not texts and rest.startswith((":-", "-")):
         _put(fields, expand_text(rest.lstrip(":")[1:], scope), quoted=quoted)
         return
+    elif rest and not rest.startswith((":+", "+")):
+        texts = [text if mark_of(text) else _cut(text, rest, scope) for text in texts]
+    joint = scope.separators[:1]
     if not quoted:
-        fields.split(" ".join(texts))
+        for position, text in enumerate(texts):
+            fields.split((joint if position else "") + text)
     elif name == "*" or item == "*":
-        fields.add(" ".join(texts))
+        fields.add(joint.join(texts))
     else:
         fields.items(texts)
 
@@ -208,9 +294,11 @@ def _item(name: str, item: str | None, scope: Scope) -> str | None:
     if name == "#":
         return str(len(scope.items("@") or []))
     if name in "?$-":
-        return "0" if name == "?" else unknown(f"`${name}` is known only while a script runs")
+        return scope.status if name == "?" else unknown(f"`${name}` is known only while a script runs")
     if item is None:
         return scope.get(name)
+    if scope.has_names(name):
+        return scope.item(name, expand_text(item, scope))
     texts = scope.items(name) or []
     number = arithmetic(item, scope)
     return texts[int(number)] if re.fullmatch(r"-?\d+", number) and -len(texts) <= int(number) < len(texts) else None
@@ -236,7 +324,7 @@ def _alternative(
         return (value or "") if operation[-1] != "+" else "", False
     if operation[-1] == "?":
         return unset(name), False
-    inner = _Fields(splits=False)
+    inner = _Fields()
     _expand(word, scope, inner, quoted=quoted and '"' not in word)
     text = " ".join(inner.done())
     if operation[-1] == "=":
@@ -246,17 +334,20 @@ def _alternative(
 
 def _cut(value: str, rest: str, scope: Scope) -> str:
     """A text after an operator for case, prefix, suffix, replacement or substring."""
-    if rest in (",,", "^^"):
-        return value.lower() if rest == ",," else value.upper()
+    if rest in (",,", "^^", ",", "^"):
+        changed = value.lower() if rest[0] == "," else value.upper()
+        return changed if len(rest) == 2 else changed[:1] + value[1:]
     if rest[0] in "%#":
         greedy = rest[:2] in ("%%", "##")
         return _trimmed(value, expand_text(rest[2 if greedy else 1 :], scope), rest[0], greedy=greedy)
     if rest[0] == "/":
-        pattern, _, new = rest.lstrip("/").partition("/")
+        anchor = rest[1] if rest[1:2] in ("#", "%") else ""
+        pattern, _, new = rest.lstrip("/").removeprefix(anchor).partition("/")
         expression = fnmatch.translate(expand_text(pattern, scope)).removesuffix(r"\Z").removesuffix(r"\z")
+        expression = ("\\A" if anchor == "#" else "") + expression + ("\\Z" if anchor == "%" else "")
         filled = expand_text(new, scope)
         return re.sub(expression, lambda match: filled, value, count=0 if rest.startswith("//") else 1)
-    part = re.fullmatch(r":(?!-)\s*(-?\d+)(?::(-?\d+))?", rest)
+    part = re.fullmatch(r":(?!-)\s*\(?(-?\d+)\)?(?::\s*(-?\d+))?", rest)
     if part is None:
         return unknown(f"`{rest}` after a variable is not supported")
     start = int(part[1])
@@ -291,11 +382,19 @@ def assign(scope: Scope, word: str) -> None:
     match = ASSIGNMENT.fullmatch(word)
     assert match is not None
     name, item, adds, raw = match[1], match[2], match[3], match[4]
+    named = scope.variables.get(name)
+    if raw.startswith("(") and isinstance(named, dict):
+        scope.variables[name] = (named if adds else {}) | named_items(raw, scope)
+        return
     if raw.startswith("("):
         items = array_items(raw, scope)
         scope.variables[name] = [*(scope.items(name) or []), *items] if adds else items
         return
     value = expand_text(raw, scope)
+    if item is not None and isinstance(named, dict):
+        key = expand_text(item, scope)
+        scope.variables[name] = named | {key: (named.get(key) or "") + value if adds else value}
+        return
     if item is not None:
         items, number = list(scope.items(name) or []), arithmetic(item, scope)
         position = min(int(number), len(items)) if number.isdigit() else len(items)
@@ -308,10 +407,17 @@ def assign(scope: Scope, word: str) -> None:
 def declare(scope: Scope, words: Sequence[str]) -> dict[str, str]:
     """Execute `export`, `local` and similar commands; returns the exported variables and values."""
     exported = {}
+    flags = "".join(word for word in words[1:] if word.startswith("-"))
     for word in words[1:]:
+        name = re.split(r"\+?=", word)[0]
+        if words[0] in LOCAL and not word.startswith("-"):
+            scope.hide(name)
+        if "A" in flags and not word.startswith("-"):
+            scope.variables[name] = {}
         if ASSIGNMENT.fullmatch(word):
             assign(scope, word)
-        name = re.split(r"\+?=", word)[0]
+        if "n" in flags and words[0] != "export":
+            scope.variables[name] = unknown(f"`{words[0]} -n` is not supported")
         if words[0] == "export" and re.fullmatch(r"\w+", name):
             exported[name] = scope.get(name) or ""
     return exported

@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 MARK = re.compile("\0([uk])([^\0]*)\0")
-Value = str | list[str]
+BLANKS = " \t\n"
+Value = str | list[str] | dict[str, str]
+"text, an array, or an array with names, of `declare -A`"
 
 
 def unknown(reason: str) -> str:
@@ -40,6 +42,10 @@ class Scope:
     script: str = "bash"
     variables: dict[str, Value] = field(default_factory=dict)
     arguments: list[str] = field(default_factory=list)
+    hidden: dict[str, Value | None] | None = None
+    "what the local variables of a function hide; None outside of functions"
+    status: str = "0"
+    "of the last command, as `$?`"
     reads_arguments: bool = False
     "whether the script has read its arguments"
 
@@ -50,7 +56,39 @@ class Scope:
         value = self.variables.get(name, self.environment.get(name))
         if isinstance(value, list):
             return value[0] if value else None
-        return value
+        return value.get("0") if isinstance(value, dict) else value
+
+    def item(self, name: str, key: str) -> str | None:
+        """An item of an array with names."""
+        value = self.variables.get(name)
+        return value.get(key) if isinstance(value, dict) else None
+
+    def has_names(self, name: str) -> bool:
+        return isinstance(self.variables.get(name), dict)
+
+    def keys(self, name: str) -> list[str]:
+        """The names or the positions of the items of an array."""
+        value = self.variables.get(name, self.environment.get(name))
+        return list(value) if isinstance(value, dict) else [str(index) for index in range(len(self.items(name) or []))]
+
+    def hide(self, name: str) -> None:
+        """Make a variable local to the function that runs."""
+        if self.hidden is not None and name not in self.hidden:
+            self.hidden[name] = self.variables.get(name)
+
+    def show(self, hidden: Mapping[str, Value | None]) -> None:
+        """Give variables the values back that a function hid."""
+        for name, value in hidden.items():
+            if value is None:
+                self.variables.pop(name, None)
+            else:
+                self.variables[name] = value
+
+    @property
+    def separators(self) -> str:
+        """The characters at which bash splits words."""
+        found = self.variables.get("IFS", BLANKS)
+        return found if isinstance(found, str) else BLANKS
 
     def items(self, name: str) -> list[str] | None:
         """All items of an array, or of the arguments for `@` and `*`; None if it is not set."""
@@ -58,6 +96,8 @@ class Scope:
             self.reads_arguments = True
             return list(self.arguments)
         value = self.variables.get(name, self.environment.get(name))
+        if isinstance(value, dict):
+            return list(value.values())
         return [value] if isinstance(value, str) else value
 
     def _argument(self, number: int) -> str | None:

@@ -8,13 +8,13 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import InitVar, dataclass, field
+from dataclasses import InitVar, dataclass, field, replace
 from itertools import takewhile
 from pathlib import Path
 
 from rl_compat.errors import ConfigError
 from rl_compat.verl.shell import syntax
-from rl_compat.verl.shell.builtins import BUILTINS, OUTPUT, Stop, decide, status_of
+from rl_compat.verl.shell.builtins import BUILTINS, OUTPUT, Stop, decide, matched, status_of
 from rl_compat.verl.shell.expansion import (
     ASSIGNMENT,
     DECLARATIONS,
@@ -54,6 +54,8 @@ class ReadScript:
     cwd: Path = field(default_factory=Path.cwd)
     functions: dict[str, Body] = field(default_factory=dict)
     output: Output | None = None
+    input: list[str] | None = None
+    "the lines of the standard input that are left to read; None if only a run can determine them"
     depth: int = 0
 
     def __post_init__(self, environment: Mapping[str, str], arguments: Sequence[str]) -> None:
@@ -61,6 +63,8 @@ class ReadScript:
             environment=environment, substitute=self._substitute, script=self.name, arguments=list(arguments)
         )
         self.scope.variables["BASH_SOURCE"] = [str(self.folder / self.name)]
+        self.change_folder(self.cwd)
+        self.scope.variables["OPTIND"] = "1"
         self.scope.variables["RANDOM"] = unknown("`$RANDOM` is different each time")
 
     def run(self, text: str) -> None:
@@ -78,7 +82,12 @@ class ReadScript:
         status: bool | None = True
         for node in body:
             status = self._node(node)
+            self.scope.status = "1" if status is False else "0"
         return status
+
+    def change_folder(self, folder: Path) -> None:
+        self.cwd = folder
+        self.scope.variables["PWD"] = str(folder)
 
     def _node(self, node: Node) -> bool | None:
         self.num_commands += 1
@@ -111,10 +120,12 @@ class ReadScript:
 
     def _chain(self, node: syntax.Chain) -> bool | None:
         status = self._node(node.first)
+        if status is None and [joint for joint, _ in node.rest if joint != "|"] == ["&&", "||"]:
+            self.note(self.line, "what `&&` follows can only be decided by running the script; it counts as true")
         for joint, following in node.rest:
             if joint == "|":
                 self._spoil()
-                status = self._node(following)
+                status = self._with_input(None, following)
             elif status is None and self.output is not None:
                 self._spoil()
             elif (joint == "&&" and status is not False) or (joint == "||" and status is False):
@@ -197,7 +208,21 @@ class ReadScript:
                 raise
         return True
 
+    def _with_input(self, lines: list[str] | None, node: Node) -> bool | None:
+        before, self.input = self.input, lines
+        try:
+            return self._node(node)
+        finally:
+            self.input = before
+
+    def _lines(self, word: str) -> list[str] | None:
+        """The lines of a here-document; None if only a run can determine them."""
+        text = without_unset(expand_text(word, self.scope))
+        return None if mark_of(text) else text.split("\n")
+
     def _group(self, node: syntax.Group) -> bool | None:
+        if node.input is not None:
+            return self._with_input(self._lines(node.input), node.body[0])
         if not node.subshell:
             return self.body(node.body)
         variables, cwd = self.scope.variables, self.cwd
@@ -213,8 +238,12 @@ class ReadScript:
 
     def _simple(self, node: syntax.Simple) -> bool | None:
         self.line = node.line
+        if node.input is not None:
+            return self._with_input(self._lines(node.input), replace(node, input=None))
         if node.words[0] == "[[":
             words = [expand_text(word, self.scope) for word in node.words[1:-1]]
+            if len(words) == 3 and words[1] == "=~" and (found := matched(words[0], words[2])):
+                self.scope.variables["BASH_REMATCH"] = [found[0], *(group or "" for group in found.groups())]
             return decide(words, patterns=True, doubtful=self.doubtful)
         assigned = list(takewhile(ASSIGNMENT.fullmatch, node.words))
         raw = node.words[len(assigned) :]
@@ -227,7 +256,14 @@ class ReadScript:
             return True
         words = [text for word in raw for text in expand_word(word, self.scope)]
         own = own_environment(self.scope, assigned)
-        return self.command(words, node.line, own) if words else True
+        if not words or words[0] not in BUILTINS:
+            return self.command(words, node.line, own) if words else True
+        before = {name: self.scope.variables.get(name) for name in own}
+        self.scope.variables.update(own)
+        try:
+            return self.command(words, node.line, own)
+        finally:
+            self.scope.show(before)
 
     def command(self, words: list[str], line: int, own: Mapping[str, str]) -> bool | None:
         name, *rest = words
@@ -236,15 +272,23 @@ class ReadScript:
             return builtin(self, rest, line)
         if name in self.functions:
             return self._call(name, rest)
+        if name == "cat" and not rest and self.input is not None:
+            self.print("\n".join(self.input))
+            return True
         if name in OUTPUT:
             self.print(OUTPUT[name](rest) if rest or name == "date" else "")
             return True
         status = status_of(words, doubtful=self.doubtful)
         if status is not None:
             return status
-        if Path(name).name in SHELLS and rest and self._follow(rest, line):
+        shell = next(
+            (place for place, word in enumerate(words, 1) if Path(word).name in SHELLS and "=" not in word), None
+        )
+        if shell is not None and self._follow(words[shell:]):
             return None
         self._spoil()
+        if name == "xargs":
+            words.append(unknown("`xargs` adds what it reads when the script runs"))
         words = [word for word in words if not mark_of(word) or without_unset(word)]
         self.started.append(Started(words=words, line=line, script=self.name, environment=dict(own)))
         return None
@@ -253,18 +297,20 @@ class ReadScript:
         if self.depth >= MOST_DEPTH:
             raise ConfigError(f"`{self.name}` calls `{name}` recursively")
         before, self.scope.arguments = self.scope.arguments, arguments
+        hidden, self.scope.hidden = self.scope.hidden, {}
         self.depth += 1
         try:
             return self.body(self.functions[name])
         except Stop as stop:
             if stop.kind != "return":
                 raise
-            return True
+            return stop.status
         finally:
-            self.scope.arguments = before
+            self.scope.show(self.scope.hidden)
+            self.scope.arguments, self.scope.hidden = before, hidden
             self.depth -= 1
 
-    def _follow(self, rest: list[str], line: int) -> bool:
+    def _follow(self, rest: list[str]) -> bool:
         """Read the script that `bash FILE` or `bash -c TEXT` runs, in a new scope; False if there is none."""
         flags = [word for word in rest if re.fullmatch(r"-\w+", word)]
         others = rest[len(flags) :]

@@ -17,6 +17,8 @@ class Simple:
 
     words: Sequence[str]
     line: int
+    input: str | None = None
+    "its standard input as a word, where it stands in the script"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +87,8 @@ class Group:
 
     body: Body
     subshell: bool
+    input: str | None = None
+    "its standard input as a word, where it stands in the script"
 
 
 Node: TypeAlias = Simple | ArithmeticCommand | Chain | Negated | If | Case | For | While | Function | Group
@@ -124,13 +128,21 @@ class _Parser:
             raise self._wrong(token, f"`{token.text}` closes nothing")
 
     def _chain(self) -> Node:
-        first = self._command()
+        first = self._redirected()
         rest: list[tuple[Literal["&&", "||", "|"], Node]] = []
         while (token := self._peek()) is not None and token.is_operator and token.text in ("&&", "||", "|", "|&"):
             self._position += 1
             self._skip_newlines()
-            rest.append(("|" if token.text == "|&" else token.text, self._command()))  # type: ignore[arg-type]
+            rest.append(("|" if token.text == "|&" else token.text, self._redirected()))  # type: ignore[arg-type]
         return Chain(first=first, rest=rest) if rest else first
+
+    def _redirected(self) -> Node:
+        """A command with its standard input."""
+        node = self._command()
+        while (token := self._peek()) is not None and token.is_input:
+            self._position += 1
+            node = Group(body=[node], subshell=False, input=token.text)
+        return node
 
     def _command(self) -> Node:
         token = self._next("a command")
@@ -166,11 +178,13 @@ class _Parser:
         raise self._wrong(token, f"`{token.text}` is in the place of a command")
 
     def _simple(self, token: Token) -> Node:
+        start = self._position
         words = [token.text, *self._words()]
+        given = [token.text for token in self._tokens[start : self._position] if token.is_input]
         if len(words) == 1 and self._peek_text() == "(" and re.fullmatch(r"[\w.-]+", words[0]):
             self._skip("(", ")")
             return self._function(words[0])
-        return Simple(words=words, line=token.line)
+        return Simple(words=words, line=token.line, input=given[-1] if given else None)
 
     def _function(self, name: str) -> Node:
         self._skip_newlines()
@@ -180,7 +194,18 @@ class _Parser:
         words = ["[["]
         while words[-1] != "]]":
             words.append(self._next("`]]`").text)
+            if words[-1] == "=~":
+                words.append(self._expression())
         return Simple(words=[word for word in words if word != "\n"], line=token.line)
+
+    def _expression(self) -> str:
+        """The regular expression after `=~`, which may hold brackets and bars."""
+        parts: list[str] = []
+        depth = 0
+        while (text := self._peek_text()) not in (None, "&&", "||", "]]") and (text != ")" or depth):
+            parts.append(self._next("an expression").text)
+            depth += (text == "(") - (text == ")")
+        return "".join(parts)
 
     def _if(self, token: Token) -> Node:
         branches = [(self.body(("then",)), self._then())]
@@ -246,7 +271,8 @@ class _Parser:
     def _words(self) -> list[str]:
         words = []
         while (token := self._peek()) is not None and not token.is_operator:
-            words.append(token.text)
+            if not token.is_input:
+                words.append(token.text)
             self._position += 1
         return words
 

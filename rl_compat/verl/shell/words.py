@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rl_compat.errors import ConfigError
 
@@ -20,10 +20,12 @@ class Token:
     text: str
     line: int
     is_operator: bool = False
+    is_input: bool = False
+    "a word with the standard input of its command: a here-document, a here-string or `< <(…)`"
 
 
 def tokenize(text: str, name: str) -> Sequence[Token]:
-    """The tokens of a script without comments, redirections and here-documents. Raises ConfigError."""
+    """The tokens of a script without comments and other redirections. Raises ConfigError."""
     return _Reader(text.replace("\r\n", "\n"), name).tokens()
 
 
@@ -59,7 +61,8 @@ class _Reader:
         self._name = name
         self._position = 0
         self._tokens: list[Token] = []
-        self._documents: list[tuple[str, bool]] = []
+        self._documents: list[tuple[int, str, bool]] = []
+        "those that the current line opens: the position of the token, the end mark, and whether tabs are cut off"
 
     def tokens(self) -> Sequence[Token]:
         while self._position < len(self._text):
@@ -81,6 +84,9 @@ class _Reader:
         elif text.startswith(("<(", ">("), position):
             self._end = self._closing(position + 1)
             self._add(text[position : self._end])
+        elif character in "<>" and self._is_in_test():
+            self._end = position + 1
+            self._add(character)
         elif redirection := REDIRECTION.match(text, position):
             self._redirect(redirection)
         elif operator := next((mark for mark in OPERATORS if text.startswith(mark, position)), None):
@@ -112,23 +118,44 @@ class _Reader:
         self._end = position
         return "".join(parts) + text[start:position]
 
+    def _is_in_test(self) -> bool:
+        """Whether the next token stands between `[[` and `]]`."""
+        opened = (token.text == "[[" for token in reversed(self._tokens) if token.text in ("[[", "]]"))
+        return next(opened, False)
+
     def _redirect(self, redirection: re.Match[str]) -> None:
+        line, operation = self._line(self._position), redirection.group(2)
         self._position = redirection.end()
-        word = self._word()
+        if self._text.startswith(("<(", ">("), self._position):
+            self._end = self._closing(self._position + 1)
+            word = self._text[self._position : self._end]
+        else:
+            word = self._word()
         self._position = self._end
-        if redirection.group(2) in ("<<", "<<-"):
-            self._documents.append((re.sub(r"[\"'\\]", "", word), redirection.group(2) == "<<-"))
+        if operation in ("<<", "<<-"):
+            self._documents.append((len(self._tokens), word, operation == "<<-"))
+        if operation == "<" and word.startswith("<("):
+            self._tokens.append(Token(text=f'"${word[1:]}"', line=line, is_input=True))
+        elif operation in ("<<", "<<-", "<<<"):
+            self._tokens.append(Token(text=word, line=line, is_input=True))
 
     def _skip_documents(self) -> None:
-        """Skip the here-documents that the finished line opened."""
-        for end, dedented in self._documents:
+        """Put the here-documents that the finished line opened into their tokens, as quoted words."""
+        for place, mark, dedented in self._documents:
+            end, lines = re.sub(r"[\"'\\]", "", mark), []
             while self._position < len(self._text):
                 stop = self._text.find("\n", self._position)
                 stop = len(self._text) if stop < 0 else stop
-                line = self._text[self._position : stop]
+                line = self._text[self._position : stop].lstrip("\t" if dedented else "")
                 self._position = stop + 1
-                if (line.lstrip("\t") if dedented else line) == end:
+                if line == end:
                     break
+                lines.append(line)
+            body = "\n".join(lines)
+            quoted = (
+                '"{}"'.format(body.replace('"', '\\"')) if end == mark else "'{}'".format(body.replace("'", "'\\''"))
+            )
+            self._tokens[place] = replace(self._tokens[place], text=quoted)
         self._documents = []
 
     def _closes_twice(self, position: int) -> bool:

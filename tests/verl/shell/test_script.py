@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -24,22 +25,70 @@ def read(text: str, *arguments: str, folder: Path = Path(), doubtful: bool = Fal
     return script
 
 
+def started_by_bash(folder: Path, text: str, arguments: Sequence[str], **environment: str) -> list[list[str]]:
+    """The arguments of each start of `train`."""
+    program = folder / "train"
+    program.write_text('#!/bin/sh\nfor text in "$@"; do printf "%s\\0" "$text" >> "$TO"; done\nprintf "\\1" >> "$TO"\n')
+    program.chmod(0o755)
+    path = f"{folder}{os.pathsep}{os.environ['PATH']}"
+    environment |= {"PATH": path, "TO": str(folder / "words")}
+    subprocess.run(
+        ["bash", "-c", text, "run.sh", *arguments], env=environment, capture_output=True, check=False, cwd=folder
+    )
+    starts = (folder / "words").read_text(encoding="utf-8").split("\1")[:-1]
+    return [start.split("\0")[:-1] for start in starts]
+
+
+def in_the_file() -> dict[str, tuple[str, list[str]]]:
+    """The scripts of `scripts.txt`, each with its arguments, by name."""
+    parts = (Path(__file__).parent / "scripts.txt").read_text(encoding="utf-8").split("#### ")[1:]
+    heads = [part.partition("\n") for part in parts]
+    return {head.split()[0]: (text, head.split()[1:]) for head, _, text in heads}
+
+
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
 @pytest.mark.parametrize("name", SHELL_SCRIPTS)
 def test_a_script_gives_its_program_the_words_that_bash_gives_it(name: str, tmp_path: Path) -> None:
     text = SHELL_SCRIPTS[name]
-    program = tmp_path / "train"
-    program.write_text('#!/bin/sh\nfor text in "$@"; do printf "%s\\0" "$text" >> "$TO"; done\nprintf "\\n" >> "$TO"\n')
-    program.chmod(0o755)
-    environment = {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}", "TO": str(tmp_path / "words")}
     unix = text.replace("\r\n", "\n").replace("set -xeuo", "set -xe").replace("\n        ", "\n")
-    subprocess.run(["bash", "-c", unix, "run.sh", *ARGUMENTS], env=environment, capture_output=True, check=False)
-    started = (tmp_path / "words").read_text(encoding="utf-8").split("\n")[:-1]
+    started = started_by_bash(tmp_path, unix, ARGUMENTS)
 
-    found = [command.words[1:] for command in read(text, *ARGUMENTS).started if command.words[0] == "train"]
+    found = [list(command.words[1:]) for command in read(text, *ARGUMENTS).started if command.words[0] == "train"]
 
-    assert found == [line.split("\0")[:-1] for line in started]
+    assert found == started
     assert found
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
+@pytest.mark.parametrize("name", in_the_file())
+def test_the_words_of_a_script_are_those_that_bash_makes(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text, arguments = in_the_file()[name]
+    started = started_by_bash(tmp_path, text, arguments, HOME="/home/somebody")
+    found = read(text, *arguments, folder=tmp_path, HOME="/home/somebody").started
+
+    assert [list(command.words[1:]) for command in found if command.words[0] == "train"] == started
+
+
+def test_what_only_a_run_can_determine_is_marked_or_noted() -> None:
+    (command,) = read("echo a=1 | xargs train b=2").started
+    assert [bool(mark_of(word)) for word in command.words] == [False, False, False, True]
+
+    for text in ("read A; train $A", "cat x | mapfile -t A; train $A", "declare -n A=B; train $A"):
+        *_, command = read(text).started
+        assert mark_of(command.words[1]), text
+
+    assert len(read("nvidia-smi -q && A=1 || A=2; train $A").notes) == 1
+    assert read("pip install x && train a=1").notes == []
+
+
+@pytest.mark.parametrize("launcher", ["docker run --gpus all image", "srun -N 1", "nohup", "apptainer exec x.sif"])
+def test_a_shell_behind_a_launcher_is_read_too(launcher: str) -> None:
+    (command,) = read(f'{launcher} bash -c "cd /w && train a=1"').started
+
+    assert command.words == ["train", "a=1"]
 
 
 def test_a_program_has_its_line_and_the_variables_set_for_it() -> None:
