@@ -24,7 +24,7 @@ import torch
 import torch.distributed as dist
 
 from rl_compat import seeds
-from rl_compat.distributed.local import LocalWorker, Peak, WorkerThread, cuda_peak
+from rl_compat.distributed.local import FinishedCall, LocalWorker, Peak, WorkerThread, cuda_peak, taken
 from rl_compat.distributed.ranks import ProcessGroupRanks, Ranks, Solo, WorkerPlacement
 from rl_compat.emulation.device import emulate
 from rl_compat.hardware.system.interfaces import read_interfaces
@@ -118,6 +118,8 @@ class Reply:
     error: BaseException | None = None
     trace: str = ""
     warnings: tuple[str, ...] = ()
+    finished: tuple[FinishedCall, ...] = ()
+    "calls since the last reply"
 
 
 class WorkerHost:
@@ -257,7 +259,7 @@ class WorkerHost:
             self._turns.wait_for(lambda: self._turn == turn)
         self._running, self._progress, self._busy_since = what, 0, time.monotonic()
         try:
-            return self._replied(work)
+            return replace(self._replied(work), finished=tuple(taken(self._thread.finished)))
         finally:
             self._running, self._busy_seconds, self._busy_since = None, self.busy_seconds(), None
             with self._turns:

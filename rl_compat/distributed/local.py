@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import threading
+import time
 import weakref
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager, ExitStack
@@ -15,14 +17,38 @@ from typing import Any, Generic, TypeVar, cast
 import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-from rl_compat.distributed.group import PendingCall
+from rl_compat.distributed.group import PendingCall, dispatch_of
 
 Result = TypeVar("Result")
 Worker = TypeVar("Worker")
+Item = TypeVar("Item")
+
+KEPT_CALLS = 10_000
+"that a thread remembers if nobody asks for them"
 
 
 class CallAborted(BaseException):
     """Raised inside a worker whose caller was interrupted while it waited for the result."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishedCall:
+    """When a worker ran a call."""
+
+    name: str
+    "such as `PolicyWorker.update`"
+    start: float
+    "seconds since the epoch"
+    end: float
+    rows: int | None
+    "of its share of the first split argument; None if nothing is split"
+    version: int | None
+    "policy version of the worker when the call ended; None if it has none"
+
+
+def taken(items: deque[Item]) -> list[Item]:
+    """All items of a queue, which other threads may add to; they are removed."""
+    return [items.popleft() for _ in range(len(items))]
 
 
 @dataclass(slots=True)
@@ -46,6 +72,7 @@ class WorkerThread:
     def __init__(self, name: str) -> None:
         self._calls: SimpleQueue[_Call | None] = SimpleQueue()
         self._running = _Running()
+        self.finished: deque[FinishedCall] = deque(maxlen=KEPT_CALLS)
         self._thread = threading.Thread(target=_serve, args=(self._calls, self._running), name=name, daemon=True)
         self._thread.start()
         weakref.finalize(self, self._calls.put, None)
@@ -132,10 +159,30 @@ class LocalWorker(Generic[Worker]):
         """Call a method after the calls before it, or at once in the thread of the caller."""
         method = getattr(self._worker, name)
         if not urgent:
-            return self._thread.submit(lambda: method(**arguments))
+            worker, finished = self._worker, self._thread.finished
+            return self._thread.submit(lambda: _recorded(worker, name, arguments, finished))
         future: PendingCall[Any] = PendingCall(abort_running_calls)
         _execute(lambda: method(**arguments), future)
         return future
+
+
+def take_host_calls() -> list[FinishedCall]:
+    """What the workers of this process that use no device have finished since the last call."""
+    return [
+        call for thread in list(_THREADS) if not isinstance(thread, DeviceThread) for call in taken(thread.finished)
+    ]
+
+
+def _recorded(worker: object, name: str, arguments: dict[str, Any], finished: deque[FinishedCall]) -> Any:
+    method = getattr(worker, name)
+    split = dispatch_of(method).split
+    rows = len(arguments[split[0]]) if split else None
+    start = time.time()
+    try:
+        return method(**arguments)
+    finally:
+        call, version = f"{type(worker).__name__}.{name}", getattr(worker, "version", None)
+        finished.append(FinishedCall(name=call, start=start, end=time.time(), rows=rows, version=version))
 
 
 def _serve(calls: SimpleQueue[_Call | None], running: _Running) -> None:

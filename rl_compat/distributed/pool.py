@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from rl_compat.distributed.group import WorkerGroup
 from rl_compat.distributed.host import HostsRequest, Usage
-from rl_compat.distributed.local import LocalWorker, Peak, WorkerThread, cuda_peak, device_thread
+from rl_compat.distributed.local import (
+    FinishedCall,
+    LocalWorker,
+    Peak,
+    WorkerThread,
+    cuda_peak,
+    device_thread,
+    taken,
+)
 from rl_compat.distributed.ranks import WorkerPlacement
 from rl_compat.errors import ConfigError, HardwareError, check_type
 from rl_compat.hardware.gpu.catalogue import choose_gpu, emulated_hardware
@@ -196,6 +204,12 @@ class ResourcePool:
     def take_usage(self) -> Usage | None:
         """What the processes of the pool did since the last call; None if it works in this process."""
         return None if self._hosts is None else self._hosts.take_usage()
+
+    def take_calls(self) -> list[tuple[int, FinishedCall]]:
+        """The calls that have ended since the last time, with their ranks."""
+        if self._hosts is not None:
+            return taken(self._hosts.finished)
+        return [(0, call) for call in taken(device_thread(self._device).finished)] if self.is_local else []
 
     def close(self) -> None:
         """End the processes of the pool, unless another pool of the same devices uses them."""

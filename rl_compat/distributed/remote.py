@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from rl_compat.distributed.group import ALARM, PendingCall
 from rl_compat.distributed.host import HostsRequest, Reply, Usage
-from rl_compat.distributed.local import CallAborted, Peak
+from rl_compat.distributed.local import KEPT_CALLS, CallAborted, FinishedCall, Peak
 from rl_compat.distributed.ranks import WorkerPlacement
 from rl_compat.distributed.ray import START_SECONDS, HostProcesses, RemoteHost
 from rl_compat.errors import RLCompatError, WorkerError
@@ -72,6 +72,8 @@ class Hosts:
         self.pools: weakref.WeakSet[Any] = weakref.WeakSet()
         "that use the processes"
         self._told: set[str] = set()
+        self.finished: deque[tuple[int, FinishedCall]] = deque(maxlen=KEPT_CALLS)
+        "calls, with their ranks"
         self._doomed: list[RemoteHost] = []
         self._is_alone = False
         self._last_usage = time.monotonic(), 0.0
@@ -215,6 +217,7 @@ class Hosts:
             return
         with self._lock:
             self._tell(host, reply)
+            self.finished += ((host.rank, call) for call in reply.finished)
             round_ = self._rounds.get(turn)
             if round_ is None:  # the pool was closed
                 return

@@ -1,14 +1,16 @@
-"""Seconds and peak memory of each phase of a step, next to the planned memory."""
+"""Seconds and peak memory of each phase of a step, next to the planned memory, and what ran when."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
-from rl_compat.distributed.local import Peak
+from rl_compat.distributed.local import Peak, take_host_calls
 from rl_compat.distributed.pool import ResourcePool
+from rl_compat.tracking.timeline import Span
 from rl_compat.trainer.reporter import Reporter, Timer
 from rl_compat.units import GIB
 from rl_compat.workers.setup import Setup
@@ -35,24 +37,36 @@ Gauge = Callable[[], Peak | None]
 
 
 class PhaseMemory:
-    """The largest peak of each phase since the last `take_metrics`; nothing on the CPU."""
+    """The largest peak of each phase since the last `take_metrics`; nothing on the CPU.
+
+    A peak counts for every phase that runs at that time, in whatever thread.
+    """
 
     def __init__(self, gauge: Gauge, *, planned: Mapping[str, int]) -> None:
         """`planned` maps plan phases to bytes."""
         self._gauge = gauge
         self._planned = planned
         self._peaks: dict[str, Peak] = {}
+        self._running: list[str] = []
+        self._lock = threading.Lock()
 
     @contextmanager
     def __call__(self, phase: str) -> Iterator[None]:
         """Measure the block as `phase`, even if it raises."""
-        self._gauge()
+        with self._lock:
+            self._read()
+            self._running.append(phase)
         try:
             yield
         finally:
-            peak = self._gauge()
-            if peak is not None:
-                self._peaks[phase] = peak.largest(self._peaks.get(phase, peak))
+            with self._lock:
+                self._read()
+                self._running.remove(phase)
+
+    def _read(self) -> None:
+        peak = self._gauge()
+        if peak is not None:
+            self._peaks |= {phase: peak.largest(self._peaks.get(phase, peak)) for phase in self._running}
 
     def take_metrics(self) -> dict[str, float]:
         """GiB by phase since the last call: allocated, reserved and planned."""
@@ -77,6 +91,33 @@ def pool_metrics(pools: Mapping[str, ResourcePool]) -> dict[str, float]:
     return metrics | {f"perf/heartbeat_age/{name}": usage.heartbeat_age_seconds for name, usage in used.items()}
 
 
+VISIBLE_FRACTION = 1e-3
+"of the time between two records that a span takes at least, to be kept"
+
+
+def take_spans(timer: Timer, pools: Mapping[str, ResourcePool], *, step: int) -> list[Span]:
+    """What ran since the last call: the phases, the calls on the pools, and those of reward functions (pool `host`)."""
+    calls = [(name, rank, call) for name, pool in pools.items() for rank, call in pool.take_calls()]
+    calls += [("host", 0, call) for call in take_host_calls()]
+    spans = [replace(span, step=step if span.step is None else span.step) for span in timer.take_spans()]
+    spans += [
+        Span(
+            name=call.name,
+            start=call.start,
+            end=call.end,
+            step=step,
+            pool=pool,
+            rank=rank,
+            rows=call.rows,
+            version=call.version,
+        )
+        for pool, rank, call in calls
+    ]
+    since = min((span.start for span in spans), default=0.0)
+    shortest = VISIBLE_FRACTION * (max((span.end for span in spans), default=0.0) - since)
+    return [span for span in spans if span.seconds >= shortest]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Phases:
     """The reporter, timer and memory gauge of a run."""
@@ -86,6 +127,8 @@ class Phases:
     memory: PhaseMemory
     seed: int = 0
     "of the step"
+    step: int | None = None
+    "that the phases are part of; None is the one that is recorded next"
 
     @classmethod
     def of_setup(cls, setup: Setup, reporter: Reporter) -> Self:
@@ -101,5 +144,5 @@ class Phases:
         A phase that waits for a call measures that call. Scoring starts in `reward` and is awaited in `reward` after
         the other models have run, so its seconds are those that the step spends on scoring alone.
         """
-        with self.memory(name), self.timer(name, items=items) as on_progress:
+        with self.memory(name), self.timer(name, items=items, step=self.step) as on_progress:
             yield on_progress

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
+
+from rl_compat.distributed.local import taken
+from rl_compat.tracking.timeline import Span
+
+KEPT_SPANS = 10_000
+"that a timer keeps if nobody takes them"
 
 
 class Reporter(Protocol):
@@ -35,6 +42,7 @@ class Timer:
     """Measures the seconds of each phase of a step, and reports a phase that takes unusually long.
 
     A phase is reported after `patience_seconds`, or after three times its longest time so far if that is more.
+    Several threads may use it at the same time.
     """
 
     def __init__(self, reporter: Reporter, *, patience_seconds: float = 120.0) -> None:
@@ -42,38 +50,58 @@ class Timer:
         self._reporter = reporter
         self._patience_seconds = patience_seconds
         self._longest: dict[str, float] = {}
-        self._progress: dict[str, tuple[int, int]] = {}
+        self._lock = threading.Lock()
+        self._spans: deque[Span] = deque(maxlen=KEPT_SPANS)
 
     @contextmanager
-    def __call__(self, phase: str, *, items: int = 0) -> Iterator[Callable[[int], None]]:
-        """Time the block as `phase`; the block may report progress over `items`."""
+    def __call__(self, phase: str, *, items: int = 0, step: int | None = None) -> Iterator[Callable[[int], None]]:
+        """Time the block as `phase`, of a step if it is not the next to be recorded; it may report progress."""
         patience = max(self._patience_seconds, 3 * self._longest.get(phase, 0.0))
-        self._progress[phase] = (0, items)
+        done = 0
         self._reporter.phase(phase, total=items)
         start = time.perf_counter()
-        watch = _Watch(lambda: self._say_waiting(phase, start), patience)
+
+        def advance(number: int) -> None:
+            nonlocal done
+            done = number
+            self._reporter.phase(phase, done=done, total=items)
+
+        def say_waiting() -> None:
+            progress = f", {done} of {items} done" if items else ""
+            self._reporter.say(f"still in `{phase}` after {time.perf_counter() - start:.0f} s{progress}")
+
+        watch = _Watch(say_waiting, patience)
         try:
-            yield lambda done: self._advance(phase, done)
+            with self.span(phase, rows=items, step=step):
+                yield advance
         finally:
             watch.stop()
             spent = time.perf_counter() - start
-            self._longest[phase] = max(spent, self._longest.get(phase, 0.0))
-            self.seconds[phase] = self.seconds.get(phase, 0.0) + spent
+            with self._lock:
+                self._longest[phase] = max(spent, self._longest.get(phase, 0.0))
+                self.seconds[phase] = self.seconds.get(phase, 0.0) + spent
+
+    @contextmanager
+    def span(self, name: str, *, rows: int = 0, step: int | None = None) -> Iterator[None]:
+        """Record when the block ran, without counting its seconds."""
+        start = time.time()
+        try:
+            yield
+        finally:
+            thread = threading.current_thread().name
+            self._spans.append(
+                Span(name=name, start=start, end=time.time(), step=step, thread=thread, rows=rows or None)
+            )
 
     def take(self) -> dict[str, float]:
         """The seconds by phase since the last call."""
-        seconds, self.seconds = self.seconds, {}
+        with self._lock:
+            seconds, self.seconds = self.seconds, {}
         return seconds
 
-    def _advance(self, phase: str, done: int) -> None:
-        total = self._progress[phase][1]
-        self._progress[phase] = (done, total)
-        self._reporter.phase(phase, done=done, total=total)
-
-    def _say_waiting(self, phase: str, start: float) -> None:
-        done, total = self._progress[phase]
-        items = f", {done} of {total} done" if total else ""
-        self._reporter.say(f"still in `{phase}` after {time.perf_counter() - start:.0f} s{items}")
+    def take_spans(self) -> list[Span]:
+        """What has ended since the last call."""
+        return taken(self._spans)
 
 
 class _Watch:

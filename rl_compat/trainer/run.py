@@ -23,11 +23,12 @@ from rl_compat.errors import (
 )
 from rl_compat.tracking.build import Trackers, build_trackers
 from rl_compat.tracking.jsonl import forget_after
+from rl_compat.tracking.timeline import STEP, append_spans
 from rl_compat.tracking.types import Destination
 from rl_compat.trainer.callbacks import Callback
 from rl_compat.trainer.checkpoints import FoundCheckpoint, find_newest, prune, set_aside, write_checkpoint
 from rl_compat.trainer.interrupt import Interrupted, StopSignals
-from rl_compat.trainer.phases import Phases, pool_metrics
+from rl_compat.trainer.phases import Phases, pool_metrics, take_spans
 from rl_compat.trainer.recipe import Measure, Measured, Recipe
 from rl_compat.trainer.reporter import Reporter
 from rl_compat.trainer.run_folder import RunFolder
@@ -152,6 +153,7 @@ class Run:
             step = self.boundary.step
             if trainer.validate_after and step > 0 and not (nothing_to_do and self.folder.has_validation(step)):
                 self.after = self._validate(step)
+            self._write_timeline(step)
         except Interrupted as stop:
             self.reporter.say(f"{stop}: {self._fate_of_the_step()}")
             if not self.updating:
@@ -198,11 +200,13 @@ class Run:
         trainer, total = self.config.trainer, self.prepared.total_steps
         while self.boundary.step < total and not self.stopped and not self._out_of_time():
             step = self.boundary.step + 1
-            self._step(step)
+            with self.phases.timer.span(STEP, step=step):
+                self._step(step)
             if trainer.save_every and step % trainer.save_every == 0:
                 self._save()
             if trainer.validate_every and step % trainer.validate_every == 0 and step < total:
                 self._validate(step)
+            self._write_timeline(step)
 
     def _step(self, step: int) -> None:
         """Run and record one step. The first signal waits from the first changed weight until the step is recorded."""
@@ -256,6 +260,10 @@ class Run:
         self._say_notes()
         for callback in self.callbacks:
             self.stopped = callback.on_step(step, metrics) is False or self.stopped
+
+    def _write_timeline(self, step: int) -> None:
+        with self._writing(f"the timeline of step {step}"):
+            append_spans(self.folder.timeline, take_spans(self.phases.timer, self.prepared.setup.pools, step=step))
 
     @contextmanager
     def _writing(self, what: str) -> Iterator[None]:
@@ -352,6 +360,7 @@ class Run:
         self.elapsed_before = state.elapsed_seconds
         self.boundary = state
         forget_after(state.step, self.folder.samples)
+        forget_after(state.step, self.folder.timeline)
         self.reporter.say(f"resumed at step {state.step} from `{checkpoint}`")
         total = self.prepared.total_optimizer_steps
         if self.config.optimizer.schedule != "constant" and state.total_optimizer_steps != total:
@@ -414,7 +423,8 @@ class Run:
             save_run_state(self.boundary, folder)
 
         self.reporter.phase(f"saving step {step}")
-        self.saved = write_checkpoint(self.folder.checkpoints, step, write)
+        with self.phases.timer.span("save"):
+            self.saved = write_checkpoint(self.folder.checkpoints, step, write)
         self.saved_step = step
         with self._writing("the removal of older checkpoints"):
             prune(self.folder.checkpoints, self.config.trainer.keep_checkpoints)

@@ -21,6 +21,7 @@ from rl_compat.models.files.atomic import file_written_whole
 from rl_compat.planning.serialize import save_plan
 from rl_compat.planning.types import Plan
 from rl_compat.tracking.jsonl import METRICS_FILE, is_step, step_of
+from rl_compat.tracking.timeline import TIMELINE_FILE
 from rl_compat.trainer.checkpoints import CHECKPOINTS, FoundCheckpoint, find_newest, open_checkpoint
 from rl_compat.trainer.state import load_run_state
 
@@ -64,6 +65,7 @@ class RunFolder:
         self.checkpoints = path / CHECKPOINTS
         self.metrics = path / METRICS_FILE
         self.samples = path / "samples.jsonl"
+        self.timeline = path / TIMELINE_FILE
 
     def lock(self) -> TextIO:
         """Lock the folder until the returned file is closed. Raises ConfigError if another process holds the lock."""
@@ -90,14 +92,14 @@ class RunFolder:
             save_recording(hardware, aside)
 
     def keep_record(self) -> list[str]:
-        """Keep the metrics and samples of steps without a checkpoint under another name; a note if there are any.
+        """Keep the record of steps without a checkpoint under another name; a note if there are any.
 
         Call it before a run begins at step 1.
         """
         if not self.metrics.exists() or not any(is_step(line) for line in self.metrics.open(encoding="utf-8")):
             return []
         number = next(number for number in count(1) if not self.metrics.with_suffix(f".{number}.jsonl").exists())
-        for file in (self.metrics, self.samples):
+        for file in (self.metrics, self.samples, self.timeline):
             if file.exists():
                 file.rename(file.with_suffix(f".{number}.jsonl"))
         kept = self.metrics.with_suffix(f".{number}.jsonl")

@@ -55,6 +55,11 @@ class RolloutWorker:
         if isinstance(source, SharedStorage):
             self._revision, self.session.policy_version = source.revision, source.version
 
+    @property
+    def version(self) -> int:
+        """The policy version of the weights."""
+        return self.session.policy_version
+
     @dispatch(split=("prompts", "groups"))
     def generate(
         self,

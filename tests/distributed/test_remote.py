@@ -110,6 +110,9 @@ def test_two_processes_share_calls_until_one_fails_and_the_other_goes_on_alone(p
     assert usage is not None
     assert 0.0 <= usage.idle_share <= 1.0 - 0.5 / seconds
     assert usage.heartbeat_age_seconds < remote.SILENCE_SECONDS
+    calls = {(rank, call.name, call.rows): call.end - call.start for rank, call in pool.take_calls()}
+    assert {(0, "Counter.doubled", 3), (1, "Counter.doubled", 2), (1, "Counter.doubled", 0)} < set(calls)
+    assert min(calls[rank, "Counter.busy", None] for rank in (0, 1)) >= 0.5
     other = started(pool)
     assert other.run(Counter.process).result() == processes, "roles of a pool share its processes"
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
+from rl_compat.distributed.group import WorkerGroup, dispatch
 from rl_compat.distributed.host import Usage
-from rl_compat.distributed.pool import ResourcePool
-from rl_compat.trainer.phases import Peak, PhaseMemory, pool_metrics
+from rl_compat.distributed.local import Peak, take_host_calls
+from rl_compat.distributed.pool import ResourcePool, start_without_device
+from rl_compat.trainer.phases import PhaseMemory, pool_metrics, take_spans
+from rl_compat.trainer.reporter import SilentReporter, Timer
 from rl_compat.units import GIB
 
 
@@ -59,3 +64,50 @@ def test_only_pools_with_processes_of_their_own_have_usage() -> None:
 
     pools = {"main": ResourcePool(gpus=[]), "score": Processes(gpus=[], num_processes=2)}
     assert pool_metrics(pools) == {"perf/idle_share/score": 0.25, "perf/heartbeat_age/score": 0.5}
+
+
+def test_a_peak_counts_for_all_phases_that_run_at_its_time() -> None:
+    peaks = iter([99, 1, 8, 2])
+    memory = PhaseMemory(lambda: Peak(next(peaks) * GIB, 0), planned={})
+    with memory("gen"), memory("update_actor"):
+        pass
+    metrics = memory.take_metrics()
+    assert metrics["memory_gb/gen/allocated"] == 8
+    assert metrics["memory_gb/update_actor/allocated"] == 8
+
+
+class Model:
+    version = 3
+
+    @dispatch(split=("rows",))
+    def update(self, *, rows: list[int]) -> list[int]:
+        time.sleep(0.02)
+        return rows
+
+    @dispatch()
+    def note(self) -> None:
+        """Takes no time."""
+
+
+def test_the_calls_on_pools_and_on_the_host_are_recorded_beside_the_phases() -> None:
+    pool, timer = ResourcePool(gpus=[]), Timer(SilentReporter())
+    pool.take_calls()
+    take_host_calls()
+    on_pool: WorkerGroup[Model] = pool.start(lambda place: Model())
+    on_host: WorkerGroup[Model] = start_without_device(lambda place: Model())
+    with timer("update_actor", items=2):
+        on_pool.run(Model.update, rows=[1, 2]).result()
+        on_host.run(Model.update, rows=[1]).result()
+        on_pool.run(Model.note).result()
+    with timer.span("save", step=9):
+        time.sleep(0.02)
+    spans = take_spans(timer, {"main": pool}, step=5)
+    assert [(span.name, span.lane, span.step, span.rows, span.version) for span in spans] == [
+        ("update_actor", "MainThread", 5, 2, None),
+        ("save", "MainThread", 9, None, None),
+        ("Model.update", "main/0", 5, 2, 3),
+        ("Model.update", "host/0", 5, 1, 3),
+    ]
+    phase, _, first, second = spans
+    assert phase.start <= first.start < first.end <= second.start < second.end <= phase.end
+    assert take_spans(timer, {"main": pool}, step=6) == []

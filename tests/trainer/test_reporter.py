@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 from rl_compat.trainer.reporter import Timer
@@ -41,3 +42,26 @@ def test_a_quick_phase_says_nothing_and_is_added_up() -> None:
     assert listener.lines == []
     assert timer.take() == {}
     assert ("gen", 2, 2) in listener.phases
+
+
+def test_phases_of_several_threads_are_added_up_and_recorded_with_their_threads() -> None:
+    timer = Timer(Listener())
+    barrier = threading.Barrier(8)
+
+    def work() -> None:
+        barrier.wait()
+        for _ in range(50):
+            with timer("gen", items=3, step=7):
+                time.sleep(0.0005)
+
+    threads = [threading.Thread(target=work, name=f"stage {number}") for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    spans = timer.take_spans()
+    assert {span.thread for span in spans} == {thread.name for thread in threads}
+    assert len(spans) == 400
+    assert {(span.name, span.rows, span.step) for span in spans} == {("gen", 3, 7)}
+    assert timer.take()["gen"] > 0.99 * sum(span.seconds for span in spans)
+    assert timer.take_spans() == []

@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 
 from rl_compat.cli.app import main
 from rl_compat.errors import CheckpointError, ConfigError, DamagedCheckpointError, DataError
+from rl_compat.tracking.timeline import read_spans
 from rl_compat.trainer.checkpoints import find_newest
 from rl_compat.trainer.run_folder import RunFolder
 
@@ -204,12 +205,13 @@ def copy_at_step(run: Path, to: Path, step: int) -> Path:
     return to
 
 
-def test_samples_of_steps_done_again_are_not_kept_twice(
+def test_samples_and_times_of_steps_done_again_are_not_kept_twice(
     whole_ppo_run: Path, llama_folder: Path, tmp_path: Path
 ) -> None:
     run = copy_at_step(whole_ppo_run, tmp_path / "run", 5)
     train(settings(llama_folder, run, PPO, **STEPS, keep_checkpoints=6))
     assert (run / "samples.jsonl").read_text() == (whole_ppo_run / "samples.jsonl").read_text()
+    assert [span.step for span in read_spans(run / "timeline.jsonl") if span.name == "step"] == [1, 2, 3, 4, 5, 6]
 
 
 def test_a_finished_run_started_again_trains_nothing(whole_ppo_run: Path, llama_folder: Path, tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from rl_compat.planning.memory.budget import checkpoint_bytes
 from rl_compat.planning.serialize import load_plan
 from rl_compat.planning.shapes.shape import ModelShape
 from rl_compat.planning.workload import run_workload
+from rl_compat.tracking.timeline import read_spans
 from rl_compat.trainer.checkpoints import find_newest
 from rl_compat.trainer.run_folder import RunFolder
 
@@ -84,6 +85,18 @@ def test_samples_show_prompt_response_and_reward(whole_ppo_run: Path) -> None:
         sum(c.isdigit() for c in first["response"]) / 8 + len(first["response"]) / 100
     )
     assert first["num_tokens"] <= 8
+
+
+def test_the_timeline_has_the_phases_and_calls_of_every_step(whole_ppo_run: Path) -> None:
+    spans = list(read_spans(whole_ppo_run / "timeline.jsonl"))
+    whole = {span.step: span for span in spans if span.name == "step"}
+    assert list(whole) == [1, 2, 3, 4, 5, 6]
+    for step, outer in whole.items():
+        inside = [span for span in spans if outer.start <= span.start and span.end <= outer.end]
+        names = [span.name for span in inside]
+        assert {"gen", "update_actor", "CriticWorker.update", "PolicyWorker.update"} < set(names)
+        (generated,) = [span for span in inside if span.name == "RolloutWorker.generate"]
+        assert (generated.lane, generated.version) == ("main/0", step - 1)
 
 
 def test_tensorboard_has_every_step(whole_ppo_run: Path) -> None:
