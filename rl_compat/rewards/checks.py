@@ -88,13 +88,15 @@ def unknown_source(
 ) -> DataError:
     """The error for data sources without a reward."""
     distinct = list(dict.fromkeys(sources_found))
-    names = quoted(distinct[:NUM_NAMED_ROWS])
+    names = _named(distinct[:NUM_NAMED_ROWS])
     known = [*(sources or {}), *BUILTIN_BY_SOURCE]
     shown = ", ".join(map(str, rows[:NUM_NAMED_ROWS])) + (" …" if len(rows) > NUM_NAMED_ROWS else "")
     where = f" ({len(rows)} rows, counted from 0: {shown})" if rows else ""
-    return DataError(
-        f"no reward belongs to the data source {names}{where}; known are {quoted(known)}", hint=_remedy(distinct, known)
-    )
+    return DataError(f"no reward belongs to {names}{where}; known are {quoted(known)}", hint=_remedy(distinct, known))
+
+
+def _named(sources: Sequence[str]) -> str:
+    return f"the data source {quoted(sources)}" if any(sources) else "rows without a data source"
 
 
 def _remedy(unknown: Sequence[str], known: Sequence[str]) -> str:
@@ -124,7 +126,7 @@ def reference_judge(
         for function in functions:
             name = builtin_of(data_source, sources) if function == AUTO else function
             if name is None:
-                found.append((True, f"no reward belongs to the data source `{data_source}`", NO_REWARD))
+                found.append((True, f"no reward belongs to {_named([data_source])}", NO_REWARD))
             elif name in BUILTINS:
                 found += _of_builtin(name, ground_truth, reference, bound.get(name, {}))
         return found

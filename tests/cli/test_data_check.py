@@ -138,6 +138,13 @@ def test_a_begin_token_that_comes_twice_is_flagged(check: Check, tmp_path: Path)
     assert problems(shown) == [("double-begin", [1]), ("special-token", [1])]
 
 
+def test_a_mark_of_an_image_is_noted_where_no_column_has_images(check: Check, tmp_path: Path) -> None:
+    marks = ("<image>\nwhat is this?", "see <|image_pad|>", "a <img> tag", "image")
+    code, shown = check(jsonl(tmp_path / "a.jsonl", *(GSM8K | {"prompt": text} for text in marks)))
+
+    assert (code, problems(shown)) == (0, [("media-mark", [0]), ("media-mark", [1])])
+
+
 def test_copies_name_the_row_they_repeat_and_contradictions_spoil(check: Check, tmp_path: Path) -> None:
     rows = [GSM8K | {"prompt": text} for text in ("a", "b", " a", "b")]
     rows[3] = rows[3] | {"reward_model": {"ground_truth": "5"}}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
@@ -10,6 +11,7 @@ from rl_compat.data.encode.prompts import Render, rendered
 from rl_compat.data.form.rows import ChatMessages, Text, ToolSchemas, prompt_messages
 from rl_compat.data.form.turns import says_something
 
+MEDIA_MARK = re.compile(r"<\|?(?:image|video|audio|vision)(?:_pad|_start)?\|?>")
 Oddity = tuple[str, str, bool]
 "kind, description, and whether it spoils the row"
 
@@ -39,6 +41,9 @@ def of_text(
         if content and message.get("role") in ("system", "user") and content not in text:
             yield "template-drops-text", f"the template drops or changes the text of a `{message['role']}` turn", True
             break
+    seen = MEDIA_MARK.search(text)
+    if seen is not None:
+        yield "media-mark", f"the text contains `{seen[0]}`, in whose place a text model sees nothing", False
     if begin is not None and list(token_ids[:2]) == [begin, begin]:
         yield "double-begin", "the prompt begins with two begin-of-text tokens", True
     contents = [content for message in prompt_messages(prompt) if (content := _text(message))]

@@ -32,7 +32,7 @@ REWRITTEN = {
     "source": "data_source",
 }
 "columns of a rewritten record, which has verl's schema"
-MEDIA = ("images", "image", "videos", "video", "audios", "audio")
+MEDIA = ("images", "image", "videos", "video", "audios", "audio", "image_path", "image_url", "multi_modal_data")
 "columns that no text model can see"
 YES = ("true", "1", "yes", "good", "desirable", "chosen")
 NO = ("false", "0", "no", "bad", "undesirable", "rejected")

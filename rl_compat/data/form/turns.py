@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import unicodedata
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -62,8 +63,13 @@ def text_or_turns(value: Any) -> Text:
 
 
 def says_something(turn: Mapping[str, Any]) -> bool:
-    """Whether a turn has a text other than white space, or calls."""
-    return bool((turn.get("content") or "").strip() or turn.get("tool_calls"))
+    """Whether a turn has a text that can be seen, or calls."""
+    return not is_blank(turn.get("content") or "") or bool(turn.get("tool_calls"))
+
+
+def is_blank(text: str) -> bool:
+    """Whether a text is white space and characters without a shape, such as a byte order mark."""
+    return all(character.isspace() or unicodedata.category(character) == "Cf" for character in text)
 
 
 def unpacked(value: Any) -> Any:
@@ -108,7 +114,7 @@ def tools_in(value: Any) -> ToolSchemas:
 
 
 def is_empty(value: Text) -> bool:
-    return isinstance(value, str) and not value.strip()
+    return isinstance(value, str) and is_blank(value)
 
 
 def checked_response(value: Text) -> Text:
@@ -171,8 +177,9 @@ def _content_in(content: Any, role: str) -> str | None:
     for number, item in enumerate(content if isinstance(content, list) else [content]):
         text = item.get("text") if isinstance(item, dict) else item
         if not isinstance(text, str):
-            kind = item.get("type") if isinstance(item, dict) else type(item).__name__
-            raise Unusable(f"part {number} of the content is `{kind}`, not text")
+            kind = str(item.get("type")) if isinstance(item, dict) else type(item).__name__
+            what = "has no text" if kind.endswith("text") else f"is `{kind}`, not text"
+            raise Unusable(f"part {number} of the content {what}")
         texts.append(text)
     return "\n".join(texts)
 

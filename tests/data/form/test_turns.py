@@ -156,7 +156,8 @@ BLANK = {"role": "user", "content": " \n"}
 
 
 @pytest.mark.parametrize(
-    "prompt", [" \n", [BLANK], [SYSTEM], [SYSTEM, BLANK], [SYSTEM, {"role": "user", "content": None}]]
+    "prompt",
+    [" \n", "\u200b\ufeff", "\u00a0", [BLANK], [SYSTEM], [SYSTEM, BLANK], [SYSTEM, {"role": "user", "content": None}]],
 )
 @pytest.mark.parametrize(
     ("task", "columns"),
@@ -182,7 +183,7 @@ def test_a_response_of_white_space_alone_cannot_be_used(task: Task, record: dict
     assert "row 0" in reason(record, task=task)
 
 
-@pytest.mark.parametrize("column", ["images", "image", "videos", "audios"])
+@pytest.mark.parametrize("column", ["images", "image", "videos", "audios", "image_path", "multi_modal_data"])
 @pytest.mark.parametrize(
     ("task", "columns"),
     [("prompts", {}), ("supervised", {"completion": "x"}), ("labelled", {"completion": "x", "label": True})],
