@@ -85,13 +85,16 @@ def token_statistics(
     logits: Tensor, token_ids: Tensor, wanted: tuple[Statistic, ...] = ()
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Tempered logits [n, V] and token ids [n] to the fields of TokenOutputs, zeros if not requested."""
-    log_normalizer = torch.logsumexp(logits, dim=-1)
+    highest = logits.detach().amax(dim=-1, keepdim=True)
+    powers = (logits - highest).exp_()
+    total = powers.sum(dim=-1)
+    log_normalizer = highest.squeeze(-1) + total.log()
     logprobs = logits.gather(-1, token_ids[:, None]).squeeze(-1) - log_normalizer
     entropy = squares = torch.zeros_like(logprobs)
     if "entropy" in wanted:
-        entropy = log_normalizer - torch.linalg.vecdot(torch.softmax(logits, dim=-1), logits)
+        entropy = log_normalizer - torch.linalg.vecdot(powers, logits) / total
     if "sum_pi_squared" in wanted:
-        squares = torch.linalg.vector_norm(torch.softmax(logits.detach(), dim=-1), dim=-1).square()
+        squares = (torch.linalg.vector_norm(powers.detach(), dim=-1) / total.detach()).square()
     return logprobs, entropy, squares
 
 
