@@ -267,7 +267,7 @@ class TrainEngine:
         self._trained().zero_grad()
         parts: list[Metrics] = []
         losses: list[Tensor] = []
-        bad = torch.zeros_like(batch.response_mask, device=self.role.device)
+        numbers: list[tuple[list[int], Tensor]] = []
         for rows, micro_batch in self._select(batch, micro_batches):
             with autocast_for(self.role):
                 outputs = compute(self._matrix(micro_batch))
@@ -276,13 +276,16 @@ class TrainEngine:
                 outputs_of_filler.backward(torch.zeros_like(outputs_of_filler))
                 continue
             micro_batch = on_device(micro_batch, self.role.device)
-            numbers = outputs if isinstance(outputs, Tensor) else outputs.logprobs
-            bad[rows, : numbers.shape[1]] = ~numbers.detach().isfinite() & micro_batch.response_mask
+            numbers.append((rows, (outputs if isinstance(outputs, Tensor) else outputs.logprobs).detach()))
             value, metrics = loss(micro_batch, outputs, totals)
             (value * scale).backward()
             losses.append(value.detach().float())
             parts.append({name: part.detach() if isinstance(part, Tensor) else part for name, part in metrics.items()})
-        fault = self._fault(batch, bad, phase="in the update")
+        bad = torch.zeros_like(batch.response_mask)
+        if numbers and not bool(torch.stack([output.isfinite().all() for _, output in numbers]).all()):
+            for rows, output in numbers:
+                bad[rows, : output.shape[1]] = ~output.isfinite().cpu()
+        fault = self._fault(batch, bad & batch.response_mask, phase="in the update")
         if fault is None and losses and not bool(torch.stack(losses).isfinite().all()):
             computed = zip(filter(None, micro_batches), losses, strict=True)
             rows = next(rows for rows, value in computed if not value.isfinite())
