@@ -140,7 +140,8 @@ class Peak:
 
 def cuda_peak(device: str) -> Peak:
     """The gauge of a CUDA device."""
-    peak = Peak(torch.cuda.max_memory_allocated(device), torch.cuda.max_memory_reserved(device))
+    stats = torch.cuda.memory_stats_as_nested_dict(device)
+    peak = Peak(*(stats[kind]["all"]["peak"] if stats else 0 for kind in ("allocated_bytes", "reserved_bytes")))
     torch.cuda.reset_peak_memory_stats(device)
     return peak
 

@@ -133,7 +133,7 @@ class ChatEncoder:
     def decode(self, token_ids: Sequence[int], *, keeps: Collection[str] = ()) -> str:
         """The text of ids, without ids that the tokenizer does not know and special tokens, except those in `keeps`."""
         known = [token_id for token_id in token_ids if token_id < self.bundle.num_tokens]
-        kept = any(self._special.get(token_id) in keeps for token_id in known)
+        kept = bool(keeps) and any(self._special.get(token_id) in keeps for token_id in known)
         if kept:
             known = [token_id for token_id in known if self._special.get(token_id, "") in ("", *keeps)]
         text = self.bundle.tokenizer.decode(known, skip_special_tokens=not kept, clean_up_tokenization_spaces=False)
