@@ -69,7 +69,7 @@ class NotFiniteError(RLCompatError):
     """A model whose numbers are NaN or infinite."""
 
     number: int | None = None
-    "of the prompt among those of the call"
+    "of the request among those of the call"
 
 
 def check_type(name: str, value: object, *kinds: type, hint: str | None = None) -> None:

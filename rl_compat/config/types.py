@@ -53,7 +53,7 @@ class ModelConfig:
     lora_alpha: float = 16.0
     "LoRA scale: adapters are multiplied by alpha / rank"
     lora_dropout: BelowOne = 0.0
-    "dropout probability of the LoRA adapters' input"
+    "dropout probability of the LoRA adapters' input; what it drops depends on the devices and the micro-batches"
     lora_targets: Texts = ("all-linear",)
     "names of the modules that get an adapter; `all-linear` is every linear layer except the output head"
 

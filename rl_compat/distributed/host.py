@@ -23,7 +23,6 @@ from typing import Any, NoReturn, cast
 import torch
 import torch.distributed as dist
 
-from rl_compat import seeds
 from rl_compat.distributed.local import FinishedCall, LocalWorker, Peak, WorkerThread, cuda_peak, taken
 from rl_compat.distributed.ranks import ProcessGroupRanks, Ranks, Solo, WorkerPlacement
 from rl_compat.emulation.device import emulate
@@ -207,8 +206,6 @@ class WorkerHost:
         def call() -> Any:
             if "on_progress" in arguments:
                 arguments["on_progress"] = self._report
-            if isinstance(arguments.get("seed"), int):  # what a call draws depends on its seed and rank alone
-                torch.manual_seed(seeds.derive(arguments["seed"], "rank", self._ranks.rank))
             return self._workers[key].call(name, arguments, urgent=False).result()
 
         return self._in_turn(turn, name, call)

@@ -75,6 +75,11 @@ class ResourcePool:
                 f"`num_processes` is {num_processes} and the pool has {len(gpus)} GPUs, each with one process",
                 hint="use `gpus=[]` for CPU processes",
             )
+        if address is not None and gpus is None:
+            raise ConfigError(
+                "`address` is given without `gpus`, and the nodes of a cluster have several",
+                hint="`gpus=range(8)` takes eight GPUs of each node, `gpus=[]` takes `num_processes` of its cores",
+            )
         if nodes and len(nodes) != num_nodes:
             raise ConfigError(
                 f"`nodes` names {len(nodes)} nodes and `num_nodes` is {num_nodes}", hint=f"set `num_nodes={len(nodes)}`"
@@ -120,8 +125,15 @@ class ResourcePool:
         """Pools of the same devices have the same name; processes of a CPU are those of their pool."""
         if self.is_local or self.gpus:
             devices = "_".join(f"gpu{device.index}" for device in self.hardware.devices) or "cpu"
-            return devices if self.address is None else f"{devices}_of_{self.num_nodes}"
+            return devices if self.address is None else f"{devices}_of_{self.num_nodes}_from_{self.nodes[0]}"
         return f"{'_'.join((self.emulate or 'cpu').lower().split())}_{self._number}"
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The addresses of the nodes of a cluster that the pool takes; empty for this machine."""
+        if self.address is not None and not self._nodes:
+            assert self.hardware, "finds them"
+        return self._nodes
 
     @property
     def devices_per_node(self) -> int:

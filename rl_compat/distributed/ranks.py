@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
@@ -10,8 +10,11 @@ from typing import Any, Protocol, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.distributed_c10d import _get_default_store
 
 Value = TypeVar("Value")
+Counter = Callable[[int], int]
+"gives the caller the next `n` numbers, from 0 on, and returns the first of them"
 
 
 class Ranks(Protocol):
@@ -41,6 +44,10 @@ class Ranks(Protocol):
         """Wait until every rank has made this call."""
         ...
 
+    def counter(self) -> Counter:
+        """A new counter that all ranks share."""
+        ...
+
 
 class Solo:
     """One process by itself."""
@@ -60,6 +67,9 @@ class Solo:
     def barrier(self) -> None:
         pass
 
+    def counter(self) -> Counter:
+        return own_counter()
+
 
 class ProcessGroupRanks:
     """The ranks of an initialized `torch.distributed` process group: gloo on CPUs, NCCL on GPUs."""
@@ -69,6 +79,7 @@ class ProcessGroupRanks:
         self.group = group
         self.size = dist.get_world_size(group)
         self.rank = dist.get_rank(group)
+        self._num_counters = 0
         self.waiting: str | None = None
         "the collective that this rank is in"
         on_gpu = "nccl" in dist.get_backend_config(group)
@@ -114,6 +125,28 @@ class ProcessGroupRanks:
         if self.size > 1:
             with self._in("barrier"):
                 dist.barrier(group=self.group)
+
+    def counter(self) -> Counter:
+        if self.size == 1:
+            return own_counter()
+        self._num_counters += 1
+        store, name = (
+            _get_default_store(),
+            f"counter {self._num_counters} of {dist.get_process_group_ranks(self.group)}",
+        )
+        return lambda count: int(store.add(name, count)) - count
+
+
+def own_counter() -> Counter:
+    """A counter of this process."""
+    given = 0
+
+    def take(count: int) -> int:
+        nonlocal given
+        given += count
+        return given - count
+
+    return take
 
 
 @dataclass(frozen=True, slots=True)

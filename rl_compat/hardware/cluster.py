@@ -40,6 +40,8 @@ START_SECONDS = 60.0
 CONNECT_SECONDS = 3.0
 "for a node to answer at a port"
 CLOCK_READINGS = 5
+STARTS = 3
+"of Ray on this machine, until its error is that of the run"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +89,7 @@ def connect(address: str | None) -> Any:
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, INHERITED_SIGNALS)  # the processes that start keep this mask
     try:
         if address is None:
-            ray.init("local", num_cpus=1, num_gpus=0, include_dashboard=False, **quiet)
+            _start_here(ray, quiet)
         else:
             ray.init(address, **quiet)
     except Exception as error:  # also a bare one, for a process of Ray that does not start in time
@@ -97,6 +99,18 @@ def connect(address: str | None) -> Any:
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, handler)
     return ray
+
+
+def _start_here(ray: Any, options: Mapping[str, Any]) -> None:
+    """Start Ray on this machine, again if a process of it has not come up in the 30 s that Ray waits."""
+    for starts_left in reversed(range(STARTS)):
+        try:
+            ray.init("local", num_cpus=1, num_gpus=0, include_dashboard=False, **options)
+            return
+        except Exception:
+            ray.shutdown()
+            if starts_left == 0:
+                raise
 
 
 def _check_answers(address: str | None) -> None:

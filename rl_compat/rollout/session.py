@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections import Counter, deque
+from collections import Counter as Counts
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 
 from torch import nn
 
+from rl_compat.distributed.ranks import Counter, own_counter
 from rl_compat.errors import NotFiniteError
 from rl_compat.planning.types import RolloutPlan
 from rl_compat.resharding.handover import Handover
@@ -121,6 +123,8 @@ class RolloutSession(ABC):
         self._unfinished: dict[int, PartialResponse] = {}
         self._ended: list[PartialResponse] = []
         self._next_number = 0
+        self._coming: Sequence[Request] = ()
+        "requests of which this engine may take more"
         self._aborted = False
 
     @property
@@ -134,26 +138,8 @@ class RolloutSession(ABC):
         Raises DataError for a prompt that is empty, holds an unknown id or is too long, ConfigError for stop strings
         without a tokenizer.
         """
-        check_prompts([request.prompt_ids for request in requests], num_ids=num_embeddings(self._source))
-        self._check_lengths(requests)
-        keys = response_keys([(request.prompt_ids, request.copy) for request in requests])
-        settings = {request.params for request in requests}
-        ends = {params: (frozenset(params.stop_token_ids), stop_strings(params, self._decode)) for params in settings}
-        first, self._next_number = self._next_number, self._next_number + len(requests)
-        for number, (request, key) in enumerate(zip(requests, keys, strict=True), start=first):
-            assert request.params.max_new_tokens > 0
-            stop, strings = ends[request.params]
-            self._unfinished[number] = PartialResponse(
-                number=number,
-                prompt_ids=tuple(request.prompt_ids),
-                params=request.params,
-                seed=call_seed(request.params.seed),
-                key=key,
-                stop=stop,
-                strings=strings,
-            )
-            self._waiting.append(self._unfinished[number])
-        return list(range(first, self._next_number))
+        self._check(requests)
+        return self._queue(requests)
 
     def step(self, *, max_tokens: int | None = None) -> dict[int, Response]:
         """Advance the requests in progress and return the finished responses by request number.
@@ -212,22 +198,36 @@ class RolloutSession(ABC):
         `on_progress` receives the number of finished responses and ends the call early by returning False. Raises
         what `submit` and `step` raise; the requests are then dropped.
         """
-        assert params.max_new_tokens > 0 and group_size > 0
+        assert group_size > 0
+        requests = requests_for(prompts, params, group_size=group_size)
+        responses = self.serve(requests, own_counter(), at_once=len(requests), on_progress=on_progress)
+        places = range(len(requests))
+        return [[responses[place] for place in places[i : i + group_size]] for i in places[::group_size]]
+
+    def serve(
+        self, requests: Sequence[Request], take: Counter, *, at_once: int, on_progress: Progress | None = None
+    ) -> dict[int, Response]:
+        """Generate those of the requests that this engine takes; responses by their place in `requests`.
+
+        Several engines may serve the same requests: `take` gives each place to one of them. An engine has up to
+        `at_once` requests in progress and takes more when an eighth of them have ended.
+        """
         self._receiver.check()
         self._aborted = False
-        numbers = self.submit(requests_for(prompts, params, group_size=group_size))
-        if not numbers:
-            return []
-        wanted = set(numbers)
+        self._check(requests)
+        places: dict[int, int] = {}
+        self._coming = requests
         try:
-            self._drain(set(numbers), on_progress)
-            responses = list(self._take([partial for partial in self._ended if partial.number in wanted]).values())
+            self._drain(_Queue(requests, take, at_once), places, on_progress)
+            ended = self._take([partial for partial in self._ended if partial.number in places])
         except BaseException as error:
-            self._forget(numbers)
+            self._forget(places)
             if isinstance(error, NotFiniteError) and error.number is not None:
-                error.number = (error.number - numbers[0]) // group_size
+                error.number = places.get(error.number)
             raise
-        return [responses[start : start + group_size] for start in range(0, len(responses), group_size)]
+        finally:
+            self._coming = ()
+        return {places[number]: response for number, response in ended.items()}
 
     def abort(self) -> None:
         """End all requests, from any thread; the step in progress returns their responses so far."""
@@ -256,15 +256,49 @@ class RolloutSession(ABC):
     def _refresh(self) -> None:
         """Update what the engine derives from the model's parameters."""
 
+    def _check(self, requests: Sequence[Request]) -> None:
+        check_prompts([request.prompt_ids for request in requests], num_ids=num_embeddings(self._source))
+        self._check_lengths(requests)
+        for params in {request.params for request in requests}:
+            assert params.max_new_tokens > 0
+            stop_strings(params, self._decode)
+
+    def _queue(self, requests: Sequence[Request]) -> list[int]:
+        """Queue checked requests; returns their numbers."""
+        keys = response_keys([(request.prompt_ids, request.copy) for request in requests])
+        settings = {request.params for request in requests}
+        ends = {params: (frozenset(params.stop_token_ids), stop_strings(params, self._decode)) for params in settings}
+        first, self._next_number = self._next_number, self._next_number + len(requests)
+        for number, (request, key) in enumerate(zip(requests, keys, strict=True), start=first):
+            stop, strings = ends[request.params]
+            self._unfinished[number] = PartialResponse(
+                number=number,
+                prompt_ids=tuple(request.prompt_ids),
+                params=request.params,
+                seed=call_seed(request.params.seed),
+                key=key,
+                stop=stop,
+                strings=strings,
+            )
+            self._waiting.append(self._unfinished[number])
+        return list(range(first, self._next_number))
+
     def _check_lengths(self, requests: Sequence[Request]) -> None:  # noqa: B027
         """Raise DataError for a request that is too long for the engine."""
 
     def _read(self, ended: Sequence[PartialResponse]) -> None:  # noqa: B027
         """Fetch the tokens of ended responses, in engines that keep them on the device."""
 
-    def _drain(self, numbers: set[int], on_progress: Progress | None) -> None:
-        """Step until all of these requests have ended; they are then in `_ended`."""
+    def _drain(self, queue: _Queue, places: dict[int, int], on_progress: Progress | None) -> None:
+        """Take requests and step until the queue is empty and they have ended; they are then in `_ended`."""
         first, reported = len(self._ended), 0
+        unfinished: set[int] = set()
+
+        def take() -> None:
+            taken, start = queue.take(len(unfinished))
+            numbers = self._queue(taken)
+            places.update(zip(numbers, range(start, start + len(taken)), strict=True))
+            unfinished.update(numbers)
 
         def report(num_running: int) -> None:
             nonlocal reported
@@ -274,13 +308,15 @@ class RolloutSession(ABC):
                 if on_progress(total) is False:
                     self._aborted = True
 
-        with self._generating():
-            while numbers and not self._aborted:
+        take()
+        with self._generating() if unfinished else nullcontext():
+            while unfinished and not self._aborted:
                 ended = self._advance(None, report)
                 self._check_finite(ended)
                 self._ended += ended
                 report(0)
-                numbers.difference_update(partial.number for partial in ended)
+                unfinished.difference_update(partial.number for partial in ended)
+                take()
         if self._aborted:
             self._end_all()
 
@@ -324,10 +360,29 @@ class RolloutSession(ABC):
                 raise error
 
 
+@dataclass(slots=True)
+class _Queue:
+    """Requests that several engines take from."""
+
+    requests: Sequence[Request]
+    counter: Counter
+    at_once: int
+    is_empty: bool = False
+
+    def take(self, num_unfinished: int) -> tuple[Sequence[Request], int]:
+        """The requests for which an engine has room, and the place of the first."""
+        room = self.at_once - num_unfinished
+        if self.is_empty or room < max(1, self.at_once // 8):
+            return (), 0
+        first = self.counter(room)
+        self.is_empty = first + room >= len(self.requests)
+        return self.requests[first : first + room], first
+
+
 def requests_for(prompts: Sequence[Sequence[int]], params: SamplingParams, *, group_size: int = 1) -> list[Request]:
     """`group_size` requests per prompt. All occurrences of a prompt share one count of copies."""
     params = replace(params, seed=call_seed(params.seed)) if prompts else params
-    copies: Counter[tuple[int, ...]] = Counter()
+    copies: Counts[tuple[int, ...]] = Counts()
     requests = []
     for prompt in map(tuple, prompts):
         first, copies[prompt] = copies[prompt], copies[prompt] + group_size

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,7 +23,8 @@ from rl_compat.resharding.handover import handover_metrics
 from rl_compat.resharding.publish import StoreSource
 from rl_compat.resharding.store import MemoryStore, WeightStore
 from rl_compat.rewards.builtin.answers import THOUGHT_TOKENS
-from rl_compat.rollout.types import SamplingParams
+from rl_compat.rollout.session import requests_for
+from rl_compat.rollout.types import Response, SamplingParams
 from rl_compat.trajectory import Prompt, Trajectory
 from rl_compat.workers.options import ActorOptions, role_values
 from rl_compat.workers.policy import PolicySettings, PolicyWorker
@@ -32,6 +33,8 @@ from rl_compat.workers.rollout import RolloutSettings, RolloutWorker
 from rl_compat.workers.setup import Setup, loss_settings, optimizer_settings, tokenizer_folder
 from rl_compat.workers.shared_plan import SharedPlan
 from rl_compat.workers.trained import copy_state
+
+NOT_BEGUN = Response(token_ids=(), logprobs=(), finish_reason="abort")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,15 +207,15 @@ class ActorModel(Role[ActorSettings, ActorWorkers]):
         if self.workers.store is not None:
             self._hand_over(self.workers.store)
         first, self.next_group = self.next_group, self.next_group + len(ready)
-        trajectories = self.rollout.run(
+        requests = requests_for([prompt.token_ids for prompt in ready], params, group_size=group_size)
+        places = [(prompt, group) for group, prompt in enumerate(ready, start=first) for _ in range(group_size)]
+        responses = self.rollout.run(
             RolloutWorker.generate,
-            prompts=ready,
-            groups=list(range(first, self.next_group)),
-            params=params,
-            group_size=group_size,
+            requests=requests,
+            rows=[prompt.row for prompt, _ in places],
             on_progress=on_progress,
         )
-        return then(trajectories, self._with_texts)
+        return then(responses, lambda found: self._sequences(places, found))
 
     def compute_logprobs(self, sequences: Sequences) -> Future[Tensor]:
         """Log-probability of each response token under the current weights, [B, T]."""
@@ -250,11 +253,13 @@ class ActorModel(Role[ActorSettings, ActorWorkers]):
         policy = self.pool.start(lambda place: PolicyWorker(learning, place.ranks))
         if self._rollout_pool is None or self._rollout_pool is self.pool:
             key = policy.key
-            rollout = self.pool.start(lambda place: RolloutWorker(generating, place.workers[key].weight_source()))
+            rollout = self.pool.start(
+                lambda place: RolloutWorker(generating, place.workers[key].weight_source(), place.ranks)
+            )
             return ActorWorkers(policy, rollout)
         store: WeightStore = MemoryStore() if self.pool.is_local and self._rollout_pool.is_local else RayStore()
         self._handed_over = None
-        rollout = self._rollout_pool.start(lambda place: RolloutWorker(generating, StoreSource(store)))
+        rollout = self._rollout_pool.start(lambda place: RolloutWorker(generating, StoreSource(store), place.ranks))
         return ActorWorkers(policy, rollout, store)
 
     def _hand_over(self, store: WeightStore) -> None:
@@ -269,7 +274,21 @@ class ActorModel(Role[ActorSettings, ActorWorkers]):
     def _copy_state(self, old: ActorWorkers, new: ActorWorkers) -> None:
         copy_state(old.policy, new.policy)
 
-    def _with_texts(self, trajectories: Sequence[Trajectory]) -> Sequences:
+    def _sequences(self, places: Sequence[tuple[Prompt, int]], responses: Mapping[int, Response]) -> Sequences:
+        """The responses with their prompts and groups; one that no engine has begun counts as aborted."""
+        trajectories = []
+        for place, (prompt, group) in enumerate(places):
+            response = responses.get(place, NOT_BEGUN)
+            trajectories.append(
+                Trajectory(
+                    prompt=prompt,
+                    group=group,
+                    response_ids=response.token_ids,
+                    rollout_logprobs=response.logprobs,
+                    finish_reason=response.finish_reason,
+                    policy_versions=response.policy_versions,
+                )
+            )
         texts = [self.chat.decode(trajectory.response_ids, keeps=THOUGHT_TOKENS) for trajectory in trajectories]
         return Sequences.from_trajectories(trajectories, texts)
 

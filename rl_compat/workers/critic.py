@@ -79,7 +79,7 @@ class CriticWorker(TrainedWorker):
         """
         loss = partial(critic_loss, settings=self.settings.loss)
         ranks, role = self.engine.ranks, self.settings.model.role.role
-        with self.engine.onloaded():
+        with self.learning(seed=seed):
             steps = [
                 self.engine.update(own_share(mini_batch, ranks), loss=loss)
                 | balance_metrics(mini_batch, ranks, role=role)

@@ -83,7 +83,7 @@ class LearnerWorker(TrainedWorker):
         each item of the batch, with the log-probabilities of the reference.
         """
         size = self.settings.mini_batch_size
-        with self.engine.onloaded():
+        with self.learning(seed=seed):
             steps = [
                 self._step(mini_batch, mismatched)
                 | balance_metrics(mini_batch, self.engine.ranks, role=self.settings.model.role.role)

@@ -123,7 +123,7 @@ class PolicyWorker(TrainedWorker):
             seed=seed,
         )
         steps = []
-        with self.engine.onloaded():
+        with self.learning(seed=seed):
             for number, whole in enumerate(batches):
                 mini_batch, metrics = self._prepared(
                     whole, seed=seeds.derive(seed, "selection", number), first=number == 0

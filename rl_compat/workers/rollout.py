@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -9,6 +10,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from rl_compat.distributed.group import dispatch
+from rl_compat.distributed.ranks import Ranks, Solo
 from rl_compat.errors import NotFiniteError
 from rl_compat.models.load import LoadSettings, load_causal_lm
 from rl_compat.planning.types import RolloutPlan
@@ -16,8 +18,7 @@ from rl_compat.resharding.handover import Handover
 from rl_compat.resharding.publish import PublishedWeights, StoreSource
 from rl_compat.resharding.source import SharedStorage, WeightSource
 from rl_compat.rollout.build import build_rollout_engine
-from rl_compat.rollout.types import Decode, SamplingParams
-from rl_compat.trajectory import Prompt, Trajectory
+from rl_compat.rollout.types import Decode, Request, Response
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,8 +38,10 @@ class RolloutSettings:
 class RolloutWorker:
     """Generates on one device, with the policy's storage if it is in the same process, else with its own."""
 
-    def __init__(self, settings: RolloutSettings, source: WeightSource) -> None:
+    def __init__(self, settings: RolloutSettings, source: WeightSource, ranks: Ranks = Solo()) -> None:
+        """`ranks` are the engines that share the requests."""
         self._settings = settings
+        self._ranks = ranks
         self._source = source
         self._shares = isinstance(source, SharedStorage)
         model = source.model if isinstance(source, SharedStorage) else load_causal_lm(own_storage(settings))
@@ -60,41 +63,35 @@ class RolloutWorker:
         """The policy version of the weights."""
         return self.session.policy_version
 
-    @dispatch(split=("prompts", "groups"))
+    @dispatch(merge=lambda results, shares: dict(ChainMap(*results)))
     def generate(
         self,
         *,
-        prompts: Sequence[Prompt],
-        groups: Sequence[int],
-        params: SamplingParams,
-        group_size: int,
+        requests: Sequence[Request],
+        rows: Sequence[int],
         on_progress: Callable[[int], None] | None = None,
-    ) -> list[Trajectory]:
-        """Generate `group_size` trajectories per prompt, group by group, with the newest weights of the policy."""
+    ) -> dict[int, Response]:
+        """Generate with the newest weights of the policy; responses by the place of their request.
+
+        Every rank gets all requests and takes more of them as it has room. `rows` are those of the prompts in the data.
+        """
         self._load_newest()
+        size = self._ranks.size
+        at_once = -(-len(requests) // size)
+        if size > 1:
+            at_once = min(at_once, self._settings.plan.max_num_seqs)
         with self._source.resident() if self._shares else nullcontext():
-            ids = [prompt.token_ids for prompt in prompts]
             try:
-                responses = self.session.generate(ids, params, group_size=group_size, on_progress=on_progress)
+                responses = self.session.serve(
+                    requests, self._ranks.counter(), at_once=at_once, on_progress=on_progress
+                )
             except NotFiniteError as error:
                 if error.number is None:
                     raise
-                row = prompts[error.number].row
-                raise NotFiniteError(f"{error.message} to row {row}", hint=error.hint) from error
+                raise NotFiniteError(f"{error.message} to row {rows[error.number]}", hint=error.hint) from error
         if self._settings.plan.sleep_between:
             self._sleep()
-        return [
-            Trajectory(
-                prompt=prompt,
-                group=group,
-                response_ids=response.token_ids,
-                rollout_logprobs=response.logprobs,
-                finish_reason=response.finish_reason,
-                policy_versions=response.policy_versions,
-            )
-            for prompt, group, candidates in zip(prompts, groups, responses, strict=True)
-            for response in candidates
-        ]
+        return responses
 
     def _load_newest(self) -> None:
         """Take the weights of the policy if they have changed, or if the rollout's own storage was freed."""

@@ -11,6 +11,7 @@ from rl_compat.algorithms.table import ALGORITHMS, is_offline
 from rl_compat.config.types import ModelConfig, RunConfig, StepConfig
 from rl_compat.distributed.pool import ResourcePool
 from rl_compat.emulation.device import emulate
+from rl_compat.hardware.nodes import least
 from rl_compat.hardware.types import Hardware
 from rl_compat.models.chat import ChatEncoder
 from rl_compat.models.files.folder import ALL_PARTS, Part
@@ -130,7 +131,7 @@ def _resource_pool(name: str, plan: Plan, hardware: Hardware, address: str | Non
         num_nodes=pool.num_nodes,
         address=address,
         emulate=pool.emulated if len(plan.pools) > 1 else None,
-        hardware=nodes[0].hardware if nodes else hardware,
+        hardware=least([node.hardware for node in nodes if node.hardware is not None]) if nodes else hardware,
         nodes=[node.address for node in nodes],
     )
 

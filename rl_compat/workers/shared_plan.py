@@ -18,7 +18,7 @@ from rl_compat.hardware.types import Hardware
 from rl_compat.models.files.folder import ALL_PARTS
 from rl_compat.models.files.registry import ModelSource, resolve_model
 from rl_compat.models.tokenizer import TokenizerBundle, load_tokenizer
-from rl_compat.planning.fit import plan_pools
+from rl_compat.planning.fit import assembled, solve_pools
 from rl_compat.planning.pools import PoolRequest
 from rl_compat.planning.shapes.shape import ModelShape
 from rl_compat.planning.speed.measurements import own_measurements
@@ -29,6 +29,8 @@ from rl_compat.workers.setup import WITHOUT_TOKENIZER, Planned, applied_here, ch
 logger = logging.getLogger("rl_compat")
 
 ORDER: tuple[RoleName, ...] = ("actor", "critic", "reference", "reward")
+THIS_MACHINE = ""
+"in place of the address of a node"
 OWN = ("model.path", "model.trust_remote_code")
 "settings that a role never takes from the actor"
 
@@ -177,13 +179,10 @@ class SharedPlan:
             pools = {model.pool.name: model.pool for model in self._in_order().values()}
             placement = {role: model.pool.name for role, model in self._in_order().items()}
             workload = self._workload()
-            plan = plan_pools(
-                workload,
-                _machine(tuple(pools.values())),
-                {name: self._request(name, pool) for name, pool in pools.items()},
-                placement={role: name for role, name in placement.items() if role in workload.models},
-                measured=own_measurements(),
-            )
+            cluster, positions = _cluster(pools)
+            requests = {name: replace(self._request(name, pool), nodes=positions[name]) for name, pool in pools.items()}
+            own = {role: name for role, name in placement.items() if role in workload.models}
+            plan = assembled(solve_pools(workload, cluster, requests, placement=own, measured=own_measurements()))
             self._process.close()
             self._process.enter_context(applied_here(plan, pools))
             self._planned = workload, plan, pools
@@ -282,8 +281,13 @@ def _placed(
     )
 
 
-def _machine(pools: Sequence[ResourcePool]) -> Hardware:
-    """The machine with the devices of all pools."""
-    hardware = [pool.hardware for pool in pools]
-    devices = {device.index: device for machine in hardware for device in machine.devices}
-    return replace(hardware[0], devices=tuple(devices[index] for index in sorted(devices)))
+def _cluster(pools: Mapping[str, ResourcePool]) -> tuple[Sequence[Hardware], Mapping[str, tuple[int, ...]]]:
+    """The machines of the pools, each with the devices of all pools on it, and those of each pool by position."""
+    at = {name: pool.nodes or (THIS_MACHINE,) for name, pool in pools.items()}
+    places = list(dict.fromkeys(place for nodes in at.values() for place in nodes))
+    machines = []
+    for place in places:
+        hardware = [pool.hardware for name, pool in pools.items() if place in at[name]]
+        devices = {device.index: device for machine in hardware for device in machine.devices}
+        machines.append(replace(hardware[0], devices=tuple(devices[index] for index in sorted(devices))))
+    return machines, {name: tuple(map(places.index, nodes)) for name, nodes in at.items()}

@@ -9,6 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
+import torch
+
+from rl_compat import seeds
 from rl_compat.batch import Batch
 from rl_compat.distributed.group import WorkerGroup, dispatch, distinct
 from rl_compat.errors import WorkerError
@@ -48,6 +51,14 @@ class TrainedWorker:
                 step.num_updates = (self.version + number / total) * step.settings.steps_per_batch
             yield mini_batch
         self.version += 1
+
+    @contextmanager
+    def learning(self, *, seed: int) -> Iterator[None]:
+        """The model on its device, for an update whose dropout depends on the seed and the rank alone."""
+        device, ranks = torch.device(self.engine.role.device), self.engine.ranks
+        with self.engine.onloaded(), torch.random.fork_rng([device] if device.type == "cuda" else []):
+            torch.manual_seed(seeds.derive(seed, "rank", ranks.rank))
+            yield
 
     @dispatch(merge=lambda results, shares: all(results))
     def is_finite(self) -> bool:

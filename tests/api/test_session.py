@@ -133,6 +133,21 @@ def test_pools_of_different_devices_are_pools_of_the_plan(llama_folder: Path) ->
         _ = ResourcePool(gpus=[0, 5], hardware=machine).hardware
 
 
+def test_pools_of_different_nodes_are_planned_for_the_cards_of_their_nodes(llama_folder: Path) -> None:
+    path = str(llama_folder)
+
+    def on(node: str, card: str) -> ResourcePool:
+        return ResourcePool(gpus=[0], address="10.0.0.1:6379", nodes=[node], hardware=recorded(card))
+
+    with Session() as session:
+        session.actor(path, pool=on("10.0.0.1", "h100"), **LENGTHS)
+        session.reference(path, pool=on("10.0.0.2", "p40"))
+        plan = session.plan
+        assert [pool.device_name for pool in plan.pools.values()] == ["NVIDIA H100 80GB HBM3", "Tesla P40"]
+        assert plan.roles["actor"].compute_dtype == "bf16"
+        assert plan.roles["reference"].compute_dtype == "fp32"
+
+
 def test_under_adapters_the_reference_is_the_base_of_the_actor(llama_folder: Path) -> None:
     with Session() as session:
         actor = session.actor(str(llama_folder), pool=pool(), lora_rank=4, lr=1e-2, **LENGTHS)

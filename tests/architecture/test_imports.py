@@ -58,7 +58,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "objectives": {"errors", "algorithms", "trajectory", "batch", "config.options", "config.types", "data", "training"},
     "resharding": {"errors"},
     "rollout": {"errors", "units", "algorithms", "config.types", "trajectory", "models", "planning.types", "resharding"}
-    | {"planning.shapes.decoder_families"},
+    | {"planning.shapes.decoder_families", "distributed.ranks"},
     "bench": {
         "errors",
         "units",
@@ -77,7 +77,17 @@ MAY_IMPORT: dict[str, set[str]] = {
     | {"distributed.ranks"},
     "emulation": {"errors", "units", "planning.types"},
     "tracking": {"errors", "units"},
-    "workers": {*COMPUTE, "emulation", "errors", "units", "seeds", "config", "hardware.types", "planning"}
+    "workers": {
+        *COMPUTE,
+        "emulation",
+        "errors",
+        "units",
+        "seeds",
+        "config",
+        "hardware.types",
+        "hardware.nodes",
+        "planning",
+    }
     - {"trainer"},
     "trainer": {
         *COMPUTE,

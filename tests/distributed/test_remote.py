@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,7 +15,8 @@ from rl_compat.distributed import remote
 from rl_compat.distributed.group import WorkerGroup, dispatch
 from rl_compat.distributed.pool import ResourcePool
 from rl_compat.distributed.ranks import Ranks
-from rl_compat.errors import ConfigError, RLCompatError, WorkerError
+from rl_compat.errors import ConfigError, HardwareError, RLCompatError, WorkerError
+from rl_compat.hardware import cluster
 
 pytest.importorskip("ray")
 
@@ -206,3 +208,23 @@ def test_wrong_numbers_of_processes_are_refused() -> None:
         ResourcePool(gpus=[0, 1], num_processes=3)
     with pytest.raises(ConfigError, match="num_nodes"):
         ResourcePool(gpus=[0], num_nodes=2)
+    with pytest.raises(ConfigError, match="gpus"):
+        ResourcePool(address="10.0.0.1:6379")
+
+
+def test_ray_is_started_again_when_it_is_too_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+
+    def init(address: str, **options: object) -> None:
+        calls.append(address)
+        if calls.count("local") < 3:
+            raise Exception("The current node timed out during startup.")
+
+    ray = SimpleNamespace(init=init, shutdown=lambda: calls.append("shutdown"), is_initialized=lambda: False)
+    monkeypatch.setattr(cluster, "import_ray", lambda: ray)
+    assert cluster.connect(None) is ray
+    assert calls == ["local", "shutdown", "local", "shutdown", "local"]
+    calls[:] = []
+    monkeypatch.setattr(cluster, "STARTS", 2)
+    with pytest.raises(HardwareError):
+        cluster.connect(None)

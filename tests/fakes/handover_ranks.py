@@ -6,8 +6,10 @@ import itertools
 import math
 import random
 import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +35,9 @@ from rl_compat.resharding.source import WeightReceiver
 from rl_compat.resharding.store import FileStore
 from rl_compat.resharding.transport import BucketTransport, HeldPart, ProcessGroups
 from rl_compat.rollout.build import build_rollout_engine
-from rl_compat.rollout.session import RolloutSession
+from rl_compat.rollout.session import RolloutSession, requests_for
 from rl_compat.rollout.types import SamplingParams
 from rl_compat.training.optimizers import OptimizerSettings
-from rl_compat.trajectory import Prompt
 from rl_compat.workers.policy import PolicySettings, PolicyWorker
 from rl_compat.workers.rollout import RolloutSettings, RolloutWorker
 
@@ -200,17 +201,41 @@ def workers(folder: Path, ranks: Ranks) -> dict[str, Any]:
         engine="native", compute_dtype="fp32", max_num_seqs=4, max_prefill_tokens=64, sleep_between=ranks.size > 1
     )
     settings = RolloutSettings(model=model, plan=plan, pad_token_id=0, num_valid_tokens=60)
-    rollout = RolloutWorker(settings, policy.weight_source())
-    prompts = [Prompt(token_ids=tuple(ids), text="") for ids in PROMPTS]
+    rollout = RolloutWorker(settings, policy.weight_source(), ranks)
     found: dict[str, Any] = {"responses": [], "handovers": [], "bytes": [], "losses": []}
     for turn in range(3):
-        params = SamplingParams(max_new_tokens=6, seed=3)
-        responses = rollout.generate(prompts=prompts, groups=[0, 1, 2], params=params, group_size=2)
-        found["responses"].append([(one.response_ids, one.policy_versions) for one in responses])
+        requests = requests_for(PROMPTS, SamplingParams(max_new_tokens=6, seed=3), group_size=2)
+        own = rollout.generate(requests=requests, rows=[0] * len(requests))
+        together = {place: one for part in ranks.gather(own) for place, one in part.items()}
+        found["responses"].append({place: (one.token_ids, one.policy_versions) for place, one in together.items()})
         found["handovers"] += rollout.take_handovers()
         found["bytes"].append(sum(parameter.nbytes for parameter in rollout._model.parameters()))
         found["losses"].append(policy.update(batch=random_batch(), seed=turn)["actor/loss"])
     return found
+
+
+def queue(folder: Path, ranks: Ranks) -> dict[str, Any]:
+    """Engines with two slots, the last of which is slow; a prompt comes twice. Twice, since counters start anew."""
+    model = load_settings(folder, role=role_plan())
+    policy = PolicyWorker(PolicySettings(model=model, temperature=1.0, num_epochs=1), ranks)
+    plan = RolloutPlan(engine="native", compute_dtype="fp32", max_num_seqs=2, max_prefill_tokens=64)
+    settings = RolloutSettings(model=model, plan=plan, pad_token_id=0, num_valid_tokens=60)
+    rollout = RolloutWorker(settings, policy.weight_source(), ranks)
+    rollout.generate(requests=requests_for([[5]], SamplingParams(max_new_tokens=1, seed=0)), rows=[0])
+    advance = rollout.session._advance
+
+    def slowly(*arguments: Any) -> Any:
+        time.sleep(0.02)
+        return advance(*arguments)
+
+    if ranks.size > 1 and ranks.rank == ranks.size - 1:
+        rollout.session._advance = slowly  # type: ignore[method-assign]
+    prompts = [*PROMPTS, *([40 + n, 41 + n] for n in range(8)), PROMPTS[0]]
+    requests = requests_for(prompts, SamplingParams(max_new_tokens=8, seed=3), group_size=4)
+    seen: list[int] = []
+    ranks.barrier()
+    calls = [rollout.generate(requests=requests, rows=[0] * 48, on_progress=seen.append) for _ in range(2)]
+    return {"calls": calls, "progress": seen[-1]}
 
 
 def random_layouts(folder: Path) -> dict[str, Any]:
@@ -300,7 +325,8 @@ CASES: Mapping[str, Case] = {
     "whole weights": whole_weights,
     "adapters": adapters,
     "published": published,
-    "workers": lambda folder: workers(folder, ProcessGroupRanks()),
+    "workers": lambda folder: workers(folder, _ranks()),
+    "queue": lambda folder: queue(folder, _ranks()),
     "random layouts": random_layouts,
     "other dimension": other_dimension,
 }
@@ -308,6 +334,11 @@ LARGER_CASES: Mapping[str, Case] = CASES | {
     "two dimensions": two_dimensions,
     "replicas": lambda folder: generate_and_learn(folder, shape=(2, dist.get_world_size() // 2)),
 }
+
+
+@cache
+def _ranks() -> ProcessGroupRanks:
+    return ProcessGroupRanks()
 
 
 def handovers_on_ranks(folder: Path, *, num_ranks: int) -> list[dict[str, dict[str, Any]]]:

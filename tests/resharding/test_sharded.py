@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.handover_ranks import BUCKET, CASES, LARGER_CASES, handovers_on_ranks, workers
+from fakes.handover_ranks import BUCKET, CASES, LARGER_CASES, handovers_on_ranks, queue, workers
 
 from rl_compat.distributed.ranks import Solo
 
@@ -62,6 +62,23 @@ def test_workers_of_several_ranks_generate_and_learn_as_one_process_does(found: 
         assert rank["losses"] == pytest.approx(alone["losses"], rel=1e-4)
         assert [one.version for one in rank["handovers"]] == [0, 1, 2]
         assert rank["bytes"] == [0, 0, 0]
+
+
+def test_a_fast_engine_takes_more_of_the_requests_and_no_token_depends_on_who_takes_them(
+    found: Found, llama_folder: Path
+) -> None:
+    alone = queue(llama_folder, Solo())["calls"]
+    ranks = [rank["queue"] for rank in found]
+    for call, expected in enumerate(alone):
+        parts = [rank["calls"][call] for rank in ranks]
+        assert sorted(place for part in parts for place in part) == list(range(48))
+        for part in parts:
+            for place, response in part.items():
+                assert response.token_ids == expected[place].token_ids
+                assert response.logprobs == pytest.approx(expected[place].logprobs, abs=1e-5)
+        assert len(parts[-1]) < min(len(part) for part in parts[:-1])
+    assert alone[0][0].token_ids != alone[0][44].token_ids, "a prompt that comes twice has other responses"
+    assert [rank["progress"] for rank in ranks] == [len(rank["calls"][-1]) for rank in ranks]
 
 
 def test_weights_of_another_dtype_are_rounded_once(found: Found) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from fakes.engines import load_settings, random_batch, role_plan
-from fakes.part_settings import loss_settings
+from fakes.part_settings import lora_of, loss_settings
 from torch import Tensor
 
 from rl_compat.algorithms.losses.policy import POLICY_LOSSES
@@ -138,3 +138,19 @@ def test_the_entropy_of_the_policy_is_always_measured(llama_folder: Path) -> Non
 
     assert metrics["actor/entropy"] == pytest.approx(float(entropy[batch.response_mask].mean()), rel=1e-5)
     assert "actor/entropy_loss" not in metrics
+
+
+def test_dropout_depends_on_the_seed_of_an_update_alone(llama_folder: Path) -> None:
+    def trained(seed: int, *, before: int) -> Tensor:
+        torch.manual_seed(5)
+        model = load_settings(llama_folder, role=role_plan(micro_batch_size=8), lora=lora_of(rank=4, dropout=0.5))
+        actor = worker(llama_folder, rows=8, loss="ppo_clip", model=model)
+        torch.manual_seed(before)
+        state = torch.get_rng_state()
+        actor.update(batch=random_batch(), seed=seed)
+        assert torch.equal(torch.get_rng_state(), state)
+        return torch.cat([weight.detach().flatten() for weight in actor.engine.parameters.values()])
+
+    first = trained(1, before=0)
+    assert torch.equal(trained(1, before=9), first)
+    assert not torch.equal(trained(2, before=0), first)

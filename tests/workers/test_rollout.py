@@ -17,13 +17,13 @@ from rl_compat.planning.types import RolloutPlan
 from rl_compat.resharding.publish import StoreSource
 from rl_compat.resharding.source import SharedStorage, Weight, WeightSource
 from rl_compat.resharding.store import MemoryStore
-from rl_compat.rollout.types import SamplingParams
+from rl_compat.rollout.session import requests_for
+from rl_compat.rollout.types import Response, SamplingParams
 from rl_compat.training.optimizers import OptimizerSettings
-from rl_compat.trajectory import Prompt, Trajectory
 from rl_compat.workers.policy import PolicySettings, PolicyWorker
 from rl_compat.workers.rollout import RolloutSettings, RolloutWorker, own_storage
 
-PROMPTS = [Prompt(token_ids=(11, 12, 13), text=""), Prompt(token_ids=(21, 22), text="")]
+PROMPTS = [[11, 12, 13], [21, 22]]
 
 
 class Sent:
@@ -75,9 +75,10 @@ def rollout(folder: Path, source: WeightSource, **plan: Any) -> RolloutWorker:
     return RolloutWorker(settings, source)
 
 
-def generate(worker: RolloutWorker) -> list[Trajectory]:
-    params = SamplingParams(max_new_tokens=6, seed=3)
-    return worker.generate(prompts=PROMPTS, groups=[7, 8], params=params, group_size=2)
+def generate(worker: RolloutWorker) -> list[Response]:
+    requests = requests_for(PROMPTS, SamplingParams(max_new_tokens=6, seed=3), group_size=2)
+    responses = worker.generate(requests=requests, rows=[0, 0, 1, 1])
+    return [responses[place] for place in range(4)]
 
 
 def learn(worker: PolicyWorker) -> None:
@@ -110,7 +111,6 @@ def test_every_token_carries_the_version_of_the_policy_after_updates_and_a_resto
     third = generate(worker)
     for trajectories, version in ((first, 0), (second, 2), (third, 0)):
         assert {number for one in trajectories for number in one.policy_versions} == {version}
-    assert [one.group for one in first] == [7, 7, 8, 8]
     assert second != first
     assert third == first
 

@@ -176,6 +176,7 @@ class NativeEngine(HoldsWeights):
             self._scheduler.num_slots = decoder.num_slots
             if not any(self._scheduler.active):
                 contexts = [partial.context for partial in self._waiting]
+                contexts += [tuple(request.prompt_ids) for request in self._coming]
                 self._prefix = contexts[0][: shared_prefix(contexts)] if decoder.shares_prefix else ()
                 if self._prefix:
                     decoder.share_prefix(self._prefix)
@@ -188,7 +189,9 @@ class NativeEngine(HoldsWeights):
         """
         unfinished = [*filter(None, self._scheduler.active), *self._waiting]
         num_slots = min(self._plan.max_num_seqs, len(unfinished))
-        capacity = _round_up(max(partial.length + partial.room for partial in unfinished), _CAPACITY_STEP)
+        longest = max(partial.length + partial.room for partial in unfinished)
+        coming = (len(request.prompt_ids) + request.params.max_new_tokens for request in self._coming)
+        capacity = _round_up(max([longest, *coming]), _CAPACITY_STEP)
         old = self._decoder
         if old is not None:
             fits = old.num_slots >= num_slots and old.capacity >= capacity

@@ -73,3 +73,14 @@ def reward_model(key: str, value: Any, given: Given) -> Outcome:
         return refused("the model has no path", hint=f"give `{path_key}`")
     native = {"reward.model": path, "reward.functions": ()}
     return translated(native, "the model is the only reward and runs in this process")
+
+
+def resource_pool(key: str, value: Any, given: Given) -> Outcome:
+    """The devices of a reward model: the switch, the GPUs of each node, or the nodes."""
+    section, _, name = key.rpartition(".")
+    if not (given.get(f"{section}.enable") and given.get(f"{section}.enable_resource_pool")):
+        return no_effect(f"`{section}.enable` and `{section}.enable_resource_pool` are not both true")
+    if name == "enable_resource_pool":
+        return translated({"pools.reward.roles": ("reward",)}, "the reward model has devices of its own")
+    native = {"n_gpus_per_node": "pools.reward.num_devices", "nnodes": "pools.reward.num_nodes"}[name]
+    return translated({native: value}, "of the reward model")

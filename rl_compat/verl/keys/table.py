@@ -104,6 +104,9 @@ REWARD_ARGUMENTS: Mapping[str, Rule] = {
     "overlong_buffer_cfg.*": reward.overlong,
     "max_resp_len": reward.longest_response,
 }
+RESOURCE_POOL: Mapping[str, Rule] = dict.fromkeys(
+    ("enable_resource_pool", "n_gpus_per_node", "nnodes"), reward.resource_pool
+)
 SANDBOX: Mapping[str, Rule] = {**off("sandbox"), **inert("sandbox")}
 
 REWARD: Mapping[str, Rule] = {
@@ -116,6 +119,8 @@ REWARD: Mapping[str, Rule] = {
     "reward.reward_model.model_path": reward.reward_model,
     "reward_model.enable": reward.reward_model,
     "reward_model.model.path": reward.reward_model,
+    **under("reward.reward_model", RESOURCE_POOL),
+    **under("reward_model", RESOURCE_POOL),
     "reward_model.reward_manager": MANAGERS,
     "reward_model.overlong_buffer.*": reward.overlong,
     **under("reward_model.reward_kwargs", REWARD_ARGUMENTS),

@@ -138,6 +138,23 @@ def changed(*arguments: str) -> dict[str, Any]:
         (["trainer.resume_from_path=runs/a/step_5"], {}),
         (["trainer.n_gpus_per_node=4", "trainer.nnodes=2"], {"plan.num_devices": 4, "plan.num_nodes": 2}),
         (
+            [
+                "reward.reward_model.enable=true",
+                "reward.reward_model.model_path=scores",
+                "reward.reward_model.enable_resource_pool=true",
+                "reward.reward_model.n_gpus_per_node=2",
+                "reward.reward_model.nnodes=1",
+            ],
+            {
+                "reward.model": "scores",
+                "reward.functions": (),
+                "pools.reward.roles": ("reward",),
+                "pools.reward.num_devices": 2,
+                "pools.reward.num_nodes": 1,
+            },
+        ),
+        (["reward_model.n_gpus_per_node=2", "reward_model.nnodes=1"], {}),
+        (
             ["trainer.n_gpus_per_node=8", "actor_rollout_ref.actor.fsdp_config.fsdp_size=4"],
             {"plan.num_devices": 8, "plan.num_shards": 4},
         ),
