@@ -215,7 +215,7 @@ def workers(folder: Path, ranks: Ranks) -> dict[str, Any]:
 
 
 def queue(folder: Path, ranks: Ranks) -> dict[str, Any]:
-    """Engines with two slots, the last of which is slow; a prompt comes twice. Twice, since counters start anew."""
+    """Engines with two slots, the last of which is slow; a prompt comes twice. Two calls have two counters."""
     model = load_settings(folder, role=role_plan())
     policy = PolicyWorker(PolicySettings(model=model, temperature=1.0, num_epochs=1), ranks)
     plan = RolloutPlan(engine="native", compute_dtype="fp32", max_num_seqs=2, max_prefill_tokens=64)
