@@ -72,6 +72,13 @@ class NotFiniteError(RLCompatError):
     "of the request among those of the call"
 
 
+def not_finite_hint(dtype: str, *, setting: str) -> str:
+    """What to do about outputs of a model that are NaN or infinite; `setting` is that of the dtype of its products."""
+    if dtype == "fp16":
+        return f"activations of this model may exceed 65,504, the range of fp16: use `{setting}=fp32`"
+    return "its weights hold NaN or infinity, or lead to them: use an earlier checkpoint or another model"
+
+
 def check_type(name: str, value: object, *kinds: type, hint: str | None = None) -> None:
     """Raise ConfigError if the argument `name` of a public call is of none of the kinds."""
     if not isinstance(value, kinds):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from pathlib import Path
@@ -15,6 +16,12 @@ from fakes.models import save_random_model
 for name in ("SIGINT", "SIGHUP", "SIGQUIT"):  # ignored under nohup and in the background of a shell
     if signal.getsignal(getattr(signal, name)) == signal.SIG_IGN:
         signal.signal(getattr(signal, name), signal.default_int_handler if name == "SIGINT" else signal.SIG_DFL)
+
+
+def pytest_collection_finish() -> None:
+    """Leave modules and tests out of every later collection, which closed models ask for."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

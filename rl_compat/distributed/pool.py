@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -199,15 +200,16 @@ class ResourcePool:
             return None if self._device == "cpu" else cuda_peak(self._device)
         return self._hosts.take_peak() if self._hosts is not None and self.hardware.devices else None
 
-    def acquire(self) -> None:
-        """Keep the processes of the pool until `release`."""
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Keep the processes of the pool inside the block; they end with the last block."""
         self._num_users += 1
-
-    def release(self) -> None:
-        """End the processes of the pool if nobody else has acquired it."""
-        self._num_users -= 1
-        if self._num_users == 0:
-            self.close()
+        try:
+            yield
+        finally:
+            self._num_users -= 1
+            if self._num_users == 0:
+                self.close()
 
     def nodes_without(self, file: Path) -> list[str]:
         """The nodes of the pool that do not have this file of this machine. Starts the processes of the pool."""

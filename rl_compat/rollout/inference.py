@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rl_compat.errors import DataError, NotFiniteError
+from rl_compat.errors import DataError, NotFiniteError, not_finite_hint
 from rl_compat.planning.types import DType
 
 
@@ -44,10 +44,8 @@ def check_prompts(prompts: Sequence[Sequence[int]], *, num_ids: int) -> None:
 
 def not_finite(where: str, *, dtype: DType) -> NotFiniteError:
     """The error for log-probabilities that are NaN or infinite, while `where` was generated."""
-    hint = "its weights hold NaN or infinity, or lead to them: use an earlier checkpoint or another model"
-    if dtype == "fp16":
-        hint = "activations of this model may exceed 65,504, the range of fp16: set `plan.rollout_dtype=fp32`"
-    return NotFiniteError(f"the model's log-probabilities in `{dtype}` are not finite at {where}", hint=hint)
+    fact = f"the model's log-probabilities in `{dtype}` are not finite at {where}"
+    return NotFiniteError(fact, hint=not_finite_hint(dtype, setting="plan.rollout_dtype"))
 
 
 def autocast(device: torch.device, dtype: torch.dtype | None, *, caches: bool = True) -> torch.autocast:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from rl_compat.batch import Batch
 from rl_compat.distributed.ranks import Ranks, Solo
-from rl_compat.errors import NotFiniteError, RLCompatError
+from rl_compat.errors import NotFiniteError, RLCompatError, not_finite_hint
 from rl_compat.models.load import autocast_for
 from rl_compat.models.lora import trainable_parameters
 from rl_compat.planning.types import RolePlan
@@ -209,9 +209,7 @@ class TrainEngine:
         row, token = places[0]
         return _Fault(
             f"the outputs of the model {phase} are not finite at token {token + 1} of {_named(batch, [row])}",
-            hint="its activations may exceed 65,504, the range of fp16: use `plan.compute_dtype=fp32`"
-            if self.role.compute_dtype == "fp16"
-            else "its weights hold NaN or infinity, or lead to them: use an earlier checkpoint or another model",
+            hint=not_finite_hint(self.role.compute_dtype, setting="plan.compute_dtype"),
         )
 
     def _update(

@@ -26,10 +26,8 @@ def reward_model_settings(setup: Planned, role: RoleName = "reward") -> LoadSett
     return setup.load_settings(role, learns=False) if role in setup.sources else None
 
 
-class RewardModelScorer(Part):
+class RewardModelWorker:
     """Scores conversations, which are formatted and tokenized with the reward model's template and tokenizer."""
-
-    name = LEARNED
 
     def __init__(self, settings: LoadSettings, ranks: Ranks = Solo()) -> None:
         """Load the tokenizer; the model is loaded by `load` or on first use. Raises ModelError."""
@@ -39,20 +37,15 @@ class RewardModelScorer(Part):
         self._engine: RewardEngine | None = None
         self._notes = [f"reward model: {note}" for note in self._chat.notes]
 
-    def load(self) -> RewardEngine:
-        """The engine; the first call loads the model. Raises ModelError."""
-        if self._engine is None:
-            model = load_reward_model(self.settings)
-            self._check_ids(model.classifier.get_input_embeddings().num_embeddings)  # type: ignore[union-attr, operator]
-            self._engine = RewardEngine(
-                model, role=self.settings.role, pad_token_id=self._chat.bundle.pad_token_id, ranks=self._ranks
-            )
-            self._engine.offload()
-        return self._engine
+    @dispatch()
+    def load(self) -> None:
+        """Load the model now instead of on first use. Raises ModelError."""
+        self._loaded()
 
-    def outcomes(self, requests: Sequence[ScoreRequest]) -> list[RewardOutcome]:
+    @dispatch(split=("requests",))
+    def outcomes(self, *, requests: Sequence[ScoreRequest]) -> list[RewardOutcome]:
         """The reward of each response. One that the model cannot process is a failure of its row."""
-        engine = self.load()
+        engine = self._loaded()
         encoded = [self._encode(request, max_length=engine.model.max_length) for request in requests]
         readable = [ids for ids in encoded if not isinstance(ids, RewardOutcome)]
         with engine.onloaded():
@@ -62,14 +55,26 @@ class RewardModelScorer(Part):
             for ids, request in zip(encoded, requests, strict=True)
         ]
 
+    @dispatch(merge=distinct)
     def take_notes(self) -> list[str]:
         """Notes for the user since the last call, about the template and about memory."""
         taken, self._notes = self._notes, []
         return taken + (self._engine.take_notes() if self._engine is not None else [])
 
+    @dispatch(urgent=True)
     def close(self) -> None:
         """Free the device memory."""
         self._engine = None
+
+    def _loaded(self) -> RewardEngine:
+        if self._engine is None:
+            model = load_reward_model(self.settings)
+            self._check_ids(model.classifier.get_input_embeddings().num_embeddings)  # type: ignore[union-attr, operator]
+            self._engine = RewardEngine(
+                model, role=self.settings.role, pad_token_id=self._chat.bundle.pad_token_id, ranks=self._ranks
+            )
+            self._engine.offload()
+        return self._engine
 
     def _encode(self, request: ScoreRequest, *, max_length: int | None) -> list[int] | RewardOutcome:
         prompt = request.prompt
@@ -95,34 +100,6 @@ class RewardModelScorer(Part):
                 f"and the reward model knows the ids below {num_embeddings}",
                 hint="the tokenizer is not the one that the reward model was trained with",
             )
-
-
-class RewardModelWorker:
-    """The reward model on one device."""
-
-    def __init__(self, settings: LoadSettings, ranks: Ranks = Solo()) -> None:
-        """Raises ModelError for a tokenizer that cannot be used; the model is loaded by `load` or on first use."""
-        self.scorer = RewardModelScorer(settings, ranks)
-
-    @dispatch(split=("requests",))
-    def outcomes(self, *, requests: Sequence[ScoreRequest]) -> list[RewardOutcome]:
-        """The reward of each response."""
-        return self.scorer.outcomes(requests)
-
-    @dispatch()
-    def load(self) -> None:
-        """Load the model now instead of on first use."""
-        self.scorer.load()
-
-    @dispatch(merge=distinct)
-    def take_notes(self) -> list[str]:
-        """Notes for the user since the last call."""
-        return self.scorer.take_notes()
-
-    @dispatch(urgent=True)
-    def close(self) -> None:
-        """Free the device memory."""
-        self.scorer.close()
 
 
 class PlacedRewardModel(Part):

@@ -141,8 +141,7 @@ def applied(plan: Plan, pools: Mapping[str, ResourcePool]) -> Iterator[None]:
     """Inside the block, this process and those of the pools work as the plan says; those of the pools then end."""
     with ExitStack() as stack:
         for pool in pools.values():
-            pool.acquire()
-            stack.callback(pool.release)
+            stack.enter_context(pool.in_use())
         stack.enter_context(applied_here(plan, pools))
         yield
 

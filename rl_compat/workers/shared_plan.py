@@ -63,8 +63,8 @@ class SharedPlan:
         self._models: dict[RoleName, PlacedModel] = {}
         self._planned: tuple[Workload, Plan, Mapping[str, ResourcePool]] | None = None
         self._closed = False
-        self._in_use: dict[RoleName, ResourcePool] = {}
-        "the pool of each role that is not closed"
+        self._in_use: dict[RoleName, ExitStack] = {}
+        "what keeps the pool of each role that is not closed"
         self._process = ExitStack()
         "what the plan sets in this process"
 
@@ -123,9 +123,7 @@ class SharedPlan:
 
     def release(self, role: RoleName) -> None:
         """Record that a role has closed; after the last one, the process has its own settings again."""
-        pool = self._in_use.pop(role, None)
-        if pool is not None:
-            pool.release()
+        self._in_use.pop(role, ExitStack()).close()
         if not self._in_use:
             self._process.close()
 
@@ -148,11 +146,9 @@ class SharedPlan:
         )
 
     def _occupy(self, role: RoleName, pool: ResourcePool) -> None:
-        pool.acquire()
-        before = self._in_use.get(role)
-        self._in_use[role] = pool
-        if before is not None:
-            before.release()
+        before, self._in_use[role] = self._in_use.get(role, ExitStack()), ExitStack()
+        self._in_use[role].enter_context(pool.in_use())
+        before.close()
 
     def _change(self, role: RoleName, model: PlacedModel) -> None:
         self.check_open()

@@ -15,6 +15,7 @@ import pyarrow.parquet
 import pytest
 import torch
 from fakes.models import character_tokenizer
+from fakes.processes import reward_processes
 from fakes.runs import RECORDINGS, REWARD, settings
 from safetensors.torch import save_file
 
@@ -254,15 +255,9 @@ def test_raw_gsm8k_is_converted_and_that_is_said(dry_run: Callable[..., str], ho
 
 
 def test_a_reward_process_does_not_outlive_a_dry_run(dry_run: Callable[..., str], hollow: Path) -> None:
-    before = children()
+    before = reward_processes()
     dry_run(hollow)
-    assert children() == before
-
-
-def children() -> set[int]:
-    import psutil
-
-    return {child.pid for child in psutil.Process().children(recursive=True)}
+    assert reward_processes() == before
 
 
 def test_what_a_reward_model_or_adapters_lack_is_known_before_anything_loads(fails: Fails, llama_folder: Path) -> None:

@@ -11,9 +11,8 @@ from rl_compat.config.load import load_config
 from rl_compat.hardware.recording import load_recording
 from rl_compat.hardware.types import Hardware
 from rl_compat.trainer.reporter import Reporter, SilentReporter
-from rl_compat.trainer.run import Run, RunOutcome
-from rl_compat.trainer.run_folder import RunFolder, choose_checkpoint
-from rl_compat.trainer.training import check_training
+from rl_compat.trainer.run import RunOutcome
+from rl_compat.trainer.training import Training
 
 RECORDINGS = Path(__file__).parents[1] / "recordings"
 REWARD = f"{Path(__file__).with_name('digit_reward.py')}:compute_scores"
@@ -71,9 +70,11 @@ def cpu() -> Hardware:
 
 def train(arguments: list[str], *, reporter: Reporter | None = None) -> RunOutcome:
     """What `rlc train` does, with a reporter of the caller's."""
-    config = load_config(None, arguments).config
-    found = choose_checkpoint(RunFolder(Path(config.trainer.output_dir)), config)
-    return Run(check_training(config, cpu()), resumed=found, reporter=reporter or SilentReporter()).run()
+    training = Training(load_config(None, arguments).config, cpu())
+    try:
+        return training.run(reporter or SilentReporter())
+    finally:
+        training.close()
 
 
 def records(run: Path) -> list[dict[str, Any]]:

@@ -21,7 +21,7 @@ from rl_compat.planning.types import RolePlan
 from rl_compat.rewards.score import ScoreRequest, Scores
 from rl_compat.trajectory import Prompt
 from rl_compat.workers.reward import RewardModel, RewardWorker
-from rl_compat.workers.reward_model import RewardModelScorer
+from rl_compat.workers.reward_model import RewardModelWorker
 
 TEXTS = ("a", "bcd" * 5, "", "no " * 9, "x")
 Save = Callable[..., Path]
@@ -37,8 +37,8 @@ def _role(**changes: Any) -> RolePlan:
     return RolePlan(role="reward", device="cpu", max_tokens_per_micro_batch=100, **(plan | changes))
 
 
-def _learned(folder: Path, **role: Any) -> RewardModelScorer:
-    return RewardModelScorer(load_settings(folder, role=_role(**role)))
+def _learned(folder: Path, **role: Any) -> RewardModelWorker:
+    return RewardModelWorker(load_settings(folder, role=_role(**role)))
 
 
 def _requests(*texts: str, messages: Any = "hello", text: str = "p") -> list[ScoreRequest]:
@@ -53,7 +53,7 @@ def _requests(*texts: str, messages: Any = "hello", text: str = "p") -> list[Sco
 
 
 def _rewards(folder: Path, *texts: str, **role: Any) -> list[float | None]:
-    return [outcome.reward for outcome in _learned(folder, **role).outcomes(_requests(*texts))]
+    return [outcome.reward for outcome in _learned(folder, **role).outcomes(requests=_requests(*texts))]
 
 
 @torch.no_grad()
@@ -100,29 +100,29 @@ def test_repeated_keys_give_the_same(save: Save) -> None:
 
 def test_chat_messages_are_templated_and_a_begun_answer_is_continued(save: Save) -> None:
     learned = _learned(save())
-    whole = learned.outcomes(_requests("ab", messages=[{"role": "user", "content": "hello"}]))
+    whole = learned.outcomes(requests=_requests("ab", messages=[{"role": "user", "content": "hello"}]))
     begun = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "a"}]
-    assert learned.outcomes(_requests("b", messages=begun)) == whole
-    assert learned.outcomes(_requests("ab")) == whole
+    assert learned.outcomes(requests=_requests("b", messages=begun)) == whole
+    assert learned.outcomes(requests=_requests("ab")) == whole
 
 
 def test_without_messages_prompt_and_response_are_read_as_they_are(save: Save) -> None:
     learned = _learned(save())
     template = "<|user|>hello<|end|><|assistant|>"
-    bare = learned.outcomes(_requests("ab<|end|>", messages=None, text=template))
-    assert bare == learned.outcomes(_requests("ab"))
+    bare = learned.outcomes(requests=_requests("ab<|end|>", messages=None, text=template))
+    assert bare == learned.outcomes(requests=_requests("ab"))
 
 
 def test_a_model_without_a_template_is_said_once(save: Save) -> None:
     learned = _learned(save(chat_template=None))
-    assert all(outcome.reward is not None for outcome in learned.outcomes(_requests("a")))
+    assert all(outcome.reward is not None for outcome in learned.outcomes(requests=_requests("a")))
     (note,) = learned.take_notes()
     assert "`model.chat_template=plain`" in note
     assert learned.take_notes() == []
 
 
 def test_a_conversation_over_the_models_length_is_a_failure_of_its_row(save: Save) -> None:
-    outcomes = _learned(save(max_positions=40)).outcomes(_requests("a", "b" * 50))
+    outcomes = _learned(save(max_positions=40)).outcomes(requests=_requests("a", "b" * 50))
     assert outcomes[0].failure is None
     assert outcomes[1].failure is not None
     assert "row 1" in outcomes[1].failure.message

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.processes import reward_processes
 from fakes.runs import GRPO_LORA, PPO, flip_a_byte, records, settings, steps, train
 from safetensors.torch import load_file
 
@@ -151,13 +152,6 @@ def test_the_command_ends_with_the_signals_code_and_one_line_on_how_to_resume(
     assert {signal.Signals(number).name, "step 2"} <= set(re.findall(r"SIG\w+|step \d+", shown.splitlines()[-1]))
     assert "Traceback" not in shown
     assert not reward_processes()
-
-
-def reward_processes() -> list[Any]:
-    import psutil
-
-    found = psutil.Process().children(recursive=True)
-    return [child for child in found if "rl_compat.rewards.processes.worker" in " ".join(child.cmdline())]
 
 
 def test_adapters_resume_with_the_same_base_names_and_numbers(llama_folder: Path, tmp_path: Path) -> None:

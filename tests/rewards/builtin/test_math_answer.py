@@ -3,8 +3,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
-import psutil
 import pytest
+from fakes.processes import reward_processes
 
 from rl_compat.config.types import RewardConfig
 from rl_compat.rewards.builtin.math_answer import find_answer, math, math_dapo, plain_form
@@ -180,8 +180,8 @@ def test_from_another_thread_the_score_is_the_same(scorer: Scorer) -> None:
 
 
 def test_closing_leaves_no_process() -> None:
-    before = {child.pid for child in psutil.Process().children()}
+    before = reward_processes()
     built = build_scorer(RewardConfig(functions=("math_dapo",)), data_sources=())
     assert built.score(_requests(("Answer: 4", "4"))).rewards == (1.0,)
     built.close()
-    assert {child.pid for child in psutil.Process().children()} == before
+    assert reward_processes() == before

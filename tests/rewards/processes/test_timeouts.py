@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from fakes.processes import reward_processes
 
 from rl_compat.errors import ConfigError
 from rl_compat.rewards.processes import timeouts
@@ -91,7 +92,7 @@ Start = Callable[..., TimedFunction]
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
     (tmp_path / "mine.py").write_text(SOURCE)
-    before = {child.pid for child in psutil.Process().children(recursive=True)}
+    before = reward_processes()
     started: list[TimedFunction] = []
 
     def start_function(name: str = "score", *, timeout_seconds: float = 0.8) -> TimedFunction:
@@ -102,8 +103,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
     yield start_function
     for function in started:
         function.close()
-    left = [child for child in psutil.Process().children(recursive=True) if child.pid not in before]
-    assert not left, "a process was left behind"
+    assert reward_processes() <= before, "a process was left behind"
 
 
 def _calls(*texts: str, truth: str = "yes") -> list[Call]:
@@ -139,7 +139,8 @@ def test_a_process_that_gets_no_processor_is_not_over_its_limit(start: Start, mo
 def test_time_before_a_call_begins_is_not_part_of_its_limit(start: Start) -> None:
     """The process is stopped for longer than the limit before it can read its work."""
     function = start(timeout_seconds=0.4)
-    child = psutil.Process().children()[-1]
+    assert function._process is not None
+    child = psutil.Process(function._process.pid)
     child.suspend()
     threading.Timer(1.2, child.resume).start()
     assert _summary(function, "yes", "no") == [1.0, 0.0]
@@ -302,9 +303,9 @@ def test_what_the_user_prints_goes_to_stderr(start: Start, capfd: pytest.Capture
 def test_one_process_serves_many_calls(start: Start) -> None:
     function = start()
     _summary(function, "yes")
-    first = {child.pid for child in psutil.Process().children()}
+    first = reward_processes()
     _summary(function, "no")
-    assert {child.pid for child in psutil.Process().children()} == first
+    assert reward_processes() == first
 
 
 def test_no_calls_are_no_outcomes(start: Start) -> None:
@@ -313,7 +314,7 @@ def test_no_calls_are_no_outcomes(start: Start) -> None:
 
 def test_a_file_that_cannot_be_imported_is_refused_and_leaves_no_process(tmp_path: Path) -> None:
     (tmp_path / "bad.py").write_text("import os\nos.does_not_exist()\n")
-    before = len(psutil.Process().children())
+    before = reward_processes()
     with pytest.raises(ConfigError) as error:
         TimedFunction(tmp_path / "bad.py", "f", arguments={}, timeout_seconds=1)
     assert "line 2 of `bad.py`" in error.value.message
@@ -321,7 +322,7 @@ def test_a_file_that_cannot_be_imported_is_refused_and_leaves_no_process(tmp_pat
     with pytest.raises(ConfigError) as error:
         TimedFunction(tmp_path / "gone.py", "f", arguments={}, timeout_seconds=1)
     assert "gone.py" in error.value.message
-    assert len(psutil.Process().children()) == before
+    assert reward_processes() == before
 
 
 @pytest.mark.parametrize("text", ["yes", "hang", "busy"])

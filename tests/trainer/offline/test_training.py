@@ -32,7 +32,7 @@ from rl_compat.rewards.types import ScoreRequest
 from rl_compat.trainer.checkpoints import find_newest
 from rl_compat.trainer.reporter import SilentReporter
 from rl_compat.trajectory import Prompt
-from rl_compat.workers.reward_model import RewardModelScorer
+from rl_compat.workers.reward_model import RewardModelWorker
 
 BASE: dict[str, Any] = {
     "data.train_files": "arithmetic",
@@ -276,9 +276,9 @@ def test_an_exported_reward_model_scores_as_it_did_in_training(
     ids = chat.encode_conversation("1+2=", "3")[1]
     expected = float(model(torch.tensor([ids])).logits[0, 0].detach())
     role = load_plan(runs["reward_model"] / "plan.json").roles["actor"]
-    reward = RewardModelScorer(load_settings(output, role=role))
+    reward = RewardModelWorker(load_settings(output, role=role))
     prompt = Prompt(token_ids=(2,), text="", messages="1+2=")
-    (outcome,) = reward.outcomes([ScoreRequest(response_text="3", prompt=prompt)])
+    (outcome,) = reward.outcomes(requests=[ScoreRequest(response_text="3", prompt=prompt)])
     assert outcome.reward == pytest.approx(expected, abs=1e-5)
 
 
