@@ -27,6 +27,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("probe", "rl_compat.cli.probe", "show the hardware and software of this machine"),
     ("profiles", "rl_compat.cli.profiles", "list the hardware profiles and their preferences"),
     ("cluster", "rl_compat.cli.cluster", "start, look at and stop a Ray cluster for runs on several machines"),
+    ("timeline", "rl_compat.cli.timeline", "show what ran when in a step of a run, and how long devices were idle"),
     ("models", "rl_compat.cli.models", "list, download and locate models"),
     ("data", "rl_compat.cli.data", "check data before a run, or write it in verl's schema"),
     ("bench", "rl_compat.cli.bench", "measure how fast each rollout engine generates here"),

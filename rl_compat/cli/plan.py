@@ -16,10 +16,12 @@ from rl_compat.hardware.types import Hardware
 from rl_compat.models.files.registry import resolve_model
 from rl_compat.planning import report
 from rl_compat.planning.cluster import is_cluster, load_cluster
-from rl_compat.planning.run import run_plan
+from rl_compat.planning.run import run_plan, simulate_run
 from rl_compat.planning.serialize import to_json
 from rl_compat.planning.shapes.known import KNOWN_SHAPES
 from rl_compat.planning.shapes.shape import ModelShape
+from rl_compat.planning.simulation.choose import COLUMNS, Divisions
+from rl_compat.planning.simulation.rates import ESTIMATES, given_lengths
 from rl_compat.planning.speed.measurements import own_measurements
 from rl_compat.planning.types import Plan, RoleName
 from rl_compat.planning.workload import Workload, run_workload
@@ -60,6 +62,30 @@ def plan(
         bool,
         typer.Option("--explain", help="Also show every memory item of every phase and every rejected alternative."),
     ] = False,
+    simulate: Annotated[
+        bool,
+        typer.Option(
+            "--simulate",
+            help="Simulate the run with all devices in turn and with devices divided between generation and learning: "
+            "their best division and staleness, and whether that pays.",
+        ),
+    ] = False,
+    lengths: Annotated[
+        str | None,
+        typer.Option(
+            "--lengths",
+            metavar="RUN|MEAN,P99",
+            help="With `--simulate`: response lengths of the samples in a run's folder, or a lognormal distribution "
+            "with this mean and 99th percentile, such as 900,4000. The default has a third of "
+            "`data.max_response_length` as its mean and that length as its 99th percentile.",
+        ),
+    ] = None,
+    measured: Annotated[
+        Path | None,
+        typer.Option(
+            "--measured", metavar="RUN", help="With `--simulate`: use the times that a run has measured, not estimates."
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show how `rlc train` would run with the same arguments: choices with reasons, and memory by phase.
@@ -67,7 +93,12 @@ def plan(
     No model is loaded. The exit code is 2 if a setting cannot work on this hardware or the run does not fit.
 
     Example: rlc plan model.path=Qwen/Qwen2.5-0.5B-Instruct --as p40 --host-memory 64GiB --explain
+
+    Example: rlc plan gsm8k --cluster nodes.toml plan.num_devices=8 plan.num_nodes=4 --simulate --lengths 900,4000
     """
+    for option, given in (("--lengths", lengths), ("--measured", measured)):
+        if given is not None and not simulate:
+            raise UsageError(f"`{option}` is for a simulation", hint=f"add `--simulate`, or leave out `{option}`")
     cluster = hardware if hardware is not None and is_cluster(hardware) else None
     if cluster is not None and (as_card, host_memory) != (None, None):
         raise UsageError(
@@ -94,6 +125,11 @@ def plan(
     made = run_plan(config, workload, nodes, measured=own_measurements())
     for warning in machine.warnings if cluster is None else ():
         print_note(f"note: {warning}")
+    if simulate:
+        drawn = given_lengths(lengths, longest=config.data.max_response_length)
+        found = simulate_run(config, workload, nodes, drawn, measured=measured)
+        print_json(found.as_json()) if as_json else _show_simulation(found)
+        return
     if as_json:
         print_json(to_json(made))
         return
@@ -118,6 +154,24 @@ def _what_is_of_this_machine(machine: Hardware, base: str) -> str:
 def _shape_of(path: str) -> ModelShape:
     """A model's shape from its configuration. A model of `rlc models` does not have to be downloaded."""
     return KNOWN_SHAPES.get(path) or ModelShape.from_folder(resolve_model(path, needs=("config",)).folder)
+
+
+def _show_simulation(found: Divisions) -> None:
+    flow = found.synchronous.flow
+    print_lines(
+        [
+            f"devices  {flow.generating}, each with up to {flow.num_slots} sequences",
+            f"lengths  {found.mean_length:.0f} tokens on average, {found.longest} at most",
+            f"times    {flow.source}: {1000 * flow.decode_seconds:.3g} ms a token, {flow.row_seconds:.3g} s of "
+            f"learning a response, {flow.handover_seconds:.3g} s a handover",
+            "",
+        ]
+    )
+    runs = [found.synchronous, *([found.best] if found.best else []), *found.others]
+    print_table("simulated", COLUMNS, [item.row() for item in runs])
+    if flow.source == ESTIMATES:
+        print_note("note: estimates serve to compare plans; `--measured RUN` uses the times of a run on these devices")
+    print_lines(["", found.verdict])
 
 
 def _show(made: Plan, config: RunConfig, workload: Workload, set_by_name: list[str], *, explain: bool) -> None:

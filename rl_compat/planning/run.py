@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from rl_compat.capability.choice import Choice, Rejected
 from rl_compat.config.types import PlacedRole, PoolConfig, RunConfig
-from rl_compat.errors import RLCompatError, quoted
+from rl_compat.errors import RLCompatError, UsageError, quoted
 from rl_compat.hardware.types import Hardware
 from rl_compat.planning.cluster import Cluster, cluster_of
 from rl_compat.planning.fit import assembled, solve_pools
 from rl_compat.planning.pools import PlacedPools, place
+from rl_compat.planning.simulation.choose import Divisions, compare
+from rl_compat.planning.simulation.flow import Flow
+from rl_compat.planning.simulation.rates import measured_flow, planned_flow
 from rl_compat.planning.speed.measurements import Measurement
 from rl_compat.planning.speed.rates import LinkRate
 from rl_compat.planning.speed.step import Solved, phase_seconds, step_seconds, transfers
@@ -55,8 +59,7 @@ def run_plan(
     With several devices, the first pool has the choice `placement` with its alternatives. Raises HardwareError,
     ConfigError or DoesNotFitError.
     """
-    most = max((pool.num_nodes for pool in (config.plan, *config.pools.values())), default=1)
-    cluster = machine if isinstance(machine, Cluster) else cluster_of(machine, num_nodes=most)
+    cluster = _cluster(config, machine)
     planner, placed = _Planner(workload, cluster, measured), place(config, cluster.nodes)
     solved = planner.solve(placed)
     plan = assembled(solved, cluster.network)
@@ -72,6 +75,47 @@ def run_plan(
     notes = (*pool.notes, *_slower_than_less(solved, seconds, others, cluster.network))
     compared = replace(pool, choices={**pool.choices, "placement": choice}, notes=notes)
     return replace(plan, pools={**plan.pools, first: compared})
+
+
+def simulate_run(
+    config: RunConfig,
+    workload: Workload,
+    machine: Hardware | Cluster,
+    lengths: Sequence[int],
+    *,
+    measured: Path | None = None,
+) -> Divisions:
+    """A run on its devices in turn, and on divisions of them, with estimated times or those of a finished run.
+
+    A device generates as many sequences at the same time as its memory holds. Raises the errors of `run_plan`, and
+    UsageError without known times.
+    """
+    if not workload.generates:
+        raise UsageError(
+            f"`algorithm.name={config.algorithm.name}` generates nothing: there is nothing to divide",
+            hint="simulate an algorithm such as `grpo`",
+        )
+    cluster = _cluster(config, machine)
+    placed, batch_rows = place(config, cluster.nodes), workload.batch_size * workload.sequences_per_row
+    asked = [pool.requests.plan for pool in placed.pools.values()]
+    num_devices = sum(plan.num_devices * plan.num_nodes for plan in asked)
+    most = replace(workload, min_rollout_seqs=num_devices * batch_rows)  # a device may have to hold them all
+    solved = _Planner(most, cluster, ()).solve(placed)
+    try:
+        mean = sum(lengths) / len(lengths)
+        flow = planned_flow(solved, cluster.network, batch_rows=batch_rows, mean_length=mean)
+    except UsageError:
+        if measured is None:
+            raise
+        flow = Flow(batch_rows=batch_rows, num_slots=1, decode_seconds=1.0)
+    if measured is not None:
+        flow = measured_flow(measured, lengths, like=flow)
+    return compare(flow, lengths, num_devices=num_devices)
+
+
+def _cluster(config: RunConfig, machine: Hardware | Cluster) -> Cluster:
+    most = max((pool.num_nodes for pool in (config.plan, *config.pools.values())), default=1)
+    return machine if isinstance(machine, Cluster) else cluster_of(machine, num_nodes=most)
 
 
 def _alternatives(config: RunConfig, workload: Workload, plan: Plan) -> Iterator[tuple[str, RunConfig]]:

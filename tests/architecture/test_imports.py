@@ -139,6 +139,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "typer": ("cli/",),
     "click": (),
     "rich": ("cli/render",),
+    "simpy": ("planning/simulation",),
 }
 "foreign package, to the files or folders that may import it"
 

@@ -14,6 +14,7 @@ LONGER = {
     "algorithms/losses/preference:dpo_loss": "the inputs and constants of the formula",
     "api/train:train": "the public entry point: one parameter for each part of a run",
     "cli/data:build": "one parameter for each option of the command",
+    "cli/plan:plan": "one parameter for each option of the command",
     "data/builtin/build:build_file": "one parameter for each option of the command",
     "data/encode/training_data:load_training": "one parameter for each setting of the data",
     "models/attention:sdpa_with_repeated_keys": "the attention interface of transformers",

@@ -180,3 +180,40 @@ def test_a_cluster_is_planned_without_its_machines(tmp_path: Path, capsys: pytes
 def test_a_pool_of_another_form_is_refused(pool: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", *P40, "--pool", pool]) == 2
     assert "hint: " in capsys.readouterr().err
+
+
+TWO = ("--hardware", str(RECORDINGS / "h100_eight.json"), "plan.num_devices=2", "algorithm.name=grpo")
+
+
+def test_a_simulation_says_whether_dividing_the_devices_pays(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", *TWO, "--simulate", "--lengths", "100,256"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("devices  2, ")
+    assert "2 in turn" in text
+    assert text.splitlines()[-1].startswith("asynchronous learning ")
+
+    assert main(["plan", *TWO, "--simulate", "--lengths", "100,256", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["verdict"] == text.splitlines()[-1]
+    best = found["best"]
+    assert best["generating_devices"] + best["learning_devices"] == 2
+    assert found["gain"] == pytest.approx(best["steps_per_hour"] / found["synchronous"]["steps_per_hour"])
+    assert found["pays"] is (found["gain"] >= 1.05)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["--lengths", "100,200"], "--lengths"),
+        (["--measured", "runs/x"], "--measured"),
+        (["--simulate", "--lengths", "100,90"], "100"),
+        (["--simulate", "--lengths", "nowhere"], "nowhere/samples.jsonl"),
+        (["--simulate", "--measured", "nowhere"], "nowhere/run.toml"),
+        (["--simulate", "algorithm.name=sft"], "sft"),
+    ],
+)
+def test_a_simulation_of_what_is_not_there_is_a_usage_error(
+    arguments: list[str], named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", *TWO, *arguments]) == 2
+    assert named in capsys.readouterr().err

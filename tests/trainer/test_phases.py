@@ -89,7 +89,7 @@ class Model:
         """Takes no time."""
 
 
-def test_the_calls_on_pools_and_on_the_host_are_recorded_beside_the_phases() -> None:
+def test_the_calls_on_pools_and_on_the_host_are_recorded_with_the_phases() -> None:
     pool, timer = ResourcePool(gpus=[]), Timer(SilentReporter())
     pool.take_calls()
     take_host_calls()

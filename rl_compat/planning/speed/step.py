@@ -70,13 +70,51 @@ class _Work:
         return layer_parameters(self.workload, role) + outer_parameters(self.workload, role)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeRate:
+    """How fast a device generates."""
+
+    decode_seconds: float
+    "of one token of all its sequences"
+    sequence_seconds: float
+    "in addition, for each of them"
+    prefill_seconds: float
+    "of the longest prompt"
+
+
+def decode_rate(solved: Solved) -> DecodeRate | None:
+    """The rate of a pool that generates; None if that of its card is not known."""
+    decided, work = solved[0], _Work(*solved)
+    rate = card_rate(decided.hardware, decided.request.rollout_dtype)
+    if rate is None:
+        return None
+    role = _generating_role(work.workload)
+    parameters = work.parameters(role)
+    reads = parameters * DTYPE_BYTES[decided.request.rollout_dtype] / rate.memory_bytes_per_second
+    return DecodeRate(
+        decode_seconds=work.workload.models[role].num_layers * LAYER_SECONDS + reads,
+        sequence_seconds=2 * parameters / rate.flops,
+        prefill_seconds=2 * parameters * work.workload.max_prompt_length / rate.flops,
+    )
+
+
+def handover_bytes(solved: Solved) -> int:
+    """Of the weights that a rollout with its own copy gets."""
+    work = _Work(*solved)
+    return work.parameters(_generating_role(work.workload)) * DTYPE_BYTES[work.decided.request.rollout_dtype]
+
+
+def _generating_role(workload: Workload) -> RoleName:
+    return next(phase.role for phase in workload.phases if phase.does == "generate")
+
+
 def phase_seconds(solved: Solved) -> dict[str, float]:
     """Estimated seconds of each phase of a pool without transfers; empty if the rate of the device is not known."""
     decided, found = solved
     work = _Work(decided, found)
     compute = card_rate(decided.hardware, decided.request.compute_dtype)
-    generate = card_rate(decided.hardware, decided.request.rollout_dtype)
-    if compute is None or generate is None:
+    generate = decode_rate(solved) if work.workload.generates else None
+    if compute is None:
         return {}
     seconds = {}
     for phase in work.workload.phases:
@@ -84,13 +122,13 @@ def phase_seconds(solved: Solved) -> dict[str, float]:
             continue
         parameters = work.parameters(phase.role)
         if phase.does == "generate":
+            if generate is None:
+                return {}
             batch = min(found.sizes.max_num_seqs, work.sequences)
-            weights = parameters * DTYPE_BYTES[decided.request.rollout_dtype]
-            step = work.workload.models[phase.role].num_layers * LAYER_SECONDS
-            step += weights / generate.memory_bytes_per_second + 2 * parameters * batch / generate.flops
             waves = -(-work.sequences // batch)
-            prefill = 2 * parameters * work.sequences * work.workload.max_prompt_length / generate.flops
-            seconds[phase.name] = prefill + waves * work.workload.max_response_length * step
+            step = generate.decode_seconds + batch * generate.sequence_seconds
+            seconds[phase.name] = work.sequences * generate.prefill_seconds
+            seconds[phase.name] += waves * work.workload.max_response_length * step
         else:
             products = PRODUCTS[phase.does]
             if phase.does == "update":
@@ -145,8 +183,7 @@ def _handover(solved: Mapping[str, Solved], name: str, network: LinkRate) -> Ite
     decided, found = solved[name]
     if not decided.workload.generates:
         return
-    role: RoleName = "rollout" if "rollout" in decided.workload.models else "actor"
-    copied = _Work(decided, found).parameters(role) * DTYPE_BYTES[decided.request.rollout_dtype]
+    role, copied = _generating_role(decided.workload), handover_bytes((decided, found))
     shards = shards_of(decided.workload, found.levers, "actor")
     if role == "rollout":
         home = next(other for other, _ in solved.values() if "actor" in other.workload.models)

@@ -1,0 +1,1 @@
+"""A simulation of asynchronous runs."""
