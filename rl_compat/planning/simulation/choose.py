@@ -85,8 +85,8 @@ class Divisions:
         """Whether asynchronous learning pays."""
         everything, rate = self.synchronous.flow, self.synchronous.outcome.steps_per_hour
         if self.best is None:
-            devices = counted(everything.learning, "device")
-            return f"asynchronous learning cannot pay: {devices} learn together, and none is left to generate"
+            needs = f"{everything.num_shards} of {counted(everything.learning, 'device')}"
+            return f"asynchronous learning cannot pay: learning needs {needs}, and none is left to generate"
         flow, word = self.best.flow, "pays" if self.gain >= PAYS else "does not pay"
         return (
             f"asynchronous learning {word}: {flow.generating} devices that generate and {flow.learning} that learn, at "

@@ -29,7 +29,7 @@ class Flow:
     "the same devices generate and learn"
     max_staleness: int = 0
     on_update: OnUpdate = "continue"
-    "what unfinished responses do when new weights arrive"
+    "what unfinished responses do when new weights arrive; with `wait`, a step starts when the one before is generated"
     batch_rows: int
     "responses of a step"
     num_slots: int
@@ -115,7 +115,6 @@ class _Simulation:
         "at the start of each row that is not trained yet"
         self._unfinished = [flow.batch_rows] * num_steps
         self._finished = [environment.event() for _ in range(num_steps)]
-        self._idle = environment.event()
         self._handover_seconds = 0.0 if flow.in_turn else flow.handover_seconds
         self._engines = [_Engine(self) for _ in range(flow.generating)]
 
@@ -159,17 +158,15 @@ class _Simulation:
         self.totals.max_staleness = max(self.totals.max_staleness, *staleness)
 
     def _hand_over(self) -> Events:
-        """Give the engines the weights of the next version."""
-        self._handing_over = True
-        if self.flow.on_update == "wait" and any(engine.running for engine in self._engines):
-            self._idle = self.environment.event()
-            yield self._idle
-        self._advance()
-        for engine in self._engines:
-            if self.flow.on_update == "abort":
-                self._abort(engine)
-            engine.stall += self._handover_seconds if engine.running else 0.0
-            engine.wake()
+        """Give the engines the weights of the next version; with `wait` they take them when they begin a step."""
+        self._handing_over = self.flow.on_update != "wait"
+        if self._handing_over:
+            self._advance()
+            for engine in self._engines:
+                if self.flow.on_update == "abort":
+                    self._abort(engine)
+                engine.stall += self._handover_seconds if engine.running else 0.0
+                engine.wake()
         yield self.environment.timeout(self._handover_seconds)
         self._version += 1
         self._handing_over = False
@@ -197,6 +194,7 @@ class _Simulation:
             engine = self._engines[number]
             if number not in started:
                 engine.advance()
+                engine.stall += self._handover_seconds if self.flow.on_update == "wait" and self._version else 0.0
                 started.add(number)
             engine.start(row)
             if running + 1 < slots:
@@ -206,16 +204,21 @@ class _Simulation:
 
     def take_row(self) -> int | None:
         """The row that starts now; None if all have to wait."""
+        waits, step = self.flow.on_update == "wait", self._next_row // self.flow.batch_rows
         if self._handing_over:
             return None
         if self._aborted:
             row = heappop(self._aborted)
-        elif self._next_row // self.flow.batch_rows - self.flow.max_staleness <= self._version:
-            row, self._next_row = self._next_row, self._next_row + 1
-        else:
+        elif step - self.flow.max_staleness > self._version or (waits and not self._is_generated(step - 1)):
             return None
-        self._versions[row] = self._version
+        else:
+            row, self._next_row = self._next_row, self._next_row + 1
+        first = row - row % self.flow.batch_rows if waits else row
+        self._versions[row] = self._versions.get(first, self._version)
         return row
+
+    def _is_generated(self, step: int) -> bool:
+        return step < 0 or (step < self.num_steps and self._finished[step].processed)
 
     def finish(self, row: int) -> None:
         self.totals.tokens += self.length(row)
@@ -224,8 +227,8 @@ class _Simulation:
             self._unfinished[step] -= 1
             if not self._unfinished[step]:
                 self._finished[step].succeed()
-        if self._handing_over and not self._idle.triggered and not any(engine.running for engine in self._engines):
-            self._idle.succeed()
+                if self.flow.on_update == "wait":
+                    self._finished[step].callbacks.append(lambda _: self._start_rows())
 
     def length(self, row: int) -> int:
         return self._lengths[row % len(self._lengths)]

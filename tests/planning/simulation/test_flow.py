@@ -81,16 +81,15 @@ def test_a_freed_slot_is_filled_at_once_and_fewer_sequences_decode_faster() -> N
 
 
 @pytest.mark.parametrize(
-    ("on_update", "seconds", "lost"), [("continue", 22, 0.0), ("wait", 24, 0.0), ("abort", 26, 1 / 25)]
+    ("on_update", "seconds", "lost"), [("continue", 22, 0.0), ("wait", 25, 0.0), ("abort", 26, 1 / 25)]
 )
 def test_unfinished_responses_go_on_are_awaited_or_are_started_again(
     on_update: OnUpdate, seconds: float, lost: float
 ) -> None:
     """Rows of 2, 10, 2 and 10 tokens. At 3, version 1 is there and the second row has 7 tokens left.
 
-    It ends at 10, at 10 before version 1 is used, or at 13. The last row starts at 11; at 12; or at 14 and again at 15,
-    when it has one token of the 25 that are generated after the warm-up. Where engines finish first, the last version
-    waits for a fifth row.
+    It ends at 10 or 13, and the last row starts at 11, or at 14 and again at 15, when it has one token of the 25 that
+    are generated after the warm-up. With `wait`, rows start at 0, 2, 12 and 14.
     """
     flow = Flow(generating=2, num_slots=1, batch_rows=1, decode_seconds=1.0, step_seconds=1.0, max_staleness=1)
     found = simulate(replace(flow, on_update=on_update), [2, 10], num_steps=4)
