@@ -24,7 +24,7 @@ KINDS = {
     "generate": ("gen", "testing"),
     "reward": ("reward", "cost", "RewardWorker"),
     "score": ("log", "ref", "value", "output", "adv", "score"),
-    "state": ("save", "load", "keep", "mark", "put_back", "publish"),
+    "state": ("save", "load", "keep", "mark", "put_back", "publish", "handover"),
 }
 "beginnings or parts of names, the first match counts"
 WIDTH, LABELS, ROW, GAP, MARGIN = 1200, 190, 22, 8, 44

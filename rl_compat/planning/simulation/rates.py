@@ -30,7 +30,7 @@ TAIL = 0.99
 "quantile that is given with the mean"
 USUAL_MEAN = 1 / 3
 "of the longest response, if lengths are not given"
-NOT_LEARNING = ("gen", "gen_max", "reward", "step", "testing")
+NOT_LEARNING = ("gen", "gen_max", "reward", "handover", "step", "testing")
 "timed phases"
 GUESSED_STEPS = 4
 
@@ -83,19 +83,19 @@ def measured_flow(folder: Path, lengths: Sequence[int], *, like: Flow) -> Flow:
     folder without two steps that generate.
     """
     config, plan = load_config(folder / "run.toml", []).config, load_plan(folder / "plan.json")
-    steps = [line for line in _lines(folder / "metrics.jsonl") if line.get("timing_s/gen")][1:]
-    if not steps or plan.rollout is None:
+    steps = [line for line in _lines(folder / "metrics.jsonl") if line.get("timing_s/step")][1:]
+    mean = {name: fmean(step.get(name) or 0.0 for step in steps) for name in {name for step in steps for name in step}}
+    if not mean.get("timing_s/gen") or plan.rollout is None:
         raise UsageError(f"`{folder}` has no two steps that generate", hint="let the run make more steps")
-    mean = {name: fmean(step.get(name) or 0.0 for step in steps) for name in steps[0]}
     phases = {name.removeprefix("timing_s/"): seconds for name, seconds in mean.items() if name.startswith("timing_s/")}
     learned = sum(seconds for name, seconds in phases.items() if name not in NOT_LEARNING)
-    waited = sum(phases.get(name, 0.0) for name in ("gen", "gen_max", "reward"))
-    handover, rows = mean.get("handover/seconds", 0.0), config.trainer.batch_size * config.algorithm.group_size
+    waited = sum(phases.get(name, 0.0) for name in NOT_LEARNING[:4])
+    loaded, rows = mean.get("handover/seconds", 0.0), config.trainer.batch_size * config.algorithm.group_size
     engines = plan.pools[plan.rollout.pool].num_ranks
     guess = replace(like, generating=engines, num_slots=plan.rollout.max_num_seqs, batch_rows=rows)
     guess = replace(guess, reward_seconds=0.0, row_seconds=0.0, step_seconds=0.0, handover_seconds=0.0)
     factor = (
-        max(0.0, phases["gen"] - handover) * GUESSED_STEPS / simulate(guess, lengths, num_steps=GUESSED_STEPS).seconds
+        max(0.0, phases["gen"] - loaded) * GUESSED_STEPS / simulate(guess, lengths, num_steps=GUESSED_STEPS).seconds
     )
     return replace(
         like,
@@ -107,7 +107,7 @@ def measured_flow(folder: Path, lengths: Sequence[int], *, like: Flow) -> Flow:
         reward_seconds=phases.get("reward", 0.0),
         row_seconds=learned * plan.pool_of("actor").num_ranks / rows,
         step_seconds=max(0.0, phases["step"] - learned - waited),
-        handover_seconds=handover,
+        handover_seconds=max(loaded, phases.get("handover", 0.0)),
     )
 
 

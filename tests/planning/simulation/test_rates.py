@@ -31,7 +31,8 @@ STEP = {
     "timing_s/reward": 0.5,
     "timing_s/old_log_prob": 1.0,
     "timing_s/update_actor": 4.0,
-    "timing_s/step": 9.5,
+    "timing_s/step": 9.625,
+    "timing_s/handover": 0.125,
     "handover/seconds": 0.25,
 }
 
