@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rl_compat.rewards.types import Scores
     from rl_compat.rollout.types import SamplingParams
     from rl_compat.trainer.callbacks import Callback
+    from rl_compat.trainer.flow import DataFlow, Stage
     from rl_compat.trajectory import Prompt
     from rl_compat.workers.actor import ActorModel
     from rl_compat.workers.critic import CriticModel
@@ -32,6 +33,7 @@ __all__ = [
     "Callback",
     "CriticModel",
     "CriticOptions",
+    "DataFlow",
     "Experience",
     "ExperienceSettings",
     "FunctionOptions",
@@ -46,6 +48,7 @@ __all__ = [
     "Scores",
     "Sequences",
     "Session",
+    "Stage",
     "TrainedRun",
     "__version__",
     "make_experience",
@@ -60,6 +63,7 @@ _HOMES = {
     "Callback": "rl_compat.trainer.callbacks",
     "CriticModel": "rl_compat.workers.critic",
     "CriticOptions": "rl_compat.workers.options",
+    "DataFlow": "rl_compat.trainer.flow",
     "Experience": "rl_compat.objectives.experience",
     "ExperienceSettings": "rl_compat.objectives.experience",
     "FunctionOptions": "rl_compat.workers.options",
@@ -74,6 +78,7 @@ _HOMES = {
     "Scores": "rl_compat.rewards.types",
     "Sequences": "rl_compat.batch",
     "Session": "rl_compat.api.session",
+    "Stage": "rl_compat.trainer.flow",
     "TrainedRun": "rl_compat.api.train",
     "make_experience": "rl_compat.objectives.experience",
     "train": "rl_compat.api.train",

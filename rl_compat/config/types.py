@@ -31,6 +31,7 @@ OptimizerName = Literal["adamw", "adamw8bit"]
 Schedule = Literal["constant", "linear", "cosine"]
 DPOLossName = Literal["sigmoid", "ipo", "hinge"]
 ImportanceLevel = Literal["none", "token", "sequence"]
+OnUpdate = Literal["continue", "wait", "abort"]
 PlacedRole = Literal["actor", "rollout", "critic", "cost_critic", "reference", "reward", "cost"]
 
 
@@ -392,6 +393,8 @@ class RolloutConfig(SamplingConfig):
     "fraction of the device's total memory that the engine may use; planned when not set"
     seed: Index = 1
     "seed of the sampling"
+    on_update: OnUpdate = "continue"
+    "whether unfinished responses `continue` with new weights, are waited for (`wait`), or begin again (`abort`)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -466,6 +469,10 @@ class TrainerConfig:
     "run name in the trackers; the name of output_dir when not set"
     seed: Index = 1
     "seed of new weights, dropout and the order of mini-batches"
+    flow: Literal["sync", "async"] = "sync"
+    "`async` generates the next steps while one is learned from"
+    max_staleness: Index = 1
+    "steps by which the weights that began a response are older, at most, than those that learn from it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

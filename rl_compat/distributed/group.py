@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
@@ -44,11 +44,33 @@ ALARM = Alarm()
 "rung when a process has ended"
 
 
+class CallsStopped(BaseException):
+    """Raised in a thread that waits for a call when another thread ends its work."""
+
+
+class _Waiting(threading.local):
+    stop: Future[None] | None = None
+    "ends what this thread waits for"
+
+
+_WAITING = _Waiting()
+
+
+@contextmanager
+def calls_until(stop: Future[None]) -> Iterator[None]:
+    """Inside the context, this thread waits for calls until `stop` has an exception, which is then raised here too."""
+    _WAITING.stop = stop
+    try:
+        yield
+    finally:
+        _WAITING.stop = None
+
+
 class PendingCall(Future[Result]):
     """The result of a call that runs elsewhere.
 
-    If a signal interrupts the waiting caller, or the alarm does, the call is interrupted before the exception
-    propagates.
+    If a signal interrupts the waiting caller, or the alarm or `calls_until` does, the call is interrupted before the
+    exception propagates.
     """
 
     def __init__(self, interrupt: Callable[[], None]) -> None:
@@ -56,10 +78,12 @@ class PendingCall(Future[Result]):
         self.interrupt = interrupt
 
     def result(self, timeout: float | None = None) -> Result:
-        alarm = ALARM.rung
-        either: list[Future[Any]] = [self, alarm]
+        alarm, stop = ALARM.rung, _WAITING.stop
+        either: list[Future[Any]] = [self, alarm] if stop is None else [self, alarm, stop]
         try:
             wait(either, timeout, FIRST_COMPLETED)
+            if stop is not None and stop.done() and not self.done():
+                stop.result()
             if alarm.done() and not self.done():
                 ALARM.silence()
                 alarm.result()

@@ -81,8 +81,7 @@ class WorkerThread:
     def submit(self, work: Callable[[], Result]) -> PendingCall[Result]:
         """Run `work` after the calls before it, with the caller's dispatch modes and number of torch threads."""
         future: PendingCall[Result] = PendingCall(abort_running_calls)
-        modes, num_threads = _get_current_dispatch_mode_stack(), torch.get_num_threads()
-        self._calls.put(_Call(lambda: _as_caller(work, modes, num_threads), future))
+        self._calls.put(_Call(as_this_thread(work), future))
         return future
 
     def abort(self) -> Future[Any] | None:
@@ -224,12 +223,18 @@ def _raise_in(thread: int | None, error: type[BaseException] | None) -> None:
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(cast(int, thread)), raised)
 
 
-def _as_caller(work: Callable[[], Result], modes: list[Any], num_threads: int) -> Result:
-    if torch.get_num_threads() != num_threads:
-        torch.set_num_threads(num_threads)
-    entered = _get_current_dispatch_mode_stack()
-    with ExitStack() as stack:
-        for mode in modes:
-            if mode not in entered:
-                stack.enter_context(cast(AbstractContextManager[Any], mode))
-        return work()
+def as_this_thread(work: Callable[[], Result]) -> Callable[[], Result]:
+    """`work` for another thread, with the dispatch modes and the number of torch threads of this one."""
+    modes, num_threads = _get_current_dispatch_mode_stack(), torch.get_num_threads()
+
+    def run() -> Result:
+        if torch.get_num_threads() != num_threads:
+            torch.set_num_threads(num_threads)
+        entered = _get_current_dispatch_mode_stack()
+        with ExitStack() as stack:
+            for mode in modes:
+                if mode not in entered:
+                    stack.enter_context(cast(AbstractContextManager[Any], mode))
+            return work()
+
+    return run

@@ -44,8 +44,8 @@ class Ranks(Protocol):
         """Wait until every rank has made this call."""
         ...
 
-    def counter(self) -> Counter:
-        """A new counter that all ranks share."""
+    def counter(self, name: str) -> Counter:
+        """The counter of this name, which all ranks share."""
         ...
 
 
@@ -67,7 +67,8 @@ class Solo:
     def barrier(self) -> None:
         pass
 
-    def counter(self) -> Counter:
+    def counter(self, name: str) -> Counter:
+        del name
         return own_counter()
 
 
@@ -79,7 +80,6 @@ class ProcessGroupRanks:
         self.group = group
         self.size = dist.get_world_size(group)
         self.rank = dist.get_rank(group)
-        self._num_counters = 0
         self.waiting: str | None = None
         "the collective that this rank is in"
         on_gpu = "nccl" in dist.get_backend_config(group)
@@ -126,15 +126,11 @@ class ProcessGroupRanks:
             with self._in("barrier"):
                 dist.barrier(group=self.group)
 
-    def counter(self) -> Counter:
+    def counter(self, name: str) -> Counter:
         if self.size == 1:
             return own_counter()
-        self._num_counters += 1
-        store, name = (
-            _get_default_store(),
-            f"counter {self._num_counters} of {dist.get_process_group_ranks(self.group)}",
-        )
-        return lambda count: int(store.add(name, count)) - count
+        store, key = _get_default_store(), f"counter {name} of {dist.get_process_group_ranks(self.group)}"
+        return lambda count: int(store.add(key, count)) - count
 
 
 def own_counter() -> Counter:

@@ -105,8 +105,8 @@ class RolloutSession(ABC):
 
     Requests may be submitted while others are in progress; those that differ in temperature or filters wait until
     earlier ones have finished. Draws depend only on the seed, the prompt ids and the number of the copy, and every
-    token carries the version of the policy that drew it. `abort` may be called from any thread, everything else only
-    from the thread that calls `step`.
+    token carries the version of the policy that drew it. `abort` and `nudge` may be called from any thread, everything
+    else only from the thread that calls `step`.
     """
 
     def __init__(
@@ -123,9 +123,10 @@ class RolloutSession(ABC):
         self._unfinished: dict[int, PartialResponse] = {}
         self._ended: list[PartialResponse] = []
         self._next_number = 0
-        self._coming: Sequence[Request] = ()
-        "requests of which this engine may take more"
+        self._queues: list[RequestQueue] = []
+        "of which this engine may take more, the first one first"
         self._aborted = False
+        self._nudged = False
 
     @property
     def num_unfinished(self) -> int:
@@ -200,34 +201,62 @@ class RolloutSession(ABC):
         """
         assert group_size > 0
         requests = requests_for(prompts, params, group_size=group_size)
-        responses = self.serve(requests, own_counter(), at_once=len(requests), on_progress=on_progress)
+        responses = self.serve(RequestQueue(requests, own_counter(), len(requests)), on_progress=on_progress)
         places = range(len(requests))
         return [[responses[place] for place in places[i : i + group_size]] for i in places[::group_size]]
 
-    def serve(
-        self, requests: Sequence[Request], take: Counter, *, at_once: int, on_progress: Progress | None = None
-    ) -> dict[int, Response]:
-        """Generate those of the requests that this engine takes; responses by their place in `requests`.
+    def open(self, queue: RequestQueue) -> None:
+        """Let a running `serve` of another queue also take from this one, as it has room; `serve` it later.
 
-        Several engines may serve the same requests: `take` gives each place to one of them. An engine has up to
-        `at_once` requests in progress and takes more when an eighth of them have ended.
+        Raises DataError and ConfigError as `submit` does.
+        """
+        self._check(queue.requests)
+        self._queues.append(queue)
+
+    def serve(
+        self,
+        queue: RequestQueue,
+        *,
+        on_progress: Progress | None = None,
+        nudged: Callable[[], None] | None = None,
+    ) -> dict[int, Response]:
+        """Generate those requests of a queue that this engine takes; responses by their place in the queue.
+
+        `nudged` is called after a `nudge`, between two steps; it may open queues and load weights.
         """
         self._receiver.check()
         self._aborted = False
-        self._check(requests)
-        places: dict[int, int] = {}
-        self._coming = requests
+        if queue not in self._queues:
+            self.open(queue)
         try:
-            self._drain(_Queue(requests, take, at_once), places, on_progress)
-            ended = self._take([partial for partial in self._ended if partial.number in places])
+            while not self._drain(queue, on_progress):
+                self._nudged = False
+                if nudged is not None:
+                    nudged()
+            ended = self._take([partial for partial in self._ended if partial.number in queue.places])
         except BaseException as error:
-            self._forget(places)
+            self._forget(queue.places)
             if isinstance(error, NotFiniteError) and error.number is not None:
-                error.number = places.get(error.number)
+                error.number = queue.places.get(error.number)
             raise
         finally:
-            self._coming = ()
-        return {places[number]: response for number, response in ended.items()}
+            self._queues.remove(queue)
+        return {queue.places[number]: response for number, response in ended.items()}
+
+    def nudge(self) -> None:
+        """Let a running `serve` call its function `nudged`, from any thread."""
+        self._nudged = True
+
+    def restart(self) -> int:
+        """Begin all unfinished responses again at the next step; returns the number of tokens that this loses."""
+        self._evict()
+        ended = {partial.number for partial in self._ended}
+        unfinished = [partial for number, partial in self._unfinished.items() if number not in ended]
+        num_lost = sum(len(partial.token_ids) for partial in unfinished)
+        for partial in unfinished:
+            for drawn in (partial.token_ids, partial.logprobs, partial.raw_logprobs, partial.versions):
+                drawn.clear()
+        return num_lost
 
     def abort(self) -> None:
         """End all requests, from any thread; the step in progress returns their responses so far."""
@@ -289,36 +318,51 @@ class RolloutSession(ABC):
     def _read(self, ended: Sequence[PartialResponse]) -> None:  # noqa: B027
         """Fetch the tokens of ended responses, in engines that keep them on the device."""
 
-    def _drain(self, queue: _Queue, places: dict[int, int], on_progress: Progress | None) -> None:
-        """Take requests and step until the queue is empty and they have ended; they are then in `_ended`."""
-        first, reported = len(self._ended), 0
-        unfinished: set[int] = set()
+    @property
+    def _coming(self) -> list[Request]:
+        """Requests of which this engine may take more."""
+        return [request for queue in self._queues for request in queue.requests]
 
-        def take() -> None:
-            taken, start = queue.take(len(unfinished))
-            numbers = self._queue(taken)
-            places.update(zip(numbers, range(start, start + len(taken)), strict=True))
-            unfinished.update(numbers)
+    def _take_requests(self) -> None:
+        """Queue the requests for which there is room, of the first queue first."""
+        for queue in self._queues:
+            requests, start = queue.take(self.num_unfinished - len(self._ended))
+            numbers = self._queue(requests)
+            queue.places.update(zip(numbers, range(start, start + len(requests)), strict=True))
+            queue.unfinished.update(numbers)
+
+    def _drain(self, queue: RequestQueue, on_progress: Progress | None) -> bool:
+        """Step until a queue is empty and its requests are in `_ended`; False if a nudge comes first."""
+        reported = 0
 
         def report(num_running: int) -> None:
             nonlocal reported
-            total = len(self._ended) - first + num_running
+            total = len(queue.places) - len(queue.unfinished) + num_running
             if on_progress is not None and total > reported:
                 reported = total
                 if on_progress(total) is False:
                     self._aborted = True
 
-        take()
-        with self._generating() if unfinished else nullcontext():
-            while unfinished and not self._aborted:
+        self._note_ended(self._ended)
+        self._take_requests()
+        with nullcontext() if queue.is_done else self._generating():
+            while not queue.is_done and not self._aborted and not self._nudged:
                 ended = self._advance(None, report)
                 self._check_finite(ended)
                 self._ended += ended
+                self._note_ended(ended)
                 report(0)
-                unfinished.difference_update(partial.number for partial in ended)
-                take()
+                self._take_requests()
         if self._aborted:
             self._end_all()
+            self._note_ended(self._ended)
+            for each in self._queues:
+                each.is_empty = True
+        return queue.is_done
+
+    def _note_ended(self, ended: Sequence[PartialResponse]) -> None:
+        for queue in self._queues:
+            queue.unfinished.difference_update(partial.number for partial in ended)
 
     def _end_all(self) -> None:
         """End every request with its tokens so far."""
@@ -360,18 +404,37 @@ class RolloutSession(ABC):
                 raise error
 
 
-@dataclass(slots=True)
-class _Queue:
-    """Requests that several engines take from."""
+@dataclass(slots=True, eq=False)
+class RequestQueue:
+    """Requests that several engines take from, and what one engine has taken.
+
+    An engine takes more when an eighth of those that it may have in progress have ended.
+    """
 
     requests: Sequence[Request]
     counter: Counter
+    "gives each place to one engine"
     at_once: int
+    "requests of the queue that the engine may have in progress"
+    most: int | None = None
+    "requests of all queues that it may have in progress"
     is_empty: bool = False
+    places: dict[int, int] = field(default_factory=dict)
+    "by number of the request in its session"
+    unfinished: set[int] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.is_empty = not self.requests
+
+    @property
+    def is_done(self) -> bool:
+        return self.is_empty and not self.unfinished
 
     def take(self, num_unfinished: int) -> tuple[Sequence[Request], int]:
-        """The requests for which an engine has room, and the place of the first."""
-        room = self.at_once - num_unfinished
+        """The requests for which the engine has room, and the place of the first."""
+        room = self.at_once - len(self.unfinished)
+        if self.most is not None:
+            room = min(room, self.most - num_unfinished)
         if self.is_empty or room < max(1, self.at_once // 8):
             return (), 0
         first = self.counter(room)

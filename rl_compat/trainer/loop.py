@@ -1,4 +1,4 @@
-"""One training step: collect experience, then learn from it."""
+"""One training step: roll out, collect experience, learn from it."""
 
 from __future__ import annotations
 
@@ -46,6 +46,18 @@ class Roles:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Rollout:
+    """Responses, with the scores that are being computed from them."""
+
+    sequences: Sequences
+    scores: Future[Scores]
+    costs: Future[Scores] | None
+    greedy_rewards: tuple[float | None, ...] | None
+    "of the greedy response to the prompt of each group, where the algorithm needs it"
+    metrics: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Collected:
     """The data that a step collects before it changes any weights."""
 
@@ -57,31 +69,40 @@ class Collected:
     "of the sampling and of the handover of weights to the rollout"
 
 
-def collect(
-    roles: Roles,
-    prompts: Sequence[Prompt],
-    config: RunConfig,
-    phases: Phases,
-    *,
-    kl_coef: float,
-    multiplier: float = 0.0,
-    more: Draw | None = None,
-) -> Collected:
-    """Generate, score, and compute advantages. Changes no weights.
+def roll_out(
+    roles: Roles, prompts: Sequence[Prompt], config: RunConfig, phases: Phases, *, more: Draw | None = None
+) -> Rollout:
+    """Generate responses and start scoring them, with the weights that the rollout has.
 
-    Reward functions, and models on other devices than the actor's, work while the actor does. `more` returns further
-    prompts, for settings that replace some; `multiplier` is the Lagrange multiplier of the cost.
+    `more` returns further prompts, for settings that replace some.
     """
     sampled = sample(roles.actor, roles.reward, prompts, config, phases, more=more)
-    sequences = sampled.sequences
-    pending_costs = (
-        None if roles.cost is None else start_scoring(roles.cost, sequences, phases, name="cost", actor=roles.actor)
+    sequences, costs = sampled.sequences, None
+    if roles.cost is not None:
+        costs = start_scoring(roles.cost, sequences, phases, name="cost", actor=roles.actor)
+    needs_greedy = ALGORITHMS[config.algorithm.name].needs_greedy_response
+    greedy = _greedy_rewards(roles, sequences, config, phases) if needs_greedy else None
+    return Rollout(
+        sequences=sequences,
+        scores=sampled.scores,
+        costs=costs,
+        greedy_rewards=greedy,
+        metrics=sampled.metrics | _greedy_metrics(greedy) | roles.actor.take_handover_metrics(),
     )
+
+
+def collect(
+    roles: Roles, rollout: Rollout, config: RunConfig, phases: Phases, *, kl_coef: float, multiplier: float = 0.0
+) -> Collected:
+    """Compute what the scores, the values and the present policy say about responses. Changes no weights.
+
+    Reward functions, and models on other devices than the actor's, work while the actor does. `multiplier` is the
+    Lagrange multiplier of the cost.
+    """
+    sequences = rollout.sequences
     reference = _call(roles, roles.reference, lambda role: role.compute_logprobs(sequences))
     values = _call(roles, roles.critic, lambda role: role.compute_values(sequences))
     cost_values = _call(roles, roles.cost_critic, lambda role: role.compute_values(sequences))
-    needs_greedy = ALGORITHMS[config.algorithm.name].needs_greedy_response
-    greedy = _greedy_rewards(roles, sequences, config, phases) if needs_greedy else None
     batch = _with_logprobs(roles, sequences, config, phases)
     if reference is not None:
         with phases("ref"):
@@ -93,11 +114,11 @@ def collect(
         with phases("cost_values"):
             batch = batch.with_(cost_values=cost_values.result())
     with phases("reward"):
-        scores = sampled.scores.result()
+        scores = rollout.scores.result()
     costs = None
-    if pending_costs is not None:
+    if rollout.costs is not None:
         with phases("cost"):
-            costs = pending_costs.result()
+            costs = rollout.costs.result()
     with phases.timer("adv"):
         experience = make_experience(
             batch,
@@ -105,12 +126,11 @@ def collect(
             settings=ExperienceSettings(algorithm=config.algorithm, off_policy=config.off_policy),
             kl_coef=kl_coef,
             parts=_parts(scores, config.algorithm),
-            greedy_rewards=greedy,
+            greedy_rewards=rollout.greedy_rewards,
             costs=None if costs is None else costs.rewards,
             multiplier=multiplier,
         )
-    metrics = sampled.metrics | _greedy_metrics(greedy) | roles.actor.take_handover_metrics()
-    return Collected(sequences=sequences, scores=scores, experience=experience, costs=costs, metrics=metrics)
+    return Collected(sequences=sequences, scores=scores, experience=experience, costs=costs, metrics=rollout.metrics)
 
 
 def learn(roles: Roles, experience: Experience, phases: Phases, *, update_actor: bool) -> dict[str, float]:

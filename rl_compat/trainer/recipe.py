@@ -14,6 +14,7 @@ from rl_compat.training.state import CopyPlace
 from rl_compat.workers.setup import Setup, optimizer_steps_per_batch
 from rl_compat.workers.trained import TrainedWorker
 
+Sampled = TypeVar("Sampled")
 Collected = TypeVar("Collected")
 
 
@@ -82,11 +83,21 @@ def place_of_copies(pools: Collection[PoolPlan], *, size: int, host_bytes: float
     return "host" if size <= host_bytes - sum(pool.host_bytes for pool in pools) else None
 
 
-class Recipe(Protocol, Generic[Collected]):
+class Recipe(Protocol, Generic[Sampled, Collected]):
     """One kind of training, prepared; `load` loads the models."""
 
     @property
     def prepared(self) -> PreparedRun: ...
+
+    @property
+    def staleness(self) -> int:
+        """The number of steps by which `sample` may run ahead of `learn`."""
+        ...
+
+    @property
+    def calls(self) -> int:
+        """The number of calls of `sample` that may run at the same time."""
+        ...
 
     @property
     def trained(self) -> Mapping[str, WorkerGroup[TrainedWorker]]:
@@ -108,8 +119,16 @@ class Recipe(Protocol, Generic[Collected]):
         """Be ready for the steps after `step`, which is before that of `load`; no step has been taken since."""
         ...
 
-    def collect(self, rows: Sequence[int], *, step: int) -> Collected:
-        """Collect what a step on these rows needs before it changes weights."""
+    def sample(self, rows: Sequence[int], *, step: int) -> Sampled:
+        """What a step on these rows needs of the weights that the rollout has. Runs in a thread of its own."""
+        ...
+
+    def cursor(self) -> dict[str, Any]:
+        """The part of `state_dict` that says which rows have been sampled."""
+        ...
+
+    def collect(self, sampled: Sampled, *, step: int) -> Collected:
+        """The rest of what a step needs before it changes weights."""
         ...
 
     def learn(self, collected: Collected, *, step: int) -> dict[str, float]:
@@ -129,10 +148,12 @@ class Recipe(Protocol, Generic[Collected]):
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """State between steps apart from the models, as plain values."""
+        """State between steps apart from the models and `cursor`, as plain values."""
         ...
 
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from `state_dict` and `cursor`."""
+        ...
 
     def take_notes(self) -> list[str]:
         """Notes for the user since the last call."""

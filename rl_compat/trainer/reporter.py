@@ -88,10 +88,12 @@ class Timer:
         try:
             yield
         finally:
-            thread = threading.current_thread().name
-            self._spans.append(
-                Span(name=name, start=start, end=time.time(), step=step, thread=thread, rows=rows or None)
-            )
+            self.record(name, start=start, rows=rows, step=step)
+
+    def record(self, name: str, *, start: float, rows: int = 0, step: int | None = None) -> None:
+        """Record what this thread has done since `start`, in seconds since the epoch."""
+        thread = threading.current_thread().name
+        self._spans.append(Span(name=name, start=start, end=time.time(), step=step, thread=thread, rows=rows or None))
 
     def take(self) -> dict[str, float]:
         """The seconds by phase since the last call."""

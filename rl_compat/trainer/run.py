@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 from uuid import uuid4
@@ -27,6 +27,7 @@ from rl_compat.tracking.timeline import STEP, append_spans
 from rl_compat.tracking.types import Destination
 from rl_compat.trainer.callbacks import Callback
 from rl_compat.trainer.checkpoints import FoundCheckpoint, find_newest, prune, set_aside, write_checkpoint
+from rl_compat.trainer.flow import DataFlow, Stage
 from rl_compat.trainer.interrupt import Interrupted, StopSignals
 from rl_compat.trainer.phases import Phases, pool_metrics, take_spans
 from rl_compat.trainer.recipe import Measure, Measured, Recipe
@@ -59,11 +60,36 @@ class RunOutcome:
     interrupted: Interrupted | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Position:
+    """Where a run is in its data after the rows of a step."""
+
+    epoch: int
+    order: dict[str, Any]
+    cursor: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRows:
+    """The rows of a step on their way from the rollout to the learner."""
+
+    step: int
+    rows: Sequence[int]
+    position: Position
+    sampled: Any = None
+    "what the recipe made of them"
+
+
 class Run:
     """A run of any recipe, from its first or resumed step to its end."""
 
     def __init__(
-        self, recipe: Recipe[Any], *, resumed: FoundCheckpoint, reporter: Reporter, callbacks: Sequence[Callback] = ()
+        self,
+        recipe: Recipe[Any, Any],
+        *,
+        resumed: FoundCheckpoint,
+        reporter: Reporter,
+        callbacks: Sequence[Callback] = (),
     ) -> None:
         self.recipe = recipe
         self.prepared = recipe.prepared
@@ -77,6 +103,8 @@ class Run:
         self.signals = StopSignals(reporter.say)
         self.started = time.monotonic()
         self.elapsed_before = 0.0
+        self.flow = DataFlow()
+        self.step_started = 0.0
         self.curve: list[float] = []
         self.saved_step = resumed.step
         self.saved = resumed.path
@@ -197,33 +225,61 @@ class Run:
             self.reporter.say(f"warning: {note}")
 
     def _train(self) -> None:
-        trainer, total = self.config.trainer, self.prepared.total_steps
-        while self.boundary.step < total and not self.stopped and not self._out_of_time():
-            step = self.boundary.step + 1
-            with self.phases.timer.span(STEP, step=step):
-                self._step(step)
-            if trainer.save_every and step % trainer.save_every == 0:
-                self._save()
-            if trainer.validate_every and step % trainer.validate_every == 0 and step < total:
-                self._validate(step)
-            self._write_timeline(step)
+        rollout, learner = Stage(self._sample, name="rollout", calls=self.recipe.calls), Stage(self._step)
+        self.flow.connect(rollout >> learner, staleness=self.recipe.staleness)
+        self.flow.run(self._rows(), goes_on=self._begin_step)
 
-    def _step(self, step: int) -> None:
+    def _begin_step(self) -> bool:
+        """Whether the run takes another step, which begins here."""
+        step, total = self.boundary.step + 1, self.prepared.total_steps
+        if step > total or self.stopped or self._out_of_time():
+            return False
+        self.reporter.phase("step", done=step - 1, total=total)
+        self.step_started = time.perf_counter()
+        return True
+
+    def _rows(self) -> Iterator[StepRows]:
+        for step in range(self.boundary.step + 1, self.prepared.total_steps + 1):
+            yield StepRows(step=step, rows=next(self.order), position=self._position())
+
+    def _sample(self, drawn: StepRows) -> StepRows:
+        """The rollout of a step. Where it may have drawn further rows, nothing else has drawn any since."""
+        sampled = self.recipe.sample(drawn.rows, step=drawn.step)
+        position = self._position() if self.recipe.calls == 1 else drawn.position
+        return replace(drawn, sampled=sampled, position=position)
+
+    def _position(self) -> Position:
+        return Position(epoch=self.order.position[0], order=self.order.state_dict(), cursor=self.recipe.cursor())
+
+    def _step(self, drawn: StepRows) -> None:
         """Run and record one step. The first signal waits from the first changed weight until the step is recorded."""
-        self.reporter.phase("step", done=step - 1, total=self.prepared.total_steps)
-        started = time.perf_counter()
-        collected = self.recipe.collect(next(self.order), step=step)
+        step, trainer = drawn.step, self.config.trainer
+        collected = self.recipe.collect(drawn.sampled, step=step)
         with self.signals.protected(f"step {step}"):
-            metrics = self._learn(step, collected)
-            seconds = self.phases.timer.take() | {"step": time.perf_counter() - started}
-            self._record(step, collected, metrics | self.recipe.describe(collected, seconds))
+            metrics = self._learn(step, collected, drawn.position)
+            metrics["training/epoch"] = float(drawn.position.epoch)
+            seconds = self.phases.timer.take() | {"step": time.perf_counter() - self.step_started}
+            self._record(step, collected, metrics | self.recipe.describe(collected, seconds) | self._waits(seconds))
+        self.phases.timer.record(STEP, start=time.time() - time.perf_counter() + self.step_started, step=step)
+        if trainer.save_every and step % trainer.save_every == 0:
+            self._save()
+        if trainer.validate_every and step % trainer.validate_every == 0 and step < self.prepared.total_steps:
+            self._validate(step)
+        self._write_timeline(step)
 
-    def _learn(self, step: int, collected: object) -> dict[str, float]:
+    def _waits(self, seconds: Mapping[str, float]) -> dict[str, float]:
+        """How long the learner waited for the rollout, where they work at the same time."""
+        waited, self.flow.wait_seconds = self.flow.wait_seconds, 0.0
+        if self.recipe.staleness == 0:
+            return {}
+        return {"async/wait_seconds": waited, "async/idle_share": min(1.0, waited / seconds["step"])}
+
+    def _learn(self, step: int, collected: object, position: Position) -> dict[str, float]:
         """Update the models and advance the boundary."""
         self._mark()
         self.updating = True
         metrics = self.recipe.learn(collected, step=step)
-        self.boundary = self._state(step)
+        self.boundary = self._state(step, position)
         self.updating = False
         return metrics
 
@@ -252,7 +308,6 @@ class Run:
         """Write the metrics and samples of the step, and report the recipe's notes."""
         metrics |= self.phases.memory.take_metrics() | pool_metrics(self.prepared.setup.pools)
         metrics["training/global_step"] = float(step)
-        metrics["training/epoch"] = float(self.order.position[0])
         self.curve.append(metrics.get(self.recipe.measure.metric, math.nan))
         with self._writing(f"step {step}"):
             self.folder.write_samples(step, self.recipe.samples(collected, self.config.trainer.num_sample_generations))
@@ -317,7 +372,7 @@ class Run:
                 "since the last checkpoint; `trainer.save_every=1` loses none"
             )
         if self.resumed.path is None:
-            self.boundary = self._state(0)
+            self.boundary = self._state(0, self._position())
         else:
             self._resume(self.resumed.path)
 
@@ -395,13 +450,13 @@ class Run:
         self.trackers = self._open_trackers()
         return older.path
 
-    def _state(self, step: int) -> RunState:
+    def _state(self, step: int, position: Position) -> RunState:
         return RunState(
             step=step,
             elapsed_seconds=self._elapsed(),
             total_optimizer_steps=self.prepared.total_optimizer_steps,
-            order=self.order.state_dict(),
-            recipe=self.recipe.state_dict(),
+            order=position.order,
+            recipe=self.recipe.state_dict() | position.cursor,
             rng=RngState.take(),
         )
 

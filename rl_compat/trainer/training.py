@@ -22,7 +22,7 @@ from rl_compat.trainer.setup.online import check_run
 from rl_compat.workers.setup import applied
 
 
-def check_training(config: RunConfig, hardware: Hardware, objects: PythonObjects = PythonObjects()) -> Recipe[Any]:
+def check_training(config: RunConfig, hardware: Hardware, objects: PythonObjects = PythonObjects()) -> Recipe[Any, Any]:
     """The recipe of the settings, checked before a model is loaded.
 
     Raises ConfigError, DataError, ModelError, HardwareError or DoesNotFitError.

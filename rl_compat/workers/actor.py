@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
@@ -9,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
+import torch
 from torch import Tensor
 
 from rl_compat.batch import Batch, Sequences
@@ -47,11 +49,13 @@ class ActorSettings:
     "of a response, where a call does not say"
     stop_strings: tuple[str, ...] = ()
     "a response ends with the token that completes one of them"
+    is_async: bool = False
+    "a rollout on another pool gets new weights by `hand_over`, and not by `generate`"
 
 
 def actor_settings(setup: Setup, *, num_batches: int | None = None) -> ActorSettings:
     """The learning-rate schedule spans `num_batches` batches; None is a constant rate."""
-    config, plan = setup.config, setup.plan
+    config, plan, is_async = setup.config, setup.plan, setup.config.trainer.flow == "async"
     decode = partial(setup.tokenizer.tokenizer.decode, skip_special_tokens=False, clean_up_tokenization_spaces=False)
     assert plan.rollout is not None, "an actor generates"
     policy = PolicySettings(
@@ -70,12 +74,14 @@ def actor_settings(setup: Setup, *, num_batches: int | None = None) -> ActorSett
         pad_token_id=setup.tokenizer.pad_token_id,
         num_valid_tokens=setup.tokenizer.num_tokens,
         decode=decode,
+        on_update=config.rollout.on_update if is_async else "wait",
     )
     return ActorSettings(
         policy=policy,
         rollout=rollout,
         max_new_tokens=config.data.max_response_length,
         stop_strings=config.rollout.stop_strings,
+        is_async=is_async,
     )
 
 
@@ -107,6 +113,10 @@ class ActorModel(Role[ActorSettings, ActorWorkers]):
         self._rollout_pool = rollout_pool
         self._handed_over: int | None = None
         "revision of the weights that a rollout on another pool has"
+        self._dtypes: Mapping[str, torch.dtype] = {}
+        "of the weights of that rollout"
+        self._counting = threading.Lock()
+        self._num_calls = 0
         self.next_group = 0
         "group id of the next prompt; ids are unique over a run"
 
@@ -204,18 +214,39 @@ class ActorModel(Role[ActorSettings, ActorWorkers]):
         )
         _check(params, group_size)
         params = replace(params, stop_token_ids=params.stop_token_ids or self.chat.stop_token_ids)
-        if self.workers.store is not None:
-            self._hand_over(self.workers.store)
-        first, self.next_group = self.next_group, self.next_group + len(ready)
+        if not self.settings.is_async or self._handed_over is None:
+            self.hand_over()
+        with self._counting:
+            first, self.next_group = self.next_group, self.next_group + len(ready)
+            self._num_calls += 1
+            call = f"{self.rollout.key} {self._num_calls}"
         requests = requests_for([prompt.token_ids for prompt in ready], params, group_size=group_size)
         places = [(prompt, group) for group, prompt in enumerate(ready, start=first) for _ in range(group_size)]
+        if self.settings.rollout.on_update != "wait":
+            self.rollout.run(RolloutWorker.announce, call=call, requests=requests).result()
         responses = self.rollout.run(
             RolloutWorker.generate,
+            call=call,
             requests=requests,
             rows=[prompt.row for prompt, _ in places],
             on_progress=on_progress,
         )
         return then(responses, lambda found: self._sequences(places, found))
+
+    def hand_over(self) -> None:
+        """Give a rollout on another pool the weights of the policy, if they have changed.
+
+        `generate` does so before it starts, unless the rollout works while the policy learns.
+        """
+        store = self.workers.store
+        if store is None:
+            return
+        revision = self.policy.run(PolicyWorker.revision).result()
+        if revision != self._handed_over:
+            self._dtypes = self._dtypes or self.rollout.run(RolloutWorker.weight_dtypes).result()
+            published = self.policy.run(PolicyWorker.publish, store=store, dtypes=self._dtypes).result()
+            self.rollout.run(RolloutWorker.offer, published=published).result()
+            self._handed_over = revision
 
     def compute_logprobs(self, sequences: Sequences) -> Future[Tensor]:
         """Log-probability of each response token under the current weights, [B, T]."""
@@ -237,8 +268,14 @@ class ActorModel(Role[ActorSettings, ActorWorkers]):
         return self.policy.run(PolicyWorker.update, batch=batch, seed=seed)
 
     def take_handover_metrics(self) -> dict[str, float]:
-        """Bytes, seconds and memory of the last handover of weights, if there was one since the last call."""
-        return handover_metrics(self.rollout.run(RolloutWorker.take_handovers).result())
+        """Bytes, seconds and memory of the last handover of weights, if there was one since the last call.
+
+        With `rollout.on_update=abort` also the number of tokens that handovers dropped.
+        """
+        metrics = handover_metrics(self.rollout.run(RolloutWorker.take_handovers).result())
+        if self.settings.rollout.on_update == "abort":
+            metrics["async/tokens_lost"] = float(self.rollout.run(RolloutWorker.take_lost_tokens).result())
+        return metrics
 
     def save_pretrained(self, path: str | Path) -> Path:
         """Write the model, adapters merged, with its tokenizer as a Hugging Face folder; returns the folder.
@@ -258,18 +295,9 @@ class ActorModel(Role[ActorSettings, ActorWorkers]):
             )
             return ActorWorkers(policy, rollout)
         store: WeightStore = MemoryStore() if self.pool.is_local and self._rollout_pool.is_local else RayStore()
-        self._handed_over = None
+        self._handed_over, self._dtypes = None, {}
         rollout = self._rollout_pool.start(lambda place: RolloutWorker(generating, StoreSource(store), place.ranks))
         return ActorWorkers(policy, rollout, store)
-
-    def _hand_over(self, store: WeightStore) -> None:
-        """Give a rollout on another pool the weights of the policy, if they have changed."""
-        revision = self.policy.run(PolicyWorker.revision).result()
-        if revision != self._handed_over:
-            dtypes = self.rollout.run(RolloutWorker.weight_dtypes).result()
-            published = self.policy.run(PolicyWorker.publish, store=store, dtypes=dtypes).result()
-            self.rollout.run(RolloutWorker.offer, published=published).result()
-            self._handed_over = revision
 
     def _copy_state(self, old: ActorWorkers, new: ActorWorkers) -> None:
         copy_state(old.policy, new.policy)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections import ChainMap
+import threading
+from collections import ChainMap, deque
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import torch
 
+from rl_compat.config.types import OnUpdate
 from rl_compat.distributed.group import dispatch
 from rl_compat.distributed.ranks import Ranks, Solo
 from rl_compat.errors import NotFiniteError
@@ -18,6 +20,7 @@ from rl_compat.resharding.handover import Handover
 from rl_compat.resharding.publish import PublishedWeights, StoreSource
 from rl_compat.resharding.source import SharedStorage, WeightSource
 from rl_compat.rollout.build import build_rollout_engine
+from rl_compat.rollout.session import RequestQueue
 from rl_compat.rollout.types import Decode, Request, Response
 
 
@@ -33,6 +36,8 @@ class RolloutSettings:
     "number of tokenizer entries; larger token ids are never drawn"
     decode: Decode | None = None
     "decodes token ids to the text in which stop strings are searched"
+    on_update: OnUpdate = "wait"
+    "what becomes of unfinished responses when the policy offers new weights"
 
 
 class RolloutWorker:
@@ -55,6 +60,12 @@ class RolloutWorker:
         )
         self._revision = -1
         self._handovers: list[Handover] = []
+        self._num_lost_tokens = 0
+        self._loading = threading.Lock()
+        "held while weights are read, so that none that are newer are published over them"
+        self._announced: deque[tuple[str, Sequence[Request]]] = deque()
+        self._open: dict[str, RequestQueue] = {}
+        "by call: requests that have been announced"
         if isinstance(source, SharedStorage):
             self._revision, self.session.policy_version = source.revision, source.version
 
@@ -63,44 +74,68 @@ class RolloutWorker:
         """The policy version of the weights."""
         return self.session.policy_version
 
+    @dispatch(urgent=True)
+    def announce(self, *, call: str, requests: Sequence[Request]) -> None:
+        """Let a call in progress begin with the requests of a later `generate`, as it has room."""
+        self._announced.append((call, requests))
+        self.session.nudge()
+
     @dispatch(merge=lambda results, shares: dict(ChainMap(*results)))
     def generate(
         self,
         *,
+        call: str,
         requests: Sequence[Request],
         rows: Sequence[int],
         on_progress: Callable[[int], None] | None = None,
     ) -> dict[int, Response]:
         """Generate with the newest weights of the policy; responses by the place of their request.
 
-        Every rank gets all requests and takes more of them as it has room. `rows` are those of the prompts in the data.
+        Every rank gets all requests and takes more of them as it has room. `call` is a name of the call, `rows` are
+        those of the prompts in the data. Weights that are offered meanwhile are taken as `on_update` says.
         """
-        self._load_newest()
-        size = self._ranks.size
-        at_once = -(-len(requests) // size)
-        if size > 1:
-            at_once = min(at_once, self._settings.plan.max_num_seqs)
+        self._catch_up()
+        queue = self._open.pop(call, None) or self._queue(call, requests)
         with self._source.resident() if self._shares else nullcontext():
             try:
-                responses = self.session.serve(
-                    requests, self._ranks.counter(), at_once=at_once, on_progress=on_progress
-                )
+                responses = self.session.serve(queue, on_progress=on_progress, nudged=self._catch_up)
             except NotFiniteError as error:
                 if error.number is None:
                     raise
                 raise NotFiniteError(f"{error.message} to row {rows[error.number]}", hint=error.hint) from error
-        if self._settings.plan.sleep_between:
+        if self._settings.plan.sleep_between and not self._open:
             self._sleep()
         return responses
 
+    def _queue(self, call: str, requests: Sequence[Request]) -> RequestQueue:
+        size = self._ranks.size
+        at_once, most = -(-len(requests) // size), None
+        if size > 1:
+            most = self._settings.plan.max_num_seqs
+            at_once = min(at_once, most)
+        return RequestQueue(requests, self._ranks.counter(call), at_once, most)
+
+    def _catch_up(self) -> None:
+        """Take the newest weights, and then the requests that were announced before."""
+        announced = [self._announced.popleft() for _ in range(len(self._announced))]
+        with self._loading:
+            self._load_newest()
+        for call, requests in announced:
+            self._open[call] = self._queue(call, requests)
+            self.session.open(self._open[call])
+
     def _load_newest(self) -> None:
         """Take the weights of the policy if they have changed, or if the rollout's own storage was freed."""
-        if self._revision != self._source.revision:
-            with self._source.resident():
-                handover = self.session.load(self._source)
-            self._revision = self._source.revision
-            if not self._shares:
-                self._handovers = [handover]
+        on_update = self._settings.on_update
+        if self._revision == self._source.revision or (on_update == "wait" and self.session.num_unfinished):
+            return
+        if on_update == "abort":
+            self._num_lost_tokens += self.session.restart()
+        with self._source.resident():
+            handover = self.session.load(self._source)
+        self._revision = self._source.revision
+        if not self._shares:
+            self._handovers = [handover]
 
     def _sleep(self) -> None:
         if self._shares:
@@ -114,16 +149,24 @@ class RolloutWorker:
         """The dtypes in which this rollout stores the weights of the policy."""
         return {name: parameter.dtype for name, parameter in self._model.named_parameters()}
 
-    @dispatch()
+    @dispatch(urgent=True)
     def offer(self, *, published: PublishedWeights) -> None:
-        """Announce weights that a policy on another pool has published; the next `generate` loads them."""
+        """Offer weights that a policy on another pool has published; see `generate`."""
         assert isinstance(self._source, StoreSource), "the policy is in this process"
-        self._source.offer(published)
+        with self._loading:
+            self._source.offer(published)
+        self.session.nudge()
 
-    @dispatch(merge=lambda results, shares: [one for own in results for one in own])
+    @dispatch(merge=lambda results, shares: [one for own in results for one in own], urgent=True)
     def take_handovers(self) -> list[Handover]:
         """The record of the last handover on each rank, if weights were transferred since the last call."""
         taken, self._handovers = self._handovers, []
+        return taken
+
+    @dispatch(merge=lambda results, shares: sum(results), urgent=True)
+    def take_lost_tokens(self) -> int:
+        """The number of tokens since the last call that `on_update` dropped."""
+        taken, self._num_lost_tokens = self._num_lost_tokens, 0
         return taken
 
     @dispatch(urgent=True)

@@ -49,7 +49,8 @@ def test_json_has_every_setting_with_its_choices(capsys: pytest.CaptureFixture[s
     assert list(rows) == [*settings(), "pools.NAME.roles", "pools.NAME.gpus", "pools.NAME.emulate"]
     assert rows["algorithm.name"]["choices"] == list(ALGORITHMS)
     assert rows["optimizer.betas"]["default"] == [0.9, 0.999]
-    assert rows["trainer.batch_size"]["verl"] == ["data.train_batch_size"]
+    assert rows["trainer.save_every"]["verl"] == ["trainer.save_freq"]
+    assert "data.train_batch_size" in rows["trainer.batch_size"]["verl"]
 
 
 def test_an_unknown_key_leads_to_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:

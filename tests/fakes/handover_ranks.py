@@ -205,7 +205,7 @@ def workers(folder: Path, ranks: Ranks) -> dict[str, Any]:
     found: dict[str, Any] = {"responses": [], "handovers": [], "bytes": [], "losses": []}
     for turn in range(3):
         requests = requests_for(PROMPTS, SamplingParams(max_new_tokens=6, seed=3), group_size=2)
-        own = rollout.generate(requests=requests, rows=[0] * len(requests))
+        own = rollout.generate(call=f"own {turn}", requests=requests, rows=[0] * len(requests))
         together = {place: one for part in ranks.gather(own) for place, one in part.items()}
         found["responses"].append({place: (one.token_ids, one.policy_versions) for place, one in together.items()})
         found["handovers"] += rollout.take_handovers()
@@ -221,7 +221,7 @@ def queue(folder: Path, ranks: Ranks) -> dict[str, Any]:
     plan = RolloutPlan(engine="native", compute_dtype="fp32", max_num_seqs=2, max_prefill_tokens=64)
     settings = RolloutSettings(model=model, plan=plan, pad_token_id=0, num_valid_tokens=60)
     rollout = RolloutWorker(settings, policy.weight_source(), ranks)
-    rollout.generate(requests=requests_for([[5]], SamplingParams(max_new_tokens=1, seed=0)), rows=[0])
+    rollout.generate(call="short", requests=requests_for([[5]], SamplingParams(max_new_tokens=1, seed=0)), rows=[0])
     advance = rollout.session._advance
 
     def slowly(*arguments: Any) -> Any:
@@ -234,7 +234,7 @@ def queue(folder: Path, ranks: Ranks) -> dict[str, Any]:
     requests = requests_for(prompts, SamplingParams(max_new_tokens=8, seed=3), group_size=4)
     seen: list[int] = []
     ranks.barrier()
-    calls = [rollout.generate(requests=requests, rows=[0] * 48, on_progress=seen.append) for _ in range(2)]
+    calls = [rollout.generate(call=name, requests=requests, rows=[0] * 48, on_progress=seen.append) for name in "ab"]
     return {"calls": calls, "progress": seen[-1]}
 
 

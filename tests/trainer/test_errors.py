@@ -49,13 +49,13 @@ class Steps(SilentReporter):
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.now = 0
         self.lines: list[str] = []
-        original = Run._step
+        original = Run._begin_step
 
-        def begin(run: Run, step: int) -> None:
-            self.now = step
-            original(run, step)
+        def begin(run: Run) -> bool:
+            self.now = run.boundary.step + 1
+            return original(run)
 
-        patch.setattr(Run, "_step", begin)
+        patch.setattr(Run, "_begin_step", begin)
 
     def say(self, text: str) -> None:
         self.lines.append(text)
@@ -126,7 +126,7 @@ SAVING: dict[str, tuple[Any, str, int, dict[str, Any]]] = {
 }
 
 OFFLINE: dict[str, tuple[Any, str, int, dict[str, Any]]] = {
-    "collecting": (Offline, "collect", 2, {}),
+    "collecting": (Offline, "sample", 2, {}),
     "in the update": (PolicyEngine, "update", 2, {"call": 2}),
     "after the update": (LearnerWorker, "update", 2, {"after": True}),
     "metrics": (Offline, "describe", 3, {}),

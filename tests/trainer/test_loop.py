@@ -16,7 +16,7 @@ from rl_compat.batch import Batch, Sequences
 from rl_compat.config.types import AlgorithmConfig, RunConfig, TrainerConfig
 from rl_compat.objectives.experience import Experience
 from rl_compat.rewards.types import Scores
-from rl_compat.trainer.loop import Roles, collect, learn
+from rl_compat.trainer.loop import Roles, collect, learn, roll_out
 from rl_compat.trainer.phases import PhaseMemory, Phases
 from rl_compat.trainer.reporter import SilentReporter, Timer
 from rl_compat.workers.actor import ActorModel
@@ -98,22 +98,19 @@ class Seen(PhaseMemory):
 def test_functions_score_while_the_models_run_and_reward_models_take_their_turn(uses_device: bool) -> None:
     reward, cost = Reward(uses_device=uses_device), Reward(uses_device=False)
     actor, memory, timer = Learner([reward, cost]), Seen(), Timer(SilentReporter())
-    collected = collect(
-        Roles(
-            actor=cast(ActorModel, actor),
-            reward=cast(RewardModel, reward),
-            cost=cast(RewardModel, cost),
-            critic=cast(CriticModel, Critic()),
-            cost_critic=cast(CriticModel, Critic()),
-        ),
-        prompts([1, 2]),
-        RunConfig(
-            algorithm=AlgorithmConfig(name="ppo_lagrangian", group_size=2),
-            trainer=TrainerConfig(batch_size=2, mini_batch_size=1),
-        ),
-        Phases(seed=1, reporter=SilentReporter(), timer=timer, memory=memory),
-        kl_coef=0.0,
+    roles = Roles(
+        actor=cast(ActorModel, actor),
+        reward=cast(RewardModel, reward),
+        cost=cast(RewardModel, cost),
+        critic=cast(CriticModel, Critic()),
+        cost_critic=cast(CriticModel, Critic()),
     )
+    config = RunConfig(
+        algorithm=AlgorithmConfig(name="ppo_lagrangian", group_size=2),
+        trainer=TrainerConfig(batch_size=2, mini_batch_size=1),
+    )
+    phases = Phases(seed=1, reporter=SilentReporter(), timer=timer, memory=memory)
+    collected = collect(roles, roll_out(roles, prompts([1, 2]), config, phases), config, phases, kl_coef=0.0)
     assert collected.scores.rewards == (1.0, 2.0, 1.0, 2.0)
     assert collected.costs is not None
     assert collected.costs.rewards == (1.0, 2.0, 1.0, 2.0)

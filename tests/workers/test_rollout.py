@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ import pytest
 import torch
 from fakes.engines import load_settings, random_batch, role_plan
 
+from rl_compat.config.types import OnUpdate
 from rl_compat.errors import ModelError
 from rl_compat.models.load import load_causal_lm
 from rl_compat.planning.types import RolloutPlan
@@ -65,19 +66,23 @@ def policy(folder: Path) -> PolicyWorker:
     return PolicyWorker(settings)
 
 
-def rollout(folder: Path, source: WeightSource, **plan: Any) -> RolloutWorker:
+def rollout(folder: Path, source: WeightSource, *, on_update: OnUpdate = "wait", **plan: Any) -> RolloutWorker:
+    sizes = {"max_num_seqs": 4, "max_prefill_tokens": 64}
     settings = RolloutSettings(
         model=load_settings(folder, role=role_plan()),
-        plan=RolloutPlan(engine="native", compute_dtype="fp32", max_num_seqs=4, max_prefill_tokens=64, **plan),
+        plan=RolloutPlan(engine="native", compute_dtype="fp32", **(sizes | plan)),
         pad_token_id=0,
         num_valid_tokens=60,
+        on_update=on_update,
     )
     return RolloutWorker(settings, source)
 
 
-def generate(worker: RolloutWorker) -> list[Response]:
-    requests = requests_for(PROMPTS, SamplingParams(max_new_tokens=6, seed=3), group_size=2)
-    responses = worker.generate(requests=requests, rows=[0, 0, 1, 1])
+REQUESTS = requests_for(PROMPTS, SamplingParams(max_new_tokens=6, seed=3), group_size=2)
+
+
+def generate(worker: RolloutWorker, *, call: str = "first") -> list[Response]:
+    responses = worker.generate(call=call, requests=REQUESTS, rows=[0, 0, 1, 1])
     return [responses[place] for place in range(4)]
 
 
@@ -184,3 +189,55 @@ def test_a_rollout_on_another_pool_generates_with_what_the_policy_has_published(
         (handover,) = far.take_handovers()
         assert handover.received_bytes > 0
         learn(trained)
+
+
+def during_token(worker: RolloutWorker, number: int, act: Callable[[], None]) -> None:
+    """Act, as another thread would, while the worker draws the token of this number, counted over all its calls."""
+    advance, drawn = worker.session._advance, 0
+
+    def counted(max_tokens: int | None, report: Callable[[int], None]) -> Any:
+        nonlocal drawn
+        drawn += 1
+        if drawn == number:
+            act()
+        return advance(max_tokens, report)
+
+    worker.session._advance = counted  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize(
+    ("on_update", "versions", "num_lost"),
+    [("continue", (0, 0, 0, 1, 1, 1), 0), ("abort", (1, 1, 1, 1, 1, 1), 12), ("wait", (0, 0, 0, 0, 0, 0), 0)],
+)
+def test_weights_that_are_offered_during_a_call_are_taken_as_the_settings_say(
+    on_update: OnUpdate, versions: tuple[int, ...], num_lost: int, llama_folder: Path
+) -> None:
+    trained, store = policy(llama_folder), MemoryStore()
+    worker = rollout(llama_folder, StoreSource(store), on_update=on_update)
+
+    def publish() -> None:
+        worker.offer(published=trained.publish(store=store, dtypes=worker.weight_dtypes()))
+
+    publish()
+    learn(trained)
+    during_token(worker, 3, publish)
+    first = generate(worker)
+    assert [one.policy_versions for one in first] == [versions] * 4
+    assert worker.take_lost_tokens() == num_lost
+    assert worker.take_lost_tokens() == 0
+    assert {number for one in generate(worker) for number in one.policy_versions} == {1}
+    whole = generate(rollout(llama_folder, trained.weight_source()))
+    same = [one.token_ids == other.token_ids for one, other in zip(first, whole, strict=True)]
+    assert all(same) is (on_update == "abort")
+
+
+def test_announced_responses_begin_during_the_call_before_theirs(llama_folder: Path) -> None:
+    source = policy(llama_folder).weight_source()
+    assert isinstance(source, SharedStorage)
+    worker = rollout(llama_folder, Sent(source), on_update="continue", max_num_seqs=8)
+    during_token(worker, 3, lambda: worker.announce(call="second", requests=REQUESTS))
+    first = generate(worker)
+    assert [len(response.token_ids) for response in worker.session.pause().values()] == [3] * 4
+    second = generate(worker, call="second")
+    assert [one.token_ids for one in second] == [one.token_ids for one in first]
+    assert worker.session.num_unfinished == 0

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Mapping
 from operator import attrgetter
 
 from rl_compat.algorithms.off_policy.rejection_rules import parse_rejection_rules
-from rl_compat.algorithms.table import ALGORITHMS, WITHOUT_RATIO, policy_loss_of
+from rl_compat.algorithms.table import ALGORITHMS, WITHOUT_RATIO, is_offline, policy_loss_of
 from rl_compat.config.report import Problem
 from rl_compat.config.rules.inert import inert_reasons
-from rl_compat.config.rules.pools import pools, shards
+from rl_compat.config.rules.pools import pools, rollout_has_pool, shards
 from rl_compat.config.settings import settings, values_of
 from rl_compat.config.types import RunConfig
 from rl_compat.config.values import violations
@@ -166,6 +166,26 @@ def corrected_once(config: RunConfig) -> Iterator[Problem]:
         )
 
 
+def asynchronous(config: RunConfig) -> Iterator[Problem]:
+    """There is something to overlap, and weights change during a response only where the rollout has its own."""
+    name, on_update = config.algorithm.name, config.rollout.on_update
+    if config.trainer.flow == "sync":
+        return
+    if is_offline(name):
+        yield Problem(
+            key="trainer.flow",
+            message=f"`trainer.flow=async` generates while it learns, and `algorithm.name={name}` generates nothing",
+            hint="remove `trainer.flow`",
+        )
+    elif on_update != "wait" and not rollout_has_pool(config):
+        yield Problem(
+            key="rollout.on_update",
+            message=f"`rollout.on_update={on_update}` changes weights between two tokens, and the rollout generates "
+            "with those of the actor",
+            hint="give it devices of its own (`--pool gen=1:rollout`), or set `rollout.on_update=wait`",
+        )
+
+
 def reward_by_parts(config: RunConfig) -> Iterator[Problem]:
     """Parts that are normalized separately exclude a KL penalty in the reward."""
     algorithm = config.algorithm
@@ -261,6 +281,7 @@ TOGETHER: tuple[Callable[[RunConfig], Iterator[Problem]], ...] = (
     importance_bounds,
     rejection_rules,
     corrected_once,
+    asynchronous,
     weights,
     reward_parts,
     quantized_base,

@@ -9,6 +9,7 @@ from typing import Any
 
 from rl_compat.algorithms.table import ALGORITHMS
 from rl_compat.config.rules.conflicts import WEIGHTS, compares_groups
+from rl_compat.config.rules.pools import rollout_has_pool
 from rl_compat.config.settings import GROUP_SIZE, replace, values_of
 from rl_compat.config.types import RunConfig
 
@@ -82,6 +83,26 @@ def _kl_of_parts(config: RunConfig, base: RunConfig) -> Iterator[Followed]:
         yield Followed("algorithm.kl_loss_coef", algorithm.kl_coef, "algorithm.name")
 
 
+def _stale(config: RunConfig, base: RunConfig) -> Iterator[Followed]:
+    """The ratio of the learning policy to an older one that generated is corrected for, unless something else does."""
+    off_policy = config.off_policy
+    corrects = off_policy.bypass or off_policy.vtrace.enabled or off_policy.reject
+    if config.trainer.flow == "async" and config.trainer.max_staleness > 0 and not corrects:
+        yield Followed("off_policy.importance", "token", "trainer.flow")
+
+
+def _stale_bound(config: RunConfig, base: RunConfig) -> Iterator[Followed]:
+    off_policy = config.off_policy
+    if config.trainer.flow == "async" and off_policy.importance != "none" and off_policy.band is None:
+        yield Followed("off_policy.truncate", off_policy.truncate or 2.0, "trainer.flow")
+
+
+def _on_update(config: RunConfig, base: RunConfig) -> Iterator[Followed]:
+    """Where the rollout uses the actor's weights, they cannot change during a call."""
+    if config.trainer.flow == "async" and not rollout_has_pool(config):
+        yield Followed("rollout.on_update", "wait", "trainer.flow")
+
+
 def _warmup(config: RunConfig, base: RunConfig) -> Iterator[Followed]:
     """A warm-up that would not end within the run takes a tenth of it."""
     trainer, warmup = config.trainer, config.optimizer.warmup_steps
@@ -91,5 +112,5 @@ def _warmup(config: RunConfig, base: RunConfig) -> Iterator[Followed]:
             yield Followed("optimizer.warmup_steps", trainer.num_steps * per_step // 10, "trainer.num_steps")
 
 
-RULES: tuple[Rule, ...] = (_batches, _groups, _data, _weights, _kl_of_parts, _warmup)
+RULES: tuple[Rule, ...] = (_batches, _groups, _data, _weights, _kl_of_parts, _warmup, _stale, _stale_bound, _on_update)
 "in an order in which none changes what an earlier one looked at"

@@ -43,6 +43,7 @@ SWITCHES: tuple[tuple[str, Any, Any, tuple[str, ...]], ...] = (
         ("algorithm.kl_controller.target", "algorithm.kl_controller.horizon"),
     ),
     ("algorithm.kl_loss", "none", "k3", ("algorithm.kl_loss_coef",)),
+    ("trainer.flow", "sync", "async", ("trainer.max_staleness", "rollout.on_update")),
 )
 "a setting, its value that switches something off, one that switches it on, and the settings that only this reads"
 

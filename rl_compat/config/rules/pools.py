@@ -35,6 +35,11 @@ def roles_of(config: RunConfig) -> dict[PlacedRole, str]:
     }
 
 
+def rollout_has_pool(config: RunConfig) -> bool:
+    """Whether the rollout works on a pool of its own, with weights of its own."""
+    return any("rollout" in pool.roles and "actor" not in pool.roles for pool in config.pools.values())
+
+
 def pools(config: RunConfig) -> Iterator[Problem]:
     """Every pool has roles that the run has, and no role or GPU is in two pools."""
     lacking = roles_of(config)

@@ -37,6 +37,9 @@ class Gathered:
 class Offline:
     """A model that learns from offline data."""
 
+    staleness = 0
+    calls = 1
+
     def __init__(self, prepared: OfflinePrepared) -> None:
         self.prepared = prepared
         self.config = prepared.setup.config
@@ -107,7 +110,7 @@ class Offline:
                     break
         return [group for group in groups if not coming.isdisjoint(group)]
 
-    def collect(self, rows: Sequence[int], *, step: int) -> Gathered:
+    def sample(self, rows: Sequence[int], *, step: int) -> Gathered:
         del step
         items = [self.prepared.training.items[row] for row in rows]
         batch = item_batch(items, default_margin=self.config.algorithm.reward_model.margin)
@@ -117,6 +120,13 @@ class Offline:
         if self.mismatched:
             mismatched = self.reference.attached("mismatched", item_batch([self.mismatched[row] for row in rows]), rows)
         return Gathered(items=tuple(items), batch=batch, mismatched=mismatched)
+
+    def cursor(self) -> dict[str, Any]:
+        return {}
+
+    def collect(self, sampled: Gathered, *, step: int) -> Gathered:
+        del step
+        return sampled
 
     def learn(self, collected: Gathered, *, step: int) -> dict[str, float]:
         with self.phases("update_actor"):

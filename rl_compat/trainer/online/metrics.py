@@ -70,6 +70,28 @@ def mismatch_metrics(batch: Batch) -> dict[str, float]:
     }
 
 
+def staleness_metrics(batch: Batch, *, version: int) -> dict[str, float]:
+    """The age of each response in policy versions, and the effective sample size, where `version` learns from it.
+
+    The age is that of its oldest token. The effective sample size is (mean w)² / mean w² over all tokens, as a fraction
+    of them, of the ratios w of the policy that learns to the one that drew.
+    """
+    assert batch.policy_versions is not None and batch.rollout_logprobs is not None
+    drawn = torch.arange(batch.response_ids.shape[1]) < batch.response_lengths[:, None]
+    ages = (version - batch.policy_versions).masked_fill(~drawn, 0).amax(1)[drawn.any(1)]
+    metrics: dict[str, float] = {}
+    if len(ages):
+        counts = torch.bincount(ages.clamp(min=0))
+        metrics |= {f"async/staleness/{age}": float(count) / len(ages) for age, count in enumerate(counts.tolist())}
+        metrics |= {"async/staleness/mean": float(ages.float().mean()), "async/staleness/max": float(ages.max())}
+    mask = batch.response_mask
+    if batch.old_logprobs is not None and batch.old_logprobs is not batch.rollout_logprobs and mask.any():
+        log_ratio = importance.log_ratio_of(batch.old_logprobs, batch.rollout_logprobs, mask)[mask]
+        weights = (log_ratio - log_ratio.max()).exp()
+        metrics["async/ess"] = float(weights.mean().square() / weights.square().mean())
+    return metrics
+
+
 def timing_metrics(seconds: Mapping[str, float], batch: Batch) -> dict[str, float]:
     """Seconds by phase, and tokens per second of the step and of generation."""
     num_tokens = sum(batch.sequence_lengths())

@@ -13,8 +13,8 @@ from rl_compat.algorithms.table import ALGORITHMS
 from rl_compat.config.types import AlgorithmConfig
 from rl_compat.data.encode.training_data import left_out
 from rl_compat.distributed.group import WorkerGroup
-from rl_compat.trainer.loop import Collected, Roles, collect, learn
-from rl_compat.trainer.online.metrics import data_metrics, mismatch_metrics, timing_metrics
+from rl_compat.trainer.loop import Collected, Roles, Rollout, collect, learn, roll_out
+from rl_compat.trainer.online.metrics import data_metrics, mismatch_metrics, staleness_metrics, timing_metrics
 from rl_compat.trainer.online.step_warnings import StepWarnings, empty_fraction
 from rl_compat.trainer.online.validate import Validation, validate
 from rl_compat.trainer.phases import Phases
@@ -55,6 +55,8 @@ class Reinforcement:
         self.kl = KLController(coef=algorithm.kl_coef, target=target, horizon=controller.horizon)
         self.multiplier = lagrange_multiplier(algorithm)
         self.more = Rows(prepared.order)
+        self.staleness = self.config.trainer.max_staleness if self.config.trainer.flow == "async" else 0
+        self.calls = 1 if algorithm.dynamic_sampling else self.staleness + 1
         self._notes: list[str] = []
         self._warnings = StepWarnings(algorithm)
         self.roles: Roles
@@ -79,17 +81,33 @@ class Reinforcement:
     def start_earlier(self, step: int) -> None:
         del step
 
-    def collect(self, rows: Sequence[int], *, step: int) -> Collected:
-        """Collect the experience of a step on these rows, and on further rows where prompts are replaced."""
-        return collect(
+    def sample(self, rows: Sequence[int], *, step: int) -> Rollout:
+        """Generate responses to these rows, and to further rows where prompts are replaced, and start scoring them."""
+        return roll_out(
             self.roles,
             self._prompts(rows),
             self.config,
-            replace(self.phases, seed=seeds.derive(self.config.rollout.seed, "rollout", step)),
+            replace(self.phases, seed=seeds.derive(self.config.rollout.seed, "rollout", step), step=step),
             more=lambda count: self._prompts(self.more.take(count)),
+        )
+
+    def cursor(self) -> dict[str, Any]:
+        return {"left_over": list(self.more.left_over)}
+
+    def collect(self, sampled: Rollout, *, step: int) -> Collected:
+        collected = collect(
+            self.roles,
+            sampled,
+            self.config,
+            self.phases,
             kl_coef=self.kl.coef,
             multiplier=0.0 if self.multiplier is None else self.multiplier.value,
         )
+        if self.staleness == 0:
+            return collected
+        version = max(0, step - 1 - self.config.algorithm.critic_warmup_steps)
+        stale = staleness_metrics(collected.experience.batch, version=version)
+        return replace(collected, metrics=collected.metrics | stale)
 
     def _prompts(self, rows: Sequence[int]) -> list[Prompt]:
         return [self.prepared.prompts[row] for row in rows]
@@ -103,6 +121,9 @@ class Reinforcement:
             replace(self.phases, seed=seeds.derive(self.config.trainer.seed, "update", step)),
             update_actor=update_actor,
         )
+        if self.config.trainer.flow == "async":
+            with self.phases.timer("handover"):
+                self.roles.actor.hand_over()
         metrics |= self._kl_metrics(collected, metrics) | self._cost_metrics(collected, moves=update_actor)
         self._notes += [*collected.scores.notes, *self._warnings.take_notes(step, collected, metrics)]
         return metrics
@@ -186,8 +207,7 @@ class Reinforcement:
 
     def state_dict(self) -> dict[str, Any]:
         multiplier = {} if self.multiplier is None else {"multiplier": self.multiplier.state_dict()}
-        counters = {"left_over": list(self.more.left_over), "next_group": self.roles.actor.next_group}
-        return {"kl": dict(self.kl.state_dict())} | counters | multiplier
+        return {"kl": dict(self.kl.state_dict()), "next_group": self.roles.actor.next_group} | multiplier
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.kl.load_state_dict(state["kl"])

@@ -11,7 +11,7 @@ from typing import Any
 
 from rl_compat.config.types import RunConfig
 from rl_compat.errors import quoted
-from rl_compat.verl.keys import correction, meanings, policy, reward
+from rl_compat.verl.keys import asynchronous, correction, meanings, policy, reward
 from rl_compat.verl.keys.role_keys import ROLES, ROLLOUT
 from rl_compat.verl.keys.rules import (
     Given,
@@ -149,13 +149,13 @@ TRAINER: Mapping[str, Rule] = {
     "max_critic_ckpt_to_keep": same("trainer.keep_checkpoints"),
     "remove_previous_ckpt_in_save": meanings.only_newest_checkpoint,
     "device": renamed("plan.device", {"cuda": "cuda", "cpu": "cpu"}, reason=""),
-    "v1.trainer_mode": only(("sync",), "generation takes turns with training", otherwise="only `sync` exists here"),
+    "v1.trainer_mode": asynchronous.trainer_mode,
     **off("trainer"),
     **inert("trainer"),
 }
 
 FULLY_ASYNC: Mapping[str, Rule] = {
-    "async_training.*": other_than((), "generation and training alternate, without staleness"),
+    **asynchronous.ASYNC_TRAINING,
     **inert("fully_async"),
     "rollout.total_rollout_steps": only((None,), "off", otherwise="give `trainer.total_training_steps`"),
     "rollout.total_epochs": same("trainer.num_epochs"),

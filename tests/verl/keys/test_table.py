@@ -231,7 +231,16 @@ UNDECLARED = {
     f"{M}.freeze_vision_tower=True": {},
     f"{R}.enable_sleep_mode=True": {},
     f"{R}.micro_batch_size=8": {},
-    "async_training.staleness_threshold=0.5": {},
+    "async_training.staleness_threshold=0.5": {
+        "trainer.flow": "async",
+        "off_policy.importance": "token",
+        "off_policy.truncate": 2.0,
+        "rollout.on_update": "wait",
+    },
+    "async_training.trigger_parameter_sync_step=4": {"trainer.batch_size": 128},
+    "async_training.partial_rollout=False": {"rollout.on_update": "wait"},
+    "async_training.use_rollout_log_probs=True": {"off_policy.bypass": True},
+    "async_training.stream_update=True": {},
     "rollout.nnodes=1": {},
     "rollout.total_epochs=3": {"trainer.num_epochs": 3},
 }

@@ -1,0 +1,195 @@
+"""Stages run in start order, within the bound, and end together."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+
+import pytest
+import torch
+
+from rl_compat.distributed.group import CallsStopped, PendingCall, calls_until
+from rl_compat.errors import ConfigError
+from rl_compat.trainer.flow import DataFlow, Stage
+
+
+class Finished:
+    """The number of items that the last stage has finished: the version that a rollout would see."""
+
+    def __init__(self) -> None:
+        self.version = 0
+        self.ages: list[int] = []
+
+    def roll_out(self, item: int) -> tuple[int, int]:
+        return item, self.version
+
+    def learn(self, made: tuple[int, int]) -> None:
+        assert made[0] == self.version, "items keep their order"
+        self.ages.append(self.version - made[1])
+        self.version += 1
+
+
+def test_with_staleness_0_the_stages_take_turns() -> None:
+    seen: list[str] = []
+    rollout = Stage(lambda item: seen.append(f"rollout {item}") or item)
+    flow = DataFlow().connect(rollout >> Stage(lambda item: seen.append(f"learner {item}")))
+    flow.run(range(3))
+    assert seen == [f"{stage} {item}" for item in range(3) for stage in ("rollout", "learner")]
+
+
+@pytest.mark.parametrize("staleness", [0, 1, 4])
+@pytest.mark.parametrize("calls", [1, 3])
+def test_the_bound_is_never_exceeded_and_nothing_is_lost(staleness: int, calls: int) -> None:
+    progress = Finished()
+    rollout, learner = Stage(progress.roll_out, calls=calls), Stage(progress.learn)
+    DataFlow().connect(rollout >> Stage(lambda made: made) >> learner, staleness=staleness).run(range(60))
+    assert progress.version == 60
+    assert max(progress.ages) <= staleness
+
+
+def test_an_item_starts_as_soon_as_the_bound_allows_it_and_not_before() -> None:
+    """With 1, items 0 and 1 start at once, and item 2 when the learner asks for item 1."""
+    started = [threading.Event() for _ in range(4)]
+
+    def learn(item: int) -> None:
+        assert item == 3 or started[item + 1].wait(10)
+        assert not any(later.is_set() for later in started[item + 2 :])
+
+    rollout = Stage(lambda item: started[item].set() or item)
+    DataFlow().connect(rollout >> Stage(learn), staleness=1).run(range(4))
+
+
+def test_calls_of_one_stage_run_at_the_same_time_and_their_results_keep_their_order() -> None:
+    """The first item ends last."""
+    second_is_there, order = threading.Event(), []
+
+    def roll_out(item: int) -> int:
+        if item == 0:
+            assert second_is_there.wait(10)
+        second_is_there.set()
+        return item
+
+    DataFlow().connect(Stage(roll_out, calls=2) >> Stage(order.append), staleness=1).run(range(2))
+    assert order == [0, 1]
+
+
+@pytest.mark.parametrize("where", ["source", "rollout", "middle", "learner", "goes_on"])
+@pytest.mark.parametrize("staleness", [0, 2])
+def test_an_error_anywhere_stops_all_stages_and_is_raised_once(where: str, staleness: int) -> None:
+    error = ValueError(where)
+
+    def fails(place: str) -> Callable[[int], int]:
+        def function(item: int) -> int:
+            if place == where and item == 3:
+                raise error
+            return item
+
+        return function
+
+    def source() -> Iterator[int]:
+        yield from map(fails("source"), range(9))
+
+    asked = iter(range(9))
+    line = Stage(fails("rollout")) >> Stage(fails("middle")) >> Stage(fails("learner"))
+    before = threading.active_count()
+    with pytest.raises(ValueError) as raised:
+        DataFlow().connect(line, staleness=staleness).run(
+            source(), goes_on=lambda: fails("goes_on")(next(asked)) is not None
+        )
+    assert raised.value is error
+    assert threading.active_count() == before
+
+
+def test_a_signal_ends_the_call_that_another_stage_waits_for() -> None:
+    interrupted = threading.Event()
+    waits = threading.Event()
+
+    def roll_out(item: int) -> None:
+        call: PendingCall[None] = PendingCall(interrupted.set)
+        waits.set()
+        call.result()
+
+    def kill() -> None:
+        waits.wait()
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=kill).start()
+    with pytest.raises(KeyboardInterrupt):
+        DataFlow().connect(Stage(roll_out) >> Stage(lambda item: None)).run(range(2))
+    assert interrupted.is_set()
+
+
+@pytest.mark.parametrize("method", ["stop", "drain"])
+def test_stop_drops_what_has_started_and_drain_does_not(method: str) -> None:
+    done: list[int] = []
+    all_started = threading.Event()
+    flow = DataFlow()
+
+    def roll_out(item: int) -> int:
+        if item == 2:
+            all_started.set()
+        return item
+
+    def learn(item: int) -> None:
+        assert all_started.wait(10)
+        done.append(item)
+        if item == 0:
+            getattr(flow, method)()
+
+    flow.connect(Stage(roll_out) >> Stage(learn), staleness=2).run(range(9))
+    assert done == ([0] if method == "stop" else [0, 1, 2])
+
+
+def test_a_paused_flow_starts_nothing_until_it_is_resumed() -> None:
+    started: list[int] = []
+    flow = DataFlow()
+    flow.pause()
+    threading.Timer(0.05, lambda: (started.append(-1), flow.resume())).start()
+    flow.connect(Stage(lambda item: started.append(item)) >> Stage(lambda item: None)).run(range(2))
+    assert started == [-1, 0, 1]
+
+
+def test_the_stages_end_with_the_source_or_when_the_caller_wants_no_more() -> None:
+    done: list[int] = []
+    flow = DataFlow().connect(Stage(lambda item: item) >> Stage(done.append), staleness=1)
+    flow.run([])
+    flow.run(range(9), goes_on=lambda: len(done) < 3)
+    assert done == [0, 1, 2]
+    assert flow.wait_seconds > 0
+
+
+def test_a_stage_works_with_the_threads_of_torch_that_its_caller_has() -> None:
+    seen: list[int] = []
+    before = torch.get_num_threads()
+    torch.set_num_threads(before + 1)
+    try:
+        DataFlow().connect(Stage(lambda item: torch.get_num_threads()) >> Stage(seen.append)).run(range(1))
+    finally:
+        torch.set_num_threads(before)
+    assert seen == [before + 1]
+
+
+def test_values_that_make_no_sense_are_refused() -> None:
+    stage = Stage(abs)
+    for wrong in (
+        lambda: Stage(abs, calls=0),
+        lambda: DataFlow().connect(stage, staleness=-1),
+        lambda: DataFlow().run([]),
+        lambda: stage >> abs,
+    ):
+        with pytest.raises(ConfigError):
+            wrong()
+
+
+def test_a_future_that_is_there_is_returned_even_after_the_stop() -> None:
+    stop: Future[None] = Future()
+    stop.set_exception(CallsStopped())
+    call: PendingCall[int] = PendingCall(lambda: None)
+    with calls_until(stop):
+        with pytest.raises(CallsStopped):
+            call.result()
+        call.set_result(3)
+        assert call.result() == 3
