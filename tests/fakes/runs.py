@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -89,6 +90,17 @@ def steps(run: Path) -> dict[int, dict[str, Any]]:
         for record in records(run)
         if "training/global_step" in record
     }
+
+
+def copy_at_step(run: Path, to: Path, step: int) -> Path:
+    """The folder of a run as it was when a process ended after the step had been saved."""
+    shutil.copytree(run, to)
+    for folder in (to / "checkpoints").iterdir():
+        if int(folder.name.removeprefix("step_")) > step:
+            shutil.rmtree(folder)
+    settings_file = to / "run.toml"
+    settings_file.write_text(settings_file.read_text().replace(str(run), str(to)))
+    return to
 
 
 def flip_a_byte(file: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from fakes.processes import reward_processes
-from fakes.runs import GRPO_LORA, PPO, flip_a_byte, records, settings, steps, train
+from fakes.runs import GRPO_LORA, PPO, copy_at_step, flip_a_byte, records, settings, steps, train
 from safetensors.torch import load_file
 
 from rl_compat.cli.app import main
@@ -186,17 +186,6 @@ def test_a_schedule_goes_on_without_a_new_warm_up(
         assert expected < rates[2] < rates[0]
     else:
         assert rates[2] == expected
-
-
-def copy_at_step(run: Path, to: Path, step: int) -> Path:
-    """The folder as it was when the step had been saved."""
-    shutil.copytree(run, to)
-    for folder in (to / "checkpoints").iterdir():
-        if int(folder.name.removeprefix("step_")) > step:
-            shutil.rmtree(folder)
-    settings_file = to / "run.toml"
-    settings_file.write_text(settings_file.read_text().replace(str(run), str(to)))
-    return to
 
 
 def test_samples_and_times_of_steps_done_again_are_not_kept_twice(

@@ -165,6 +165,7 @@ def test_a_stopped_run_goes_on_as_if_it_had_not_been(
     assert_same(run, runs[kind])
 
 
+@pytest.mark.slow
 def test_kill_9_and_the_same_command_again_give_the_uninterrupted_run(
     runs: dict[str, Path], llama_folder: Path, tmp_path: Path
 ) -> None:
