@@ -489,6 +489,8 @@ class DevicesConfig:
     "number of machines to run on"
     num_shards: Count | Auto = "auto"
     "devices that share one copy of a model's weights, gradients and optimizer states; 1 keeps a copy on each"
+    tensor_parallel: Count = 1
+    "of these devices, those of a node that compute each layer together, each with a part of its heads and matrices"
     compute_dtype: DtypeChoice = "auto"
     "dtype of the matrix products in training"
     rollout_dtype: DtypeChoice = "auto"

@@ -116,10 +116,11 @@ _SUBMITTING = threading.RLock()
 class WorkerGroup(Generic[Worker]):
     """The workers of one role. Each called method declares with `dispatch` what is split and merged."""
 
-    def __init__(self, handles: Sequence[WorkerHandle], *, key: str = "") -> None:
-        """`key` names the group in the processes of its workers."""
+    def __init__(self, handles: Sequence[WorkerHandle], *, key: str = "", tensor_parallel: int = 1) -> None:
+        """`key` names the group in the processes of its workers, `tensor_parallel` of which get the same rows."""
         assert handles, "a worker group has at least one worker"
         self._handles = tuple(handles)
+        self._tensor_parallel = tensor_parallel
         self.key = key
 
     def run(
@@ -132,13 +133,16 @@ class WorkerGroup(Generic[Worker]):
         """
         declaration = dispatch_of(method)
         handles = [handle for handle in self._handles if handle.is_alive] or self._handles
-        arguments, shares = split_arguments(arguments_of(method, args, kwargs), declaration, len(handles))
+        width = self._tensor_parallel if len(handles) == len(self._handles) else 1
+        by_share, shares = split_arguments(arguments_of(method, args, kwargs), declaration, len(handles) // width)
+        arguments = [own for own in by_share for _ in range(width)]
         with nullcontext() if declaration.urgent else _SUBMITTING:
             calls = [
                 handle.call(method.__name__, own, urgent=declaration.urgent)
                 for handle, own in zip(handles, arguments, strict=True)
             ]
-        return calls[0] if len(calls) == 1 else _merged(calls, lambda results: declaration.merge(results, shares))
+        step = width if declaration.split else 1
+        return calls[0] if len(calls) == 1 else _merged(calls, lambda all_: declaration.merge(all_[::step], shares))
 
 
 def _merged(calls: Sequence[PendingCall[Any]], merge: Callable[[Sequence[Any]], Result]) -> Future[Result]:

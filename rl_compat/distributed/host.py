@@ -24,7 +24,7 @@ import torch
 import torch.distributed as dist
 
 from rl_compat.distributed.local import FinishedCall, LocalWorker, Peak, WorkerThread, cuda_peak, taken
-from rl_compat.distributed.ranks import ProcessGroupRanks, Ranks, Solo, WorkerPlacement
+from rl_compat.distributed.ranks import ProcessGroupRanks, Ranks, Solo, TensorRanks, WorkerPlacement
 from rl_compat.emulation.device import emulate
 from rl_compat.hardware.system.interfaces import read_interfaces
 from rl_compat.hardware.types import Interface
@@ -190,11 +190,14 @@ class WorkerHost:
             self._process.enter_context(emulate(replace(member.plan, devices=(device,))))
         self._thread = WorkerThread("device")  # emulation applies to threads that start inside its context
 
-    def start(self, key: str, make_worker: Callable[[WorkerPlacement], Any], *, turn: int) -> Reply:
+    def start(
+        self, key: str, make_worker: Callable[[WorkerPlacement], Any], tensor_parallel: int, *, turn: int
+    ) -> Reply:
         """Make the worker of a group; the name of its class."""
 
         def make() -> str:
-            place = WorkerPlacement(ranks=self._ranks, workers=self._objects)
+            ranks = TensorRanks(self._ranks, tensor_parallel) if tensor_parallel > 1 else self._ranks
+            place = WorkerPlacement(ranks=ranks, workers=self._objects)
             self._workers[key] = LocalWorker(lambda: self._objects.setdefault(key, make_worker(place)), self._thread)
             return type(self._objects[key]).__name__
 

@@ -184,13 +184,19 @@ class ResourcePool:
         self._nodes = tuple(node.address for node in taken)
         return replace(least([node.hardware for node in taken if node.hardware is not None]), nodes=cluster.nodes)
 
-    def start(self, make_worker: Callable[[WorkerPlacement], Worker]) -> WorkerGroup[Worker]:
-        """A group of one worker per device. Raises what `make_worker` raises, and HardwareError."""
+    def start(
+        self, make_worker: Callable[[WorkerPlacement], Worker], *, tensor_parallel: int = 1
+    ) -> WorkerGroup[Worker]:
+        """A group of one worker per device, `tensor_parallel` of which compute each layer together.
+
+        Raises what `make_worker` raises, and HardwareError.
+        """
         key = f"group-{next(_KEYS)}"
         if self.is_local:
             return WorkerGroup([_local_worker(make_worker, key, device_thread(self._device))], key=key)
         hosts = self._started()
-        group: WorkerGroup[Worker] = WorkerGroup(hosts.start(key, make_worker), key=key)
+        handles = hosts.start(key, make_worker, tensor_parallel)
+        group: WorkerGroup[Worker] = WorkerGroup(handles, key=key, tensor_parallel=tensor_parallel)
         weakref.finalize(group, hosts.drop, key)
         return group
 

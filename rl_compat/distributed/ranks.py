@@ -18,14 +18,32 @@ Counter = Callable[[int], int]
 
 
 class Ranks(Protocol):
-    """The processes of one worker group, numbered from 0. Every rank makes the same calls in the same order."""
+    """The processes of one worker group, which make the same calls in the same order.
+
+    A rank is one process, or those that compute each layer together and have the same rows.
+    """
 
     @property
-    def size(self) -> int: ...
+    def size(self) -> int:
+        """The number of ranks, among which rows are divided."""
+        ...
 
     @property
     def rank(self) -> int:
-        """The number of this process."""
+        """The rank of this process, from 0."""
+        ...
+
+    @property
+    def num_processes(self) -> int: ...
+
+    @property
+    def process(self) -> int:
+        """The number of this process, from 0. Process 0 writes what all hold."""
+        ...
+
+    @property
+    def group(self) -> dist.ProcessGroup | None:
+        """All processes; None is the default group."""
         ...
 
     def sum(self, values: Tensor) -> Tensor:
@@ -33,15 +51,15 @@ class Ranks(Protocol):
         ...
 
     def gather(self, value: Value) -> Sequence[Value]:
-        """The values of all ranks, which are small and picklable, in rank order."""
+        """The values of all processes, which are small and picklable, in their order."""
         ...
 
     def any(self, flag: bool) -> bool:
-        """Whether the flag is set on at least one rank."""
+        """Whether the flag is set on at least one process."""
         ...
 
     def barrier(self) -> None:
-        """Wait until every rank has made this call."""
+        """Wait until every process has made this call."""
         ...
 
     def counter(self, name: str) -> Counter:
@@ -52,8 +70,9 @@ class Ranks(Protocol):
 class Solo:
     """One process by itself."""
 
-    size = 1
-    rank = 0
+    size = num_processes = 1
+    rank = process = 0
+    group = None
 
     def sum(self, values: Tensor) -> Tensor:
         return values
@@ -84,6 +103,14 @@ class ProcessGroupRanks:
         "the collective that this rank is in"
         on_gpu = "nccl" in dist.get_backend_config(group)
         self._device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
+
+    @property
+    def num_processes(self) -> int:
+        return self.size
+
+    @property
+    def process(self) -> int:
+        return self.rank
 
     def abort(self) -> None:
         """Release this rank from a collective on GPUs whose other ranks do not come; gloo on CPUs does so by itself."""
@@ -143,6 +170,49 @@ def own_counter() -> Counter:
         return given - count
 
     return take
+
+
+class TensorRanks:
+    """Ranks of `width` neighbouring processes each, which compute every layer together."""
+
+    def __init__(self, processes: Ranks, width: int) -> None:
+        self._processes = processes
+        self._width = width
+
+    @property
+    def size(self) -> int:
+        return -(-self.num_processes // self._width)
+
+    @property
+    def rank(self) -> int:
+        return self.process // self._width
+
+    @property
+    def num_processes(self) -> int:
+        return self._processes.num_processes
+
+    @property
+    def process(self) -> int:
+        return self._processes.process
+
+    @property
+    def group(self) -> dist.ProcessGroup | None:
+        return self._processes.group
+
+    def sum(self, values: Tensor) -> Tensor:
+        return self._processes.sum(values if self.process % self._width == 0 else torch.zeros_like(values))
+
+    def gather(self, value: Value) -> Sequence[Value]:
+        return self._processes.gather(value)
+
+    def any(self, flag: bool) -> bool:
+        return self._processes.any(flag)
+
+    def barrier(self) -> None:
+        self._processes.barrier()
+
+    def counter(self) -> Counter:
+        return self._processes.counter()
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,9 +96,12 @@ class Hosts:
         found = zip(self.hosts, self._ray.get(asked, timeout=START_SECONDS), strict=True)
         return list(dict.fromkeys(host.facts.name for host, text in found if text != file.read_text()))
 
-    def start(self, key: str, make_worker: Callable[[WorkerPlacement], Worker]) -> list[RemoteWorker]:
+    def start(
+        self, key: str, make_worker: Callable[[WorkerPlacement], Worker], tensor_parallel: int
+    ) -> list[RemoteWorker]:
         """Make the worker of a group on every host. Raises what `make_worker` raises."""
-        calls = [self.submit(host, "start", key, make_worker, what="start of a worker") for host in self.usable]
+        arguments = (key, make_worker, tensor_parallel)
+        calls = [self.submit(host, "start", *arguments, what="start of a worker") for host in self.usable]
         names = [call.result() for call in calls]
         return [RemoteWorker(self, host, key, class_name=names[0]) for host in self.hosts]
 

@@ -12,7 +12,7 @@ from safetensors import safe_open
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from rl_compat.models.parts import local, own_rows
+from rl_compat.models.parts import local, own_place
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ def stored_weights(model: nn.Module) -> dict[str, Stored]:
 
 @torch.no_grad()
 def fill(model: nn.Module, stored: Mapping[str, Stored]) -> None:
-    """Read the rows of this rank of weights that have waited and are divided among ranks now."""
+    """Read the parts of this rank of weights that have waited and are divided among ranks now."""
     by_file: dict[Path, list[tuple[nn.Parameter, str]]] = {}
     for name, parameter in model.named_parameters():
         if name in stored:
@@ -72,7 +72,7 @@ def fill(model: nn.Module, stored: Mapping[str, Stored]) -> None:
     for file, weights in by_file.items():
         with safe_open(file, framework="pt") as tensors:
             for parameter, key in weights:
-                local(parameter).copy_(tensors.get_slice(key)[own_rows(parameter)])
+                local(parameter).copy_(tensors.get_slice(key)[own_place(parameter)])
 
 
 def _stored(folder: Path) -> dict[str, tuple[Stored, list[int]]]:

@@ -113,9 +113,20 @@ def merged_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
             owner = model.get_submodule(owner_name)
             weight = _whole_weight(owner) if leaf == "weight" else whole(parameter.detach())
             if layer is not None and leaf == "weight" and owner_name.endswith(".base_layer"):
-                delta = whole(layer.get_delta_weight(_ADAPTER))
-                weight = (weight.float() + delta.float()).to(weight.dtype)
+                weight = (weight.float() + _delta(layer).float()).to(weight.dtype)
         yield name.replace(".base_layer.", "."), weight
+
+
+def _delta(layer: Any) -> Tensor:
+    """The product of the two matrices of an adapter, which is computed whole: ranks may divide them differently."""
+    held = [(module, module.weight) for part in (layer.lora_A, layer.lora_B) for module in part.values()]
+    try:
+        for module, parameter in held:
+            module.weight = nn.Parameter(whole(parameter.detach()), requires_grad=False)
+        return whole(layer.get_delta_weight(_ADAPTER))
+    finally:
+        for module, parameter in held:
+            module.weight = parameter
 
 
 def adapter_weights(model: nn.Module) -> dict[str, Tensor]:

@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 from torch import Tensor
-from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
+
+TENSOR_AXIS = "tensor"
+"of a mesh: ranks that compute together"
 
 
 def is_shared(tensor: Tensor) -> bool:
     """Whether this rank holds a part of the tensor."""
     return isinstance(tensor, DTensor)
+
+
+def is_divided(tensor: Tensor) -> bool:
+    """Whether this rank computes with a part of the tensor."""
+    return isinstance(tensor, DTensor) and TENSOR_AXIS in (tensor.device_mesh.mesh_dim_names or ())
+
+
+def mesh_of(tensor: Tensor) -> DeviceMesh | None:
+    """The ranks that share a tensor."""
+    return tensor.device_mesh if isinstance(tensor, DTensor) else None
 
 
 def local(tensor: Tensor) -> Tensor:
@@ -23,21 +37,23 @@ def whole(tensor: Tensor) -> Tensor:
 
 def own_part(tensor: Tensor, like: Tensor) -> Tensor:
     """A copy of the part of a whole tensor that this rank holds, if it is shared as `like` is."""
-    return tensor[own_rows(like)].clone() if isinstance(like, DTensor) else tensor
+    return tensor[own_place(like)].clone() if isinstance(like, DTensor) else tensor
 
 
-def own_rows(tensor: Tensor) -> slice:
-    """The rows of a tensor that this rank holds."""
-    start, stop = 0, tensor.shape[0]
-    if not isinstance(tensor, DTensor):
-        return slice(start, stop)
-    for dim, placement in enumerate(tensor.placements):
-        if isinstance(placement, Shard):
-            assert placement.dim == 0
-            size = -(-(stop - start) // tensor.device_mesh.size(dim))
-            start = min(start + size * tensor.device_mesh.get_local_rank(dim), stop)
-            stop = min(start + size, stop)
-    return slice(start, stop)
+def own_place(tensor: Tensor) -> tuple[slice, ...]:
+    """Where the part that this rank holds is in the whole tensor."""
+    place = [slice(0, size) for size in tensor.shape]
+    axes = enumerate(tensor.placements) if isinstance(tensor, DTensor) else ()
+    by_turn = sorted(axes, key=lambda axis: hasattr(axis[1], "split_factor"))
+    for axis, placement in by_turn:  # FSDP2 divides what tensor parallelism has left
+        dim = getattr(placement, "dim", None)
+        if dim is not None:
+            assert isinstance(tensor, DTensor)
+            start, stop = place[dim].start, place[dim].stop
+            size = -(-(stop - start) // tensor.device_mesh.size(axis))
+            first = min(start + size * tensor.device_mesh.get_local_rank(axis), stop)
+            place[dim] = slice(first, min(first + size, stop))
+    return tuple(place)
 
 
 def from_part(part: Tensor, like: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from rl_compat.capability.devices import (
     unified_free_bytes,
 )
 from rl_compat.capability.optimizers import STATE_BYTES, host_budget_bytes
-from rl_compat.capability.sharding import against_sharding
+from rl_compat.capability.sharding import against_sharding, against_tensor_parallel
 from rl_compat.config.types import DevicesConfig, RolloutConfig
 from rl_compat.errors import ConfigError, HardwareError
 from rl_compat.hardware.types import Hardware
@@ -85,7 +85,10 @@ def decide(
     ).everything()
     share = requests.rollout.gpu_memory_utilization
     share_bytes = None if share is None else int(share * device_bytes(selected))
-    request = memory_request(workload.of_one_device(plan.num_devices * plan.num_nodes), selected, profile, choices)
+    shares = plan.num_devices * plan.num_nodes // plan.tensor_parallel
+    request = memory_request(workload.of_one_device(max(1, shares)), selected, profile, choices)
+    request = replace(request, tensor_parallel=plan.tensor_parallel)
+    _check_tensor_parallel(plan, request.workload)
     if request.engine == "vllm":
         request = replace(request, vllm_share_bytes=share_bytes)
     host_bytes = max(0, host_budget_bytes(selected, fraction=plan.memory_fraction) - host_taken_bytes)
@@ -215,23 +218,49 @@ def _num_shards(plan: DevicesConfig, request: MemoryRequest, optimizer: str) -> 
     Raises ConfigError if the user shards what cannot be sharded.
     """
     against = against_sharding(optimizer=optimizer, quantization=request.quantization)
-    if isinstance(plan.num_shards, int):
-        if against and plan.num_shards > 1:
+    asked = {"num_shards": plan.num_shards, "tensor_parallel": plan.tensor_parallel}
+    for name, number in asked.items():
+        if against and isinstance(number, int) and number > 1:
             raise ConfigError(
-                f"`plan.num_shards={plan.num_shards}` divides weights among devices, but {' and '.join(against)}",
-                hint="set `plan.num_shards=1`",
+                f"`plan.{name}={number}` divides weights among devices, but {' and '.join(against)}",
+                hint=f"set `plan.{name}=1`",
             )
+    if isinstance(plan.num_shards, int):
         return (plan.num_shards,)
     if against:
         return (1,)
-    inside = [count for count in range(1, plan.num_devices + 1) if plan.num_devices % count == 0]
+    step = plan.tensor_parallel
+    inside = [count for count in range(step, plan.num_devices + 1, step) if plan.num_devices % count == 0]
     return (*inside, *((plan.num_devices * plan.num_nodes,) if plan.num_nodes > 1 else ()))
+
+
+def _check_tensor_parallel(plan: DevicesConfig, workload: Workload) -> None:
+    """Raise ConfigError for layers that the devices which compute them together cannot divide."""
+    width = plan.tensor_parallel
+    learning = {role: shape for role, shape in workload.models.items() if role != "rollout"}
+    if width > 1 and not learning:
+        raise ConfigError(
+            f"`tensor_parallel={width}` is for models that learn or score, and the pool only generates",
+            hint="set `tensor_parallel=1`",
+        )
+    for role, shape in learning.items() if width > 1 else ():
+        sizes = {"heads": shape.num_heads, "key-value heads": shape.num_kv_heads}
+        sizes |= {"intermediate neurons": shape.intermediate_size}
+        against = against_tensor_parallel(shape.model_type, sizes, width=width)
+        if against is not None:
+            possible = [count for count in range(1, width) if all(size % count == 0 for size in sizes.values())]
+            raise ConfigError(
+                f"`plan.tensor_parallel={width}` divides the layers of `{role}`: {against}",
+                hint=f"set `plan.tensor_parallel={possible[-1] if 'have' in against else 1}`",
+            )
+    if plan.num_devices % width:
+        raise ConfigError(f"`plan.tensor_parallel={width}` does not divide {plan.num_devices} devices")
 
 
 def _shard_frozen(plan: DevicesConfig) -> tuple[bool, ...]:
     """Models that are not trained are sharded last, or where the user set the number of shards."""
-    if isinstance(plan.num_shards, int):
-        return (plan.num_shards > 1,)
+    if isinstance(plan.num_shards, int) or plan.tensor_parallel > 1:
+        return (plan.num_shards != 1,)
     return (False, True) if plan.num_devices * plan.num_nodes > 1 else (False,)
 
 
@@ -258,7 +287,7 @@ def _wanted(requests: Requests, request: MemoryRequest) -> Wanted:
             f"`rollout.max_num_batched_tokens` is {prefill} and a prompt may have {prompt} tokens",
             hint=f"set `rollout.max_num_batched_tokens={prompt}` or more, or leave it out",
         )
-    sequences = workload.rollout_seqs
+    sequences = -(-workload.rollout_seqs // plan.tensor_parallel)
     if request.engine == "vllm" and prefill is not None:
         sequences = min(sequences, prefill)
     return Wanted(

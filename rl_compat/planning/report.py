@@ -67,6 +67,7 @@ def role_rows(plan: Plan) -> list[tuple[str, ...]]:
         pool = plan.pools[role.pool]
         count = pool.num_ranks
         shared = f"a copy on every {role.num_shards}" if role.num_shards < count else f"one copy on {count}"
+        shared += f", {role.tensor_parallel} to a layer" if role.tensor_parallel > 1 else ""
         whole = "a copy on each" if count > 1 else "one copy"
         weights = whole if role.num_shards == 1 else shared
         devices = f"{count} x {pool.device_name}" if count > 1 else pool.device_name

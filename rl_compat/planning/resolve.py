@@ -100,6 +100,7 @@ def _role_plan(decided: Decided, found: Solution, role: RoleName, pool: str) -> 
         optimizer=choices["optimizer"].value,
         quantization=request.quantization if role in TRAINED_ROLES else "none",
         num_shards=shards_of(request.workload, found.levers, role),
+        tensor_parallel=1 if role == "rollout" else request.tensor_parallel,
         micro_batch_size=rows,
         max_tokens_per_micro_batch=found.sizes.micro_batch_tokens,
         logprob_chunk_tokens=found.sizes.logprob_chunk_tokens,
@@ -166,6 +167,9 @@ def _lever_choices(decided: Decided, found: Solution) -> dict[str, Choice]:
         recorded[lever] = Choice(value="on" if on else "off", reason=reason, asked=asked)
     if decided.num_ranks > 1:
         recorded["num_shards"] = _shards_choice(decided, found)
+    width = decided.request.tensor_parallel
+    if width > 1:
+        recorded["tensor_parallel"] = Choice(value=str(width), reason="set by the user", asked=True)
     frozen = decided.choices["frozen_storage_dtype"]
     if found.levers.frozen_dtype != frozen.value:
         reason = found.because["frozen_dtype"]

@@ -125,16 +125,18 @@ def _alternatives(config: RunConfig, workload: Workload, plan: Plan) -> Iterator
     if config.pools:
         yield MAIN_ALONE, replace(config, pools={})
         if alike:
-            together = replace(config, pools={}, plan=replace(config.plan, num_devices=devices))
+            plan_of_all = replace(config.plan, num_devices=devices, num_shards="auto")
+            together = replace(config, pools={}, plan=plan_of_all)
             yield f"one pool of {devices}", together
         return
-    yield ONE_DEVICE, replace(config, plan=replace(config.plan, num_devices=1, num_nodes=1, num_shards="auto"))
+    alone = replace(config.plan, num_devices=1, num_nodes=1, num_shards="auto", tensor_parallel=1)
+    yield ONE_DEVICE, replace(config, plan=alone)
     frozen: tuple[PlacedRole, ...] = tuple(role for role in workload.models if role not in TRAINED_ROLES)
     if frozen and devices > 1 and config.plan.num_nodes == 1:
         apart = replace(
             config,
             pools={"score": PoolConfig(roles=frozen, device=config.plan.device)},
-            plan=replace(config.plan, num_devices=devices - 1),
+            plan=replace(config.plan, num_devices=devices - 1, num_shards="auto"),
         )
         yield f"{quoted(frozen)} on a device of their own", apart
 

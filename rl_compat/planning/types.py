@@ -43,6 +43,8 @@ class RolePlan:
     quantization: str = "none"
     num_shards: int = 1
     "ranks that share one copy of the weights, gradients and optimizer states; 1 keeps a whole copy on each rank"
+    tensor_parallel: int = 1
+    "of these, ranks that compute each layer together on the same rows, each with a part of its weights"
     micro_batch_size: int = 1
     "maximum sequences in one forward and backward"
     max_tokens_per_micro_batch: int | None = None
@@ -100,7 +102,7 @@ class Transfer:
 
     phase: str
     name: str
-    "`gradients`, `weights`, `sums of replicas` or `handover`"
+    "`gradients`, `weights`, `activations`, `sums of replicas` or `handover`"
     num_bytes: int
     "that each device sends or receives"
     seconds: float | None

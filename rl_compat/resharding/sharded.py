@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
@@ -52,7 +53,7 @@ class ShardedSource:
         self._groups = ProcessGroups(group, known) if dist.is_initialized() else None
         self.rank = dist.get_rank() if dist.is_initialized() else 0
         self._everywhere = RankMesh.line((0,) if self._groups is None else self._groups.ranks)
-        self.layout = {name: placement_of(weight, self._everywhere) for name, weight in held.items()}
+        self.layout = {name: placement_of(weight, self._everywhere, meshes) for name, weight in held.items()}
         self._schedules: dict[tuple[WeightSpec, ...], tuple[Bucket, ...]] = {}
 
     def changed(self, *, version: int) -> None:
@@ -144,13 +145,18 @@ class ShardedSource:
         return bool(flags)
 
 
-def placement_of(weight: Tensor, everywhere: RankMesh) -> Placement:
-    """Where a weight is: on the mesh of a DTensor, or whole on every rank."""
+def placement_of(weight: Tensor, everywhere: RankMesh, meshes: Iterable[DeviceMesh] = ()) -> Placement:
+    """Where a weight is: on the mesh of a DTensor, or whole on every rank.
+
+    A weight of a layer that ranks compute together, but not this weight, is on a part of the mesh of the layer; it is
+    the same on every such part. `meshes` are those of all weights.
+    """
     if not isinstance(weight, DTensor):
         return Placement(everywhere)
-    mesh = weight.device_mesh
-    names = mesh.mesh_dim_names or tuple(f"axis {number}" for number in range(mesh.ndim))
-    ranks = RankMesh(tuple(zip(names, mesh.mesh.shape, strict=True)), tuple(mesh.mesh.flatten().tolist()))
+    names = [name for name, _ in _axes(weight.device_mesh)]
+    around = (mesh for mesh in meshes if set(_axes(weight.device_mesh)) < set(_axes(mesh)))
+    mesh = next(around, weight.device_mesh)
+    ranks = RankMesh(_axes(mesh), tuple(mesh.mesh.flatten().tolist()))
     divisions: list[tuple[bool, Division]] = []
     for name, placement in zip(names, weight.placements, strict=True):
         if placement.is_partial():
@@ -160,6 +166,12 @@ def placement_of(weight: Tensor, everywhere: RankMesh) -> Placement:
             later = hasattr(placement, "split_factor")  # FSDP2 divides what tensor parallelism has left
             divisions.append((later, Division(name, dim)))
     return Placement(ranks, tuple(division for _, division in sorted(divisions, key=lambda one: one[0])))
+
+
+def _axes(mesh: DeviceMesh) -> tuple[tuple[str, int], ...]:
+    """Names and sizes."""
+    names = mesh.mesh_dim_names or tuple(f"axis {number}" for number in range(mesh.ndim))
+    return tuple(zip(names, mesh.mesh.shape, strict=True))
 
 
 def whole_part(tensor: Tensor) -> HeldPart:

@@ -13,6 +13,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.utils._pytree import tree_map
 
 from rl_compat.distributed.ranks import Ranks
+from rl_compat.models.parts import is_divided
 
 
 class OtherRankOutOfMemory(torch.OutOfMemoryError):
@@ -20,7 +21,7 @@ class OtherRankOutOfMemory(torch.OutOfMemoryError):
 
 
 class Agreement:
-    """Before ranks exchange weights or gradients of a layer they agree that all of them have got so far.
+    """Before ranks exchange weights, gradients or activations of a layer they agree that all of them have got so far.
 
     A rank that runs out of memory leaves the pass with torch.OutOfMemoryError. In place of the next agreement it calls
     `ranks.any(True)`, with which all others leave the pass too. A model that is not sharded needs no agreement.
@@ -46,6 +47,10 @@ class Agreement:
             if layer is not root:
                 layer.register_forward_pre_hook(self._mark_inputs)
         root.register_forward_hook(self._mark_outputs)
+        for module in root.modules():
+            if any(is_divided(parameter) for parameter in module.parameters(recurse=False)):
+                module.register_forward_pre_hook(self._before_sum, prepend=True)
+                module.register_forward_hook(self._mark_divided)
 
     @contextmanager
     def watching(self, watches: bool) -> Iterator[None]:
@@ -81,6 +86,14 @@ class Agreement:
         if module is self._root:
             self._in_backward = False
         self._agree()
+
+    def _before_sum(self, module: nn.Module, args: Any) -> None:
+        self._agree()
+
+    def _mark_divided(self, module: nn.Module, args: Any, output: Tensor) -> Tensor:
+        """In backward, agree before the gradients of a module that ranks compute together are exchanged."""
+        marked: Tensor = self._marked(output, self._agree)
+        return marked
 
     def _mark_inputs(self, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """In backward, agree before the gradients of a layer are exchanged."""

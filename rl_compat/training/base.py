@@ -245,7 +245,7 @@ class TrainEngine:
             self._set_training(False)
         if taken["skipped_steps"]:
             return taken
-        metrics = _merged(self.ranks.gather(done.metrics))
+        metrics = _merged(self.ranks.gather(done.metrics)[:: self.ranks.num_processes // self.ranks.size])
         return metrics | {"num_micro_batches": float(done.num_micro_batches)} | taken
 
     def _set_training(self, mode: bool) -> None:
@@ -347,7 +347,7 @@ class TrainEngine:
                 done = unless_out_of_memory(partial(attempt, micro_batches + [[]] * num_fillers))
             failed = self._running_rows if done is None and not self._agreement.interrupted else None
             if failed is not None and not self._agreement.can_retry:
-                raise self._too_long([lengths[row] for row in failed], where=self._place(self.ranks.rank))
+                raise self._too_long([lengths[row] for row in failed], where=self._place(self.ranks.process))
             if not self._agreement.interrupted and not self.ranks.any(done is None):
                 assert done is not None
                 reshard(self._root)
@@ -382,7 +382,7 @@ class TrainEngine:
                 raise self._too_long(stuck, where=self._place(rank))
 
     def _place(self, rank: int) -> str:
-        return f"`{self.role.device}`" + (f" of rank {rank}" if self.ranks.size > 1 else "")
+        return f"`{self.role.device}`" + (f" of rank {rank}" if self.ranks.num_processes > 1 else "")
 
     def _too_long(self, lengths: Sequence[int], *, where: str) -> RLCompatError:
         what = "one sequence of" if len(lengths) < 2 else f"{len(lengths)} sequences of one group, of up to"

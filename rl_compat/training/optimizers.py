@@ -12,6 +12,7 @@ from torch import nn
 
 from rl_compat.config.types import Schedule, StepConfig
 from rl_compat.errors import HardwareError, nearest
+from rl_compat.models.parts import mesh_of
 
 NAMES = ("adamw", "adamw8bit")
 
@@ -71,8 +72,10 @@ def set_learning_rate(optimizer: HasGroups, rate: float) -> None:
 
 
 def _kernel(parameters: Iterable[nn.Parameter]) -> dict[str, Literal[True]] | dict[str, bool]:
-    """Whether torch has a fused kernel: for fp32 parameters on the CPU or on CUDA."""
+    """Whether torch has a fused kernel: for fp32 parameters on the CPU or on CUDA that the same ranks share."""
+    parameters = list(parameters)
     fused = all(p.dtype == torch.float32 and p.device.type in ("cpu", "cuda") for p in parameters)
+    fused = fused and len({mesh_of(p) for p in parameters}) == 1
     return {"fused": True} if fused else {"foreach": False}
 
 

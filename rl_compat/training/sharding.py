@@ -1,35 +1,65 @@
-"""Weights that several ranks share by FSDP2: each holds a part of every tensor, and a layer is whole while it runs."""
+"""Weights that several ranks share: by FSDP2, which makes a layer whole while it runs, and by tensor parallelism, in
+which each rank computes with its part of a layer."""
 
 from __future__ import annotations
 
-from functools import lru_cache
+import logging
+from collections.abc import Callable, Mapping
+from functools import lru_cache, partial
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import Replicate
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    ParallelStyle,
+    RowwiseParallel,
+    SequenceParallel,
+    parallelize_module,
+)
 
-from rl_compat.distributed.ranks import ProcessGroupRanks, Ranks
+from rl_compat.distributed.ranks import Ranks
+from rl_compat.errors import ModelError
 from rl_compat.models.deferred import fill, give_memory, stored_weights
 from rl_compat.models.load import TORCH_DTYPES
+from rl_compat.models.parts import TENSOR_AXIS
 from rl_compat.planning.types import RolePlan
+
+STYLES: Mapping[str, Callable[[], ParallelStyle]] = {
+    "colwise": ColwiseParallel,
+    "colwise_gather_output": partial(ColwiseParallel, output_layouts=Replicate()),
+    "rowwise": RowwiseParallel,
+    "rowwise_split_input": partial(RowwiseParallel, input_layouts=Replicate()),
+    "replicated_with_grad_allreduce": partial(SequenceParallel, sequence_dim=2, use_local_output=True),
+}
+"by the name that transformers gives them; the last is a norm of each head, which is on one rank"
 
 
 def shard_model(root: nn.Module, *, role: RolePlan, ranks: Ranks) -> None:
     """Divide all parameters among the ranks of a plan, in place; each layer in turn moves to the device.
 
     The forward of the root gathers the weights outside of layers, that of a layer its own in the dtype that it computes
-    in. Backward gives each rank its part of the gradients' mean over all ranks, in fp32.
+    in: all, or under tensor parallelism its part of them. Backward gives each rank its part of the gradients' mean over
+    all ranks, in fp32. Raises ModelError for layers that tensor parallelism cannot divide.
     """
     if role.num_shards == 1:
         return
-    assert isinstance(ranks, ProcessGroupRanks), f"{role.num_shards} shards in one process"
-    waiting = stored_weights(root)
-    mesh = _mesh(ranks.group or dist.group.WORLD, role.num_shards, torch.device(role.device).type)
+    group, width = ranks.group or dist.group.WORLD, role.tensor_parallel
+    assert group is not None and group.size() % role.num_shards == 0, f"{role.num_shards} shards"
+    waiting, styles = stored_weights(root), _styles(root) if width > 1 else {}
+    sizes, device_type = (group.size() // role.num_shards, role.num_shards), torch.device(role.device).type
+    mesh = _mesh(group, sizes, device_type)
+    inside = mesh if width == 1 else _mesh(group, (sizes[0], role.num_shards // width, width), device_type)
+    logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)  # it is told of each axis
     for layer in _layers(root):
         give_memory(layer, role.device)
-        fully_shard(layer, mesh=mesh, mp_policy=_precision(layer, role))
+        if width > 1:
+            parallelize_module(layer, inside[TENSOR_AXIS], _of_layer(layer, styles))
+        fully_shard(layer, mesh=_without_tensor(inside), mp_policy=_precision(layer, role))
     give_memory(root, role.device)
     fully_shard(root, mesh=mesh, mp_policy=MixedPrecisionPolicy(reduce_dtype=torch.float32, cast_forward_inputs=False))
     fill(root, waiting)
@@ -43,6 +73,32 @@ def _layers(root: nn.Module) -> list[nn.Module]:
     return [layer for layer in layers if any(True for _ in layer.parameters())]
 
 
+def _styles(root: nn.Module) -> dict[str, str]:
+    """How transformers divides the parts of a layer, by their names in it."""
+    config: Any = next(module.config for module in root.modules() if hasattr(module, "config"))
+    plan = config.get_text_config().base_model_tp_plan or {}
+    styles = {name.removeprefix("layers.*."): style for name, style in plan.items() if name.startswith("layers.*.")}
+    unknown = set(styles.values()) - STYLES.keys()
+    if unknown or not styles:
+        raise ModelError(
+            f"the layers of `{config.model_type}` cannot be divided: {', '.join(sorted(unknown)) or 'no plan'}",
+            hint="set `plan.tensor_parallel=1`",
+        )
+    return styles
+
+
+def _of_layer(layer: nn.Module, styles: Mapping[str, str]) -> dict[str, ParallelStyle]:
+    """The plan of a layer. Of an adapter, the matrix is divided whose outputs or inputs the base divides."""
+    plan: dict[str, ParallelStyle] = {}
+    for name, style in styles.items():
+        if hasattr(layer.get_submodule(name), "lora_A"):
+            part = "lora_A" if style.startswith("rowwise") else "lora_B"
+            plan |= {f"{name}.base_layer": STYLES[style](), f"{name}.{part}.*": STYLES[style]()}
+        else:
+            plan[name] = STYLES[style]()
+    return plan
+
+
 def _precision(layer: nn.Module, role: RolePlan) -> MixedPrecisionPolicy:
     """fp32 weights are gathered in the compute dtype, since autocast would keep a copy of each until backward."""
     largest = max(layer.parameters(), key=lambda parameter: parameter.numel())
@@ -54,17 +110,27 @@ def _precision(layer: nn.Module, role: RolePlan) -> MixedPrecisionPolicy:
     )
 
 
+AXES = ("replicas", "shards", TENSOR_AXIS)
+
+
 @lru_cache
-def _mesh(group: dist.ProcessGroup, num_shards: int, device_type: str) -> DeviceMesh:
-    """One dimension of all ranks, or replicas times shards; neighbouring ranks share a copy."""
-    if group.size() == num_shards:
-        return DeviceMesh.from_group(group, device_type)
-    table = torch.tensor(dist.get_process_group_ranks(group)).view(-1, num_shards)
-    rank = dist.get_rank()
-    own_row, own_column = (table == rank).nonzero()[0].tolist()
-    members = (table[:, own_column].tolist(), table[own_row].tolist())
-    groups = [dist.new_group(ranks, use_local_synchronization=True) for ranks in reversed(members)]
-    return DeviceMesh.from_group(groups[::-1], device_type, table, mesh_dim_names=("replicas", "shards"))
+def _mesh(group: dist.ProcessGroup, sizes: tuple[int, ...], device_type: str) -> DeviceMesh:
+    """Replicas × shards (× tensor), without replicas if there are none; neighbours share a copy, or a layer."""
+    names = AXES[: len(sizes)][sizes[0] == 1 :]
+    table = torch.tensor(dist.get_process_group_ranks(group)).view(sizes[-len(names) :])
+    if len(names) == 1:
+        return DeviceMesh.from_group(group, device_type, mesh_dim_names=names)
+    own = (table == dist.get_rank()).nonzero()[0].tolist()
+    groups = []
+    for axis in reversed(range(len(names))):
+        members = table[tuple(slice(None) if other == axis else place for other, place in enumerate(own))]
+        groups.append(dist.new_group(members.tolist(), use_local_synchronization=True))
+    return DeviceMesh.from_group(groups[::-1], device_type, table, mesh_dim_names=names)
+
+
+def _without_tensor(mesh: DeviceMesh) -> DeviceMesh:
+    names = tuple(name for name in mesh.mesh_dim_names or () if name != TENSOR_AXIS)
+    return mesh[names] if len(names) < mesh.ndim else mesh
 
 
 def reshard(root: nn.Module) -> None:

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any, TypedDict, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
 
 from rl_compat.config.types import OptimizerName
 from rl_compat.distributed.ranks import Ranks
 from rl_compat.errors import NotFiniteError, RLCompatError
 from rl_compat.models.lora import trainable_parameters
-from rl_compat.models.parts import local, whole
+from rl_compat.models.parts import local, mesh_of, whole
 from rl_compat.planning.types import RolePlan
 from rl_compat.training.memory import OffloadedOptimizer, unless_out_of_memory
 from rl_compat.training.optimizers import OptimizerSettings, build_optimizer, set_learning_rate
@@ -134,8 +135,14 @@ class OptimizerStep:
         if factor != 1.0:
             for grad in grads:
                 grad.mul_(factor)
-        limit = self.settings.max_grad_norm or math.inf
-        return float(whole(nn.utils.clip_grad_norm_(self.parameters.values(), limit)))
+        by_mesh: dict[DeviceMesh | None, list[Tensor]] = {}
+        for grad in grads:
+            by_mesh.setdefault(mesh_of(grad), []).append(grad)
+        norms = [whole(nn.utils.get_total_norm(shared)) for shared in by_mesh.values()]
+        norm = float(torch.linalg.vector_norm(torch.stack(norms)))
+        if norm > self.settings.max_grad_norm > 0:
+            torch._foreach_mul_([local(grad) for grad in grads], self.settings.max_grad_norm / (norm + 1e-6))
+        return norm
 
     def _apply(self, rate: float) -> None:
         self.wait_for_copy()
@@ -159,7 +166,7 @@ class OptimizerStep:
     def save(self, folder: Path, *, limits: Limits) -> None:
         """Write weights, optimizer, counters, and the micro-batch limits that fit. Rank 0 writes what all hold."""
         save_training_state(
-            folder if self.ranks.rank == 0 else None,
+            folder if self.ranks.process == 0 else None,
             parameters=self.parameters,
             optimizer_name=self.settings.name,
             optimizer=self.optimizer,

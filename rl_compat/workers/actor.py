@@ -287,7 +287,8 @@ class ActorModel(Role[ActorSettings, ActorWorkers]):
 
     def _start(self, settings: ActorSettings) -> ActorWorkers:
         learning, generating = settings.policy, settings.rollout
-        policy = self.pool.start(lambda place: PolicyWorker(learning, place.ranks))
+        width = learning.model.role.tensor_parallel
+        policy = self.pool.start(lambda place: PolicyWorker(learning, place.ranks), tensor_parallel=width)
         if self._rollout_pool is None or self._rollout_pool is self.pool:
             key = policy.key
             rollout = self.pool.start(

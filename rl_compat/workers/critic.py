@@ -161,7 +161,8 @@ class CriticModel(Role[CriticSettings, WorkerGroup[CriticWorker]]):
         return self.group.run(CriticWorker.export, output=Path(path)).result()
 
     def _start(self, settings: CriticSettings) -> WorkerGroup[CriticWorker]:
-        return self.pool.start(lambda place: CriticWorker(settings, place.ranks))
+        width = settings.model.role.tensor_parallel
+        return self.pool.start(lambda place: CriticWorker(settings, place.ranks), tensor_parallel=width)
 
     def _copy_state(self, old: WorkerGroup[CriticWorker], new: WorkerGroup[CriticWorker]) -> None:
         copy_state(old, new)

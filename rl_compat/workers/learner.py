@@ -142,7 +142,9 @@ class LearnerModel:
 
     def __init__(self, settings: LearnerSettings, *, pool: ResourcePool) -> None:
         self.settings = settings
-        self.group: WorkerGroup[LearnerWorker] = pool.start(lambda place: LearnerWorker(settings, place.ranks))
+        self.group: WorkerGroup[LearnerWorker] = pool.start(
+            lambda place: LearnerWorker(settings, place.ranks), tensor_parallel=settings.model.role.tensor_parallel
+        )
 
     def values(self, batch: ItemBatch) -> Tensor:
         """The log-probability of the learned tokens of each example, or its score, [B]."""

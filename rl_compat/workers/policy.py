@@ -15,7 +15,7 @@ from rl_compat.algorithms.losses.policy import POLICY_LOSSES
 from rl_compat.batch import Batch
 from rl_compat.config.types import OffPolicyConfig
 from rl_compat.distributed.group import dispatch
-from rl_compat.distributed.ranks import ProcessGroupRanks, Ranks, Solo
+from rl_compat.distributed.ranks import Ranks, Solo
 from rl_compat.models.files.export import export_model
 from rl_compat.models.load import LoadSettings, load_causal_lm
 from rl_compat.models.lora import adapter_disabled
@@ -208,5 +208,4 @@ def _source_of(engine: PolicyEngine, *, version: int) -> SharedStorage | Sharded
 
 def _sharded(engine: PolicyEngine, *, version: int) -> ShardedSource:
     """What each rank holds, one rank in one process included."""
-    group = engine.ranks.group if isinstance(engine.ranks, ProcessGroupRanks) else None
-    return ShardedSource(engine.model, version=version, group=group, resident=engine.onloaded)
+    return ShardedSource(engine.model, version=version, group=engine.ranks.group, resident=engine.onloaded)

@@ -105,5 +105,6 @@ class ReferenceModel(Role[ReferenceSettings | ActorModel, Logprobs]):
     def _start(self, settings: ReferenceSettings | ActorModel) -> Logprobs:
         if isinstance(settings, ActorModel):
             return lambda batch: settings.policy.run(PolicyWorker.reference_logprobs, batch=batch)
-        group = self.pool.start(lambda place: ReferenceWorker(settings, place.ranks))
+        width = settings.model.role.tensor_parallel
+        group = self.pool.start(lambda place: ReferenceWorker(settings, place.ranks), tensor_parallel=width)
         return lambda batch: group.run(ReferenceWorker.logprobs, batch=batch)

@@ -262,7 +262,9 @@ class RewardModel(Role[LoadSettings | None, WorkerGroup[RewardWorker]]):
     def _start(self, settings: LoadSettings | None) -> WorkerGroup[RewardWorker]:
         learned = None
         if settings is not None:
-            learned = PlacedRewardModel(self.pool.start(lambda place: RewardModelWorker(settings, place.ranks)))
+            width = settings.role.tensor_parallel
+            group = self.pool.start(lambda place: RewardModelWorker(settings, place.ranks), tensor_parallel=width)
+            learned = PlacedRewardModel(group)
         arguments = (self.config, self._data_sources, self._max_response_length, learned, self._callables)
         return start_without_device(lambda place: RewardWorker(*arguments))
 

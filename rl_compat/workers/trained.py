@@ -75,7 +75,7 @@ class TrainedWorker:
         check_output(output)
         ranks.barrier()
         try:
-            yield ranks.rank == 0
+            yield ranks.process == 0
         finally:
             ranks.barrier()
 
@@ -84,7 +84,7 @@ class TrainedWorker:
         """Write the state to a folder; all ranks hold the same, and rank 0 writes it."""
         self._check_shards()
         self.engine.save_state(folder)
-        if self.engine.ranks.rank == 0:
+        if self.engine.ranks.process == 0:
             (folder / WORKER_FILE).write_text(json.dumps({"version": self.version}))
 
     @dispatch()
@@ -124,7 +124,7 @@ class TrainedWorker:
 
     def _check_shards(self) -> None:
         """Raise WorkerError if a process that held a part of the weights has ended."""
-        role, left = self.engine.role, self.engine.ranks.size
+        role, left = self.engine.role, self.engine.ranks.num_processes
         if role.num_shards > left:
             raise WorkerError(f"`{role.role}` is shared by {role.num_shards} processes, of which {left} is left")
 

@@ -117,6 +117,8 @@ def test_two_processes_train_as_one_does_with_other_algorithms(
         ({"num_devices": 2, "num_shards": 2}, {}),
         ({}, {"num_devices": 2, "num_shards": 2}),
         ({"num_devices": 2, "num_shards": 2}, {"num_devices": 4, "num_shards": 2}),
+        ({"num_devices": 2, "tensor_parallel": 2}, {"num_devices": 2, "num_shards": 2}),
+        ({}, {"num_devices": 4, "tensor_parallel": 2}),
     ],
 )
 def test_a_run_continues_on_another_number_of_processes(

@@ -10,26 +10,31 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from fakes.engines import causal_lm, load_settings, random_batch, role_plan, token_mean_loss
 from fakes.part_settings import lora_of, loss_settings
 from fakes.reward_models import save_reward_model
 from rl_compat.algorithms.advantages.group import grpo
 from rl_compat.batch import Batch
+from rl_compat.capability.sharding import TENSOR_PARALLEL_FAMILIES
 from rl_compat.config.types import AlgorithmConfig
 from rl_compat.data.encode.conversations import Example
 from rl_compat.data.encode.items import Item, ItemBatch, item_batch
-from rl_compat.distributed.ranks import ProcessGroupRanks, Ranks, Solo
+from rl_compat.distributed.ranks import ProcessGroupRanks, Ranks, Solo, TensorRanks
 from rl_compat.errors import NotFiniteError, RLCompatError
 from rl_compat.models.lora import LoraSettings, adapter_disabled, merge_for_export
 from rl_compat.models.parts import whole
 from rl_compat.models.scalar import load_reward_model
 from rl_compat.objectives.offline import objective_of
-from rl_compat.planning.types import RolePlan
+from rl_compat.planning.types import RolePlan, RolloutPlan
+from rl_compat.rollout.session import requests_for
+from rl_compat.rollout.types import SamplingParams
 from rl_compat.training.base import TrainEngine
 from rl_compat.training.engine import PolicyEngine, RewardEngine
 from rl_compat.training.memory import OffloadedOptimizer
@@ -41,11 +46,14 @@ from rl_compat.workers.critic import CriticSettings, CriticWorker
 from rl_compat.workers.learner import LearnerSettings, LearnerWorker
 from rl_compat.workers.mini_batches import over_ranks, own_share
 from rl_compat.workers.policy import PolicySettings, PolicyWorker
+from rl_compat.workers.rollout import RolloutSettings, RolloutWorker
 
 OPTIMIZER = OptimizerSettings(lr=1e-3, eps=1e-6, schedule="cosine", warmup_steps=2, total_steps=12)
 RAGGED = ((3, 5), (3, 2), (3, 9), (4, 4), (4, 1), (6, 3), (6, 8), (6, 2), (6, 7), (2, 6))
 GROUPS = (0, 0, 0, 1, 1, 2, 2, 2, 2, 3)
 "of 3, 2, 4 and 1 rows"
+TOLERANCE = 1e-5
+LOCAL_METRICS = ("num_micro_batches", "loss_scale")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +67,48 @@ class Found:
     extra: dict[str, Any] = field(default_factory=dict)
 
 
+def difference(one: dict[str, Tensor], other: dict[str, Tensor]) -> float:
+    assert one.keys() == other.keys()
+    assert one
+    return max(float((tensor - other[name]).abs().max()) for name, tensor in one.items())
+
+
+def comparable(step: dict[str, float]) -> dict[str, float]:
+    return {
+        name: value
+        for name, value in step.items()
+        if not name.endswith(LOCAL_METRICS) and not name.startswith("perf/balance/")
+    }
+
+
+def assert_equal(together: Found, alone: Found) -> None:
+    assert len(together.steps) == len(alone.steps)
+    for step, expected in zip(together.steps, alone.steps, strict=True):
+        assert comparable(step) == pytest.approx(comparable(expected), rel=TOLERANCE, abs=TOLERANCE)
+    assert difference(together.first_grads, alone.first_grads) < TOLERANCE
+    assert difference(together.weights, alone.weights) < TOLERANCE
+
+
 class SharingRanks(ProcessGroupRanks):
     """Ranks of which `num_shards` share one copy of the weights."""
 
-    num_shards: int = 1
+    def __init__(self, num_shards: int) -> None:
+        super().__init__()
+        self.num_shards = num_shards
+
+
+class SharingTensors(TensorRanks):
+    """Ranks of two processes each, of which `num_shards` share one copy of the weights."""
+
+    def __init__(self, num_shards: int) -> None:
+        super().__init__(ProcessGroupRanks(), 2)
+        self.num_shards = num_shards
+        self.tensor_parallel = 2
 
 
 def _plan(ranks: Ranks, role: str = "actor", **changes: Any) -> RolePlan:
-    return role_plan(role, num_shards=getattr(ranks, "num_shards", 1), **changes)
+    sharing = {name: getattr(ranks, name, 1) for name in ("num_shards", "tensor_parallel")}
+    return role_plan(role, **sharing, **changes)
 
 
 def _run(engine: TrainEngine, update: Callable[[int], dict[str, float]], num_steps: int, **extra: Any) -> Found:
@@ -253,7 +295,7 @@ def resumed(
     place = Path(ranks.gather(tempfile.mkdtemp())[0])
     first = engine(folder, Solo() if saves_alone else ranks, **kind)
     steps = trained(first).steps
-    if not saves_alone or ranks.rank == 0:
+    if not saves_alone or ranks.process == 0:
         first.save_state(place)
     ranks.barrier()
     second = engine(folder, Solo() if resumes_alone else ranks, **kind)
@@ -313,7 +355,7 @@ def infinite_gradient(folder: Path, ranks: Ranks) -> Found:
 def out_of_memory(folder: Path, ranks: Ranks, *, fits: int = 2, module: str = "model", backward: bool = False) -> Found:
     """The last rank cannot hold the activations of more than `fits` rows at once, before or after a module."""
     policy = engine(folder, ranks, micro_batch_size=4)
-    lacks_memory = ranks.size > 1 and ranks.rank == ranks.size - 1
+    lacks_memory = ranks.num_processes > 1 and ranks.process == ranks.num_processes - 1
 
     def allocate(rows: Tensor) -> None:
         if lacks_memory and len(rows) > fits:
@@ -336,6 +378,43 @@ def out_of_memory(folder: Path, ranks: Ranks, *, fits: int = 2, module: str = "m
         return _run(policy, lambda step: policy.update(share, loss=token_mean_loss, temperature=1.0), 3)
     except RLCompatError as error:
         return Found([], {}, {}, {"error": str(error)})
+
+
+def families(folder: Path, ranks: Ranks) -> Found:
+    """One step of a tiny model of each family whose layers can be divided."""
+    sizes = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "pad_token_id": 0}
+    sizes |= {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 64}
+    found: dict[str, Tensor] = {}
+    steps = []
+    for family in TENSOR_PARALLEL_FAMILIES:
+        place = Path(ranks.gather(tempfile.mkdtemp())[0])
+        torch.manual_seed(0)
+        config = AutoConfig.for_model(family, initializer_range=0.2, **sizes)
+        AutoModelForCausalLM.from_config(config).save_pretrained(place)  # transformers writes on rank 0 alone
+        ranks.barrier()
+        taken = trained(engine(place, ranks, attention="eager", micro_batch_size=4), 1)
+        steps += taken.steps
+        found |= {f"{family}: {name}": grad for name, grad in taken.first_grads.items()}
+    return Found(steps, found, found)
+
+
+def handover(folder: Path, ranks: Ranks) -> Found:
+    """Responses before and after each of two updates, from a rollout that owns its weights unless it is alone."""
+    model = load_settings(folder, role=_plan(ranks))
+    policy = PolicyWorker(PolicySettings(model=model, temperature=1.0, num_epochs=1, optimizer=OPTIMIZER), ranks)
+    plan = RolloutPlan(engine="native", compute_dtype="fp32", max_num_seqs=4, max_prefill_tokens=64)
+    rollout = RolloutWorker(
+        RolloutSettings(model=model, plan=plan, pad_token_id=0, num_valid_tokens=60), policy.weight_source()
+    )
+    prompts = [[11, 12, 13], [21, 22], [30, 31, 32, 33]]
+    steps, responses = [], []
+    for turn in range(3):
+        requests = requests_for(prompts, SamplingParams(max_new_tokens=6, seed=3), group_size=2)
+        made = rollout.generate(requests=requests, rows=[0] * len(requests))
+        responses.append({place: (one.token_ids, one.policy_versions) for place, one in made.items()})
+        steps.append(policy.update(batch=ragged(), seed=turn))
+    weights = {name: whole(parameter.detach()).clone() for name, parameter in policy.engine.parameters.items()}
+    return Found(steps, weights, weights, {"responses": responses, "handovers": rollout.take_handovers()})
 
 
 def nothing_to_learn(folder: Path, ranks: Ranks) -> Found:
@@ -422,6 +501,14 @@ CASES: Mapping[str, Callable[[Path, Ranks], Found]] = {
     "out of memory at the end of backward on one rank": lambda folder, ranks: out_of_memory(
         folder, ranks, module="model.embed_tokens", backward=True
     ),
+    "out of memory between two sums": lambda folder, ranks: out_of_memory(
+        folder, ranks, module="model.layers.1.mlp.act_fn"
+    ),
+    "out of memory between two sums in backward": lambda folder, ranks: out_of_memory(
+        folder, ranks, module="model.layers.0.self_attn.o_proj", backward=True
+    ),
+    "families": families,
+    "handover": handover,
     "nothing fits on one rank": lambda folder, ranks: out_of_memory(folder, ranks, fits=0),
     "token mean": few_tokens,
     "token mean, a row at a time": lambda folder, ranks: few_tokens(folder, ranks, micro_batch_size=1),
@@ -432,7 +519,8 @@ CASES: Mapping[str, Callable[[Path, Ranks], Found]] = {
 
 
 Run = tuple[int, str]
-"the ranks that share one copy of the weights, and the name of a case"
+"the processes that share one copy of the weights, negative if two compute each layer together, and the name of a case"
+TENSOR = -2
 
 
 def run_on_ranks(folder: Path, *, num_ranks: int, runs: Sequence[Run]) -> list[dict[Run, Found]]:
@@ -446,11 +534,10 @@ def _rank(rank: int, num_ranks: int, runs: Sequence[Run], folder: str, scratch: 
     torch.set_num_threads(1)
     store = f"file://{scratch}/store"
     dist.init_process_group("gloo", init_method=store, rank=rank, world_size=num_ranks, timeout=timedelta(seconds=60))
-    ranks = SharingRanks()
     found = {}
     for num_shards, case in runs:
-        ranks.num_shards = num_shards
+        ranks = SharingRanks(num_shards) if num_shards > 0 else SharingTensors(-num_shards)
         found[num_shards, case] = CASES[case](Path(folder), ranks)
-    ranks.barrier()
+    dist.barrier()
     torch.save(found, Path(scratch) / f"{rank}.pt")
     dist.destroy_process_group()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from fakes.machines import (
@@ -20,7 +21,7 @@ from fakes.machines import (
 )
 
 from rl_compat.config.types import AlgorithmConfig, PlanConfig, PoolConfig, RewardConfig, RunConfig
-from rl_compat.errors import DoesNotFitError, HardwareError
+from rl_compat.errors import ConfigError, DoesNotFitError, HardwareError
 from rl_compat.hardware.gpu.catalogue import emulated_hardware
 from rl_compat.hardware.types import Hardware
 from rl_compat.planning.fit import make_plan, plan_pools
@@ -200,6 +201,58 @@ def test_the_number_of_shards_can_be_set() -> None:
         "rollout": 1,
     }
     assert plan.pools["main"].choices["num_shards"].asked
+
+
+def test_devices_that_compute_each_layer_together_hold_parts_of_its_activations() -> None:
+    eight = machine(*[gpu("a card", (8, 0), memory_bytes=80 * GIB)] * 8)
+    fixed = {"num_devices": 8, "num_shards": 8, "gradient_checkpointing": False, "micro_batch_size": 1}
+    plans = [run(with_plan(**fixed, tensor_parallel=width), eight, LLAMA_7B) for width in (1, 4)]
+    alone, together = (
+        next(budget.items for budget in plan.pools["main"].budgets if budget.phase == "critic_update") for plan in plans
+    )
+
+    assert {role: (planned.num_shards, planned.tensor_parallel) for role, planned in plans[1].roles.items()} == {
+        "actor": (8, 4),
+        "critic": (8, 4),
+        "reference": (8, 4),
+        "rollout": (1, 1),
+    }
+    assert together["critic weights"] == alone["critic weights"]
+    assert together["activations"] < alone["activations"] / 1.5
+    assert together["gathered weights"] < alone["gathered weights"]
+    assert plans[1].pools["main"].choices["tensor_parallel"].value == "4"
+
+
+def test_a_copy_is_shared_by_the_devices_that_compute_together_if_it_fits_on_them() -> None:
+    roomy = machine(*[gpu("a card", (8, 0), memory_bytes=80 * GIB)] * 8)
+    plan = run(with_plan(num_devices=8, tensor_parallel=2), roomy, QWEN_05B)
+
+    assert {role: planned.num_shards for role, planned in plan.roles.items() if role != "rollout"} == {
+        "actor": 2,
+        "critic": 2,
+        "reference": 2,
+    }
+
+
+@pytest.mark.parametrize(
+    ("shape", "changes", "named"),
+    [
+        (replace(LLAMA_7B, num_heads=9, num_kv_heads=3), {}, ["9 heads", "3 key-value heads"]),
+        (replace(LLAMA_7B, model_type="mixtral"), {}, ["`mixtral`", "llama"]),
+        (LLAMA_7B, {"lora_rank": 8, "quantization": "int8"}, ["int8"]),
+    ],
+)
+def test_layers_that_devices_cannot_divide_are_refused(
+    shape: ModelShape, changes: dict[str, Any], named: list[str]
+) -> None:
+    two = machine(*[gpu("a card", (8, 0), memory_bytes=80 * GIB)] * 2)
+    config = with_plan(num_devices=2, tensor_parallel=2, quantization=changes.get("quantization", "none"))
+    config = replace(config, model=replace(config.model, lora_rank=changes.get("lora_rank", 0)))
+    with pytest.raises(ConfigError, match="tensor_parallel=2") as caught:
+        run(config, two, shape)
+
+    assert all(word in caught.value.message for word in named)
+    assert "plan.tensor_parallel=1" in str(caught.value.hint)
 
 
 def test_a_role_named_by_a_pool_works_there_and_the_others_on_main() -> None:

@@ -95,7 +95,7 @@ def _devices(name: str, pool: PoolConfig) -> Iterator[Problem]:
 
 
 def shards(config: RunConfig) -> Iterator[Problem]:
-    """Shards divide the devices of their pool."""
+    """Shards divide the devices of their pool, and devices that compute together those of a node and the shards."""
     for section, pool in {"plan": config.plan, **{f"{POOLS}.{key}": one for key, one in config.pools.items()}}.items():
         gpus = len(pool.gpus) if isinstance(pool, PoolConfig) else 0
         devices = (gpus or pool.num_devices) * pool.num_nodes
@@ -107,3 +107,10 @@ def shards(config: RunConfig) -> Iterator[Problem]:
                 f"(`{section}.num_devices` x `{section}.num_nodes`)",
                 hint=f"use {possible}",
             )
+        for number, what in ((gpus or pool.num_devices, "num_devices"), (pool.num_shards, "num_shards")):
+            if isinstance(number, int) and pool.tensor_parallel >= 1 and number % pool.tensor_parallel:
+                yield Problem(
+                    key=f"{section}.tensor_parallel",
+                    message=f"`{section}.tensor_parallel` is {pool.tensor_parallel} and `{section}.{what}` is {number}",
+                    hint="the first divides the second",
+                )

@@ -195,7 +195,7 @@ def _logprob_items(request: MemoryRequest, levers: Levers, sizes: Sizes, role: R
 
 
 def _forward_items(request: MemoryRequest, levers: Levers, sizes: Sizes, role: RoleName) -> dict[str, int]:
-    shape = request.workload.models[role]
+    shape = request.workload.models[role].divided(request.tensor_parallel)
     alive = activations.forward_bytes(
         shape, request.arithmetic, tokens=sizes.micro_batch_tokens, length=request.workload.length
     )
@@ -213,7 +213,7 @@ def _gathered_items(request: MemoryRequest, levers: Levers, role: RoleName, does
         return {}
     layers, ends = layer_parameters(request.workload, role), outer_parameters(request.workload, role)
     width, kept = gathered_widths(request, levers, role)
-    layer = GATHERED_LAYERS * layers // request.workload.models[role].num_layers
+    layer = GATHERED_LAYERS * layers // (request.workload.models[role].num_layers * request.tensor_parallel)
     items = {"gathered weights": layer * width + ends * kept}
     if does == "update":
         items["gathered gradients"] = max(layer * (width + FP32_BYTES), ends * FP32_BYTES)
@@ -252,7 +252,7 @@ def _mask_items(request: MemoryRequest, sizes: Sizes) -> dict[str, int]:
 def _update_items(request: MemoryRequest, levers: Levers, sizes: Sizes, role: RoleName) -> dict[str, int]:
     shape, trained = request.workload.models[role], request.workload.trainable_parameters(role)
     saved = activations.saved_bytes(
-        shape,
+        shape.divided(request.tensor_parallel),
         request.arithmetic,
         tokens=sizes.micro_batch_tokens,
         length=request.workload.length,
@@ -284,9 +284,10 @@ def _logits_moment(request: MemoryRequest, levers: Levers, sizes: Sizes, role: R
 def _block_moment(request: MemoryRequest, levers: Levers, sizes: Sizes, role: RoleName) -> int:
     """One block's backward, recomputed first when checkpointed, while a tied head's gradient waits."""
     shape, arithmetic, tokens = request.workload.models[role], request.arithmetic, sizes.micro_batch_tokens
-    moment = activations.backward_layer_bytes(shape, arithmetic, tokens=tokens, length=request.workload.length)
+    part = shape.divided(request.tensor_parallel)
+    moment = activations.backward_layer_bytes(part, arithmetic, tokens=tokens, length=request.workload.length)
     if levers.gradient_checkpointing:
-        moment += activations.saved_layer_bytes(shape, arithmetic, tokens=tokens, length=request.workload.length)
+        moment += activations.saved_layer_bytes(part, arithmetic, tokens=tokens, length=request.workload.length)
     if not request.workload.is_headless(role) and not request.workload.has_adapters(role) and shape.tie_word_embeddings:
         moment += shape.embedding_parameters * FP32_BYTES
     return moment

@@ -30,6 +30,8 @@ class MemoryRequest:
     cuda_graphs: bool
     context_bytes: int
     allocator_factor: float
+    tensor_parallel: int = 1
+    "devices that compute each layer together"
     vllm_share_bytes: int | None = None
     "what vLLM may hold in all, where the user set its fraction of the device"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -138,6 +138,17 @@ class ModelShape:
     def num_parameters(self) -> int:
         """Parameters of the language model; a tied head counts once."""
         return self.trunk_parameters + (0 if self.tie_word_embeddings else self.embedding_parameters)
+
+    def divided(self, width: int) -> Self:
+        """What one of `width` devices computes that divide each layer. Fused layers are gathered where they end."""
+        if width == 1 or self.model_type in FUSED:
+            return self
+        return replace(
+            self,
+            num_heads=self.num_heads // width,
+            num_kv_heads=self.num_kv_heads // width,
+            intermediate_size=self.intermediate_size // width,
+        )
 
     def lora_parameters(self, rank: int, targets: tuple[str, ...] = ("all-linear",)) -> int:
         """Parameters of adapters: inputs x rank and rank x outputs for each target, embedding and head included."""

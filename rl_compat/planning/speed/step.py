@@ -34,6 +34,8 @@ LAYER_SECONDS = 60e-6
 "of a layer in one decode step, in addition to reading its weights"
 PRODUCTS = {"logprobs": 2, "score": 2, "update": 6}
 "operations per parameter and token"
+SUMS_OF_UPDATE = 7
+"of activations over the devices that divide a layer: 2 forward, and 5 of gradients backward"
 CHECKPOINTED_PRODUCTS = 8
 "of an update that computes every layer twice"
 
@@ -68,6 +70,11 @@ class _Work:
 
     def parameters(self, role: RoleName) -> int:
         return layer_parameters(self.workload, role) + outer_parameters(self.workload, role)
+
+    def computed_parameters(self, role: RoleName) -> int:
+        """Those that one device multiplies with."""
+        layers = layer_parameters(self.workload, role) // self.decided.request.tensor_parallel
+        return layers + outer_parameters(self.workload, role)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,16 +131,18 @@ def phase_seconds(solved: Solved) -> dict[str, float]:
         if phase.does == "generate":
             if generate is None:
                 return {}
-            batch = min(found.sizes.max_num_seqs, work.sequences)
-            waves = -(-work.sequences // batch)
+            sequences = -(-work.sequences // decided.request.tensor_parallel)
+            batch = min(found.sizes.max_num_seqs, sequences)
+            waves = -(-sequences // batch)
             step = generate.decode_seconds + batch * generate.sequence_seconds
-            seconds[phase.name] = work.sequences * generate.prefill_seconds
+            seconds[phase.name] = sequences * generate.prefill_seconds
             seconds[phase.name] += waves * work.workload.max_response_length * step
         else:
             products = PRODUCTS[phase.does]
             if phase.does == "update":
                 products = CHECKPOINTED_PRODUCTS if found.levers.gradient_checkpointing else products
                 products *= work.workload.passes
+            parameters = work.computed_parameters(phase.role)
             seconds[phase.name] = products * parameters * work.sequences * work.workload.length / compute.flops
     return seconds
 
@@ -163,16 +172,24 @@ def _of_phase(work: _Work, phase: Phase, network: LinkRate) -> Iterator[Transfer
     link = inside if shards <= decided.num_devices else across
     layers, ends = layer_parameters(work.workload, role), outer_parameters(work.workload, role)
     width, kept = gathered_widths(decided.request, levers, role)
-    part = (shards - 1) / shards
+    together = decided.request.tensor_parallel
+    part, of_layers = (shards - 1) / shards, (shards // together - 1) / shards
+    if together > 1:
+        sums = 2 if not trained else SUMS_OF_UPDATE + (2 if levers.gradient_checkpointing else 0)
+        shape, passes = work.workload.models[role], work.workload.passes if trained else 1
+        numbers = sums * shape.num_layers * shape.hidden_size * work.sequences * work.workload.length * passes
+        yield _transfer(phase.name, "activations", 2 * numbers * FP32_BYTES * (together - 1) // together, inside)
     if not trained:
         gathers = work.num_micro_batches(work.sequences)
-        yield _transfer(phase.name, "weights", int(gathers * part * (layers * width + ends * kept)), link)
+        yield _transfer(phase.name, "weights", int(gathers * (of_layers * layers * width + part * ends * kept)), link)
         return
     rows = work.workload.mini_batch_size * work.workload.sequences_per_row
     micro_batches = work.num_mini_batches * work.num_micro_batches(rows)
-    gathered = 2 * layers * width + ends * kept
-    yield _transfer(phase.name, "weights", int(micro_batches * part * gathered), link)
-    yield _transfer(phase.name, "gradients", int(micro_batches * part * trained * FP32_BYTES), link)
+    gathered = 2 * of_layers * layers * width + part * ends * kept
+    inner = trained * layers // (layers + ends)
+    reduced = of_layers * inner + part * (trained - inner)
+    yield _transfer(phase.name, "weights", int(micro_batches * gathered), link)
+    yield _transfer(phase.name, "gradients", int(micro_batches * reduced * FP32_BYTES), link)
     replicas = ranks // shards
     summed = 2 * trained // shards * FP32_BYTES * (replicas - 1) // replicas
     yield _transfer(phase.name, "sums of replicas", micro_batches * summed, across)

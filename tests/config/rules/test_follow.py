@@ -22,6 +22,7 @@ CANNOT_BOTH_HOLD = {
     "plan.max_tokens_per_micro_batch",
     "plan.num_shards",
     "plan.quantization",
+    "plan.tensor_parallel",
     "reward.overlong_buffer",
     "reward.weights",
     "rollout.max_model_len",

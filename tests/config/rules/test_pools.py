@@ -72,6 +72,12 @@ def test_a_configuration_with_pools_survives_toml(tmp_path: Path) -> None:
         (["pools.a.roles=critic", "pools.a.gpus=1,2", "pools.a.num_devices=3"], "pools.a.num_devices", ["3", "2"]),
         (["pools.a.roles=critic", "pools.a.emulate=p40", "pools.a.device=cpu"], "pools.a.emulate", ["`cpu`"]),
         (["plan.num_devices=4", "plan.num_shards=3"], "plan.num_shards", ["3", "4"]),
+        (["plan.num_devices=4", "plan.tensor_parallel=3"], "plan.tensor_parallel", ["3", "plan.num_devices", "4"]),
+        (
+            ["plan.num_devices=4", "plan.num_shards=2", "plan.tensor_parallel=4"],
+            "plan.tensor_parallel",
+            ["4", "plan.num_shards", "2"],
+        ),
     ],
 )
 def test_pools_that_cannot_be_are_refused(settings: list[str], key: str, words: list[str]) -> None:

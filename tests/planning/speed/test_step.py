@@ -11,6 +11,7 @@ from rl_compat.config.types import AlgorithmConfig, PlanConfig, PoolConfig, RunC
 from rl_compat.planning.cluster import Cluster
 from rl_compat.planning.run import run_plan
 from rl_compat.planning.shapes.known import SMOLLM2_135M
+from rl_compat.planning.shapes.shape import ModelShape
 from rl_compat.planning.speed.rates import UNKNOWN_NETWORK, LinkRate, network_link
 from rl_compat.planning.types import Plan, PoolPlan
 from rl_compat.planning.workload import run_workload
@@ -21,9 +22,15 @@ GRPO = RunConfig(
 PARAMETERS = SMOLLM2_135M.num_parameters
 
 
-def plan_of(config: RunConfig, recording: str, network: LinkRate = UNKNOWN_NETWORK, **settings: object) -> Plan:
+def plan_of(
+    config: RunConfig,
+    recording: str,
+    network: LinkRate = UNKNOWN_NETWORK,
+    shape: ModelShape = SMOLLM2_135M,
+    **settings: object,
+) -> Plan:
     changed = replace(config, plan=PlanConfig(**settings))  # type: ignore[arg-type]
-    workload = run_workload(changed, {"actor": SMOLLM2_135M})
+    workload = run_workload(changed, {"actor": shape})
     nodes = (recorded(recording),) * changed.plan.num_nodes
     return run_plan(changed, workload, Cluster(nodes=nodes, network=network))
 
@@ -53,6 +60,16 @@ def test_shards_are_gathered_in_every_micro_batch_and_once_for_the_rollout() -> 
         ("actor_update", "weights"): micro_batches * 4 * (PARAMETERS + layers) // 2,
         ("actor_update", "gradients"): micro_batches * 4 * PARAMETERS // 2,
     }
+
+
+def test_devices_that_compute_together_sum_activations_and_gather_only_the_ends() -> None:
+    shape = replace(SMOLLM2_135M, num_heads=8, num_kv_heads=4)
+    pool = plan_of(GRPO, "p40_two", shape=shape, num_devices=2, tensor_parallel=2, micro_batch_size=4).pools["main"]
+
+    found, layers = moved(pool), SMOLLM2_135M.linear_parameters
+    tokens = 128 * GRPO.data.max_prompt_length + 128 * GRPO.data.max_response_length
+    assert found["logprobs", "activations"] == 2 * 30 * 576 * tokens * 4
+    assert found["logprobs", "weights"] == (128 // 4) * 4 * (PARAMETERS - layers) // 2
 
 
 def test_a_rollout_on_another_pool_gets_the_weights_once_per_step() -> None:
