@@ -211,8 +211,8 @@ class TensorRanks:
     def barrier(self) -> None:
         self._processes.barrier()
 
-    def counter(self) -> Counter:
-        return self._processes.counter()
+    def counter(self, name: str) -> Counter:
+        return self._processes.counter(name)
 
 
 @dataclass(frozen=True, slots=True)
