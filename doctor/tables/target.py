@@ -135,14 +135,19 @@ def _cuda_builds(target: Target, note: str) -> tuple[TorchInstall, ...]:
             version=release["newest"],
             variant=variant,
             index_url=index_url(variant),
-            reason=f"newest build with code for compute capability {_listed(target.cards)} "
-            f"for {driver} and Python {target.python}{note}",
+            reason=f"newest build with {_code(target, arch_list, variant)} "
+            f"for compute capability {_listed(target.cards)} for {driver} and Python {target.python}{note}",
             on_pypi=target.machine == "x86_64" and variant == release["pypi_default"],
         )
         for release in releases(target.python)
         for variant, arch_list in variants(release, target.machine)
         if _runs(target, release, variant, arch_list)
     )
+
+
+def _code(target: Target, arch_list: list[str], variant: str) -> str:
+    compiled = any(needs_ptx(arch_list, card, cuda=cuda_of(variant)) for card in target.cards)
+    return "PTX, which the driver compiles," if compiled else "code"
 
 
 def _runs(target: Target, release: dict[str, Any], variant: str, arch_list: list[str]) -> bool:

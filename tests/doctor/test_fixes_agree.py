@@ -7,7 +7,8 @@ import shlex
 import shutil
 import subprocess
 from dataclasses import replace
-from itertools import pairwise
+from itertools import combinations_with_replacement, pairwise
+from pathlib import Path
 
 import pytest
 from fakes.doctor import RECORDINGS, machine
@@ -73,21 +74,27 @@ def changed_by(fix: Fix) -> set[str]:
     return names
 
 
+def runnable(fix: Fix) -> list[str]:
+    return [line for line in fix.remedy.commands if fix.elsewhere is None and can_run(line, fix.remedy)]
+
+
 def assert_sound(hardware: Hardware) -> None:
-    """Nothing is set, installed or removed by two remedies, is installed already, or is needed again afterwards."""
+    """Nothing is set, installed or removed by two remedies or is installed already, and nothing is left to run."""
     fixes = fixes_of(hardware)
     changes = [name for fix in fixes for name in changed_by(fix)]
     assert len(changes) == len(set(changes)), [fix.remedy.commands for fix in fixes]
     fixed, done = hardware, set[str]()
     for fix in fixes:
-        commands = [line for line in fix.remedy.commands if fix.elsewhere is None and can_run(line, fix.remedy)]
+        commands = runnable(fix)
         for name, version in re.findall(r" ([a-z0-9-]+)==([0-9][^ ']*)", " ".join(commands)):
             forced = "--force-reinstall" in commands[0] or fixed.software.torch_error is not None
             assert forced or fixed.software.packages.get(name) != version, commands
         fixed = after(fixed, commands)
         done |= changed_by(fix) if commands else set()
-    left = {name for fix in fixes_of(fixed) for name in changed_by(fix)}
+    later = fixes_of(fixed)
+    left = {name for fix in later for name in changed_by(fix)}
     assert not left & done - {"the driver"}, left
+    assert [fix.findings for fix in later if after(fixed, runnable(fix)) != fixed] == []
 
 
 @pytest.mark.parametrize("path", sorted(RECORDINGS.glob("*.json")), ids=lambda path: path.stem)
@@ -101,6 +108,19 @@ def test_the_fixes_of_every_recording_are_one_consistent_shell_script(path) -> N
     assert shell is not None
     assert subprocess.run([shell, "-n"], input="\n".join(lines), capture_output=True, text=True).stderr == ""
     assert not (hardware.host.wsl and any("nvidia-driver" in line for line in lines if line[0] != "#"))
+
+
+@pytest.mark.parametrize("path", sorted(RECORDINGS.glob("*.json")), ids=lambda path: path.stem)
+def test_the_fixes_of_every_recording_with_another_pair_of_cards_agree(path: Path) -> None:
+    """The surroundings and the packages of a recording; over all of them, every pair of cards."""
+    pairs = list(combinations_with_replacement(KINDS.values(), 2))
+    recordings = sorted(RECORDINGS.glob("*.json"))
+    base, chosen = machine(path.stem), pairs[recordings.index(path) % len(pairs)]
+    cards = tuple(nvml_device(index, gpu.name, total=gpu.memory_bytes) for index, gpu in enumerate(chosen))
+    devices = composed(cards, **SOFTWARE[0]).devices
+
+    assert len(pairs) <= len(recordings)
+    assert_sound(replace(base, devices=devices, hidden_devices=(), pci_gpus=pci_gpus(cards), links=()))
 
 
 @pytest.mark.parametrize("first", KINDS, ids=lambda capability: ".".join(map(str, capability)))

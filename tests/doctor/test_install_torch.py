@@ -87,6 +87,15 @@ def build(version: str, cuda: str | None = None, archs: tuple[str, ...] = (), av
     return TorchBuild(version=version, cuda=cuda, arch_list=archs, cuda_available=available)
 
 
+def test_a_card_newer_than_the_tables_gets_a_build_whose_code_the_driver_compiles() -> None:
+    newest = Target(cards=((13, 0),), driver="640.10", python="3.12")
+    listed = Target(cards=((12, 0),), driver="640.10", python="3.12")
+
+    assert "PTX" in newest.builds()[0].reason
+    assert "PTX" not in listed.builds()[0].reason
+    assert replace(newest, driver="580.95.05").best() is None  # it cannot compile the code of CUDA 13.2
+
+
 def test_a_torch_that_suits_the_machine_is_left_alone() -> None:
     """A-ENV-02."""
     assert why_unusable(recorded("laptop_no_gpu")) == []
