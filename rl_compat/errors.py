@@ -87,10 +87,22 @@ def check_type(name: str, value: object, *kinds: type, hint: str | None = None) 
         raise ConfigError(f"`{name}` takes {wanted}, not {given}", hint=hint)
 
 
+SYNONYMS = {
+    "gpu": "cuda",
+    "half": "fp16",
+    "float16": "fp16",
+    "bfloat16": "bf16",
+    "float32": "fp32",
+}
+"what other programs call the same"
+
+
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name closest to `name`, or None if none is similar."""
-    matches = get_close_matches(name, list(known), n=1, cutoff=0.6)
-    return matches[0] if matches else None
+    """The known name closest to `name` in any case, or that means the same; None if none is similar."""
+    by_text = {text.lower(): text for text in known}
+    meant = SYNONYMS.get(name.lower(), name.lower())
+    matches = get_close_matches(meant if meant in by_text else name.lower(), list(by_text), n=1, cutoff=0.6)
+    return by_text[matches[0]] if matches else None
 
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str | None = None) -> str | None:

@@ -1,4 +1,4 @@
-"""The causes of a write that failed."""
+"""The causes of a write that failed, and the name that was meant."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 import pytest
 from safetensors import SafetensorError
 
-from rl_compat.errors import WRITE_FAILURES, error_number, write_failure
+from rl_compat.errors import WRITE_FAILURES, error_number, nearest, write_failure
 
 
 @pytest.mark.parametrize("number", WRITE_FAILURES)
@@ -40,3 +40,20 @@ def test_another_number_is_named_by_the_operating_system_without_advice() -> Non
 )
 def test_an_error_without_a_number_speaks_for_itself(error: Exception, cause: str) -> None:
     assert write_failure(error) == (cause, None)
+
+
+@pytest.mark.parametrize(
+    ("given", "known", "meant"),
+    [
+        ("GRPO", ["ppo", "grpo"], "grpo"),
+        ("gpu", ["auto", "cpu", "cuda"], "cuda"),
+        ("bfloat16", ["auto", "fp16", "bf16", "fp32"], "bf16"),
+        ("gpu", ["auto", "cpu"], "cpu"),
+        ("Sum", ["sums", "gsm8k"], "sums"),
+        ("nothing like it", ["sums"], None),
+    ],
+)
+def test_the_name_that_was_meant_is_found_in_any_case_and_by_its_synonym(
+    given: str, known: list[str], meant: str | None
+) -> None:
+    assert nearest(given, known) == meant

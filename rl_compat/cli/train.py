@@ -16,7 +16,7 @@ from rl_compat.cli.common import AsCard, HardwareFile, Pools, Settings, load_har
 from rl_compat.cli.options import AsJson, new_app
 from rl_compat.cli.render import TerminalReporter, discard, print_json, print_lines, print_note, show_error, width_of
 from rl_compat.config.types import RunConfig
-from rl_compat.errors import DamagedCheckpointError, RLCompatError
+from rl_compat.errors import DamagedCheckpointError, RLCompatError, UsageError
 
 if TYPE_CHECKING:
     from rl_compat.trainer.run import Ending, RunOutcome
@@ -82,8 +82,9 @@ def train(
                 show_error(error)
             else:
                 traceback.print_exception(error)
-            damaged = isinstance(error, DamagedCheckpointError)
-            kept = "the run is as it was before" if damaged else _what_is_kept(training, again)
+            refused = isinstance(error, UsageError) and training.saved_step == training.resumed.step
+            untouched = refused or isinstance(error, DamagedCheckpointError)
+            kept = "the run is as it was before" if untouched else _what_is_kept(training, again)
             print_note(f"failed: {kept}")
             return error.exit_code if isinstance(error, RLCompatError) else 1
     try:

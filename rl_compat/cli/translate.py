@@ -70,8 +70,9 @@ def _judged(words: list[str]) -> LoadedConfig:
     if first == "-" or ("=" not in first and Path(first).is_file()):
         refuse_other_file(first)
         return judge_config(Path(first), rest, dialect=verl)
-    if "=" not in first and first[0] not in "~-" and split_program(words).module is None:
-        raise UsageError(f"file `{first}` does not exist", hint="give a script, a YAML file or `key=value` pairs")
+    if "=" not in first and not first.startswith(("~", "-")) and split_program(words).module is None:
+        fact = f"`{first}` is a folder" if first and Path(first).is_dir() else f"file `{first}` does not exist"
+        raise UsageError(fact, hint="give a script, a YAML file or `key=value` pairs")
     return judge_config(None, read_words(words), dialect=verl)
 
 

@@ -78,6 +78,23 @@ def test_a_run_whose_checkpoints_are_all_damaged_stops_and_leaves_its_record(
     assert (run / "metrics.jsonl").read_bytes() == record
 
 
+def test_no_command_is_said_to_continue_a_run_whose_data_changed(
+    llama_folder: Path, tmp_path: Path, machine: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, data = tmp_path / "run", tmp_path / "data.jsonl"
+    rows = [json.dumps({"data_source": "rlc/arithmetic", "prompt": f"{a}+1=", "answer": str(a + 1)}) for a in range(8)]
+    data.write_text("\n".join(rows))
+    arguments = [*settings(llama_folder, run, num_steps=1), f"data.train_files={data}"]
+    assert train(machine, *arguments) == 0
+    data.write_text("\n".join([rows[1], *rows[1:]]))
+    capsys.readouterr()
+
+    assert train(machine, *arguments, "trainer.num_steps=2") == 2
+    *_, hint, last = capsys.readouterr().err.splitlines()
+    assert "`data.on_change=restart`" in hint
+    assert str(run) not in last
+
+
 def test_a_run_that_is_out_of_time_says_so_and_lists_only_files_that_exist(
     llama_folder: Path, tmp_path: Path, machine: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -181,6 +181,8 @@ def test_a_whole_command_is_read(capsys: pytest.CaptureFixture[str]) -> None:
     [
         ([], "script|args"),
         (["run_missing.sh"], "`run_missing.sh`"),
+        ([""], "``"),
+        (["/dev"], "`/dev` is a folder"),
         (["--output", "/dev/null/x.toml", "data.train_batch_size=8"], "/dev/null/x.toml"),
     ],
 )
