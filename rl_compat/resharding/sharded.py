@@ -64,20 +64,33 @@ class ShardedSource:
         """Whole weights in the dtype of the policy; those of one bucket exist at a time."""
         held = self._weights()
         dtypes = {name: weight.dtype for name, weight in held.items()}
-        device = next(iter(held.values())).device
-        buckets, transport = self._transport(held, dtypes, device)
+        gathered = self._gathered(held, self._transport(held, dtypes, next(iter(held.values())).device))
+        return (Weight(name, tensor, self.version) for name, tensor in gathered)
+
+    def stream(self, load: Callable[[Iterator[tuple[str, Tensor]]], None], *, dtype: torch.dtype) -> Handover:
+        """Give whole weights to a function; those of one bucket exist at a time."""
+        held = self._weights()
+        dtypes = {name: lower_dtype(weight.dtype, dtype) for name, weight in held.items()}
+        moved = self._transport(held, dtypes, next(iter(held.values())).device)
+        load(self._gathered(held, moved))
+        return self._record(held, moved[1], num_weights=len(held))
+
+    def _gathered(
+        self, held: Mapping[str, Tensor], moved: tuple[tuple[Bucket, ...], BucketTransport]
+    ) -> Iterator[tuple[str, Tensor]]:
+        buckets, transport = moved
         sources, targets = self.parts(), dict[str, HeldPart]()
         missing = {name: weight.numel() for name, weight in held.items()}
         for bucket in buckets:
             for move in (*bucket.moves, *bucket.copies):
                 if self.rank in move.targets:
                     if move.weight not in targets:
-                        weight = held[move.weight]
-                        targets[move.weight] = whole_part(torch.empty(weight.shape, dtype=weight.dtype, device=device))
+                        targets[move.weight] = whole_part(transport.empty(move.weight, held[move.weight].shape))
                     missing[move.weight] -= targets[move.weight].view(move.box).numel()
             transport.carry(bucket, sources, targets)
             for name in [name for name in targets if not missing[name]]:
-                yield Weight(name, targets.pop(name).tensor, self.version)
+                yield name, targets[name].tensor
+                transport.free(targets.pop(name).tensor)
 
     def fill(self, targets: Mapping[str, Tensor], *, held: int | None = None) -> Handover:
         """Write the weights into a rollout's own storage, in its dtypes.
@@ -96,12 +109,15 @@ class ShardedSource:
         filled = {name: whole_part(targets[name].detach()) for name in moved}
         for bucket in buckets:
             transport.carry(bucket, sources, filled)
+        return self._record(weights, transport, num_weights=len(moved))
+
+    def _record(self, weights: Mapping[str, Tensor], transport: BucketTransport, *, num_weights: int) -> Handover:
         return Handover(
             version=self.version,
-            num_weights=len(moved),
+            num_weights=num_weights,
             received_bytes=transport.received_bytes,
             written_bytes=transport.written_bytes,
-            peak_bytes=transport.buffer_bytes,
+            peak_bytes=transport.buffer_bytes + transport.peak_bytes,
             full_bytes=sum(weight.numel() * weight.dtype.itemsize for weight in weights.values()),
             **transport.clock.seconds(),
         )

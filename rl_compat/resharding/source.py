@@ -75,6 +75,15 @@ class FillsStorage(Protocol):
         ...
 
 
+@runtime_checkable
+class StreamsWeights(Protocol):
+    """A source that gives whole weights by name, few of which exist at a time, to an engine that copies them."""
+
+    def stream(self, load: Callable[[Iterator[tuple[str, Tensor]]], None], *, dtype: torch.dtype) -> Handover:
+        """Call `load` with all weights, in `dtype` where that takes fewer bytes to move."""
+        ...
+
+
 class WeightReceiver:
     """The weights that a rollout generates with, and whether they are one whole version of the policy."""
 
@@ -103,6 +112,10 @@ class WeightReceiver:
         self._held = handover.version
         return handover
 
+    @property
+    def is_whole(self) -> bool:
+        return self._problem is None
+
     def confirm(self) -> None:
         """The weights that were received are in use."""
         self._problem = None
@@ -115,9 +128,14 @@ class WeightReceiver:
     def release(self) -> None:
         """Free the storage until the next `receive`, which fills all of it, at other addresses."""
         for name, parameter in self._model.named_parameters():
-            self._released.setdefault(name, parameter.shape)
-            parameter.data = torch.empty(0, dtype=parameter.dtype, device=parameter.device)
-        self._held, self._problem = None, "their storage was released"
+            if not parameter.is_meta:
+                self._released.setdefault(name, parameter.shape)
+                parameter.data = torch.empty(0, dtype=parameter.dtype, device=parameter.device)
+        self.lose("their storage was released")
+
+    def lose(self, problem: str) -> None:
+        """Let `check` raise until weights are received and confirmed."""
+        self._held, self._problem = None, problem
 
     def _allocate(self) -> None:
         for name, shape in self._released.items():

@@ -66,10 +66,23 @@ class BucketTransport:
         self.buffer_bytes = max((bucket.buffer_bytes(rank) for bucket in buckets), default=0)
         self.received_bytes = 0
         self.written_bytes = 0
+        self.peak_bytes = 0
+        "of whole weights that existed at a time, where they are not the rollout's own"
+        self._bytes = 0
         self._rank = rank
         self._groups = groups
         self._dtypes = dtypes
         self._buffer = torch.empty(self.buffer_bytes, dtype=torch.uint8, device=device)
+
+    def empty(self, name: str, shape: Sequence[int]) -> Tensor:
+        """Memory for a whole weight, until `free`."""
+        weight = torch.empty(*shape, dtype=self._dtypes[name], device=self._buffer.device)
+        self._bytes += weight.nbytes
+        self.peak_bytes = max(self.peak_bytes, self._bytes)
+        return weight
+
+    def free(self, weight: Tensor) -> None:
+        self._bytes -= weight.nbytes
 
     @torch.no_grad()
     def carry(self, bucket: Bucket, sources: Mapping[str, HeldPart], targets: Mapping[str, HeldPart]) -> None:

@@ -50,8 +50,9 @@ def build_rollout_engine(
     pad_token_id: int,
     num_valid_tokens: int | None = None,
     decode: Decode | None = None,
+    device: str | None = None,
 ) -> RolloutSession:
-    """The engine of the plan, over `model`.
+    """The engine of the plan, over `model`; vLLM computes on `device`, by default that of the model.
 
     Ids from `num_valid_tokens` on, which the tokenizer does not have, are never drawn. `decode` gives the text of
     token ids, for stop strings. A model of a family that the native engine does not describe runs its own forward; if
@@ -59,7 +60,7 @@ def build_rollout_engine(
     """
     assert plan.engine in ("native", "transformers", "vllm"), f"no rollout engine `{plan.engine}`"
     if plan.engine == "vllm":
-        return VllmEngine(model, plan=plan, num_valid_tokens=num_valid_tokens, decode=decode)
+        return VllmEngine(model, plan=plan, num_valid_tokens=num_valid_tokens, decode=decode, device=device)
     if plan.engine == "native":
         own_reason = own_forward_reason(model)
         reason = None if own_reason is None else native_unsupported_reason(model)

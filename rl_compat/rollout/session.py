@@ -175,11 +175,20 @@ class RolloutSession(ABC):
         later call succeeds.
         """
         self.pause()
-        handover = self._receiver.receive(source)
-        self._refresh()
+        handover = self._receive(source)
         self._receiver.confirm()
         self.policy_version = source.version
         return handover
+
+    def _receive(self, source: WeightSource) -> Handover:
+        handover = self._receiver.receive(source)
+        self._refresh()
+        return handover
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether the engine can generate without another `load`."""
+        return self._receiver.is_whole
 
     def release_weights(self) -> None:
         """Sleep, and free the engine's own storage of weights until the next `load`. Not for a shared storage."""

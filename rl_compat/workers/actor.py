@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Literal, Unpack
 
 import torch
 from torch import Tensor
@@ -22,6 +22,7 @@ from rl_compat.errors import ConfigError, check_type
 from rl_compat.models.chat import ChatEncoder
 from rl_compat.models.files.export import check_output
 from rl_compat.resharding.handover import handover_metrics
+from rl_compat.resharding.mapped import MappedSource
 from rl_compat.resharding.publish import StoreSource
 from rl_compat.resharding.store import MemoryStore, WeightStore
 from rl_compat.rewards.builtin.answers import THOUGHT_TOKENS
@@ -89,8 +90,8 @@ def actor_settings(setup: Setup, *, num_batches: int | None = None) -> ActorSett
 class ActorWorkers:
     policy: WorkerGroup[PolicyWorker]
     rollout: WorkerGroup[RolloutWorker]
-    store: WeightStore | None = None
-    "where a policy leaves its weights for a rollout on another pool"
+    way: WeightStore | Literal["mapped"] | None = None
+    "of the weights to a rollout on another pool: a store, or memory that it reads itself"
 
 
 class ActorModel(Role[ActorSettings, ActorWorkers]):
@@ -238,15 +239,20 @@ class ActorModel(Role[ActorSettings, ActorWorkers]):
 
         `generate` does so before it starts, unless the rollout works while the policy learns.
         """
-        store = self.workers.store
-        if store is None:
+        way = self.workers.way
+        if way is None:
             return
         revision = self.policy.run(PolicyWorker.revision).result()
-        if revision != self._handed_over:
+        if revision == self._handed_over:
+            return
+        if way == "mapped":
+            mapped = self.policy.run(PolicyWorker.map_weights).result()
+            self.rollout.run(RolloutWorker.read, mapped=mapped).result()
+        else:
             self._dtypes = self._dtypes or self.rollout.run(RolloutWorker.weight_dtypes).result()
-            published = self.policy.run(PolicyWorker.publish, store=store, dtypes=self._dtypes).result()
+            published = self.policy.run(PolicyWorker.publish, store=way, dtypes=self._dtypes).result()
             self.rollout.run(RolloutWorker.offer, published=published).result()
-            self._handed_over = revision
+        self._handed_over = revision
 
     def compute_logprobs(self, sequences: Sequences) -> Future[Tensor]:
         """Log-probability of each response token under the current weights, [B, T]."""
@@ -295,8 +301,13 @@ class ActorModel(Role[ActorSettings, ActorWorkers]):
                 lambda place: RolloutWorker(generating, place.workers[key].weight_source(), place.ranks)
             )
             return ActorWorkers(policy, rollout)
-        store: WeightStore = MemoryStore() if self.pool.is_local and self._rollout_pool.is_local else RayStore()
         self._handed_over, self._dtypes = None, {}
+        if self.pool.address is None and self._rollout_pool.address is None and can_map(settings):
+            rollout = self._rollout_pool.start(
+                lambda place: RolloutWorker(generating, MappedSource(place.ranks.rank), place.ranks)
+            )
+            return ActorWorkers(policy, rollout, "mapped")
+        store: WeightStore = MemoryStore() if self.pool.is_local and self._rollout_pool.is_local else RayStore()
         rollout = self._rollout_pool.start(lambda place: RolloutWorker(generating, StoreSource(store), place.ranks))
         return ActorWorkers(policy, rollout, store)
 
@@ -320,6 +331,17 @@ class ActorModel(Role[ActorSettings, ActorWorkers]):
             )
         texts = [self.chat.decode(trajectory.response_ids, keeps=THOUGHT_TOKENS) for trajectory in trajectories]
         return Sequences.from_trajectories(trajectories, texts)
+
+
+def can_map(settings: ActorSettings) -> bool:
+    """Whether a rollout on another pool of this machine can read weights where the policy has them.
+
+    Both are on GPUs, the policy does not leave its GPU or learn meanwhile, and the rollout keeps what it has read.
+    """
+    roles = settings.policy.model.role, settings.rollout.model.role
+    on_gpus = all(role.device.startswith("cuda") for role in roles)
+    moves = settings.is_async or roles[0].offload_idle or settings.rollout.plan.sleep_between
+    return on_gpus and not moves
 
 
 def _check(params: SamplingParams, group_size: int) -> None:

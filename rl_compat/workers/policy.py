@@ -21,6 +21,7 @@ from rl_compat.models.load import LoadSettings, load_causal_lm
 from rl_compat.models.lora import adapter_disabled
 from rl_compat.objectives.actor_critic import LossSettings, policy_loss, policy_loss_inputs
 from rl_compat.objectives.experience import correct, corrects
+from rl_compat.resharding.mapped import MappedWeights, WeightMapper, joined_parts
 from rl_compat.resharding.publish import PublishedWeights, WeightPublisher, joined
 from rl_compat.resharding.sharded import ShardedSource
 from rl_compat.resharding.source import SharedStorage, WeightSource
@@ -61,6 +62,7 @@ class PolicyWorker(TrainedWorker):
         self.engine = PolicyEngine(model, role=settings.model.role, optimizer=settings.optimizer, ranks=ranks)
         self._source = _source_of(self.engine, version=self.version)
         self._publisher: WeightPublisher | None = None
+        self._mapper: WeightMapper | None = None
         ignored = ignored_generation_settings(model)
         if ignored:
             listed = ", ".join(f"`{name}={value}`" for name, value in ignored.items())
@@ -79,11 +81,20 @@ class PolicyWorker(TrainedWorker):
     def publish(self, *, store: WeightStore, dtypes: Mapping[str, torch.dtype]) -> PublishedWeights:
         """Leave the weights in a store for a rollout on another pool, in the rollout's dtypes: what has changed."""
         if self._publisher is None:
-            source = self._source
-            if isinstance(source, SharedStorage):
-                source = _sharded(self.engine, version=self.version)
-            self._publisher = WeightPublisher(source, store, dtypes=dtypes)
+            self._publisher = WeightPublisher(self._parts, store, dtypes=dtypes)
         return self._publisher.publish(version=self.version)
+
+    @dispatch(merge=lambda results, shares: joined_parts(results))
+    def map_weights(self) -> MappedWeights:
+        """Tell where the weights are, for a rollout on other GPUs of this machine."""
+        if self._mapper is None:
+            self._mapper = WeightMapper(self._parts)
+        return self._mapper.publish(version=self.version)
+
+    @property
+    def _parts(self) -> ShardedSource:
+        source = self._source
+        return _sharded(self.engine, version=self.version) if isinstance(source, SharedStorage) else source
 
     @dispatch(split=("batch",))
     def logprobs(self, *, batch: Batch) -> Tensor:

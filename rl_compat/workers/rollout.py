@@ -17,6 +17,7 @@ from rl_compat.errors import NotFiniteError
 from rl_compat.models.load import LoadSettings, load_causal_lm
 from rl_compat.planning.types import RolloutPlan
 from rl_compat.resharding.handover import Handover
+from rl_compat.resharding.mapped import MappedSource, MappedWeights
 from rl_compat.resharding.publish import PublishedWeights, StoreSource
 from rl_compat.resharding.source import SharedStorage, WeightSource
 from rl_compat.rollout.build import build_rollout_engine
@@ -57,6 +58,7 @@ class RolloutWorker:
             pad_token_id=settings.pad_token_id,
             num_valid_tokens=settings.num_valid_tokens,
             decode=settings.decode,
+            device=settings.model.role.device,
         )
         self._revision = -1
         self._handovers: list[Handover] = []
@@ -127,7 +129,8 @@ class RolloutWorker:
     def _load_newest(self) -> None:
         """Take the weights of the policy if they have changed, or if the rollout's own storage was freed."""
         on_update = self._settings.on_update
-        if self._revision == self._source.revision or (on_update == "wait" and self.session.num_unfinished):
+        is_newest = self._revision == self._source.revision and self.session.has_weights
+        if is_newest or (on_update == "wait" and self.session.num_unfinished):
             return
         if on_update == "abort":
             self._num_lost_tokens += self.session.restart()
@@ -142,7 +145,6 @@ class RolloutWorker:
             self.session.sleep()
         else:
             self.session.release_weights()
-            self._revision = -1
 
     @dispatch()
     def weight_dtypes(self) -> dict[str, torch.dtype]:
@@ -156,6 +158,14 @@ class RolloutWorker:
         with self._loading:
             self._source.offer(published)
         self.session.nudge()
+
+    @dispatch()
+    def read(self, *, mapped: MappedWeights) -> None:
+        """Load weights from where a policy on another pool has them."""
+        assert isinstance(self._source, MappedSource), "the policy is in this process, or has a store"
+        with self._loading:
+            self._source.offer(mapped)
+            self._load_newest()
 
     @dispatch(merge=lambda results, shares: [one for own in results for one in own], urgent=True)
     def take_handovers(self) -> list[Handover]:
@@ -176,8 +186,13 @@ class RolloutWorker:
 
 
 def own_storage(settings: RolloutSettings) -> LoadSettings:
-    """How a rollout that owns its weights loads them: frozen, whole, in its compute dtype unless quantized."""
+    """How a rollout that owns its weights loads them: frozen, whole, in its compute dtype unless quantized.
+
+    vLLM has the copy on the device, so that its engine needs another on the host only.
+    """
     trained = settings.model.role
+    if settings.plan.engine == "vllm" and trained.quantization == "none":
+        trained = replace(trained, device="cpu", attention="sdpa")
     role = replace(
         trained,
         role="reference",

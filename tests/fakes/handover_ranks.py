@@ -7,7 +7,7 @@ import math
 import random
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
@@ -145,7 +145,20 @@ def whole_weights(folder: Path) -> dict[str, Any]:
     weights = {weight.name: weight.tensor for weight in source}
     expected = full(policy)
     same = all(torch.equal(tensor, expected[name]) for name, tensor in weights.items())
-    return {"equal": same, "names": sorted(weights) == sorted(expected)}
+    streamed: dict[str, bool] = {}
+
+    def load(tensors: Iterator[tuple[str, Tensor]]) -> None:
+        streamed.update({name: torch.equal(tensor, expected[name].bfloat16()) for name, tensor in tensors})
+
+    handover = source.stream(load, dtype=torch.bfloat16)
+    return {
+        "equal": same,
+        "names": sorted(weights) == sorted(expected) == sorted(streamed),
+        "rounded": all(streamed.values()),
+        "peak": handover.peak_bytes,
+        "largest": 2 * max(weight.numel() for weight in expected.values()),
+        "full": handover.full_bytes,
+    }
 
 
 def adapters(folder: Path) -> dict[str, Any]:

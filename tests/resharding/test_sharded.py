@@ -89,7 +89,9 @@ def test_weights_of_another_dtype_are_rounded_once(found: Found) -> None:
 
 
 def test_an_iteration_gives_whole_weights(found: Found) -> None:
-    assert all(rank["whole weights"] == {"equal": True, "names": True} for rank in found)
+    for rank in (rank["whole weights"] for rank in found):
+        assert (rank["equal"], rank["names"], rank["rounded"]) == (True, True, True)
+        assert 0 < rank["peak"] <= 2 * BUCKET + rank["largest"] < rank["full"]
 
 
 def test_of_a_policy_with_adapters_the_base_moves_once(found: Found) -> None:

@@ -16,6 +16,7 @@ from rl_compat.errors import ModelError
 from rl_compat.models.load import load_causal_lm
 from rl_compat.planning.types import RolloutPlan
 from rl_compat.resharding.publish import StoreSource
+from rl_compat.resharding.sharded import ShardedSource
 from rl_compat.resharding.source import SharedStorage, Weight, WeightSource
 from rl_compat.resharding.store import MemoryStore
 from rl_compat.rollout.session import requests_for
@@ -67,10 +68,10 @@ def policy(folder: Path) -> PolicyWorker:
 
 
 def rollout(folder: Path, source: WeightSource, *, on_update: OnUpdate = "wait", **plan: Any) -> RolloutWorker:
-    sizes = {"max_num_seqs": 4, "max_prefill_tokens": 64}
+    values = {"engine": "native", "compute_dtype": "fp32", "max_num_seqs": 4, "max_prefill_tokens": 64} | plan
     settings = RolloutSettings(
         model=load_settings(folder, role=role_plan()),
-        plan=RolloutPlan(engine="native", compute_dtype="fp32", **(sizes | plan)),
+        plan=RolloutPlan(**values),
         pad_token_id=0,
         num_valid_tokens=60,
         on_update=on_update,
@@ -241,3 +242,19 @@ def test_announced_responses_begin_during_the_call_before_theirs(llama_folder: P
     second = generate(worker, call="second")
     assert [one.token_ids for one in second] == [one.token_ids for one in first]
     assert worker.session.num_unfinished == 0
+
+
+@pytest.mark.vllm
+def test_vllm_takes_the_weights_of_shards_one_after_the_other(llama_folder: Path) -> None:
+    trained = policy(llama_folder)
+    near, source = rollout(llama_folder, trained.weight_source()), ShardedSource(trained.engine.model, version=0)
+    far = rollout(llama_folder, source, engine="vllm", sleep_between=True, max_model_len=32)
+    for version in range(2):
+        expected = generate(near)
+        assert [one.token_ids for one in generate(far)] == [one.token_ids for one in expected]
+        assert all(parameter.is_meta for parameter in far._model.parameters())
+        (handover,) = far.take_handovers()
+        assert (handover.version, handover.num_weights) == (version, len(list(trained.weight_source())))
+        assert handover.peak_bytes < handover.full_bytes
+        learn(trained)
+        source.changed(version=version + 1)

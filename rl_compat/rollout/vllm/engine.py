@@ -11,10 +11,13 @@ from itertools import takewhile
 from typing import Any, ClassVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from rl_compat.errors import DataError, ModelError
+from rl_compat.models.load import TORCH_DTYPES
 from rl_compat.planning.types import RolloutPlan
+from rl_compat.resharding.handover import Handover
+from rl_compat.resharding.source import StreamsWeights, WeightSource
 from rl_compat.rollout.inference import (
     PROBE_STEPS,
     exact_products,
@@ -31,7 +34,14 @@ from rl_compat.rollout.vllm.call import VllmRequests
 from rl_compat.rollout.vllm.errors import failure, forget_locals, refusal
 from rl_compat.rollout.vllm.shutdown import Held, free_memory, stop
 from rl_compat.rollout.vllm.start import config_folder, engine_arguments, keep_log, require_vllm, start
-from rl_compat.rollout.vllm.weights import Released, computes_with_what_it_loads, hand_over, release, take_back
+from rl_compat.rollout.vllm.weights import (
+    Released,
+    computes_with_what_it_loads,
+    hand_over,
+    load_weights,
+    release,
+    take_back,
+)
 
 TOLERANCE = {"fp32": 0.01, "fp16": 0.5, "bf16": 0.5}
 "maximum difference between log-probabilities of vLLM and of a training forward on the first tokens"
@@ -57,8 +67,9 @@ class VllmEngine(RolloutSession):
         *,
         num_valid_tokens: int | None = None,
         decode: Decode | None = None,
+        device: str | None = None,
     ) -> None:
-        """Starts vLLM.
+        """Starts vLLM on a device, by default that of the model.
 
         Raises HardwareError without the package, DoesNotFitError if it does not fit on the device, RLCompatError if
         it does not start, and ModelError if its log-probabilities differ from the trainer's.
@@ -66,10 +77,10 @@ class VllmEngine(RolloutSession):
         require_vllm()
         super().__init__(model, plan, num_valid_tokens=num_valid_tokens, decode=decode)
         self._requests: VllmRequests | None = None
-        self._device = next(model.parameters()).device
+        self._device = next(model.parameters()).device if device is None else torch.device(device)
         self._log = keep_log()
         self._folder = config_folder(model)
-        self._arguments = engine_arguments(model, plan, folder=self._folder.name)
+        self._arguments = engine_arguments(model, plan, folder=self._folder.name, device=self._device)
         self._draw = chosen_draw(
             int(hugging_face_model(model).config.get_text_config().vocab_size),
             rows=min(plan.max_num_seqs, TRIED_ROWS),
@@ -139,10 +150,30 @@ class VllmEngine(RolloutSession):
         self._ended += [partial for partial in evicted if partial.finish_reason is not None]
         self._waiting.extendleft(reversed([partial for partial in evicted if partial.finish_reason is None]))
 
+    def _receive(self, source: WeightSource) -> Handover:
+        """Weights of a source that gives one after the other go straight to vLLM, without a second copy of all."""
+        if not isinstance(source, StreamsWeights) or any(
+            "lora_" in name for name, _ in self._source.named_parameters()
+        ):
+            return super()._receive(source)
+        if self._engine is None:
+            self._start()
+
+        def load(tensors: Iterator[tuple[str, Tensor]]) -> None:
+            self._fill_awake(partial(load_weights, self._engine, tensors, in_place=self._in_place))
+
+        self._receiver.lose("the last handover failed")
+        handover = source.stream(load, dtype=TORCH_DTYPES[self._plan.compute_dtype])
+        self._source.to("meta")  # it was compared with vLLM when that started
+        return handover
+
     def _refresh(self) -> None:
         """Transfer the trainer's weights; a sleeping engine gets them when it wakes."""
         if self._engine is not None and self._released is None:
-            self._fill(partial(hand_over, self._engine, self._source, in_place=self._in_place))
+            self._fill(self._hand_over)
+
+    def _hand_over(self) -> None:
+        hand_over(self._engine, self._source, in_place=self._in_place)
 
     def sleep(self) -> None:
         """Pause, and release weights and cache; captured graphs, and embedding and norms on a CPU, stay.
@@ -159,11 +190,15 @@ class VllmEngine(RolloutSession):
         if self._engine is None:
             self._start()
         if self._released is not None:
-            on_cpu = self._device.type == "cpu"
-            back = partial(take_back, self._engine, self._source, self._released)
-            self._fill(partial(back, on_cpu=on_cpu, in_place=self._in_place))
-            self._released = None
+            self._fill_awake(self._hand_over)
         return self._engine
+
+    def _fill_awake(self, hand: Callable[[], None]) -> None:
+        """Transfer weights by `hand`; a sleeping engine wakes."""
+        if self._released is not None:
+            hand = partial(take_back, self._engine, hand, self._released, on_cpu=self._device.type == "cpu")
+        self._fill(hand)
+        self._released = None
 
     def _start(self) -> None:
         other = VllmEngine._running() if VllmEngine._running is not None else None
@@ -182,12 +217,15 @@ class VllmEngine(RolloutSession):
     def _first_fill(self) -> None:
         """Transfer the weights in place if vLLM allows it and a comparison succeeds, else by vLLM's reload.
 
-        Raises ModelError if vLLM's log-probabilities differ from those of the trainer's model.
+        After a stop, an engine whose weights come from elsewhere waits for them. Raises ModelError if vLLM's
+        log-probabilities differ from those of the trainer's model.
         """
+        if self._is_elsewhere:
+            return
         gap = torch.inf
         for in_place in (True, False) if computes_with_what_it_loads(self._engine) else (False,):
             self._in_place = in_place
-            self._fill(partial(hand_over, self._engine, self._source, in_place=in_place))
+            self._fill(self._hand_over)
             gap = self._gap()
             if gap <= TOLERANCE[self._plan.compute_dtype]:
                 return
@@ -212,9 +250,16 @@ class VllmEngine(RolloutSession):
     def stop(self) -> None:
         """Stop vLLM and release all of its memory; the next step starts it again and continues the requests."""
         self._evict()
+        if self._is_elsewhere:
+            self._receiver.lose("vLLM was stopped")
         if self._engine is not None:
             self._engine = self._released = None
             self._end()
+
+    @property
+    def _is_elsewhere(self) -> bool:
+        """Whether this process has no weights of the policy but vLLM's."""
+        return next(self._source.parameters()).is_meta
 
     def _gap(self) -> float:
         """The largest difference of log-probabilities between vLLM and the trainer's model, on a few greedy tokens."""

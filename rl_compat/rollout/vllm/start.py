@@ -85,11 +85,13 @@ def config_folder(model: nn.Module) -> TemporaryDirectory[str]:
     return folder
 
 
-def engine_arguments(model: nn.Module, plan: RolloutPlan, *, folder: str) -> dict[str, Any]:
-    """The arguments of vLLM."""
+def engine_arguments(
+    model: nn.Module, plan: RolloutPlan, *, folder: str, device: torch.device | None = None
+) -> dict[str, Any]:
+    """The arguments of vLLM on a device, by default that of the model."""
     config = hugging_face_model(model).config.get_text_config()
     length = max(SHORTEST, plan.max_model_len or int(config.max_position_embeddings))
-    on_cpu = next(model.parameters()).device.type == "cpu"
+    on_cpu = (device or next(model.parameters()).device).type == "cpu"
     arguments: dict[str, Any] = {
         "model": folder,
         "skip_tokenizer_init": True,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -41,18 +41,22 @@ def _is_plain(model: nn.Module) -> bool:
 
 
 def hand_over(engine: Any, model: nn.Module, *, in_place: bool) -> None:
-    """Transfer the model's current weights to vLLM, adapters merged, and empty its prefix cache.
-
-    `in_place` overwrites the tensors that vLLM computes with, which `computes_with_what_it_loads` must allow.
-    Otherwise vLLM reloads them: one layer at a time exists twice, and addresses and graphs stay valid.
-    """
+    """Transfer the model's current weights to vLLM, adapters merged, as `load_weights` does."""
     source = hugging_face_model(model)
     if unties(source):
         raise ModelError(
             "`model.lora_targets` names the embedding or the output head, which the model ties and vLLM keeps tied",
             hint="use `rollout.engine=native`, or other targets",
         )
-    tensors = merged_tensors(source)
+    load_weights(engine, merged_tensors(source), in_place=in_place)
+
+
+def load_weights(engine: Any, tensors: Iterator[tuple[str, Tensor]], *, in_place: bool) -> None:
+    """Transfer weights to vLLM one after the other, and empty its prefix cache.
+
+    `in_place` overwrites the tensors that vLLM computes with, which `computes_with_what_it_loads` must allow.
+    Otherwise vLLM reloads them: one layer at a time exists twice, and addresses and graphs stay valid.
+    """
     if in_place:
         engine.collective_rpc(_load, args=(tensors,))
     else:
@@ -125,11 +129,11 @@ def release(engine: Any, *, on_cpu: bool) -> Released:
     return []
 
 
-def take_back(engine: Any, model: nn.Module, released: Released, *, on_cpu: bool, in_place: bool) -> None:
-    """Reallocate the memory and load the model's weights."""
+def take_back(engine: Any, hand: Callable[[], None], released: Released, *, on_cpu: bool) -> None:
+    """Reallocate the memory and load weights by `hand`."""
     if not on_cpu:
         _wake(engine, WEIGHTS)
-    hand_over(engine, model, in_place=in_place)
+    hand()
     if not on_cpu:
         _wake(engine, CACHE)
     for storage, num_bytes in released:
