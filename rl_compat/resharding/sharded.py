@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
@@ -63,23 +63,32 @@ class ShardedSource:
     def __iter__(self) -> Iterator[Weight]:
         """Whole weights in the dtype of the policy; those of one bucket exist at a time."""
         held = self._weights()
-        dtypes = {name: weight.dtype for name, weight in held.items()}
-        gathered = self._gathered(held, self._transport(held, dtypes, next(iter(held.values())).device))
-        return (Weight(name, tensor, self.version) for name, tensor in gathered)
+        moved = self._moved(held, {name: weight.dtype for name, weight in held.items()})
+        return (Weight(name, tensor, self.version) for name, tensor in self._gathered(held, *moved))
 
     def stream(self, load: Callable[[Iterator[tuple[str, Tensor]]], None], *, dtype: torch.dtype) -> Handover:
         """Give whole weights to a function; those of one bucket exist at a time."""
         held = self._weights()
-        dtypes = {name: lower_dtype(weight.dtype, dtype) for name, weight in held.items()}
-        moved = self._transport(held, dtypes, next(iter(held.values())).device)
-        load(self._gathered(held, moved))
-        return self._record(held, moved[1], num_weights=len(held))
+        buckets, transport = self._moved(held, {name: lower_dtype(w.dtype, dtype) for name, w in held.items()})
+        load(self._gathered(held, buckets, transport))
+        return self._record(held, transport, num_weights=len(held))
+
+    def _moved(
+        self, held: Mapping[str, Tensor], dtypes: Mapping[str, torch.dtype]
+    ) -> tuple[tuple[Bucket, ...], BucketTransport]:
+        """How the weights that ranks share become whole."""
+        shared = {name: weight for name, weight in held.items() if not self._is_whole(name, weight)}
+        return self._transport(shared, dtypes, next(iter(held.values())).device)
+
+    def _is_whole(self, name: str, weight: Tensor) -> bool:
+        return len(self.layout[name].holders(tuple(weight.shape))) == 1
 
     def _gathered(
-        self, held: Mapping[str, Tensor], moved: tuple[tuple[Bucket, ...], BucketTransport]
+        self, held: Mapping[str, Tensor], buckets: Sequence[Bucket], transport: BucketTransport
     ) -> Iterator[tuple[str, Tensor]]:
-        buckets, transport = moved
+        """Weights that every rank holds whole are the policy's own tensors."""
         sources, targets = self.parts(), dict[str, HeldPart]()
+        yield from ((name, sources[name].tensor) for name, weight in held.items() if self._is_whole(name, weight))
         missing = {name: weight.numel() for name, weight in held.items()}
         for bucket in buckets:
             for move in (*bucket.moves, *bucket.copies):
