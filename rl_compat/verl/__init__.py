@@ -9,7 +9,7 @@ from pathlib import Path
 from rl_compat.config.dialect import ForeignArguments
 from rl_compat.errors import ConfigError
 from rl_compat.verl.command import read_arguments, split_program
-from rl_compat.verl.script import read_training
+from rl_compat.verl.script import check_program, read_training
 from rl_compat.verl.translate import default_text, defaults_that_differ, expand, is_key, nearest_key, translate
 from rl_compat.verl.yaml_file import read_yaml
 
@@ -31,8 +31,13 @@ STDIN = Path("-")
 
 
 def read_words(words: Sequence[str]) -> ForeignArguments:
-    """Only arguments, or a whole command such as `python3 -m verl.trainer.main_ppo data.train_batch_size=8`."""
-    arguments, notes = read_arguments(split_program(words).arguments, folders=[Path.cwd()])
+    """Only arguments, or a whole command such as `python3 -m verl.trainer.main_ppo data.train_batch_size=8`.
+
+    Raises ConfigError for a command that trains nothing with RL.
+    """
+    program = split_program(words)
+    check_program(program.module)
+    arguments, notes = read_arguments(program.arguments, folders=[Path.cwd()])
     return ForeignArguments(arguments=arguments, notes=notes)
 
 

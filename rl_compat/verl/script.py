@@ -19,6 +19,7 @@ TRAINERS = ("main_ppo", "main_dapo", "fully_async_main", "main_ppo_split")
 NOT_TRAINERS = re.compile(r"sft|eval|generation|merge|preprocess|server|rollout_main")
 STRAY = re.compile(r"[+~]*[A-Za-z_]\w*(\.\w+)+=")
 SECTIONS = ("data.", "actor_rollout_ref.", "algorithm.", "trainer.", "critic.", "reward")
+SUPERVISED = "set `algorithm.name=sft` and `data.train_files` in a settings file"
 MOST_LISTED = 4
 
 
@@ -79,12 +80,19 @@ def _training(started: Started) -> TrainingCommand | None:
     return TrainingCommand(started=started, program=program) if is_training else None
 
 
+def check_program(module: str | None) -> None:
+    """Raise ConfigError for a program that does not train with RL, such as SFT, merging or evaluation."""
+    last = (module or "").removesuffix(".py").replace("/", ".").rpartition(".")[2]
+    if last not in TRAINERS and NOT_TRAINERS.search(last):
+        hint = SUPERVISED if "sft" in last else "give the command that trains"
+        raise ConfigError(f"the keys of `{module}` are not those of RL training", hint=hint)
+
+
 def _nothing_found(name: str, started: Sequence[Started]) -> ConfigError:
     modules = [module for command in started if (module := split_program(command.words).module) is not None]
     supervised = next((module for module in modules if "sft" in module), None)
     if supervised:
-        hint = "set `algorithm.name=sft` and `data.train_files` in a settings file"
-        return ConfigError(f"`{name}` runs `{supervised}`, whose keys are not those of RL training", hint=hint)
+        return ConfigError(f"`{name}` runs `{supervised}`, whose keys are not those of RL training", hint=SUPERVISED)
     commands = [split_program(command.words).module or command.words[0] for command in started]
     programs = list(dict.fromkeys(commands))[:MOST_LISTED]
     what = f"; it runs {_quoted(programs)}" if programs else ""

@@ -98,7 +98,12 @@ def _load(path: Path) -> Any:
     except ImportError as error:
         raise ConfigError(f"`{path}` is YAML and PyYAML is not installed", hint="pip install pyyaml") from error
     try:
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        twice = _repeated(yaml.compose(text, Loader=yaml.SafeLoader))
+        if twice is not None:
+            fact = f"`{path}` line {twice.start_mark.line + 1}: `{twice.value}` is there a second time"
+            raise ConfigError(fact, hint="merge the two: only one of them can count")
+        return yaml.safe_load(text)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         place = f"`{path}` line {mark.line + 1}" if mark else f"`{path}`"
@@ -107,6 +112,19 @@ def _load(path: Path) -> Any:
         raise ConfigError(f"`{path}` is not text in UTF-8") from error
     except OSError as error:
         raise ConfigError(f"`{path}` cannot be read: {error.strerror}") from error
+
+
+def _repeated(node: Any) -> Any:
+    """The first key that its mapping already has, as a node of YAML; None if there is none."""
+    children = node.value if node is not None and isinstance(node.value, list) else []
+    keys = [pair[0] for pair in children if isinstance(pair, tuple)]
+    known: set[str] = set()
+    for key in keys:
+        if key.value in known:
+            return key
+        known.add(str(key.value))
+    below = (_repeated(child[1] if isinstance(child, tuple) else child) for child in children)
+    return next((found for found in below if found is not None), None)
 
 
 def _flat(tree: Mapping[Any, Any], prefix: str) -> Iterator[tuple[str, str]]:

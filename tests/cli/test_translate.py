@@ -183,6 +183,8 @@ def test_a_whole_command_is_read(capsys: pytest.CaptureFixture[str]) -> None:
         (["run_missing.sh"], "`run_missing.sh`"),
         ([""], "``"),
         (["/dev"], "`/dev` is a folder"),
+        (["torchrun", "-m", "verl.trainer.fsdp_sft_trainer", "data.train_batch_size=8"], "`algorithm.name=sft`"),
+        (["python3", "scripts/model_merger.py", "merge"], "`scripts/model_merger.py`"),
         (["--output", "/dev/null/x.toml", "data.train_batch_size=8"], "/dev/null/x.toml"),
     ],
 )

@@ -156,6 +156,23 @@ def test_what_is_not_a_tree_of_keys_is_said(text: str, named: set[str], tmp_path
     assert {str(tmp_path / "run.yaml"), *named} <= facts(caught.value.message)
 
 
+@pytest.mark.parametrize(
+    ("text", "line", "key"),
+    [
+        ("data: {seed: 1}\ntrainer: {nnodes: 1}\ndata: {shuffle: false}\n", "3", "data"),
+        ("data:\n  seed: 1\n  seed: 2\n", "3", "seed"),
+        ("data:\n  - {a: 1}\n  - {b: 1, b: 2}\n", "3", "b"),
+    ],
+)
+def test_a_key_that_is_there_twice_is_refused_with_its_line(text: str, line: str, key: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as raised:
+        read_yaml(path)
+    assert {str(path), key} <= facts(raised.value.message)
+    assert f"line {line}" in raised.value.message
+
+
 def test_a_reference_to_a_key_that_is_not_given_is_verls_default() -> None:
     assert default_text("trainer.project_name") == "verl_examples"
     assert default_text("data.train_batch_size") == "1024"
