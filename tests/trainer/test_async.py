@@ -1,0 +1,98 @@
+"""A run that generates while it learns: the same rows, within the bound, and nothing lost."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes.runs import PPO, records, settings, steps, train
+from trainer.test_resume import Signals
+
+from rl_compat.trainer.checkpoints import find_newest
+from rl_compat.workers.policy import PolicyWorker
+from rl_compat.workers.rollout import RolloutWorker
+
+GRPO = {"algorithm.name": "grpo", "algorithm.group_size": 2, "trainer.batch_size": 4, "trainer.mini_batch_size": 2}
+ASYNC = {"trainer.flow": "async", "trainer.max_staleness": 2, "data.val_files": ""}
+
+
+@pytest.fixture(scope="module")
+def whole_run(llama_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("async") / "run"
+    train(settings(llama_folder, folder, GRPO, ASYNC, num_steps=6))
+    return folder
+
+
+def rows_of(run: Path) -> dict[int, list[str]]:
+    """The prompts that each step learned from."""
+    found: dict[int, list[str]] = {}
+    for line in (run / "samples.jsonl").read_text().splitlines():
+        sample = json.loads(line)
+        found.setdefault(sample["step"], []).append(sample["prompt"])
+    return found
+
+
+@pytest.mark.parametrize("part", [PPO, GRPO], ids=["ppo", "grpo"])
+def test_staleness_0_gives_the_numbers_of_a_run_that_takes_turns(
+    part: dict[str, Any], llama_folder: Path, tmp_path: Path
+) -> None:
+    nothing_ahead = {"trainer.flow": "async", "trainer.max_staleness": 0}
+    train(settings(llama_folder, tmp_path / "sync", part, num_steps=3))
+    train(settings(llama_folder, tmp_path / "async", part, nothing_ahead, num_steps=3))
+    assert steps(tmp_path / "async") == steps(tmp_path / "sync")
+
+
+def test_steps_learn_within_the_bound_and_from_the_rows_of_a_run_that_takes_turns(
+    whole_run: Path, llama_folder: Path, tmp_path: Path
+) -> None:
+    of_step = steps(whole_run)
+    assert list(of_step) == [1, 2, 3, 4, 5, 6]
+    ages = [metrics["async/staleness/max"] for metrics in of_step.values()]
+    assert ages[0] == 0 and max(ages) == 2
+    assert of_step[1]["async/ess"] == pytest.approx(1, abs=1e-6)
+    assert 0 < min(metrics["async/ess"] for metrics in of_step.values()) < 1
+    assert all(metrics["rollout_corr/rollout_is_max"] <= 2 for metrics in of_step.values())
+    assert all(0 <= record["async/idle_share"] <= 1 for record in records(whole_run))
+    train(settings(llama_folder, tmp_path / "sync", GRPO, {"data.val_files": ""}, num_steps=6))
+    assert rows_of(whole_run) == rows_of(tmp_path / "sync")
+
+
+def test_a_run_that_is_interrupted_draws_unfinished_rows_again_and_no_finished_ones(
+    whole_run: Path, llama_folder: Path, tmp_path: Path
+) -> None:
+    arguments = settings(llama_folder, tmp_path / "run", GRPO, ASYNC, num_steps=6, save_every=0)
+    outcome = train(arguments, reporter=Signals(signal.SIGINT, phase="update_actor", step=3))
+    assert outcome.interrupted is not None and outcome.step == 3
+    train(arguments)
+    assert rows_of(tmp_path / "run") == rows_of(whole_run)
+    assert max(metrics["async/staleness/max"] for metrics in steps(tmp_path / "run").values()) <= 2
+
+
+@pytest.mark.parametrize(("worker", "method"), [(RolloutWorker, "generate"), (PolicyWorker, "update")])
+def test_an_error_of_one_side_stops_the_other_and_loses_no_finished_step(
+    worker: Any, method: str, whole_run: Path, llama_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original, calls = getattr(worker, method), 0
+
+    def fails(*arguments: Any, **named: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 4:
+            raise ZeroDivisionError(method)
+        return original(*arguments, **named)
+
+    fails.__dispatch__ = original.__dispatch__  # type: ignore[attr-defined]
+    fails.__name__ = method
+    arguments = settings(llama_folder, tmp_path / "run", GRPO, ASYNC, num_steps=6, save_every=0)
+    with monkeypatch.context() as patch:
+        patch.setattr(worker, method, fails)
+        with pytest.raises(ZeroDivisionError, match=method):
+            train(arguments)
+    done = len(steps(tmp_path / "run"))
+    assert find_newest(tmp_path / "run" / "checkpoints").step == done
+    assert done == 3 if method == "update" else done <= 3
+    train(arguments)
+    assert rows_of(tmp_path / "run") == rows_of(whole_run)
