@@ -8,6 +8,7 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from rl_compat.errors import ConfigError, check_type, did_you_mean
 from rl_compat.trajectory import Trajectory
@@ -156,6 +157,26 @@ class Batch:
                 value = value[index]
                 changes[item.name] = value[:, :width] if value.dim() == 2 else value
         return replace(self, **changes)
+
+    def joined(self, other: Self) -> Self:
+        """The rows of both, padded to the longest response. A field is None if both lack it.
+
+        Rows of a batch without weights have the weight 1.
+        """
+        if (self.weights is None) != (other.weights is None):
+            return self._with_weights().joined(other._with_weights())
+        width = max(self.response_ids.shape[1], other.response_ids.shape[1])
+        changes: dict[str, Any] = {"prompt_ids": self.prompt_ids + other.prompt_ids}
+        for item in fields(self):
+            mine, others = getattr(self, item.name), getattr(other, item.name)
+            assert (mine is None) == (others is None), f"one of the batches has no {item.name}"
+            if isinstance(mine, Tensor):
+                both = [pad(part, (0, width - part.shape[1])) if part.dim() == 2 else part for part in (mine, others)]
+                changes[item.name] = torch.cat(both)
+        return replace(self, **changes)
+
+    def _with_weights(self) -> Self:
+        return self if self.weights is not None else replace(self, weights=self.response_mask.float())
 
     def sequence_lengths(self) -> list[int]:
         """Prompt plus response tokens of each row."""

@@ -77,3 +77,20 @@ def test_a_field_of_another_shape_is_refused() -> None:
     batch = Batch.from_trajectories([_trajectory(5, END)])
     with pytest.raises(ConfigError, match="`values`"):
         batch.with_(values=torch.zeros(1, 3))
+
+
+def test_joined_batches_keep_their_rows_and_share_a_width() -> None:
+    short = Batch.from_trajectories([_trajectory(5, END, group=1)]).with_(advantages=torch.ones(1, 2))
+    long = Batch.from_trajectories([_trajectory(6, 7, 8, group=2), _trajectory(9, group=2)])
+    long = long.with_(advantages=torch.full((2, 3), 2.0), weights=torch.full((2, 3), 0.5))
+
+    both = short.joined(long)
+
+    assert both.response_ids.tolist() == [[5, END, 0], [6, 7, 8], [9, 0, 0]]
+    assert both.groups.tolist() == [1, 2, 2]
+    assert both.advantages is not None and both.weights is not None
+    assert both.advantages.tolist() == [[1, 1, 0], [2, 2, 2], [2, 2, 2]]
+    assert both.weights.tolist() == [[1, 1, 0], [0.5, 0.5, 0.5], [0.5, 0.5, 0.5]]
+    assert long.joined(short).weights is not None
+    assert short.joined(short).weights is None
+    assert both.select([0]).response_ids.tolist() == [[5, END]]

@@ -21,6 +21,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("train", "rl_compat.cli.train", "train a language model: PPO, GRPO, SFT, DPO, KTO, reward models and more"),
     ("eval", "rl_compat.cli.eval", "measure the accuracy of a model or a run on held-out data"),
     ("export", "rl_compat.cli.export", "write the trained model of a run as a Hugging Face folder"),
+    ("replay", "rl_compat.cli.replay", "look at the responses that a run has recorded, and write them as one file"),
     ("plan", "rl_compat.cli.plan", "show what would run here, why, and whether it fits in memory"),
     ("settings", "rl_compat.cli.settings", "explain the settings of a run"),
     ("doctor", "rl_compat.cli.doctor", "find what is wrong with this machine and the commands that fix it"),

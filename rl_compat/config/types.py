@@ -32,6 +32,7 @@ Schedule = Literal["constant", "linear", "cosine"]
 DPOLossName = Literal["sigmoid", "ipo", "hinge"]
 ImportanceLevel = Literal["none", "token", "sequence"]
 OnUpdate = Literal["continue", "wait", "abort"]
+PriorityName = Literal["uniform", "advantage", "td_error", "kl", "age"]
 PlacedRole = Literal["actor", "rollout", "critic", "cost_critic", "reference", "reward", "cost"]
 
 
@@ -362,6 +363,35 @@ class OffPolicyConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayConfig:
+    """Which responses of earlier steps are trained on again, with `samples.reuse` of 2 or more."""
+
+    draws: Positive | Auto = "auto"
+    "earlier prompts in each step, as a fraction of trainer.batch_size; `auto` is reuse - 1, the most that lasts"
+    capacity: Count = 1024
+    "prompts in memory whose responses can be drawn"
+    priority: PriorityName = "uniform"
+    "what is drawn more often: large advantages or errors of the critic, small KL to the policy, or new responses"
+    alpha: ZeroToOne = 0.6
+    "how much the priority counts; 0 draws uniformly"
+    beta: ZeroToOne = 0.4
+    "how much importance weights make up for the priority; 1 does so fully"
+    max_staleness: Index = 4
+    "most steps between the weights that drew a response and those that train on it again"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplesConfig:
+    """How often responses are trained on, and the record of all responses."""
+
+    reuse: Count = 1
+    "most times that a response is trained on; 2 or 3 is useful where generation takes most of the time"
+    keep: bool = False
+    "write all responses to parquet files in `replay/` of output_dir, for `rlc replay`, in place of samples.jsonl"
+    replay: ReplayConfig = field(default_factory=ReplayConfig)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingConfig:
     """How tokens are sampled; a part of `rollout`."""
 
@@ -547,6 +577,7 @@ class RunConfig:
     cost: CostConfig = field(default_factory=CostConfig)
     algorithm: AlgorithmConfig = field(default_factory=AlgorithmConfig)
     off_policy: OffPolicyConfig = field(default_factory=OffPolicyConfig)
+    samples: SamplesConfig = field(default_factory=SamplesConfig)
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     trainer: TrainerConfig = field(default_factory=TrainerConfig)

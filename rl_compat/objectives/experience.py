@@ -212,7 +212,7 @@ def corrects(config: OffPolicyConfig) -> bool:
 def correct(batch: Batch, settings: OffPolicyConfig) -> tuple[Batch, dict[str, float]]:
     """The batch with `weights` and a `response_mask` without rejected tokens, from its `old_logprobs`, and metrics.
 
-    Weights are computed with the mask before rejection, as in verl.
+    Weights are computed with the mask before rejection, as in verl, and multiply those that the batch has.
     """
     assert batch.old_logprobs is not None
     assert batch.rollout_logprobs is not None
@@ -228,7 +228,7 @@ def correct(batch: Batch, settings: OffPolicyConfig) -> tuple[Batch, dict[str, f
             band=settings.band,
             normalize=settings.normalize,
         )
-        changes["weights"] = importance.weights
+        changes["weights"] = importance.weights if batch.weights is None else importance.weights * batch.weights
         metrics |= importance.metrics
     if settings.reject:
         rejection = rejection_mask(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -52,6 +53,8 @@ class Workload:
     "prompts, or given rows, of a step"
     mini_batch_size: int
     "prompts, or given rows, of an optimizer step"
+    drawn_rows: int = 0
+    "prompts of earlier steps that a step learns from too"
     passes: int = 1
     "optimization passes over the rows of a step"
     sequences_per_row: int = 1
@@ -147,6 +150,7 @@ class Workload:
         return replace(
             self,
             batch_size=-(-self.batch_size // num_devices),
+            drawn_rows=-(-self.drawn_rows // num_devices),
             mini_batch_size=-(-self.mini_batch_size // num_devices),
             min_rollout_seqs=-(-self.min_rollout_seqs // num_devices),
         )
@@ -246,6 +250,7 @@ def _online(config: RunConfig, shapes: Mapping[RoleName, ModelShape]) -> Workloa
         max_response_length=config.data.max_response_length,
         batch_size=trainer.batch_size,
         mini_batch_size=trainer.mini_batch_size,
+        drawn_rows=drawn_rows(config),
         passes=algorithm.num_epochs,
         sequences_per_row=algorithm.group_size,
         min_rollout_seqs=VALIDATION_SEQS if config.data.val_files and validates else 0,
@@ -254,6 +259,14 @@ def _online(config: RunConfig, shapes: Mapping[RoleName, ModelShape]) -> Workloa
         sorts_vocabulary=config.rollout.top_p < 1.0 or config.rollout.top_k > 0,
     )
     return workload.with_adapters(config.model.lora_rank) if config.model.lora_rank else workload
+
+
+def drawn_rows(config: RunConfig) -> int:
+    """Prompts of earlier steps whose responses a step trains on again, once there are as many."""
+    reuse, draws = config.samples.reuse, config.samples.replay.draws
+    if reuse == 1:
+        return 0
+    return math.ceil(config.trainer.batch_size * (reuse - 1 if draws == "auto" else draws))
 
 
 def _online_phases(roles: Collection[RoleName]) -> tuple[Phase, ...]:

@@ -13,8 +13,9 @@ from rl_compat.algorithms.table import ALGORITHMS, policy_loss_of
 from rl_compat.batch import Batch, Sequences
 from rl_compat.config.types import AlgorithmConfig, RunConfig
 from rl_compat.objectives.experience import Experience, ExperienceSettings, RewardParts, make_experience
+from rl_compat.replay.buffer import DrawnGroups
 from rl_compat.rewards.types import Scores
-from rl_compat.trainer.online.sampling import Draw, prompts_of, sample, start_scoring
+from rl_compat.trainer.online.sampling import Draw, Scored, prompts_of, sample, start_scoring
 from rl_compat.trainer.phases import Phases
 from rl_compat.trajectory import Prompt
 from rl_compat.workers.actor import ActorModel
@@ -55,6 +56,17 @@ class Rollout:
     greedy_rewards: tuple[float | None, ...] | None
     "of the greedy response to the prompt of each group, where the algorithm needs it"
     metrics: dict[str, float]
+    filtered: Scored | None = None
+    "the responses to prompts that dynamic sampling replaced"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    """Responses of earlier steps that a step trains on again."""
+
+    drawn: DrawnGroups
+    experience: Experience
+    "computed by the present policy"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,8 +77,18 @@ class Collected:
     scores: Scores
     experience: Experience
     costs: Scores | None = None
+    greedy_rewards: tuple[float | None, ...] | None = None
+    filtered: Scored | None = None
+    "the responses to prompts that dynamic sampling replaced"
+    replayed: Replayed | None = None
     metrics: dict[str, float] = field(default_factory=dict)
     "of the sampling and of the handover of weights to the rollout"
+
+    @property
+    def batch(self) -> Batch:
+        """The responses that the step learns from, those of earlier steps included."""
+        batch = self.experience.batch
+        return batch if self.replayed is None else batch.joined(self.replayed.experience.batch)
 
 
 def roll_out(
@@ -87,6 +109,7 @@ def roll_out(
         scores=sampled.scores,
         costs=costs,
         greedy_rewards=greedy,
+        filtered=sampled.filtered,
         metrics=sampled.metrics | _greedy_metrics(greedy) | roles.actor.take_handover_metrics(),
     )
 
@@ -130,13 +153,21 @@ def collect(
             costs=None if costs is None else costs.rewards,
             multiplier=multiplier,
         )
-    return Collected(sequences=sequences, scores=scores, experience=experience, costs=costs, metrics=rollout.metrics)
+    return Collected(
+        sequences=sequences,
+        scores=scores,
+        experience=experience,
+        costs=costs,
+        greedy_rewards=rollout.greedy_rewards,
+        filtered=rollout.filtered,
+        metrics=rollout.metrics,
+    )
 
 
-def learn(roles: Roles, experience: Experience, phases: Phases, *, update_actor: bool) -> dict[str, float]:
-    """Update the critics and the actor from the experience; returns their metrics."""
+def learn(roles: Roles, batch: Batch, phases: Phases, *, update_actor: bool) -> dict[str, float]:
+    """Update the critics and the actor from the batch of an experience; returns their metrics."""
     metrics: dict[str, float] = {}
-    batch, seed = experience.batch, phases.seed
+    seed = phases.seed
     of_cost = batch.with_(values=batch.cost_values, returns=batch.cost_returns)
     critic = _call(roles, roles.critic, lambda role: role.update(batch, seed=seed))
     cost_critic = _call(roles, roles.cost_critic, lambda role: role.update(of_cost, seed=seed))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 from rl_compat.data.order.batches import Order
@@ -153,6 +154,14 @@ class Recipe(Protocol, Generic[Sampled, Collected]):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from `state_dict` and `cursor`."""
+        ...
+
+    def save_files(self, folder: Path) -> None:
+        """Write what `state_dict` cannot hold into a checkpoint."""
+        ...
+
+    def load_files(self, folder: Path) -> None:
+        """Continue from `save_files`. Raises DamagedCheckpointError."""
         ...
 
     def take_notes(self) -> list[str]:

@@ -407,6 +407,7 @@ class Run:
         try:
             for name, group in self.recipe.trained.items():
                 group.run(TrainedWorker.load_state, folder=checkpoint / name).result()
+            self.recipe.load_files(checkpoint)
         except DamagedCheckpointError as damage:
             self._resume(self._go_back(checkpoint, damage))
             return
@@ -475,6 +476,7 @@ class Run:
             for name, group in self.recipe.trained.items():
                 (folder / name).mkdir()
                 group.run(TrainedWorker.save_state, folder=folder / name).result()
+            self.recipe.save_files(folder)
             save_run_state(self.boundary, folder)
 
         self.reporter.phase(f"saving step {step}")

@@ -20,6 +20,7 @@ from rl_compat.hardware.types import Hardware
 from rl_compat.models.files.atomic import file_written_whole
 from rl_compat.planning.serialize import save_plan
 from rl_compat.planning.types import Plan
+from rl_compat.replay.record import FOLDER
 from rl_compat.tracking.jsonl import METRICS_FILE, is_step, step_of
 from rl_compat.tracking.timeline import TIMELINE_FILE
 from rl_compat.trainer.checkpoints import CHECKPOINTS, FoundCheckpoint, find_newest, open_checkpoint
@@ -44,6 +45,7 @@ _MAY_CHANGE = {
     },
     "rollout": {"engine", "max_num_seqs", "max_num_batched_tokens", "max_model_len", "gpu_memory_utilization"},
     "reward": {"timeout_seconds"},
+    "samples": {"keep"},
     "data": {"on_change", "streaming"},
 }
 "settings by section that may change when a run continues, in addition to all of `plan` and the pools"
@@ -66,6 +68,7 @@ class RunFolder:
         self.metrics = path / METRICS_FILE
         self.samples = path / "samples.jsonl"
         self.timeline = path / TIMELINE_FILE
+        self.record = path / FOLDER
 
     def lock(self) -> TextIO:
         """Lock the folder until the returned file is closed. Raises ConfigError if another process holds the lock."""
@@ -99,9 +102,9 @@ class RunFolder:
         if not self.metrics.exists() or not any(is_step(line) for line in self.metrics.open(encoding="utf-8")):
             return []
         number = next(number for number in count(1) if not self.metrics.with_suffix(f".{number}.jsonl").exists())
-        for file in (self.metrics, self.samples, self.timeline):
+        for file in (self.metrics, self.samples, self.timeline, self.record):
             if file.exists():
-                file.rename(file.with_suffix(f".{number}.jsonl"))
+                file.rename(file.with_suffix(f".{number}{file.suffix}"))
         kept = self.metrics.with_suffix(f".{number}.jsonl")
         return [f"`{self.path}` has no checkpoint: the run begins at step 1, and its former record is kept in `{kept}`"]
 

@@ -24,7 +24,7 @@ from rl_compat.planning.run import run_plan
 from rl_compat.planning.shapes.shape import ModelShape
 from rl_compat.planning.speed.measurements import own_measurements
 from rl_compat.planning.types import Plan, RoleName
-from rl_compat.planning.workload import Workload, run_workload
+from rl_compat.planning.workload import Workload, drawn_rows, run_workload
 from rl_compat.training.optimizers import OptimizerSettings
 
 WITHOUT_TOKENIZER: tuple[Part, ...] = ("config", "weights")
@@ -223,5 +223,7 @@ def lora_settings(config: ModelConfig) -> LoraSettings | None:
 
 def optimizer_steps_per_batch(config: RunConfig) -> int:
     """Optimizer steps of one training step; offline data is used once."""
-    passes = 1 if is_offline(config.algorithm.name) else config.algorithm.num_epochs
-    return passes * -(-config.trainer.batch_size // config.trainer.mini_batch_size)
+    if is_offline(config.algorithm.name):
+        return -(-config.trainer.batch_size // config.trainer.mini_batch_size)
+    num_prompts = config.trainer.batch_size + drawn_rows(config)
+    return config.algorithm.num_epochs * -(-num_prompts // config.trainer.mini_batch_size)

@@ -21,6 +21,7 @@ COMPUTE = (
     "rollout",
     "training",
     "workers",
+    "replay",
     "trainer",
 )
 
@@ -88,7 +89,9 @@ MAY_IMPORT: dict[str, set[str]] = {
         "hardware.nodes",
         "planning",
     }
-    - {"trainer"},
+    - {"replay", "trainer"},
+    "replay": {"errors", "algorithms", "trajectory", "batch", "config.types", "rewards.types"}
+    | {"models.files.atomic"},
     "trainer": {
         *COMPUTE,
         "emulation",
@@ -101,7 +104,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "hardware.recording",
         "tracking",
     },
-    "cli": {*CONTROL, "algorithms.table", "bench", "data", "models", "trainer", "emulation", "tracking"},
+    "cli": {*CONTROL, "algorithms.table", "bench", "data", "models", "replay", "trainer", "emulation", "tracking"},
     "__main__": {"cli"},
     "api": {*COMPUTE, "errors", "units", "config", "planning", "hardware"},
     "__init__": {
@@ -130,7 +133,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "huggingface_hub": ("models/",),
     "jinja2": ("models/",),
     "datasets": ("data/",),
-    "pyarrow": ("data/",),
+    "pyarrow": ("data/", "replay/"),
     "pydantic": ("config/", "hardware/recording"),
     "math_verify": ("rewards/",),
     "pandas": (),

@@ -29,6 +29,15 @@ def test_weights_are_ratios_cut_at_the_bound() -> None:
     assert metrics["rollout_corr/rollout_is_mean"] == pytest.approx(1.375)
 
 
+def test_ratios_multiply_the_weights_that_a_batch_has() -> None:
+    weighted = batch().with_(weights=torch.tensor([[0.5, 0.5], [1.0, 1.0]]))
+
+    corrected, _ = correct(weighted, OffPolicyConfig(importance="token", truncate=2.0))
+
+    assert corrected.weights is not None
+    torch.testing.assert_close(corrected.weights, torch.tensor([[1.0, 0.5], [0.5, 2.0]]))
+
+
 def test_a_rejected_token_leaves_the_mask_and_keeps_its_weight() -> None:
     corrected, _ = correct(batch(), OffPolicyConfig(importance="token", reject=("token_k1:0.25_2.5",)))
 

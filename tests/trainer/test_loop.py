@@ -14,7 +14,6 @@ from trainer.online.test_sampling import Actor, prompts
 
 from rl_compat.batch import Batch, Sequences
 from rl_compat.config.types import AlgorithmConfig, RunConfig, TrainerConfig
-from rl_compat.objectives.experience import Experience
 from rl_compat.rewards.types import Scores
 from rl_compat.trainer.loop import Roles, collect, learn, roll_out
 from rl_compat.trainer.phases import PhaseMemory, Phases
@@ -143,9 +142,9 @@ def test_a_critic_on_other_devices_learns_while_the_actor_does(apart: bool, orde
         reward=cast(RewardModel, Reward(uses_device=False)),
         critic=cast(CriticModel, critic),
     )
-    experience = SimpleNamespace(batch=SimpleNamespace(with_=lambda **_: None, cost_values=None, cost_returns=None))
+    batch = SimpleNamespace(with_=lambda **_: None, cost_values=None, cost_returns=None)
     phases = Phases(seed=3, reporter=SilentReporter(), timer=timer, memory=memory)
-    metrics = learn(roles, cast(Experience, experience), phases, update_actor=True)
+    metrics = learn(roles, cast(Batch, batch), phases, update_actor=True)
     assert metrics == {"critic/seed": 3.0, "actor/seed": 3.0}
     assert called == ["critic", "actor"]
     assert memory.phases == [f"update_{name}" for name in order]

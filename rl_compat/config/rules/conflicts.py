@@ -186,6 +186,23 @@ def asynchronous(config: RunConfig) -> Iterator[Problem]:
         )
 
 
+def reused_samples(config: RunConfig) -> Iterator[Problem]:
+    """There are enough uses for the draws, and a critic where its error is the priority."""
+    reuse, replay, name = config.samples.reuse, config.samples.replay, config.algorithm.name
+    if replay.draws != "auto" and replay.draws > reuse - 1:
+        yield Problem(
+            key="samples.replay.draws",
+            message=f"`samples.replay.draws` is {replay.draws:g} and `samples.reuse={reuse}` lasts for {reuse - 1}",
+            hint=f"set `samples.replay.draws={reuse - 1}`, or raise `samples.reuse`",
+        )
+    if replay.priority == "td_error" and not ALGORITHMS[name].needs_critic:
+        yield Problem(
+            key="samples.replay.priority",
+            message=f"`samples.replay.priority=td_error` reads a critic, and `algorithm.name={name}` has none",
+            hint="set `samples.replay.priority=advantage`",
+        )
+
+
 def reward_by_parts(config: RunConfig) -> Iterator[Problem]:
     """Parts that are normalized separately exclude a KL penalty in the reward."""
     algorithm = config.algorithm
@@ -282,6 +299,7 @@ TOGETHER: tuple[Callable[[RunConfig], Iterator[Problem]], ...] = (
     rejection_rules,
     corrected_once,
     asynchronous,
+    reused_samples,
     weights,
     reward_parts,
     quantized_base,

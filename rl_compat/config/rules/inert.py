@@ -44,10 +44,12 @@ SWITCHES: tuple[tuple[str, Any, Any, tuple[str, ...]], ...] = (
     ),
     ("algorithm.kl_loss", "none", "k3", ("algorithm.kl_loss_coef",)),
     ("trainer.flow", "sync", "async", ("trainer.max_staleness", "rollout.on_update")),
+    ("samples.replay.priority", "uniform", "advantage", ("samples.replay.alpha", "samples.replay.beta")),
+    ("samples.keep", True, False, ("trainer.num_sample_generations",)),
 )
 "a setting, its value that switches something off, one that switches it on, and the settings that only this reads"
 
-EVERYTHING_ON = {key: on for key, _, on, _ in SWITCHES}
+EVERYTHING_ON = {"samples.reuse": 2} | {key: on for key, _, on, _ in SWITCHES}
 "settings with which every optional part of an algorithm is in use"
 
 
@@ -90,6 +92,11 @@ def _rules() -> tuple[InertSettings, ...]:
             "rows with responses are kept in memory",
         ),
         *(_own(row.name) for row in OFFLINE_ROWS),
+        InertSettings(
+            _group("samples.replay"),
+            lambda config: config.samples.reuse == 1,
+            "`samples.reuse` is 1",
+        ),
         InertSettings(
             ("algorithm.dpo.label_smoothing",),
             lambda config: config.algorithm.dpo.loss != "sigmoid",
@@ -155,7 +162,7 @@ def _column(tasks: tuple[str, ...], *keys: str) -> InertSettings:
 
 def _generation() -> tuple[str, ...]:
     """Settings that only generation and rewards read."""
-    sections = ("algorithm", "off_policy", "reward", "cost", "rollout")
+    sections = ("algorithm", "off_policy", "samples", "reward", "cost", "rollout")
     offline = tuple(f"algorithm.{row.name}." for row in OFFLINE_ROWS)
     keys = [key for key in settings() if key.partition(".")[0] in sections and not key.startswith(offline)]
     keys.remove("algorithm.name")

@@ -61,9 +61,15 @@ class _Work:
     def sequences(self) -> int:
         return self.workload.batch_size * self.workload.sequences_per_row
 
+    def sequences_of(self, phase: Phase) -> int:
+        """The sequences that a phase goes through; those of earlier steps are neither generated nor scored again."""
+        once = phase.does == "generate" or phase.role in ("reward", "cost")
+        return self.sequences + (0 if once else self.workload.drawn_rows * self.workload.sequences_per_row)
+
     @property
     def num_mini_batches(self) -> int:
-        return -(-self.workload.batch_size // self.workload.mini_batch_size) * self.workload.passes
+        rows = self.workload.batch_size + self.workload.drawn_rows
+        return -(-rows // self.workload.mini_batch_size) * self.workload.passes
 
     def num_micro_batches(self, sequences: int) -> int:
         return -(-sequences // max(1, self.found.sizes.micro_batch_tokens // self.workload.length))
@@ -143,7 +149,9 @@ def phase_seconds(solved: Solved) -> dict[str, float]:
                 products = CHECKPOINTED_PRODUCTS if found.levers.gradient_checkpointing else products
                 products *= work.workload.passes
             parameters = work.computed_parameters(phase.role)
-            seconds[phase.name] = products * parameters * work.sequences * work.workload.length / compute.flops
+            seconds[phase.name] = (
+                products * parameters * work.sequences_of(phase) * work.workload.length / compute.flops
+            )
     return seconds
 
 
@@ -177,10 +185,10 @@ def _of_phase(work: _Work, phase: Phase, network: LinkRate) -> Iterator[Transfer
     if together > 1:
         sums = 2 if not trained else SUMS_OF_UPDATE + (2 if levers.gradient_checkpointing else 0)
         shape, passes = work.workload.models[role], work.workload.passes if trained else 1
-        numbers = sums * shape.num_layers * shape.hidden_size * work.sequences * work.workload.length * passes
+        numbers = sums * shape.num_layers * shape.hidden_size * work.sequences_of(phase) * work.workload.length * passes
         yield _transfer(phase.name, "activations", 2 * numbers * FP32_BYTES * (together - 1) // together, inside)
     if not trained:
-        gathers = work.num_micro_batches(work.sequences)
+        gathers = work.num_micro_batches(work.sequences_of(phase))
         yield _transfer(phase.name, "weights", int(gathers * (of_layers * layers * width + part * ends * kept)), link)
         return
     rows = work.workload.mini_batch_size * work.workload.sequences_per_row

@@ -183,6 +183,12 @@ class Offline:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         del state
 
+    def save_files(self, folder: Path) -> None:
+        del folder
+
+    def load_files(self, folder: Path) -> None:
+        del folder
+
     def take_notes(self) -> list[str]:
         notes: list[str] = self.learner.group.run(LearnerWorker.take_notes).result()
         return notes

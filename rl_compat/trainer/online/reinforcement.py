@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from rl_compat import seeds
 from rl_compat.algorithms.kl import KLController
 from rl_compat.algorithms.lagrangian import LagrangeMultiplier
 from rl_compat.algorithms.table import ALGORITHMS
-from rl_compat.config.types import AlgorithmConfig
+from rl_compat.config.types import AlgorithmConfig, RunConfig
 from rl_compat.data.encode.training_data import left_out
 from rl_compat.distributed.group import WorkerGroup
 from rl_compat.trainer.loop import Collected, Roles, Rollout, collect, learn, roll_out
 from rl_compat.trainer.online.metrics import data_metrics, mismatch_metrics, staleness_metrics, timing_metrics
+from rl_compat.trainer.online.reuse import SampleStore
 from rl_compat.trainer.online.step_warnings import StepWarnings, empty_fraction
 from rl_compat.trainer.online.validate import Validation, validate
 from rl_compat.trainer.phases import Phases
@@ -57,6 +59,7 @@ class Reinforcement:
         self.more = Rows(prepared.order)
         self.staleness = self.config.trainer.max_staleness if self.config.trainer.flow == "async" else 0
         self.calls = 1 if algorithm.dynamic_sampling else self.staleness + 1
+        self.store = SampleStore(self.config)
         self._notes: list[str] = []
         self._warnings = StepWarnings(algorithm)
         self.roles: Roles
@@ -74,12 +77,12 @@ class Reinforcement:
         )
 
     def load(self, phases: Phases, *, step: int) -> None:
-        del step
         self.phases = phases
         self.roles = build_roles(self.prepared, phases.reporter)
+        self.store.forget_after(step)
 
     def start_earlier(self, step: int) -> None:
-        del step
+        self.store.forget_after(step)
 
     def sample(self, rows: Sequence[int], *, step: int) -> Rollout:
         """Generate responses to these rows, and to further rows where prompts are replaced, and start scoring them."""
@@ -95,19 +98,21 @@ class Reinforcement:
         return {"left_over": list(self.more.left_over)}
 
     def collect(self, sampled: Rollout, *, step: int) -> Collected:
-        collected = collect(
-            self.roles,
-            sampled,
-            self.config,
-            self.phases,
-            kl_coef=self.kl.coef,
-            multiplier=0.0 if self.multiplier is None else self.multiplier.value,
-        )
+        collected = self._collect(sampled, self.config)
+        version = self._version(step)
+        collected = replace(collected, replayed=self.store.draw(collected, self._collect, version=version))
         if self.staleness == 0:
             return collected
-        version = max(0, step - 1 - self.config.algorithm.critic_warmup_steps)
         stale = staleness_metrics(collected.experience.batch, version=version)
         return replace(collected, metrics=collected.metrics | stale)
+
+    def _collect(self, rollout: Rollout, config: RunConfig) -> Collected:
+        multiplier = 0.0 if self.multiplier is None else self.multiplier.value
+        return collect(self.roles, rollout, config, self.phases, kl_coef=self.kl.coef, multiplier=multiplier)
+
+    def _version(self, step: int) -> int:
+        """Of the policy that a step updates."""
+        return max(0, step - 1 - self.config.algorithm.critic_warmup_steps)
 
     def _prompts(self, rows: Sequence[int]) -> list[Prompt]:
         return [self.prepared.prompts[row] for row in rows]
@@ -117,7 +122,7 @@ class Reinforcement:
         update_actor = step > self.config.algorithm.critic_warmup_steps
         metrics = learn(
             self.roles,
-            collected.experience,
+            collected.batch,
             replace(self.phases, seed=seeds.derive(self.config.trainer.seed, "update", step)),
             update_actor=update_actor,
         )
@@ -125,6 +130,7 @@ class Reinforcement:
             with self.phases.timer("handover"):
                 self.roles.actor.hand_over()
         metrics |= self._kl_metrics(collected, metrics) | self._cost_metrics(collected, moves=update_actor)
+        metrics |= self.store.learned(step, collected, version=self._version(step))
         self._notes += [*collected.scores.notes, *self._warnings.take_notes(step, collected, metrics)]
         return metrics
 
@@ -168,6 +174,8 @@ class Reinforcement:
         )
 
     def samples(self, collected: Collected, count: int) -> list[dict[str, Any]]:
+        if self.config.samples.keep:
+            return []
         sequences = collected.sequences
         rows = zip(sequences.trajectories[:count], sequences.texts, collected.scores.rewards, strict=False)
         costs = None if collected.costs is None else collected.costs.rewards
@@ -216,6 +224,12 @@ class Reinforcement:
         self.more = Rows(self.prepared.order, left_over=state.get("left_over"))
         self.roles.actor.next_group = state.get("next_group", 0)
 
+    def save_files(self, folder: Path) -> None:
+        self.store.save(folder)
+
+    def load_files(self, folder: Path) -> None:
+        self.store.load(folder)
+
     def take_notes(self) -> list[str]:
         """Notes of the rewards, of streaming and of the models."""
         notes, self._notes = [*self._notes, *left_out(self.prepared.prompts)], []
@@ -225,6 +239,7 @@ class Reinforcement:
 
     def close(self) -> None:
         self.prepared.close()
+        self.store.close()
 
 
 def lagrange_multiplier(config: AlgorithmConfig) -> LagrangeMultiplier | None:

@@ -29,6 +29,8 @@ class Sampled:
 
     sequences: Sequences
     scores: Future[Scores]
+    filtered: Scored | None = None
+    "the responses to replaced prompts"
     metrics: dict[str, float] = field(default_factory=dict)
 
 
@@ -111,7 +113,7 @@ def _joined(rounds: Sequence[Scored], kept: Sequence[Scored]) -> Sampled:
         metrics["training/filter_groups/sampled_score/mean"] = float(rewards.mean())
     scores: Future[Scores] = Future()
     scores.set_result(replace(joined.scores, metrics=every.scores.metrics))
-    return Sampled(sequences=joined.sequences, scores=scores, metrics=metrics)
+    return Sampled(sequences=joined.sequences, scores=scores, filtered=_without(every, joined), metrics=metrics)
 
 
 def join(parts: Sequence[Scored]) -> Scored:
@@ -132,11 +134,20 @@ def _only_with_spread(scored: Scored) -> list[Scored]:
     rewards, groups, known = _columns(scored)
     group = group_statistics(rewards, groups=groups, scored=known)
     rows = group.of_rows((group.num_scored > 1) & ~group.equal).nonzero().flatten().tolist()
-    if not rows:
-        return []
+    return [_rows_of(scored, rows)] if rows else []
+
+
+def _without(scored: Scored, others: Scored) -> Scored | None:
+    """The responses whose groups are not among the others; None if there are none."""
+    groups = {item.group for item in others.sequences.trajectories}
+    rows = [row for row, item in enumerate(scored.sequences.trajectories) if item.group not in groups]
+    return _rows_of(scored, rows) if rows else None
+
+
+def _rows_of(scored: Scored, rows: Sequence[int]) -> Scored:
     trajectories, texts = scored.sequences.trajectories, scored.sequences.texts
     sequences = Sequences.from_trajectories([trajectories[row] for row in rows], [texts[row] for row in rows])
-    return [Scored(sequences, pick_scores(scored.scores, rows))]
+    return Scored(sequences, pick_scores(scored.scores, rows))
 
 
 def _zero_spread(scored: Scored) -> float:

@@ -13,6 +13,7 @@ from rl_compat.planning.types import RoleName
 from rl_compat.rewards.checks import check_rows
 from rl_compat.trainer.checkpoints import check_disk
 from rl_compat.trainer.online.prompt_data import load_training_data, load_validation_prompts
+from rl_compat.trainer.online.reuse import reuse_notes
 from rl_compat.trainer.recipe import PreparedRun
 from rl_compat.trainer.setup.objects import PythonObjects
 from rl_compat.trajectory import Prompt
@@ -62,7 +63,7 @@ def check_run(config: RunConfig, hardware: Hardware, objects: PythonObjects = Py
         cost=start_cost(setup, prompts, objects),
         order=order,
         total_steps=total_steps,
-        notes=(*setup.notes, *notes, *validation_notes, *plan.notes),
+        notes=(*setup.notes, *reuse_notes(config), *notes, *validation_notes, *plan.notes),
     )
 
 

@@ -7,7 +7,15 @@ from dataclasses import replace
 import pytest
 from fakes.machines import PPO, recorded
 
-from rl_compat.config.types import AlgorithmConfig, PlanConfig, PoolConfig, RunConfig, TrainerConfig
+from rl_compat.config.types import (
+    AlgorithmConfig,
+    PlanConfig,
+    PoolConfig,
+    ReplayConfig,
+    RunConfig,
+    SamplesConfig,
+    TrainerConfig,
+)
 from rl_compat.planning.cluster import Cluster
 from rl_compat.planning.run import run_plan
 from rl_compat.planning.shapes.known import SMOLLM2_135M
@@ -45,6 +53,16 @@ def test_copies_on_two_devices_exchange_the_gradients_of_each_optimizer_step() -
     assert moved(pool) == {("actor_update", "gradients"): 4 * 2 * 4 * PARAMETERS // 2}
     (transfer,) = pool.transfers
     assert transfer.seconds == pytest.approx(transfer.num_bytes / (16 * 0.985e9 * 0.75))
+
+
+def test_responses_of_earlier_steps_are_learned_from_and_not_generated() -> None:
+    once = plan_of(GRPO, "p40_two", num_devices=2).pools["main"]
+    half_again = replace(GRPO, samples=SamplesConfig(reuse=2, replay=ReplayConfig(draws=0.5)))
+    drawn = plan_of(half_again, "p40_two", num_devices=2).pools["main"]
+
+    factors = {name: seconds / once.phase_seconds[name] for name, seconds in drawn.phase_seconds.items()}
+    assert factors == {"rollout": 1.0, "logprobs": pytest.approx(1.5), "actor_update": pytest.approx(1.5)}
+    assert moved(drawn) == {("actor_update", "gradients"): 6 * 2 * 4 * PARAMETERS // 2}
 
 
 def test_shards_are_gathered_in_every_micro_batch_and_once_for_the_rollout() -> None:

@@ -1,0 +1,157 @@
+"""Runs that train on responses more than once, and runs that record all of them."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes.runs import GRPO_LORA, PPO, settings, steps, train
+from safetensors.torch import load_file
+
+from rl_compat.replay.record import drawn_groups, read_parts
+from rl_compat.replay.report import summarize
+from rl_compat.trainer.checkpoints import find_newest
+
+GRPO = GRPO_LORA | {"model.lora_dropout": 0.0, "samples.keep": True}
+REUSE = {"samples.reuse": 3, "samples.replay.draws": 1, "samples.replay.priority": "advantage"}
+
+
+def weights(run: Path, step: int) -> dict[str, Any]:
+    return load_file(run / "checkpoints" / f"step_{step}" / "actor" / "weights.safetensors")
+
+
+def assert_same_weights(run: Path, other: Path, *, step: int) -> None:
+    mine, others = weights(run, step), weights(other, step)
+    assert all(mine[name].equal(others[name]) for name in others)
+
+
+def record(run: Path) -> dict[int, tuple[list[int], list[int]]]:
+    """The groups of each step, and those it drew."""
+    return {step: (table["group"].to_pylist(), drawn_groups(table)) for step, table in read_parts(run / "replay")}
+
+
+@pytest.fixture(scope="module")
+def whole(llama_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("reuse") / "run"
+    train(settings(llama_folder, folder, GRPO, REUSE, num_steps=6, keep_checkpoints=6))
+    return folder
+
+
+def test_a_record_changes_no_number(llama_folder: Path, tmp_path: Path) -> None:
+    for name, keep in (("kept", True), ("not", False)):
+        train(settings(llama_folder, tmp_path / name, GRPO, {"samples.keep": keep}, num_steps=2))
+
+    kept, without = tmp_path / "kept", tmp_path / "not"
+    assert steps(kept) == steps(without)
+    assert_same_weights(kept, without, step=2)
+    assert [
+        (kept / "samples.jsonl").exists() and (kept / "samples.jsonl").read_text(),
+        (without / "replay").exists(),
+    ] == [
+        "",
+        False,
+    ]
+
+
+def test_no_response_is_trained_on_more_often_than_allowed(whole: Path) -> None:
+    found = record(whole)
+    uses: Counter[int] = Counter()
+    for step, (groups, drawn) in found.items():
+        assert len(groups) == 4 * 4
+        assert len(set(drawn)) == len(drawn) <= 4
+        assert steps(whole)[step]["replay/drawn"] == len(drawn)
+        uses.update([*set(groups), *drawn])
+
+    assert list(found) == [1, 2, 3, 4, 5, 6]
+    assert found[1][1] == []
+    assert max(uses.values()) <= 3
+    assert sum(uses.values()) > 6 * 4
+
+
+def test_drawn_responses_are_measured(whole: Path) -> None:
+    of_step = steps(whole)
+
+    assert "replay/ess" not in of_step[1]
+    for step in range(2, 7):
+        assert 1 <= of_step[step]["replay/staleness/mean"] <= of_step[step]["replay/staleness/max"] <= 4
+        assert 0 < of_step[step]["replay/ess"] <= 1
+        assert of_step[step]["replay/reuse"] == 1 + of_step[step]["replay/drawn"] / 4
+    assert of_step[2]["critic/score/mean"] != of_step[1]["critic/score/mean"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        PPO | {"samples.replay.priority": "td_error"},
+        PPO | {"off_policy.vtrace.enabled": True, "samples.replay.priority": "age"},
+        GRPO | {"samples.replay.priority": "kl", "algorithm.policy_loss": "clip_cov"},
+        GRPO | {"off_policy.bypass": True},
+        {"algorithm.name": "remax"},
+    ],
+)
+def test_every_kind_of_algorithm_trains_on_drawn_responses(
+    llama_folder: Path, tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    train(settings(llama_folder, tmp_path / "run", changes, {"samples.reuse": 2}, num_steps=3))
+
+    of_step = steps(tmp_path / "run")
+    assert [of_step[step]["replay/drawn"] > 0 for step in (1, 2, 3)] == [False, True, True]
+    assert all(of_step[step]["actor/grad_norm"] > 0 for step in (1, 2, 3))
+
+
+def test_kill_9_and_the_same_command_again_give_the_uninterrupted_run(
+    whole: Path, llama_folder: Path, tmp_path: Path, on_one_core: list[str]
+) -> None:
+    run = tmp_path / "run"
+    dies = {"reward.function_arguments.signal": "9", "reward.function_arguments.at_call": "5"}
+    arguments = settings(llama_folder, run, GRPO, REUSE, dies, num_steps=6, keep_checkpoints=6)
+    code = subprocess.run(
+        [sys.executable, "-m", "rl_compat", "train", *on_one_core, *arguments],
+        capture_output=True,
+        timeout=240,
+        check=False,
+    ).returncode
+    assert code == -signal.SIGKILL
+    assert find_newest(run / "checkpoints").step < 6
+
+    train(arguments)
+
+    assert record(run) == record(whole)
+    assert steps(run) == steps(whole)
+    assert_same_weights(run, whole, step=6)
+
+
+def test_an_earlier_checkpoint_brings_back_its_buffer(whole: Path, llama_folder: Path, tmp_path: Path) -> None:
+    """Steps after a checkpoint are trained again as they were, with the same draws."""
+    resume = whole / "checkpoints" / "step_3"
+    arguments = settings(llama_folder, tmp_path / "run", GRPO, REUSE, num_steps=6, keep_checkpoints=6, resume=resume)
+
+    train(arguments)
+
+    assert {step: record(tmp_path / "run")[step] for step in (4, 5, 6)} == {
+        step: record(whole)[step] for step in (4, 5, 6)
+    }
+    assert_same_weights(tmp_path / "run", whole, step=6)
+
+
+def test_prompts_that_dynamic_sampling_replaced_are_recorded_and_not_drawn(llama_folder: Path, tmp_path: Path) -> None:
+    """Responses have one token, so that some groups of two have equal rewards."""
+    changes = GRPO | {"algorithm.group_size": 2, "algorithm.dynamic_sampling": True, "data.max_response_length": 1}
+    train(settings(llama_folder, tmp_path / "run", changes, {"samples.reuse": 2}, num_steps=3))
+
+    filtered: set[int] = set()
+    drawn: set[int] = set()
+    for step, table in read_parts(tmp_path / "run" / "replay"):
+        trained = table.filter(table["trained"])["group"].unique().to_pylist()
+        measured = steps(tmp_path / "run")[step]
+        assert len(trained) == measured["training/filter_groups/kept_prompts"]
+        assert len(table["group"].unique()) == measured["training/filter_groups/sampled_prompts"]
+        filtered |= {*table["group"].to_pylist()} - {*trained}
+        drawn |= {*drawn_groups(table)}
+    assert filtered and drawn and not filtered & drawn
+    assert summarize(tmp_path / "run" / "replay").groups_by_uses[0] == len(filtered)
