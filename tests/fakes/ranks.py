@@ -410,7 +410,7 @@ def handover(folder: Path, ranks: Ranks) -> Found:
     steps, responses = [], []
     for turn in range(3):
         requests = requests_for(prompts, SamplingParams(max_new_tokens=6, seed=3), group_size=2)
-        made = rollout.generate(requests=requests, rows=[0] * len(requests))
+        made = rollout.generate(requests=requests, rows=[0] * len(requests), call=f"{turn}")
         responses.append({place: (one.token_ids, one.policy_versions) for place, one in made.items()})
         steps.append(policy.update(batch=ragged(), seed=turn))
     weights = {name: whole(parameter.detach()).clone() for name, parameter in policy.engine.parameters.items()}
