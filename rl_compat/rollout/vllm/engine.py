@@ -204,6 +204,7 @@ class VllmEngine(RolloutSession):
         other = VllmEngine._running() if VllmEngine._running is not None else None
         if other is not None:
             other.stop()
+        found_group = torch.distributed.is_available() and torch.distributed.is_initialized()
         try:
             self._engine = start(self._arguments)
         except Exception as error:
@@ -211,7 +212,8 @@ class VllmEngine(RolloutSession):
             free_memory()
             raise failure(error, self._plan, version=_version(), event="did not start", log=self._log.lines) from error
         VllmEngine._running = weakref.ref(self)
-        self._end = weakref.finalize(self, stop, Held(engine=self._engine, source=weakref.ref(self._source)))
+        held = Held(engine=self._engine, source=weakref.ref(self._source), found_group=found_group)
+        self._end = weakref.finalize(self, stop, held)
         self._first_fill()
 
     def _first_fill(self) -> None:

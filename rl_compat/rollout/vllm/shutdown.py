@@ -11,7 +11,8 @@ import gc
 import logging
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +30,8 @@ class Held:
 
     engine: Any
     source: weakref.ref[nn.Module]
+    found_group: bool = False
+    "the process has had a default process group before vLLM started"
 
 
 def stop(held: Held) -> None:
@@ -43,7 +46,8 @@ def stop(held: Held) -> None:
     tensors = [] if source is None else [*source.parameters(), *source.buffers()]
     trainers = frozenset(tensor.untyped_storage().data_ptr() for tensor in tensors)
     _attempt(engine.collective_rpc, _let_go, kwargs={"trainers": trainers})
-    _attempt(engine.engine_core.shutdown)
+    with _default_group_kept() if held.found_group else nullcontext():
+        _attempt(engine.engine_core.shutdown)
     del engine
     free_memory()
 
@@ -61,6 +65,22 @@ def free_memory() -> None:
         torch.cuda.empty_cache()
     if pools is not None:
         pools.disown()
+
+
+@contextmanager
+def _default_group_kept() -> Iterator[None]:
+    """vLLM's shutdown destroys the default process group, whoever made it. Inside the block only others can be."""
+    destroy = torch.distributed.destroy_process_group
+
+    def destroy_other(group: Any = None) -> None:
+        if group is not None and group is not torch.distributed.group.WORLD:
+            destroy(group)
+
+    torch.distributed.destroy_process_group = destroy_other
+    try:
+        yield
+    finally:
+        torch.distributed.destroy_process_group = destroy
 
 
 def _attempt(end: Callable[..., object], *arguments: object, **named: object) -> None:
