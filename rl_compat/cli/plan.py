@@ -128,7 +128,7 @@ def plan(
     if simulate:
         drawn = given_lengths(lengths, longest=config.data.max_response_length)
         found = simulate_run(config, workload, nodes, drawn, measured=measured)
-        print_json(found.as_json()) if as_json else _show_simulation(found)
+        print_json(found.as_json()) if as_json else _show_simulation(found, config)
         return
     if as_json:
         print_json(to_json(made))
@@ -156,7 +156,7 @@ def _shape_of(path: str) -> ModelShape:
     return KNOWN_SHAPES.get(path) or ModelShape.from_folder(resolve_model(path, needs=("config",)).folder)
 
 
-def _show_simulation(found: Divisions) -> None:
+def _show_simulation(found: Divisions, config: RunConfig) -> None:
     flow = found.synchronous.flow
     print_lines(
         [
@@ -172,6 +172,11 @@ def _show_simulation(found: Divisions) -> None:
     if flow.source == ESTIMATES:
         print_note("note: estimates serve to compare plans; `--measured RUN` uses the times of a run on these devices")
     print_lines(["", found.verdict])
+    if found.best is not None and found.pays and config.plan.num_nodes == 1 and not config.pools:
+        best = found.best.flow
+        on = "cpu" if config.plan.device == "cpu" else best.generating
+        given = f"trainer.flow=async trainer.max_staleness={best.max_staleness} plan.num_devices={best.learning}"
+        print_lines([f"use `{given} --pool gen={on}:rollout`"])
 
 
 def _show(made: Plan, config: RunConfig, workload: Workload, set_by_name: list[str], *, explain: bool) -> None:

@@ -72,11 +72,11 @@ class DataFlow:
         self._stages, self._staleness = line.line, _at_least(0, "staleness", staleness)
         return self
 
-    def run(self, source: Iterable[Any], *, goes_on: Callable[[], bool] = lambda: True) -> None:
+    def run(self, source: Iterable[Any], *, goes_on: Callable[[], bool] | None = None) -> None:
         """Run the items through the stages until the source ends, `stop` is called, or `goes_on` returns False.
 
-        `goes_on` is called before each item of the last stage, in the caller's thread. Raises ConfigError without
-        stages, and what a stage or the source raises.
+        `goes_on`, if given, is called before each item of the last stage, in the caller's thread. Raises ConfigError
+        without stages, and what a stage or the source raises.
         """
         if not self._stages:
             raise ConfigError("the flow has no stages", hint="use `connect(rollout >> learner)`")
@@ -97,7 +97,7 @@ class DataFlow:
             thread.start()
         last = len(self._stages) - 1
         try:
-            while not self._is_stopped and goes_on():
+            while not self._is_stopped and (goes_on is None or goes_on()):
                 with self._changed:
                     self._num_wanted += 1
                     self._changed.notify_all()

@@ -183,18 +183,21 @@ def test_a_pool_of_another_form_is_refused(pool: str, capsys: pytest.CaptureFixt
 
 
 TWO = ("--hardware", str(RECORDINGS / "h100_eight.json"), "plan.num_devices=2", "algorithm.name=grpo")
+LONG = ("data.max_response_length=512", "--lengths", "60,500")
 
 
 def test_a_simulation_says_whether_dividing_the_devices_pays(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plan", *TWO, "--simulate", "--lengths", "100,256"]) == 0
+    assert main(["plan", *TWO, "--simulate", *LONG]) == 0
     text = capsys.readouterr().out
     assert text.startswith("devices  2, ")
     assert "2 in turn" in text
-    assert text.splitlines()[-1].startswith("asynchronous learning ")
+    verdict, use = text.splitlines()[-2:]
+    assert verdict.startswith("asynchronous learning pays")
+    assert use == "use `trainer.flow=async trainer.max_staleness=2 plan.num_devices=1 --pool gen=1:rollout`"
 
-    assert main(["plan", *TWO, "--simulate", "--lengths", "100,256", "--json"]) == 0
+    assert main(["plan", *TWO, "--simulate", *LONG, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["verdict"] == text.splitlines()[-1]
+    assert found["verdict"] == verdict
     best = found["best"]
     assert best["generating_devices"] + best["learning_devices"] == 2
     assert found["gain"] == pytest.approx(best["steps_per_hour"] / found["synchronous"]["steps_per_hour"])

@@ -46,7 +46,7 @@ class Simulated:
         return (
             f"{flow.generating} in turn" if flow.in_turn else f"{flow.generating} + {flow.learning}",
             "synchronous" if flow.in_turn else f"at most {flow.max_staleness}, {flow.on_update}",
-            f"{found.steps_per_hour:.3g}",
+            _rate(found),
             f"{found.generating:.0%}",
             f"{found.slots_filled:.0%}",
             f"{found.learning:.0%}",
@@ -81,17 +81,21 @@ class Divisions:
         return best / self.synchronous.outcome.steps_per_hour
 
     @property
+    def pays(self) -> bool:
+        return self.gain >= PAYS
+
+    @property
     def verdict(self) -> str:
         """Whether asynchronous learning pays."""
-        everything, rate = self.synchronous.flow, self.synchronous.outcome.steps_per_hour
+        everything, rate = self.synchronous.flow, _rate(self.synchronous.outcome)
         if self.best is None:
             needs = f"{everything.num_shards} of {counted(everything.learning, 'device')}"
             return f"asynchronous learning cannot pay: learning needs {needs}, and none is left to generate"
-        flow, word = self.best.flow, "pays" if self.gain >= PAYS else "does not pay"
+        flow, word = self.best.flow, "pays" if self.pays else "does not pay"
         return (
-            f"asynchronous learning {word}: {flow.generating} devices that generate and {flow.learning} that learn, at "
-            f"staleness {flow.max_staleness}, make {self.best.outcome.steps_per_hour:.3g} steps an hour, "
-            f"{self.gain:.2f} times the {rate:.3g} of {everything.generating} devices that do both in turn"
+            f"asynchronous learning {word}: {everything.generating} devices, {flow.generating} for generation and "
+            f"{flow.learning} for learning, make {_rate(self.best.outcome)} steps an hour at staleness "
+            f"{flow.max_staleness}, {self.gain:.2f} times the {rate} of all devices in turn"
         )
 
     def as_json(self) -> dict[str, Any]:
@@ -103,7 +107,7 @@ class Divisions:
             "best": None if self.best is None else self.best.as_json(),
             "others": [other.as_json() for other in self.others],
             "gain": self.gain,
-            "pays": self.gain >= PAYS,
+            "pays": self.pays,
             "verdict": self.verdict,
         }
 
@@ -140,6 +144,10 @@ def compare(flow: Flow, lengths: Sequence[int], *, num_devices: int) -> Division
         best=best,
         others=tuple(others),
     )
+
+
+def _rate(found: FlowResult) -> str:
+    return f"{found.steps_per_hour:,.0f}" if found.steps_per_hour >= 100 else f"{found.steps_per_hour:.3g}"
 
 
 def _simulated(flow: Flow, lengths: Sequence[int], rows: int = MOST_ROWS) -> Simulated:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rl_compat.planning.simulation.flow import Flow, OnUpdate, simulate
@@ -108,10 +108,12 @@ FLOWS = st.builds(
     max_staleness=st.integers(0, 4),
     on_update=st.sampled_from(["continue", "wait", "abort"]),
 )
+PROPERTY = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+"also on a machine that does something else"
 LENGTHS = st.lists(st.integers(1, 12), min_size=1, max_size=20)
 
 
-@settings(max_examples=60, deadline=None)
+@PROPERTY
 @given(FLOWS, LENGTHS)
 def test_no_row_is_older_than_the_bound_and_nobody_works_more_than_all_the_time(flow: Flow, lengths: list[int]) -> None:
     found = simulate(flow, lengths, num_steps=8)
@@ -120,7 +122,7 @@ def test_no_row_is_older_than_the_bound_and_nobody_works_more_than_all_the_time(
     assert found.tokens_lost == 0.0 or flow.on_update == "abort"
 
 
-@settings(max_examples=60, deadline=None)
+@PROPERTY
 @given(FLOWS, LENGTHS)
 def test_more_staleness_and_slots_never_slow_a_run_and_more_learning_never_speeds_it_up(
     flow: Flow, lengths: list[int]
