@@ -110,6 +110,11 @@ WRAPPERS: Mapping[str, str] = {
     "piped group": "{{\n{}\n}} 2>&1 | tee all.log",
     "subshell": "(\n{}\n)",
     "piped subshell": "( set -x\n{}\n) |& tee all.log",
+    "texts in order": "if [[ a < b ]]; then\n{}\nfi",
+    "options": 'while getopts "x:" o; do :; done\n{}',
+    "here-document": "cat > /dev/null <<'END'\nit's \\ a \"text\" $(( \nEND\n{}",
+    "function with a status": "ready() {{ local PATH=1; return 0; }}\nif ready; then\n{}\nfi",
+    "read lines": "while read -r once; do\n{}\ndone <<< one",
     "comments": "# a comment with \"quotes' and $signs \\\n\n{}\n\n  # the end \\",
     "harmless commands": "set -xe\nexport A_1=1 B_2=two\nray stop --force\nmkdir -p x && cd .\n{}\necho done\nexit 0",
     **{
