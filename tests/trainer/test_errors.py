@@ -52,8 +52,9 @@ class Steps(SilentReporter):
         original = Run._begin_step
 
         def begin(run: Run) -> bool:
-            self.now = run.boundary.step + 1
-            return original(run)
+            begins = original(run)
+            self.now += begins
+            return begins
 
         patch.setattr(Run, "_begin_step", begin)
 
