@@ -30,6 +30,8 @@ GATHERED_LAYERS = 2
 "layers whose weights are whole at once: one computes while the next is gathered"
 CAST_NUMBERS = 2**23
 "weights stored in half precision that the native engine casts at a time"
+HANDOVER_BYTES = 64 * MIB
+"through which shards are gathered for a rollout"
 MASK_BYTES = 13
 "per query and key of a mask: the distance, whether it is visible, and the additive mask"
 
@@ -164,7 +166,8 @@ def _step_bytes(request: MemoryRequest, sizes: Sizes) -> int:
 
 def _rollout_items(request: MemoryRequest, levers: Levers, sizes: Sizes, role: RoleName) -> dict[str, int]:
     if request.engine == "vllm":
-        return vllm_bytes(request, sizes) | vllm_working_bytes(request, sizes)
+        working = vllm_working_bytes(request, sizes)
+        return vllm_bytes(request, sizes) | working | _handover_items(request, levers, working)
     arithmetic = Arithmetic(
         compute_bytes=DTYPE_BYTES[request.rollout_dtype],
         repeat_kv=request.repeat_kv,
@@ -182,7 +185,16 @@ def _rollout_items(request: MemoryRequest, levers: Levers, sizes: Sizes, role: R
     if at_once:
         cache = _cache_bytes(request, levers, sizes)
         working["kv cache"] = cache + cache // request.actor.num_layers
-    return rollout_engine_bytes(request, levers, sizes) | working
+    return rollout_engine_bytes(request, levers, sizes) | working | _handover_items(request, levers, working)
+
+
+def _handover_items(request: MemoryRequest, levers: Levers, working: Mapping[str, int]) -> dict[str, int]:
+    """What gathering the shards of an actor needs beyond the work after it: a buffer, and for vLLM a whole weight."""
+    if shards_of(request.workload, levers, "actor") == 1:
+        return {}
+    largest = request.actor.embedding_parameters if request.engine == "vllm" else 0
+    needed = HANDOVER_BYTES + largest * DTYPE_BYTES[request.rollout_dtype]
+    return {"handover": max(0, needed - sum(working.values()))}
 
 
 def _logprob_items(request: MemoryRequest, levers: Levers, sizes: Sizes, role: RoleName) -> dict[str, int]:

@@ -10,15 +10,18 @@ from fakes.machines import QWEN_05B, only_pool, planned
 from rl_compat.config.types import DataConfig
 from rl_compat.planning.memory.budget import (
     CAST_NUMBERS,
+    HANDOVER_BYTES,
     host_bytes,
     phase_budgets,
     rollout_engine_bytes,
     weights_bytes,
 )
 from rl_compat.planning.memory.request import Levers, MemoryRequest, Sizes
+from rl_compat.planning.memory.vllm import vllm_working_bytes
 from rl_compat.planning.shapes.known import SMOLLM2_135M
 from rl_compat.planning.shapes.shape import ModelShape
 from rl_compat.planning.workload import shared_workload
+from rl_compat.resharding.sharded import BUCKET_BYTES
 from rl_compat.units import GIB
 
 REQUEST = MemoryRequest(
@@ -246,6 +249,17 @@ def test_the_allocators_slack_is_a_fraction_of_all_tensors() -> None:
     tensors = sum(items.values()) - items["context"] - items["allocator slack"]
 
     assert items["allocator slack"] == pytest.approx(0.13 * tensors, rel=1e-6)
+
+
+def test_shards_of_the_actor_need_a_buffer_on_their_way_to_the_rollout_where_its_work_takes_less() -> None:
+    few, shared = replace(SIZES, max_num_seqs=1, max_prefill_tokens=1), Levers(num_shards=2)
+    embedding = 2 * QWEN_05B.embedding_parameters
+    vllm = changed(engine="vllm", rollout_dtype="bf16", cuda_graphs=False)
+    working = sum(vllm_working_bytes(vllm, few).values())
+    assert phase("rollout", vllm, shared, few)["handover"] == HANDOVER_BYTES + embedding - working > 0
+    assert phase("rollout", REQUEST, shared, SIZES).get("handover", 0) == 0
+    assert "handover" not in phase("rollout", vllm, Levers(), few)
+    assert HANDOVER_BYTES == BUCKET_BYTES
 
 
 def test_a_tiny_share_bounds_the_cache_of_the_native_engine() -> None:
