@@ -58,7 +58,7 @@ def test_the_rollout_of_each_process_generates_the_tokens_of_one(
     for process in found:
         assert process[TENSOR, "handover"].extra["responses"] == alone("handover").extra["responses"]
         (handover,) = process[TENSOR, "handover"].extra["handovers"]
-        assert handover.received_bytes == handover.full_bytes // 2
+        assert 0.98 * handover.full_bytes < 2 * handover.received_bytes <= handover.full_bytes
 
 
 def test_out_of_memory_on_one_process_repeats_the_step_on_both(found: list[dict[Run, Found]]) -> None:
