@@ -79,7 +79,7 @@ def _range(text: str) -> tuple[int, int]:
 
 def _lines(found: RecordSummary) -> list[str]:
     reasons = ", ".join(f"{name} {count}" for name, count in found.finish_reasons.items())
-    uses = ", ".join(f"{uses} x {count}" for uses, count in found.groups_by_uses.items())
+    uses = ", ".join(f"{count} prompts {uses} times" for uses, count in found.groups_by_uses.items())
     rewards = "none"
     if found.reward_mean is not None:
         rewards = f"mean {found.reward_mean:.4g}, standard deviation {found.reward_std:.4g}"
@@ -90,7 +90,7 @@ def _lines(found: RecordSummary) -> list[str]:
         "rewards": rewards + (f", {found.num_unscored} without" if found.num_unscored else ""),
         "quantiles": ", ".join(f"{name}: {value:.4g}" for name, value in found.reward_quantiles.items()),
         "ended by": reasons,
-        "uses": f"{uses} prompts",
+        "used": uses,
         "reused": "none"
         if found.reuse_age is None
         else "after {:.3g} steps on average, at most {}".format(*found.reuse_age),

@@ -35,7 +35,8 @@ def test_a_record_is_shown_in_numbers(run: Path, capsys: pytest.CaptureFixture[s
     assert found["groups_by_uses"] == {"1": 3, "2": 1, "3": 1}
     assert found["reuse_age"] == [pytest.approx(7 / 3), 3]
     assert main(["replay", "show", str(run)]) == 0
-    assert "9 to 5 prompts" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "9 to 5 prompts" in shown and "3 prompts 1 times, 1 prompts 2 times" in shown
 
 
 @pytest.mark.parametrize(("steps", "expected"), [([], [1, 2, 3, 4, 5]), (["--steps", "2-3"], [3, 4])])

@@ -91,6 +91,7 @@ def test_drawn_responses_are_measured(whole: Path) -> None:
         PPO | {"off_policy.vtrace.enabled": True, "samples.replay.priority": "age"},
         GRPO | {"samples.replay.priority": "kl", "algorithm.policy_loss": "clip_cov"},
         GRPO | {"off_policy.bypass": True},
+        GRPO | {"trainer.flow": "async"},
         {"algorithm.name": "remax"},
     ],
 )
