@@ -35,6 +35,8 @@ class LoraSettings:
     dropout: float
     targets: tuple[str, ...]
     "names of the modules that get an adapter; `all-linear` is every linear layer except the output head"
+    seed: int = 0
+    "of the first weights, in every process"
 
 
 def add_adapters(model: nn.Module, settings: LoraSettings) -> None:
@@ -46,8 +48,9 @@ def add_adapters(model: nn.Module, settings: LoraSettings) -> None:
 
     model.requires_grad_(False)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
             warnings.filterwarnings("ignore", message="Model has `tie_word_embeddings=True`")  # see `unties`
+            torch.default_generator.manual_seed(settings.seed)  # peft makes the weights on the CPU
             inject_adapter_in_model(peft_config(settings), model, adapter_name=_ADAPTER)
     except ValueError as error:
         raise ModelError(

@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
+from rl_compat import seeds
 from rl_compat.algorithms.table import ALGORITHMS, is_offline
 from rl_compat.config.types import ModelConfig, RunConfig, StepConfig
 from rl_compat.distributed.pool import ResourcePool
@@ -52,7 +53,9 @@ class Planned:
         return LoadSettings(
             folder=self.sources.get(source or role, self.source).folder,
             role=self.plan.roles[role],
-            lora=lora_settings(self.config.model) if learns else None,
+            lora=lora_settings(self.config.model, seed=seeds.derive(self.config.trainer.seed, "adapters", role))
+            if learns
+            else None,
             trust_remote_code=self.config.model.trust_remote_code,
         )
 
@@ -213,11 +216,15 @@ def check_adapters(model: ModelConfig, source: ModelSource, *, headless: bool) -
         check_targets(source.folder, model.lora_targets, headless=headless, trust_remote_code=code)
 
 
-def lora_settings(config: ModelConfig) -> LoraSettings | None:
+def lora_settings(config: ModelConfig, *, seed: int = 0) -> LoraSettings | None:
     if config.lora_rank == 0:
         return None
     return LoraSettings(
-        rank=config.lora_rank, alpha=config.lora_alpha, dropout=config.lora_dropout, targets=config.lora_targets
+        rank=config.lora_rank,
+        alpha=config.lora_alpha,
+        dropout=config.lora_dropout,
+        targets=config.lora_targets,
+        seed=seed,
     )
 
 

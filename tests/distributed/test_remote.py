@@ -137,6 +137,7 @@ def test_two_processes_share_calls_until_one_fails_and_the_other_goes_on_alone(p
 def test_a_process_that_ends_or_stands_still_is_named_with_its_call(
     pool: ResourcePool, monkeypatch: pytest.MonkeyPatch, method: object, fact: str
 ) -> None:
+    """DIST-05"""
     monkeypatch.setattr(remote, "SILENCE_SECONDS", 5.0)
     group = started(pool)
     processes = group.run(Counter.process).result()

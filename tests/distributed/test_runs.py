@@ -22,7 +22,8 @@ from fakes.runs import GRPO_LORA, PPO, cpu, flip_a_byte, settings, steps
 from rl_compat.config.load import load_config
 from rl_compat.distributed.group import dispatch
 from rl_compat.distributed.pool import ResourcePool
-from rl_compat.errors import ConfigError, RLCompatError, WorkerError
+from rl_compat.errors import ConfigError, ModelError, RLCompatError, WorkerError
+from rl_compat.models.files.registry import resolve_model
 from rl_compat.trainer.checkpoints import find_newest
 from rl_compat.trainer.reporter import Reporter, SilentReporter
 from rl_compat.trainer.run import RunOutcome
@@ -115,6 +116,7 @@ def test_two_processes_train_as_one_does_with_other_algorithms(
         ({}, {"num_devices": 2}),
         ({"num_devices": 2}, {"num_devices": 4}),
         ({"num_devices": 2, "num_shards": 2}, {}),
+        ({"num_devices": 4, "num_shards": 4}, {}),
         ({}, {"num_devices": 2, "num_shards": 2}),
         ({"num_devices": 2, "num_shards": 2}, {"num_devices": 4, "num_shards": 2}),
         ({"num_devices": 2, "tensor_parallel": 2}, {"num_devices": 2, "num_shards": 2}),
@@ -129,6 +131,41 @@ def test_a_run_continues_on_another_number_of_processes(
     train(settings(llama_folder, other, PPO, STEADY, num_steps=2), **first)
     train(settings(llama_folder, other, PPO, STEADY, num_steps=4), **then)
     assert_same(other, one)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("algorithm", ["ppo", "grpo"])
+def test_two_processes_train_smollm2_as_one_does(algorithm: str, tmp_path: Path) -> None:
+    """Two steps of all weights, or of adapters, of a model with 135 million weights."""
+    try:
+        model = resolve_model("smollm2-135m", download=False).folder
+    except ModelError as error:
+        pytest.skip(error.message)
+    small = STEADY | {"data.max_prompt_length": 64, "optimizer.actor_lr": 1e-6, "trainer.save_every": 0}
+    own = PPO | {"optimizer.critic_lr": 1e-6} if algorithm == "ppo" else GRPO
+    one, two = tmp_path / "one", tmp_path / "two"
+    for run, plan in ((one, {}), (two, {"num_devices": 2})):
+        train(settings(model, run, own, small, num_steps=2, validate_before="false"), **plan)
+    assert_same(two, one)
+
+
+@pytest.mark.slow
+def test_a_reward_function_that_hangs_costs_two_processes_what_it_costs_one(llama_folder: Path, tmp_path: Path) -> None:
+    function = tmp_path / "hangs.py"
+    function.write_text(
+        "import time\n"
+        "def compute_score(solution_str):\n"
+        "    if sum(map(ord, solution_str)) % 13 == 0:\n"
+        "        time.sleep(3600)\n"
+        "    return float(len(solution_str))\n"
+    )
+    hangs = {"reward.functions": f"{function}:compute_score", "reward.timeout_seconds": 0.5, "reward.on_error": "skip"}
+    one, two = tmp_path / "one", tmp_path / "two"
+    for run, plan in ((one, {}), (two, {"num_devices": 2})):
+        train(settings(llama_folder, run, GRPO, STEADY, hangs, {"data.val_files": ""}, num_steps=2), **plan)
+    assert any(step["reward/timeouts"] > 0 for step in steps(one).values())
+    assert_same(two, one)
 
 
 def test_a_node_that_does_not_share_the_folder_of_the_run_stops_it_before_it_loads(
@@ -188,6 +225,7 @@ class Strikes:
 def test_a_rank_that_ends_or_stands_still_costs_at_most_the_step_that_it_was_in(
     number: int, phase: str, rank: int, llama_folder: Path, tmp_path: Path
 ) -> None:
+    """DIST-05"""
     one, run = tmp_path / "one", tmp_path / "run"
     often = {"validate_every": 1, "num_steps": 3, "save_every": 0 if phase != "saving" else 2}
     train(settings(llama_folder, one, PPO, **often))

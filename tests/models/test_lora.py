@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -143,3 +144,16 @@ def test_full_training_cannot_be_quantized(llama_folder: Path) -> None:
         causal_lm(llama_folder, role=role_plan(quantization="nf4"))
     assert "`nf4`" in error.value.message
     assert "`model.lora_rank`" in str(error.value.hint)
+
+
+def test_the_first_weights_depend_on_the_seed_alone(llama_folder: Path) -> None:
+    """Each of several processes makes its own copy of them."""
+
+    def first(seed: int, state: int) -> dict[str, torch.Tensor]:
+        torch.manual_seed(state)
+        model = causal_lm(llama_folder, role=role_plan(), lora=replace(lora_of(rank=4), seed=seed))
+        assert torch.initial_seed() == state
+        return {name: tensor for name, tensor in model.named_parameters() if "lora_A" in name}
+
+    one, same, other = first(1, 5), first(1, 6), first(2, 5)
+    assert all(tensor.equal(same[name]) and not tensor.equal(other[name]) for name, tensor in one.items())

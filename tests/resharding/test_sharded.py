@@ -24,6 +24,7 @@ def test_every_case_ran_on_every_rank(found: Found) -> None:
 
 @pytest.mark.parametrize("case", ["generate and learn", "replicas"])
 def test_each_rollout_generates_as_a_fresh_copy_of_the_newest_weights_does(case: str, found: Found) -> None:
+    """DIST-08"""
     for rank in (rank[case] for rank in found if case in rank):
         assert rank["responses"] == rank["expected"]
         assert rank["responses"][0] != rank["responses"][1]
@@ -67,6 +68,7 @@ def test_workers_of_several_ranks_generate_and_learn_as_one_process_does(found: 
 def test_a_fast_engine_takes_more_of_the_requests_and_no_token_depends_on_who_takes_them(
     found: Found, llama_folder: Path
 ) -> None:
+    """DIST-10"""
     alone = queue(llama_folder, Solo())["calls"]
     ranks = [rank["queue"] for rank in found]
     for call, expected in enumerate(alone):

@@ -95,6 +95,7 @@ def test_loading_keeps_the_tensors_that_others_share(llama_folder: Path, tmp_pat
 
 
 def test_a_changed_setting_is_not_overruled_by_the_checkpoint(llama_folder: Path, tmp_path: Path) -> None:
+    """CKPTD-05"""
     engine = _policy(llama_folder)
     _steps(engine, range(2))
     engine.save_state(tmp_path)
@@ -175,6 +176,7 @@ def test_a_state_that_runs_code_when_read_is_refused(llama_folder: Path, tmp_pat
 
 
 def test_the_state_of_another_model_is_refused(llama_folder: Path, qwen2_folder: Path, tmp_path: Path) -> None:
+    """CKPTD-05"""
     _policy(qwen2_folder).save_state(tmp_path)
     with pytest.raises(CheckpointError, match="k_proj"):
         _policy(llama_folder).load_state(tmp_path)

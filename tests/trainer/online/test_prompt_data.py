@@ -47,6 +47,7 @@ def _prompts(run: Path) -> list[list[str]]:
 def test_a_resumed_run_draws_the_prompts_of_an_uninterrupted_one(
     streaming: str, llama_folder: Path, tmp_path: Path
 ) -> None:
+    """CKPTD-01, without rollouts in progress"""
     names = _files(tmp_path)
     options = {"num_sample_generations": 8}
     whole = [*_settings(llama_folder, tmp_path / "whole", names, num_steps=4, **options), f"data.streaming={streaming}"]
