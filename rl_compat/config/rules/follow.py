@@ -24,6 +24,9 @@ class Followed:
     "the key that it follows"
 
 
+STALE_TRUNCATE = 2.0
+"bound of the importance weights of responses that an older policy drew"
+
 Rule = Callable[[RunConfig, RunConfig], Iterator[Followed]]
 "the values that follow, given a configuration and the one that it started from"
 
@@ -94,7 +97,7 @@ def _stale(config: RunConfig, base: RunConfig) -> Iterator[Followed]:
 def _stale_bound(config: RunConfig, base: RunConfig) -> Iterator[Followed]:
     off_policy = config.off_policy
     if config.trainer.flow == "async" and off_policy.importance != "none" and off_policy.band is None:
-        yield Followed("off_policy.truncate", off_policy.truncate or 2.0, "trainer.flow")
+        yield Followed("off_policy.truncate", off_policy.truncate or STALE_TRUNCATE, "trainer.flow")
 
 
 def _on_update(config: RunConfig, base: RunConfig) -> Iterator[Followed]:

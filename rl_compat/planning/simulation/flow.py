@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
+
+from rl_compat.config.types import OnUpdate
 
 if TYPE_CHECKING:
     from simpy import Environment, Event
 
-OnUpdate = Literal["continue", "wait", "abort"]
 Events = Generator["Event", Any, None]
 
 WARM_UP = 0.25

@@ -13,6 +13,7 @@ import torch
 from rl_compat import seeds
 from rl_compat.algorithms.masking import masked_mean
 from rl_compat.batch import Batch
+from rl_compat.config.rules.follow import STALE_TRUNCATE
 from rl_compat.config.types import RunConfig
 from rl_compat.planning.workload import drawn_rows
 from rl_compat.replay.buffer import DrawnGroups, ReplayBuffer
@@ -24,8 +25,6 @@ from rl_compat.trainer.loop import Collected, Replayed, Rollout
 
 USEFUL = 3
 "uses of a response above which nothing is gained"
-TRUNCATE = 2.0
-"bound of the importance weights of drawn responses where `off_policy` sets no correction"
 
 
 class SampleStore:
@@ -102,7 +101,7 @@ def corrected(config: RunConfig) -> RunConfig:
     off_policy = config.off_policy
     if off_policy.bypass or off_policy.vtrace.enabled or off_policy.importance != "none":
         return config
-    return replace(config, off_policy=replace(off_policy, importance="token", truncate=TRUNCATE, band=None))
+    return replace(config, off_policy=replace(off_policy, importance="token", truncate=STALE_TRUNCATE, band=None))
 
 
 def reuse_notes(config: RunConfig) -> list[str]:
@@ -113,7 +112,7 @@ def reuse_notes(config: RunConfig) -> list[str]:
     if reuse > 1 and corrected(config) is not config:
         notes.append(
             f"responses of earlier steps are trained on with `off_policy.importance=token` and "
-            f"`off_policy.truncate={TRUNCATE:g}`"
+            f"`off_policy.truncate={STALE_TRUNCATE:g}`"
         )
     return notes
 

@@ -38,7 +38,7 @@ class StepWarnings:
             yield (
                 "empty",
                 f"all {num_responses} of step {step} are empty, the model ends at once: such a step learns nothing; "
-                "look at `samples.jsonl`, the chat template and the end tokens",
+                "look at the samples of the run, the chat template and the end tokens",
             )
         elif num_tokens <= 1:
             yield (
