@@ -107,7 +107,7 @@ def simulate_run(
     except UsageError:
         if measured is None:
             raise
-        flow = Flow(batch_rows=batch_rows, num_slots=1, decode_seconds=1.0)
+        flow = Flow(on_update="continue", batch_rows=batch_rows, num_slots=1, decode_seconds=1.0)
     if measured is not None:
         flow = measured_flow(measured, lengths, like=flow)
     return compare(flow, lengths, num_devices=num_devices)

@@ -12,12 +12,14 @@ from rl_compat.config.settings import settings
 NEUTRAL: dict[str, Any] = {
     "Encoding.bad_rows": "error",
     "LogitRule.temperature": 1.0,
+    "MemoryRequest.tensor_parallel": 1,
     "Reading.bad_rows": "error",
     "PoolPlan.num_nodes": 1,
     "RolePlan.quantization": "none",
+    "RolePlan.tensor_parallel": 1,
     "Workload.lora_rank": 0,
 }
-"fields of other things, whose default leaves them as they are: no scaling, no adapters, nothing quantized or dropped"
+"fields of other things, whose default leaves them as they are: no scaling, no adapters, nothing divided or dropped"
 
 
 def defaults_of(source: Source) -> Iterator[tuple[str, str, Any]]:

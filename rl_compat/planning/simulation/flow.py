@@ -8,6 +8,7 @@ from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Any
 
 from rl_compat.config.types import OnUpdate
+from rl_compat.errors import UsageError
 
 if TYPE_CHECKING:
     from simpy import Environment, Event
@@ -29,7 +30,7 @@ class Flow:
     in_turn: bool = False
     "the same devices generate and learn"
     max_staleness: int = 0
-    on_update: OnUpdate = "continue"
+    on_update: OnUpdate
     "what unfinished responses do when new weights arrive; with `wait`, a step starts when the one before is generated"
     batch_rows: int
     "responses of a step"
@@ -78,9 +79,14 @@ class FlowResult:
 def simulate(flow: Flow, lengths: Sequence[int], *, num_steps: int) -> FlowResult:
     """Train `num_steps` steps. Row `i` has `lengths[i]` tokens and starts at version `i // batch_rows - S` or later.
 
-    `lengths` is repeated as often as needed.
+    `lengths` is repeated as often as needed. Raises UsageError if simpy is not installed.
     """
-    from simpy import Environment
+    try:
+        from simpy import Environment
+    except ImportError as error:
+        raise UsageError(
+            "a simulation needs the package `simpy`, which is not installed", hint="pip install 'rl_compat[cluster]'"
+        ) from error
 
     return _Simulation(Environment(), flow, lengths, num_steps).run()
 

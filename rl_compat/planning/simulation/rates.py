@@ -54,6 +54,7 @@ def planned_flow(solved: Mapping[str, Solved], network: LinkRate, *, batch_rows:
     across = any(pool.requests.plan.num_nodes > 1 for pool, _ in solved.values())
     moved = [item for name in solved for item in transfers(solved, name, network)]
     return Flow(
+        on_update="continue",
         batch_rows=batch_rows,
         source=ESTIMATES,
         num_slots=found.sizes.max_num_seqs,

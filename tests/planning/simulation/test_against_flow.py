@@ -48,6 +48,7 @@ class SleepingEngine:
 @pytest.mark.parametrize("max_staleness", [0, 1, 2, 4])
 def test_a_simulated_run_takes_as_long_as_the_data_flow_within_ten_percent(max_staleness: int) -> None:
     flow = Flow(
+        on_update="continue",
         batch_rows=ROWS,
         num_slots=SLOTS,
         decode_seconds=TOKEN,

@@ -9,7 +9,9 @@ import pytest
 from rl_compat.planning.simulation.choose import compare
 from rl_compat.planning.simulation.flow import Flow
 
-BALANCED = Flow(batch_rows=16, num_slots=64, decode_seconds=0.1, row_seconds=1.0, handover_seconds=0.2)
+BALANCED = Flow(
+    on_update="continue", batch_rows=16, num_slots=64, decode_seconds=0.1, row_seconds=1.0, handover_seconds=0.2
+)
 
 
 def test_a_long_tail_on_many_devices_pays() -> None:
@@ -53,7 +55,9 @@ def test_learners_are_a_multiple_of_the_shards() -> None:
 
 
 def test_a_part_of_a_thousand_devices_takes_as_long_as_all() -> None:
-    flow = Flow(batch_rows=16_000, num_slots=64, decode_seconds=0.02, row_seconds=1.0, num_shards=1000)
+    flow = Flow(
+        on_update="continue", batch_rows=16_000, num_slots=64, decode_seconds=0.02, row_seconds=1.0, num_shards=1000
+    )
     found = compare(flow, [100, 200, 400], num_devices=1000)
     assert found.synchronous.flow.generating == 1000
     assert 3600 / found.synchronous.outcome.steps_per_hour == pytest.approx(16_000 / 1000 + 400 * 0.02, rel=0.01)

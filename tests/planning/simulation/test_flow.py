@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rl_compat.planning.simulation.flow import Flow, OnUpdate, simulate
+from rl_compat.config.types import OnUpdate
+from rl_compat.errors import UsageError
+from rl_compat.planning.simulation.flow import Flow, simulate
 
-TWO_LENGTHS = Flow(batch_rows=4, num_slots=8, decode_seconds=1.0, step_seconds=1.0)
+TWO_LENGTHS = Flow(on_update="continue", batch_rows=4, num_slots=8, decode_seconds=1.0, step_seconds=1.0)
 "8 slots, steps of 4 rows, an update of one unit"
 
 
@@ -30,7 +33,14 @@ def test_with_slots_for_m_steps_and_learning_for_nothing_the_mean_staleness_is_h
     steps_in_flight: int,
 ) -> None:
     """The m steps that start together at version v are trained at the versions v + m to v + 2m - 1."""
-    flow = Flow(generating=steps_in_flight, num_slots=4, batch_rows=4, decode_seconds=1.0, max_staleness=20)
+    flow = Flow(
+        on_update="continue",
+        generating=steps_in_flight,
+        num_slots=4,
+        batch_rows=4,
+        decode_seconds=1.0,
+        max_staleness=20,
+    )
     found = simulate(flow, [10], num_steps=40 * steps_in_flight)
     assert found.mean_staleness == pytest.approx((3 * steps_in_flight - 1) / 2)
     assert found.max_staleness == 2 * steps_in_flight - 1
@@ -46,7 +56,7 @@ def test_a_step_takes_as_long_as_its_bottleneck(
     num_slots: int, max_staleness: int, learning: float, period: float
 ) -> None:
     """The largest of: learning, rows x length / slots, and (length + learning) / (S + 1)."""
-    flow = Flow(batch_rows=4, num_slots=num_slots, decode_seconds=1.0, step_seconds=learning)
+    flow = Flow(on_update="continue", batch_rows=4, num_slots=num_slots, decode_seconds=1.0, step_seconds=learning)
     found = simulate(replace(flow, max_staleness=max_staleness), [10], num_steps=80)
     assert 3600 / found.steps_per_hour == pytest.approx(period, rel=0.02)
     assert found.learning == pytest.approx(learning / period, rel=0.02)
@@ -54,6 +64,7 @@ def test_a_step_takes_as_long_as_its_bottleneck(
 
 def test_what_a_synchronous_step_adds_up_to() -> None:
     flow = Flow(
+        on_update="continue",
         batch_rows=6,
         num_slots=3,
         generating=2,
@@ -75,7 +86,7 @@ def test_what_a_synchronous_step_adds_up_to() -> None:
 
 
 def test_a_freed_slot_is_filled_at_once_and_fewer_sequences_decode_faster() -> None:
-    flow = Flow(batch_rows=3, num_slots=2, decode_seconds=0.0, sequence_seconds=1.0)
+    flow = Flow(on_update="continue", batch_rows=3, num_slots=2, decode_seconds=0.0, sequence_seconds=1.0)
     # rows of 2 and 6 tokens share the engine until 4; the third row takes the slot: 2 s a token until 12, 1 s after it
     assert simulate(flow, [2, 6, 5], num_steps=1).seconds == pytest.approx(2 * 2 + 4 * 2 + 1)
 
@@ -91,7 +102,15 @@ def test_unfinished_responses_go_on_are_awaited_or_are_started_again(
     It ends at 10 or 13, and the last row starts at 11, or at 14 and again at 15, when it has one token of the 25 that
     are generated after the warm-up. With `wait`, rows start at 0, 2, 12 and 14.
     """
-    flow = Flow(generating=2, num_slots=1, batch_rows=1, decode_seconds=1.0, step_seconds=1.0, max_staleness=1)
+    flow = Flow(
+        on_update="continue",
+        generating=2,
+        num_slots=1,
+        batch_rows=1,
+        decode_seconds=1.0,
+        step_seconds=1.0,
+        max_staleness=1,
+    )
     found = simulate(replace(flow, on_update=on_update), [2, 10], num_steps=4)
     assert (found.seconds, found.max_staleness) == (seconds, 1)
     assert found.tokens_lost == pytest.approx(lost)
@@ -134,3 +153,9 @@ def test_more_staleness_and_slots_never_slow_a_run_and_more_learning_never_speed
     assert simulate(replace(flow, num_slots=flow.num_slots + 1), lengths, num_steps=8).seconds <= seconds + 1e-9
     slower = replace(flow, step_seconds=flow.step_seconds + 0.5)
     assert simulate(slower, lengths, num_steps=8).seconds >= seconds - 1e-9
+
+
+def test_a_simulation_without_simpy_is_a_usage_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "simpy", None)
+    with pytest.raises(UsageError):
+        simulate(TWO_LENGTHS, [1, 2], num_steps=4)

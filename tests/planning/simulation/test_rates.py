@@ -25,7 +25,9 @@ from rl_compat.planning.workload import run_workload
 GRPO = RunConfig(
     algorithm=AlgorithmConfig(name="grpo", group_size=4), trainer=TrainerConfig(batch_size=32, mini_batch_size=8)
 )
-LIKE = Flow(batch_rows=64, num_slots=1, decode_seconds=2.0, sequence_seconds=0.5, prefill_seconds=1.0)
+LIKE = Flow(
+    on_update="continue", batch_rows=64, num_slots=1, decode_seconds=2.0, sequence_seconds=0.5, prefill_seconds=1.0
+)
 STEP = {
     "timing_s/gen": 3.0,
     "timing_s/reward": 0.5,
