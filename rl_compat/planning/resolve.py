@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from rl_compat.capability.attention import sdpa_backends
@@ -12,7 +13,7 @@ from rl_compat.planning.decide import Decided
 from rl_compat.planning.memory.budget import generates_from_copy, host_bytes, phase_budgets, shards_of
 from rl_compat.planning.memory.ladder import Solution
 from rl_compat.planning.memory.vllm import cache_bytes, vllm_bytes
-from rl_compat.planning.types import TRAINED_ROLES, DType, PoolPlan, RoleName, RolePlan, RolloutPlan
+from rl_compat.planning.types import TRAINED_ROLES, DType, KeptWhole, PoolPlan, RoleName, RolePlan, RolloutPlan
 from rl_compat.units import format_bytes
 
 SWITCHED_LEVERS = ("sleep_between", "gradient_checkpointing", "offload_idle_models", "offload_optimizer")
@@ -22,6 +23,11 @@ ROLLOUT_CONCERNS = ("rollout_dtype", "rollout_engine", "cuda_graphs", "sleep_bet
 TRAINING_CONCERNS = ("loss_scaling", "optimizer", "gradient_checkpointing", "offload_optimizer")
 "left out for a pool that trains nothing"
 THREADS_BESIDE_A_GPU = 8
+KEPT_WHOLE: Mapping[KeptWhole, str] = {
+    "none": "no device has room for whole weights: each micro-batch gathers them",
+    "weights": "there is room for whole weights, which an update gathers once for all micro-batches",
+    "all": "there is room to gather weights once for all micro-batches, and to exchange gradients once",
+}
 
 
 def pool_plan(decided: Decided, found: Solution) -> PoolPlan:
@@ -100,6 +106,7 @@ def _role_plan(decided: Decided, found: Solution, role: RoleName, pool: str) -> 
         optimizer=choices["optimizer"].value,
         quantization=request.quantization if role in TRAINED_ROLES else "none",
         num_shards=shards_of(request.workload, found.levers, role),
+        kept_whole=found.levers.kept_whole if shards_of(request.workload, found.levers, role) > 1 else "none",
         tensor_parallel=1 if role == "rollout" else request.tensor_parallel,
         micro_batch_size=rows,
         max_tokens_per_micro_batch=found.sizes.micro_batch_tokens,
@@ -167,6 +174,8 @@ def _lever_choices(decided: Decided, found: Solution) -> dict[str, Choice]:
         recorded[lever] = Choice(value="on" if on else "off", reason=reason, asked=asked)
     if decided.num_ranks > 1:
         recorded["num_shards"] = _shards_choice(decided, found)
+    if found.levers.num_shards > 1:
+        recorded["kept_whole"] = Choice(value=found.levers.kept_whole, reason=KEPT_WHOLE[found.levers.kept_whole])
     width = decided.request.tensor_parallel
     if width > 1:
         recorded["tensor_parallel"] = Choice(value=str(width), reason="set by the user", asked=True)

@@ -15,6 +15,8 @@ DType = Literal["fp32", "fp16", "bf16"]
 RoleName = Literal["actor", "rollout", "critic", "cost_critic", "reference", "reward", "cost"]
 "`rollout` is a copy of the actor's weights that generates, where the actor's own cannot"
 CRITIC_ROLES: tuple[RoleName, ...] = ("critic", "cost_critic")
+KeptWhole = Literal["none", "weights", "all"]
+"of a model that ranks share, between the micro-batches of a pass; `all` is weights and gradients"
 TRAINED_ROLES: tuple[RoleName, ...] = ("actor", *CRITIC_ROLES)
 
 
@@ -43,6 +45,8 @@ class RolePlan:
     quantization: str = "none"
     num_shards: int = 1
     "ranks that share one copy of the weights, gradients and optimizer states; 1 keeps a whole copy on each rank"
+    kept_whole: KeptWhole = "none"
+    "what each of these ranks gathers once for all micro-batches, or exchanges once for all of them"
     tensor_parallel: int = 1
     "of these, ranks that compute each layer together on the same rows, each with a part of its weights"
     micro_batch_size: int = 1

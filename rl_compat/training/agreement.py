@@ -62,18 +62,6 @@ class Agreement:
         finally:
             self._watches = False
 
-    def abandon(self) -> None:
-        """Return to the state between two passes, without gradients."""
-        if isinstance(self._root, FSDPModule):
-            for parameter in self._root.parameters():  # whole ones of the layers that are in the pass
-                parameter.grad = None
-            if hasattr(self._root, "reset_iter_state"):
-                self._root.reset_iter_state()
-            else:  # before torch 2.13: what ends a backward pass; without gradients it exchanges nothing
-                state = self._root._get_fsdp_state()  # type: ignore[unreachable]
-                state._root_post_backward_final_callback()
-                state._state_ctx.iter_forward_root = None
-
     def _agree(self) -> None:
         if not self._watches:
             return

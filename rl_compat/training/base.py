@@ -30,7 +30,7 @@ from rl_compat.training.micro_batches import (
     on_device,
 )
 from rl_compat.training.optimizers import OptimizerSettings
-from rl_compat.training.sharding import reshard, shard_model
+from rl_compat.training.sharding import shard_model
 from rl_compat.training.state import CopyPlace, load_trained_weights
 from rl_compat.training.step import OptimizerStep
 from rl_compat.training.types import BatchTotals, LossFunction, TokenOutputs
@@ -82,7 +82,7 @@ class TrainEngine:
         by default."""
         self.model = model
         self._root = model if root is None else root
-        shard_model(self._root, role=role, ranks=ranks)
+        self._units = shard_model(self._root, role=role, ranks=ranks)
         self._modules = list(model.modules())
         self.role = role
         self.layout = layout
@@ -272,7 +272,8 @@ class TrainEngine:
         parts: list[Metrics] = []
         losses: list[Tensor] = []
         numbers: list[tuple[list[int], Tensor]] = []
-        for rows, micro_batch in self._select(batch, micro_batches):
+        for number, (rows, micro_batch) in enumerate(self._select(batch, micro_batches), start=1):
+            self._units.before_backward(is_last=number == len(micro_batches))
             with autocast_for(self.role):
                 outputs = compute(self._matrix(micro_batch))
             if not rows:
@@ -350,10 +351,10 @@ class TrainEngine:
                 raise self._too_long([lengths[row] for row in failed], where=self._place(self.ranks.process))
             if not self._agreement.interrupted and not self.ranks.any(done is None):
                 assert done is not None
-                reshard(self._root)
+                self._units.reshard()
                 self._proven_tokens[phase] = max(largest, self._proven_tokens.get(phase, 0))
                 return done.value
-            self._agreement.abandon()
+            self._units.abandon()
             self._shrink(None if failed is None else [lengths[row] for row in failed])
             smaller = self.layout.split(lengths, self.limits, groups=groups)
             is_stuck = failed is not None and (not failed or any(set(failed) <= set(rows) for rows in smaller))

@@ -18,7 +18,6 @@ from rl_compat.training.base import TrainEngine
 from rl_compat.training.micro_batches import Layout, MicroBatches, TokenMatrix
 from rl_compat.training.optimizers import OptimizerSettings
 from rl_compat.training.output_head import SplitModel
-from rl_compat.training.sharding import reshard
 from rl_compat.training.types import LossFunction, Statistic, TokenOutputs
 
 
@@ -49,7 +48,7 @@ class PolicyEngine(TrainEngine):
                 self.notes.append(
                     f"`{type(model).__name__}` attends across the rows of a pack: rows are padded instead"
                 )
-        reshard(self._split)
+        self._units.reshard()
 
     def logprobs(self, batch: Batch, *, temperature: float, wanted: tuple[Statistic, ...] = ()) -> TokenOutputs:
         """Log-probability of each response token and the requested statistics, [B, T] on the CPU, without gradient.

@@ -27,7 +27,7 @@ from rl_compat.errors import ModelError
 from rl_compat.models.deferred import fill, give_memory, stored_weights
 from rl_compat.models.load import TORCH_DTYPES
 from rl_compat.models.parts import TENSOR_AXIS
-from rl_compat.planning.types import RolePlan
+from rl_compat.planning.types import KeptWhole, RolePlan
 
 STYLES: Mapping[str, Callable[[], ParallelStyle]] = {
     "colwise": ColwiseParallel,
@@ -39,7 +39,64 @@ STYLES: Mapping[str, Callable[[], ParallelStyle]] = {
 "by the name that transformers gives them; the last is a norm of each head, which is on one rank"
 
 
-def shard_model(root: nn.Module, *, role: RolePlan, ranks: Ranks) -> None:
+class Units:
+    """The layers of a sharded model and its root, each of which is gathered on its own; none of a whole copy."""
+
+    def __init__(self, root: nn.Module, *, kept_whole: KeptWhole = "none") -> None:
+        self._modules = [module for module in root.modules() if isinstance(module, FSDPModule)]
+        self._kept_whole = kept_whole
+        self._exchanges = True
+
+    def before_backward(self, *, is_last: bool) -> None:
+        """Exchange gradients in the last backward of an update alone, as far as the plan keeps them whole.
+
+        Replicas, which each have the sum of their own ranks, exchange these sums in the last one in any case.
+        """
+        if is_last == self._exchanges:
+            return
+        self._exchanges = is_last
+        for module in self._modules:
+            module.set_requires_all_reduce(is_last, recurse=False)
+            if self._kept_whole != "none":
+                module.set_reshard_after_backward(is_last, recurse=False)
+            if self._kept_whole == "all":
+                module.set_requires_gradient_sync(is_last, recurse=False)
+
+    def reshard(self) -> None:
+        """Free the whole weights that the last forward left."""
+        for module in self._modules:
+            module.reshard()
+
+    def abandon(self) -> None:
+        """Return to the state between two updates, without gradients."""
+        if not self._modules:
+            return
+        self.before_backward(is_last=True)
+        for module in self._modules:
+            state = module._get_fsdp_state()
+            for group in _groups(state):
+                group._partial_reduce_output = None
+                for parameter in group.fsdp_params:
+                    parameter.unsharded_accumulated_grad = None
+                    for held in (parameter.sharded_param, getattr(parameter, "_unsharded_param", None)):
+                        if held is not None:
+                            held.grad = None
+        root = self._modules[0]
+        if hasattr(root, "reset_iter_state"):
+            root.reset_iter_state()
+        else:  # before torch 2.13: what ends a backward pass; without gradients it exchanges nothing
+            state = root._get_fsdp_state()  # type: ignore[unreachable]
+            state._root_post_backward_final_callback()
+            state._state_ctx.iter_forward_root = None
+
+
+def _groups(state: Any) -> list[Any]:
+    """What a unit holds: one group, or none, before torch 2.13."""
+    groups = state._fsdp_param_groups if hasattr(state, "_fsdp_param_groups") else [state._fsdp_param_group]
+    return [group for group in groups if group is not None]
+
+
+def shard_model(root: nn.Module, *, role: RolePlan, ranks: Ranks) -> Units:
     """Divide all parameters among the ranks of a plan, in place; each layer in turn moves to the device.
 
     The forward of the root gathers the weights outside of layers, that of a layer its own in the dtype that it computes
@@ -47,7 +104,7 @@ def shard_model(root: nn.Module, *, role: RolePlan, ranks: Ranks) -> None:
     all ranks, in fp32. Raises ModelError for layers that tensor parallelism cannot divide.
     """
     if role.num_shards == 1:
-        return
+        return Units(root)
     group, width = ranks.group or dist.group.WORLD, role.tensor_parallel
     assert group is not None and group.size() % role.num_shards == 0, f"{role.num_shards} shards"
     waiting, styles = stored_weights(root), _styles(root) if width > 1 else {}
@@ -59,10 +116,16 @@ def shard_model(root: nn.Module, *, role: RolePlan, ranks: Ranks) -> None:
         give_memory(layer, role.device)
         if width > 1:
             parallelize_module(layer, inside[TENSOR_AXIS], _of_layer(layer, styles))
-        fully_shard(layer, mesh=_without_tensor(inside), mp_policy=_precision(layer, role))
+        fully_shard(
+            layer,
+            mesh=_without_tensor(inside),
+            mp_policy=_precision(layer, role),
+            reshard_after_forward=role.kept_whole == "none",
+        )
     give_memory(root, role.device)
     fully_shard(root, mesh=mesh, mp_policy=MixedPrecisionPolicy(reduce_dtype=torch.float32, cast_forward_inputs=False))
     fill(root, waiting)
+    return Units(root, kept_whole=role.kept_whole)
 
 
 def _layers(root: nn.Module) -> list[nn.Module]:
@@ -131,9 +194,3 @@ def _mesh(group: dist.ProcessGroup, sizes: tuple[int, ...], device_type: str) ->
 def _without_tensor(mesh: DeviceMesh) -> DeviceMesh:
     names = tuple(name for name in mesh.mesh_dim_names or () if name != TENSOR_AXIS)
     return mesh[names] if len(names) < mesh.ndim else mesh
-
-
-def reshard(root: nn.Module) -> None:
-    """Free the whole weights that the last forward left."""
-    if isinstance(root, FSDPModule):
-        root.reshard()

@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
 from fakes.ranks import CASES, Found, Run, assert_equal, run_on_ranks
+from safetensors.torch import load_file
 
 from rl_compat.distributed.ranks import Solo
+from rl_compat.planning.types import KeptWhole
 from rl_compat.training.step import LOWEST_SCALE
 
 ONLY_SHARDED = (
     *("states on the host", "adapters", "frozen models", "resumed by one process"),
-    "out of memory in backward on one rank",
+    *("out of memory in backward on one rank", "kept whole: weights", "kept whole: all"),
 )
 ONLY_SLOW = (
     *("out of memory in a layer of one rank", "out of memory at the end of backward on one rank"),
@@ -36,6 +39,7 @@ SHARDED = [
         *("ppo actor, ragged groups", "grpo, a rank without rows", "reward model", "infinite loss on one rank"),
         *("infinite gradient on one rank", "nothing to learn", "uneven micro-batches", "fp16 overflow on one rank"),
         *("token mean", "token mean, a row at a time", "sequence mean", "nothing fits on one rank", *ONLY_SHARDED),
+        "kept whole: none",
     )
 ]
 STOPPED = ("nothing fits on one rank", "infinite loss on one rank")
@@ -51,6 +55,12 @@ Together = list[dict[Run, Found]]
 def found(llama_folder: Path) -> Together:
     """What each of two ranks found, with whole copies of the weights and with shards."""
     return run_on_ranks(llama_folder, num_ranks=2, runs=[*WHOLE, *SHARDED])
+
+
+@pytest.fixture(scope="module")
+def llama_bytes(llama_folder: Path) -> int:
+    """Of all gradients."""
+    return 4 * sum(tensor.numel() for tensor in load_file(llama_folder / "model.safetensors").values())
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +87,8 @@ def test_any_ranks_with_any_shards_train_as_one_process_does(
     for rank in run_on_ranks(llama_folder, num_ranks=num_ranks, runs=runs):
         for case in cases:
             assert_equal(rank[num_shards, case], alone(case))
+        kept = [rank[num_shards, f"kept whole: {kept}"].extra["exchanges"].counts for kept in get_args(KeptWhole)]
+        assert len({counts["allreduce_"] for counts in kept}) == 1  # replicas exchange once for all micro-batches
 
 
 @pytest.mark.parametrize("run", WHOLE + SHARDED)
@@ -140,6 +152,27 @@ def test_both_ranks_run_the_same_number_of_micro_batches(num_shards: int, found:
     """DIST-02"""
     for rank in found:
         assert {step["num_micro_batches"] for step in rank[num_shards, "uneven micro-batches"].steps} == {3}
+
+
+@pytest.mark.parametrize(
+    ("kept", "gathers", "exchanges"), [("none", 6 * (2 * 2 + 1), 6), ("weights", 2 + 1, 6), ("all", 2 + 1, 1)]
+)
+def test_what_is_kept_whole_is_exchanged_once_for_all_micro_batches(
+    kept: str, gathers: int, exchanges: int, found: Together, llama_bytes: int
+) -> None:
+    """Six micro-batches of a model of two layers, which are gathered forward and backward, and a root."""
+    for rank in found:
+        counted = rank[2, f"kept whole: {kept}"].extra["exchanges"]
+        assert counted.counts["_allgather_base_"] == gathers
+        assert counted.counts["_reduce_scatter_base_"] == exchanges * (2 + 1)
+        assert counted.num_bytes["_reduce_scatter_base_"] == pytest.approx(exchanges * llama_bytes, rel=0.01)
+
+
+def test_whole_copies_exchange_their_gradients_once_for_all_micro_batches(found: Together, llama_bytes: int) -> None:
+    for rank in found:
+        counted = rank[1, "kept whole: none"].extra["exchanges"]
+        assert counted.counts["_reduce_scatter_base_"] == 0
+        assert counted.num_bytes["allreduce_"] == pytest.approx(llama_bytes, rel=0.01)
 
 
 @both

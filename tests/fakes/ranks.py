@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast, get_args
 
 import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from fakes.engines import causal_lm, load_settings, random_batch, role_plan, token_mean_loss
@@ -32,7 +36,7 @@ from rl_compat.models.lora import LoraSettings, adapter_disabled, merge_for_expo
 from rl_compat.models.parts import whole
 from rl_compat.models.scalar import load_reward_model
 from rl_compat.objectives.offline import objective_of
-from rl_compat.planning.types import RolePlan, RolloutPlan
+from rl_compat.planning.types import KeptWhole, RolePlan, RolloutPlan
 from rl_compat.rollout.session import requests_for
 from rl_compat.rollout.types import SamplingParams
 from rl_compat.training.base import TrainEngine
@@ -380,6 +384,52 @@ def out_of_memory(folder: Path, ranks: Ranks, *, fits: int = 2, module: str = "m
         return Found([], {}, {}, {"error": str(error)})
 
 
+class Exchanges(TorchDispatchMode):
+    """Counts what is exchanged inside the context."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Counter[str] = Counter()
+        self.num_bytes: Counter[str] = Counter()
+        "of the larger of input and output, by collective"
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(issubclass(kind, DTensor) for kind in types):
+            return NotImplemented
+        if func.namespace in ("c10d", "_c10d_functional") and "wait" not in func.__name__:
+            name = func.__name__.partition(".")[0]
+            self.counts[name] += 1
+            tensors = [item for item in tree_leaves((args, kwargs)) if isinstance(item, Tensor)]
+            self.num_bytes[name] += max(tensor.nbytes for tensor in tensors)
+        return func(*args, **kwargs or {})
+
+
+def kept_whole(folder: Path, ranks: Ranks, *, kept_whole: KeptWhole) -> Found:
+    """The second micro-batch does not fit on one rank when it runs for the first time; exchanges of a later update."""
+    policy = engine(folder, ranks, micro_batch_size=2, kept_whole=kept_whole)
+    turn = 0
+
+    def allocate(gradient: Tensor) -> None:
+        nonlocal turn
+        turn += 1
+        if turn == 2 and ranks.process == 1:  # the gradients of the first micro-batch are dropped
+            raise torch.OutOfMemoryError("no room")
+
+    hook = policy.model.model.layers[0].register_forward_hook(
+        lambda module, args, output: (
+            (output if isinstance(output, Tensor) else output[0]).register_hook(allocate) and None
+        )
+    )
+    share = own_share(ragged(), ranks)
+    first = _run(policy, lambda step: policy.update(share, loss=token_mean_loss, temperature=1.0), 2)
+    hook.remove()
+    over_ranks(lambda rows: policy.logprobs(rows, temperature=1.0).logprobs, ragged(), ranks)
+    with Exchanges() as exchanges:
+        steps = [policy.update(share, loss=token_mean_loss, temperature=1.0)]
+    last = _run(policy, lambda step: policy.update(share, loss=token_mean_loss, temperature=1.0), 1)
+    return Found(first.steps + steps + last.steps, last.weights, first.first_grads, {"exchanges": exchanges})
+
+
 def families(folder: Path, ranks: Ranks) -> Found:
     """One step of a tiny model of each family whose layers can be divided."""
     sizes = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "pad_token_id": 0}
@@ -507,6 +557,7 @@ CASES: Mapping[str, Callable[[Path, Ranks], Found]] = {
     "out of memory between two sums in backward": lambda folder, ranks: out_of_memory(
         folder, ranks, module="model.layers.0.self_attn.o_proj", backward=True
     ),
+    **{f"kept whole: {kept}": partial(kept_whole, kept_whole=cast(KeptWhole, kept)) for kept in get_args(KeptWhole)},
     "families": families,
     "handover": handover,
     "nothing fits on one rank": lambda folder, ranks: out_of_memory(folder, ranks, fits=0),

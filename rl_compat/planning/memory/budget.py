@@ -218,15 +218,16 @@ def _forward_items(request: MemoryRequest, levers: Levers, sizes: Sizes, role: R
 def _gathered_items(request: MemoryRequest, levers: Levers, role: RoleName, does: Pass) -> dict[str, int]:
     """What sharded weights are gathered into: two layers, and the weights outside of layers until the pass ends.
 
-    In an update, the gradients of two layers are whole, in the dtype of the products and in fp32 where they are summed
+    Weights that are kept whole between micro-batches are those of all layers. In an update, the gradients of two layers are whole, in the dtype of the products and in fp32 where they are summed
     over the devices; later, those outside of layers are.
     """
     if shards_of(request.workload, levers, role) == 1:
         return {}
     layers, ends = layer_parameters(request.workload, role), outer_parameters(request.workload, role)
     width, kept = gathered_widths(request, levers, role)
-    layer = GATHERED_LAYERS * layers // (request.workload.models[role].num_layers * request.tensor_parallel)
-    items = {"gathered weights": layer * width + ends * kept}
+    own = layers // request.tensor_parallel
+    layer = GATHERED_LAYERS * own // request.workload.models[role].num_layers
+    items = {"gathered weights": (layer if levers.kept_whole == "none" else own) * width + ends * kept}
     if does == "update":
         items["gathered gradients"] = max(layer * (width + FP32_BYTES), ends * FP32_BYTES)
     return items
@@ -273,11 +274,21 @@ def _update_items(request: MemoryRequest, levers: Levers, sizes: Sizes, role: Ro
     has_logits = not request.workload.is_headless(role)
     logits = _logits_moment(request, levers, sizes, role) if has_logits else 0
     later = max(_block_moment(request, levers, sizes, role), _embedding_moment(request, role) - saved)
-    shards = shards_of(request.workload, levers, role)
-    items = {"gradients": trained * FP32_BYTES // shards, "activations": saved} | _mask_items(request, sizes)
+    items = {"gradients": _gradient_bytes(request, levers, role), "activations": saved} | _mask_items(request, sizes)
     items |= _gathered_items(request, levers, role, "update")
     items |= {"logits": logits} if has_logits else {}
     return items | {"backward": max(0, later - logits)} | _cast_items(request, levers, role)
+
+
+def _gradient_bytes(request: MemoryRequest, levers: Levers, role: RoleName) -> int:
+    """The sums over micro-batches: of a sharded model in parts, unless they are kept whole until the last one."""
+    work, shards = request.workload, shards_of(request.workload, levers, role)
+    trained = work.trainable_parameters(role)
+    if shards == 1 or levers.kept_whole != "all":
+        return trained * FP32_BYTES // shards
+    layers, ends = layer_parameters(work, role), outer_parameters(work, role)
+    in_layers = trained * layers // (layers + ends)
+    return (in_layers // request.tensor_parallel + trained - in_layers) * FP32_BYTES
 
 
 def _logits_moment(request: MemoryRequest, levers: Levers, sizes: Sizes, role: RoleName) -> int:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from rl_compat.planning.memory import activations
 from rl_compat.planning.memory.budget import engine_needs_bytes, host_bytes, phase_budgets
 from rl_compat.planning.memory.request import Levels, Levers, MemoryProblem, Sizes
+from rl_compat.planning.types import KeptWhole
 from rl_compat.units import format_bytes
 
 SMALLEST_CHUNK = 64
@@ -60,7 +61,7 @@ def search(problem: MemoryProblem) -> Solution | Shortage:
             break
         why = f"only {outcome.micro_batch_tokens} tokens fit in a micro-batch and {outcome.max_num_seqs} in a rollout"
     if best is not None:
-        return _released(problem, best)
+        return _keeping_whole(problem, _released(problem, best))
     assert short is not None
     return short
 
@@ -77,6 +78,20 @@ def _released(problem: MemoryProblem, found: Solution) -> Solution:
             continue
         because = {key: why for key, why in found.because.items() if key != name}
         found = Solution(levers=levers, sizes=outcome, because=because)
+    return found
+
+
+def _keeping_whole(problem: MemoryProblem, found: Solution) -> Solution:
+    """The same with as much of sharded models kept whole between micro-batches as there is room for.
+
+    Weights come first: they take less than gradients, and save as many bytes.
+    """
+    work, sizes = problem.request.workload, found.sizes
+    several = work.trains and work.mini_batch_seqs * work.length > sizes.micro_batch_tokens
+    kept: tuple[KeptWhole, ...] = ("all", "weights") if several else ("weights",)
+    for levers in (replace(found.levers, kept_whole=each) for each in kept if found.levers.num_shards > 1):
+        if shortage(problem, levers, sizes) is None:
+            return replace(found, levers=levers)
     return found
 
 

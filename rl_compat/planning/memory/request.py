@@ -8,7 +8,7 @@ from rl_compat.capability.precision import DTYPE_BYTES
 from rl_compat.planning.memory.activations import Arithmetic
 from rl_compat.planning.profile import Limits
 from rl_compat.planning.shapes.shape import ModelShape
-from rl_compat.planning.types import DType
+from rl_compat.planning.types import DType, KeptWhole
 from rl_compat.planning.workload import Workload
 
 
@@ -68,6 +68,8 @@ class Levers:
     "the same for models that are not trained"
     offload_idle_models: bool = False
     offload_optimizer: bool = False
+    kept_whole: KeptWhole = "none"
+    "of sharded models: this one takes memory, and saves time"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -188,19 +188,22 @@ def _of_phase(work: _Work, phase: Phase, network: LinkRate) -> Iterator[Transfer
         numbers = sums * shape.num_layers * shape.hidden_size * work.sequences_of(phase) * work.workload.length * passes
         yield _transfer(phase.name, "activations", 2 * numbers * FP32_BYTES * (together - 1) // together, inside)
     if not trained:
-        gathers = work.num_micro_batches(work.sequences_of(phase))
+        gathers = work.num_micro_batches(work.sequences_of(phase)) if levers.kept_whole == "none" else 1
         yield _transfer(phase.name, "weights", int(gathers * (of_layers * layers * width + part * ends * kept)), link)
         return
     rows = work.workload.mini_batch_size * work.workload.sequences_per_row
-    micro_batches = work.num_mini_batches * work.num_micro_batches(rows)
-    gathered = 2 * of_layers * layers * width + part * ends * kept
+    updates = work.num_mini_batches
+    micro_batches = updates * work.num_micro_batches(rows)
+    gathers = micro_batches if levers.kept_whole == "none" else updates
+    gathered = (2 if levers.kept_whole == "none" else 1) * of_layers * layers * width + part * ends * kept
     inner = trained * layers // (layers + ends)
     reduced = of_layers * inner + part * (trained - inner)
-    yield _transfer(phase.name, "weights", int(micro_batches * gathered), link)
-    yield _transfer(phase.name, "gradients", int(micro_batches * reduced * FP32_BYTES), link)
+    yield _transfer(phase.name, "weights", int(gathers * gathered), link)
+    exchanges = updates if levers.kept_whole == "all" else micro_batches
+    yield _transfer(phase.name, "gradients", int(exchanges * reduced * FP32_BYTES), link)
     replicas = ranks // shards
     summed = 2 * trained // shards * FP32_BYTES * (replicas - 1) // replicas
-    yield _transfer(phase.name, "sums of replicas", micro_batches * summed, across)
+    yield _transfer(phase.name, "sums of replicas", updates * summed, across)
 
 
 def _handover(solved: Mapping[str, Solved], name: str, network: LinkRate) -> Iterator[Transfer]:

@@ -17,12 +17,15 @@ from rl_compat.config.types import (
     TrainerConfig,
 )
 from rl_compat.planning.cluster import Cluster
+from rl_compat.planning.fit import solve_pools
+from rl_compat.planning.pools import PoolRequest
 from rl_compat.planning.run import run_plan
 from rl_compat.planning.shapes.known import SMOLLM2_135M
 from rl_compat.planning.shapes.shape import ModelShape
 from rl_compat.planning.speed.rates import UNKNOWN_NETWORK, LinkRate, network_link
-from rl_compat.planning.types import Plan, PoolPlan
-from rl_compat.planning.workload import run_workload
+from rl_compat.planning.speed.step import transfers
+from rl_compat.planning.types import KeptWhole, Plan, PoolPlan
+from rl_compat.planning.workload import run_requests, run_workload
 
 GRPO = RunConfig(
     algorithm=AlgorithmConfig(name="grpo", group_size=4), trainer=TrainerConfig(batch_size=32, mini_batch_size=8)
@@ -65,18 +68,24 @@ def test_responses_of_earlier_steps_are_learned_from_and_not_generated() -> None
     assert moved(drawn) == {("actor_update", "gradients"): 6 * 2 * 4 * PARAMETERS // 2}
 
 
-def test_shards_are_gathered_in_every_micro_batch_and_once_for_the_rollout() -> None:
-    pool = plan_of(GRPO, "p40_two", num_devices=2, num_shards=2, micro_batch_size=4).pools["main"]
+@pytest.mark.parametrize("kept", ["none", "weights", "all"])
+def test_shards_are_exchanged_in_every_micro_batch_unless_they_are_kept_whole_in_between(kept: KeptWhole) -> None:
+    config = replace(GRPO, plan=PlanConfig(num_devices=2, num_shards=2, micro_batch_size=4))
+    workload = run_workload(config, {"actor": SMOLLM2_135M})
+    pool = PoolRequest(requests=run_requests(config))
+    decided, found = solve_pools(workload, (recorded("p40_two"),), {"main": pool})["main"]
+    changed = replace(found, levers=replace(found.levers, kept_whole=kept))
+    made = transfers({"main": (decided, changed)}, "main", UNKNOWN_NETWORK)
 
-    layers = SMOLLM2_135M.linear_parameters
-
-    assert pool.choices["num_shards"].value == "2"
-    micro_batches = 4 * (16 // 4)
-    assert moved(pool) == {
+    layers, updates, micro_batches = SMOLLM2_135M.linear_parameters, 4, 4 * (16 // 4)
+    scored = 64 // 4 if kept == "none" else 1
+    gathered = micro_batches * (PARAMETERS + layers) if kept == "none" else updates * PARAMETERS
+    assert found.levers.kept_whole == "all"
+    assert {(item.phase, item.name): item.num_bytes for item in made} == {
         ("rollout", "handover"): 4 * PARAMETERS // 2,
-        ("logprobs", "weights"): (64 // 4) * 4 * PARAMETERS // 2,
-        ("actor_update", "weights"): micro_batches * 4 * (PARAMETERS + layers) // 2,
-        ("actor_update", "gradients"): micro_batches * 4 * PARAMETERS // 2,
+        ("logprobs", "weights"): scored * 4 * PARAMETERS // 2,
+        ("actor_update", "weights"): gathered * 4 // 2,
+        ("actor_update", "gradients"): (updates if kept == "all" else micro_batches) * 4 * PARAMETERS // 2,
     }
 
 
@@ -87,7 +96,7 @@ def test_devices_that_compute_together_sum_activations_and_gather_only_the_ends(
     found, layers = moved(pool), SMOLLM2_135M.linear_parameters
     tokens = 128 * GRPO.data.max_prompt_length + 128 * GRPO.data.max_response_length
     assert found["logprobs", "activations"] == 2 * 30 * 576 * tokens * 4
-    assert found["logprobs", "weights"] == (128 // 4) * 4 * (PARAMETERS - layers) // 2
+    assert found["logprobs", "weights"] == 4 * (PARAMETERS - layers) // 2
 
 
 def test_a_rollout_on_another_pool_gets_the_weights_once_per_step() -> None:
