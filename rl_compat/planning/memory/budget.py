@@ -218,8 +218,9 @@ def _forward_items(request: MemoryRequest, levers: Levers, sizes: Sizes, role: R
 def _gathered_items(request: MemoryRequest, levers: Levers, role: RoleName, does: Pass) -> dict[str, int]:
     """What sharded weights are gathered into: two layers, and the weights outside of layers until the pass ends.
 
-    Weights that are kept whole between micro-batches are those of all layers. In an update, the gradients of two layers are whole, in the dtype of the products and in fp32 where they are summed
-    over the devices; later, those outside of layers are.
+    Weights that are kept whole between micro-batches are those of all layers. In an update, the gradients of two layers
+    are whole, in the dtype of the products and in fp32 where they are summed over the devices; later, those outside of
+    layers are.
     """
     if shards_of(request.workload, levers, role) == 1:
         return {}
@@ -263,7 +264,7 @@ def _mask_items(request: MemoryRequest, sizes: Sizes) -> dict[str, int]:
 
 
 def _update_items(request: MemoryRequest, levers: Levers, sizes: Sizes, role: RoleName) -> dict[str, int]:
-    shape, trained = request.workload.models[role], request.workload.trainable_parameters(role)
+    shape = request.workload.models[role]
     saved = activations.saved_bytes(
         shape.divided(request.tensor_parallel),
         request.arithmetic,
