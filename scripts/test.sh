@@ -12,6 +12,7 @@ Without arguments, all tests run in one process for each processor, at most 8 pr
 
 prepare_environment "[dev,quant]"
 cd "$root"
+unset PYTHONDONTWRITEBYTECODE # one process compiles a module, the others read it
 if (($# == 0)); then
     export OMP_NUM_THREADS=1
     set -- -q -n logical --maxprocesses 8 --dist worksteal --durations 15

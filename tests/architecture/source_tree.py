@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -44,6 +45,7 @@ class Import:
         return ".".join(self.module.split(".")[1:])
 
 
+@cache
 def sources() -> list[Source]:
     """Every file of the three roots, by its path inside the package."""
     found = []

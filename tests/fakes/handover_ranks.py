@@ -8,14 +8,12 @@ import random
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import timedelta
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -24,6 +22,7 @@ from torch.distributed.tensor import Shard as TorchShard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from fakes.engines import causal_lm, load_settings, random_batch, role_plan
+from fakes.gloo import on_gloo_ranks
 from rl_compat.distributed.ranks import ProcessGroupRanks, Ranks
 from rl_compat.models.lora import LoraSettings
 from rl_compat.planning.types import RolloutPlan
@@ -356,17 +355,9 @@ def _ranks() -> ProcessGroupRanks:
 
 def handovers_on_ranks(folder: Path, *, num_ranks: int) -> list[dict[str, dict[str, Any]]]:
     """Every case on gloo ranks: what each rank found, by case."""
-    with tempfile.TemporaryDirectory() as scratch:
-        mp.spawn(_rank, args=(num_ranks, str(folder), scratch), nprocs=num_ranks)
-        return [torch.load(Path(scratch) / f"{rank}.pt", weights_only=False) for rank in range(num_ranks)]
-
-
-def _rank(rank: int, num_ranks: int, folder: str, scratch: str) -> None:
-    torch.set_num_threads(1)
-    store = f"file://{scratch}/store"
-    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=num_ranks, timeout=timedelta(seconds=30))
     cases = CASES if num_ranks == 2 else LARGER_CASES
-    found = {name: case(Path(folder)) for name, case in cases.items()}
-    dist.barrier()
-    torch.save(found, Path(scratch) / f"{rank}.pt")
-    dist.destroy_process_group()
+    return on_gloo_ranks(partial(_found, folder, tuple(cases)), num_ranks=num_ranks)
+
+
+def _found(folder: Path, cases: Sequence[str]) -> dict[str, dict[str, Any]]:
+    return {name: LARGER_CASES[name](folder) for name in cases}

@@ -6,15 +6,12 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, cast, get_args
 
 import pytest
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -22,6 +19,7 @@ from torch.utils._pytree import tree_leaves
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from fakes.engines import causal_lm, load_settings, random_batch, role_plan, token_mean_loss
+from fakes.gloo import on_gloo_ranks
 from fakes.part_settings import lora_of, loss_settings
 from fakes.reward_models import save_reward_model
 from rl_compat.algorithms.advantages.group import grpo
@@ -148,7 +146,7 @@ def ragged(num_rows: int = len(RAGGED), *, seed: int = 0) -> Batch:
 
 
 def actor(
-    folder: Path, ranks: Ranks, *, batch: Batch | None = None, loss: str = "ppo_clip", num_steps: int = 10
+    folder: Path, ranks: Ranks, *, batch: Batch | None = None, loss: str = "ppo_clip", num_steps: int = 3
 ) -> Found:
     """Two epochs of two mini-batches a step, so that old and current policy differ."""
     plan = _plan(ranks, micro_batch_size=3, max_tokens_per_micro_batch=30)
@@ -185,7 +183,7 @@ def critic(folder: Path, ranks: Ranks) -> Found:
         values = over_ranks(lambda rows: worker.values(batch=rows), ragged(), ranks)
         return worker.update(batch=ragged().with_(values=values), seed=step)
 
-    return _run(worker.engine, update, 10)
+    return _run(worker.engine, update, 3)
 
 
 def items(kind: str) -> ItemBatch:
@@ -217,7 +215,7 @@ def learner(folder: Path, ranks: Ranks, *, algorithm: Any, kind: str, pack_token
     worker = LearnerWorker(settings, ranks)
     batch = items(kind)
     mismatched = items("labels") if objective.needs_mismatched else None
-    return _run(worker.engine, lambda step: worker.update(batch=batch, mismatched=mismatched, seed=step), 10)
+    return _run(worker.engine, lambda step: worker.update(batch=batch, mismatched=mismatched, seed=step), 3)
 
 
 def engine(folder: Path, ranks: Ranks, *, lora: LoraSettings | None = None, **plan: Any) -> PolicyEngine:
@@ -520,14 +518,14 @@ def uneven(folder: Path, ranks: Ranks) -> Found:
     batch = random_batch([(2, 3), (2, 3), (2, 3), (1, 2), (1, 2), (1, 1)])
     shares = {0: [0, 1, 2], 1: [3, 4, 5]}
     share = batch if ranks.size == 1 else batch.select(shares.get(ranks.rank, []))
-    return _run(policy, lambda step: policy.update(share, loss=token_mean_loss, temperature=1.0), 10)
+    return _run(policy, lambda step: policy.update(share, loss=token_mean_loss, temperature=1.0), 3)
 
 
 CASES: Mapping[str, Callable[[Path, Ranks], Found]] = {
     "ppo actor, ragged groups": actor,
     "ppo critic, ragged groups": critic,
     "grpo, a rank without rows": lambda folder, ranks: actor(folder, ranks, batch=ragged(3)),
-    "tokens chosen from the whole mini-batch": lambda folder, ranks: actor(folder, ranks, loss="clip_cov", num_steps=3),
+    "tokens chosen from the whole mini-batch": lambda folder, ranks: actor(folder, ranks, loss="clip_cov"),
     "dpo": lambda folder, ranks: learner(folder, ranks, algorithm="dpo", kind="pairs"),
     "kto": lambda folder, ranks: learner(folder, ranks, algorithm="kto", kind="labels"),
     "sft, packed": lambda folder, ranks: learner(folder, ranks, algorithm="sft", kind="labels", pack_tokens=16),
@@ -576,19 +574,12 @@ TENSOR = -2
 
 def run_on_ranks(folder: Path, *, num_ranks: int, runs: Sequence[Run]) -> list[dict[Run, Found]]:
     """Cases on gloo ranks in processes of their own: what each rank found."""
-    with tempfile.TemporaryDirectory() as scratch:
-        mp.spawn(_rank, args=(num_ranks, runs, str(folder), scratch), nprocs=num_ranks)
-        return [torch.load(Path(scratch) / f"{rank}.pt", weights_only=False) for rank in range(num_ranks)]
+    return on_gloo_ranks(partial(_found, folder, runs), num_ranks=num_ranks)
 
 
-def _rank(rank: int, num_ranks: int, runs: Sequence[Run], folder: str, scratch: str) -> None:
-    torch.set_num_threads(1)
-    store = f"file://{scratch}/store"
-    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=num_ranks, timeout=timedelta(seconds=60))
+def _found(folder: Path, runs: Sequence[Run]) -> dict[Run, Found]:
     found = {}
     for num_shards, case in runs:
         ranks = SharingRanks(num_shards) if num_shards > 0 else SharingTensors(-num_shards)
-        found[num_shards, case] = CASES[case](Path(folder), ranks)
-    dist.barrier()
-    torch.save(found, Path(scratch) / f"{rank}.pt")
-    dist.destroy_process_group()
+        found[num_shards, case] = CASES[case](folder, ranks)
+    return found

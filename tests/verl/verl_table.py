@@ -225,7 +225,7 @@ def rows() -> tuple[Row, ...]:
 
 def row_of(key: str) -> Row:
     tried, companions = plausible(key), companions_of(key)
-    before = values_of(judge_config(None, companions, dialect=verl).config)
+    before = _values_with(tuple(companions))
     another = next(text for text in ANOTHER if not text.startswith(f"{key}="))
     loaded = judge_config(None, [another, *companions, f"{key}={tried}"], dialect=verl)
     after = values_of(loaded.config)
@@ -245,6 +245,11 @@ def row_of(key: str) -> Row:
         becomes=", ".join(becomes),
         why=line.reason,
     )
+
+
+@cache
+def _values_with(companions: Sequence[str]) -> Mapping[str, Any]:
+    return values_of(judge_config(None, companions, dialect=verl).config)
 
 
 def plausible(key: str) -> str:

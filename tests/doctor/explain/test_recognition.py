@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rl_compat.doctor.explain.matching import LogErrors
-from rl_compat.doctor.explain.patterns import KnownError, known_errors
+from rl_compat.doctor.explain.patterns import known_errors
 from rl_compat.doctor.explain.ranking import Cause
 
 Recognise = Callable[[str | bytes], LogErrors]
@@ -52,16 +52,15 @@ def test_the_logs_are_long_and_there_are_enough_of_them() -> None:
         assert text.count(HERE) == 1
 
 
-@pytest.mark.parametrize("error", ERRORS, ids=lambda error: error.id)
-def test_an_error_inside_of_a_longer_log_is_the_first_cause(error: KnownError, ranked: Ranked, logs: Path) -> None:
-    for name in TEMPLATES:
-        template = (logs / "templates" / f"{name}.txt").read_bytes()
-        line = template[: template.index(HERE.encode())].count(b"\n") + 1
-
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_an_error_inside_of_a_longer_log_is_the_first_cause(name: str, ranked: Ranked, logs: Path) -> None:
+    template = (logs / "templates" / f"{name}.txt").read_bytes()
+    line = template[: template.index(HERE.encode())].count(b"\n") + 1
+    for error in ERRORS:
         causes = ranked(template.replace(HERE.encode(), error.sample.encode()))
 
-        assert [cause.match.error.id for cause in causes] == [error.id], name
-        assert causes[0].match.first == line, name
+        assert [cause.match.error.id for cause in causes] == [error.id]
+        assert causes[0].match.first == line, error.id
 
 
 @pytest.mark.parametrize("dress", DRESSES.values(), ids=DRESSES)

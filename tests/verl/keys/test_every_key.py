@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from fakes.facts import facts
 from fakes.verl_settings import judge_config, load_config
@@ -46,15 +48,13 @@ def test_a_verdict_says_what_is_set_or_why_not() -> None:
     assert [row.key for row in made if row.verdict == "without effect" and row.becomes] == []
 
 
-@pytest.mark.parametrize("key", [row.key.strip("`") for row in rows() if row.verdict in ("honoured", "translated")])
-def test_the_settings_file_of_a_key_loads_to_what_the_key_itself_gives(
-    key: str, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    arguments = [*companions_of(key), f"{key}={plausible(key)}"]
-    path = tmp_path_factory.mktemp("run") / "run.toml"
-    path.write_text(translated_toml(judge_config(None, arguments)), encoding="utf-8")
+def test_the_settings_file_of_a_key_loads_to_what_the_key_itself_gives(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    for key in (row.key.strip("`") for row in rows() if row.verdict in ("honoured", "translated")):
+        arguments = [*companions_of(key), f"{key}={plausible(key)}"]
+        path.write_text(translated_toml(judge_config(None, arguments)), encoding="utf-8")
 
-    assert load_config(path).config == load_config(None, arguments).config
+        assert load_config(path).config == load_config(None, arguments).config, key
 
 
 def test_a_refused_key_stops_a_run_and_is_named() -> None:
