@@ -42,6 +42,14 @@ def parse_bytes(text: str | int) -> int:
     return int(float(match.group(1)) * factor)
 
 
+def parse_memory(text: str) -> int:
+    """The bytes of a memory, which are not 0. Raises ConfigError."""
+    size = parse_bytes(text)
+    if not size:
+        raise ConfigError(f"a memory of `{text}` holds nothing", hint="for example `64GiB`")
+    return size
+
+
 def format_bytes(num_bytes: float) -> str:
     """A number of bytes in the largest binary unit that gives at least 1, with one decimal."""
     sign = "-" if num_bytes < 0 else ""

@@ -56,9 +56,10 @@ def cluster(context: typer.Context) -> None:
 
 @app.command()
 def up(
-    port: Annotated[int, typer.Option("--port", help="Port of the head node.")] = PORT,
+    port: Annotated[int, typer.Option("--port", min=1, max=65535, help="Port of the head node.")] = PORT,
     num_cpus: Annotated[
-        int | None, typer.Option("--num-cpus", help="Processes that the node runs at most; default: its processors.")
+        int | None,
+        typer.Option("--num-cpus", min=1, help="Processes that the node runs at most; default: its processors."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -109,7 +110,8 @@ def status(
         str | None, typer.Argument(metavar="[ADDRESS]", help="Of the head node; default: the cluster of this machine.")
     ] = None,
     wait: Annotated[
-        int | None, typer.Option("--wait", metavar="NODES", help="Wait until this many nodes are alive, for 5 minutes.")
+        int | None,
+        typer.Option("--wait", metavar="NODES", min=1, help="Wait until this many nodes are alive, for 5 minutes."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

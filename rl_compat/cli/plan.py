@@ -25,7 +25,7 @@ from rl_compat.planning.simulation.rates import ESTIMATES, given_lengths
 from rl_compat.planning.speed.measurements import own_measurements
 from rl_compat.planning.types import Plan, RoleName
 from rl_compat.planning.workload import Workload, run_workload
-from rl_compat.units import format_bytes, parse_bytes
+from rl_compat.units import format_bytes, parse_memory
 
 CHOSEN_PACKAGES = ("vllm", "flash-attn", "bitsandbytes")
 "that decide which engines, kernels and quantized weights a plan may choose"
@@ -106,7 +106,7 @@ def plan(
             hint="use `gpus` and `host_memory` of its nodes",
         )
     loaded = read_settings([*(settings or ()), *pool_settings(pool)])
-    memory_bytes = None if host_memory is None else parse_bytes(host_memory)
+    memory_bytes = None if host_memory is None else parse_memory(host_memory)
     machine = load_hardware(
         None if cluster else hardware, as_card, memory_bytes, address=None if cluster else loaded.config.plan.address
     )

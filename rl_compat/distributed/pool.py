@@ -23,7 +23,7 @@ from rl_compat.distributed.local import (
     taken,
 )
 from rl_compat.distributed.ranks import WorkerPlacement
-from rl_compat.errors import ConfigError, HardwareError, check_type
+from rl_compat.errors import ConfigError, HardwareError, check_type, quoted
 from rl_compat.hardware.gpu.catalogue import choose_gpu, emulated_hardware
 from rl_compat.hardware.nodes import least, nodes_with
 from rl_compat.hardware.types import Hardware
@@ -81,6 +81,14 @@ class ResourcePool:
                 "`address` is given without `gpus`, and the nodes of a cluster have several",
                 hint="`gpus=range(8)` takes eight GPUs of each node, `gpus=[]` takes `num_processes` of its cores",
             )
+        check_type("nodes", nodes, list, tuple)
+        if nodes and address is None:
+            raise ConfigError(
+                f"`nodes` is {[*nodes]} without the `address` of a Ray cluster",
+                hint="give the address of its head node",
+            )
+        if len(set(nodes)) < len(nodes):
+            raise ConfigError(f"`nodes` is {[*nodes]}, which names a node twice")
         if nodes and len(nodes) != num_nodes:
             raise ConfigError(
                 f"`nodes` names {len(nodes)} nodes and `num_nodes` is {num_nodes}", hint=f"set `num_nodes={len(nodes)}`"
@@ -177,6 +185,12 @@ class ResourcePool:
         from rl_compat.hardware.cluster import probe_cluster
 
         cluster = probe_cluster(address)
+        known = [node.address for node in cluster.nodes]
+        for node in self._nodes:
+            if node not in known:
+                raise HardwareError(
+                    f"the cluster at `{address}` has no node `{node}`", hint=f"its nodes are {quoted(known)}"
+                )
         candidates = [node for node in cluster.nodes if not self._nodes or node.address in self._nodes]
         taken = nodes_with(
             candidates, gpus=self.gpus or (), num_processes=self.devices_per_node, num_nodes=self.num_nodes

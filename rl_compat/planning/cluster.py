@@ -16,7 +16,7 @@ from rl_compat.hardware.gpu.catalogue import choose_gpu, other_machine
 from rl_compat.hardware.recording import load_recording
 from rl_compat.hardware.types import Device, Hardware, Link
 from rl_compat.planning.speed.rates import UNKNOWN_NETWORK, LinkRate, network_link
-from rl_compat.units import parse_bytes
+from rl_compat.units import parse_memory
 
 FORM = 'a node has `gpus` such as `["8 x h100-sxm"]`, or a `recording` by `rlc probe --json`'
 KEYS = ("count", "gpus", "recording", "host_memory", "num_cores", "nvlink")
@@ -108,7 +108,7 @@ def _node(path: Path, row: Mapping[str, Any], base: Hardware) -> Hardware:
     node = load_recording(path.parent / str(row["recording"])) if "recording" in row else _described(path, row, base)
     host = node.host
     if "host_memory" in row:
-        size = parse_bytes(str(row["host_memory"]))
+        size = parse_memory(str(row["host_memory"]))
         host = replace(host, ram_total_bytes=size, ram_limit_bytes=size, ram_available_bytes=size)
     if "num_cores" in row:
         host = replace(host, num_cores=int(_number(path, row, "num_cores", 1)))

@@ -81,6 +81,9 @@ def solve_pools(
         )
         try:
             own = workload.only([role for role, at in of_role.items() if at == name])
+            if name == of_role.get("actor") and "rollout" in of_role:
+                apart = workload.asynchronous or len(cluster) > 1 or {name, of_role["rollout"]} & set(on_host)
+                own = replace(own, publishers=pool.num_ranks if apart else 0)
             solved[name] = _solve(own, pool.requests, decide_pool, measured=measured)
         except UsageError as error:
             raise _in_words_of(pool.section, error) from None

@@ -32,6 +32,11 @@ class PoolRequest:
     nodes: tuple[int, ...] = (0,)
     "positions in the cluster"
 
+    @property
+    def num_ranks(self) -> int:
+        """Devices of all nodes."""
+        return self.requests.plan.num_devices * self.requests.plan.num_nodes
+
     def hardware(self, cluster: Sequence[Hardware]) -> Hardware:
         """What each node has, with only the devices of the pool. Raises HardwareError for a card that is not known."""
         machine = least([cluster[node] for node in self.nodes])

@@ -134,7 +134,7 @@ class PoolPlan:
     memory_available_bytes: int
     "that the phases may fill on each device: free memory times `plan.memory_fraction`"
     host_bytes: int = 0
-    "host memory of each process that offload takes, or everything if it is the device's memory too"
+    "host memory of each process that offload and copies of weights take, or everything if it is the device's too"
     phase_seconds: Mapping[str, float] = field(default_factory=dict)
     "estimated time of each phase without transfers, by phase; empty where it is unknown and in a plan of one device"
     transfers: tuple[Transfer, ...] = ()

@@ -74,6 +74,10 @@ class Workload:
     "the two sequences of a row go through the model together"
     scores: bool = False
     "the actor is a reward model: one number instead of an output over the vocabulary"
+    asynchronous: bool = False
+    "the actor learns while a rollout on another pool generates"
+    publishers: int = 0
+    "processes that each publish a part of the actor's weights for a rollout on another pool, through host memory"
     packs: bool = False
     "several sequences share a row, so that attention needs a mask"
 
@@ -257,6 +261,7 @@ def _online(config: RunConfig, shapes: Mapping[RoleName, ModelShape]) -> Workloa
         lora_targets=config.model.lora_targets,
         entropy=algorithm.entropy_coef != 0.0,
         sorts_vocabulary=config.rollout.top_p < 1.0 or config.rollout.top_k > 0,
+        asynchronous=trainer.flow == "async",
     )
     return workload.with_adapters(config.model.lora_rank) if config.model.lora_rank else workload
 

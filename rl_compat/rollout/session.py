@@ -6,9 +6,10 @@ import math
 from abc import ABC, abstractmethod
 from collections import Counter as Counts
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 from torch import nn
 
@@ -328,16 +329,16 @@ class RolloutSession(ABC):
         """Fetch the tokens of ended responses, in engines that keep them on the device."""
 
     @property
-    def _coming(self) -> list[Request]:
+    def _coming(self) -> Iterator[Request]:
         """Requests of which this engine may take more."""
-        return [request for queue in self._queues for request in queue.requests]
+        return chain.from_iterable(queue.requests for queue in self._queues)
 
     def _take_requests(self) -> None:
         """Queue the requests for which there is room, of the first queue first."""
         for queue in self._queues:
-            requests, start = queue.take(self.num_unfinished - len(self._ended))
-            numbers = self._queue(requests)
-            queue.places.update(zip(numbers, range(start, start + len(requests)), strict=True))
+            places = queue.take(self.num_unfinished - len(self._ended))
+            numbers = self._queue([queue.requests[place] for place in places])
+            queue.places.update(zip(numbers, places, strict=True))
             queue.unfinished.update(numbers)
 
     def _drain(self, queue: RequestQueue, on_progress: Progress | None) -> bool:
@@ -427,6 +428,8 @@ class RequestQueue:
     "requests of the queue that the engine may have in progress"
     most: int | None = None
     "requests of all queues that it may have in progress"
+    order: Sequence[int] = ()
+    "the places of the requests in the order in which engines take them; by default their own"
     is_empty: bool = False
     places: dict[int, int] = field(default_factory=dict)
     "by number of the request in its session"
@@ -434,21 +437,37 @@ class RequestQueue:
 
     def __post_init__(self) -> None:
         self.is_empty = not self.requests
+        self.order = self.order or range(len(self.requests))
 
     @property
     def is_done(self) -> bool:
         return self.is_empty and not self.unfinished
 
-    def take(self, num_unfinished: int) -> tuple[Sequence[Request], int]:
-        """The requests for which the engine has room, and the place of the first."""
+    def take(self, num_unfinished: int) -> Sequence[int]:
+        """The places of the requests for which the engine has room."""
         room = self.at_once - len(self.unfinished)
         if self.most is not None:
             room = min(room, self.most - num_unfinished)
         if self.is_empty or room < max(1, self.at_once // 8):
-            return (), 0
+            return ()
         first = self.counter(room)
         self.is_empty = first + room >= len(self.requests)
-        return self.requests[first : first + room], first
+        return self.order[first : first + room]
+
+
+def dealt(requests: Sequence[Request], share: int) -> list[int]:
+    """The places of requests such that each run of `share` has about the same number of prompt tokens.
+
+    Engines that have room for all requests begin them at once, and can hand none over later. The copies of a prompt,
+    whose responses tend to have one length, are in different runs.
+    """
+    shares: list[list[int]] = [[] for _ in range(0, len(requests), share)]
+    loads = [0] * len(shares)
+    for place in sorted(range(len(requests)), key=lambda place: -len(requests[place].prompt_ids)):
+        lightest = min((n for n, own in enumerate(shares) if len(own) < share), key=lambda n: (loads[n], n))
+        shares[lightest].append(place)
+        loads[lightest] += len(requests[place].prompt_ids)
+    return [place for own in sorted(shares, key=len, reverse=True) for place in own]
 
 
 def requests_for(prompts: Sequence[Sequence[int]], params: SamplingParams, *, group_size: int = 1) -> list[Request]:

@@ -21,7 +21,7 @@ from rl_compat.resharding.mapped import MappedSource, MappedWeights
 from rl_compat.resharding.publish import PublishedWeights, StoreSource
 from rl_compat.resharding.source import SharedStorage, WeightSource
 from rl_compat.rollout.build import build_rollout_engine
-from rl_compat.rollout.session import RequestQueue
+from rl_compat.rollout.session import RequestQueue, dealt
 from rl_compat.rollout.types import Decode, Request, Response
 
 
@@ -111,11 +111,12 @@ class RolloutWorker:
 
     def _queue(self, call: str, requests: Sequence[Request]) -> RequestQueue:
         size = self._ranks.size
-        at_once, most = -(-len(requests) // size), None
-        if size > 1:
-            most = self._settings.plan.max_num_seqs
-            at_once = min(at_once, most)
-        return RequestQueue(requests, self._ranks.counter(call), at_once, most)
+        counter, share = self._ranks.counter(call), -(-len(requests) // size)
+        if size == 1:
+            return RequestQueue(requests, counter, share)
+        most = self._settings.plan.max_num_seqs
+        order = dealt(requests, share) if share <= most else ()
+        return RequestQueue(requests, counter, min(share, most), most, order)
 
     def _catch_up(self) -> None:
         """Take the newest weights, and then the requests that were announced before."""

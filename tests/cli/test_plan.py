@@ -112,7 +112,9 @@ def test_host_memory_bounds_what_is_offloaded(capsys: pytest.CaptureFixture[str]
     assert main([*arguments, "--host-memory", "1GiB"]) == 2
     assert "`host memory`" in capsys.readouterr().err
     assert main([*arguments, "--host-memory", "64GiB"]) == 0
-    assert main([*arguments, "--host-memory", "lots"]) == 2
+    for wrong in ("lots", "0", "0GiB", "-1GiB"):
+        assert main([*arguments, "--host-memory", wrong]) == 2
+        assert f"`{wrong}`" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["RTX 4090", "4090", "rtx4090", "NVIDIA GeForce RTX 4090"])

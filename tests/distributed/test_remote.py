@@ -211,6 +211,11 @@ def test_wrong_numbers_of_processes_are_refused() -> None:
         ResourcePool(gpus=[0], num_nodes=2)
     with pytest.raises(ConfigError, match="gpus"):
         ResourcePool(address="10.0.0.1:6379")
+    with pytest.raises(ConfigError, match="address"):
+        ResourcePool(gpus=[0], nodes=["10.0.0.2"])
+    for nodes in (["10.0.0.2"], ["10.0.0.2", "10.0.0.2"], "10.0.0.2"):
+        with pytest.raises(ConfigError, match="nodes"):
+            ResourcePool(gpus=[0], num_nodes=2, address="10.0.0.1:6379", nodes=nodes)
 
 
 def test_ray_is_started_again_when_it_is_too_slow(monkeypatch: pytest.MonkeyPatch) -> None:

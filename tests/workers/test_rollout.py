@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from fakes.engines import load_settings, random_batch, role_plan
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from rl_compat.config.types import OnUpdate
+from rl_compat.distributed.ranks import own_counter
 from rl_compat.errors import ModelError
 from rl_compat.models.load import load_causal_lm
 from rl_compat.planning.types import RolloutPlan
@@ -20,7 +21,7 @@ from rl_compat.resharding.publish import StoreSource
 from rl_compat.resharding.sharded import ShardedSource
 from rl_compat.resharding.source import SharedStorage, Weight, WeightSource
 from rl_compat.resharding.store import MemoryStore
-from rl_compat.rollout.session import requests_for
+from rl_compat.rollout.session import RequestQueue, dealt, requests_for
 from rl_compat.rollout.types import Response, SamplingParams
 from rl_compat.training.optimizers import OptimizerSettings
 from rl_compat.workers.policy import PolicySettings, PolicyWorker
@@ -264,3 +265,21 @@ def test_vllm_takes_the_weights_of_shards_one_after_the_other(tmp_path: Path) ->
         assert handover.peak_bytes == 0, "one rank has the weights whole"
         learn(trained)
         source.changed(version=version + 1)
+
+
+@pytest.mark.parametrize(("num_prompts", "num_engines"), [((1, 1), 2), ((2, 6), 2), ((1, 7), 4), ((3, 2), 3)])
+def test_a_few_long_prompts_are_dealt_over_all_engines(num_prompts: tuple[int, int], num_engines: int) -> None:
+    """All requests begin at once: an engine that gets the long ones would work alone at the end."""
+    prompts = [[*range(6, 46)]] * num_prompts[0] + [[6, 7]] * num_prompts[1]
+    requests = requests_for(prompts, SamplingParams(max_new_tokens=8, seed=3), group_size=4)
+    share = -(-len(requests) // num_engines)
+
+    def makespan(order: Sequence[int]) -> int:
+        counter = own_counter()
+        queues = [RequestQueue(requests, counter, share, 32, order) for _ in range(num_engines)]
+        taken = [queue.take(0) for queue in queues]
+        assert sorted(place for places in taken for place in places) == [*range(len(requests))]
+        return max(sum(len(requests[place].prompt_ids) + 8 for place in places) for places in taken)
+
+    mean = sum(len(request.prompt_ids) + 8 for request in requests) / num_engines
+    assert makespan(dealt(requests, share)) <= 1.05 * mean < 1.3 * mean < makespan(())

@@ -11,7 +11,7 @@ from rl_compat.algorithms.table import ALGORITHMS
 from rl_compat.config.rules.conflicts import WEIGHTS, compares_groups
 from rl_compat.config.rules.pools import rollout_has_pool
 from rl_compat.config.settings import GROUP_SIZE, replace, values_of
-from rl_compat.config.types import RunConfig
+from rl_compat.config.types import OffPolicyConfig, RunConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +86,18 @@ def _kl_of_parts(config: RunConfig, base: RunConfig) -> Iterator[Followed]:
         yield Followed("algorithm.kl_loss_coef", algorithm.kl_coef, "algorithm.name")
 
 
+def applies_ratio(off_policy: OffPolicyConfig) -> bool:
+    """Whether the ratio of the learning policy to the one that generated is in the loss, its weights or the advantages.
+
+    Rejection leaves out tokens where it is large, and does not apply it to the others.
+    """
+    return off_policy.bypass or off_policy.vtrace.enabled or off_policy.importance != "none"
+
+
 def _stale(config: RunConfig, base: RunConfig) -> Iterator[Followed]:
-    """The ratio of the learning policy to an older one that generated is corrected for, unless something else does."""
-    off_policy = config.off_policy
-    corrects = off_policy.bypass or off_policy.vtrace.enabled or off_policy.reject
-    if config.trainer.flow == "async" and config.trainer.max_staleness > 0 and not corrects:
+    """The ratio of the learning policy to an older one that generated is applied."""
+    stale = config.trainer.flow == "async" and config.trainer.max_staleness > 0
+    if stale and not applies_ratio(config.off_policy):
         yield Followed("off_policy.importance", "token", "trainer.flow")
 
 

@@ -24,6 +24,8 @@ HOST_BYTES_PER_OFFLOADED_PARAMETER = 12
 "two moments and the master weight in fp32"
 HOST_GRADIENT_BYTES = 512 * MIB
 "gradients on their way to an offloaded optimizer: a bucket and the largest matrix"
+STORED_VERSIONS = 2.5
+"of published weights, in host memory: a whole one with changes of half its size, and the next whole one"
 CACHE_STEP = 128
 "the KV cache of a sequence is a multiple of this many tokens"
 GATHERED_LAYERS = 2
@@ -87,14 +89,28 @@ def _whole_weights_bytes(request: MemoryRequest, levers: Levers, role: RoleName)
 
 
 def host_bytes(request: MemoryRequest, levers: Levers) -> int:
-    """Host memory that offload takes: optimizer states with master weights and gradients, and idle weights."""
-    total = 0
+    """Host memory of copies and of offload: optimizer states with master weights and gradients, and idle weights."""
+    total = host_copies_bytes(request, levers)
     for role in request.workload.models:
         if levers.offload_optimizer and request.workload.updates(role):
             parameters = request.workload.trainable_parameters(role) // shards_of(request.workload, levers, role)
             total += parameters * HOST_BYTES_PER_OFFLOADED_PARAMETER + HOST_GRADIENT_BYTES
         if levers.offload_idle_models:
             total += weights_bytes(request, levers, role)
+    return total
+
+
+def host_copies_bytes(request: MemoryRequest, levers: Levers) -> int:
+    """Copies of weights in host memory: what a process publishes for another pool, and those that vLLM loads from."""
+    work, width = request.workload, DTYPE_BYTES[request.rollout_dtype]
+    total = 0
+    if work.publishers:
+        last = work.trainable_parameters("actor")
+        kept = last + STORED_VERSIONS * work.models["actor"].num_parameters
+        total += int(kept * width) // work.publishers
+    owns = "rollout" in work.models or shards_of(work, levers, "actor") > 1
+    if work.generates and request.engine == "vllm" and owns:
+        total += request.actor.num_parameters * width
     return total
 
 
@@ -360,6 +376,8 @@ def _resident(request: MemoryRequest, levers: Levers, sizes: Sizes, phase: Phase
     """The resident items of a phase."""
     work = request.workload
     items = {"context": request.context_bytes}
+    if request.on_cpu:
+        items["copies of weights"] = host_copies_bytes(request, levers)
     for role in work.models:
         sleeps = levers.sleep_between if role == "rollout" else levers.offload_idle_models
         if role == phase.role or not sleeps:

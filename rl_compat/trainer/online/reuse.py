@@ -13,7 +13,7 @@ import torch
 from rl_compat import seeds
 from rl_compat.algorithms.masking import masked_mean
 from rl_compat.batch import Batch
-from rl_compat.config.rules.follow import STALE_TRUNCATE
+from rl_compat.config.rules.follow import STALE_TRUNCATE, applies_ratio
 from rl_compat.config.types import RunConfig
 from rl_compat.planning.workload import drawn_rows
 from rl_compat.replay.buffer import DrawnGroups, ReplayBuffer
@@ -98,10 +98,11 @@ def corrected(config: RunConfig) -> RunConfig:
     `off_policy` says, or else by truncated importance weights per token (decoupled PPO: Hilton et al. 2022,
     arXiv 2110.00641; Fu et al. 2025, "AReaL").
     """
-    off_policy = config.off_policy
-    if off_policy.bypass or off_policy.vtrace.enabled or off_policy.importance != "none":
+    if applies_ratio(config.off_policy):
         return config
-    return replace(config, off_policy=replace(off_policy, importance="token", truncate=STALE_TRUNCATE, band=None))
+    return replace(
+        config, off_policy=replace(config.off_policy, importance="token", truncate=STALE_TRUNCATE, band=None)
+    )
 
 
 def reuse_notes(config: RunConfig) -> list[str]:

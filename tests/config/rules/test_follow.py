@@ -148,3 +148,17 @@ def test_what_is_given_in_a_file_of_the_user_does_not_give_way(tmp_path: Any) ->
     with pytest.raises(ConfigError) as caught:
         load_config(path, ["trainer.batch_size=16"])
     assert {"trainer.batch_size=16", "trainer.mini_batch_size", str(path), "3"} <= facts(caught.value.message)
+
+
+@pytest.mark.parametrize(
+    ("given", "importance"),
+    [
+        ("off_policy.reject=token_k1:0.8_1.25", "token"),
+        ("off_policy.importance=sequence", "sequence"),
+        ("off_policy.importance=none", "none"),
+        ("off_policy.bypass=true", "none"),
+        ("trainer.max_staleness=0", "none"),
+    ],
+)
+def test_the_ratio_of_stale_responses_is_applied_unless_another_setting_does(given: str, importance: str) -> None:
+    assert loaded("sums", "trainer.flow=async", given).config.off_policy.importance == importance

@@ -174,6 +174,21 @@ def test_offload_moves_bytes_to_the_host() -> None:
     assert host_bytes(REQUEST, Levers(offload_optimizer=True)) >= 12 * 2 * QWEN_05B.trunk_parameters
 
 
+def test_weights_on_their_way_to_another_pool_are_in_host_memory() -> None:
+    """Of two processes, each publishes half: the last values, and versions in the store."""
+    full, adapters = changed(publishers=2), changed(publishers=2, lora_rank=16)
+    assert host_bytes(full, Levers()) == int(3.5 * 4 * QWEN_05B.num_parameters) // 2
+    assert host_bytes(adapters, Levers()) < host_bytes(full, Levers())
+    on_cpu = phase("actor_update", replace(full, on_cpu=True, cuda_graphs=False))
+    assert on_cpu["copies of weights"] == host_bytes(full, Levers())
+
+
+def test_vllm_loads_shards_from_a_copy_in_host_memory() -> None:
+    vllm = changed(engine="vllm", rollout_dtype="bf16", cuda_graphs=False)
+    assert host_bytes(vllm, Levers()) == 0
+    assert host_bytes(vllm, Levers(num_shards=2)) == 2 * QWEN_05B.num_parameters
+
+
 def test_half_precision_rollout_from_fp32_weights_needs_a_copy() -> None:
     half = replace(REQUEST, rollout_dtype="bf16", compute_dtype="bf16")
 
