@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rl_compat.rewards.types import Scores
     from rl_compat.rollout.types import SamplingParams
     from rl_compat.trainer.callbacks import Callback
-    from rl_compat.trainer.flow import DataFlow, Stage
+    from rl_compat.trainer.flow import Buffer, DataFlow, Stage
     from rl_compat.trajectory import Prompt
     from rl_compat.workers.actor import ActorModel
     from rl_compat.workers.critic import CriticModel
@@ -30,6 +30,7 @@ __all__ = [
     "ActorOptions",
     "AlgorithmConfig",
     "Batch",
+    "Buffer",
     "Callback",
     "CriticModel",
     "CriticOptions",
@@ -60,6 +61,7 @@ _HOMES = {
     "ActorOptions": "rl_compat.workers.options",
     "AlgorithmConfig": "rl_compat.config.types",
     "Batch": "rl_compat.batch",
+    "Buffer": "rl_compat.trainer.flow",
     "Callback": "rl_compat.trainer.callbacks",
     "CriticModel": "rl_compat.workers.critic",
     "CriticOptions": "rl_compat.workers.options",

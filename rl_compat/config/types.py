@@ -32,6 +32,7 @@ Schedule = Literal["constant", "linear", "cosine"]
 DPOLossName = Literal["sigmoid", "ipo", "hinge"]
 ImportanceLevel = Literal["none", "token", "sequence"]
 OnUpdate = Literal["continue", "wait", "abort"]
+OnStale = Literal["wait", "drop"]
 PriorityName = Literal["uniform", "advantage", "td_error", "kl", "age"]
 PlacedRole = Literal["actor", "rollout", "critic", "cost_critic", "reference", "reward", "cost"]
 
@@ -503,6 +504,15 @@ class TrainerConfig:
     "`async` generates the next steps while one is learned from"
     max_staleness: Index = 1
     "steps by which the weights that began a response are older, at most, than those that learn from it"
+    on_stale: OnStale = "wait"
+    "whether generation pauses at max_staleness (`wait`), or the oldest responses make way for newer ones (`drop`)"
+    batch_tokens: Count | None = None
+    "most tokens of a step, prompts included: a step then has fewer prompts than batch_size if responses are long"
+
+    @property
+    def draws_more(self) -> bool:
+        """Whether the steps of a run use more or fewer prompts than batch_size of what is drawn."""
+        return self.flow == "async" and (self.on_stale == "drop" or self.batch_tokens is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

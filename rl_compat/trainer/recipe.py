@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
@@ -120,16 +120,24 @@ class Recipe(Protocol, Generic[Sampled, Collected]):
         """Be ready for the steps after `step`, which is before that of `load`; no step has been taken since."""
         ...
 
-    def sample(self, rows: Sequence[int], *, step: int) -> Sampled:
-        """What a step on these rows needs of the weights that the rollout has. Runs in a thread of its own."""
+    @property
+    def draw_size(self) -> int:
+        """The number of rows that the next call of `sample` gets."""
         ...
 
-    def cursor(self) -> dict[str, Any]:
-        """The part of `state_dict` that says which rows have been sampled."""
+    def sample(self, rows: Sequence[int], *, draw: int, more: Callable[[int], Sequence[int]]) -> Sampled:
+        """What a step on these rows needs of the weights that the rollout has. Runs in a thread of its own.
+
+        `draw` is the number of the call in the run, and `more` returns further rows.
+        """
         ...
 
-    def collect(self, sampled: Sampled, *, step: int) -> Collected:
-        """The rest of what a step needs before it changes weights."""
+    def divide(self, sampled: Sampled) -> Sequence[tuple[Sampled, float]]:
+        """The parts that steps may take, and the share of a step that each fills: one, or one for each row."""
+        ...
+
+    def collect(self, parts: Sequence[Sampled], *, dropped: Sequence[Sampled], step: int) -> Collected:
+        """The rest of what a step needs before it changes weights. `dropped` are parts that no step takes."""
         ...
 
     def learn(self, collected: Collected, *, step: int) -> dict[str, float]:
@@ -149,11 +157,11 @@ class Recipe(Protocol, Generic[Sampled, Collected]):
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """State between steps apart from the models and `cursor`, as plain values."""
+        """State between steps apart from the models and the position in the data, as plain values."""
         ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from `state_dict` and `cursor`."""
+        """Continue from `state_dict`."""
         ...
 
     def save_files(self, folder: Path) -> None:

@@ -6,7 +6,9 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import count
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal
 from uuid import uuid4
@@ -27,7 +29,8 @@ from rl_compat.tracking.timeline import STEP, append_spans
 from rl_compat.tracking.types import Destination
 from rl_compat.trainer.callbacks import Callback
 from rl_compat.trainer.checkpoints import FoundCheckpoint, find_newest, prune, set_aside, write_checkpoint
-from rl_compat.trainer.flow import DataFlow, Stage
+from rl_compat.trainer.draws import Draw, DrawnPart, Position, Rows, parts_of
+from rl_compat.trainer.flow import Buffer, DataFlow, Stage
 from rl_compat.trainer.interrupt import Interrupted, StopSignals
 from rl_compat.trainer.phases import Phases, pool_metrics, take_spans
 from rl_compat.trainer.recipe import Measure, Measured, Recipe
@@ -60,26 +63,6 @@ class RunOutcome:
     interrupted: Interrupted | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Position:
-    """Where a run is in its data after the rows of a step."""
-
-    epoch: int
-    order: dict[str, Any]
-    cursor: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepRows:
-    """The rows of a step on their way from the rollout to the learner."""
-
-    step: int
-    rows: Sequence[int]
-    position: Position
-    sampled: Any = None
-    "what the recipe made of them"
-
-
 class Run:
     """A run of any recipe, from its first or resumed step to its end."""
 
@@ -95,6 +78,7 @@ class Run:
         self.prepared = recipe.prepared
         self.config = self.prepared.setup.config
         self.order = self.prepared.order
+        self.rows = Rows(self.order)
         self.folder = RunFolder(Path(self.config.trainer.output_dir))
         self.reporter = reporter
         self.resumed = resumed
@@ -226,8 +210,9 @@ class Run:
 
     def _train(self) -> None:
         rollout, learner = Stage(self._sample, name="rollout", calls=self.recipe.calls), Stage(self._step)
-        self.flow.connect(rollout >> learner, staleness=self.recipe.staleness)
-        self.flow.run(self._rows(), goes_on=self._begin_step)
+        buffer = Buffer(load=attrgetter("load"), drops=self.config.trainer.on_stale == "drop")
+        self.flow.connect(rollout >> buffer >> learner, staleness=self.recipe.staleness)
+        self.flow.run(self._draws(), goes_on=self._begin_step)
 
     def _begin_step(self) -> bool:
         """Whether the run takes another step, which begins here."""
@@ -238,26 +223,25 @@ class Run:
         self.step_started = time.perf_counter()
         return True
 
-    def _rows(self) -> Iterator[StepRows]:
-        for step in range(self.boundary.step + 1, self.prepared.total_steps + 1):
-            yield StepRows(step=step, rows=next(self.order), position=self._position())
+    def _draws(self) -> Iterator[Draw]:
+        steps = range(self.boundary.step, self.prepared.total_steps)
+        for _ in count() if self.config.trainer.draws_more else steps:
+            yield self.rows.draw(self.recipe.draw_size)
 
-    def _sample(self, drawn: StepRows) -> StepRows:
-        """The rollout of a step. Where it may have drawn further rows, nothing else has drawn any since."""
-        sampled = self.recipe.sample(drawn.rows, step=drawn.step)
-        position = self._position() if self.recipe.calls == 1 else drawn.position
-        return replace(drawn, sampled=sampled, position=position)
+    def _sample(self, draw: Draw) -> list[DrawnPart]:
+        """The rollout of a draw. Where it may have taken further rows, nothing else has taken any since."""
+        sampled = self.recipe.sample(draw.rows, draw=draw.number, more=self.rows.take)
+        position = self.rows.position if self.recipe.calls == 1 else draw.position
+        return parts_of(draw, self.recipe.divide(sampled), position)
 
-    def _position(self) -> Position:
-        return Position(epoch=self.order.position[0], order=self.order.state_dict(), cursor=self.recipe.cursor())
-
-    def _step(self, drawn: StepRows) -> None:
+    def _step(self, parts: Sequence[DrawnPart]) -> None:
         """Run and record one step. The first signal waits from the first changed weight until the step is recorded."""
-        step, trainer = drawn.step, self.config.trainer
-        collected = self.recipe.collect(drawn.sampled, step=step)
+        step, trainer, position = self.boundary.step + 1, self.config.trainer, parts[-1].position
+        dropped = [part.sampled for part in self.flow.dropped]
+        collected = self.recipe.collect([part.sampled for part in parts], dropped=dropped, step=step)
         with self.signals.protected(f"step {step}"):
-            metrics = self._learn(step, collected, drawn.position)
-            metrics["training/epoch"] = float(drawn.position.epoch)
+            metrics = self._learn(step, collected, position)
+            metrics["training/epoch"] = float(position.epoch)
             seconds = self.phases.timer.take() | {"step": time.perf_counter() - self.step_started}
             self._record(step, collected, metrics | self.recipe.describe(collected, seconds) | self._waits(seconds))
         self.phases.timer.record(STEP, start=time.time() - time.perf_counter() + self.step_started, step=step)
@@ -372,7 +356,7 @@ class Run:
                 "since the last checkpoint; `trainer.save_every=1` loses none"
             )
         if self.resumed.path is None:
-            self.boundary = self._state(0, self._position())
+            self.boundary = self._state(0, self.rows.position)
         else:
             self._resume(self.resumed.path)
 
@@ -394,7 +378,9 @@ class Run:
     def _restore_order(self, checkpoint: Path) -> None:
         """Continue in the data where a checkpoint was. Raises DataError for changed rows, unless `data.on_change`."""
         try:
-            self.order.load_state_dict(load_run_state(checkpoint).order)
+            state = load_run_state(checkpoint)
+            self.order.load_state_dict(state.order)
+            self.rows.pending, self.rows.num_draws = list(state.pending), state.num_draws
         except DataError as error:
             if self.config.data.on_change == "error":
                 raise
@@ -457,7 +443,9 @@ class Run:
             elapsed_seconds=self._elapsed(),
             total_optimizer_steps=self.prepared.total_optimizer_steps,
             order=position.order,
-            recipe=self.recipe.state_dict() | position.cursor,
+            pending=position.pending,
+            num_draws=position.num_draws,
+            recipe=self.recipe.state_dict(),
             rng=RngState.take(),
         )
 

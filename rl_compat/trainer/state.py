@@ -27,6 +27,10 @@ class RunState:
     elapsed_seconds: float
     total_optimizer_steps: int
     order: dict[str, Any]
+    "the position in the order of the rows"
+    pending: tuple[int, ...] = ()
+    "rows before this position that no step has used"
+    num_draws: int
     recipe: dict[str, Any]
     "the recipe's state between steps apart from the models"
     rng: RngState
@@ -75,6 +79,8 @@ def load_run_state(folder: Path) -> RunState:
         plain = json.loads((folder / STATE_FILE).read_text())
         _check_format(folder, plain.pop("format", 1))
         generators = torch.load(folder / RNG_FILE, weights_only=True)
+        plain.setdefault("pending", plain["recipe"].pop("left_over", ()))
+        plain.setdefault("num_draws", plain["step"])
         rng = RngState(
             python=plain.pop("python_rng"),
             numpy=plain.pop("numpy_rng"),

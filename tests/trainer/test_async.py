@@ -8,10 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.runs import PPO, records, settings, steps, train
+from fakes.runs import PPO, cpu, records, settings, steps, train
 from trainer.test_resume import Signals
 
+from rl_compat.config.load import load_config
 from rl_compat.trainer.checkpoints import find_newest
+from rl_compat.trainer.draws import Rows
+from rl_compat.trainer.setup.online import Prepared
+from rl_compat.trainer.training import Training
 from rl_compat.workers.policy import PolicyWorker
 from rl_compat.workers.rollout import RolloutWorker
 
@@ -69,6 +73,58 @@ def test_a_run_that_is_interrupted_draws_unfinished_rows_again_and_no_finished_o
     train(arguments)
     assert rows_of(tmp_path / "run") == rows_of(whole_run)
     assert max(metrics["async/staleness/max"] for metrics in steps(tmp_path / "run").values()) <= 2
+
+
+def numbers_of(run: Path) -> tuple[dict[str, int], int, int]:
+    """What became of the prompts of a run, how many are pending, and how many rows were read from the order."""
+    newest = find_newest(run / "checkpoints").path
+    assert newest is not None
+    state = json.loads((newest / "trainer.json").read_text())
+    order = state["order"]
+    return state["recipe"]["prompts"], len(state["pending"]), order["epoch"] * order["num_rows"] + order["offset"]
+
+
+def prompts_in_order(arguments: list[str], count: int) -> list[str]:
+    training = Training(load_config(None, arguments).config, cpu())
+    prepared = training.recipe.prepared
+    assert isinstance(prepared, Prepared)
+    rows = Rows(prepared.order).take(count)
+    training.close()
+    return [prepared.prompts[row].text for row in rows]
+
+
+def test_steps_of_a_number_of_tokens_learn_from_each_prompt_once_also_after_an_interrupt(
+    llama_folder: Path, tmp_path: Path
+) -> None:
+    """The prompts that step 3 leaves over come first after it."""
+    budget = {"trainer.batch_tokens": 80, "trainer.num_sample_generations": 100}
+    arguments = settings(llama_folder, tmp_path / "run", GRPO, ASYNC, budget, num_steps=7, save_every=0)
+    outcome = train(arguments, reporter=Signals(signal.SIGINT, phase="update_actor", step=3))
+    assert outcome.interrupted is not None and outcome.step == 3
+    train(arguments)
+    groups = [found[::2] for found in rows_of(tmp_path / "run").values()]
+    of_step = steps(tmp_path / "run")
+    assert [prompt for group in groups for prompt in group] == prompts_in_order(arguments, sum(map(len, groups)))
+    assert len({len(group) for group in groups}) > 1, "some steps have fewer prompts than others"
+    assert all(
+        record["perf/total_num_tokens"] <= 80 or of_step[record["step"]]["async/staleness/max"] == 2
+        for record in records(tmp_path / "run")
+    )
+    assert max(metrics["async/staleness/max"] for metrics in of_step.values()) <= 2
+    became, pending, drawn = numbers_of(tmp_path / "run")
+    assert became == {"trained": sum(map(len, groups)), "filtered": 0, "dropped": 0}
+    assert became["trained"] + pending == drawn
+
+
+def test_prompts_that_are_replaced_are_counted_once_whenever_the_run_ends(llama_folder: Path, tmp_path: Path) -> None:
+    replaces = {"algorithm.dynamic_sampling": "true", "data.max_response_length": 2}
+    arguments = settings(llama_folder, tmp_path / "run", GRPO, ASYNC, replaces, num_steps=4, save_every=0)
+    train(arguments, reporter=Signals(signal.SIGINT, phase="update_actor", step=2))
+    for _ in range(2):
+        became, pending, drawn = numbers_of(tmp_path / "run")
+        assert sum(became.values()) + pending == drawn
+        train(arguments)
+    assert became["trained"] == 16 and became["filtered"] > 0
 
 
 @pytest.mark.parametrize(("worker", "method"), [(RolloutWorker, "generate"), (PolicyWorker, "update")])

@@ -10,10 +10,12 @@ from concurrent.futures import Future
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from rl_compat.distributed.group import CallsStopped, PendingCall, calls_until
 from rl_compat.errors import ConfigError
-from rl_compat.trainer.flow import DataFlow, Stage
+from rl_compat.trainer.flow import Buffer, DataFlow, Stage
 
 
 class Finished:
@@ -103,6 +105,72 @@ def test_an_error_anywhere_stops_all_stages_and_is_raised_once(where: str, stale
     assert threading.active_count() == before
 
 
+Loads = list[list[float]]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    loads=st.lists(st.lists(st.floats(0.05, 1.5), max_size=4), max_size=12),
+    staleness=st.integers(1, 3),
+    calls=st.integers(1, 3),
+)
+def test_a_buffer_divides_what_it_gets_into_steps_by_load(loads: Loads, staleness: int, calls: int) -> None:
+    """Each part once and in order; a step is fuller than 1 only where a part would be too old at the next one."""
+    steps: list[list[tuple[int, int, float]]] = []
+
+    def roll_out(number: int) -> list[tuple[int, int, float]]:
+        return [(number, len(steps), load) for load in loads[number]]
+
+    line = Stage(roll_out, calls=calls) >> Buffer(load=lambda part: part[2]) >> Stage(steps.append)
+    DataFlow().connect(line, staleness=staleness).run(range(len(loads)))
+    parts = [(number, load) for number, own in enumerate(loads) for load in own]
+    assert [(number, load) for step in steps for number, _, load in step] == parts
+    for version, step in enumerate(steps):
+        assert all(version - started <= staleness for _, started, _ in step)
+        before = sum(load for *_, load in step[:-1])
+        assert before <= 1 + 1e-6 or version - step[-1][1] == staleness or len(step) == 1
+
+
+def test_a_step_waits_until_it_is_full_and_no_longer() -> None:
+    """Five parts of 0.4: two fit into a step, and the last one is what is left."""
+    steps: list[list[float]] = []
+    line = Stage(lambda load: [load]) >> Buffer(load=lambda load: load) >> Stage(steps.append)
+    DataFlow().connect(line, staleness=1).run([0.4] * 5)
+    assert steps == [[0.4, 0.4], [0.4, 0.4], [0.4]]
+
+
+def test_a_buffer_that_drops_gives_the_newest_items_that_are_made_and_tells_the_others() -> None:
+    """The first step lasts until item 5 has started: 0 is learned from, and those before 4 make way."""
+    started = [threading.Event() for _ in range(9)]
+    done: list[int] = []
+    dropped: list[list[int]] = []
+    flow = DataFlow()
+
+    def roll_out(item: int) -> list[int]:
+        started[item].set()
+        return [item]
+
+    def learn(items: list[int]) -> None:
+        done.extend(items)
+        dropped.append(list(flow.dropped))
+        if not items[0]:
+            assert started[5].wait(10)
+            flow.drain()
+
+    flow.connect(Stage(roll_out) >> Buffer(drops=True) >> Stage(learn), staleness=2).run(range(9))
+    assert sorted([*done, *(item for items in dropped for item in items)]) == list(range(done[-1] + 1))
+    assert done[0] == 0 and done[1] >= 4
+    assert dropped[:2] == [[], list(range(1, done[1]))]
+
+
+def test_a_buffer_that_waits_drops_nothing_however_long_a_step_lasts() -> None:
+    done: list[list[int]] = []
+    flow = DataFlow()
+    line = Stage(lambda item: [item]) >> Buffer[int]() >> Stage(lambda items: done.append([*items, *flow.dropped]))
+    flow.connect(line, staleness=2).run(range(6))
+    assert done == [[item] for item in range(6)]
+
+
 def test_a_signal_ends_the_call_that_another_stage_waits_for() -> None:
     interrupted = threading.Event()
     waits = threading.Event()
@@ -179,6 +247,8 @@ def test_values_that_make_no_sense_are_refused() -> None:
         lambda: DataFlow().connect(stage, staleness=-1),
         lambda: DataFlow().run([]),
         lambda: stage >> abs,
+        lambda: DataFlow().connect(stage >> Buffer()),
+        lambda: DataFlow().connect(stage >> Buffer() >> stage >> stage),
     ):
         with pytest.raises(ConfigError):
             wrong()

@@ -85,7 +85,7 @@ def test_the_compared_runs_do_what_they_are_there_for(whole: Whole) -> None:
     dapo = found["dapo"]
     assert max(step["training/num_gen_batches"] for step in dapo.values()) > 1
     states = (whole("dapo") / "checkpoints").glob("*/trainer.json")
-    assert any(len(json.loads(state.read_text())["recipe"]["left_over"]) > 0 for state in states)
+    assert any(len(json.loads(state.read_text())["pending"]) > 0 for state in states)
     assert all(step["training/zero_spread_groups"] == 0 for step in dapo.values())
 
     prices = [step["cost/multiplier"] for step in found["ppo_lagrangian"].values()]

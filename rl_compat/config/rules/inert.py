@@ -43,7 +43,12 @@ SWITCHES: tuple[tuple[str, Any, Any, tuple[str, ...]], ...] = (
         ("algorithm.kl_controller.target", "algorithm.kl_controller.horizon"),
     ),
     ("algorithm.kl_loss", "none", "k3", ("algorithm.kl_loss_coef",)),
-    ("trainer.flow", "sync", "async", ("trainer.max_staleness", "rollout.on_update")),
+    (
+        "trainer.flow",
+        "sync",
+        "async",
+        ("trainer.max_staleness", "trainer.on_stale", "trainer.batch_tokens", "rollout.on_update"),
+    ),
     ("samples.replay.priority", "uniform", "advantage", ("samples.replay.alpha", "samples.replay.beta")),
     ("samples.keep", True, False, ("trainer.num_sample_generations",)),
 )

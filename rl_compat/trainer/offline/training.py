@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -110,8 +110,12 @@ class Offline:
                     break
         return [group for group in groups if not coming.isdisjoint(group)]
 
-    def sample(self, rows: Sequence[int], *, step: int) -> Gathered:
-        del step
+    @property
+    def draw_size(self) -> int:
+        return self.config.trainer.batch_size
+
+    def sample(self, rows: Sequence[int], *, draw: int, more: Callable[[int], Sequence[int]]) -> Gathered:
+        del draw, more
         items = [self.prepared.training.items[row] for row in rows]
         batch = item_batch(items, default_margin=self.config.algorithm.reward_model.margin)
         mismatched = None
@@ -121,12 +125,13 @@ class Offline:
             mismatched = self.reference.attached("mismatched", item_batch([self.mismatched[row] for row in rows]), rows)
         return Gathered(items=tuple(items), batch=batch, mismatched=mismatched)
 
-    def cursor(self) -> dict[str, Any]:
-        return {}
+    def divide(self, sampled: Gathered) -> list[tuple[Gathered, float]]:
+        return [(sampled, 1.0)]
 
-    def collect(self, sampled: Gathered, *, step: int) -> Gathered:
-        del step
-        return sampled
+    def collect(self, parts: Sequence[Gathered], *, dropped: Sequence[Gathered], step: int) -> Gathered:
+        del dropped, step
+        (gathered,) = parts
+        return gathered
 
     def learn(self, collected: Gathered, *, step: int) -> dict[str, float]:
         with self.phases("update_actor"):

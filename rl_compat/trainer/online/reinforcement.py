@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from rl_compat.config.types import AlgorithmConfig, RunConfig
 from rl_compat.data.encode.training_data import left_out
 from rl_compat.distributed.group import WorkerGroup
 from rl_compat.trainer.loop import Collected, Roles, Rollout, collect, learn, roll_out
+from rl_compat.trainer.online.groups import Loads, dropped_metrics, joined, num_groups
 from rl_compat.trainer.online.metrics import data_metrics, mismatch_metrics, staleness_metrics, timing_metrics
 from rl_compat.trainer.online.reuse import SampleStore
 from rl_compat.trainer.online.step_warnings import StepWarnings, empty_fraction
@@ -25,22 +26,6 @@ from rl_compat.trainer.setup.online import Prepared
 from rl_compat.trainer.setup.roles import build_roles
 from rl_compat.trajectory import Prompt
 from rl_compat.workers.trained import TrainedWorker
-
-
-class Rows:
-    """Takes batches of rows from an order and keeps the remaining rows for the next batch."""
-
-    def __init__(self, order: Iterator[list[int]], *, left_over: list[int] | None = None) -> None:
-        self.left_over = list(left_over or [])
-        "rows read from the order and not yet returned; part of the run's state"
-        self._order = order
-
-    def take(self, count: int) -> list[int]:
-        """The next `count` rows."""
-        while len(self.left_over) < count:
-            self.left_over += next(self._order)
-        taken, self.left_over = self.left_over[:count], self.left_over[count:]
-        return taken
 
 
 class Reinforcement:
@@ -56,10 +41,14 @@ class Reinforcement:
         target = controller.target if controller.type == "adaptive" else None
         self.kl = KLController(coef=algorithm.kl_coef, target=target, horizon=controller.horizon)
         self.multiplier = lagrange_multiplier(algorithm)
-        self.more = Rows(prepared.order)
         self.staleness = self.config.trainer.max_staleness if self.config.trainer.flow == "async" else 0
         self.calls = 1 if algorithm.dynamic_sampling else self.staleness + 1
         self.store = SampleStore(self.config)
+        self.prompts = {"trained": 0, "filtered": 0, "dropped": 0}
+        "how many prompts of the order were learned from, replaced by dynamic sampling, or dropped as too old"
+        self._loads = Loads(self.config)
+        self._dropped: Sequence[Rollout] = ()
+        "what the step does not learn from"
         self._notes: list[str] = []
         self._warnings = StepWarnings(algorithm)
         self.roles: Roles
@@ -84,26 +73,34 @@ class Reinforcement:
     def start_earlier(self, step: int) -> None:
         self.store.forget_after(step)
 
-    def sample(self, rows: Sequence[int], *, step: int) -> Rollout:
+    @property
+    def draw_size(self) -> int:
+        return self._loads.num_prompts
+
+    def sample(self, rows: Sequence[int], *, draw: int, more: Callable[[int], Sequence[int]]) -> Rollout:
         """Generate responses to these rows, and to further rows where prompts are replaced, and start scoring them."""
+        seed = seeds.derive(self.config.rollout.seed, "rollout", draw)
         return roll_out(
             self.roles,
             self._prompts(rows),
             self.config,
-            replace(self.phases, seed=seeds.derive(self.config.rollout.seed, "rollout", step), step=step),
-            more=lambda count: self._prompts(self.more.take(count)),
+            replace(self.phases, seed=seed, step=None if self.config.trainer.draws_more else draw),
+            more=lambda count: self._prompts(more(count)),
         )
 
-    def cursor(self) -> dict[str, Any]:
-        return {"left_over": list(self.more.left_over)}
+    def divide(self, sampled: Rollout) -> list[tuple[Rollout, float]]:
+        return self._loads.divided(sampled)
 
-    def collect(self, sampled: Rollout, *, step: int) -> Collected:
-        collected = self._collect(sampled, self.config)
+    def collect(self, parts: Sequence[Rollout], *, dropped: Sequence[Rollout], step: int) -> Collected:
+        collected = self._collect(joined(parts), self.config)
         version = self._version(step)
         collected = replace(collected, replayed=self.store.draw(collected, self._collect, version=version))
+        self._dropped = dropped
         if self.staleness == 0:
             return collected
         stale = staleness_metrics(collected.experience.batch, version=version)
+        if self.config.trainer.on_stale == "drop":
+            stale |= dropped_metrics(dropped)
         return replace(collected, metrics=collected.metrics | stale)
 
     def _collect(self, rollout: Rollout, config: RunConfig) -> Collected:
@@ -132,7 +129,16 @@ class Reinforcement:
         metrics |= self._kl_metrics(collected, metrics) | self._cost_metrics(collected, moves=update_actor)
         metrics |= self.store.learned(step, collected, version=self._version(step))
         self._notes += [*collected.scores.notes, *self._warnings.take_notes(step, collected, metrics)]
+        self._count(collected)
         return metrics
+
+    def _count(self, collected: Collected) -> None:
+        """Add up what became of prompts by the end of a step."""
+        replaced = [collected.filtered, *(part.filtered for part in self._dropped)]
+        self.prompts["trained"] += num_groups(collected.sequences)
+        self.prompts["filtered"] += sum(num_groups(part.sequences) for part in replaced if part is not None)
+        self.prompts["dropped"] += sum(num_groups(part.sequences) for part in self._dropped)
+        self._dropped = ()
 
     def _kl_metrics(self, collected: Collected, update: Mapping[str, float]) -> dict[str, float]:
         """Update the KL controller; the coefficients that the step used, and each KL with the name of its estimator."""
@@ -215,13 +221,14 @@ class Reinforcement:
 
     def state_dict(self) -> dict[str, Any]:
         multiplier = {} if self.multiplier is None else {"multiplier": self.multiplier.state_dict()}
-        return {"kl": dict(self.kl.state_dict()), "next_group": self.roles.actor.next_group} | multiplier
+        counts = {"prompts": dict(self.prompts)}
+        return {"kl": dict(self.kl.state_dict()), "next_group": self.roles.actor.next_group} | counts | multiplier
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.kl.load_state_dict(state["kl"])
         if self.multiplier is not None:
             self.multiplier.load_state_dict(state["multiplier"])
-        self.more = Rows(self.prepared.order, left_over=state.get("left_over"))
+        self.prompts |= state.get("prompts", {})
         self.roles.actor.next_group = state.get("next_group", 0)
 
     def save_files(self, folder: Path) -> None:

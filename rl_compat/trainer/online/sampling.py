@@ -134,17 +134,18 @@ def _only_with_spread(scored: Scored) -> list[Scored]:
     rewards, groups, known = _columns(scored)
     group = group_statistics(rewards, groups=groups, scored=known)
     rows = group.of_rows((group.num_scored > 1) & ~group.equal).nonzero().flatten().tolist()
-    return [_rows_of(scored, rows)] if rows else []
+    return [rows_of(scored, rows)] if rows else []
 
 
 def _without(scored: Scored, others: Scored) -> Scored | None:
     """The responses whose groups are not among the others; None if there are none."""
     groups = {item.group for item in others.sequences.trajectories}
     rows = [row for row, item in enumerate(scored.sequences.trajectories) if item.group not in groups]
-    return _rows_of(scored, rows) if rows else None
+    return rows_of(scored, rows) if rows else None
 
 
-def _rows_of(scored: Scored, rows: Sequence[int]) -> Scored:
+def rows_of(scored: Scored, rows: Sequence[int]) -> Scored:
+    """Some of the responses, with their rewards."""
     trajectories, texts = scored.sequences.trajectories, scored.sequences.texts
     sequences = Sequences.from_trajectories([trajectories[row] for row in rows], [texts[row] for row in rows])
     return Scored(sequences, pick_scores(scored.scores, rows))

@@ -104,3 +104,24 @@ def test_the_token_budget_holds_the_longest_sequence() -> None:
     error = error_of("plan.max_tokens_per_micro_batch=500")
 
     assert {"plan.max_tokens_per_micro_batch", "500", "768"} <= facts(error)
+
+
+ASYNC = ("algorithm.name=grpo", "trainer.flow=async", "trainer.num_steps=4")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "key"),
+    [
+        (("trainer.on_stale=drop", "trainer.max_staleness=2"), "trainer.on_stale"),
+        (("trainer.on_stale=drop", "pools.gen.roles=rollout"), "trainer.max_staleness"),
+        (("trainer.batch_tokens=100", "trainer.max_staleness=0"), "trainer.max_staleness"),
+        (("trainer.batch_tokens=100", "trainer.num_steps=none"), "trainer.num_steps"),
+        (("trainer.batch_tokens=100", "algorithm.dynamic_sampling=true"), "algorithm.dynamic_sampling"),
+    ],
+)
+def test_steps_of_other_prompts_than_were_drawn_need_room_and_a_number_of_steps(
+    arguments: tuple[str, ...], key: str
+) -> None:
+    error = error_of(*ASYNC, *arguments)
+    assert any(key in fact for fact in facts(error) | facts(error.hint))
+    assert load_config(None, [*ASYNC, "trainer.batch_tokens=100"]).config.trainer.draws_more

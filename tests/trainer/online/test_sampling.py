@@ -11,7 +11,6 @@ import pytest
 from rl_compat.batch import Sequences
 from rl_compat.config.types import AlgorithmConfig, RunConfig
 from rl_compat.rewards.types import Scores
-from rl_compat.trainer.online.reinforcement import Rows
 from rl_compat.trainer.online.sampling import Sampled, prompts_of, sample
 from rl_compat.trainer.phases import PhaseMemory, Phases
 from rl_compat.trainer.reporter import SilentReporter, Timer
@@ -178,12 +177,3 @@ def test_the_metrics_tell_all_that_was_sampled() -> None:
         "training/filter_groups/zero_spread_groups": pytest.approx(3 / 5),
         "training/filter_groups/sampled_score/mean": pytest.approx(0.2),
     }
-
-
-def test_rows_left_over_from_a_batch_come_first_the_next_time() -> None:
-    rows = Rows(iter([[1, 2, 3], [4, 5, 6], [7, 8, 9]]))
-    assert [rows.take(2), rows.take(2)] == [[1, 2], [3, 4]]
-    assert rows.left_over == [5, 6]
-
-    resumed = Rows(iter([[7, 8, 9]]), left_over=rows.left_over)
-    assert resumed.take(4) == [5, 6, 7, 8]
