@@ -202,10 +202,12 @@ class Dispatch:
     merge: Merge
     urgent: bool
     "the call does not wait for the running one"
+    takes_rows: bool
+    "every worker gets all rows, and returns what it made of those that it has taken"
 
 
 def dispatch(
-    *, split: tuple[str, ...] = (), merge: Merge | None = None, urgent: bool = False
+    *, split: tuple[str, ...] = (), merge: Merge | None = None, urgent: bool = False, takes_rows: bool = False
 ) -> Callable[[Method], Method]:
     """Declare how a group calls a worker method.
 
@@ -213,7 +215,7 @@ def dispatch(
     """
 
     def declare(method: Method) -> Method:
-        declaration = Dispatch(split, merge or (in_order if split else first), urgent)
+        declaration = Dispatch(split, merge or (in_order if split else first), urgent, takes_rows)
         method.__dispatch__ = declaration  # type: ignore[attr-defined]
         return method
 

@@ -41,7 +41,7 @@ class FinishedCall:
     "seconds since the epoch"
     end: float
     rows: int | None
-    "of its share of the first split argument; None if nothing is split"
+    "of its share of the first split argument, or that it has taken; None if the call is not about rows"
     version: int | None
     "policy version of the worker when the call ended; None if it has none"
 
@@ -175,11 +175,13 @@ def take_host_calls() -> list[FinishedCall]:
 
 def _recorded(worker: object, name: str, arguments: dict[str, Any], finished: deque[FinishedCall]) -> Any:
     method = getattr(worker, name)
-    split = dispatch_of(method).split
-    rows = len(arguments[split[0]]) if split else None
+    declaration = dispatch_of(method)
+    rows = len(arguments[declaration.split[0]]) if declaration.split else None
     start = time.time()
     try:
-        return method(**arguments)
+        result = method(**arguments)
+        rows = len(result) if declaration.takes_rows else rows
+        return result
     finally:
         call, version = f"{type(worker).__name__}.{name}", getattr(worker, "version", None)
         finished.append(FinishedCall(name=call, start=start, end=time.time(), rows=rows, version=version))

@@ -21,7 +21,7 @@ class Position:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Draw:
+class DrawnRows:
     """Rows that are sampled together."""
 
     number: int
@@ -59,10 +59,10 @@ class Rows:
         taken, self.pending = self.pending[:count], self.pending[count:]
         return taken
 
-    def draw(self, count: int) -> Draw:
+    def draw(self, count: int) -> DrawnRows:
         """The next `count` rows as the next draw."""
         rows, self.num_draws = self.take(count), self.num_draws + 1
-        return Draw(number=self.num_draws, rows=rows, position=self.position)
+        return DrawnRows(number=self.num_draws, rows=rows, position=self.position)
 
     @property
     def position(self) -> Position:
@@ -74,7 +74,7 @@ class Rows:
         )
 
 
-def parts_of(draw: Draw, sampled: Sequence[tuple[Any, float]], position: Position) -> list[DrawnPart]:
+def parts_of(draw: DrawnRows, sampled: Sequence[tuple[Any, float]], position: Position) -> list[DrawnPart]:
     """What the recipe made of a draw, one part or one for each row, with their loads. `position` is after all rows."""
     assert len(sampled) in (1, len(draw.rows))
     ends = [len(draw.rows)] if len(sampled) == 1 else range(1, len(draw.rows) + 1)

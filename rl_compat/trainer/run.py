@@ -29,7 +29,7 @@ from rl_compat.tracking.timeline import STEP, append_spans
 from rl_compat.tracking.types import Destination
 from rl_compat.trainer.callbacks import Callback
 from rl_compat.trainer.checkpoints import FoundCheckpoint, find_newest, prune, set_aside, write_checkpoint
-from rl_compat.trainer.draws import Draw, DrawnPart, Position, Rows, parts_of
+from rl_compat.trainer.draws import DrawnPart, DrawnRows, Position, Rows, parts_of
 from rl_compat.trainer.flow import Buffer, DataFlow, Stage
 from rl_compat.trainer.interrupt import Interrupted, StopSignals
 from rl_compat.trainer.phases import Phases, pool_metrics, take_spans
@@ -223,12 +223,12 @@ class Run:
         self.step_started = time.perf_counter()
         return True
 
-    def _draws(self) -> Iterator[Draw]:
+    def _draws(self) -> Iterator[DrawnRows]:
         steps = range(self.boundary.step, self.prepared.total_steps)
         for _ in count() if self.config.trainer.draws_more else steps:
             yield self.rows.draw(self.recipe.draw_size)
 
-    def _sample(self, draw: Draw) -> list[DrawnPart]:
+    def _sample(self, draw: DrawnRows) -> list[DrawnPart]:
         """The rollout of a draw. Where it may have taken further rows, nothing else has taken any since."""
         sampled = self.recipe.sample(draw.rows, draw=draw.number, more=self.rows.take)
         position = self.rows.position if self.recipe.calls == 1 else draw.position

@@ -82,7 +82,7 @@ class RolloutWorker:
         self._announced.append((call, requests))
         self.session.nudge()
 
-    @dispatch(merge=lambda results, shares: dict(ChainMap(*results)))
+    @dispatch(merge=lambda results, shares: dict(ChainMap(*results)), takes_rows=True)
     def generate(
         self,
         *,
