@@ -116,6 +116,11 @@ PHASES: dict[str, tuple[Any, str, int, dict[str, Any]]] = {
     "logging of the validation": (Trackers, "log", 3, {"call": 2}),
 }
 "phase, to what raises in it, the newest finished step then, and when it raises"
+ALSO_COVERED = (
+    *("log-probabilities", "reference", "values", "advantages"),
+    *("after logging", "notes", "logging of the validation"),
+)
+"by a phase next to it: nothing changes on the way"
 
 SAVING: dict[str, tuple[Any, str, int, dict[str, Any]]] = {
     "before the save": (run_module, "write_checkpoint", 3, {}),
@@ -166,7 +171,9 @@ def assert_continues_exactly(run: Path, whole: Path, phase: str, *, roles: tuple
         assert all(mine[name].equal(others[name]) for name in mine)
 
 
-@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize(
+    "phase", [pytest.param(phase, marks=[pytest.mark.slow] if phase in ALSO_COVERED else []) for phase in PHASES]
+)
 def test_an_error_in_a_phase_loses_no_finished_step(
     phase: str, injected: Any, whole_ppo_run: Path, llama_folder: Path, tmp_path: Path
 ) -> None:

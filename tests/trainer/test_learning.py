@@ -12,8 +12,8 @@ import pytest
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 FAMILIES = ["ppo", "grpo", "reinforce_plus_plus", "grpo, gspo"]
 "with a critic, with groups, with neither, and with ratios of whole responses"
-ALSO_COVERED = ("ppo", "grpo")
-"by the run with a cost, which has critics, and by that with groups and ratios of whole responses"
+ALSO_COVERED = ("ppo", "grpo", "grpo, gspo")
+"by the run with a cost, which has critics, and by the examples"
 
 
 @pytest.fixture

@@ -73,7 +73,9 @@ def check(algorithm: str, before: dict[str, Any], after: dict[str, Any]) -> None
         assert after["eval/rewards/accuracies"] > 0.9
 
 
-@pytest.mark.parametrize("algorithm", SETTINGS)
+@pytest.mark.parametrize(
+    "algorithm", [pytest.param(name, marks=[pytest.mark.slow] if name == "dpo" else []) for name in SETTINGS]
+)
 def test_what_is_held_out_shows_what_was_learned(algorithm: str, tmp_path: Path) -> None:
     check(algorithm, *held_out(tmp_path, algorithm, seed=1))
 
