@@ -133,10 +133,10 @@ def _delta(layer: Any) -> Tensor:
 
 
 def adapter_weights(model: nn.Module) -> dict[str, Tensor]:
-    """The adapters alone, on the CPU, under the names that `peft` reads."""
-    named = ((name, parameter) for name, parameter in model.named_parameters() if "lora_" in name)
+    """The adapters alone, on the CPU, under the names that `peft` reads. Ranks that share them call this together."""
+    named = ((name, parameter.detach()) for name, parameter in model.named_parameters() if "lora_" in name)
     return {
-        f"base_model.model.{name.replace(f'.{_ADAPTER}', '')}": tensor.detach().cpu().clone() for name, tensor in named
+        f"base_model.model.{name.replace(f'.{_ADAPTER}', '')}": whole(tensor).cpu().clone() for name, tensor in named
     }
 
 

@@ -10,6 +10,10 @@ TENSOR_AXIS = "tensor"
 "of a mesh: ranks that compute together"
 
 
+SUMS_GRADIENT = "sums_gradient"
+"of a module: ranks that compute it together sum the gradient of its input"
+
+
 def is_shared(tensor: Tensor) -> bool:
     """Whether this rank holds a part of the tensor."""
     return isinstance(tensor, DTensor)

@@ -13,7 +13,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.utils._pytree import tree_map
 
 from rl_compat.distributed.ranks import Ranks
-from rl_compat.models.parts import is_divided
+from rl_compat.models.parts import SUMS_GRADIENT, is_divided
 
 
 class OtherRankOutOfMemory(torch.OutOfMemoryError):
@@ -48,6 +48,8 @@ class Agreement:
                 layer.register_forward_pre_hook(self._mark_inputs)
         root.register_forward_hook(self._mark_outputs)
         for module in root.modules():
+            if hasattr(module, SUMS_GRADIENT):
+                module.register_forward_pre_hook(self._mark_all_inputs, with_kwargs=True)
             if any(is_divided(parameter) for parameter in module.parameters(recurse=False)):
                 module.register_forward_pre_hook(self._before_sum, prepend=True)
                 module.register_forward_hook(self._mark_divided)
@@ -86,6 +88,10 @@ class Agreement:
     def _mark_inputs(self, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """In backward, agree before the gradients of a layer are exchanged."""
         return tuple(self._marked(arg, self._agree) for arg in args)
+
+    def _mark_all_inputs(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """In backward, agree before the gradients of what a module shares among its parts are summed."""
+        return tree_map(lambda value: self._marked(value, self._agree), (args, kwargs))
 
     def _mark_outputs(self, module: nn.Module, args: Any, outputs: Any) -> Any:
         """In backward, agree before the last layer is gathered, and before the gradients of the root are exchanged."""

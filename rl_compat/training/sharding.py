@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import Replicate
+from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     ParallelStyle,
@@ -26,7 +26,7 @@ from rl_compat.distributed.ranks import Ranks
 from rl_compat.errors import ModelError
 from rl_compat.models.deferred import fill, give_memory, stored_weights
 from rl_compat.models.load import TORCH_DTYPES
-from rl_compat.models.parts import TENSOR_AXIS
+from rl_compat.models.parts import SUMS_GRADIENT, TENSOR_AXIS
 from rl_compat.planning.types import KeptWhole, RolePlan
 
 STYLES: Mapping[str, Callable[[], ParallelStyle]] = {
@@ -115,6 +115,7 @@ def shard_model(root: nn.Module, *, role: RolePlan, ranks: Ranks) -> Units:
     for layer in _layers(root):
         give_memory(layer, role.device)
         if width > 1:
+            _sum_gradients_once(layer, styles, inside[TENSOR_AXIS])
             parallelize_module(layer, inside[TENSOR_AXIS], _of_layer(layer, styles))
         fully_shard(
             layer,
@@ -160,6 +161,51 @@ def _of_layer(layer: nn.Module, styles: Mapping[str, str]) -> dict[str, Parallel
         else:
             plan[name] = STYLES[style]()
     return plan
+
+
+def _sum_gradients_once(layer: nn.Module, styles: Mapping[str, str], mesh: DeviceMesh) -> None:
+    """Sum the gradient of what the parts of a module have as their input once, and not once for each part.
+
+    Adapters, which sum the gradient between their matrices, have all of it on every rank.
+    """
+
+    def replicated(part: nn.Module, args: tuple[Any, ...]) -> Tensor:
+        return _with_gradient(_replicated(args[0], mesh), lambda grad: _replicated(grad.to_local(), mesh))
+
+    def divided(part: nn.Module, args: tuple[Any, ...]) -> Tensor:
+        return _with_gradient(args[0], lambda grad: grad / mesh.size())
+
+    def summed(grad: Tensor) -> Tensor:
+        total = grad.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total, group=mesh.get_group())
+        return total
+
+    def shared(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if args:
+            return (_with_gradient(args[0], summed), *args[1:]), kwargs
+        return args, kwargs | {"hidden_states": _with_gradient(kwargs["hidden_states"], summed)}
+
+    names = [name for name, style in styles.items() if style.startswith("colwise")]
+    for module in {layer.get_submodule(name.rpartition(".")[0]) for name in names}:
+        module.register_forward_pre_hook(shared, with_kwargs=True)
+        setattr(module, SUMS_GRADIENT, True)
+    for name in names:
+        part: Any = layer.get_submodule(name)
+        for adapter in part.lora_A.values() if hasattr(part, "lora_A") else ():
+            adapter.register_forward_pre_hook(divided)
+        getattr(part, "base_layer", part).register_forward_pre_hook(replicated)
+
+
+def _replicated(value: Tensor, mesh: DeviceMesh) -> DTensor:
+    return DTensor.from_local(value, mesh, [Replicate()], run_check=False)
+
+
+def _with_gradient(value: Tensor, change: Callable[[Any], Tensor]) -> Tensor:
+    """The same tensor, whose gradient is changed on its way back."""
+    seen = value.view_as(value)
+    if seen.requires_grad:
+        seen.register_hook(change)
+    return seen
 
 
 def _precision(layer: nn.Module, role: RolePlan) -> MixedPrecisionPolicy:

@@ -15,6 +15,7 @@ from rl_compat.distributed.ranks import Solo
 BY_DEFAULT = (
     *("ppo actor, ragged groups", "dpo", "adapters", "handover"),
     "out of memory between two sums in backward",
+    "kept whole: none",
 )
 SLOW = (
     *("ppo actor, ragged groups", "ppo critic, ragged groups", "grpo, a rank without rows", "kto", "sft, packed"),
@@ -59,6 +60,14 @@ def test_the_rollout_of_each_process_generates_the_tokens_of_one(
         assert process[TENSOR, "handover"].extra["responses"] == alone("handover").extra["responses"]
         (handover,) = process[TENSOR, "handover"].extra["handovers"]
         assert 0.98 * handover.full_bytes < 2 * handover.received_bytes <= handover.full_bytes
+
+
+def test_a_layer_sums_hidden_states_twice_forward_and_twice_backward(found: list[dict[Run, Found]]) -> None:
+    """Ten micro-batches through two layers; the rest is the norm of the gradient, and what ranks agree on."""
+    for process in found:
+        counted = process[TENSOR, "kept whole: none"].extra["exchanges"]
+        assert counted.counts["all_reduce"] == 10 * 2 * 2 + 2
+        assert counted.num_bytes["all_reduce"] == pytest.approx(counted.num_bytes["allreduce_"], rel=0.02)
 
 
 def test_out_of_memory_on_one_process_repeats_the_step_on_both(found: list[dict[Run, Found]]) -> None:

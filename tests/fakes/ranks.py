@@ -30,7 +30,7 @@ from rl_compat.data.encode.conversations import Example
 from rl_compat.data.encode.items import Item, ItemBatch, item_batch
 from rl_compat.distributed.ranks import ProcessGroupRanks, Ranks, Solo, TensorRanks
 from rl_compat.errors import NotFiniteError, RLCompatError
-from rl_compat.models.lora import LoraSettings, adapter_disabled, merge_for_export
+from rl_compat.models.lora import LoraSettings, adapter_disabled, adapter_weights, merge_for_export
 from rl_compat.models.parts import whole
 from rl_compat.models.scalar import load_reward_model
 from rl_compat.objectives.offline import objective_of
@@ -254,7 +254,8 @@ def adapters(folder: Path, ranks: Ranks, **plan: Any) -> Found:
     found = trained(policy)
     weights = {"base before": before, "base after": base()}
     again = _after_putting_back(policy)
-    return replace(found, weights=found.weights | weights | again | merge_for_export(policy.model))
+    exported = merge_for_export(policy.model) | adapter_weights(policy.model)
+    return replace(found, weights=found.weights | weights | again | exported)
 
 
 def _after_putting_back(policy: PolicyEngine) -> dict[str, Tensor]:

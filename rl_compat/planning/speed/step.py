@@ -34,8 +34,8 @@ LAYER_SECONDS = 60e-6
 "of a layer in one decode step, in addition to reading its weights"
 PRODUCTS = {"logprobs": 2, "score": 2, "update": 6}
 "operations per parameter and token"
-SUMS_OF_UPDATE = 7
-"of activations over the devices that divide a layer: 2 forward, and 5 of gradients backward"
+SUMS_OF_UPDATE = 4
+"of activations over the devices that divide a layer: 2 forward, and 2 of gradients backward"
 CHECKPOINTED_PRODUCTS = 8
 "of an update that computes every layer twice"
 
