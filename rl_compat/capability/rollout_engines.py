@@ -23,11 +23,16 @@ EXPLICIT_BELOW = (8, 0)
 "from here on vLLM chooses its attention backend"
 
 
-def against_engine(hardware: Hardware, name: str, *, native_obstacle: str | None = None) -> tuple[str, ...]:
+def against_engine(
+    hardware: Hardware, name: str, *, native_obstacle: str | None = None, tensor_parallel: int = 1
+) -> tuple[str, ...]:
     """Every reason against an engine here. `native_obstacle` is why the native engine cannot run the model."""
     if name == "vllm":
         return _against_vllm(hardware)
-    return (f"cannot run this model: {native_obstacle}",) if name == "native" and native_obstacle else ()
+    together = f"has a whole model on a device, and `rollout.tensor_parallel` is {tensor_parallel}"
+    return ((together,) if tensor_parallel > 1 else ()) + (
+        (f"cannot run this model: {native_obstacle}",) if name == "native" and native_obstacle else ()
+    )
 
 
 def unwise_engine(name: str, *, native_obstacle: str | None) -> tuple[str, ...]:

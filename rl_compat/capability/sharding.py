@@ -18,6 +18,14 @@ def against_tensor_parallel(family: str, sizes: Mapping[str, int], *, width: int
     return f"the layers have {' and '.join(uneven)}" if uneven else None
 
 
+def against_engine_parts(*, heads: int, kv_heads: int, intermediate: int, width: int) -> str | None:
+    """The reason why `width` devices cannot be one engine of vLLM; it repeats key-value heads that are too few."""
+    sizes = {"heads": heads, "intermediate neurons": intermediate}
+    uneven = [f"{size} {what}" for what, size in sizes.items() if size % width]
+    uneven += [f"{kv_heads} key-value heads"] if kv_heads % width and width % kv_heads else []
+    return f"the layers have {' and '.join(uneven)}" if uneven else None
+
+
 def against_sharding(*, optimizer: str, quantization: str) -> tuple[str, ...]:
     """Every reason against weights that several devices share, of a role with this optimizer and quantization."""
     reasons = []

@@ -414,6 +414,8 @@ class RolloutConfig(SamplingConfig):
 
     engine: Literal["auto", "native", "transformers", "vllm"] = "auto"
     "engine that generates responses; `auto` picks the fastest that works on this hardware"
+    tensor_parallel: Count = 1
+    "devices of a node that are one engine of vLLM, each with a part of the heads and matrices"
     max_num_seqs: Count | None = None
     "concurrent sequences; planned when not set"
     max_num_batched_tokens: Count | None = None

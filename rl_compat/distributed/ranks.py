@@ -215,6 +215,15 @@ class TensorRanks:
         return self._processes.counter(name)
 
 
+def inside(ranks: Ranks) -> Ranks:
+    """The processes of one rank, on the CPU; all processes of `ranks` make this call."""
+    width = ranks.num_processes // ranks.size
+    if width == 1:
+        return Solo()
+    group, _ = dist.new_subgroups(width, group=ranks.group, backend="gloo")
+    return ProcessGroupRanks(group)
+
+
 @dataclass(frozen=True, slots=True)
 class WorkerPlacement:
     """Where a worker is made: its rank in its group, and the workers of other groups in the same process."""

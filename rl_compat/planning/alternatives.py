@@ -68,6 +68,7 @@ def _fitting(workload: Workload, requests: Requests, decide: Decide) -> list[tup
     """The first changes that fit, with their peak memory: one by one, or else together with all released settings."""
     released = list(_released(workload, requests))
     found = _tried([*released, *_changes(workload, requests)], decide)
+    found = _tried(list(_wider_engines(workload, requests)), decide)[:1] + found
     share = requests.rollout.gpu_memory_utilization
     if share is not None and workload.generates:
         found = _share(workload, requests, decide, share) + found
@@ -139,6 +140,15 @@ def _share(workload: Workload, requests: Requests, decide: Decide, share: float)
         settings = f"rollout.gpu_memory_utilization={value:g}"
         return [(Change(settings=settings, workload=workload, requests=requests, aside=aside), peak)]
     return []
+
+
+def _wider_engines(workload: Workload, requests: Requests) -> Iterator[Change]:
+    """More devices to an engine of vLLM, the fewest first."""
+    devices, rollout = requests.plan.num_devices if workload.generates else 0, requests.rollout
+    for width in range(rollout.tensor_parallel + 1, devices + 1):
+        if devices % width == 0:
+            changed = replace(requests, rollout=replace(rollout, tensor_parallel=width))
+            yield Change(settings=f"rollout.tensor_parallel={width}", workload=workload, requests=changed)
 
 
 def _changes(workload: Workload, requests: Requests) -> Iterator[Change]:

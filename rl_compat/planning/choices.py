@@ -8,6 +8,7 @@ from functools import partial
 
 from rl_compat.capability import attention, kernels, optimizers, precision, rollout_engines
 from rl_compat.capability.choice import Choice, Reasons, choose
+from rl_compat.errors import HardwareError
 from rl_compat.hardware.types import Hardware
 from rl_compat.planning.profile import Profile
 from rl_compat.planning.workload import Requests, Workload
@@ -73,9 +74,19 @@ class Chooser:
 
     def _preferred_engine(self) -> Choice:
         obstacle = self.workload.main_model.native_obstacle
-        against = partial(rollout_engines.against_engine, self.hardware, native_obstacle=obstacle)
+        against = partial(
+            rollout_engines.against_engine,
+            self.hardware,
+            native_obstacle=obstacle,
+            tensor_parallel=self.requests.rollout.tensor_parallel,
+        )
         unwise = partial(rollout_engines.unwise_engine, native_obstacle=obstacle)
-        engine = self._preferred("rollout_engine", "rollout.engine", against, unwise)
+        try:
+            engine = self._preferred("rollout_engine", "rollout.engine", against, unwise)
+        except HardwareError as error:
+            if error.hint is None and self.requests.rollout.tensor_parallel > 1:
+                raise HardwareError(error.message, hint="set `rollout.tensor_parallel=1`") from None
+            raise
         if obstacle is None or engine.asked:
             return engine
         return replace(engine, reason=f"native cannot run this model: {obstacle}")

@@ -18,7 +18,7 @@ from rl_compat.capability.devices import (
     unified_free_bytes,
 )
 from rl_compat.capability.optimizers import STATE_BYTES, host_budget_bytes
-from rl_compat.capability.sharding import against_sharding, against_tensor_parallel
+from rl_compat.capability.sharding import against_engine_parts, against_sharding, against_tensor_parallel
 from rl_compat.config.types import DevicesConfig, RolloutConfig
 from rl_compat.errors import ConfigError, HardwareError
 from rl_compat.hardware.types import Hardware
@@ -87,8 +87,10 @@ def decide(
     share_bytes = None if share is None else int(share * device_bytes(selected))
     shares = plan.num_devices * plan.num_nodes // plan.tensor_parallel
     request = memory_request(workload.of_one_device(max(1, shares)), selected, profile, choices)
-    request = replace(request, tensor_parallel=plan.tensor_parallel)
+    together = requests.rollout.tensor_parallel
+    request = replace(request, tensor_parallel=plan.tensor_parallel, devices_per_engine=together)
     _check_tensor_parallel(plan, request.workload)
+    _check_engine(together, plan.num_devices, request)
     if request.engine == "vllm":
         request = replace(request, vllm_share_bytes=share_bytes)
     host_bytes = max(0, host_budget_bytes(selected, fraction=plan.memory_fraction) - host_taken_bytes)
@@ -257,6 +259,28 @@ def _check_tensor_parallel(plan: DevicesConfig, workload: Workload) -> None:
         raise ConfigError(f"`plan.tensor_parallel={width}` does not divide {plan.num_devices} devices")
 
 
+def _check_engine(width: int, num_devices: int, request: MemoryRequest) -> None:
+    """Raise ConfigError for a model that the devices of an engine cannot divide, and for devices left over."""
+    if width == 1:
+        return
+    shape = request.actor
+
+    def against(count: int) -> str | None:
+        return against_engine_parts(
+            heads=shape.num_heads, kv_heads=shape.num_kv_heads, intermediate=shape.intermediate_size, width=count
+        )
+
+    reason = against(width)
+    if reason is None and num_devices % width:
+        reason = f"a node has {num_devices} devices"
+    if reason is not None:
+        possible = [count for count in range(1, width) if num_devices % count == 0 and against(count) is None]
+        raise ConfigError(
+            f"`rollout.tensor_parallel={width}` divides the layers of the model that generates: {reason}",
+            hint=f"set `rollout.tensor_parallel={possible[-1]}`",
+        )
+
+
 def _shard_frozen(plan: DevicesConfig) -> tuple[bool, ...]:
     """Models that are not trained are sharded last, or where the user set the number of shards."""
     if isinstance(plan.num_shards, int) or plan.tensor_parallel > 1:
@@ -287,7 +311,7 @@ def _wanted(requests: Requests, request: MemoryRequest) -> Wanted:
             f"`rollout.max_num_batched_tokens` is {prefill} and a prompt may have {prompt} tokens",
             hint=f"set `rollout.max_num_batched_tokens={prompt}` or more, or leave it out",
         )
-    sequences = -(-workload.rollout_seqs // plan.tensor_parallel)
+    sequences = -(-workload.rollout_seqs // plan.tensor_parallel) * request.devices_per_engine
     if request.engine == "vllm" and prefill is not None:
         sequences = min(sequences, prefill)
     return Wanted(

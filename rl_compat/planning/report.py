@@ -70,6 +70,8 @@ def role_rows(plan: Plan) -> list[tuple[str, ...]]:
         shared += f", {role.tensor_parallel} to a layer" if role.tensor_parallel > 1 else ""
         whole = "a copy on each" if count > 1 else "one copy"
         weights = whole if role.num_shards == 1 else shared
+        if name == "rollout" and plan.rollout is not None and plan.rollout.tensor_parallel > 1:
+            weights = f"a copy on every {plan.rollout.tensor_parallel}"
         devices = f"{count} x {pool.device_name}" if count > 1 else pool.device_name
         rows.append((_words(name), role.pool, devices, weights, role.storage_dtype, role.compute_dtype))
     return rows
@@ -129,6 +131,7 @@ def size_lines(plan: Plan, workload: Workload) -> Iterator[str]:
         yield (
             f"rollout      {plan.rollout.max_num_seqs} concurrent sequences, "
             f"prefill of {plan.rollout.max_prefill_tokens} tokens"
+            + (f", an engine on every {together} devices" if (together := plan.rollout.tensor_parallel) > 1 else "")
             + (", sleeps between rollouts" if plan.rollout.sleep_between else "")
         )
 

@@ -135,6 +135,7 @@ def rollout_plan(decided: Decided, found: Solution, *, pool: str) -> RolloutPlan
         sleep_between=found.levers.sleep_between,
         packed_linears=request.packs_linears,
         kernel_architecture=_kernel_architecture(decided),
+        tensor_parallel=request.devices_per_engine,
     )
     return _for_vllm(plan, decided, found) if request.engine == "vllm" else plan
 

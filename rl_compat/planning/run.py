@@ -95,6 +95,11 @@ def simulate_run(
             f"`algorithm.name={config.algorithm.name}` generates nothing: there is nothing to divide",
             hint="simulate an algorithm such as `grpo`",
         )
+    if config.rollout.tensor_parallel > 1:
+        raise UsageError(
+            f"`rollout.tensor_parallel` is {config.rollout.tensor_parallel}, and a simulation divides single devices",
+            hint="simulate with `rollout.tensor_parallel=1`",
+        )
     cluster = _cluster(config, machine)
     placed, batch_rows = place(config, cluster.nodes), workload.batch_size * workload.sequences_per_row
     asked = [pool.requests.plan for pool in placed.pools.values()]
@@ -130,7 +135,7 @@ def _alternatives(config: RunConfig, workload: Workload, plan: Plan) -> Iterator
             yield f"one pool of {devices}", together
         return
     alone = replace(config.plan, num_devices=1, num_nodes=1, num_shards="auto", tensor_parallel=1)
-    yield ONE_DEVICE, replace(config, plan=alone)
+    yield ONE_DEVICE, replace(config, plan=alone, rollout=replace(config.rollout, tensor_parallel=1))
     frozen: tuple[PlacedRole, ...] = tuple(role for role in workload.models if role not in TRAINED_ROLES)
     if frozen and devices > 1 and config.plan.num_nodes == 1:
         apart = replace(

@@ -84,6 +84,8 @@ class RolloutPlan:
     "of vLLM, by its own name; None lets vLLM choose"
     sleep_between: bool = False
     "free the KV cache and graphs after each rollout, because an update needs the memory"
+    tensor_parallel: int = 1
+    "neighbouring devices that are one engine, and compute each layer together"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rl_compat.distributed.ranks import Ranks, Solo
 from rl_compat.errors import ModelError
 from rl_compat.planning.shapes.decoder_families import native_obstacle
 from rl_compat.planning.types import RolloutPlan
@@ -51,16 +52,20 @@ def build_rollout_engine(
     num_valid_tokens: int | None = None,
     decode: Decode | None = None,
     device: str | None = None,
+    together: Ranks = Solo(),
 ) -> RolloutSession:
     """The engine of the plan, over `model`; vLLM computes on `device`, by default that of the model.
 
-    Ids from `num_valid_tokens` on, which the tokenizer does not have, are never drawn. `decode` gives the text of
-    token ids, for stop strings. A model of a family that the native engine does not describe runs its own forward; if
-    that fails, `transformers` is used. A warning gives the reason.
+    With `plan.tensor_parallel`, the processes `together` are one engine of vLLM and make the same calls. Ids from
+    `num_valid_tokens` on, which the tokenizer does not have, are never drawn. `decode` gives the text of token ids, for
+    stop strings. A model of a family that the native engine does not describe runs its own forward; if that fails,
+    `transformers` is used. A warning gives the reason.
     """
     assert plan.engine in ("native", "transformers", "vllm"), f"no rollout engine `{plan.engine}`"
     if plan.engine == "vllm":
-        return VllmEngine(model, plan=plan, num_valid_tokens=num_valid_tokens, decode=decode, device=device)
+        return VllmEngine(
+            model, plan, num_valid_tokens=num_valid_tokens, decode=decode, device=device, together=together
+        )
     if plan.engine == "native":
         own_reason = own_forward_reason(model)
         reason = None if own_reason is None else native_unsupported_reason(model)

@@ -11,9 +11,10 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
+import torch
 from torch import nn
 
-from rl_compat.distributed.ranks import Counter, own_counter
+from rl_compat.distributed.ranks import Counter, Ranks, Solo, own_counter
 from rl_compat.errors import NotFiniteError
 from rl_compat.planning.types import RolloutPlan
 from rl_compat.resharding.handover import Handover
@@ -111,15 +112,25 @@ class RolloutSession(ABC):
     """
 
     def __init__(
-        self, model: nn.Module, plan: RolloutPlan, *, num_valid_tokens: int | None = None, decode: Decode | None = None
+        self,
+        model: nn.Module,
+        plan: RolloutPlan,
+        *,
+        num_valid_tokens: int | None = None,
+        decode: Decode | None = None,
+        together: Ranks = Solo(),
     ) -> None:
-        """`model` holds the weights. Ids from `num_valid_tokens` on are never drawn. Stop strings need `decode`."""
+        """`model` holds the weights. Ids from `num_valid_tokens` on are never drawn. Stop strings need `decode`.
+
+        `together` are the processes that compute each layer together. All of them serve the same queues.
+        """
         self.policy_version = 0
         self._source = model
         self._receiver = WeightReceiver(model)
         self._plan = plan
         self._num_valid_tokens = num_valid_tokens
         self._decode = decode
+        self._together = together
         self._waiting: deque[PartialResponse] = deque()
         self._unfinished: dict[int, PartialResponse] = {}
         self._ended: list[PartialResponse] = []
@@ -356,19 +367,29 @@ class RolloutSession(ABC):
         self._note_ended(self._ended)
         self._take_requests()
         with nullcontext() if queue.is_done else self._generating():
-            while not queue.is_done and not self._aborted and not self._nudged:
+            while True:
+                aborted, nudged = self._asked()
+                if aborted or nudged or queue.is_done:
+                    break
                 ended = self._advance(None, report)
                 self._check_finite(ended)
                 self._ended += ended
                 self._note_ended(ended)
                 report(0)
                 self._take_requests()
-        if self._aborted:
+        if aborted:
             self._end_all()
             self._note_ended(self._ended)
             for each in self._queues:
                 each.is_empty = True
         return queue.is_done
+
+    def _asked(self) -> tuple[bool, bool]:
+        """Whether an abort and a nudge were asked for; all processes of the engine get the same answer."""
+        if self._together.num_processes == 1:
+            return self._aborted, self._nudged
+        asked = self._together.sum(torch.tensor([int(self._aborted), int(self._nudged)]))
+        return bool(asked[0]), bool(asked[1])
 
     def _note_ended(self, ended: Sequence[PartialResponse]) -> None:
         for queue in self._queues:

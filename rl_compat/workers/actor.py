@@ -293,22 +293,26 @@ class ActorModel(Role[ActorSettings, ActorWorkers]):
 
     def _start(self, settings: ActorSettings) -> ActorWorkers:
         learning, generating = settings.policy, settings.rollout
-        width = learning.model.role.tensor_parallel
+        width, together = learning.model.role.tensor_parallel, generating.plan.tensor_parallel
         policy = self.pool.start(lambda place: PolicyWorker(learning, place.ranks), tensor_parallel=width)
         if self._rollout_pool is None or self._rollout_pool is self.pool:
             key = policy.key
             rollout = self.pool.start(
-                lambda place: RolloutWorker(generating, place.workers[key].weight_source(), place.ranks)
+                lambda place: RolloutWorker(generating, place.workers[key].weight_source(), place.ranks),
+                tensor_parallel=together,
             )
             return ActorWorkers(policy, rollout)
         self._handed_over, self._dtypes = None, {}
         if self.pool.address is None and self._rollout_pool.address is None and can_map(settings):
             rollout = self._rollout_pool.start(
-                lambda place: RolloutWorker(generating, MappedSource(place.ranks.rank), place.ranks)
+                lambda place: RolloutWorker(generating, MappedSource(place.ranks.process), place.ranks),
+                tensor_parallel=together,
             )
             return ActorWorkers(policy, rollout, "mapped")
         store: WeightStore = MemoryStore() if self.pool.is_local and self._rollout_pool.is_local else RayStore()
-        rollout = self._rollout_pool.start(lambda place: RolloutWorker(generating, StoreSource(store), place.ranks))
+        rollout = self._rollout_pool.start(
+            lambda place: RolloutWorker(generating, StoreSource(store), place.ranks), tensor_parallel=together
+        )
         return ActorWorkers(policy, rollout, store)
 
     def _copy_state(self, old: ActorWorkers, new: ActorWorkers) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import ChainMap, deque
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -12,7 +13,7 @@ import torch
 
 from rl_compat.config.types import OnUpdate
 from rl_compat.distributed.group import dispatch
-from rl_compat.distributed.ranks import Ranks, Solo
+from rl_compat.distributed.ranks import Counter, Ranks, Solo, inside
 from rl_compat.errors import NotFiniteError
 from rl_compat.models.load import LoadSettings, load_causal_lm
 from rl_compat.planning.types import RolloutPlan
@@ -23,6 +24,9 @@ from rl_compat.resharding.source import SharedStorage, WeightSource
 from rl_compat.rollout.build import build_rollout_engine
 from rl_compat.rollout.session import RequestQueue, dealt
 from rl_compat.rollout.types import Decode, Request, Response
+
+WAIT_SECONDS = 0.001
+"until the processes of an engine ask again what each of them has"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,12 +46,17 @@ class RolloutSettings:
 
 
 class RolloutWorker:
-    """Generates on one device, with the policy's storage if it is in the same process, else with its own."""
+    """Generates on one device, with the policy's storage if it is in the same process, else with its own.
+
+    Several devices may be one engine. Their workers take the same requests and weights at the same step, and the
+    first one returns the responses.
+    """
 
     def __init__(self, settings: RolloutSettings, source: WeightSource, ranks: Ranks = Solo()) -> None:
         """`ranks` are the engines that share the requests."""
         self._settings = settings
         self._ranks = ranks
+        self._together = inside(ranks)
         self._source = source
         self._shares = isinstance(source, SharedStorage)
         model = source.model if isinstance(source, SharedStorage) else load_causal_lm(own_storage(settings))
@@ -59,6 +68,7 @@ class RolloutWorker:
             num_valid_tokens=settings.num_valid_tokens,
             decode=settings.decode,
             device=settings.model.role.device,
+            together=self._together,
         )
         self._revision = -1
         self._handovers: list[Handover] = []
@@ -100,30 +110,47 @@ class RolloutWorker:
         queue = self._open.pop(call, None) or self._queue(call, requests)
         with self._source.resident() if self._shares else nullcontext():
             try:
-                responses = self.session.serve(queue, on_progress=on_progress, nudged=self._catch_up)
+                report = on_progress if self._is_first else None
+                responses = self.session.serve(queue, on_progress=report, nudged=self._catch_up)
             except NotFiniteError as error:
                 if error.number is None:
                     raise
                 raise NotFiniteError(f"{error.message} to row {rows[error.number]}", hint=error.hint) from error
         if self._settings.plan.sleep_between and not self._open:
             self._sleep()
-        return responses
+        return responses if self._is_first else {}
+
+    @property
+    def _is_first(self) -> bool:
+        """Whether this process speaks for its engine."""
+        return self._together.process == 0
 
     def _queue(self, call: str, requests: Sequence[Request]) -> RequestQueue:
         size = self._ranks.size
-        counter, share = self._ranks.counter(call), -(-len(requests) // size)
+        counter, share = self._counter(call), -(-len(requests) // size)
         if size == 1:
             return RequestQueue(requests, counter, share)
         most = self._settings.plan.max_num_seqs
         order = dealt(requests, share) if share <= most else ()
         return RequestQueue(requests, counter, min(share, most), most, order)
 
+    def _counter(self, call: str) -> Counter:
+        """The counter of a call, from which the first process takes for its engine."""
+        counter = self._ranks.counter(call)
+        if self._together.num_processes == 1:
+            return counter
+        return lambda count: self._together.gather(counter(count) if self._is_first else 0)[0]
+
     def _catch_up(self) -> None:
-        """Take the newest weights, and then the requests that were announced before."""
-        announced = [self._announced.popleft() for _ in range(len(self._announced))]
-        with self._loading:
-            self._load_newest()
-        for call, requests in announced:
+        """Take the newest weights and the requests that were announced, once all processes of the engine have them."""
+        while True:
+            with self._loading:
+                held = self._together.gather((self._source.revision, len(self._announced)))
+                if len(set(held)) == 1:
+                    self._load_newest()
+                    break
+            time.sleep(WAIT_SECONDS)
+        for call, requests in [self._announced.popleft() for _ in range(held[0][1])]:
             self._open[call] = self._queue(call, requests)
             self.session.open(self._open[call])
 
@@ -178,7 +205,7 @@ class RolloutWorker:
     def take_lost_tokens(self) -> int:
         """The number of tokens since the last call that `on_update` dropped."""
         taken, self._num_lost_tokens = self._num_lost_tokens, 0
-        return taken
+        return taken if self._is_first else 0
 
     @dispatch(urgent=True)
     def abort(self) -> None:

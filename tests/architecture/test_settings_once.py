@@ -17,6 +17,7 @@ NEUTRAL: dict[str, Any] = {
     "PoolPlan.num_nodes": 1,
     "RolePlan.quantization": "none",
     "RolePlan.tensor_parallel": 1,
+    "RolloutPlan.tensor_parallel": 1,
     "Workload.lora_rank": 0,
 }
 "fields of other things, whose default leaves them as they are: no scaling, no adapters, nothing divided or dropped"

@@ -6,6 +6,7 @@ import itertools
 import math
 import random
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
@@ -23,15 +24,15 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 from fakes.engines import causal_lm, load_settings, random_batch, role_plan
 from fakes.gloo import on_gloo_ranks
-from rl_compat.distributed.ranks import ProcessGroupRanks, Ranks
+from rl_compat.distributed.ranks import ProcessGroupRanks, Ranks, TensorRanks
 from rl_compat.models.lora import LoraSettings
 from rl_compat.planning.types import RolloutPlan
 from rl_compat.resharding.layout import Division, Placement, RankMesh, WeightSpec
-from rl_compat.resharding.publish import StoreSource, WeightPublisher, joined
+from rl_compat.resharding.publish import PublishedWeights, StoreSource, WeightPublisher, joined
 from rl_compat.resharding.schedule import schedule
 from rl_compat.resharding.sharded import ShardedSource
 from rl_compat.resharding.source import WeightReceiver
-from rl_compat.resharding.store import FileStore
+from rl_compat.resharding.store import FileStore, MemoryStore
 from rl_compat.resharding.transport import BucketTransport, HeldPart, ProcessGroups
 from rl_compat.rollout.build import build_rollout_engine
 from rl_compat.rollout.session import RolloutSession, requests_for
@@ -204,16 +205,25 @@ def _shared_folder() -> Path:
     return Path(names[0])
 
 
-def workers(folder: Path, ranks: Ranks) -> dict[str, Any]:
-    """A policy worker and a rollout worker that take turns; the rollout frees its weights while it sleeps."""
+def workers(folder: Path, ranks: Ranks, *, engine: str = "native", together: int = 1) -> dict[str, Any]:
+    """A policy worker and a rollout worker that take turns; the rollout frees its weights while it sleeps.
+
+    `together` processes are one engine.
+    """
     model = load_settings(folder, role=role_plan(num_shards=ranks.size))
     optimizer = OptimizerSettings(lr=1e-2)
     policy = PolicyWorker(PolicySettings(model=model, temperature=1.0, num_epochs=1, optimizer=optimizer), ranks)
     plan = RolloutPlan(
-        engine="native", compute_dtype="fp32", max_num_seqs=4, max_prefill_tokens=64, sleep_between=ranks.size > 1
+        engine=engine,
+        compute_dtype="fp32",
+        max_num_seqs=4,
+        max_prefill_tokens=64,
+        max_model_len=32,
+        sleep_between=ranks.size > 1,
+        tensor_parallel=together,
     )
     settings = RolloutSettings(model=model, plan=plan, pad_token_id=0, num_valid_tokens=60)
-    rollout = RolloutWorker(settings, policy.weight_source(), ranks)
+    rollout = RolloutWorker(settings, policy.weight_source(), TensorRanks(ranks, together) if together > 1 else ranks)
     found: dict[str, Any] = {"responses": [], "handovers": [], "bytes": [], "losses": []}
     for turn in range(3):
         requests = requests_for(PROMPTS, SamplingParams(max_new_tokens=6, seed=3), group_size=2)
@@ -248,6 +258,69 @@ def queue(folder: Path, ranks: Ranks) -> dict[str, Any]:
     ranks.barrier()
     calls = [rollout.generate(call=name, requests=requests, rows=[0] * 48, on_progress=seen.append) for name in "ab"]
     return {"calls": calls, "progress": seen[-1]}
+
+
+def one_engine(folder: Path, ranks: Ranks, *, engine: str = "native") -> dict[str, Any]:
+    """All processes are one engine, and the last one learns of new weights and announced requests after the others.
+
+    The last one alone is asked to end the third call. With the native engine, each process computes the whole model.
+    """
+    model = load_settings(folder, role=role_plan())
+    optimizer = OptimizerSettings(lr=1e-2)
+    policy = PolicyWorker(PolicySettings(model=model, temperature=1.0, num_epochs=1, optimizer=optimizer))
+    store, size = MemoryStore(), ranks.num_processes
+    plan = RolloutPlan(
+        engine=engine,
+        compute_dtype="fp32",
+        max_num_seqs=16,
+        max_prefill_tokens=64,
+        max_model_len=32,
+        tensor_parallel=size,
+    )
+    settings = RolloutSettings(model=model, plan=plan, pad_token_id=0, num_valid_tokens=60, on_update="continue")
+    rollout = RolloutWorker(settings, StoreSource(store), TensorRanks(ranks, size) if size > 1 else ranks)
+    session, is_last = rollout.session, ranks.process == size - 1
+    session._together = rollout._together
+    advance, serve, served = session._advance, session.serve, list[Any]()
+    requests = requests_for(PROMPTS, SamplingParams(max_new_tokens=6, seed=3), group_size=2)
+
+    def publish() -> PublishedWeights:
+        return policy.publish(store=store, dtypes=rollout.weight_dtypes())
+
+    def generate(call: str, before_third_step: Callable[[], None]) -> int:
+        steps = 0
+
+        def counted(*arguments: Any) -> Any:
+            nonlocal steps
+            steps += 1
+            if steps == 3:
+                before_third_step()
+            return advance(*arguments)
+
+        session._advance = counted  # type: ignore[method-assign]
+        return len(rollout.generate(call=call, requests=requests, rows=[0] * len(requests)))
+
+    def kept(*arguments: Any, **named: Any) -> Any:
+        served.append(serve(*arguments, **named))
+        return served[-1]
+
+    def news() -> None:
+        rollout.offer(published=newer)
+        rollout.announce(call="announced", requests=requests)
+
+    session.serve = kept  # type: ignore[method-assign]
+    rollout.offer(published=publish())
+    rollout._catch_up()
+    policy.update(batch=random_batch(), seed=1)
+    newer = publish()
+    late = threading.Timer(0.3, news)
+    returned = [
+        generate("first", late.start if is_last and size > 1 else news),
+        generate("announced", lambda: None),
+        generate("ended", rollout.abort if is_last else lambda: None),
+    ]
+    responses = [[(one[place].token_ids, one[place].policy_versions) for place in sorted(one)] for one in served]
+    return {"responses": responses, "returned": returned}
 
 
 def random_layouts(folder: Path) -> dict[str, Any]:
@@ -339,6 +412,7 @@ CASES: Mapping[str, Case] = {
     "published": published,
     "workers": lambda folder: workers(folder, _ranks()),
     "queue": lambda folder: queue(folder, _ranks()),
+    "one engine": lambda folder: one_engine(folder, _ranks()),
     "random layouts": random_layouts,
     "other dimension": other_dimension,
 }
@@ -347,17 +421,23 @@ LARGER_CASES: Mapping[str, Case] = CASES | {
     "replicas": lambda folder: generate_and_learn(folder, shape=(2, dist.get_world_size() // 2)),
 }
 
+VLLM_CASES: Mapping[str, Case] = {
+    "workers with vllm": lambda folder: workers(folder, _ranks(), engine="vllm", together=dist.get_world_size()),
+    "one engine of vllm": lambda folder: one_engine(folder, _ranks(), engine="vllm"),
+}
+
 
 @cache
 def _ranks() -> ProcessGroupRanks:
     return ProcessGroupRanks()
 
 
-def handovers_on_ranks(folder: Path, *, num_ranks: int) -> list[dict[str, dict[str, Any]]]:
-    """Every case on gloo ranks: what each rank found, by case."""
-    cases = CASES if num_ranks == 2 else LARGER_CASES
+def handovers_on_ranks(folder: Path, *, num_ranks: int, cases: Sequence[str] = ()) -> list[dict[str, dict[str, Any]]]:
+    """Cases, by default all without vLLM, on gloo ranks: what each rank found, by case."""
+    cases = cases or tuple(CASES if num_ranks == 2 else LARGER_CASES)
     return on_gloo_ranks(partial(_found, folder, tuple(cases)), num_ranks=num_ranks)
 
 
 def _found(folder: Path, cases: Sequence[str]) -> dict[str, dict[str, Any]]:
-    return {name: LARGER_CASES[name](folder) for name in cases}
+    known = LARGER_CASES | VLLM_CASES
+    return {name: known[name](folder) for name in cases}

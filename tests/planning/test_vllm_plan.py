@@ -10,7 +10,11 @@ from fakes.machines import A100, H200, LLAMA_7B, QWEN_05B, T4, fits, machine, on
 
 from rl_compat.config.types import DataConfig, PlanConfig, RolloutConfig, RunConfig
 from rl_compat.errors import ConfigError, DoesNotFitError, HardwareError
+from rl_compat.hardware.types import Hardware
+from rl_compat.planning.report import size_lines
+from rl_compat.planning.shapes.shape import ModelShape
 from rl_compat.planning.types import PhaseBudget, Plan
+from rl_compat.planning.workload import run_workload
 from rl_compat.units import GIB, MIB
 
 DATA = DataConfig(max_prompt_length=200, max_response_length=300)
@@ -125,6 +129,62 @@ def test_on_a_cpu_the_cache_is_planned_and_the_embedding_counts_three_times() ->
     assert phase(plan, "rollout").items["rollout weights"] == weights
     assert not plan.rollout.cuda_graphs
     assert shared.rollout.kv_cache_bytes == int(0.2 * 64 * GIB) - weights
+
+
+def test_devices_that_are_one_engine_divide_weights_and_cache_and_share_their_sequences() -> None:
+    four = machine(*[A100] * 4, vllm="0.24.0")
+    of_four = PlanConfig(num_devices=4)
+    alone, together = (
+        planned(config(lora_rank=8, plan=of_four, max_num_seqs=64, tensor_parallel=width), four, LLAMA_7B)
+        for width in (1, 2)
+    )
+
+    assert together.rollout.tensor_parallel == 2
+    for item in ("rollout weights", "kv cache"):
+        assert phase(together, "rollout").items[item] == phase(alone, "rollout").items[item] // 2
+    lines = size_lines(together, run_workload(config(lora_rank=8), {"actor": LLAMA_7B}))
+    assert "an engine on every 2 devices" in " ".join(lines)
+    one, two = (
+        planned(config(lora_rank=8, plan=of_four, tensor_parallel=width), four, QWEN_05B).rollout for width in (1, 2)
+    )
+    assert two.max_num_seqs == 2 * one.max_num_seqs
+    assert {item.name for item in only_pool(together).transfers if item.phase == "rollout"} == {"activations"}
+
+
+@pytest.mark.parametrize(
+    ("hardware", "shape", "settings", "words"),
+    [
+        (machine(*[A100] * 4, vllm="0.24.0"), QWEN_05B, {"tensor_parallel": 4}, ["14 heads", "tensor_parallel=2"]),
+        (machine(*[A100] * 4, vllm="0.24.0"), LLAMA_7B, {"tensor_parallel": 8}, ["4 devices", "tensor_parallel=4"]),
+    ],
+)
+def test_an_engine_whose_devices_cannot_divide_the_model_is_refused(
+    hardware: Hardware, shape: ModelShape, settings: dict[str, int], words: list[str]
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        planned(config(lora_rank=8, plan=PlanConfig(num_devices=4), **settings), hardware, shape)
+    assert all(word in f"{caught.value.message} {caught.value.hint}" for word in words)
+
+
+def test_a_model_that_is_too_large_for_one_device_is_advised_to_use_the_fewest_that_hold_it() -> None:
+    small = machine(*[replace(A100, memory_total_bytes=24 * GIB, memory_free_bytes=24 * GIB)] * 4, vllm="0.24.0")
+    large = replace(LLAMA_7B, num_layers=64)
+    with pytest.raises(DoesNotFitError) as caught:
+        planned(config(lora_rank=8, plan=PlanConfig(num_devices=4)), small, large)
+
+    width = re.search(r"`rollout.tensor_parallel=(\d)`", str(caught.value.hint)).group(1)
+    settings = config(lora_rank=8, plan=PlanConfig(num_devices=4), tensor_parallel=int(width))
+    assert fits(planned(settings, small, large))
+
+
+def test_several_devices_to_an_engine_choose_vllm_or_say_why_it_does_not_work() -> None:
+    settings = config(lora_rank=8, plan=PlanConfig(num_devices=2), tensor_parallel=2)
+    asked = replace(settings, rollout=replace(settings.rollout, engine="auto"))
+    chosen = planned(asked, machine(A100, A100, vllm="0.24.0"), LLAMA_7B)
+    assert chosen.rollout.engine == "vllm"
+    with pytest.raises(HardwareError, match=r"`native` has a whole model on a device.*`vllm`.*not installed") as caught:
+        planned(asked, machine(A100, A100), LLAMA_7B)
+    assert caught.value.hint == "set `rollout.tensor_parallel=1`"
 
 
 def test_a_prompt_may_be_read_in_pieces_and_a_step_holds_a_token_of_every_sequence() -> None:

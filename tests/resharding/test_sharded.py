@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.handover_ranks import BUCKET, CASES, LARGER_CASES, handovers_on_ranks, queue, workers
+from fakes.handover_ranks import BUCKET, CASES, LARGER_CASES, handovers_on_ranks, one_engine, queue, workers
 
 from rl_compat.distributed.ranks import Solo
 
@@ -81,6 +81,18 @@ def test_a_fast_engine_takes_more_of_the_requests_and_no_token_depends_on_who_ta
         assert len(parts[-1]) < min(len(part) for part in parts[:-1])
     assert alone[0][0].token_ids != alone[0][44].token_ids, "a prompt that comes twice has other responses"
     assert [rank["progress"] for rank in ranks] == [len(rank["calls"][-1]) for rank in ranks]
+
+
+def test_processes_that_are_one_engine_take_news_at_the_same_step_whenever_it_reaches_each_of_them(
+    found: Found, llama_folder: Path
+) -> None:
+    alone = one_engine(llama_folder, Solo())
+    assert [versions for _, versions in alone["responses"][0]] == [(0, 0, 0, 1, 1, 1)] * 6
+    assert {number for _, versions in alone["responses"][1] for number in versions} == {1}
+    assert [len(tokens) for tokens, _ in alone["responses"][2]] == [3] * 6
+    for number, rank in enumerate(rank["one engine"] for rank in found):
+        assert rank["responses"] == alone["responses"]
+        assert rank["returned"] == [0 if number else 6] * 3
 
 
 def test_weights_of_another_dtype_are_rounded_once(found: Found) -> None:

@@ -149,6 +149,7 @@ COMPANIONS: Mapping[str, Sequence[str]] = {
     f"{A}.policy_loss.dro_beta": [f"{A}.policy_loss.loss_mode=dro"],
     f"{A}.tau_": [f"{A}.policy_loss.loss_mode=sapo"],
     f"{A}.ppo_max_token_len_per_gpu": [f"{A}.use_dynamic_bsz=true"],
+    f"{R}.tensor_model_parallel_size": ["trainer.n_gpus_per_node=4"],
     "actor_rollout_ref.ref.log_prob_max_token_len_per_gpu": [f"{A}.use_dynamic_bsz=true"],
     f"{R}.log_prob_max_token_len_per_gpu": [f"{A}.use_dynamic_bsz=true"],
     "critic.ppo_max_token_len_per_gpu": [f"{A}.use_dynamic_bsz=true"],

@@ -10,7 +10,7 @@ from rl_compat.algorithms.off_policy.rejection_rules import parse_rejection_rule
 from rl_compat.algorithms.table import ALGORITHMS, WITHOUT_RATIO, is_offline, policy_loss_of
 from rl_compat.config.report import Problem
 from rl_compat.config.rules.inert import inert_reasons
-from rl_compat.config.rules.pools import pools, rollout_has_pool, shards
+from rl_compat.config.rules.pools import engines, pools, rollout_has_pool, shards
 from rl_compat.config.settings import settings, values_of
 from rl_compat.config.types import RunConfig
 from rl_compat.config.values import violations
@@ -354,5 +354,6 @@ TOGETHER: tuple[Callable[[RunConfig], Iterator[Problem]], ...] = (
     pairs,
     pools,
     shards,
+    engines,
 )
 "in the order of reporting"

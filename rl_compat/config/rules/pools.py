@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from rl_compat.algorithms.table import ALGORITHMS, is_offline
 from rl_compat.config.report import Problem
 from rl_compat.config.settings import POOLS
-from rl_compat.config.types import PlacedRole, PoolConfig, RunConfig
+from rl_compat.config.types import DevicesConfig, PlacedRole, PoolConfig, RunConfig
 from rl_compat.errors import quoted
 
 MAIN_POOL = "main"
@@ -92,6 +92,30 @@ def _devices(name: str, pool: PoolConfig) -> Iterator[Problem]:
                 message=f"`{section}.{key}` is for GPUs and `{section}.device` is `cpu`",
                 hint="set one of them",
             )
+
+
+def engines(config: RunConfig) -> Iterator[Problem]:
+    """The devices of an engine divide those of a node of the rollout's pool, and the engine is vLLM."""
+    width, engine = config.rollout.tensor_parallel, config.rollout.engine
+    if width < 2:
+        return
+    if engine not in ("auto", "vllm"):
+        yield Problem(
+            key="rollout.tensor_parallel",
+            message=f"`rollout.tensor_parallel` is {width}, and `rollout.engine={engine}` has a model on each device",
+            hint="set `rollout.engine=vllm`, or `rollout.tensor_parallel=1`",
+        )
+    named = {role: f"{POOLS}.{name}" for name, pool in config.pools.items() for role in pool.roles}
+    section = named.get("rollout", named.get("actor", "plan"))
+    pool: DevicesConfig = config.plan if section == "plan" else config.pools[section.removeprefix(f"{POOLS}.")]
+    number = len(pool.gpus) if isinstance(pool, PoolConfig) and pool.gpus else pool.num_devices
+    if number >= 1 and number % width:
+        possible = [str(count) for count in range(1, number + 1) if number % count == 0]
+        yield Problem(
+            key="rollout.tensor_parallel",
+            message=f"`rollout.tensor_parallel` is {width} and `{section}.num_devices` is {number}",
+            hint=f"the first divides the second: set `rollout.tensor_parallel` to {' or '.join(possible)}",
+        )
 
 
 def shards(config: RunConfig) -> Iterator[Problem]:

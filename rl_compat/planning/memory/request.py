@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rl_compat.capability.precision import DTYPE_BYTES
 from rl_compat.planning.memory.activations import Arithmetic
@@ -32,6 +32,8 @@ class MemoryRequest:
     allocator_factor: float
     tensor_parallel: int = 1
     "devices that compute each layer together"
+    devices_per_engine: int = 1
+    "devices that are one engine of vLLM"
     vllm_share_bytes: int | None = None
     "what vLLM may hold in all, where the user set its fraction of the device"
 
@@ -39,6 +41,17 @@ class MemoryRequest:
     def actor(self) -> ModelShape:
         """The model that generates."""
         return self.workload.main_model
+
+    @property
+    def part_of_actor(self) -> ModelShape:
+        """What one device of an engine of vLLM computes, with at least one head of keys and values."""
+        width = self.devices_per_engine
+        return replace(
+            self.actor,
+            num_heads=self.actor.num_heads // width,
+            num_kv_heads=max(1, self.actor.num_kv_heads // width),
+            intermediate_size=self.actor.intermediate_size // width,
+        )
 
     @property
     def packs_linears(self) -> bool:

@@ -27,7 +27,7 @@ def vllm_asleep_bytes(request: MemoryRequest) -> dict[str, int]:
     if not request.on_cpu:
         return {"vllm": overhead_bytes(request)}
     kept = request.actor.embedding_parameters * (1 if request.actor.tie_word_embeddings else 2)
-    return {"rollout weights": kept * DTYPE_BYTES[request.rollout_dtype]}
+    return {"rollout weights": kept * DTYPE_BYTES[request.rollout_dtype] // request.devices_per_engine}
 
 
 def overhead_bytes(request: MemoryRequest) -> int:
@@ -38,9 +38,10 @@ def overhead_bytes(request: MemoryRequest) -> int:
 
 
 def vllm_weights_bytes(request: MemoryRequest) -> int:
-    """A copy in the rollout dtype; on a CPU, the embedding and output layer also in a packed layout."""
+    """A device's part of a copy in the rollout dtype; on a CPU, embedding and output layer also in a packed layout."""
     packed = 2 * request.actor.embedding_parameters if request.on_cpu else 0
-    return (request.actor.num_parameters + packed) * DTYPE_BYTES[request.rollout_dtype]
+    whole = (request.actor.num_parameters + packed) * DTYPE_BYTES[request.rollout_dtype]
+    return whole // request.devices_per_engine
 
 
 def cache_bytes(request: MemoryRequest, sizes: Sizes) -> int:
@@ -54,7 +55,7 @@ def needed_cache_bytes(request: MemoryRequest, *, num_seqs: int) -> int:
     """KV cache of `num_seqs` sequences of the full length, and one block that vLLM keeps empty."""
     blocks = -(-request.workload.length // BLOCK_TOKENS) * num_seqs + 1
     return activations.kv_cache_bytes(
-        request.actor, num_seqs=blocks, length=BLOCK_TOKENS, element_bytes=DTYPE_BYTES[request.rollout_dtype]
+        request.part_of_actor, num_seqs=blocks, length=BLOCK_TOKENS, element_bytes=DTYPE_BYTES[request.rollout_dtype]
     )
 
 
@@ -64,7 +65,9 @@ def vllm_working_bytes(request: MemoryRequest, sizes: Sizes) -> dict[str, int]:
     tokens = max(sizes.max_prefill_tokens, sizes.max_num_seqs)
     copies = activations.SAMPLING_COPIES + (activations.SORTING_COPIES if request.workload.sorts_vocabulary else 0)
     return {
-        "prefill": activations.forward_bytes(request.actor, arithmetic, tokens=tokens, length=request.workload.length),
+        "prefill": activations.forward_bytes(
+            request.part_of_actor, arithmetic, tokens=tokens, length=request.workload.length
+        ),
         "last-token logits": activations.logits_bytes(
             request.actor.vocab_size, tokens=sizes.max_num_seqs, copies=copies
         ),

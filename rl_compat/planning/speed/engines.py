@@ -77,6 +77,7 @@ def _comparison(decided: Decided, batch: int, own: Iterable[Measurement]) -> Com
         preferred.asked
         or not request.workload.generates
         or hardware.emulated is not None
+        or request.devices_per_engine > 1
         or request.quantization != "none"
     ):
         return None

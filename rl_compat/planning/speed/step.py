@@ -34,6 +34,8 @@ LAYER_SECONDS = 60e-6
 "of a layer in one decode step, in addition to reading its weights"
 PRODUCTS = {"logprobs": 2, "score": 2, "update": 6}
 "operations per parameter and token"
+SUMS_OF_FORWARD = 2
+"of activations over the devices that divide a layer"
 SUMS_OF_UPDATE = 4
 "of activations over the devices that divide a layer: 2 forward, and 2 of gradients backward"
 CHECKPOINTED_PRODUCTS = 8
@@ -85,7 +87,7 @@ class _Work:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeRate:
-    """How fast a device generates."""
+    """How fast a device generates, or several that are one engine."""
 
     decode_seconds: float
     "of one token of all its sequences"
@@ -102,7 +104,7 @@ def decode_rate(solved: Solved) -> DecodeRate | None:
     if rate is None:
         return None
     role = _generating_role(work.workload)
-    parameters = work.parameters(role)
+    parameters = work.parameters(role) // decided.request.devices_per_engine
     reads = parameters * DTYPE_BYTES[decided.request.rollout_dtype] / rate.memory_bytes_per_second
     return DecodeRate(
         decode_seconds=work.workload.models[role].num_layers * LAYER_SECONDS + reads,
@@ -137,7 +139,7 @@ def phase_seconds(solved: Solved) -> dict[str, float]:
         if phase.does == "generate":
             if generate is None:
                 return {}
-            sequences = -(-work.sequences // decided.request.tensor_parallel)
+            sequences = -(-work.sequences // decided.request.tensor_parallel) * decided.request.devices_per_engine
             batch = min(found.sizes.max_num_seqs, sequences)
             waves = -(-sequences // batch)
             step = generate.decode_seconds + batch * generate.sequence_seconds
@@ -168,6 +170,14 @@ def _of_phase(work: _Work, phase: Phase, network: LinkRate) -> Iterator[Transfer
     """The sum of gradients, or the gathers of sharded weights with the parts of gradients."""
     decided, levers, role = work.decided, work.found.levers, phase.role
     ranks, shards = decided.num_ranks, shards_of(work.workload, levers, role)
+    engine = decided.request.devices_per_engine
+    if phase.does == "generate" and engine > 1:
+        shape, tokens = work.workload.models[role], work.sequences_of(phase) * engine * work.workload.length
+        width = DTYPE_BYTES[decided.request.rollout_dtype]
+        numbers = SUMS_OF_FORWARD * shape.num_layers * shape.hidden_size * tokens
+        yield _transfer(
+            phase.name, "activations", 2 * numbers * width * (engine - 1) // engine, link_within(decided.hardware)
+        )
     if ranks == 1 or phase.does == "generate":
         return
     trained = work.workload.trainable_parameters(role) if phase.does == "update" else 0
@@ -183,7 +193,7 @@ def _of_phase(work: _Work, phase: Phase, network: LinkRate) -> Iterator[Transfer
     together = decided.request.tensor_parallel
     part, of_layers = (shards - 1) / shards, (shards // together - 1) / shards
     if together > 1:
-        sums = 2 if not trained else SUMS_OF_UPDATE + (2 if levers.gradient_checkpointing else 0)
+        sums = SUMS_OF_FORWARD if not trained else SUMS_OF_UPDATE + (2 if levers.gradient_checkpointing else 0)
         shape, passes = work.workload.models[role], work.workload.passes if trained else 1
         numbers = sums * shape.num_layers * shape.hidden_size * work.sequences_of(phase) * work.workload.length * passes
         yield _transfer(phase.name, "activations", 2 * numbers * FP32_BYTES * (together - 1) // together, inside)

@@ -13,7 +13,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from rl_compat.errors import DataError, ModelError
+from rl_compat.distributed.ranks import Ranks, Solo
+from rl_compat.errors import ConfigError, DataError, ModelError, RLCompatError
 from rl_compat.models.load import TORCH_DTYPES
 from rl_compat.planning.types import RolloutPlan
 from rl_compat.resharding.handover import Handover
@@ -33,7 +34,15 @@ from rl_compat.rollout.types import Decode, Request, SamplingParams
 from rl_compat.rollout.vllm.call import VllmRequests
 from rl_compat.rollout.vllm.errors import failure, forget_locals, refusal
 from rl_compat.rollout.vllm.shutdown import Held, free_memory, stop
-from rl_compat.rollout.vllm.start import config_folder, engine_arguments, keep_log, require_vllm, start
+from rl_compat.rollout.vllm.start import (
+    ALLOCATOR,
+    config_folder,
+    engine_arguments,
+    keep_log,
+    require_vllm,
+    sleeps,
+    start,
+)
 from rl_compat.rollout.vllm.weights import (
     Released,
     computes_with_what_it_loads,
@@ -56,6 +65,8 @@ class VllmEngine(RolloutSession):
     the same in all engines. Random numbers depend only on the seed and the prompt, and tokens also on vLLM's logits.
     In fp32 matrix products and attention are computed in fp32 (`TRITON_F32_DEFAULT=ieee`, unless it is already set).
     A process runs one vLLM: when a second engine starts, the first stops, and starts again when it is next used.
+    Over several processes each has its own scheduler, and all draw the same tokens from the same logits, so that they
+    stay in step without messages; such an engine starts once.
     """
 
     _running: ClassVar[weakref.ref[VllmEngine] | None] = None
@@ -68,19 +79,27 @@ class VllmEngine(RolloutSession):
         num_valid_tokens: int | None = None,
         decode: Decode | None = None,
         device: str | None = None,
+        together: Ranks = Solo(),
     ) -> None:
-        """Starts vLLM on a device, by default that of the model.
+        """Starts vLLM on a device, by default that of the model, with the processes `together` as one engine.
 
         Raises HardwareError without the package, DoesNotFitError if it does not fit on the device, RLCompatError if
         it does not start, and ModelError if its log-probabilities differ from the trainer's.
         """
         require_vllm()
-        super().__init__(model, plan, num_valid_tokens=num_valid_tokens, decode=decode)
+        super().__init__(model, plan, num_valid_tokens=num_valid_tokens, decode=decode, together=together)
         self._requests: VllmRequests | None = None
+        self._has_started = False
         self._device = next(model.parameters()).device if device is None else torch.device(device)
         self._log = keep_log()
         self._folder = config_folder(model)
         self._arguments = engine_arguments(model, plan, folder=self._folder.name, device=self._device)
+        if together.num_processes > 1 and plan.sleep_between and not sleeps(self._arguments, self._device):
+            raise ConfigError(
+                f"`rollout.tensor_parallel={plan.tensor_parallel}` frees memory by vLLM's sleep mode, which "
+                "`expandable_segments:True` prevents",
+                hint=f"remove it from `{ALLOCATOR}`",
+            )
         self._draw = chosen_draw(
             int(hugging_face_model(model).config.get_text_config().vocab_size),
             rows=min(plan.max_num_seqs, TRIED_ROWS),
@@ -181,7 +200,7 @@ class VllmEngine(RolloutSession):
         If vLLM cannot sleep, it is stopped and started again.
         """
         self._evict()
-        if self._device.type != "cpu" and not self._arguments["enable_sleep_mode"]:
+        if not sleeps(self._arguments, self._device):
             self.stop()
         elif self._engine is not None and self._released is None:
             self._released = release(self._engine, on_cpu=self._device.type == "cpu")
@@ -201,6 +220,12 @@ class VllmEngine(RolloutSession):
         self._released = None
 
     def _start(self) -> None:
+        if self._has_started and self._together.num_processes > 1:
+            raise RLCompatError(
+                f"vLLM on {self._together.num_processes} processes has stopped and does not start again",
+                hint="start the run again: it continues from the newest checkpoint",
+            )
+        self._has_started = True
         other = VllmEngine._running() if VllmEngine._running is not None else None
         if other is not None:
             other.stop()
@@ -229,7 +254,7 @@ class VllmEngine(RolloutSession):
             self._in_place = in_place
             self._fill(self._hand_over)
             gap = self._gap()
-            if gap <= TOLERANCE[self._plan.compute_dtype]:
+            if not self._together.any(not gap <= TOLERANCE[self._plan.compute_dtype]):
                 return
         self.stop()
         if math.isnan(gap):

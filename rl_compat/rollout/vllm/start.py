@@ -111,7 +111,15 @@ def engine_arguments(
     }
     if plan.attention_backend is not None:
         arguments["attention_backend"] = plan.attention_backend
+    if plan.tensor_parallel > 1:
+        # vLLM's own reduction needs processes that see each other's GPUs
+        arguments |= {"tensor_parallel_size": plan.tensor_parallel, "disable_custom_all_reduce": True}
     return arguments | _memory(config, plan, length=length, on_cpu=on_cpu)
+
+
+def sleeps(arguments: dict[str, Any], device: torch.device) -> bool:
+    """Whether an engine can free its memory without being stopped."""
+    return device.type == "cpu" or bool(arguments["enable_sleep_mode"])
 
 
 def _memory(config: Any, plan: RolloutPlan, *, length: int, on_cpu: bool) -> dict[str, Any]:
@@ -125,8 +133,12 @@ def _memory(config: Any, plan: RolloutPlan, *, length: int, on_cpu: bool) -> dic
 
 
 def cache_bytes(config: Any, plan: RolloutPlan, *, length: int) -> int:
-    """Bytes of the cache of `max_num_seqs` sequences of `length` tokens, and of one block that vLLM keeps empty."""
+    """Bytes of the cache of `max_num_seqs` sequences of `length` tokens, and of one block that vLLM keeps empty.
+
+    One of several devices has its part of the heads, at least one.
+    """
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    heads = max(1, heads // plan.tensor_parallel)
     head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     token = 2 * config.num_hidden_layers * heads * head_size * TORCH_DTYPES[plan.compute_dtype].itemsize
     return int(token * CACHE_STEP * (math.ceil(length / CACHE_STEP) * plan.max_num_seqs + 1))
@@ -171,7 +183,12 @@ def start(arguments: dict[str, Any]) -> Any:
         if arguments["enable_sleep_mode"]:
             install()
         # set explicitly, since 0.20 uses another process on a CPU
-        config = EngineArgs(**arguments, distributed_executor_backend=UniProcExecutor).create_engine_config()
+        backend: Any = UniProcExecutor
+        if "tensor_parallel_size" in arguments:
+            # one scheduler in each process: neighbouring processes of the default group are an engine
+            backend = "external_launcher"
+            os.environ |= {"RANK": str(torch.distributed.get_rank()), "LOCAL_RANK": "0"}
+        config = EngineArgs(**arguments, distributed_executor_backend=backend).create_engine_config()
         if hasattr(config.cache_config, "cpu_kvcache_space_bytes"):
             # on a CPU, 0.19 sizes the cache itself
             config.cache_config.cpu_kvcache_space_bytes = arguments.get("kv_cache_memory_bytes")

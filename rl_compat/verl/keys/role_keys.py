@@ -192,7 +192,7 @@ ROLES: Mapping[str, Rule] = {
 """Full key, or pattern with `*`, to rule."""
 
 NO_TOOLS = "rollouts are single turns without tools"
-SPLIT = ("tensor_model_parallel_size", "data_parallel_size", "expert_parallel_size", "pipeline_model_parallel_size")
+SPLIT = ("data_parallel_size", "expert_parallel_size", "pipeline_model_parallel_size")
 
 ROLLOUT: Mapping[str, Rule] = {
     **BATCHES,
@@ -214,7 +214,8 @@ ROLLOUT: Mapping[str, Rule] = {
     "val_kwargs.top_k": other_than((-1, 0), "validation samples from all tokens"),
     "val_kwargs.top_p": other_than((1,), "validation samples from all tokens"),
     "engine_kwargs*": other_than((None, {}, False), "the plan sets vLLM's options"),
-    **dict.fromkeys(SPLIT, other_than((1,), "tensors are not split over devices")),
+    "tensor_model_parallel_size": same("rollout.tensor_parallel"),
+    **dict.fromkeys(SPLIT, other_than((1,), "only the tensors of a layer are divided over devices")),
     **off("rollout"),
     **inert("rollout"),
 }

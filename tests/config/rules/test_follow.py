@@ -26,6 +26,7 @@ CANNOT_BOTH_HOLD = {
     "reward.overlong_buffer",
     "reward.weights",
     "rollout.max_model_len",
+    "rollout.tensor_parallel",
     "trainer.flow",
 }
 "settings with values that no value of another setting can follow: a hundred tokens of a response of at most four"

@@ -78,6 +78,17 @@ def test_a_configuration_with_pools_survives_toml(tmp_path: Path) -> None:
             "plan.tensor_parallel",
             ["4", "plan.num_shards", "2"],
         ),
+        (["rollout.tensor_parallel=2"], "rollout.tensor_parallel", ["2", "plan.num_devices", "1"]),
+        (
+            ["rollout.tensor_parallel=2", "plan.num_devices=2", "pools.gen.roles=rollout", "pools.gen.gpus=2,3,4"],
+            "rollout.tensor_parallel",
+            ["2", "pools.gen.num_devices", "3"],
+        ),
+        (
+            ["rollout.tensor_parallel=2", "plan.num_devices=2", "rollout.engine=native"],
+            "rollout.tensor_parallel",
+            ["2", "rollout.engine=native", "rollout.engine=vllm"],
+        ),
     ],
 )
 def test_pools_that_cannot_be_are_refused(settings: list[str], key: str, words: list[str]) -> None:

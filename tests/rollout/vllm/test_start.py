@@ -67,6 +67,15 @@ def test_without_bytes_a_cpu_caches_every_sequence_and_vllm_chooses_its_attentio
     assert engine_arguments(gemma3(), plan(), folder="")["max_model_len"] == 256
 
 
+def test_one_of_several_devices_caches_its_part_of_the_heads(llama: nn.Module) -> None:
+    """The model has one head of keys and values, which both devices keep."""
+    arguments = engine_arguments(llama, plan(max_model_len=300, tensor_parallel=2), folder="")
+    assert (arguments["tensor_parallel_size"], arguments["disable_custom_all_reduce"]) == (2, True)
+    assert arguments["kv_cache_memory_bytes"] == 2 * 2 * 32 * 2 * 128 * (3 * 16 + 1)
+    wide = engine_arguments(gemma3(), plan(tensor_parallel=2), folder="")
+    assert wide["kv_cache_memory_bytes"] * 2 == engine_arguments(gemma3(), plan(), folder="")["kv_cache_memory_bytes"]
+
+
 def test_a_step_holds_at_least_a_token_of_every_sequence(llama: nn.Module) -> None:
     arguments = engine_arguments(llama, plan(max_num_seqs=64, max_prefill_tokens=16), folder="")
     assert arguments["max_num_batched_tokens"] == 64

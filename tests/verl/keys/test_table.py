@@ -259,8 +259,8 @@ def test_a_key_that_verl_reads_without_declaring_it_is_known(argument: str) -> N
     [
         (f"+{R}.engine_kwargs.vllm.swap_space=8", True),
         (f"{R}.engine_kwargs.vllm={{}}", False),
-        (f"{R}.tensor_model_parallel_size=2", True),
-        (f"{R}.tensor_model_parallel_size=1", False),
+        (f"{R}.data_parallel_size=2", True),
+        (f"{R}.data_parallel_size=1", False),
     ],
 )
 def test_what_an_engine_would_be_given_and_is_not_is_warned_of(argument: str, warned: bool) -> None:
