@@ -37,6 +37,7 @@ from rl_compat.resharding.transport import BucketTransport, HeldPart, ProcessGro
 from rl_compat.rollout.build import build_rollout_engine
 from rl_compat.rollout.session import RolloutSession, requests_for
 from rl_compat.rollout.types import SamplingParams
+from rl_compat.rollout.vllm.engine import VllmEngine
 from rl_compat.training.optimizers import OptimizerSettings
 from rl_compat.workers.policy import PolicySettings, PolicyWorker
 from rl_compat.workers.rollout import RolloutSettings, RolloutWorker
@@ -233,7 +234,14 @@ def workers(folder: Path, ranks: Ranks, *, engine: str = "native", together: int
         found["handovers"] += rollout.take_handovers()
         found["bytes"].append(sum(parameter.nbytes for parameter in rollout._model.parameters()))
         found["losses"].append(policy.update(batch=random_batch(), seed=turn)["actor/loss"])
+    _stop(rollout.session)
     return found
+
+
+def _stop(session: RolloutSession) -> None:
+    """Stop vLLM, whose processes do so at the same time."""
+    if isinstance(session, VllmEngine):
+        session.stop()
 
 
 def queue(folder: Path, ranks: Ranks) -> dict[str, Any]:
@@ -267,8 +275,9 @@ def one_engine(folder: Path, ranks: Ranks, *, engine: str = "native") -> dict[st
     """
     model = load_settings(folder, role=role_plan())
     optimizer = OptimizerSettings(lr=1e-2)
-    policy = PolicyWorker(PolicySettings(model=model, temperature=1.0, num_epochs=1, optimizer=optimizer))
-    store, size = MemoryStore(), ranks.num_processes
+    policy = PolicyWorker(PolicySettings(model=model, temperature=1.0, num_epochs=1, optimizer=optimizer), ranks)
+    size = ranks.num_processes
+    store = FileStore(_shared_folder()) if size > 1 else MemoryStore()
     plan = RolloutPlan(
         engine=engine,
         compute_dtype="fp32",
@@ -285,7 +294,7 @@ def one_engine(folder: Path, ranks: Ranks, *, engine: str = "native") -> dict[st
     requests = requests_for(PROMPTS, SamplingParams(max_new_tokens=6, seed=3), group_size=2)
 
     def publish() -> PublishedWeights:
-        return policy.publish(store=store, dtypes=rollout.weight_dtypes())
+        return joined(ranks.gather(policy.publish(store=store, dtypes=rollout.weight_dtypes())))
 
     def generate(call: str, before_third_step: Callable[[], None]) -> int:
         steps = 0
@@ -319,6 +328,7 @@ def one_engine(folder: Path, ranks: Ranks, *, engine: str = "native") -> dict[st
         generate("announced", lambda: None),
         generate("ended", rollout.abort if is_last else lambda: None),
     ]
+    _stop(session)
     responses = [[(one[place].token_ids, one[place].policy_versions) for place in sorted(one)] for one in served]
     return {"responses": responses, "returned": returned}
 

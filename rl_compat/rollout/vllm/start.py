@@ -33,6 +33,8 @@ SETTINGS = {
 "run in this process, so that weights are passed as tensors; use the sampler with processors; disable telemetry"
 EXACT_PRODUCTS = {"TRITON_F32_DEFAULT": "ieee"}
 "without it Triton compiles fp32 products as TF32, which vLLM's attention in fp32 uses"
+NCCL_ALONE = {"VLLM_ALLREDUCE_USE_SYMM_MEM": "0", "VLLM_ALLREDUCE_USE_FLASHINFER": "0"}
+"vLLM's other reductions need processes that see each other's GPUs"
 PROCESSOR = "rl_compat.rollout.vllm.processor:DrawProcessor"
 CACHE_STEP = 128
 "the cache of a sequence is a multiple of this many tokens, the largest block of a vLLM backend"
@@ -112,7 +114,6 @@ def engine_arguments(
     if plan.attention_backend is not None:
         arguments["attention_backend"] = plan.attention_backend
     if plan.tensor_parallel > 1:
-        # vLLM's own reduction needs processes that see each other's GPUs
         arguments |= {"tensor_parallel_size": plan.tensor_parallel, "disable_custom_all_reduce": True}
     return arguments | _memory(config, plan, length=length, on_cpu=on_cpu)
 
@@ -187,7 +188,9 @@ def start(arguments: dict[str, Any]) -> Any:
         if "tensor_parallel_size" in arguments:
             # one scheduler in each process: neighbouring processes of the default group are an engine
             backend = "external_launcher"
-            os.environ |= {"RANK": str(torch.distributed.get_rank()), "LOCAL_RANK": "0"}
+            os.environ.update({"RANK": str(torch.distributed.get_rank()), "LOCAL_RANK": "0"})
+            for name, value in NCCL_ALONE.items():
+                os.environ.setdefault(name, value)
         config = EngineArgs(**arguments, distributed_executor_backend=backend).create_engine_config()
         if hasattr(config.cache_config, "cpu_kvcache_space_bytes"):
             # on a CPU, 0.19 sizes the cache itself

@@ -11,7 +11,7 @@ import pytest
 from fakes.machines import recorded
 
 from rl_compat.config.toml_file import to_toml
-from rl_compat.config.types import AlgorithmConfig, PlanConfig, RunConfig, TrainerConfig
+from rl_compat.config.types import AlgorithmConfig, PlanConfig, RolloutConfig, RunConfig, TrainerConfig
 from rl_compat.errors import UsageError
 from rl_compat.planning.cluster import Cluster
 from rl_compat.planning.run import run_plan, simulate_run
@@ -139,3 +139,9 @@ def test_lengths_that_are_not_given_end_at_the_longest_response() -> None:
     lengths = given_lengths(None, longest=3000)
     assert max(lengths) == 3000
     assert 0.005 < lengths.count(3000) / len(lengths) < 0.015
+
+
+def test_a_simulation_of_engines_of_several_devices_is_refused() -> None:
+    config = RunConfig(rollout=RolloutConfig(tensor_parallel=2), plan=PlanConfig(num_devices=2))
+    with pytest.raises(UsageError, match="tensor_parallel` is 2"):
+        simulate_run(config, run_workload(config, {"actor": SMOLLM2_135M}), recorded("p40_two"), [50])
