@@ -385,7 +385,7 @@ class RolloutSession(ABC):
         return queue.is_done
 
     def _asked(self) -> tuple[bool, bool]:
-        """Whether an abort and a nudge were asked for; all processes of the engine get the same answer."""
+        """Whether an abort and a nudge have come; all processes of the engine get the same result."""
         if self._together.num_processes == 1:
             return self._aborted, self._nudged
         asked = self._together.sum(torch.tensor([int(self._aborted), int(self._nudged)]))
