@@ -167,13 +167,14 @@ def test_an_engine_whose_devices_cannot_divide_the_model_is_refused(
 
 
 def test_a_model_that_is_too_large_for_one_device_is_advised_to_use_the_fewest_that_hold_it() -> None:
-    small = machine(*[replace(A100, memory_total_bytes=24 * GIB, memory_free_bytes=24 * GIB)] * 4, vllm="0.24.0")
+    card = replace(A100, memory_total_bytes=32 * GIB, memory_free_bytes=32 * GIB)
+    small = machine(*[card] * 4, vllm="0.24.0", ram_bytes=1024 * GIB)
     large = replace(LLAMA_7B, num_layers=64)
     with pytest.raises(DoesNotFitError) as caught:
         planned(config(lora_rank=8, plan=PlanConfig(num_devices=4)), small, large)
 
-    width = re.search(r"`rollout.tensor_parallel=(\d)`", str(caught.value.hint)).group(1)
-    settings = config(lora_rank=8, plan=PlanConfig(num_devices=4), tensor_parallel=int(width))
+    assert "`rollout.tensor_parallel=2`" in str(caught.value.hint)
+    settings = config(lora_rank=8, plan=PlanConfig(num_devices=4), tensor_parallel=2)
     assert fits(planned(settings, small, large))
 
 
