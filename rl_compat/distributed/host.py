@@ -229,8 +229,10 @@ class WorkerHost:
         if isinstance(self._ranks, ProcessGroupRanks):
             self._ranks.abort()
 
-    def drop(self, key: str) -> None:
-        """Free the worker of a group."""
+    def drop(self, key: str, *, turn: int) -> None:
+        """Free the worker of a group after the calls before this turn, which may be calls of it."""
+        with self._turns:
+            self._turns.wait_for(lambda: self._turn >= turn)
         self._workers.pop(key, None)
         self._objects.pop(key, None)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -105,6 +106,7 @@ def _place(ray: Any, request: HostsRequest, plan: PoolPlan | None) -> tuple[Any,
     host = ray.remote(_RayHost)
     if request.address is None:
         actors: list[tuple[Any, int | None]] = []
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))  # what this process imports, they can too
         for index in range(count):
             visible = {"CUDA_VISIBLE_DEVICES": str(request.gpus[index]) if request.gpus else ""}
             options = {"runtime_env": {"env_vars": environment | visible}, "max_concurrency": 64, "num_cpus": 0}

@@ -145,7 +145,8 @@ class Hosts:
                 reply = done.result()
                 future.set_exception(reply.error) if reply.error else future.set_result(reply.result)
             except Exception as error:
-                future.set_exception(WorkerError(f"{host.name} has ended: {error}"))
+                self._died(host, error)
+                future.set_exception(self._failure or WorkerError(f"{host.name} has ended: {host.ended}"))
 
         host.actor.call_now.remote(*arguments).future().add_done_callback(finish)
         return future
@@ -161,7 +162,7 @@ class Hosts:
     def drop(self, key: str) -> None:
         """Free the workers of a group."""
         for host in self.alive:
-            host.actor.drop.remote(key)
+            host.actor.drop.remote(key, turn=host.turn)
 
     def take_peak(self) -> Peak:
         """The largest peak since the last call of all hosts that answer."""
@@ -410,4 +411,6 @@ def _reason(error: Exception, log: Sequence[str]) -> str:
         return "Ray killed it, since the memory of its node was nearly full"
     if "Unavailable" in type(error).__name__:
         return "its node does not answer"
+    if "Task" in type(error).__name__ or "System" in type(error).__name__:
+        return f"it could not read the call: {str(error).strip().splitlines()[-1]}"
     return "killed by a signal, as the system does when memory is full (see `dmesg`)"

@@ -36,7 +36,13 @@ WHOLE = [(1, case) for case in CASES if case not in (*ONLY_SHARDED, *ONLY_SLOW)]
 SHARDED = [
     (2, case)
     for case in (
-        *("ppo actor, ragged groups", "grpo, a rank without rows", "reward model", "infinite loss on one rank"),
+        *(
+            "ppo actor, ragged groups",
+            "grpo, a rank without rows",
+            "grpo, one row",
+            "reward model",
+            "infinite loss on one rank",
+        ),
         *("infinite gradient on one rank", "nothing to learn", "uneven micro-batches", "fp16 overflow on one rank"),
         *("token mean", "token mean, a row at a time", "sequence mean", "nothing fits on one rank", *ONLY_SHARDED),
         "kept whole: none",
@@ -81,7 +87,10 @@ def test_two_ranks_train_as_one_process_does(run: Run, found: Together, alone: C
 def test_any_ranks_with_any_shards_train_as_one_process_does(
     num_ranks: int, num_shards: int, llama_folder: Path, alone: Callable[[str], Found]
 ) -> None:
-    """DIST-02, DIST-03 and CKPTD-03 among them; on four ranks some have no rows, or no part of a small weight."""
+    """DIST-02, DIST-03 (three rows, one row and none) and CKPTD-03 among them.
+
+    On four ranks some have no rows, or no part of a small weight.
+    """
     cases = [case for case in CASES if case not in (*STOPPED, *ROUNDED)]
     runs = [(num_shards, case) for case in cases]
     for rank in run_on_ranks(llama_folder, num_ranks=num_ranks, runs=runs):

@@ -9,25 +9,29 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 import torch
 from fakes.failing import REQUEST, FailingPolicy, request
 from fakes.runs import GRPO_LORA, PPO, cpu, flip_a_byte, settings, steps
+from transformers import LlamaModel
 
 from rl_compat.config.load import load_config
-from rl_compat.distributed.group import dispatch
+from rl_compat.distributed.group import WorkerGroup, dispatch
 from rl_compat.distributed.pool import ResourcePool
-from rl_compat.errors import ConfigError, ModelError, RLCompatError, WorkerError
+from rl_compat.distributed.ranks import Ranks
+from rl_compat.errors import ConfigError, ModelError, RLCompatError
 from rl_compat.models.files.registry import resolve_model
+from rl_compat.rollout.native.engine import NativeEngine
 from rl_compat.trainer.checkpoints import find_newest
 from rl_compat.trainer.reporter import Reporter, SilentReporter
 from rl_compat.trainer.run import RunOutcome
 from rl_compat.trainer.training import Training
+from rl_compat.training.base import TrainEngine
 from rl_compat.workers import actor
 
 pytest.importorskip("ray")
@@ -115,8 +119,10 @@ def test_two_processes_train_as_one_does_with_other_algorithms(
     [
         ({}, {"num_devices": 2}),
         ({"num_devices": 2}, {"num_devices": 4}),
+        ({"num_devices": 2}, {"num_devices": 3}),
         ({"num_devices": 2, "num_shards": 2}, {}),
         ({"num_devices": 4, "num_shards": 4}, {}),
+        ({"num_devices": 2, "num_shards": 2}, {"num_devices": 3, "num_shards": 3}),
         ({}, {"num_devices": 2, "num_shards": 2}),
         ({"num_devices": 2, "num_shards": 2}, {"num_devices": 4, "num_shards": 2}),
         ({"num_devices": 2, "tensor_parallel": 2}, {"num_devices": 2, "num_shards": 2}),
@@ -179,64 +185,114 @@ def test_a_node_that_does_not_share_the_folder_of_the_run_stops_it_before_it_loa
 
 
 class Process:
-    """A worker that tells its process."""
+    """A worker that tells its process, and lets it run out of memory."""
+
+    def __init__(self, ranks: Ranks) -> None:
+        self.ranks = ranks
 
     @dispatch(merge=lambda results, shares: list(results))
     def number(self) -> int:
         return os.getpid()
 
+    @dispatch()
+    def run_out_of_memory(self, *, rank: int, phase: str) -> None:
+        """From now on in this rank: in the engine that generates, in writing a checkpoint, or in every model."""
+        if self.ranks.rank != rank:
+            return
+
+        def fail(*arguments: object, **named: object) -> NoReturn:
+            raise torch.OutOfMemoryError("no room")
+
+        if phase in ("gen", "testing"):
+            NativeEngine._advance = fail  # type: ignore[method-assign]
+        elif phase == "saving":
+            TrainEngine.save_state = fail  # type: ignore[method-assign]
+        else:
+            LlamaModel.forward = fail  # type: ignore[method-assign]
+
 
 class Strikes:
-    """A reporter that sends a signal to the process of a rank when a phase begins in step 2."""
+    """A reporter that sends a signal to the process of a rank, or takes its memory, when a phase begins in step 2."""
 
-    def __init__(self, number: int, *, phase: str, rank: int = 1) -> None:
-        self.number, self.at_phase, self.rank = number, phase, rank
+    def __init__(self, fault: str, *, phase: str, rank: int = 1) -> None:
+        self.fault, self.at_phase, self.rank = fault, phase, rank
         self.pool: ResourcePool
         self.processes: list[int] = []
-        self.lines: list[str] = []
+        self.struck: float | None = None
+        "when"
+        self._group: WorkerGroup[Process] | None = None
         self._step = 0
-        self._is_done = False
 
     def say(self, text: str) -> None:
-        self.lines.append(text)
+        del text
 
     def phase(self, name: str, *, done: int = 0, total: int = 0) -> None:
         del total
         if name == "step":
             self._step = done + 1
-            if not self.processes:
-                self.processes = self.pool.start(lambda place: Process()).run(Process.number).result()
-        if self._step == 2 and name.startswith(self.at_phase) and not self._is_done:
-            self._is_done = True
-            os.kill(self.processes[self.rank], self.number)
+            if self._group is None:
+                self._group = self.pool.start(lambda place: Process(place.ranks))
+                self.processes = self._group.run(Process.number).result()
+        if self._step == 2 and name.startswith(self.at_phase) and self.struck is None:
+            self.struck = time.monotonic()
+            if self.fault == "memory":
+                assert self._group is not None
+                self._group.run(Process.run_out_of_memory, rank=self.rank, phase=self.at_phase)
+            else:
+                os.kill(self.processes[self.rank], getattr(signal, self.fault))
+
+
+OFTEN = {"trainer.validate_every": 1, "trainer.num_steps": 3}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(llama_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tmp_path_factory.mktemp("undisturbed") / "run"
+    train(settings(llama_folder, run, PPO, OFTEN, save_every=0))
+    return run
+
+
+IN_MODELS = ("old_log_prob", "ref", "values", "update_critic", "update_actor")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("number", "phase", "rank"),
-    [
-        *[(signal.SIGKILL, phase, 1) for phase in ("gen", "old_log_prob", "ref", "values", "update_critic", "saving")],
-        (signal.SIGKILL, "update_actor", 0),
-        (signal.SIGKILL, "testing", 1),
-        (signal.SIGSTOP, "gen", 1),
-        (signal.SIGSTOP, "update_actor", 1),
-    ],
-)
-def test_a_rank_that_ends_or_stands_still_costs_at_most_the_step_that_it_was_in(
-    number: int, phase: str, rank: int, llama_folder: Path, tmp_path: Path
+@pytest.mark.parametrize("phase", ["gen", "reward", *IN_MODELS, "saving", "testing"])
+@pytest.mark.parametrize("fault", ["SIGKILL", "SIGSTOP", "memory"])
+def test_a_rank_that_ends_or_stands_still_or_lacks_memory_costs_at_most_the_step_that_it_was_in(
+    fault: str,
+    phase: str,
+    llama_folder: Path,
+    tmp_path: Path,
+    undisturbed: Path,
+    record_property: Callable[[str, object], None],
 ) -> None:
-    """DIST-05"""
-    one, run = tmp_path / "one", tmp_path / "run"
-    often = {"validate_every": 1, "num_steps": 3, "save_every": 0 if phase != "saving" else 2}
-    train(settings(llama_folder, one, PPO, **often))
-    strikes = Strikes(number, phase=phase, rank=rank)
-    with pytest.raises(WorkerError, match=rf"^rank {rank} ") as error:
-        train(settings(llama_folder, run, PPO, **often), reporter=strikes, num_devices=2)
-    assert f"process {strikes.processes[rank]}" in error.value.message
+    """DIST-05, DIST-07. While functions compute rewards, a rank is idle, and memory is theirs."""
+    if (fault, phase) == ("memory", "reward"):
+        pytest.skip("reward functions are not in the processes of the pool")
+    rank = 0 if phase == "update_actor" else 1
+    run = tmp_path / "run"
+    strikes = Strikes(fault, phase=phase, rank=rank)
+    arguments = settings(llama_folder, run, PPO, OFTEN, save_every=2 if phase == "saving" else 0)
+    with pytest.raises((RLCompatError, torch.OutOfMemoryError)) as error:
+        train(arguments, reporter=strikes, num_devices=2)
+    assert strikes.struck is not None
+    seconds = time.monotonic() - strikes.struck
+    told = "\n".join([str(error.value), *getattr(error.value, "__notes__", [])])
+    record_property("seconds", round(seconds, 1))
+    record_property("cause", told)
+    newest = find_newest(run / "checkpoints").step
+    record_property("saved", newest)
+    assert seconds < 30
+    assert f"rank {rank}" in told
+    if fault != "memory":
+        assert told.startswith(f"rank {rank} ") and f"process {strikes.processes[rank]}" in told
     assert all(gone(process) for process in strikes.processes)
-    assert find_newest(run / "checkpoints").step == (2 if phase == "saving" else 1)
-    train(settings(llama_folder, run, PPO, **often))
-    assert_same(run, one)
+    if phase == "saving":
+        assert newest == (0 if fault == "memory" else 2)
+    else:
+        assert newest == 1
+    train(arguments)
+    assert_same(run, undisturbed)
 
 
 @pytest.mark.slow

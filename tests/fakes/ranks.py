@@ -526,6 +526,7 @@ CASES: Mapping[str, Callable[[Path, Ranks], Found]] = {
     "ppo actor, ragged groups": actor,
     "ppo critic, ragged groups": critic,
     "grpo, a rank without rows": lambda folder, ranks: actor(folder, ranks, batch=ragged(3)),
+    "grpo, one row": lambda folder, ranks: actor(folder, ranks, batch=ragged(1)),
     "tokens chosen from the whole mini-batch": lambda folder, ranks: actor(folder, ranks, loss="clip_cov"),
     "dpo": lambda folder, ranks: learner(folder, ranks, algorithm="dpo", kind="pairs"),
     "kto": lambda folder, ranks: learner(folder, ranks, algorithm="kto", kind="labels"),

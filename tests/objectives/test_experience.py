@@ -88,6 +88,16 @@ def test_a_response_without_a_reward_is_left_out_of_its_group() -> None:
     assert last == pytest.approx(-(2**-0.5), rel=1e-5)
 
 
+@pytest.mark.parametrize(("rewards", "scored"), [([1.0, 1.0, 1.0, None], 3), ([None] * 4, 0)])
+def test_a_response_that_failed_is_no_reward_of_zero(rewards: list[float | None], scored: int) -> None:
+    """ASYNC-06: equal rewards have no advantage, whatever failed beside them."""
+    batch = batch_of([2, 2, 2, 2], groups=[0, 0, 0, 0])
+    experience = make_experience(batch, rewards=rewards, settings=experience_settings("grpo"), kl_coef=0.0)
+    assert experience.scored.sum() == experience.batch.response_mask.any(dim=1).sum() == scored
+    assert experience.batch.advantages is not None
+    assert not experience.batch.advantages.any()
+
+
 def test_a_response_without_a_reward_does_not_shift_whitened_advantages() -> None:
     """A-REW-07 under PPO: the others come out as if it had not been there."""
     settings = experience_settings("ppo", kl_in_reward="k1")

@@ -150,7 +150,10 @@ def test_an_engine_that_sleeps_between_steps_goes_on_where_it_was(engine: Rollou
 def test_weights_loaded_between_steps_draw_what_follows_and_every_token_tells_its_version(
     engine: RolloutSession, llama: nn.Module
 ) -> None:
-    """No key or value of the older weights is used: the rest is what the new ones give for the whole sequence."""
+    """ASYNC-01 and ASYNC-03: no key or value of the older weights is used.
+
+    The rest is what the new ones give for the whole sequence.
+    """
     old = copy.deepcopy(llama)
     numbers = engine.submit(requests_for(PROMPTS, SAMPLED))
     engine.step(max_tokens=4)
@@ -173,7 +176,7 @@ def test_weights_loaded_between_steps_draw_what_follows_and_every_token_tells_it
 
 
 def test_a_cached_prefix_of_older_weights_is_not_used(engine: RolloutSession, llama: nn.Module) -> None:
-    """The prompts share a prefix, and every weight changes by one percent."""
+    """ASYNC-03: the prompts share a prefix, and every weight changes by one percent."""
     prompts = [[*range(10, 34), last] for last in (40, 41, 42)]
     engine.generate(prompts, SAMPLED)
     with torch.no_grad():

@@ -43,6 +43,7 @@ def rows_of(run: Path) -> dict[int, list[str]]:
 def test_staleness_0_gives_the_numbers_of_a_run_that_takes_turns(
     part: dict[str, Any], llama_folder: Path, tmp_path: Path
 ) -> None:
+    """ASYNC-04"""
     nothing_ahead = {"trainer.flow": "async", "trainer.max_staleness": 0}
     train(settings(llama_folder, tmp_path / "sync", part, num_steps=3))
     train(settings(llama_folder, tmp_path / "async", part, nothing_ahead, num_steps=3))
@@ -52,6 +53,7 @@ def test_staleness_0_gives_the_numbers_of_a_run_that_takes_turns(
 def test_steps_learn_within_the_bound_and_from_the_rows_of_a_run_that_takes_turns(
     whole_run: Path, llama_folder: Path, tmp_path: Path
 ) -> None:
+    """ASYNC-04, and ASYNC-05: none is dropped, so that the rows are those of the data in its order."""
     of_step = steps(whole_run)
     assert list(of_step) == [1, 2, 3, 4, 5, 6]
     ages = [metrics["async/staleness/max"] for metrics in of_step.values()]
@@ -67,6 +69,7 @@ def test_steps_learn_within_the_bound_and_from_the_rows_of_a_run_that_takes_turn
 def test_a_run_that_is_interrupted_draws_unfinished_rows_again_and_no_finished_ones(
     whole_run: Path, llama_folder: Path, tmp_path: Path
 ) -> None:
+    """CKPTD-01"""
     arguments = settings(llama_folder, tmp_path / "run", GRPO, ASYNC, num_steps=6, save_every=0)
     outcome = train(arguments, reporter=Signals(signal.SIGINT, phase="update_actor", step=3))
     assert outcome.interrupted is not None and outcome.step == 3
@@ -131,6 +134,7 @@ def test_prompts_that_are_replaced_are_counted_once_whenever_the_run_ends(llama_
 def test_an_error_of_one_side_stops_the_other_and_loses_no_finished_step(
     worker: Any, method: str, whole_run: Path, llama_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """ASYNC-06: an engine that fails ends the run with its error; its rows are drawn again."""
     original, calls = getattr(worker, method), 0
 
     def fails(*arguments: Any, **named: Any) -> Any:

@@ -5,17 +5,21 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rl_compat.distributed.group import CallsStopped, PendingCall, calls_until
 from rl_compat.errors import ConfigError
 from rl_compat.trainer.flow import Buffer, DataFlow, Stage
+
+PROPERTY = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+"also on a machine that does something else"
 
 
 class Finished:
@@ -50,6 +54,76 @@ def test_the_bound_is_never_exceeded_and_nothing_is_lost(staleness: int, calls: 
     DataFlow().connect(rollout >> Stage(lambda made: made) >> learner, staleness=staleness).run(range(60))
     assert progress.version == 60
     assert max(progress.ages) <= staleness
+
+
+@PROPERTY
+@given(st.integers(0, 6), st.integers(1, 4), st.lists(st.integers(0, 2), min_size=1, max_size=30))
+def test_in_no_schedule_is_an_item_too_old_or_lost_or_made_long_before_it_is_used(
+    staleness: int, calls: int, pauses: list[int]
+) -> None:
+    """ASYNC-04, ASYNC-05 and ASYNC-08: rollout and learner take 0 to 2 ms for an item, in any order."""
+    progress, started, most_waiting = Finished(), 0, 0
+    lock = threading.Lock()
+
+    def roll_out(item: int) -> tuple[int, int]:
+        nonlocal started, most_waiting
+        with lock:
+            started += 1
+            most_waiting = max(most_waiting, started - progress.version)
+        made = progress.roll_out(item)
+        time.sleep(pauses[item] / 1000)
+        return made
+
+    def learn(made: tuple[int, int]) -> None:
+        time.sleep(pauses[-1 - made[0]] / 1000)
+        progress.learn(made)
+
+    rollout = Stage(roll_out, calls=calls)
+    DataFlow().connect(rollout >> Stage(learn), staleness=staleness).run(range(len(pauses)))
+    assert progress.version == started == len(pauses)
+    assert max(progress.ages) <= staleness
+    assert most_waiting <= staleness + 1
+
+
+@pytest.mark.parametrize("staleness", [0, 1, 10])
+def test_an_item_at_the_bound_is_learned_from(staleness: int) -> None:
+    """ASYNC-04: the bound itself is allowed, and not one more."""
+    progress, all_started = Finished(), threading.Event()
+
+    def roll_out(item: int) -> tuple[int, int]:
+        made = progress.roll_out(item)
+        if item == staleness:
+            all_started.set()
+        return made
+
+    def learn(made: tuple[int, int]) -> None:
+        assert all_started.wait(10)
+        progress.learn(made)
+
+    DataFlow().connect(Stage(roll_out) >> Stage(learn), staleness=staleness).run(range(staleness + 1))
+    assert progress.ages == list(range(staleness + 1))
+
+
+def test_a_producer_waits_for_a_learner_that_pauses_and_nothing_is_dropped() -> None:
+    """ASYNC-08: rollouts that take no time, two steps ahead of a learner that pauses in its tenth step."""
+    progress, most_waiting, made = Finished(), 0, 0
+
+    def roll_out(item: int) -> tuple[int, int]:
+        nonlocal made
+        made += 1
+        return progress.roll_out(item)
+
+    def learn(item: tuple[int, int]) -> None:
+        nonlocal most_waiting
+        if progress.version == 10:
+            time.sleep(0.05)
+        most_waiting = max(most_waiting, made - progress.version)
+        progress.learn(item)
+
+    DataFlow().connect(Stage(roll_out) >> Stage(learn), staleness=2).run(range(1000))
+    assert (made, progress.version) == (1000, 1000)
+    assert most_waiting <= 3
+    assert max(progress.ages) <= 2
 
 
 def test_an_item_starts_as_soon_as_the_bound_allows_it_and_not_before() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from fakes.engines import causal_lm, random_batch, role_plan, token_mean_loss, value_mean_loss, value_model
+from fakes.models import save_random_model
 from fakes.part_settings import lora_of
 from safetensors.torch import load_file
 
@@ -180,6 +181,32 @@ def test_the_state_of_another_model_is_refused(llama_folder: Path, qwen2_folder:
     _policy(qwen2_folder).save_state(tmp_path)
     with pytest.raises(CheckpointError, match="k_proj"):
         _policy(llama_folder).load_state(tmp_path)
+
+
+@pytest.mark.parametrize(("saved", "has", "named"), [(2, 3, "model.layers.2."), (2, 1, "model.layers.1.")])
+def test_the_state_of_a_model_with_other_layers_is_refused_with_the_first_one(
+    saved: int, has: int, named: str, llama_folder: Path, tmp_path: Path
+) -> None:
+    """CKPTD-05"""
+    other = save_random_model(tmp_path / "other", family="llama", num_layers=has)
+    _policy(llama_folder).save_state(tmp_path)
+    engine = _policy(other)
+    before = engine.model.model.norm.weight.clone()
+    with pytest.raises(CheckpointError) as error:
+        engine.load_state(tmp_path)
+    assert f"`{named}" in error.value.message
+    assert torch.equal(engine.model.model.norm.weight, before)
+
+
+def test_a_state_in_another_dtype_is_converted(llama_folder: Path, tmp_path: Path) -> None:
+    """CKPTD-05"""
+    engine, half = _policy(llama_folder), _policy(llama_folder, storage_dtype="bf16", compute_dtype="bf16", seed=1)
+    _steps(engine, range(1))
+    engine.save_state(tmp_path)
+    half.load_state(tmp_path)
+    for name, parameter in engine.parameters.items():
+        assert torch.equal(half.parameters[name], parameter.to(half.parameters[name].dtype))
+    assert _steps(half, range(1, 2))[0]["lr"] == _steps(engine, range(1, 2))[0]["lr"]
 
 
 def test_adapters_of_another_rank_are_refused(llama_folder: Path, tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from rl_compat.resharding.source import SharedStorage, Weight, WeightSource
 from rl_compat.resharding.store import MemoryStore
 from rl_compat.rollout.session import RequestQueue, dealt, requests_for
 from rl_compat.rollout.types import Response, SamplingParams
+from rl_compat.trainer.online.metrics import staleness_metrics
 from rl_compat.training.optimizers import OptimizerSettings
 from rl_compat.workers.policy import PolicySettings, PolicyWorker
 from rl_compat.workers.rollout import RolloutSettings, RolloutWorker, own_storage
@@ -163,6 +164,7 @@ def test_a_rollout_loads_its_own_storage_in_the_dtype_that_it_computes_in(llama_
 
 
 def test_half_loaded_weights_generate_nothing(llama_folder: Path) -> None:
+    """ASYNC-02"""
     trained = policy(llama_folder)
     source = trained.weight_source()
     assert isinstance(source, SharedStorage)
@@ -215,6 +217,7 @@ def during_token(worker: RolloutWorker, number: int, act: Callable[[], None]) ->
 def test_weights_that_are_offered_during_a_call_are_taken_as_the_settings_say(
     on_update: OnUpdate, versions: tuple[int, ...], num_lost: int, llama_folder: Path
 ) -> None:
+    """ASYNC-01"""
     trained, store = policy(llama_folder), MemoryStore()
     worker = rollout(llama_folder, StoreSource(store), on_update=on_update)
 
@@ -244,6 +247,103 @@ def test_announced_responses_begin_during_the_call_before_theirs(llama_folder: P
     second = generate(worker, call="second")
     assert [one.token_ids for one in second] == [one.token_ids for one in first]
     assert worker.session.num_unfinished == 0
+
+
+def test_each_response_tells_the_versions_of_its_tokens_and_its_age_is_that_of_the_oldest(llama_folder: Path) -> None:
+    """ASYNC-01: responses that span an update, begin after it was offered, or end before it and are returned later."""
+    trained, store = policy(llama_folder), MemoryStore()
+    worker = rollout(llama_folder, StoreSource(store), on_update="continue", max_num_seqs=8)
+
+    def publish() -> None:
+        worker.offer(published=trained.publish(store=store, dtypes=worker.weight_dtypes()))
+
+    def update() -> None:
+        publish()
+        worker.announce(call="later", requests=REQUESTS)
+
+    publish()
+    learn(trained)
+    during_token(worker, 4, update)
+    spans = requests_for(PROMPTS[:1], SamplingParams(max_new_tokens=6, seed=3))
+    ends_before = requests_for(PROMPTS[1:], SamplingParams(max_new_tokens=3, seed=3))
+    first = worker.generate(call="first", requests=[*spans, *ends_before], rows=[0, 1])
+    later = generate(worker, call="later")
+    versions = [first[0].policy_versions, first[1].policy_versions, later[0].policy_versions]
+    assert versions == [(0,) * 4 + (1,) * 2, (0,) * 3, (1,) * 6]
+    batch = random_batch([(3, 6), (2, 3), (3, 6)])
+    rows = [list(row) + [0] * (6 - len(row)) for row in versions]
+    ages = staleness_metrics(batch.with_(policy_versions=torch.tensor(rows)), version=2)
+    assert ages["async/staleness/max"] == 2
+    assert (ages["async/staleness/1"], ages["async/staleness/2"]) == pytest.approx((1 / 3, 2 / 3))
+
+
+@pytest.mark.parametrize("num_engines", [1, 2, 4])
+def test_engines_that_share_the_copies_of_a_prompt_draw_what_one_engine_draws(
+    num_engines: int, llama_folder: Path
+) -> None:
+    """DIST-10: eight responses to one prompt, 4 + 4 and 2 + 2 + 2 + 2."""
+    requests = requests_for(PROMPTS[:1], SamplingParams(max_new_tokens=6, seed=7), group_size=8)
+    source = policy(llama_folder).weight_source()
+    share = 8 // num_engines
+    found: dict[int, tuple[int, ...]] = {}
+    for engine in range(num_engines):
+        places = iter([engine * share])
+        queue = RequestQueue(requests, lambda count, places=places: next(places, 8), share)
+        taken = rollout(llama_folder, source).session.serve(queue)
+        assert sorted(taken) == list(range(engine * share, (engine + 1) * share))
+        found |= {place: response.token_ids for place, response in taken.items()}
+    whole = rollout(llama_folder, source).session.generate(
+        PROMPTS[:1], SamplingParams(max_new_tokens=6, seed=7), group_size=8
+    )
+    assert [found[place] for place in range(8)] == [response.token_ids for response in whole[0]]
+    assert [found[place] for place in range(4)] != [found[place] for place in range(4, 8)]
+    assert len(set(found.values())) > 4
+
+
+def test_of_two_engines_one_that_lost_its_weights_half_way_gives_nothing_until_it_has_them(llama_folder: Path) -> None:
+    """ASYNC-02: the other one goes on with the new version; a version that changed nothing is one that both have."""
+    trained = policy(llama_folder)
+    source = trained.weight_source()
+    assert isinstance(source, SharedStorage)
+    sent, broken = Sent(source), Sent(source)
+    one, other = rollout(llama_folder, sent), rollout(llama_folder, broken)
+    assert generate(one) == generate(other)
+    learn(trained)
+    broken.breaks_after = 3
+    assert {number for response in generate(one) for number in response.policy_versions} == {1}
+    with pytest.raises(ConnectionError):
+        generate(other)
+    assert (one.version, other.version) == (1, 0)
+    with pytest.raises(ModelError):
+        other.session.generate(PROMPTS, SamplingParams(max_new_tokens=2))
+    broken.breaks_after = None
+    assert generate(other) == generate(one)
+    assert (one.version, other.version) == (1, 1)
+    num_sent = sent.num_sent
+    generate(one)
+    assert (one.version, sent.num_sent) == (1, num_sent)
+
+
+def test_an_engine_that_starts_late_generates_with_no_other_weights_than_those_of_the_policy(
+    llama_folder: Path,
+) -> None:
+    """ASYNC-07: it has a model from disk, and the policy is at version 2."""
+    trained, store = policy(llama_folder), MemoryStore()
+    learn(trained)
+    learn(trained)
+    late = rollout(llama_folder, StoreSource(store))
+    with pytest.raises(AssertionError):
+        generate(late)
+    late.offer(published=trained.publish(store=store, dtypes=late.weight_dtypes()))
+    kept = dict(store._kept)
+    store._kept.clear()
+    with pytest.raises(ModelError):
+        generate(late)
+    with pytest.raises(ModelError):
+        late.session.generate(PROMPTS, SamplingParams(max_new_tokens=2))
+    store._kept.update(kept)
+    assert generate(late) == generate(rollout(llama_folder, trained.weight_source()))
+    assert late.version == 2
 
 
 @pytest.mark.vllm

@@ -21,7 +21,7 @@ TWO_LENGTHS = Flow(on_update="continue", batch_rows=4, num_slots=8, decode_secon
 def test_two_thousand_rows_of_one_and_five_tokens_take_what_the_bound_allows(
     max_staleness: int, seconds: float
 ) -> None:
-    """A step of bound S takes (5 + 1) / (S + 1), and the first one all of it."""
+    """ASYNC-05: a step of bound S takes (5 + 1) / (S + 1), and the first one all of it."""
     found = simulate(replace(TWO_LENGTHS, max_staleness=max_staleness), [1, 5], num_steps=500)
     assert found.seconds == seconds
     assert (found.mean_staleness, found.max_staleness) == (max_staleness, max_staleness)
@@ -135,6 +135,7 @@ LENGTHS = st.lists(st.integers(1, 12), min_size=1, max_size=20)
 @PROPERTY
 @given(FLOWS, LENGTHS)
 def test_no_row_is_older_than_the_bound_and_nobody_works_more_than_all_the_time(flow: Flow, lengths: list[int]) -> None:
+    """ASYNC-04"""
     found = simulate(flow, lengths, num_steps=8)
     assert 0 <= found.mean_staleness <= found.max_staleness <= flow.max_staleness
     assert all(0.0 <= share <= 1.0 + 1e-9 for share in (found.generating, found.slots_filled, found.learning))
