@@ -90,7 +90,7 @@ def test_a_response_without_a_reward_is_left_out_of_its_group() -> None:
 
 @pytest.mark.parametrize(("rewards", "scored"), [([1.0, 1.0, 1.0, None], 3), ([None] * 4, 0)])
 def test_a_response_that_failed_is_no_reward_of_zero(rewards: list[float | None], scored: int) -> None:
-    """ASYNC-06: equal rewards have no advantage, whatever failed beside them."""
+    """ASYNC-06: equal rewards have no advantage, with a failed response among them or not."""
     batch = batch_of([2, 2, 2, 2], groups=[0, 0, 0, 0])
     experience = make_experience(batch, rewards=rewards, settings=experience_settings("grpo"), kl_coef=0.0)
     assert experience.scored.sum() == experience.batch.response_mask.any(dim=1).sum() == scored
