@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from rl_compat.algorithms.masking import length_mask
 from rl_compat.errors import ConfigError, check_type, did_you_mean
 from rl_compat.trajectory import Trajectory
 
@@ -98,28 +99,24 @@ class Batch:
     def from_trajectories(cls, trajectories: Sequence[Trajectory]) -> Self:
         """Pad the responses of a step on the right. The mask comes from the trajectories, never from token ids."""
         lengths = torch.tensor([len(t.response_ids) for t in trajectories], dtype=torch.int64)
-        width = max(1, int(lengths.max()))
-        response_ids = torch.zeros(len(trajectories), width, dtype=torch.int64)
-        response_mask = torch.zeros(len(trajectories), width, dtype=torch.bool)
-        rollout_logprobs = torch.zeros(len(trajectories), width)
-        policy_versions = torch.zeros(len(trajectories), width, dtype=torch.int64)
-        for row, trajectory in enumerate(trajectories):
-            n = len(trajectory.response_ids)
-            response_ids[row, :n] = torch.tensor(trajectory.response_ids, dtype=torch.int64)
-            response_mask[row, :n] = torch.tensor(trajectory.response_mask or (True,) * n, dtype=torch.bool)
-            rollout_logprobs[row, :n] = torch.tensor(trajectory.rollout_logprobs)
-            policy_versions[row, :n] = torch.tensor(trajectory.policy_versions or (0,) * n)
+        in_response = length_mask(lengths, max(1, int(lengths.max())))
+
+        def padded(rows: Iterable[Sequence[float]], dtype: torch.dtype) -> Tensor:
+            values = torch.tensor([value for row in rows for value in row], dtype=dtype)
+            return torch.zeros(in_response.shape, dtype=dtype).masked_scatter_(in_response, values)
+
         versions_known = all(len(t.policy_versions) == len(t.response_ids) for t in trajectories)
+        masks = (t.response_mask or (True,) * len(t.response_ids) for t in trajectories)
         return cls(
             prompt_ids=tuple(t.prompt.token_ids for t in trajectories),
-            response_ids=response_ids,
-            response_mask=response_mask,
+            response_ids=padded((t.response_ids for t in trajectories), torch.int64),
+            response_mask=padded(masks, torch.bool),
             response_lengths=lengths,
             groups=torch.tensor([t.group for t in trajectories]),
             truncated=torch.tensor([t.finish_reason == "length" for t in trajectories]),
             rows=torch.tensor([t.prompt.row for t in trajectories]),
-            rollout_logprobs=rollout_logprobs,
-            policy_versions=policy_versions if versions_known else None,
+            rollout_logprobs=padded((t.rollout_logprobs for t in trajectories), torch.float32),
+            policy_versions=padded((t.policy_versions for t in trajectories), torch.int64) if versions_known else None,
         )
 
     def with_(self, **changes: Any) -> Self:
@@ -180,7 +177,7 @@ class Batch:
 
     def sequence_lengths(self) -> list[int]:
         """Prompt plus response tokens of each row."""
-        return [len(p) + int(n) for p, n in zip(self.prompt_ids, self.response_lengths, strict=True)]
+        return [len(p) + n for p, n in zip(self.prompt_ids, self.response_lengths.tolist(), strict=True)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -274,13 +274,14 @@ class TrainEngine:
         numbers: list[tuple[list[int], Tensor]] = []
         for number, (rows, micro_batch) in enumerate(self._select(batch, micro_batches), start=1):
             self._units.before_backward(is_last=number == len(micro_batches))
+            matrix = self._matrix(micro_batch)
+            micro_batch = on_device(micro_batch, self.role.device)
             with autocast_for(self.role):
-                outputs = compute(self._matrix(micro_batch))
+                outputs = compute(matrix)
             if not rows:
                 outputs_of_filler = outputs if isinstance(outputs, Tensor) else outputs.logprobs
                 outputs_of_filler.backward(torch.zeros_like(outputs_of_filler))
                 continue
-            micro_batch = on_device(micro_batch, self.role.device)
             numbers.append((rows, (outputs if isinstance(outputs, Tensor) else outputs.logprobs).detach()))
             value, metrics = loss(micro_batch, outputs, totals)
             (value * scale).backward()

@@ -217,8 +217,11 @@ class TimedFunction:
     def _hears_within(self, seconds: float) -> bool:
         """Whether the process sends something in time; time in which it waits for a processor is added."""
         assert self._connection is not None and self._process is not None
-        started, waited = time.monotonic(), _seconds_without_processor(self._process.pid)
-        remaining = seconds
+        started = time.monotonic()
+        if self._connection.poll(min(seconds, SHORTEST_WAIT_SECONDS)):
+            return True
+        waited = _seconds_without_processor(self._process.pid)
+        remaining = started + seconds - time.monotonic()
         while remaining > SHORTEST_WAIT_SECONDS:
             if self._connection.poll(remaining):
                 return True

@@ -92,8 +92,7 @@ class PlainOps:
         self, qkv: Tensor, layer: Layer, rotation: Rotation | None, view: StepView, keys: Tensor, values: Tensor
     ) -> Tensor:
         """Rotated queries [B, heads, D]; key and value of row i go to its position in cache row i."""
-        queries, key, value = split_heads(qkv, self._spec)
-        queries, key = normed_and_rotated(queries, key, layer, None if rotation is None else view.at(rotation))
+        queries, key, value = heads(qkv, self._spec, layer, None if rotation is None else view.at(rotation))
         rows = view.rows
         keys[rows, :, view.positions] = key.to(keys.dtype)
         values[rows, :, view.positions] = value.to(values.dtype)
@@ -129,20 +128,21 @@ def normed(states: Tensor, norm: Norm) -> Tensor:
     return output.to(states.dtype)
 
 
-def split_heads(qkv: Tensor, spec: DecoderSpec) -> tuple[Tensor, Tensor, Tensor]:
-    """[N, (heads + 2 * kv_heads) * D] to queries [N, heads, D] and keys and values [N, kv_heads, D]."""
-    states = qkv.unflatten(-1, (-1, spec.head_dim))
-    queries, keys, values = states.split((spec.num_heads, spec.num_kv_heads, spec.num_kv_heads), dim=-2)
+def heads(qkv: Tensor, spec: DecoderSpec, layer: Layer, at: Rotation | None) -> tuple[Tensor, Tensor, Tensor]:
+    """[..., (heads + 2 * kv_heads) * D] to queries [..., heads, D] and keys and values [..., kv_heads, D].
+
+    Queries and keys have the layer's head norms and are rotated by `at`, [..., 1, pairs].
+    """
+    both, values = qkv.unflatten(-1, (-1, spec.head_dim)).split(
+        (spec.num_heads + spec.num_kv_heads, spec.num_kv_heads), -2
+    )
+    parts = (spec.num_heads, spec.num_kv_heads)
+    norms = (layer.query_norm, layer.key_norm)
+    if any(norm is not None for norm in norms):
+        normed_parts = zip(both.split(parts, -2), norms, strict=True)
+        both = torch.cat([part if norm is None else normed(part, norm) for part, norm in normed_parts], -2)
+    queries, keys = (both if at is None else rotated(both, at)).split(parts, -2)
     return queries, keys, values
-
-
-def normed_and_rotated(queries: Tensor, key: Tensor, layer: Layer, at: Rotation | None) -> tuple[Tensor, Tensor]:
-    """Queries and keys [..., heads, D] after the layer's head norms and rotation; `at` [..., 1, pairs] of each."""
-    if layer.query_norm is not None:
-        queries = normed(queries, layer.query_norm)
-    if layer.key_norm is not None:
-        key = normed(key, layer.key_norm)
-    return (queries, key) if at is None else (rotated(queries, at), rotated(key, at))
 
 
 def rotated(states: Tensor, at: Rotation) -> Tensor:

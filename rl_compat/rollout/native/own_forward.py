@@ -14,8 +14,7 @@ from rl_compat.rollout.kernels.decode_ops import (
     StepView,
     additive_mask,
     grouped_attention,
-    normed_and_rotated,
-    split_heads,
+    heads,
 )
 from rl_compat.rollout.native.decoder_spec import DecoderSpec, Layer
 from rl_compat.rollout.native.kv_cache import SlotMemory
@@ -86,14 +85,16 @@ class OwnForward:
         """
         count, width = ids.shape
         places = self._places[prefix : prefix + width]
+        angles = {
+            kind: Rotation(cosines=whole.cosines[places][:, None], sines=whole.sines[places][:, None])
+            for kind, whole in self._rotations.items()
+        }
         stream, added = self._spec.embedding(ids.flatten()), None
         last = len(self._spec.layers) - 1
         for index, layer in enumerate(self._spec.layers):
             stream, states = self._plain.add_norm(stream, added, layer.input_norm, self._dtype)
-            queries, key, value = split_heads(self._qkv[index](states).unflatten(0, (count, width)), self._spec)
-            rotation = self._rotation(layer)
-            at = rotation and Rotation(cosines=rotation.cosines[places][:, None], sines=rotation.sines[places][:, None])
-            queries, key = normed_and_rotated(queries, key, layer, at)
+            qkv = self._qkv[index](states).unflatten(0, (count, width))
+            queries, key, value = heads(qkv, self._spec, layer, angles[layer.kind] if layer.rotary else None)
             queries, key, value = (part.transpose(1, 2).to(self._dtype) for part in (queries, key, value))
             self._memory.store(index, key, value, rows=rows, slots=slots, start=prefix)
             if index == last:
@@ -149,13 +150,18 @@ def causal_attention(queries: Tensor, keys: Tensor, values: Tensor, layer: Layer
     if groups > 1:
         keys, values = keys.repeat_interleave(groups, dim=1), values.repeat_interleave(groups, dim=1)
     num_queries, num_keys = queries.shape[2], keys.shape[2]
-    places = torch.arange(num_keys, device=queries.device)
-    distance = places[num_keys - num_queries :, None] - places
+
+    def mask(dtype: torch.dtype) -> Tensor:
+        places = torch.arange(num_keys, device=queries.device)
+        return additive_mask(places[num_keys - num_queries :, None] - places, layer.window, dtype)
+
     if layer.softcap is not None:
-        hidden = additive_mask(distance, layer.window)[None]
+        hidden = mask(torch.float32)[None]
         output = grouped_attention(queries, keys, values, hidden, scaling=layer.scaling, softcap=layer.softcap)
-        return output.transpose(1, 2)
-    plain = num_queries == num_keys and (layer.window is None or num_keys <= layer.window)
-    mask = None if plain else additive_mask(distance, layer.window, queries.dtype)
-    output = F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, is_causal=plain, scale=layer.scaling)
+    else:
+        plain = num_queries == num_keys and (layer.window is None or num_keys <= layer.window)
+        hidden = None if plain else mask(queries.dtype)
+        output = F.scaled_dot_product_attention(
+            queries, keys, values, attn_mask=hidden, is_causal=plain, scale=layer.scaling
+        )
     return output.transpose(1, 2)
