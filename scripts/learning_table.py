@@ -102,13 +102,15 @@ LOSSES: Mapping[str, LearningRun] = {
 RECIPES: Mapping[str, LearningRun] = {**ALGORITHMS, **LOSSES}
 
 
-def train(recipe: LearningRun, *, seed: int, folder: Path, num_steps: int | None = None) -> list[dict[str, Any]]:
+def train(
+    recipe: LearningRun, *, seed: int, folder: Path, num_steps: int | None = None, task: Sequence[str] = TASK
+) -> list[dict[str, Any]]:
     """The metrics of a run, one dict per step."""
     from rl_compat.cli.app import main
 
     seeds = [f"{section}.seed={seed}" for section in ("trainer", "data", "rollout")]
     length = f"trainer.num_steps={num_steps or recipe.num_steps}"
-    code = main(["train", *TASK, *recipe.settings, *seeds, length, f"trainer.output_dir={folder / 'run'}"])
+    code = main(["train", *task, *recipe.settings, *seeds, length, f"trainer.output_dir={folder / 'run'}"])
     if code != 0:
         raise SystemExit(code)
     lines = (folder / "run" / "metrics.jsonl").read_text().splitlines()
