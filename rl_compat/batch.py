@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from rl_compat.algorithms.masking import length_mask
 from rl_compat.errors import ConfigError, check_type, did_you_mean
 from rl_compat.trajectory import Trajectory
 
@@ -99,7 +98,7 @@ class Batch:
     def from_trajectories(cls, trajectories: Sequence[Trajectory]) -> Self:
         """Pad the responses of a step on the right. The mask comes from the trajectories, never from token ids."""
         lengths = torch.tensor([len(t.response_ids) for t in trajectories], dtype=torch.int64)
-        in_response = length_mask(lengths, max(1, int(lengths.max())))
+        in_response = torch.arange(max(1, int(lengths.max()))) < lengths[:, None]
 
         def padded(rows: Iterable[Sequence[float]], dtype: torch.dtype) -> Tensor:
             values = torch.tensor([value for row in rows for value in row], dtype=dtype)
