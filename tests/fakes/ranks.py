@@ -404,14 +404,15 @@ class Exchanges(TorchDispatchMode):
 
 
 def kept_whole(folder: Path, ranks: Ranks, *, kept_whole: KeptWhole) -> Found:
-    """The second micro-batch does not fit on one rank when it runs for the first time; exchanges of a later update."""
+    """The last micro-batch of two rows does not fit on one rank when it first runs; exchanges of a later update."""
     policy = engine(folder, ranks, micro_batch_size=2, kept_whole=kept_whole)
+    share = own_share(ragged(), ranks)
     turn = 0
 
     def allocate(gradient: Tensor) -> None:
         nonlocal turn
         turn += 1
-        if turn == 2 and ranks.process == 1:  # the gradients of the first micro-batch are dropped
+        if turn == len(share) // 2 and ranks.process == 1:  # gradients of a micro-batch before it are dropped
             raise torch.OutOfMemoryError("no room")
 
     hook = policy.model.model.layers[0].register_forward_hook(
@@ -419,7 +420,6 @@ def kept_whole(folder: Path, ranks: Ranks, *, kept_whole: KeptWhole) -> Found:
             (output if isinstance(output, Tensor) else output[0]).register_hook(allocate) and None
         )
     )
-    share = own_share(ragged(), ranks)
     first = _run(policy, lambda step: policy.update(share, loss=token_mean_loss, temperature=1.0), 2)
     hook.remove()
     over_ranks(lambda rows: policy.logprobs(rows, temperature=1.0).logprobs, ragged(), ranks)

@@ -156,8 +156,9 @@ def causal_attention(queries: Tensor, keys: Tensor, values: Tensor, layer: Layer
         return additive_mask(places[num_keys - num_queries :, None] - places, layer.window, dtype)
 
     if layer.softcap is not None:
-        hidden = mask(torch.float32)[None]
-        output = grouped_attention(queries, keys, values, hidden, scaling=layer.scaling, softcap=layer.softcap)
+        output = grouped_attention(
+            queries, keys, values, mask(torch.float32)[None], scaling=layer.scaling, softcap=layer.softcap
+        )
     else:
         plain = num_queries == num_keys and (layer.window is None or num_keys <= layer.window)
         hidden = None if plain else mask(queries.dtype)
