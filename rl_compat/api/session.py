@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Self, Unpack
 
+from rl_compat.config.types import OnUpdate
 from rl_compat.distributed.pool import ResourcePool
 from rl_compat.planning.types import Plan
 from rl_compat.rewards.assemble import RewardFunction
@@ -29,12 +30,26 @@ class Session:
         self._actor: ActorModel | None = None
         self._roles: list[ActorModel | CriticModel | ReferenceModel | RewardModel] = []
 
-    def actor(self, path: str, *, pool: ResourcePool | None = None, **options: Unpack[ActorOptions]) -> ActorModel:
+    def actor(
+        self,
+        path: str,
+        *,
+        pool: ResourcePool | None = None,
+        rollout_pool: ResourcePool | None = None,
+        on_update: OnUpdate | None = None,
+        **options: Unpack[ActorOptions],
+    ) -> ActorModel:
         """The model `path` (a name, folder, GGUF file or hub id) as the actor, by default on the first GPU.
+
+        With `rollout_pool` it generates there, with weights of its own, which each `generate` first brings up to date.
+        With `on_update` as well, `generate` works while the actor learns: the weights change at `hand_over`, and
+        responses that are in progress then `continue`, are waited for (`wait`), or begin again (`abort`).
 
         Raises ConfigError, also once the session is planned, ModelError or HardwareError.
         """
-        self._actor = ActorModel.planned(self._shared, path, pool=pool, options=options)
+        self._actor = ActorModel.planned(
+            self._shared, path, pool=pool, options=options, rollout_pool=rollout_pool, on_update=on_update
+        )
         self._roles.append(self._actor)
         return self._actor
 

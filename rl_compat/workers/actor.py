@@ -15,6 +15,7 @@ from torch import Tensor
 
 from rl_compat.batch import Batch, Sequences
 from rl_compat.config.options import checked_value
+from rl_compat.config.types import OnUpdate
 from rl_compat.distributed.group import WorkerGroup, then
 from rl_compat.distributed.pool import ResourcePool
 from rl_compat.distributed.ray_store import RayStore
@@ -133,18 +134,43 @@ class ActorModel(Role[ActorSettings, ActorWorkers]):
         return cls.planned(SharedPlan(neighbours=("critic", "reference")), path, pool=pool, options=options).start()
 
     @classmethod
-    def planned(cls, shared: SharedPlan, path: str, *, pool: ResourcePool | None, options: ActorOptions) -> ActorModel:
+    def planned(
+        cls,
+        shared: SharedPlan,
+        path: str,
+        *,
+        pool: ResourcePool | None,
+        options: ActorOptions,
+        rollout_pool: ResourcePool | None = None,
+        on_update: OnUpdate | None = None,
+    ) -> ActorModel:
         """The actor of a shared plan."""
         values = role_values(cls.__name__, options)
         pool = ResourcePool.given(pool)
+        generates_on = None if rollout_pool is None else ResourcePool.given(rollout_pool)
+        if generates_on is pool:
+            generates_on = None
+        if on_update is not None:
+            checked_value("on_update", on_update, key="rollout.on_update")
+            if generates_on is None:
+                raise ConfigError(
+                    f"`on_update={on_update}` is for a rollout that works while the actor learns; both have one pool",
+                    hint="give another pool as `rollout_pool`",
+                )
         model = shared.add("actor", path, pool=pool, values=values, shared=())
+        if generates_on is not None:
+            shared.generate_on(generates_on)
+        shared.learns_while_generating = on_update is not None
         assert model.tokenizer is not None
         tokenizer, chat = model.tokenizer, ChatEncoder(model.tokenizer, values.get("model.chat_template"))
 
         def settings() -> ActorSettings:
-            return actor_settings(Setup(**vars(shared.planned("actor")), tokenizer=tokenizer, chat=chat))
+            made = actor_settings(Setup(**vars(shared.planned("actor")), tokenizer=tokenizer, chat=chat))
+            if on_update is None:
+                return made
+            return replace(made, is_async=True, rollout=replace(made.rollout, on_update=on_update))
 
-        return cls(settings, pool=pool, chat=chat, shared=shared)
+        return cls(settings, pool=pool, chat=chat, rollout_pool=generates_on, shared=shared)
 
     @property
     def policy(self) -> WorkerGroup[PolicyWorker]:
@@ -237,7 +263,7 @@ class ActorModel(Role[ActorSettings, ActorWorkers]):
     def hand_over(self) -> None:
         """Give a rollout on another pool the weights of the policy, if they have changed.
 
-        `generate` does so before it starts, unless the rollout works while the policy learns.
+        `generate` does so before it starts, unless the rollout works while the policy learns: with `on_update`.
         """
         way = self.workers.way
         if way is None:

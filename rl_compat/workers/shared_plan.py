@@ -48,6 +48,12 @@ class PlacedModel:
     "settings that default to the actor's"
     tokenizer: TokenizerBundle | None = None
     "of the actor"
+    rollout_pool: ResourcePool | None = None
+    "of the actor, where it generates on another pool than its own"
+
+    @property
+    def pools(self) -> list[ResourcePool]:
+        return [self.pool] if self.rollout_pool is None else [self.pool, self.rollout_pool]
 
 
 class SharedPlan:
@@ -56,6 +62,9 @@ class SharedPlan:
     From then on until the roles are closed, the process works as the plan says: CPU threads, TF32, SDPA kernels and
     memory limit.
     """
+
+    learns_while_generating = False
+    "the actor gets its updates while its rollout works on another pool"
 
     def __init__(self, *, neighbours: Sequence[RoleName] = ()) -> None:
         """`neighbours` are roles outside of this plan for which it leaves room, each with a model of the same shape."""
@@ -84,6 +93,11 @@ class SharedPlan:
         self._models[role] = model
         self._occupy(role, pool)
         return model
+
+    def generate_on(self, pool: ResourcePool) -> None:
+        """Give the rollout of the actor a pool of its own."""
+        self._models["actor"] = replace(self._models["actor"], rollout_pool=pool)
+        self._occupy("rollout", pool)
 
     @property
     def plan(self) -> Plan:
@@ -123,7 +137,8 @@ class SharedPlan:
 
     def release(self, role: RoleName) -> None:
         """Record that a role has closed; after the last one, the process has its own settings again."""
-        self._in_use.pop(role, ExitStack()).close()
+        for own in (role, "rollout") if role == "actor" else (role,):
+            self._in_use.pop(own, ExitStack()).close()
         if not self._in_use:
             self._process.close()
 
@@ -172,12 +187,15 @@ class SharedPlan:
         if self._planned is None:
             if not self._models:
                 raise ConfigError("the session has no role with a model to plan")
-            pools = {model.pool.name: model.pool for model in self._in_order().values()}
+            pools = {pool.name: pool for model in self._in_order().values() for pool in model.pools}
             placement = {role: model.pool.name for role, model in self._in_order().items()}
-            workload = self._workload()
+            actor = self._models.get("actor")
+            if actor is not None and actor.rollout_pool is not None:
+                placement["rollout"] = actor.rollout_pool.name
+            workload = replace(self._workload(), asynchronous=self.learns_while_generating)
             cluster, positions = _cluster(pools)
             requests = {name: replace(self._request(name, pool), nodes=positions[name]) for name, pool in pools.items()}
-            own = {role: name for role, name in placement.items() if role in workload.models}
+            own = {role: name for role, name in placement.items() if role in (*workload.models, "rollout")}
             plan = assembled(solve_pools(workload, cluster, requests, placement=own, measured=own_measurements()))
             self._process.close()
             self._process.enter_context(applied_here(plan, pools))
@@ -240,7 +258,7 @@ class SharedPlan:
         if len(set(optimizers.values())) > 1:
             given = " and ".join(f"`{optimizer}` of the {role}" for role, optimizer in optimizers.items())
             raise ConfigError(f"`optimizer` is {given}", hint="roles that share a pool use the same optimizer")
-        first = configs[roles[0]]
+        first = configs[roles[0]] if roles else self._config("actor")
         devices = None if pool.emulate else tuple(device.index for device in pool.hardware.devices)
         plan = replace(first.plan, num_devices=pool.devices_per_node, num_nodes=pool.num_nodes)
         requests = Requests(

@@ -196,6 +196,16 @@ def test_a_rollout_on_another_pool_generates_with_what_the_policy_has_published(
         learn(trained)
 
 
+def wide_llama(folder: Path) -> Path:
+    """A model that vLLM can compute."""
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=64, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=2
+    )
+    LlamaForCausalLM(config).save_pretrained(folder)
+    return folder
+
+
 def during_token(worker: RolloutWorker, number: int, act: Callable[[], None]) -> None:
     """Act, as another thread would, while the worker draws the token of this number, counted over all its calls."""
     advance, drawn = worker.session._advance, 0
@@ -347,13 +357,47 @@ def test_an_engine_that_starts_late_generates_with_no_other_weights_than_those_o
 
 
 @pytest.mark.vllm
+@pytest.mark.parametrize(("on_update", "num_lost"), [("continue", 0), ("abort", 12), ("wait", 0)])
+def test_vllm_takes_weights_that_are_offered_during_a_call_and_forgets_the_prefixes_of_older_ones(
+    on_update: OnUpdate, num_lost: int, tmp_path: Path
+) -> None:
+    """The next call has the prompts of this one, whose keys and values vLLM caches."""
+    trained, store = policy(wide_llama(tmp_path)), MemoryStore()
+    engine = {"engine": "vllm", "max_model_len": 64}
+    worker = rollout(tmp_path, StoreSource(store), on_update=on_update, **engine)
+    requests = requests_for([list(range(1, 40)), [21, 22]], SamplingParams(max_new_tokens=6, seed=3), group_size=2)
+
+    def responses(of: RolloutWorker, call: str) -> list[Response]:
+        found = of.generate(call=call, requests=requests, rows=[0, 0, 1, 1])
+        return [found[place] for place in range(4)]
+
+    def publish() -> None:
+        worker.offer(published=trained.publish(store=store, dtypes=worker.weight_dtypes()))
+
+    publish()
+    old = responses(worker, "old")
+    learn(trained)
+    during_token(worker, 4, publish)
+    first = responses(worker, "first")
+    versions = {one.policy_versions for one in first}
+    if on_update == "continue":
+        assert all(len(set(one)) == 2 and sorted(one) == list(one) for one in versions)
+        drawn_before = [one.policy_versions.count(0) for one in first]
+        same = [a.token_ids[:n] == b.token_ids[:n] for a, b, n in zip(first, old, drawn_before, strict=True)]
+        assert all(same)
+    else:
+        assert versions == {(1 if on_update == "abort" else 0,) * 6}
+    assert worker.take_lost_tokens() == num_lost
+    new = responses(worker, "new")
+    expected = responses(rollout(tmp_path, trained.weight_source()), "new")
+    assert [one.token_ids for one in new] == [one.token_ids for one in expected]
+    assert [one.token_ids for one in new] != [one.token_ids for one in old]
+    assert new[0].logprobs == pytest.approx(expected[0].logprobs, abs=1e-3)
+
+
+@pytest.mark.vllm
 def test_vllm_takes_the_weights_of_shards_one_after_the_other(tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=64, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=2
-    )
-    LlamaForCausalLM(config).save_pretrained(tmp_path)
-    trained = policy(tmp_path)
+    trained = policy(wide_llama(tmp_path))
     near, source = rollout(tmp_path, trained.weight_source()), ShardedSource(trained.engine.model, version=0)
     far = rollout(tmp_path, source, engine="vllm", sleep_between=True, max_model_len=32)
     for version in range(2):
