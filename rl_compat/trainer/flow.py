@@ -53,8 +53,8 @@ class Buffer(Stage[Sequence[Part], list[Part]]):
     than the bound at the next step, the step takes it although it is full.
     """
 
-    def __init__(self, *, load: Callable[[Part], float] = lambda part: 1.0, drops: bool = False) -> None:
-        """`load` is the share of a step that a part fills.
+    def __init__(self, *, load: Callable[[Part], float] | None = None, drops: bool = False) -> None:
+        """`load` is the share of a step that a part fills; without it, each part is a step.
 
         `drops` says what happens when as many items have started as the bound allows: by default the next one waits,
         else it takes the place of the oldest one that nobody has begun to learn from, whose parts are dropped.
@@ -219,7 +219,11 @@ class DataFlow:
     def _keep(self, number: int, made: Any) -> None:
         """Hold what the stages before the last have made of an item."""
         buffer = self._buffer
-        parts = deque([(made, 1.0)] if buffer is None else [(part, buffer.load(part)) for part in made])
+        parts = deque(
+            [(made, 1.0)]
+            if buffer is None
+            else [(part, 1.0 if buffer.load is None else buffer.load(part)) for part in made]
+        )
         if parts:
             self._started[number].parts = parts
         else:
