@@ -432,7 +432,7 @@ LARGER_CASES: Mapping[str, Case] = CASES | {
 }
 
 VLLM_CASES: Mapping[str, Case] = {
-    "workers with vllm": lambda folder: workers(folder, _ranks(), engine="vllm", together=dist.get_world_size()),
+    "workers with vllm": lambda folder: workers(folder, _ranks(), engine="vllm", together=2),
     "one engine of vllm": lambda folder: one_engine(folder, _ranks(), engine="vllm"),
 }
 

@@ -39,3 +39,12 @@ def test_weights_and_requests_that_come_during_a_call_are_taken_at_one_step_of_b
     for number, rank in enumerate(rank["one engine of vllm"] for rank in found):
         assert rank["responses"] == alone["responses"]
         assert rank["returned"] == [0 if number else 6] * 3
+
+
+@pytest.mark.slow
+def test_two_engines_of_two_processes_share_the_requests(llama_folder: Path) -> None:
+    case = "workers with vllm"
+    alone = workers(llama_folder, Solo(), engine="vllm")
+    for rank in handovers_on_ranks(llama_folder, num_ranks=4, cases=(case,)):
+        assert rank[case]["responses"] == alone["responses"]
+        assert [one.version for one in rank[case]["handovers"]] == [0, 1, 2]
